@@ -1,0 +1,1 @@
+"""jaxafl: a JAX-accelerated, vectorised simulator of asynchronous federated learning."""

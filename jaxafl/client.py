@@ -1,0 +1,291 @@
+"""Local training: what a client does between a download and an upload."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxafl import sampling
+from jaxafl.models.model import Batch, Model
+from jaxafl.keys import Key, jax_key, per_client, threefry
+from jaxafl.pytrees import pytree, static
+
+Array = jax.Array
+Tree = Any
+_MODEL_STREAM, _DATA_STREAM = 0xFFFFFFFE, 0xFFFFFFFD
+
+
+@pytree
+class LocalTraining:
+    """See `Client`."""
+
+    hyperparameters: dict[str, Any]
+    proximal: Any = None
+    weight_decay: Any = None
+    run_decay: Any = None
+    optimizer: Callable[..., optax.GradientTransformation] = static(None)
+    options: tuple[tuple[str, Any], ...] = static(())
+    steps: int | tuple[int, ...] | None = static(None)
+    epochs: int | None = static(None)
+    batch_size: int | None = static(None)
+    sampling: str = static("replacement")
+    step_schedule: Callable[[Array], Array] | None = static(None)
+    run_schedule: Callable[[Array], Array] | None = static(None)
+    micro_batch: int | None = static(None)
+
+    def check(self, num_clients: int) -> None:
+        """Raises `ValueError` for options that cannot work."""
+        for name, value in self.hyperparameters.items():
+            if not np.isfinite(np.asarray(value, np.float64)).all():
+                raise ValueError(f"client {name} must be finite, got {value}")
+        for name in ("learning_rate", "momentum"):
+            if (np.asarray(self.hyperparameters.get(name, 0.0)) < 0).any():
+                raise ValueError(f"client {name} must be >= 0, got {self.hyperparameters[name]}")
+        for name in ("proximal", "weight_decay", "run_decay"):
+            value = getattr(self, name)
+            if value is not None and not (np.isfinite(value) and value >= 0):
+                raise ValueError(f"client {name} must be a finite number >= 0, got {value}")
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(f"give a client either steps or epochs, got steps={self.steps}, epochs={self.epochs}")
+        for name in ("epochs", "batch_size", "micro_batch"):
+            _check_whole(name, getattr(self, name))
+        if isinstance(self.steps, tuple):
+            if len(self.steps) != num_clients:
+                raise ValueError(f"steps names {len(self.steps)} clients, there are {num_clients}")
+            for value in self.steps:
+                _check_whole("steps", value)
+        else:
+            _check_whole("steps", self.steps)
+        if self.sampling not in ("replacement", "epochs"):
+            raise ValueError(f"sampling must be 'replacement' or 'epochs', got {self.sampling!r}")
+        if self.sampling == "epochs" and self.steps is None:
+            raise ValueError("sampling='epochs' continues epochs over runs of a given number of steps; with epochs=... it is implied")
+        if (self.step_schedule or self.run_schedule or self.run_decay is not None) and (
+            "learning_rate" not in self.hyperparameters
+        ):
+            raise ValueError("a schedule or run_decay multiplies learning_rate, so that must be given as a number")
+
+    def local_steps(self, counts: np.ndarray) -> np.ndarray:
+        """int32 [] or [N]: the local steps that a run makes, given the clients' numbers of samples."""
+        if self.steps is not None:
+            return np.asarray(self.steps, np.int32)
+        batches = 1 if self.batch_size is None else -(-counts // self.batch_size)
+        return np.broadcast_to(self.epochs * batches, counts.shape).astype(np.int32)
+
+
+class Lane(NamedTuple):
+    """A run being trained."""
+
+    params: Tree
+    model_state: Tree
+    optimizer_state: Tree
+    anchor: Tree  # x_s where the proximal term needs it, else None
+    key: Key
+    shuffle_key: Key  # of the run, or of the client where epochs go on from run to run
+    client: Array
+    run: Array
+    step: Array  # local steps made
+    loss: Array  # sum over local steps of the mini-batch loss before the step
+
+
+def Client(
+    optimizer: Callable[..., optax.GradientTransformation] = optax.sgd,
+    *,
+    steps: int | list[int] | tuple[int, ...] | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = 32,
+    proximal: Any = None,
+    weight_decay: Any = None,
+    run_decay: Any = None,
+    step_schedule: Callable[[Array], Array] | None = None,
+    run_schedule: Callable[[Array], Array] | None = None,
+    sampling: str = "replacement",
+    micro_batch: int | None = None,
+    **hyperparameters: Any,
+) -> LocalTraining:
+    """Local training of every client.
+
+    A local step is one step of the optimiser on g = ∇ mean loss of a mini-batch (+ weight_decay · x) (+ μ (x - x_s)), with
+    the learning rate times step_schedule(local step) · run_schedule(run) · run_decay^run. The optimiser starts afresh in every run.
+
+    Args:
+        optimizer: an Optax optimiser's constructor, e.g. `optax.sgd` or `optax.adam`.
+        steps: K, local steps of a run (one number, or one per client); or
+        epochs: local epochs of a run, each a fresh shuffle whose last, partial batch is kept and averaged over its real samples.
+        batch_size: B; `None` takes all the client's data in every step (the exact mean, accumulated over micro-batches).
+        proximal: μ of FedProx (AsyncFedED, eq. (39)).
+        weight_decay: added to the gradient, as in PyTorch's SGD.
+        run_decay: factor of the learning rate from one run of a client to its next (AsyncFedED's 0.995).
+        step_schedule: factor of the learning rate as a function of the local step (from 0, traced int32).
+        run_schedule: the same of the run's index among the client's (from 0).
+        sampling: with `steps`: `"replacement"` draws every sample uniformly; `"epochs"` goes on through shuffled epochs from run to run.
+        micro_batch: samples per gradient evaluation; a batch larger than this is accumulated. Changes speed and memory only.
+        **hyperparameters: of the optimiser (learning_rate, momentum, b1 ...); numbers can be swept.
+
+    Raises:
+        TypeError: the optimiser has no such hyper-parameter.
+    """
+    known = inspect.signature(optimizer).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values())
+    unknown = [name for name in hyperparameters if name not in known and not takes_any]
+    if unknown:
+        name = getattr(optimizer, "__name__", repr(optimizer))
+        raise TypeError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    missing = [
+        name
+        for name, parameter in known.items()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        and name not in hyperparameters
+    ]
+    if missing:
+        raise TypeError(f"the client's optimiser needs {', '.join(missing)}")
+    numbers = {name: value for name, value in hyperparameters.items() if _is_number(value)}
+    options = tuple((name, value) for name, value in hyperparameters.items() if not _is_number(value))
+    if isinstance(steps, list | np.ndarray):
+        steps = tuple(int(value) for value in steps)
+    return LocalTraining(
+        numbers, proximal, weight_decay, run_decay, optimizer, options, steps, epochs, batch_size, sampling,
+        step_schedule, run_schedule, micro_batch,
+    )  # fmt: skip
+
+
+def begin(
+    client: LocalTraining, params: Tree, model_state: Tree, batch_key: Key, who: Array, run: Array
+) -> Lane:
+    """A run that is about to make its first local step from `params`."""
+    key = threefry(batch_key, who, run)
+    return Lane(
+        params=params,
+        model_state=model_state,
+        optimizer_state=_transformation(client, 1.0).init(params),
+        anchor=None if client.proximal is None else params,
+        key=key,
+        shuffle_key=key if client.epochs is not None else per_client(batch_key, who),
+        client=who,
+        run=run,
+        step=jnp.int32(0),
+        loss=jnp.zeros((), jnp.result_type(float)),
+    )
+
+
+def local_step(
+    client: LocalTraining, model: Model, fetch: Callable[..., Any], micro_batch: int, count: Array, lane: Lane
+) -> Lane:
+    """One local step of one run.
+
+    Args:
+        client: the options.
+        model: what is trained.
+        fetch: (client, positions [B], key) -> (x [B, ...], y [B]) of that client's samples.
+        micro_batch: samples per gradient evaluation.
+        count: int32, n_i, the client's number of samples.
+        lane: the run.
+    """
+    size = count if client.batch_size is None else jnp.int32(client.batch_size)
+    positions, total = _positions(client, count, size, lane)
+
+    def gradient_sum(first: Array, params: Tree, model_state: Tree, width: int) -> tuple[Array, Tree, Tree]:
+        ranks = first + jnp.arange(width, dtype=jnp.int32)
+        where, mask = positions(ranks)
+        data_key = jax_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), first, 0))
+        model_key = jax_key(threefry(threefry(lane.key, lane.step, _MODEL_STREAM), first, 0))
+        x, y = fetch(lane.client, where, data_key)
+
+        def objective(params: Tree) -> tuple[Array, Tree]:
+            outputs, new_state = model.apply(params, model_state, Batch(x, y, mask), model_key, True)
+            return jnp.sum(jnp.where(mask, outputs.loss, 0)) / total, new_state
+
+        (loss, new_state), gradient = jax.value_and_grad(objective, has_aux=True)(params)
+        return loss, gradient, new_state
+
+    if client.batch_size is not None and client.batch_size <= micro_batch:
+        loss, gradient, model_state = gradient_sum(jnp.int32(0), lane.params, lane.model_state, client.batch_size)
+    else:
+
+        def accumulate(index: Array, carry: tuple[Array, Tree, Tree]) -> tuple[Array, Tree, Tree]:
+            loss, gradient, model_state = carry
+            more, term, model_state = gradient_sum(index * micro_batch, lane.params, model_state, micro_batch)
+            return loss + more, jax.tree.map(jnp.add, gradient, term), model_state
+
+        zero = (jnp.zeros_like(lane.loss), jax.tree.map(jnp.zeros_like, lane.params), lane.model_state)
+        loss, gradient, model_state = jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
+    if client.weight_decay is not None:
+        gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, lane.params)
+    if client.proximal is not None:
+        gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, lane.params, lane.anchor)
+    optimizer = _transformation(client, _rate_factor(client, lane))
+    updates, optimizer_state = optimizer.update(gradient, lane.optimizer_state, lane.params)
+    return lane._replace(
+        params=optax.apply_updates(lane.params, updates),
+        model_state=model_state,
+        optimizer_state=optimizer_state,
+        step=lane.step + 1,
+        loss=lane.loss + loss,
+    )
+
+
+def _positions(
+    client: LocalTraining, count: Array, size: Array, lane: Lane
+) -> tuple[Callable[[Array], tuple[Array, Array]], Array]:
+    """(rank in the mini-batch -> sample position and whether the rank is real), and how many ranks are real."""
+    if client.batch_size is None:
+        return lambda ranks: (jnp.minimum(ranks, count - 1), ranks < count), count
+    if client.epochs is None and client.sampling == "replacement":
+
+        def drawn(ranks: Array) -> tuple[Array, Array]:
+            words, _ = threefry(lane.key, lane.step, ranks)
+            return sampling.below(words, count), ranks < size
+
+        return drawn, size
+    step = lane.step
+    if client.epochs is None:  # epochs go on where the client's last run stopped
+        per_run = jnp.asarray(client.steps, jnp.int32)
+        step = step + lane.run * (per_run[lane.client] if per_run.ndim else per_run)
+    batches = -(-count // size)
+    first = step % batches * size
+
+    def ranked(ranks: Array) -> tuple[Array, Array]:
+        inside = (ranks < size) & (first + ranks < count)
+        return sampling.shuffled(lane.shuffle_key, step // batches, jnp.where(inside, first + ranks, 0), count), inside
+
+    return ranked, jnp.minimum(size, count - first)
+
+
+def _rate_factor(client: LocalTraining, lane: Lane) -> Any:
+    factor: Any = 1.0
+    if client.step_schedule is not None:
+        factor = factor * client.step_schedule(lane.step)
+    if client.run_schedule is not None:
+        factor = factor * client.run_schedule(lane.run)
+    if client.run_decay is not None:
+        factor = factor * client.run_decay ** lane.run.astype(jnp.result_type(float))
+    return factor
+
+
+def _transformation(client: LocalTraining, rate_factor: Any) -> optax.GradientTransformation:
+    numbers = dict(client.hyperparameters)
+    if "learning_rate" in numbers:
+        numbers["learning_rate"] = numbers["learning_rate"] * rate_factor
+    return client.optimizer(**numbers, **dict(client.options))
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool | np.bool_ | str) or value is None or callable(value):
+        return False
+    return isinstance(value, float | int | np.generic | np.ndarray | jax.Array)
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"client {name} must be a whole number, got {value!r}")
+    if value < 1:
+        raise ValueError(f"client {name} must be at least 1, got {value}")

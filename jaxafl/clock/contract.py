@@ -1,0 +1,115 @@
+"""What a clock is: the records that it exchanges with the engine.
+
+A clock is a frozen dataclass of numbers (leaves) and options (static) with
+
+    name                                              the protocol, as in the results and the table of jaxafl/README.md
+    check(num_clients)                                raises `ValueError` for options that cannot work, before compilation
+    capacity(num_clients)      -> int                 A, the arrivals that one server step can take
+    in_flight(num_clients)     -> int                 the most runs that are under way at once
+    ring_slots(num_clients)    -> int                 versions of the global model that must be kept: the pins + 1
+    init(key, num_clients)     -> state               a pytree; float64 times
+    next(state, workload)      -> (state, ServerStep) advances simulated time to the next server step
+    fault(state)               -> Fault               the first thing that went wrong (a recorded trace that runs out)
+
+    in_flight_runs(state)      -> InFlight            only for servers whose replies change the work of the next runs
+
+All but the first five are traced by JAX with 64-bit types enabled, so that time is float64. `next` never sees a model value. The same
+functions run ahead of the training, on the CPU (`schedule.py`), or beside it, when a server's replies change the work of the
+next runs (`online.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import jax
+
+from jaxafl.keys import Key
+from jaxafl.pytrees import pytree, static
+
+Array = jax.Array
+
+
+class ServerStep(NamedTuple):
+    """The arrivals of one server step, in the order in which they are delivered; the leading axis A is the clock's capacity.
+
+    A *run* is one local training of one client. It may be consumed by several server steps (a client that offers the same update
+    until an upload succeeds), by one, or by none.
+    """
+
+    time: Array  # float64: the instant of the step, that of its last arrival
+    mask: Array  # bool [A]: whether the entry is an arrival
+    client: Array  # int32 [A]
+    run: Array  # int32 [A]: index among the runs of this client, in the order they start
+    dispatch: Array  # int32 [A]: index among all runs, in the order they start: names the run
+    version: Array  # int32 [A]: the run trained from x_version
+    reference: Array  # int32 [A]: its update is measured against x_reference and its staleness is t - reference
+    local_steps: Array  # int32 [A]: local steps that the run made
+    started: Array  # float64 [A]: when the run started
+    arrived: Array  # float64 [A]: when it arrived
+    multiplicity: Array  # int32 [A]: how many times the update counts (a client drawn twice)
+    kind: Array  # int32 [A]: 0, or what the protocol says of this arrival (picked, undrafted, resynchronised)
+
+
+class Fault(NamedTuple):
+    """The first thing that went wrong in a schedule; `code` 0 means nothing did."""
+
+    code: Array  # int32: an index into FAULTS
+    dispatch: Array  # int32: at which dispatch
+    client: Array  # int32
+    run: Array  # int32
+
+
+FAULTS = (
+    "",
+    "the recorded durations run out: dispatch {dispatch} starts run {run} of client {client}, which has no duration",
+    "the recorded starts run out at dispatch {dispatch}",
+    "the recorded starts name client {client} at dispatch {dispatch}, but this client is busy",
+    "dispatch {dispatch} (run {run} of client {client}) has a negative or NaN duration",
+)
+
+
+@pytree
+class Workload:
+    """How many local steps each run makes: int32 [] for all, [N] per client, or [N, R] per client and run.
+
+    With [N, R], runs past the last column repeat it.
+    """
+
+    steps: Array
+    num_clients: int = static()
+
+    def local_steps(self, client: Array, run: Array) -> Array:
+        """The local steps of one run."""
+        if self.steps.ndim == 0:
+            return self.steps
+        if self.steps.ndim == 1:
+            return self.steps[client]
+        return self.steps[client, jax.numpy.minimum(run, self.steps.shape[1] - 1)]
+
+
+class InFlight(NamedTuple):
+    """The runs under way, for a driver that trains beside the clock; leading axis: the clock's rows."""
+
+    mask: Array  # bool: whether the row is a run under way
+    client: Array
+    run: Array
+    dispatch: Array
+    version: Array  # of a run under way; or promised to one that is about to start
+    local_steps: Array
+    arrives: Array  # float64: when the run will arrive
+    pinned: Array  # bool: whether `version` must be kept
+
+
+class Clock(Protocol):
+    """See the module docstring."""
+
+    name: ClassVar[str]
+
+    def check(self, num_clients: int) -> None: ...
+    def capacity(self, num_clients: int) -> int: ...
+    def in_flight(self, num_clients: int) -> int: ...
+    def ring_slots(self, num_clients: int) -> int: ...
+    def init(self, key: Key, num_clients: int) -> Any: ...
+    def next(self, state: Any, workload: Workload) -> tuple[Any, ServerStep]: ...
+    def fault(self, state: Any) -> Fault: ...

@@ -1,0 +1,31 @@
+"""Durations of local runs; see `duration`."""
+
+from jaxafl.clock.durations.distributions import Distribution, constant, exponential, half_normal, lognormal, uniform
+from jaxafl.clock.durations.duration import Draw, Duration, Product, Run, Sum, stream_keys
+from jaxafl.clock.durations.recorded import Recorded, recorded
+from jaxafl.clock.durations.suspension import Suspension, suspension
+from jaxafl.clock.durations.three_tier import ThreeTier, three_tier
+from jaxafl.clock.durations.transmission import Transmission, transmission
+
+__all__ = [
+    "Distribution",
+    "Draw",
+    "Duration",
+    "Product",
+    "Recorded",
+    "Run",
+    "Sum",
+    "Suspension",
+    "ThreeTier",
+    "Transmission",
+    "constant",
+    "exponential",
+    "half_normal",
+    "lognormal",
+    "recorded",
+    "stream_keys",
+    "suspension",
+    "three_tier",
+    "transmission",
+    "uniform",
+]

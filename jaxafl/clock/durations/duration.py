@@ -1,0 +1,135 @@
+"""Durations of local runs: distributions that compose with + and ×.
+
+A duration is a frozen dataclass with
+
+    terms            the number of independent draws it makes (each has its own random stream, numbered from the left)
+    check(N)         raises `ValueError` for numbers that cannot be durations, before compilation
+    prepare(keys, N) what is drawn or looked up once per client: a pytree, computed once
+    draw(prepared, run) -> Draw   the duration of one run
+
+traced by JAX in float64. Times are in simulated seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.keys import Key, Purpose, purpose_key
+from jaxafl.pytrees import pytree
+
+Array = jax.Array
+
+
+class Run(NamedTuple):
+    """What a duration may depend on."""
+
+    client: Array  # int32
+    run: Array  # int32: index among the runs of this client
+    local_steps: Array  # int32
+    longest: Array  # float64: the longest run that started before this one, hangs excluded
+
+
+class Draw(NamedTuple):
+    """A duration in simulated seconds: time worked and time hung (not doing anything)."""
+
+    work: Array
+    hang: Array
+
+
+class Duration(Protocol):
+    """See the module docstring."""
+
+    @property
+    def terms(self) -> int: ...
+    def check(self, num_clients: int) -> None: ...
+    def prepare(self, keys: Sequence[Key], num_clients: int) -> Any: ...
+    def draw(self, prepared: Any, run: Run) -> Draw: ...
+    def __add__(self, other: Any) -> Any: ...
+    def __mul__(self, other: Any) -> Any: ...
+
+
+def stream_keys(key: Key, duration: Duration) -> list[Key]:
+    """One key per term: adding a term on the right leaves the draws of the others as they were."""
+    return [purpose_key(key, Purpose.DURATION, index) for index in range(duration.terms)]
+
+
+class Composable:
+    """The operators + and × of durations (a plain number stands for a constant)."""
+
+    def __add__(self, other: Any) -> Sum:
+        return Sum(self, _as_duration(other))
+
+    def __radd__(self, other: Any) -> Sum:
+        return Sum(_as_duration(other), self)
+
+    def __mul__(self, other: Any) -> Product:
+        return Product(self, _as_duration(other))
+
+    def __rmul__(self, other: Any) -> Product:
+        return Product(_as_duration(other), self)
+
+
+@pytree
+class Sum(Composable):
+    """The sum of two durations."""
+
+    left: Any
+    right: Any
+
+    @property
+    def terms(self) -> int:
+        return self.left.terms + self.right.terms
+
+    def check(self, num_clients: int) -> None:
+        self.left.check(num_clients)
+        self.right.check(num_clients)
+
+    def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:
+        cut = self.left.terms
+        return self.left.prepare(keys[:cut], num_clients), self.right.prepare(keys[cut:], num_clients)
+
+    def draw(self, prepared: Any, run: Run) -> Draw:
+        left, right = self.left.draw(prepared[0], run), self.right.draw(prepared[1], run)
+        return Draw(left.work + right.work, left.hang + right.hang)
+
+
+@pytree
+class Product(Composable):
+    """The product of two durations: a time and a dimensionless factor."""
+
+    left: Any
+    right: Any
+
+    @property
+    def terms(self) -> int:
+        return self.left.terms + self.right.terms
+
+    def check(self, num_clients: int) -> None:
+        self.left.check(num_clients)
+        self.right.check(num_clients)
+
+    def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:
+        cut = self.left.terms
+        return self.left.prepare(keys[:cut], num_clients), self.right.prepare(keys[cut:], num_clients)
+
+    def draw(self, prepared: Any, run: Run) -> Draw:
+        left, right = self.left.draw(prepared[0], run), self.right.draw(prepared[1], run)
+        work = left.work * right.work
+        return Draw(work, (left.work + left.hang) * (right.work + right.hang) - work)
+
+
+def worked(time: Array) -> Draw:
+    """A duration without any hang."""
+    return Draw(time, jnp.zeros_like(time))
+
+
+def _as_duration(value: Any) -> Any:
+    if hasattr(value, "draw"):
+        return value
+    from jaxafl.clock.durations.distributions import constant
+
+    return constant(value)

@@ -1,0 +1,41 @@
+"""Replay: a protocol whose random draws come from the user's arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import numpy as np
+
+from jaxafl.clock.durations import recorded
+
+T = TypeVar("T")
+
+
+def trace(protocol: T, *, durations: Any = None, per: str = "run", **recordings: Any) -> T:
+    """The protocol with its random draws replaced by recorded ones.
+
+    Args:
+        protocol: a clock, e.g. `free_running(...)`.
+        durations: array [client, run] of seconds, runs counted per client in the order they start; `None` keeps the protocol's.
+        per: `"run"`, or `"step"` for seconds per local step.
+        **recordings: what else the protocol draws: `starts` [dispatch] for `free_running` (the first M_c are those in flight at the
+            start), `sets` [round, n] for `synchronous`.
+
+    Returns:
+        A clock of the same protocol.
+
+    Raises:
+        TypeError: the protocol does not draw what was recorded.
+    """
+    known = {field.name for field in dataclasses.fields(protocol)}  # type: ignore[arg-type]
+    options = {field.name for field in dataclasses.fields(protocol) if field.metadata.get("static")}  # type: ignore[arg-type]
+    allowed = sorted(known - options - {"durations"})
+    changes: dict[str, Any] = {}
+    for name, values in recordings.items():
+        if name not in allowed:
+            raise TypeError(f"{type(protocol).__name__} draws no {name!r}; it can replay: durations, {', '.join(allowed)}")
+        changes[name] = np.asarray(values)
+    if durations is not None:
+        changes["durations"] = recorded(durations, per)
+    return dataclasses.replace(protocol, **changes)  # type: ignore[type-var]

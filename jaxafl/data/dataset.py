@@ -1,0 +1,108 @@
+"""`Dataset`: one pooled dataset, not yet split over clients."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxafl.data.federated import FederatedData, client_arrays, gather_stored
+from jaxafl.data.partition.partitioner import Partitioner
+from jaxafl.data.preprocessing import Preprocessing
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset:
+    """A pooled training set with its test set.
+
+    Attributes:
+        name: Name of the dataset.
+        x: Raw training inputs `[n, ...]` (images NHWC, uint8 kept as uint8), or a pytree of such arrays.
+        y: int `[n]`, training labels in `[0, num_classes)`; kept as int32.
+        x_test: Raw test inputs `[n_test, ...]`.
+        y_test: int `[n_test]`, test labels; kept as int32.
+        num_classes: Number of classes.
+        preprocessing: What happens to raw samples inside the training step.
+        users: Optional int `[n]`, natural client of each training sample (a writer, a speaker), for `by_user`.
+        source: Where the samples came from, for the `description` of what is built from them.
+
+    Raises:
+        ValueError: If lengths differ, a set is empty, or a label lies outside `[0, num_classes)`.
+        TypeError: If labels or users are not integers.
+    """
+
+    name: str
+    x: Any
+    y: np.ndarray
+    x_test: Any
+    y_test: np.ndarray
+    num_classes: int
+    preprocessing: Preprocessing
+    users: np.ndarray | None = None
+    source: Mapping[str, str | int | float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "y", _labels(self.name, "training", self.x, self.y, self.num_classes))
+        object.__setattr__(self, "y_test", _labels(self.name, "test", self.x_test, self.y_test, self.num_classes))
+        if self.users is not None:
+            users = np.asarray(self.users)
+            if not np.issubdtype(users.dtype, np.integer):
+                raise TypeError(
+                    f"{self.name}: users must be integers, one per training sample; got dtype {users.dtype}"
+                )
+            if users.shape != self.y.shape:
+                raise ValueError(f"{self.name}: users has shape {users.shape} for {len(self.y)} training samples")
+            object.__setattr__(self, "users", users)
+
+    def partition(self, partitioner: Partitioner, *, seed: int = 0) -> FederatedData:
+        """Split the training samples over clients.
+
+        Args:
+            partitioner: For example `iid(10)`, `dirichlet(0.3, clients=50)` or `by_user()`.
+            seed: Seed of the split; the same dataset, partitioner and seed give the same clients.
+
+        Returns:
+            The federated dataset; the pooled arrays are shared, not copied.
+
+        Raises:
+            ValueError: If the split is impossible or leaves clients without samples (how many, and what to do).
+        """
+        clients = partitioner.split(self.y, self.users, np.random.default_rng(seed))
+        arrays, counts = client_arrays(self.x, self.y, clients)
+        return FederatedData(
+            name=self.name,
+            num_classes=self.num_classes,
+            counts=counts,
+            arrays=arrays,
+            x_test=self.x_test,
+            y_test=self.y_test,
+            preprocessing=self.preprocessing,
+            gather=gather_stored,
+            description={
+                "dataset": self.name,
+                **self.source,
+                "preprocessing": self.preprocessing.description,
+                **partitioner.description,
+                "partition_seed": seed,
+            },
+        )
+
+
+def _labels(name: str, part: str, x: Any, y: Any, num_classes: int) -> np.ndarray:
+    labels = np.asarray(y)
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise TypeError(f"{name}: {part} labels must be integer classes; got dtype {labels.dtype}")
+    lengths = {len(leaf) for leaf in jax.tree.leaves(x)}
+    if labels.ndim != 1 or lengths != {len(labels)}:
+        raise ValueError(f"{name}: {part} labels have shape {labels.shape} for inputs of length {sorted(lengths)}")
+    if len(labels) == 0:
+        raise ValueError(f"{name}: the {part} set is empty")
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise ValueError(
+            f"{name}: {part} labels run from {labels.min()} to {labels.max()}, outside 0..{num_classes - 1} "
+            f"(num_classes={num_classes})"
+        )
+    return labels.astype(np.int32)

@@ -1,0 +1,40 @@
+"""The one data directory, and the one error for a dataset that is not there."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+
+def data_directory(data_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
+    """Where datasets are looked for: `data_dir`, else `$JAXAFL_DATA_DIR`, else TensorFlow Datasets' own default.
+
+    Args:
+        data_dir: A directory; `None` takes the next choice.
+
+    Returns:
+        The directory, which need not exist. TFDS's default is `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`.
+    """
+    chosen = data_dir or os.environ.get("JAXAFL_DATA_DIR") or os.environ.get("TFDS_DATA_DIR")
+    return pathlib.Path(chosen or "~/tensorflow_datasets").expanduser()
+
+
+def missing_dataset(name: str, looked_in: Sequence[pathlib.Path], ways: Sequence[str]) -> FileNotFoundError:
+    """The error for a dataset that was found nowhere.
+
+    Args:
+        name: Name of the dataset.
+        looked_in: Directories or files that were looked for.
+        ways: How to get it, one sentence each.
+
+    Returns:
+        The error, to be raised by the caller.
+    """
+    places = "".join(f"\n  {place}{'' if place.exists() else ' (does not exist)'}" for place in looked_in)
+    choices = "".join(f"\n  {number}. {way}" for number, way in enumerate(ways, 1))
+    return FileNotFoundError(
+        f"dataset {name!r} was not found. Looked in:{places}\nWays to get it:{choices}\n"
+        "The data directory is the data_dir argument, else the environment variable JAXAFL_DATA_DIR, else TensorFlow "
+        "Datasets' own default."
+    )

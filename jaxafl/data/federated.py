@@ -1,0 +1,127 @@
+"""`FederatedData`: samples split over clients, in the form that a simulation takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.data.preprocessing import Preprocessing
+from jaxafl.data.statistics import PartitionStatistics, partition_statistics
+
+Gather = Callable[[Any, Any, Any], tuple[Any, Any]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FederatedData:
+    """Training samples of N clients and one shared test set.
+
+    Equality and hashing go by identity, so that an instance can be a static argument of a compiled function; the arrays
+    travel separately, through `arrays`.
+
+    Attributes:
+        name: Name of the dataset, for example `"mnist"`.
+        num_classes: Number of classes C; labels are 0..C-1.
+        counts: int64 `[N]`, training samples of each client; every entry is at least 1.
+        arrays: Pytree of numpy arrays that `fetch` reads, to be placed on the device once.
+        x_test: Raw test inputs `[n_test, ...]` (uint8 stays uint8), or a pytree of such arrays.
+        y_test: int32 `[n_test]`, test labels.
+        preprocessing: Augmentation, cast and normalisation of raw samples.
+        gather: Traced function `(arrays, client, positions) -> (raw x [B, ...], y [B])`.
+        description: Source, partition, their options and seeds: what a result file says about the data.
+    """
+
+    name: str
+    num_classes: int
+    counts: np.ndarray
+    arrays: Any
+    x_test: Any
+    y_test: np.ndarray
+    preprocessing: Preprocessing
+    gather: Gather
+    description: Mapping[str, str | int | float]
+
+    def __post_init__(self) -> None:
+        empty = int(np.sum(np.asarray(self.counts) < 1))
+        if len(self.counts) == 0:
+            raise ValueError(f"{self.name}: no clients; a federated dataset needs at least one")
+        if empty:
+            raise ValueError(
+                f"{self.name}: {empty} of {len(self.counts)} clients have no training sample. Use fewer clients, a "
+                "less skewed partition (for dirichlet: a larger alpha or min_size=1), or drop these clients."
+            )
+        if len(self.y_test) == 0:
+            raise ValueError(f"{self.name}: the test set is empty; a simulation needs samples to evaluate on")
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients N."""
+        return len(self.counts)
+
+    @property
+    def example(self) -> tuple[Any, np.ndarray]:
+        """One preprocessed sample `(x [1, ...], y [1])` as numpy arrays, for shape inference."""
+        x = jax.tree.map(lambda leaf: leaf[:1], self.x_test)
+        return jax.device_get(self.preprocess(x)), self.y_test[:1]
+
+    def fetch(self, arrays: Any, client: Any, positions: Any, key: jax.Array) -> tuple[Any, Any]:
+        """Training samples of one client, preprocessed; traced, to be used inside `jit` and `vmap`.
+
+        Args:
+            arrays: `self.arrays`, usually already on the device.
+            client: int32 scalar in `[0, N)`.
+            positions: int32 `[B]`, each in `[0, counts[client])`.
+            key: PRNG key for augmentation; unused when there is none.
+
+        Returns:
+            `(x [B, ...], y [B])`, x as the model sees it (float32 unless the samples are tokens), y int32.
+        """
+        x, y = self.gather(arrays, client, positions)
+        if self.preprocessing.augment is not None:
+            x = self.preprocessing.augment(x, key)
+        return self.preprocess(x), y
+
+    def preprocess(self, x: Any) -> Any:
+        """Cast and normalise a raw batch as `fetch` does, without augmentation; traced."""
+        return self.preprocessing.transform(x)
+
+    def test_arrays(self) -> tuple[Any, np.ndarray]:
+        """Raw test inputs (uint8 stays uint8) and labels."""
+        return self.x_test, self.y_test
+
+    def statistics(self) -> PartitionStatistics:
+        """Samples per client, label histograms and heterogeneity; counts every training label once."""
+        return partition_statistics(self.name, self.num_classes, self.counts, self.gather, self.arrays)
+
+
+def gather_stored(arrays: Any, client: Any, positions: Any) -> tuple[Any, Any]:
+    """Raw samples of one client out of pooled arrays: sample `index[offset[client] + position]`."""
+    rows = jnp.take(arrays["index"], jnp.take(arrays["offset"], client, mode="clip") + positions, mode="clip")
+    x = jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), arrays["x"])
+    return x, jnp.take(arrays["y"], rows, mode="clip")
+
+
+def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple[dict[str, Any], np.ndarray]:
+    """The arrays that `gather_stored` reads, with nothing copied or padded per client.
+
+    Args:
+        x: Pooled raw samples `[n, ...]`, or a pytree of such arrays.
+        y: int32 `[n]`, labels.
+        clients: For each client the int rows of its samples in x and y.
+
+    Returns:
+        `{"x", "y", "index" int32 [sum counts], "offset" int32 [N]}` and `counts` int64 `[N]`.
+
+    Raises:
+        ValueError: If the clients hold 2^31 samples or more together, which int32 offsets cannot address.
+    """
+    counts = np.array([len(rows) for rows in clients], np.int64)
+    if counts.sum() >= 2**31:
+        raise ValueError(f"the clients hold {counts.sum()} samples together; stored data is limited to {2**31 - 1}")
+    index = np.concatenate([np.zeros(0, np.int32), *clients]).astype(np.int32)
+    offset = (np.cumsum(counts) - counts).astype(np.int32)
+    return {"x": x, "y": y, "index": index, "offset": offset}, counts

@@ -1,0 +1,143 @@
+"""MNIST and Fashion-MNIST, from the canonical idx files or from TensorFlow Datasets."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+
+from jaxafl.data.dataset import Dataset
+from jaxafl.data.directory import data_directory, missing_dataset
+from jaxafl.data.idx import read_idx
+from jaxafl.data.preprocessing import normalise
+from jaxafl.data.tfds_source import prepared_directory, read_prepared
+
+
+def mnist(data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+    """MNIST: 60,000 training and 10,000 test images of handwritten digits, 10 classes.
+
+    Looked for in this order in the data directory: the four canonical idx files (`train-images-idx3-ubyte` and so on,
+    gzipped or not) in `<data_dir>/mnist`, the same directly in `<data_dir>`, then `<data_dir>/mnist/<version>` as
+    prepared by TensorFlow Datasets (see `prepare_tfds`), which is read without TensorFlow. TFDS stores the images in
+    an order of its own, so that the two routes give different (equally valid) partitions; `description` says which.
+
+    Args:
+        data_dir: Data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+
+    Returns:
+        The dataset: x uint8 `[60000, 28, 28, 1]` (ink bright on 0), normalised in the step by mean 0.1307, std 0.3081.
+
+    Raises:
+        FileNotFoundError: If it is in none of these places, or only some of the four files are there.
+        ValueError: If a file is damaged (its content is checked against the SHA-256 of the canonical one).
+
+    References:
+        LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition", Proc. IEEE 1998.
+    """
+    return _load(_MNIST, data_dir)
+
+
+def fashion_mnist(data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+    """Fashion-MNIST: 60,000 training and 10,000 test images of clothing, 10 classes.
+
+    Found as `mnist` is, with `<data_dir>/fashion_mnist` for its folder.
+
+    Args:
+        data_dir: Data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+
+    Returns:
+        The dataset: x uint8 `[60000, 28, 28, 1]`, normalised in the step by mean 0.2860, std 0.3530. Classes: T-shirt,
+        trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot.
+
+    Raises:
+        FileNotFoundError: If it is in none of these places, or only some of the four files are there.
+        ValueError: If a file is damaged (its content is checked against the SHA-256 of the canonical one).
+
+    References:
+        Xiao, Rasul and Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
+        arXiv:1708.07747, 2017.
+    """
+    return _load(_FASHION_MNIST, data_dir)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """What tells one MNIST-shaped dataset from another; `sha256` is of the unzipped files, in the order of `_FILES`."""
+
+    name: str
+    mean: float
+    std: float
+    sha256: tuple[str, str, str, str]
+
+
+_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+_MNIST = _Source(
+    "mnist",
+    0.1307,
+    0.3081,
+    (
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+)
+
+_FASHION_MNIST = _Source(
+    "fashion_mnist",
+    0.2860,
+    0.3530,
+    (
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
+)
+
+
+def _load(source: _Source, data_dir: str | os.PathLike[str] | None) -> Dataset:
+    directory = data_directory(data_dir)
+    files = _idx_files(source.name, directory)
+    prepared = None if files else prepared_directory(source.name, directory)
+    if files:
+        route = "idx"
+        x, y, x_test, y_test = map(read_idx, files, source.sha256)
+    elif prepared:
+        route = f"tfds {prepared.name}"
+        x, y = read_prepared(prepared, "train", "image", "label")
+        x_test, y_test = read_prepared(prepared, "test", "image", "label")
+    else:
+        raise missing_dataset(
+            source.name,
+            [directory / source.name, directory],
+            [
+                f"Put the four canonical files ({', '.join(_FILES)}; gzipped as *.gz or not) into "
+                f"{directory / source.name}.",
+                f'Prepare it with TensorFlow Datasets: pip install "jaxafl[tfds]", then '
+                f"jaxafl.data.prepare_tfds({source.name!r}, data_dir=...); the reading needs no TensorFlow.",
+            ],
+        )
+    return Dataset(
+        source.name,
+        x.reshape(-1, 28, 28, 1),
+        y,
+        x_test.reshape(-1, 28, 28, 1),
+        y_test,
+        10,
+        normalise(255.0, source.mean, source.std),
+        source={"source": route},
+    )
+
+
+def _idx_files(name: str, directory: pathlib.Path) -> list[pathlib.Path]:
+    """The four files, from the first folder that holds any of them; empty if none does."""
+    for folder in (directory / name, directory):
+        found = {file: path for file in _FILES for path in (folder / f"{file}.gz", folder / file) if path.is_file()}
+        absent = [file for file in _FILES if file not in found]
+        if found and absent:
+            raise FileNotFoundError(f"{folder} holds only part of {name}: {', '.join(absent)} (or *.gz) is missing")
+        if found:
+            return [found[file] for file in _FILES]
+    return []

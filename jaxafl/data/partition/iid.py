@@ -1,0 +1,47 @@
+"""Independent and identically distributed clients."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from jaxafl.data.partition.partitioner import check_clients
+
+
+@dataclasses.dataclass(frozen=True)
+class Iid:
+    """See `iid`."""
+
+    clients: int
+
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+        """Rows of each client; see `Partitioner.split`."""
+        if self.clients > len(labels):
+            raise ValueError(
+                f"iid: {len(labels)} samples cannot give {self.clients} clients one each; use at most "
+                f"{len(labels)} clients"
+            )
+        return np.array_split(rng.permutation(len(labels)), self.clients)
+
+    @property
+    def description(self) -> dict[str, str | int | float]:
+        """Name and options."""
+        return {"partition": "iid", "partition_clients": self.clients}
+
+
+def iid(clients: int) -> Iid:
+    """Shuffle all samples and deal them out in equal parts.
+
+    Every sample goes to exactly one client; sizes differ by at most one.
+
+    Args:
+        clients: Number of clients N, at least 1.
+
+    Returns:
+        The partitioner, for `Dataset.partition`.
+
+    Raises:
+        ValueError: If `clients` is below 1; on splitting, if there are fewer samples than clients.
+    """
+    return Iid(check_clients(clients))

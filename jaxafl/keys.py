@@ -1,0 +1,99 @@
+"""Counter-based random numbers: every draw is keyed by what it is for.
+
+A draw is a pure function of (seed, purpose, counters), e.g. (seed, DURATION, client, run): it does not depend on when it is
+made, on which device, or in which batch, so two algorithms can be compared on the same schedule and the same mini-batches.
+
+The generator is Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), written
+out as plain uint32 arithmetic so that XLA fuses a draw into the surrounding kernel; the bits are those of
+`jax.extend.random.threefry_2x32`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+Key = tuple[Array, Array]
+"""Two uint32 words (scalars or arrays of one shape)."""
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PER_CLIENT = 0xFFFFFFFF  # the run counter of a draw made once per client
+
+
+class Purpose(enum.IntEnum):
+    """What a stream of draws is for; part of every key."""
+
+    MODEL = 1  # initial parameters
+    START = 2  # which client starts next: counter (dispatch index)
+    DURATION = 3  # how long a run takes: counters (client, run), one stream per term of the duration
+    BATCH = 4  # mini-batches, dropout, augmentation: counters (client, run), then (local step, ...)
+
+
+def threefry(key: Key, counter0: Any, counter1: Any) -> Key:
+    """Threefry-2x32-20 of two uint32 counters under a key of two uint32 words: 64 random bits as two uint32 words."""
+    low, high = _word(counter0), _word(counter1)
+    words = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
+    low, high = low + words[0], high + words[1]
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            low = low + high
+            high = ((high << jnp.uint32(rotation)) | (high >> jnp.uint32(32 - rotation))) ^ low
+        low = low + words[(group + 1) % 3]
+        high = high + words[(group + 2) % 3] + jnp.uint32(group + 1)
+    return low, high
+
+
+def _word(counter: Any) -> Array:
+    return jnp.uint32(counter) if isinstance(counter, int) else jnp.asarray(counter).astype(jnp.uint32)
+
+
+def seed_key(seed: int | Array) -> Key:
+    """The key of a run: the low and the high 32 bits of a non-negative integer seed (a traced seed has 32 bits)."""
+    if isinstance(seed, int):
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed must be in [0, 2**64), got {seed}")
+        return jnp.uint32(seed & 0xFFFFFFFF), jnp.uint32(seed >> 32)
+    return jnp.asarray(seed).astype(jnp.uint32), jnp.uint32(0)
+
+
+def purpose_key(key: Key, purpose: Purpose, index: int = 0) -> Key:
+    """The key of one stream of draws."""
+    return threefry(key, int(purpose), index)
+
+
+def uniform(bits: Key, dtype: Any) -> Array:
+    """A float in [0, 1) from 64 random bits: 53 of them in float64, the first 24 of the same in float32."""
+    if jnp.dtype(dtype) == jnp.float64:
+        high = bits[0].astype(jnp.float64) * 2.0**-32
+        return high + (bits[1] >> 11).astype(jnp.float64) * 2.0**-53
+    return (bits[0] >> 8).astype(dtype) * jnp.asarray(2.0**-24, dtype)
+
+
+def per_client(key: Key, client: Array) -> Key:
+    """64 bits drawn once for a client."""
+    return threefry(key, client, _PER_CLIENT)
+
+
+def per_run(key: Key, client: Array, run: Array) -> Key:
+    """64 bits drawn for one run of a client."""
+    return threefry(key, client, run)
+
+
+def jax_key(bits: Key) -> Array:
+    """A `jax.random` key made of 64 bits, for user code (dropout, augmentation)."""
+    return jax.random.wrap_key_data(jnp.stack(bits, axis=-1), impl="threefry2x32")
+
+
+def below(word: Array, bound: Array) -> Array:
+    """An int32 in [0, bound) from a uint32 word: floor(word·bound / 2³²), every value within 1/2³² of equally likely."""
+    bound = jnp.asarray(bound).astype(jnp.uint32)
+    # the upper half of a 32×32-bit product from 16-bit halves: there is no 64-bit integer without x64
+    high, low = word >> 16, word & jnp.uint32(0xFFFF)
+    bound_high, bound_low = bound >> 16, bound & jnp.uint32(0xFFFF)
+    middle = high * bound_low + ((low * bound_low) >> 16)
+    carry = (middle & jnp.uint32(0xFFFF)) + low * bound_high
+    return (high * bound_high + (middle >> 16) + (carry >> 16)).astype(jnp.int32)

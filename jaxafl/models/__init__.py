@@ -1,0 +1,31 @@
+"""Models: networks by name, and adapters that make a model of any network."""
+
+from __future__ import annotations
+
+from jaxafl.models.adapters import from_functions, from_linen, from_nnx
+from jaxafl.models.cnn_asyncfeded import cnn_asyncfeded
+from jaxafl.models.cnn_defedavg import cnn_defedavg
+from jaxafl.models.cnn_small import cnn_small
+from jaxafl.models.layers import Conv, conv2d, max_pool
+from jaxafl.models.logistic import logistic
+from jaxafl.models.losses import softmax_cross_entropy
+from jaxafl.models.mlp import mlp
+from jaxafl.models.model import Batch, Model, Outputs
+
+__all__ = [
+    "Batch",
+    "Conv",
+    "Model",
+    "Outputs",
+    "cnn_asyncfeded",
+    "cnn_defedavg",
+    "cnn_small",
+    "conv2d",
+    "from_functions",
+    "from_linen",
+    "from_nnx",
+    "logistic",
+    "max_pool",
+    "mlp",
+    "softmax_cross_entropy",
+]

@@ -1,0 +1,216 @@
+"""Any network as a `Model`: a Flax Linen module, a Flax NNX module, or a pair of plain functions.
+
+In all three the loss and the metrics of padded examples (`batch.mask` False) come out as exactly 0 and carry no
+gradient.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen, nnx
+
+from jaxafl.models.losses import softmax_cross_entropy
+from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State
+
+Loss = Callable[[Any, Batch], Outputs | Array]
+
+
+def from_linen(module: linen.Module, loss: Loss = softmax_cross_entropy, name: str | None = None) -> Model:
+    """A Flax Linen module as a model.
+
+    The collection `params` is trained; every other collection that `module.init` makes (`batch_stats`, ...) is the
+    state, updated in training and left alone in evaluation. The module is called as `module(x)`, with `train=` (bool)
+    and `mask=` (bool [B]) added if its `__call__` names them; a module that normalises over the batch should take
+    `mask` and leave padding out of its statistics. Dropout draws from the random stream `"dropout"`.
+
+    Args:
+        module: the network; maps inputs [B, ...] to predictions [B, ...].
+        loss: `(predictions, batch) -> Outputs` or a loss per example [B].
+        name: the name in results, by default the module's class name.
+
+    Returns:
+        The model.
+
+    Raises:
+        TypeError: where `module` is not a Linen module, or its `__call__` requires arguments other than the input,
+            `train` and `mask`.
+    """
+    if not isinstance(module, linen.Module):
+        raise TypeError(f"from_linen needs a flax.linen.Module instance, got {_what(module)}")
+    accepted = _accepted_keywords(type(module).__call__, type(module).__name__)
+
+    def init(key: Key, batch: Batch) -> tuple[Params, State]:
+        params_key, dropout_key = jax.random.split(key)
+        rngs = {"params": params_key, "dropout": dropout_key}
+        variables = dict(module.init(rngs, batch.x, **_keywords(accepted, batch, False)))
+        params = variables.pop("params", {})
+        jax.eval_shape(lambda: apply(params, variables, batch, dropout_key, False))
+        return params, variables
+
+    def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
+        keywords = _keywords(accepted, batch, train)
+        variables = {"params": params, **state}
+        if train and state:
+            predictions, state = module.apply(
+                variables, batch.x, rngs={"dropout": key}, mutable=list(state), **keywords
+            )
+            state = dict(state)
+        else:
+            predictions = module.apply(variables, batch.x, rngs={"dropout": key}, **keywords)
+        return _outputs(loss(predictions, batch), batch), state
+
+    options = {
+        option.name: _jsonable(getattr(module, option.name))
+        for option in dataclasses.fields(module)
+        if option.name not in ("parent", "name")
+    }
+    return Model(name or type(module).__name__, init, apply, {"network": type(module).__name__, **options})
+
+
+def from_nnx(
+    make_module: Callable[[nnx.Rngs], nnx.Module], loss: Loss = softmax_cross_entropy, name: str | None = None
+) -> Model:
+    """A Flax NNX module as a model.
+
+    Variables of type `nnx.Param` are trained, all others (`nnx.BatchStat`, ...) are the state. Random streams are no
+    state: they are made anew from the key of each call. `module.train()` or `module.eval()` sets the mode, and
+        `train=` and `mask=` are passed
+    if `__call__` names them.
+
+    Args:
+        make_module: makes the network from its random streams, e.g. `lambda rngs: nnx.Linear(784, 10, rngs=rngs)`.
+        loss: `(predictions, batch) -> Outputs` or a loss per example [B].
+        name: the name in results, by default the module's class name.
+
+    Returns:
+        The model; `params` and `state` are nested dicts.
+
+    Raises:
+        TypeError: where `make_module` does not return an NNX module, or its `__call__` requires arguments other than
+            the input, `train` and `mask`.
+    """
+    blueprint = nnx.eval_shape(lambda: make_module(nnx.Rngs(0)))
+    if not isinstance(blueprint, nnx.Module):
+        raise TypeError(f"from_nnx needs a function that makes an nnx.Module, got one that makes {_what(blueprint)}")
+    accepted = _accepted_keywords(type(blueprint).__call__, type(blueprint).__name__)
+    graph, *shapes = nnx.split(blueprint, nnx.Param, nnx.RngState, ...)
+    params_shape, streams_shape, state_shape = shapes
+
+    def init(key: Key, batch: Batch) -> tuple[Params, State]:
+        made = make_module(nnx.Rngs(key))
+        params, _, state = (nnx.to_pure_dict(part) for part in nnx.state(made, nnx.Param, nnx.RngState, ...))
+        jax.eval_shape(lambda: apply(params, state, batch, key, False))
+        return params, state
+
+    def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
+        streams = _fresh_streams(streams_shape, key)
+        module = nnx.merge(graph, _filled(params_shape, params), streams, _filled(state_shape, state))
+        module.train() if train else module.eval()
+        predictions = module(batch.x, **_keywords(accepted, batch, train))
+        outputs = _outputs(loss(predictions, batch), batch)
+        if train:
+            state = nnx.to_pure_dict(nnx.state(module, nnx.Not(nnx.Any(nnx.Param, nnx.RngState, nnx.Intermediate))))
+        return outputs, state
+
+    network = type(blueprint).__name__
+    return Model(name or network, init, apply, {"network": network})
+
+
+def from_functions(
+    init: Callable[[Key, Batch], Params],
+    loss: Callable[[Params, Batch, Key], Outputs | Array],
+    name: str | None = None,
+) -> Model:
+    """A pair of plain functions as a model without state.
+
+    Args:
+        init: `(key, batch) -> params`, any pytree of float arrays.
+        loss: `(params, batch, key) -> ` loss per example [B], or `Outputs` with metrics; the same in training and
+            evaluation.
+        name: the name in results, by default that of `loss`.
+
+    Returns:
+        The model.
+    """
+    for role, function in (("init", init), ("loss", loss)):
+        if not callable(function):
+            raise TypeError(f"from_functions needs a function as {role}, got {_what(function)}")
+
+    def checked_init(key: Key, batch: Batch) -> tuple[Params, State]:
+        params = init(key, batch)
+        jax.eval_shape(lambda: apply(params, {}, batch, key, False))
+        return params, {}
+
+    def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
+        return _outputs(loss(params, batch, key), batch), state
+
+    network = getattr(loss, "__name__", type(loss).__name__)
+    return Model(name or network, checked_init, apply, {"network": network})
+
+
+def _outputs(result: Outputs | Array, batch: Batch) -> Outputs:
+    """Checks the shapes and takes the padding out."""
+    outputs = result if isinstance(result, Outputs) else Outputs(result, {})
+    for role, values in {"loss": outputs.loss, **outputs.metrics}.items():
+        if values.shape != batch.mask.shape:
+            raise ValueError(
+                f"a model gives its {role} per example, of shape {batch.mask.shape} for this batch, "
+                f"got {values.shape}; do not average over the batch"
+            )
+    return jax.tree.map(lambda values: jnp.where(batch.mask, values, jnp.zeros_like(values)), outputs)
+
+
+def _accepted_keywords(call: Callable[..., Any], network: str) -> frozenset[str]:
+    """Which of `train` and `mask` a network takes; the first two parameters are `self` and the input."""
+    parameters = list(inspect.signature(call).parameters.values())[2:]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for parameter in parameters:
+        required = parameter.default is inspect.Parameter.empty and parameter.kind not in variadic
+        if required and parameter.name not in ("train", "mask"):
+            raise TypeError(
+                f"{network}.__call__ requires {parameter.name!r}; a model is called with its input, "
+                "train= and mask= only: give it a default or wrap the module"
+            )
+    return frozenset(parameter.name for parameter in parameters) & {"train", "mask"}
+
+
+def _keywords(accepted: frozenset[str], batch: Batch, train: bool) -> dict[str, Any]:
+    return {name: value for name, value in (("train", train), ("mask", batch.mask)) if name in accepted}
+
+
+def _fresh_streams(shapes: nnx.State, key: Key) -> nnx.State:
+    """Random streams of a module, all counters at zero and every stream keyed from `key`."""
+    paths = [path for path, _ in nnx.to_flat_state(shapes)]
+
+    def start(path: Any, variable: Any) -> Any:
+        if isinstance(variable, nnx.RngKey):
+            return variable.replace(jax.random.fold_in(key, paths.index(path)))
+        return variable.replace(jnp.zeros(variable.shape, variable.dtype))
+
+    return nnx.map_state(start, shapes)
+
+
+def _filled(shapes: nnx.State, values: Any) -> nnx.State:
+    """The module state of the structure of `shapes` with the arrays of a nested dict."""
+    filled = jax.tree.map(lambda leaf: leaf, shapes)
+    nnx.replace_by_pure_dict(filled, values)
+    return filled
+
+
+def _what(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def _jsonable(value: Any) -> Any:
+    """An option as JSON: numbers, strings and sequences as they are, anything else by its name."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    return getattr(value, "__qualname__", type(value).__name__)

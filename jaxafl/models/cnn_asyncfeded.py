@@ -1,0 +1,54 @@
+"""The convolutional network of AsyncFedED."""
+
+from __future__ import annotations
+
+from flax import linen as nn
+
+from jaxafl.models.adapters import from_linen
+from jaxafl.models.layers import Array, Conv, flatten, max_pool, require_images
+from jaxafl.models.model import Model
+from jaxafl.models.options import check_positive
+
+
+def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kernel: int = 3) -> Model:
+    """Two convolutions, one max-pool, one dense layer: the network of AsyncFedED on FEMNIST.
+
+    Convolution - ReLU - convolution - ReLU - max-pool 2×2 - dense, convolutions without padding. The paper (Wang et
+    al., "AsyncFedED: Asynchronous Federated Learning with Euclidean Distance based Adaptive Weight Aggregation", 2022)
+    does not publish widths and kernel size, so they are options: 590,270 parameters on 28×28×1 images with 62 classes
+    and the defaults.
+
+    Args:
+        num_classes: number of classes.
+        features: channels of the two convolutions.
+        kernel: side of their square kernels, in pixels.
+
+    Returns:
+        The model; inputs [B, H, W, C] float of at least 2 `kernel` pixels each way, labels [B] integers.
+
+    Raises:
+        ValueError: where an option is not a whole number >= 1, or there are not two features.
+    """
+    check_positive("num_classes", num_classes)
+    check_positive("kernel", kernel)
+    if len(features) != 2:
+        raise ValueError(f"cnn_asyncfeded has two convolutions: features must be two numbers, got {features!r}")
+    for channels in features:
+        check_positive("features", channels)
+    first, second = features
+    return from_linen(CNNAsyncFedED(num_classes, (first, second), kernel), name="cnn_asyncfeded")
+
+
+class CNNAsyncFedED(nn.Module):
+    """Conv - ReLU - conv - ReLU - max-pool - dense."""
+
+    num_classes: int
+    features: tuple[int, int]
+    kernel: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        require_images(x, "cnn_asyncfeded", smallest=2 * self.kernel)
+        for channels in self.features:
+            x = nn.relu(Conv(channels, (self.kernel, self.kernel))(x))
+        return nn.Dense(self.num_classes)(flatten(max_pool(x)))

@@ -1,0 +1,225 @@
+"""Convolution as matrix products, and max-pooling.
+
+When every client has its own weights, `jax.vmap` turns `lax.conv` into a grouped convolution, which XLA runs badly,
+and inside a loop on CPU any `lax.conv` is slow. Written as products patches × weights it stays a (batched) matrix
+product everywhere. `experiments/benchmarks/convolution.py` measures both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+
+Array = jax.Array
+Padding = str | Sequence[tuple[int, int]]
+
+# Strips with fewer columns than this make products too thin to be fast; then the columns of a whole window go into one
+# product.
+_WIDE = 64
+
+
+class Conv(nn.Module):
+    """2-D convolution of images [B, H, W, C] with a bias: `flax.linen.Conv` as matrix products, with the same
+    parameters.
+
+    Attributes:
+        features: output channels F.
+        kernel_size: (height, width).
+        strides: (vertical, horizontal).
+        padding: "VALID", "SAME", or ((top, bottom), (left, right)).
+        use_bias: whether to add a bias per output channel.
+        kernel_init: initialiser of the kernel [height, width, C, F].
+        bias_init: initialiser of the bias [F].
+    """
+
+    features: int
+    kernel_size: tuple[int, int] = (3, 3)
+    strides: tuple[int, int] = (1, 1)
+    padding: Padding = "VALID"
+    use_bias: bool = True
+    kernel_init: Callable[..., Any] = nn.initializers.lecun_normal()
+    bias_init: Callable[..., Any] = nn.initializers.zeros_init()
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        kernel = self.param("kernel", self.kernel_init, (*self.kernel_size, x.shape[-1], self.features))
+        y = conv2d(x, kernel, self.strides, self.padding)
+        return y + self.param("bias", self.bias_init, (self.features,)) if self.use_bias else y
+
+
+def conv2d(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: Padding = "VALID") -> Array:
+    """2-D convolution y[b, h, w] = Σ_ij x[b, s_h h + i, s_w w + j] · kernel[i, j], as matrix products.
+
+    The rows under the kernel are laid side by side once ("strips", [B, H', W, k_h C]); each column of the kernel is
+    then one product of shifted strips with [k_h C, F], and these are summed. That moves k_w times less memory than
+    full patches. Values and gradients are those of `lax.conv_general_dilated` with layouts NHWC, HWIO, up to rounding.
+
+    Args:
+        x: float [B, H, W, C].
+        kernel: float [k_h, k_w, C, F].
+        strides: (vertical, horizontal).
+        padding: "VALID", "SAME", or ((top, bottom), (left, right)).
+
+    Returns:
+        float [B, H', W', F].
+
+    Raises:
+        ValueError: where the shapes do not go together, the kernel does not fit into the padded image, or an option is
+            unknown.
+    """
+    x = _pad(x, kernel, strides, padding)
+    size = (x.shape[1], x.shape[2])
+    height, width = ((n - k) // s + 1 for n, k, s in zip(size, kernel.shape[:2], strides, strict=True))
+    strips = _side_by_side(x, kernel.shape[0], height, strides[0], axis=1)
+    columns = kernel.swapaxes(0, 1).reshape(kernel.shape[1], strips.shape[-1], kernel.shape[3])
+    if strips.shape[-1] >= _WIDE:
+        return _sum_of_products(strips, columns, width, strides[1])
+    return _one_product(strips, columns, width, strides[1])
+
+
+def max_pool(x: Array) -> Array:
+    """Maximum over windows of 2×2 with stride 2; an odd last row or column is left out.
+
+    The gradient goes to the first of equal maxima in row-major order, as with `lax.reduce_window` and in PyTorch. Only
+    reverse-mode differentiation is defined.
+
+    Args:
+        x: float [B, H, W, C].
+
+    Returns:
+        float [B, H // 2, W // 2, C].
+
+    Raises:
+        ValueError: where x has no four axes or is smaller than 2×2.
+    """
+    if x.ndim != 4 or min(x.shape[1:3]) < 2:
+        raise ValueError(f"max_pool needs images [B, H, W, C] of at least 2x2, got shape {x.shape}")
+    return _max_pool_even(x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2])
+
+
+def flatten(x: Array) -> Array:
+    """[B, ...] as [B, features]."""
+    return x.reshape(x.shape[0], -1)
+
+
+def require_images(x: Array, model: str, smallest: int) -> None:
+    """Raises `ValueError` unless x is a batch of images [B, H, W, C] of at least `smallest` pixels each way."""
+    if x.ndim != 4 or min(x.shape[1:3]) < smallest:
+        raise ValueError(
+            f"{model} needs images of shape [height, width, channels] of at least {smallest}x{smallest} pixels, "
+            f"got inputs of shape {list(x.shape[1:])}"
+        )
+
+
+def _pad(x: Array, kernel: Array, strides: tuple[int, int], padding: Padding) -> Array:
+    """The padded images, after all checks."""
+    if x.ndim != 4 or kernel.ndim != 4 or x.shape[3] != kernel.shape[2]:
+        raise ValueError(
+            "a convolution needs images [B, H, W, C] and a kernel [k_h, k_w, C, F], "
+            f"got shapes {x.shape} and {kernel.shape}"
+        )
+    if len(strides) != 2 or min(strides) < 1:
+        raise ValueError(f"strides must be two numbers >= 1, got {strides}")
+    around = _padding(x.shape[1:3], kernel.shape[:2], strides, padding)
+    size = [n + before + after for n, (before, after) in zip(x.shape[1:3], around, strict=True)]
+    if size[0] < kernel.shape[0] or size[1] < kernel.shape[1]:
+        raise ValueError(
+            f"a kernel of {kernel.shape[0]}x{kernel.shape[1]} does not fit into images of {size[0]}x{size[1]} "
+            "(padding included)"
+        )
+    return jnp.pad(x, ((0, 0), *around, (0, 0))) if any(map(any, around)) else x
+
+
+def _padding(
+    size: Sequence[int], window: Sequence[int], strides: Sequence[int], padding: Padding
+) -> tuple[tuple[int, int], ...]:
+    if padding == "VALID":
+        return ((0, 0), (0, 0))
+    if padding == "SAME":
+        total = [max((-(-n // s) - 1) * s + k - n, 0) for n, k, s in zip(size, window, strides, strict=True)]
+        return tuple((missing // 2, missing - missing // 2) for missing in total)
+    pairs = () if isinstance(padding, str) else tuple(tuple(pair) for pair in padding)
+    if len(pairs) != 2 or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
+        raise ValueError(
+            f'padding must be "VALID", "SAME" or ((top, bottom), (left, right)) with numbers >= 0, got {padding!r}'
+        )
+    return pairs  # type: ignore[return-value]
+
+
+def _side_by_side(x: Array, count: int, length: int, stride: int, axis: int) -> Array:
+    """`count` views of x shifted by 0, 1, ... along `axis`, each of `length` entries `stride` apart, joined along the
+    last axis."""
+    return jnp.concatenate([_shifted(x, shift, length, stride, axis) for shift in range(count)], axis=-1)
+
+
+def _shifted(x: Array, shift: int, length: int, stride: int, axis: int) -> Array:
+    return lax.slice_in_dim(x, shift, shift + (length - 1) * stride + 1, stride, axis)
+
+
+def _sum_of_products(strips: Array, columns: Array, width: int, stride: int) -> Array:
+    """One product per column of the kernel. As a product of matrices (not of 4-d arrays) its gradients are fast,
+    too."""
+    shape = (*strips.shape[:2], width, columns.shape[-1])
+    products = [
+        _shifted(strips, shift, width, stride, axis=2).reshape(-1, strips.shape[-1]) @ column
+        for shift, column in enumerate(columns)
+    ]
+    return sum(products[1:], products[0]).reshape(shape)
+
+
+def _one_product(strips: Array, columns: Array, width: int, stride: int) -> Array:
+    """One product for the whole kernel. Two neighbouring windows share their columns, where they come in pairs.
+
+    A pair of windows spans k_w + 1 columns; its weights are those of one window next to the same a column later, with
+    zeros between. This takes (k_w + 1) / k_w of the arithmetic and about half of the memory, and gives broader
+    products.
+    """
+    batch, height, _, depth = strips.shape
+    window, _, features = columns.shape
+    shape = (batch, height, width, features)
+    if stride > 1 or width % 2:
+        patches = _side_by_side(strips, window, width, stride, axis=2)
+        return (patches.reshape(-1, window * depth) @ columns.reshape(-1, features)).reshape(shape)
+    patches = _side_by_side(strips, window + 1, width // 2, 2, axis=2)
+    pair = jnp.stack([jnp.pad(columns, ((i, 1 - i), (0, 0), (0, 0))) for i in (0, 1)], axis=2)
+    return (patches.reshape(-1, (window + 1) * depth) @ pair.reshape(-1, 2 * features)).reshape(shape)
+
+
+@jax.custom_vjp
+def _max_pool_even(x: Array) -> Array:
+    return _windows(x).max((2, 4))
+
+
+def _max_pool_forward(x: Array) -> tuple[Array, tuple[Array, Array]]:
+    y = _max_pool_even(x)
+    return y, (x, y)
+
+
+def _max_pool_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array]:
+    # Comparisons by reshape: the gradient of reduce_window is a scatter, and that of max divides by the number of ties.
+    x, y = residuals
+    windows = _windows(x)
+    is_open = jnp.ones(y.shape, bool)
+    rows = []
+    for i in (0, 1):
+        row = []
+        for j in (0, 1):
+            is_first = (windows[:, :, i, :, j] == y) & is_open
+            is_open &= ~is_first
+            row.append(jnp.where(is_first, gradient, 0))
+        rows.append(jnp.stack(row, axis=3))
+    return (jnp.stack(rows, axis=2).reshape(x.shape),)
+
+
+_max_pool_even.defvjp(_max_pool_forward, _max_pool_backward)
+
+
+def _windows(x: Array) -> Array:
+    """[B, H, W, C] as [B, H / 2, 2, W / 2, 2, C]."""
+    batch, height, width, channels = x.shape
+    return x.reshape(batch, height // 2, 2, width // 2, 2, channels)

@@ -1,0 +1,195 @@
+"""The clock beside the training: for servers whose replies change the work of the next runs (AsyncFedED's K).
+
+The same clock functions as in `schedule.py`, in float64 time, and the same rows as in `execute.py`, made one at a time inside the loop
+of the compiled program. A wave trains the runs that arrive and, on accelerators, those under way that are not yet trained.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl import history
+from jaxafl.clock.contract import Clock, InFlight, ServerStep, Workload
+from jaxafl.execute import Config, Dataset, Program, State, apply_server, train
+from jaxafl.keys import Key
+from jaxafl.plan import Segments, Steps
+
+Array = jax.Array
+_NEVER = -1
+
+
+class OnlineState(NamedTuple):
+    """A run between two server steps."""
+
+    run: State
+    clock: Any
+    next_steps: Array  # int32 [N]: local steps of each client's next run
+    slot_version: Array  # int32 [S]: the version in each ring slot
+    row_dispatch: Array  # int32 [R]: the run whose update is in each store row
+
+
+def initial_online(
+    program: Program, clock: Clock, state: State, key: Key, num_clients: int, local_steps: Array
+) -> OnlineState:
+    """The state before the first server step; called with 64-bit types enabled."""
+    return OnlineState(
+        run=state,
+        clock=clock.init(key, num_clients),
+        next_steps=jnp.broadcast_to(local_steps, (num_clients,)).astype(jnp.int32),
+        slot_version=jnp.full(program.slots, _NEVER, jnp.int32).at[0].set(0),
+        row_dispatch=jnp.full(program.rows, _NEVER, jnp.int32),
+    )
+
+
+def advance_online(
+    program: Program,
+    length: int,
+    wide: bool,
+    clock: Clock,
+    config: Config,
+    dataset: Dataset,
+    state: OnlineState,
+    start: Array,
+    stop: Array,
+) -> tuple[OnlineState, tuple[ServerStep, dict[str, Array]]]:
+    """As `execute.advance`, with the clock in the loop; called with 64-bit types enabled.
+
+    Args:
+        program, length, config, dataset, start, stop: as in `execute.advance`.
+        wide: whether the training itself uses 64-bit types.
+        clock: the clock.
+        state: where the run is.
+
+    Returns:
+        The new state, and the schedule and the diagnostics of the steps, each [length, ...].
+    """
+
+    def one(carry: tuple[Array, OnlineState, Any]) -> tuple[Array, OnlineState, Any]:
+        number, state, records = carry
+        state, record = _step(program, wide, clock, config, dataset, number, state)
+        return number + 1, state, history.write(records, number - start, record)
+
+    shapes = jax.eval_shape(lambda: _step(program, wide, clock, config, dataset, start, state)[1])
+    records = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
+    _, state, records = jax.lax.while_loop(
+        lambda carry: (carry[0] < stop) & (carry[1].run.failure.step < 0), one, (start, state, records)
+    )
+    return state, records
+
+
+def _step(
+    program: Program, wide: bool, clock: Clock, config: Config, dataset: Dataset, number: Array, state: OnlineState
+) -> tuple[OnlineState, tuple[ServerStep, dict[str, Array]]]:
+    num_clients = state.next_steps.shape[0]
+    clock_state, event = clock.next(state.clock, Workload(state.next_steps, num_clients))
+    flight = clock.in_flight_runs(clock_state)
+    order = jnp.argsort(flight.arrives).astype(jnp.int32)
+    state = state._replace(clock=clock_state)
+    with jax.enable_x64(wide):
+        state = _train_missing(program, config, dataset, event, flight, order, state)
+        step = Steps(
+            segments_before=jnp.int32(0),
+            time=event.time.astype(jnp.float32),
+            mask=event.mask,
+            row=_find(state.row_dispatch, event.dispatch),
+            client=event.client,
+            staleness=number - event.reference,
+            local_steps=event.local_steps,
+            multiplicity=event.multiplicity,
+            kind=event.kind,
+            start_slot=_find(state.slot_version, event.reference),
+            write_slot=_free(state.slot_version, flight.version, flight.pinned),
+        )
+        stored = history.read_many(state.run.store, step.row)
+        start = history.read_many(state.run.ring.params, step.start_slot) if config.server.keeps_start else None
+        run, update, record = apply_server(program, config, dataset, step, number, stored, start, state.run)
+        run = run._replace(ring=history.write(run.ring, step.write_slot, run.model))
+        next_steps = state.next_steps
+        if update.next_steps is not None:
+            where = jnp.where(event.mask, event.client, num_clients)
+            next_steps = next_steps.at[where].set(update.next_steps.astype(jnp.int32), mode="drop")
+        slot_version = state.slot_version.at[step.write_slot].set(number + 1)
+    state = state._replace(run=run, next_steps=next_steps, slot_version=slot_version)
+    return state, (event, record)
+
+
+def _train_missing(
+    program: Program,
+    config: Config,
+    dataset: Dataset,
+    event: ServerStep,
+    flight: InFlight,
+    order: Array,
+    state: OnlineState,
+) -> OnlineState:
+    """Trains the arrivals that are not yet trained, and with them runs under way, earliest arrival first."""
+    if program.lanes == program.capacity:
+        rows = jnp.arange(program.lanes, dtype=jnp.int32)
+        segment = _wave(rows, event.mask, event, rows, state)
+        return state._replace(
+            run=train(program, config, dataset, segment, state.run),
+            row_dispatch=jnp.where(event.mask, event.dispatch, _NEVER),
+        )
+    ahead = jax.tree.map(lambda column: column[order], flight)
+    waiting = ServerStep(
+        event.time,
+        *(
+            jnp.concatenate([getattr(event, name), getattr(ahead, source)])
+            for name, source in (
+                ("mask", "mask"), ("client", "client"), ("run", "run"), ("dispatch", "dispatch"),
+                ("version", "version"), ("reference", "version"), ("local_steps", "local_steps"),
+            )
+        ),
+        *(event.started, event.arrived, event.multiplicity, event.kind),
+    )  # fmt: skip
+    untrained = waiting.mask & ~jnp.isin(waiting.dispatch, state.row_dispatch)
+    live = jnp.isin(state.row_dispatch, jnp.where(waiting.mask, waiting.dispatch, _NEVER - 1))
+    first = jnp.argsort(~untrained, stable=True)[: program.lanes].astype(jnp.int32)
+    free = jnp.argsort(live, stable=True)[: program.lanes].astype(jnp.int32)
+    chosen = untrained[first]
+
+    def wave(_: Array, state: OnlineState) -> OnlineState:
+        entries = ServerStep(event.time, *(column[first] for column in waiting[1:8]), *waiting[8:])
+        segment = _wave(free, chosen, entries, jnp.arange(program.lanes, dtype=jnp.int32), state)
+        where = jnp.where(chosen, free, program.rows)
+        return state._replace(
+            run=train(program, config, dataset, segment, state.run),
+            row_dispatch=state.row_dispatch.at[where].set(entries.dispatch, mode="drop"),
+        )
+
+    # a loop of at most one pass: a conditional would copy the buffers that it passes through
+    missing = jnp.any(untrained[: program.capacity]).astype(jnp.int32)
+    return jax.lax.fori_loop(0, missing, wave, state)
+
+
+def _wave(rows: Array, mask: Array, runs: ServerStep, lanes: Array, state: OnlineState) -> Segments:
+    """The segment that trains the masked runs from beginning to end; masked entries come first."""
+    count = jnp.sum(mask, dtype=jnp.int32)
+    return Segments(
+        active=jnp.where(mask, runs.local_steps, 0),
+        load_count=count,
+        load_lane=lanes,
+        load_slot=_find(state.slot_version, runs.version),
+        load_client=runs.client,
+        load_run=runs.run,
+        save_count=count,
+        save_lane=lanes,
+        save_slot=_find(state.slot_version, runs.reference),
+        save_row=rows,
+    )
+
+
+def _find(table: Array, values: Array) -> Array:
+    """For every value, the index at which it stands in the table."""
+    order = jnp.argsort(table)
+    place = jnp.searchsorted(table[order], values)
+    return order[jnp.minimum(place, table.shape[0] - 1)].astype(jnp.int32)
+
+
+def _free(slot_version: Array, versions: Array, pinned: Array) -> Array:
+    """A slot whose version nobody needs."""
+    needed = jnp.isin(slot_version, jnp.where(pinned, versions, _NEVER - 1))
+    return jnp.argmin(needed).astype(jnp.int32)

@@ -1,0 +1,58 @@
+"""Frozen dataclasses that are JAX pytrees: numbers are leaves, everything marked `static()` fixes shapes or control flow."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+T = TypeVar("T")
+
+
+def static(default: Any = dataclasses.MISSING, **kwargs: Any) -> Any:
+    """A field that is part of the program: a change of its value compiles a new one."""
+    return dataclasses.field(default=default, metadata={"static": True}, **kwargs)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+def pytree(cls: type[T]) -> type[T]:
+    """Class decorator: a frozen dataclass registered as a pytree."""
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))  # type: ignore[return-value]
+
+
+def is_static(node: Any, name: str) -> bool:
+    """Whether a field of a `pytree` dataclass is static (raises `KeyError` where there is no such field)."""
+    fields = {field.name: field for field in dataclasses.fields(node)}
+    return bool(fields[name].metadata.get("static", False))
+
+
+def as_arrays(tree: Any, dtype: Any) -> Any:
+    """Every numeric leaf as an array: floats in `dtype`, integers in int32, so that no leaf depends on x64 being enabled."""
+
+    def convert(leaf: Any) -> Any:
+        kind = np.asarray(leaf).dtype.kind if not isinstance(leaf, jax.Array) else leaf.dtype.kind
+        return jnp.asarray(leaf, {"f": dtype, "i": jnp.int32, "u": jnp.uint32, "b": jnp.bool_}[kind])
+
+    return jax.tree.map(convert, tree)
+
+
+def plain(node: Any) -> Any:
+    """A JSON-able description of a dataclass and what it holds, for the attributes of a result."""
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        own = {"name": node.name} if isinstance(getattr(node, "name", None), str) else {"name": type(node).__name__}
+        return own | {field.name: plain(getattr(node, field.name)) for field in dataclasses.fields(node)}
+    if isinstance(node, dict):
+        return {str(key): plain(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [plain(value) for value in node]
+    if isinstance(node, np.ndarray | jax.Array):
+        array = np.asarray(node)
+        return array.tolist() if array.size <= 64 else f"array{list(array.shape)}"
+    if isinstance(node, np.generic):
+        return node.item()
+    if callable(node):
+        return getattr(node, "__name__", type(node).__name__)
+    return node

@@ -1,0 +1,147 @@
+"""What a run returns: an `xarray.Dataset` with named axes, units, and every option of the run in its attributes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from jaxafl.schedule import Schedule
+
+_UNITS = {
+    "time": ("s", "simulated time of the server step"),
+    "started": ("s", "simulated time at which the run started"),
+    "arrived": ("s", "simulated time at which the run arrived"),
+    "eval_time": ("s", "simulated time of the evaluated model"),
+    "eval_updates": ("1", "client updates consumed by the evaluated model"),
+    "eval_local_steps": ("1", "local steps behind the evaluated model"),
+    "client": ("1", "index of the client that arrived, -1 for none"),
+    "run": ("1", "index of the run among the client's"),
+    "staleness": ("1", "versions made since the run's, -1 for no arrival"),
+    "local_steps": ("1", "local steps of the run"),
+    "multiplicity": ("1", "how many times the update counts"),
+    "delta_norm": ("1", "Euclidean norm of the update"),
+    "local_loss": ("1", "mean over the run's local steps of the mini-batch loss"),
+    "loss": ("1", "mean test loss"),
+    "accuracy": ("1", "share of test samples classified correctly"),
+    "server_rate": ("1", "effective server learning rate"),
+    "gamma": ("1", "Euclidean staleness of AsyncFedED"),
+    "next_local_steps": ("1", "local steps replied for the client's next run"),
+}
+
+
+def build(
+    schedule: Schedule,
+    records: dict[str, np.ndarray],
+    evaluations: dict[str, np.ndarray],
+    eval_step: np.ndarray,
+    attributes: dict[str, Any],
+) -> xr.Dataset:
+    """The result of one run.
+
+    Args:
+        schedule: who arrived when, T steps.
+        records: diagnostics of the server steps, each [T, ...].
+        evaluations: metrics of the evaluated models, each [E].
+        eval_step: int [E], server steps made when they were evaluated (0 for the initial model).
+        attributes: of the run; nested values are stored as JSON.
+
+    Returns:
+        A dataset with dimensions `step`, `arrival` and `evaluation`.
+    """
+    mask = schedule.mask
+    shown = {
+        "client": np.where(mask, schedule.client, -1),
+        "run": np.where(mask, schedule.run, -1),
+        "staleness": schedule.staleness,
+        "local_steps": np.where(mask, schedule.local_steps, 0),
+        "multiplicity": np.where(mask, schedule.multiplicity, 0),
+        "started": np.where(mask, schedule.started, np.nan),
+        "arrived": np.where(mask, schedule.arrived, np.nan),
+    }
+    variables: dict[str, Any] = {"time": (("step",), schedule.time)}
+    variables |= {name: (("step", "arrival"), values) for name, values in shown.items()}
+    for name, values in records.items():
+        dims = ("step", "arrival") if values.shape[1:] == mask.shape[1:] and not name.startswith("observe_") else ("step",)
+        if dims == ("step", "arrival") and values.dtype.kind == "f":
+            values = np.where(mask, values, np.nan)
+        extra = tuple(f"{name}_{axis}" for axis in range(values.ndim - len(dims)))
+        variables[name] = ((*dims, *extra), values)
+    variables |= {name: (("evaluation",), values) for name, values in evaluations.items()}
+    made = np.concatenate([[0.0], schedule.time])
+    updates = np.concatenate([[0], np.cumsum(mask.sum(axis=1))])
+    steps = np.concatenate([[0], np.cumsum(np.where(mask, schedule.local_steps, 0).sum(axis=1))])
+    coordinates = {
+        "step": np.arange(schedule.server_steps),
+        "arrival": np.arange(mask.shape[1]),
+        "evaluation": np.arange(len(eval_step)),
+        "eval_step": (("evaluation",), eval_step),
+        "eval_time": (("evaluation",), made[eval_step]),
+        "eval_updates": (("evaluation",), updates[eval_step]),
+        "eval_local_steps": (("evaluation",), steps[eval_step]),
+    }
+    dataset = xr.Dataset(variables, coordinates)
+    for name, (units, meaning) in _UNITS.items():
+        if name in dataset.variables:
+            dataset[name].attrs |= {"units": units, "long_name": meaning}
+    dataset["step"].attrs["long_name"] = "server step t; it makes version t + 1"
+    dataset["eval_step"].attrs["long_name"] = "server steps made by the evaluated model"
+    dataset.attrs |= {name: flat(value) for name, value in attributes.items()}
+    return dataset
+
+
+def flat(value: Any) -> Any:
+    """A value that NetCDF can hold as an attribute: nested ones as JSON."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return value
+    return json.dumps(value)
+
+
+def check_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
+    """The path as given, after making sure that a result can be written there.
+
+    Raises:
+        FileNotFoundError: its directory does not exist.
+        PermissionError: it cannot be written.
+        IsADirectoryError: it is a directory.
+    """
+    if path is None:
+        return None
+    path = pathlib.Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"the result path {path} is a directory; name a file, e.g. {path / 'result.nc'}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the result cannot be written: there is no directory {path.parent}; create it first")
+    existed = path.exists()
+    try:
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise PermissionError(f"the result cannot be written to {path}: {error.strerror}") from error
+    if not existed:
+        path.unlink()
+    return path
+
+
+def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
+    """Writes a result as NetCDF-4."""
+    dataset.to_netcdf(path, engine="h5netcdf")
+
+
+def load(path: str | os.PathLike[str]) -> xr.Dataset:
+    """Reads a result into memory.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not a NetCDF file.
+    """
+    if not pathlib.Path(path).is_file():
+        raise FileNotFoundError(f"there is no result file {path}")
+    try:
+        return xr.load_dataset(path, engine="h5netcdf")
+    except OSError as error:
+        raise ValueError(f"{path} is not a result file (NetCDF): {error}") from error

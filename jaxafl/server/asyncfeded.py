@@ -1,0 +1,113 @@
+"""AsyncFedED."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.pytrees import pytree, static
+from jaxafl.server.checks import check_choice, check_number
+from jaxafl.server.contract import Arrivals, Tree, Update, norm
+
+Array = jax.Array
+
+
+class AsyncFedEDState(NamedTuple):
+    """Counters."""
+
+    dropped: Array  # int32: updates with Δ = 0 although the model had moved
+    clipped: Array  # int32: replies above max_steps
+
+
+@pytree
+class AsyncFedED:
+    """See `asyncfeded`."""
+
+    lam: Any = 1.0
+    eps: Any = 1.0
+    target_staleness: Any = 3.0
+    kappa: Any = 1.0
+    max_steps: int = static(100)
+    rounding: str = static("floor")
+
+    name: ClassVar[str] = "asyncfeded"
+    clocks: ClassVar[frozenset[str]] = frozenset({"free_running"})
+    keeps_start: ClassVar[bool] = True
+    replies_steps: ClassVar[bool] = True
+    client_rows: ClassVar[int] = 0
+
+    def check(self, clock: Any, num_clients: int) -> None:
+        check_number("asyncfeded", "lam", self.lam, above=0)
+        check_number("asyncfeded", "eps", self.eps, above=0)
+        check_number("asyncfeded", "target_staleness", self.target_staleness, least=0)
+        check_number("asyncfeded", "kappa", self.kappa, least=0)
+        check_choice("asyncfeded", "rounding", self.rounding, ("floor", "truncate"))
+        if isinstance(self.max_steps, bool) or not isinstance(self.max_steps, int) or self.max_steps < 1:
+            raise ValueError(f"asyncfeded: max_steps must be a whole number of at least 1, got {self.max_steps!r}")
+        if clock.capacity(num_clients) != 1:
+            raise ValueError(
+                f"asyncfeded steps for every arrival, but the clock {clock.name} brings {clock.capacity(num_clients)} "
+                "per server step; use free_running with buffer=1"
+            )
+
+    def init(self, params: Tree, num_clients: int) -> AsyncFedEDState:
+        return AsyncFedEDState(jnp.int32(0), jnp.int32(0))
+
+    def update(self, params: Tree, state: AsyncFedEDState, arrivals: Arrivals) -> Update:
+        delta, start = jax.tree.map(lambda leaf: leaf[0], (arrivals.delta, arrivals.start))
+        length = norm(delta)
+        distance = norm(jax.tree.map(jnp.subtract, params, start))
+        dropped = (length == 0) & (distance > 0)
+        gamma = jnp.where(length == 0, 0, distance / jnp.where(length == 0, 1, length))
+        rate = jnp.where(dropped, 0, self.lam / (gamma + self.eps))
+        params = jax.tree.map(lambda x, d: x + rate.astype(x.dtype) * d, params, delta)
+        change = self.kappa * (self.target_staleness - gamma)
+        rounded = jnp.floor(change) if self.rounding == "floor" else jnp.trunc(change)
+        steps = arrivals.local_steps[0]
+        wanted = jnp.maximum(1, steps + jnp.clip(rounded, -1e9, 1e9).astype(jnp.int32))
+        wanted = jnp.where(dropped, steps, wanted)
+        clipped = wanted > self.max_steps
+        state = AsyncFedEDState(state.dropped + dropped, state.clipped + clipped)
+        reply = jnp.minimum(wanted, self.max_steps)
+        info = {
+            "gamma": jnp.where(dropped, jnp.inf, gamma),
+            "server_rate": rate,
+            "next_local_steps": reply,
+            "dropped": dropped,
+            "clipped": clipped,
+        }
+        return Update(params, state, info, next_steps=reply[None])
+
+
+def asyncfeded(
+    lam: Any = 1.0,
+    eps: Any = 1.0,
+    target_staleness: Any = 3.0,
+    kappa: Any = 1.0,
+    max_steps: int = 100,
+    rounding: str = "floor",
+) -> AsyncFedED:
+    """AsyncFedED: a server step for every arrival, its rate set by the Euclidean distance that the model has moved.
+
+    γ_i = ‖x_t - x_s‖₂ / ‖Δ_i‖₂ over all trainable parameters as one vector; η_i = λ / (γ_i + ε); x_{t+1} = x_t + η_i Δ_i;
+    K_i ← max(1, K_i + ⌊κ (γ̄ - γ_i)⌋), sent back together with x_{t+1}.
+
+    K counts mini-batch steps: the paper's "epoch" k is one step of its eq. (2). ⌊·⌋ floors negative numbers too, so with κγ̄ < 1 K can
+    only fall (as in the paper's FEMNIST setting). When ‖Δ_i‖ = 0: γ = 0 if the model has not moved since, else the update is
+    dropped (the version advances, K stays, γ is reported as infinite) and counted.
+
+    Args:
+        lam: λ > 0.
+        eps: ε > 0.
+        target_staleness: γ̄ >= 0.
+        kappa: κ >= 0; 0 keeps K constant.
+        max_steps: K is clipped here, and the clips counted.
+        rounding: `"floor"`, or `"truncate"` towards zero as an ablation.
+
+    References:
+        Wang et al., "AsyncFedED: Asynchronous federated learning with Euclidean distance based adaptive weight aggregation", 2022,
+        Algorithms 1 and 2, eqs. (5)-(8).
+    """
+    return AsyncFedED(lam, eps, target_staleness, kappa, max_steps, rounding)

@@ -1,0 +1,20 @@
+"""Shared fixtures: where the real datasets are."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+
+CHECKOUT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> pathlib.Path:
+    """The directory with real datasets: `JAXAFL_DATA_DIR`, else `../shared/data`; skips when neither exists."""
+    candidates = [os.environ.get("JAXAFL_DATA_DIR"), CHECKOUT.parent / "shared" / "data"]
+    for candidate in candidates:
+        if candidate and pathlib.Path(candidate).is_dir():
+            return pathlib.Path(candidate)
+    pytest.skip("no real datasets: set JAXAFL_DATA_DIR to a directory that holds them")
