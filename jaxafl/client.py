@@ -12,8 +12,8 @@ import numpy as np
 import optax
 
 from jaxafl import sampling
-from jaxafl.models.model import Batch, Model
 from jaxafl.keys import Key, jax_key, per_client, threefry
+from jaxafl.models.model import Batch, Model
 from jaxafl.pytrees import pytree, static
 
 Array = jax.Array
@@ -65,7 +65,9 @@ class LocalTraining:
         if self.sampling not in ("replacement", "epochs"):
             raise ValueError(f"sampling must be 'replacement' or 'epochs', got {self.sampling!r}")
         if self.sampling == "epochs" and self.steps is None:
-            raise ValueError("sampling='epochs' continues epochs over runs of a given number of steps; with epochs=... it is implied")
+            raise ValueError(
+                "sampling='epochs' continues epochs over runs of a given number of steps; with epochs=... it is implied"
+            )
         if (self.step_schedule or self.run_schedule or self.run_decay is not None) and (
             "learning_rate" not in self.hyperparameters
         ):
@@ -156,9 +158,7 @@ def Client(
     )  # fmt: skip
 
 
-def begin(
-    client: LocalTraining, params: Tree, model_state: Tree, batch_key: Key, who: Array, run: Array
-) -> Lane:
+def begin(client: LocalTraining, params: Tree, model_state: Tree, batch_key: Key, who: Array, run: Array) -> Lane:
     """A run that is about to make its first local step from `params`."""
     key = threefry(batch_key, who, run)
     return Lane(

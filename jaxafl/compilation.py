@@ -30,7 +30,14 @@ def compiled(
         The program and the seconds it took to compile (0 if it was kept from an earlier call).
     """
     leaves, structure = jax.tree.flatten(arguments)
-    key = (function, static, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), donate, jax.default_backend())
+    key = (
+        function,
+        static,
+        structure,
+        tuple((leaf.shape, leaf.dtype) for leaf in leaves),
+        donate,
+        jax.default_backend(),
+    )
     if key in _programs:
         _programs.move_to_end(key)
         return _programs[key], 0.0

@@ -41,6 +41,7 @@ class Program:
         micro_batch: samples per gradient evaluation.
         uniform: all active lanes of a segment make the same number of local steps, so none has to be masked.
         full: every server step takes A arrivals, so none has to be masked.
+        sliced: several rows of a buffer are read and written by a loop of slices (on a CPU), not by a gather or a scatter.
         stop: leave the loop when the parameters are no longer finite (not under `vmap`).
         observe: the user's diagnostics of the parameters at every server step.
     """
@@ -55,6 +56,7 @@ class Program:
     micro_batch: int
     uniform: bool
     full: bool
+    sliced: bool
     stop: bool
     observe: Callable[[Tree], dict[str, Array]] | None = None
 
@@ -173,18 +175,21 @@ def advance(
         step, state, _ = carry
         return (step < stop) & (state.failure.step < 0) if program.stop else step < stop
 
-    shapes = jax.eval_shape(
-        lambda: server_step(program, config, dataset, history.read(steps, start), start, state)[1]
-    )
+    shapes = jax.eval_shape(lambda: server_step(program, config, dataset, history.read(steps, start), start, state)[1])
     records = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
     _, state, records = jax.lax.while_loop(proceed, one, (start, state, records))
     return state, records
 
 
-def train(program: Program, config: Config, dataset: Dataset, segment: Segments, state: State) -> State:
-    """One segment: load the runs that begin, make local steps in every lane, save the updates of the runs that end."""
+def train(
+    program: Program, config: Config, dataset: Dataset, segment: Segments, state: State, bound: Array | None = None
+) -> State:
+    """One segment: load the runs that begin, make local steps in every lane, save the updates of the runs that end.
+
+    `bound`: at least the most local steps of a lane; given where that maximum would be batched.
+    """
     state = state._replace(lanes=_load(program, config, segment, state))
-    state = state._replace(lanes=_local_steps(program, config, dataset, segment.active, state.lanes))
+    state = state._replace(lanes=_local_steps(program, config, dataset, segment.active, state.lanes, bound))
     return state._replace(store=_save(program, segment, state))
 
 
@@ -192,8 +197,8 @@ def server_step(
     program: Program, config: Config, dataset: Dataset, step: Steps, number: Array, state: State
 ) -> tuple[State, dict[str, Array]]:
     """One server step: gather the updates it consumes, let the server act, write the new version into the ring."""
-    stored = history.read_many(state.store, step.row)
-    start = history.read_many(state.ring.params, step.start_slot) if config.server.keeps_start else None
+    stored = history.read_many(state.store, step.row, program.sliced)
+    start = history.read_many(state.ring.params, step.start_slot, program.sliced) if config.server.keeps_start else None
     state, update, record = apply_server(program, config, dataset, step, number, stored, start, state)
     return state._replace(ring=history.write(state.ring, step.write_slot, state.model)), record
 
@@ -250,7 +255,8 @@ def evaluate(program: Program, batch_size: int, model: Version, x: Tree, y: Arra
         inputs = program.data.preprocess(jax.tree.map(lambda leaf: leaf[where], x))
         outputs, _ = program.model.apply(model.params, model.model_state, Batch(inputs, y[where], inside), key, False)
         return {
-            name: jnp.sum(jnp.where(inside, values, 0)) for name, values in ({"loss": outputs.loss} | outputs.metrics).items()
+            name: jnp.sum(jnp.where(inside, values, 0))
+            for name, values in ({"loss": outputs.loss} | outputs.metrics).items()
         }
 
     sums = jax.lax.map(batch, rows)
@@ -265,9 +271,9 @@ def _load(program: Program, config: Config, segment: Segments, state: State) -> 
             segment.load_client[place], segment.load_run[place],
         )  # fmt: skip
 
-    if program.lanes == 1:
+    if program.lanes == 1 and program.sliced:
         return jax.tree.map(lambda leaf: leaf[None], one(jnp.int32(0)))
-    if history.sliced():
+    if program.sliced:
         return jax.lax.fori_loop(
             0,
             segment.load_count,
@@ -278,7 +284,9 @@ def _load(program: Program, config: Config, segment: Segments, state: State) -> 
     return history.write_many(state.lanes, segment.load_lane, places < segment.load_count, jax.vmap(one)(places))
 
 
-def _local_steps(program: Program, config: Config, dataset: Dataset, active: Array, lanes: Lane) -> Lane:
+def _local_steps(
+    program: Program, config: Config, dataset: Dataset, active: Array, lanes: Lane, bound: Array | None
+) -> Lane:
     def fetch(client: Array, positions: Array, key: Array) -> tuple[Tree, Array]:
         return program.data.fetch(dataset.arrays, client, positions, key)
 
@@ -291,13 +299,13 @@ def _local_steps(program: Program, config: Config, dataset: Dataset, active: Arr
     def together(group: Lane, counts: Array) -> Lane:
         def masked(index: Array, group: Lane) -> Lane:
             new = jax.vmap(once)(group)
-            if program.uniform:
+            if program.uniform and bound is None:
                 return new
             return jax.tree.map(lambda a, b: jnp.where(_expand(index < counts, a), a, b), new, group)
 
-        return jax.lax.fori_loop(0, jnp.max(counts), masked, group)
+        return jax.lax.fori_loop(0, jnp.max(counts) if bound is None else bound, masked, group)
 
-    if program.chunk == program.lanes and program.lanes > 1:
+    if program.chunk == program.lanes and (program.lanes > 1 or bound is not None):
         return together(lanes, active)
 
     def group(index: Array, lanes: Lane) -> Lane:
@@ -320,9 +328,9 @@ def _save(program: Program, segment: Segments, state: State) -> Stored:
         delta = jax.tree.map(jnp.subtract, lane.params, reference)
         return Stored(delta, lane.model_state, lane.loss / jnp.maximum(lane.step, 1))
 
-    if program.lanes == 1:
+    if program.lanes == 1 and program.sliced:
         return history.write(state.store, segment.save_row[0], one(jnp.int32(0)))
-    if history.sliced():
+    if program.sliced:
         return jax.lax.fori_loop(
             0,
             segment.save_count,
@@ -353,9 +361,7 @@ def _failure(before: Failure, number: Array, arrivals: Arrivals, squares: list[A
     size = jnp.where(arrivals.mask, sum(squares), -1)
     culprit = jnp.argmax(jnp.where(jnp.isfinite(size), size, jnp.inf))  # the first that is not finite, else the largest
     failed = (before.step < 0) & ~finite
-    return Failure(
-        jnp.where(failed, number, before.step), jnp.where(failed, arrivals.client[culprit], before.client)
-    )
+    return Failure(jnp.where(failed, number, before.step), jnp.where(failed, arrivals.client[culprit], before.client))
 
 
 def _expand(mask: Array, leaf: Array) -> Array:

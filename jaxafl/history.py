@@ -31,33 +31,26 @@ def write(buffer: Tree, index: Array, row: Tree) -> Tree:
     return jax.tree.map(lambda leaf, new: jax.lax.dynamic_update_index_in_dim(leaf, new, index, 0), buffer, row)
 
 
-def read_many(buffer: Tree, indices: Array) -> Tree:
-    """Several rows, [A, ...]."""
+def read_many(buffer: Tree, indices: Array, sliced: bool) -> Tree:
+    """Several rows, [A, ...]; `sliced`: by a loop of slices."""
     count = indices.shape[0]
     if count == 1:
         return jax.tree.map(lambda leaf: leaf[None], read(buffer, indices[0]))
-    if not sliced():
+    if not sliced:
         return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="clip"), buffer)
     rows = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype), buffer)
     return jax.lax.fori_loop(0, count, lambda i, out: write(out, i, read(buffer, indices[i])), rows)
 
 
 def write_many(buffer: Tree, indices: Array, mask: Array, rows: Tree) -> Tree:
-    """The buffer with several rows replaced where `mask`; the indices of masked entries mean nothing, the others are distinct."""
-    if not sliced():
-        total = jax.tree.leaves(buffer)[0].shape[0]
-        where = jnp.where(mask, indices, total)
-        return jax.tree.map(lambda leaf, new: leaf.at[where].set(new, mode="drop"), buffer, rows)
-
-    def one(i: Array, buffer: Tree) -> Tree:
-        new = jax.tree.map(lambda row, old: jnp.where(mask[i], row, old), read(rows, i), read(buffer, indices[i]))
-        return write(buffer, indices[i], new)
-
-    return jax.lax.fori_loop(0, indices.shape[0], one, buffer)
+    """The buffer with several rows replaced where `mask`, by one scatter; masked entries are dropped, the others are distinct."""
+    total = jax.tree.leaves(buffer)[0].shape[0]
+    where = jnp.where(mask, indices, total)
+    return jax.tree.map(lambda leaf, new: leaf.at[where].set(new, mode="drop"), buffer, rows)
 
 
-def sliced() -> bool:
-    """Whether several rows are read and written by a loop of slices: on a CPU."""
+def slices_are_faster() -> bool:
+    """Whether several rows are read and written faster by a loop of slices: on a CPU."""
     return jax.default_backend() == "cpu"
 
 

@@ -103,8 +103,12 @@ def _step(
             start_slot=_find(state.slot_version, event.reference),
             write_slot=_free(state.slot_version, flight.version, flight.pinned),
         )
-        stored = history.read_many(state.run.store, step.row)
-        start = history.read_many(state.run.ring.params, step.start_slot) if config.server.keeps_start else None
+        stored = history.read_many(state.run.store, step.row, program.sliced)
+        start = (
+            history.read_many(state.run.ring.params, step.start_slot, program.sliced)
+            if config.server.keeps_start
+            else None
+        )
         run, update, record = apply_server(program, config, dataset, step, number, stored, start, state.run)
         run = run._replace(ring=history.write(run.ring, step.write_slot, run.model))
         next_steps = state.next_steps

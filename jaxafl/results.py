@@ -66,7 +66,9 @@ def build(
     variables: dict[str, Any] = {"time": (("step",), schedule.time)}
     variables |= {name: (("step", "arrival"), values) for name, values in shown.items()}
     for name, values in records.items():
-        dims = ("step", "arrival") if values.shape[1:] == mask.shape[1:] and not name.startswith("observe_") else ("step",)
+        dims = (
+            ("step", "arrival") if values.shape[1:] == mask.shape[1:] and not name.startswith("observe_") else ("step",)
+        )
         if dims == ("step", "arrival") and values.dtype.kind == "f":
             values = np.where(mask, values, np.nan)
         extra = tuple(f"{name}_{axis}" for axis in range(values.ndim - len(dims)))

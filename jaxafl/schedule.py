@@ -136,8 +136,7 @@ def _scan(
 ) -> tuple[ServerStep, Fault, jax.Array]:
     state = clock.init(key, num_clients)
     state, steps = jax.lax.scan(lambda state, _: clock.next(state, workload), state, length=server_steps)
-    last = jnp.max(jnp.where(steps.mask, steps.dispatch, -1)) + 1
-    return steps, clock.fault(state), getattr(state, "dispatches", last)
+    return steps, clock.fault(state), state.dispatches
 
 
 def _cpu() -> Any:

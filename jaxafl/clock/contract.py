@@ -7,7 +7,7 @@ A clock is a frozen dataclass of numbers (leaves) and options (static) with
     capacity(num_clients)      -> int                 A, the arrivals that one server step can take
     in_flight(num_clients)     -> int                 the most runs that are under way at once
     ring_slots(num_clients)    -> int                 versions of the global model that must be kept: the pins + 1
-    init(key, num_clients)     -> state               a pytree; float64 times
+    init(key, num_clients)     -> state               a pytree with `dispatches` (runs started); float64 times
     next(state, workload)      -> (state, ServerStep) advances simulated time to the next server step
     fault(state)               -> Fault               the first thing that went wrong (a recorded trace that runs out)
 

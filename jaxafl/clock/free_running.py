@@ -7,12 +7,12 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxafl.keys import Key, Purpose, purpose_key
-from jaxafl.pytrees import pytree, static
 from jaxafl.clock import selection
 from jaxafl.clock.checks import check_concurrency, check_count, check_starts
 from jaxafl.clock.contract import Fault, InFlight, ServerStep, Workload
 from jaxafl.clock.durations import Duration, Run, stream_keys
+from jaxafl.keys import Key, Purpose, purpose_key
+from jaxafl.pytrees import pytree, static
 
 Array = jax.Array
 _LATE = jnp.iinfo(jnp.int32).max
@@ -77,9 +77,13 @@ class FreeRunning:
                 "updates arrive before the next server step; use a buffer <= concurrency or dispatch='arrival'"
             )
         if self.before_step and self.dispatch != "arrival":
-            raise ValueError("before_step=True needs dispatch='arrival': with 'step' nobody starts before the server step")
+            raise ValueError(
+                "before_step=True needs dispatch='arrival': with 'step' nobody starts before the server step"
+            )
         if self.start_skew and self.dispatch != "step":
-            raise ValueError("start_skew=True needs dispatch='step': it is how FADAS's released code starts M newcomers")
+            raise ValueError(
+                "start_skew=True needs dispatch='step': it is how FADAS's released code starts M newcomers"
+            )
         check_starts(self.starts, num_clients)
         self.durations.check(num_clients)
 
@@ -128,9 +132,7 @@ class FreeRunning:
             state = self._start(state, workload)
             return self._deliver(state, step, count, workload.num_clients)
 
-        state, step, _ = jax.lax.while_loop(
-            lambda carry: carry[2] < self.buffer, advance, (state, empty, jnp.int32(0))
-        )
+        state, step, _ = jax.lax.while_loop(lambda carry: carry[2] < self.buffer, advance, (state, empty, jnp.int32(0)))
         return state, step._replace(time=state.now)
 
     def fault(self, state: State) -> Fault:

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.keys import Key, Purpose, purpose_key, threefry, uniform
-from jaxafl.pytrees import pytree, static
 from jaxafl.clock import selection
 from jaxafl.clock.checks import check_concurrency, check_count
 from jaxafl.clock.contract import Fault, ServerStep, Workload
 from jaxafl.clock.durations import Duration, Run, stream_keys
+from jaxafl.keys import Key, Purpose, purpose_key, threefry, uniform
+from jaxafl.pytrees import pytree, static
 
 Array = jax.Array
 
@@ -23,6 +23,7 @@ class State(NamedTuple):
 
     now: Array
     version: Array
+    dispatches: Array
     runs: Array
     longest: Array
     fault: Fault
@@ -67,6 +68,7 @@ class Synchronous:
         return State(
             now=jnp.float64(0),
             version=none,
+            dispatches=none,
             runs=jnp.zeros(num_clients, jnp.int32),
             longest=jnp.float64(0),
             fault=Fault(none, none, none, none),
@@ -77,7 +79,6 @@ class Synchronous:
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """One round: draw the cohort, wait for its slowest client."""
         size = self.capacity(workload.num_clients)
-        rank = jnp.arange(size, dtype=jnp.int32)
         drawn, missing = self._draw(state, workload.num_clients, size)
         client = jnp.sort(drawn)
         mask, multiplicity = jnp.ones(size, bool), jnp.ones(size, jnp.int32)
@@ -88,7 +89,7 @@ class Synchronous:
         local_steps = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
         duration, work = self._durations(state, client, run, local_steps)
         invalid = mask & ~(duration >= 0)
-        dispatch = state.version * size + rank
+        dispatch = state.dispatches + jnp.cumsum(mask, dtype=jnp.int32) - 1
         code = jnp.where(jnp.isnan(duration), 1, 4).astype(jnp.int32)
         first = jnp.argmax(invalid)
         fault = Fault(code[first], dispatch[first], client[first], run[first])
@@ -103,6 +104,7 @@ class Synchronous:
         return state._replace(
             now=now,
             version=state.version + 1,
+            dispatches=state.dispatches + jnp.sum(mask, dtype=jnp.int32),
             runs=state.runs.at[client].add(mask.astype(jnp.int32)),
             longest=jnp.maximum(state.longest, jnp.max(jnp.where(mask & ~invalid, work, 0))),
             fault=jax.tree.map(lambda new, old: jnp.where(state.fault.code == 0, new, old), fault, state.fault),

@@ -34,7 +34,9 @@ def trace(protocol: T, *, durations: Any = None, per: str = "run", **recordings:
     changes: dict[str, Any] = {}
     for name, values in recordings.items():
         if name not in allowed:
-            raise TypeError(f"{type(protocol).__name__} draws no {name!r}; it can replay: durations, {', '.join(allowed)}")
+            raise TypeError(
+                f"{type(protocol).__name__} draws no {name!r}; it can replay: durations, {', '.join(allowed)}"
+            )
         changes[name] = np.asarray(values)
     if durations is not None:
         changes["durations"] = recorded(durations, per)

@@ -45,13 +45,17 @@ def from_linen(module: linen.Module, loss: Loss = softmax_cross_entropy, name: s
         raise TypeError(f"from_linen needs a flax.linen.Module instance, got {_what(module)}")
     accepted = _accepted_keywords(type(module).__call__, type(module).__name__)
 
-    def init(key: Key, batch: Batch) -> tuple[Params, State]:
+    @jax.jit  # which leaves out the forward pass of module.init
+    def make(key: Key, batch: Batch) -> tuple[Params, State]:
         params_key, dropout_key = jax.random.split(key)
         rngs = {"params": params_key, "dropout": dropout_key}
         variables = dict(module.init(rngs, batch.x, **_keywords(accepted, batch, False)))
-        params = variables.pop("params", {})
-        jax.eval_shape(lambda: apply(params, variables, batch, dropout_key, False))
-        return params, variables
+        return variables.pop("params", {}), variables
+
+    def init(key: Key, batch: Batch) -> tuple[Params, State]:
+        params, state = make(key, batch)
+        jax.eval_shape(lambda: apply(params, state, batch, key, False))
+        return params, state
 
     def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
         keywords = _keywords(accepted, batch, train)
@@ -102,9 +106,14 @@ def from_nnx(
     graph, *shapes = nnx.split(blueprint, nnx.Param, nnx.RngState, ...)
     params_shape, streams_shape, state_shape = shapes
 
-    def init(key: Key, batch: Batch) -> tuple[Params, State]:
+    @jax.jit
+    def make(key: Key) -> tuple[Params, State]:
         made = make_module(nnx.Rngs(key))
-        params, _, state = (nnx.to_pure_dict(part) for part in nnx.state(made, nnx.Param, nnx.RngState, ...))
+        params, _, state = nnx.state(made, nnx.Param, nnx.RngState, ...)
+        return nnx.to_pure_dict(params), nnx.to_pure_dict(state)
+
+    def init(key: Key, batch: Batch) -> tuple[Params, State]:
+        params, state = make(key)
         jax.eval_shape(lambda: apply(params, state, batch, key, False))
         return params, state
 

@@ -20,7 +20,7 @@ Padding = str | Sequence[tuple[int, int]]
 
 # Strips with fewer columns than this make products too thin to be fast; then the columns of a whole window go into one
 # product.
-_WIDE = 64
+_WIDE = 32
 
 
 class Conv(nn.Module):

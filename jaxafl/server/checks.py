@@ -11,7 +11,9 @@ def check_number(server: str, name: str, value: Any, *, least: float | None = No
     """A finite number, at least `least` or greater than `above`."""
     array = np.asarray(value, np.float64)
     if array.shape != ():
-        raise ValueError(f"{server}: {name} must be one number, got an array of shape {array.shape}; sweep over it instead")
+        raise ValueError(
+            f"{server}: {name} must be one number, got an array of shape {array.shape}; sweep over it instead"
+        )
     if not np.isfinite(array):
         raise ValueError(f"{server}: {name} must be a finite number, got {value}")
     if least is not None and array < least:

@@ -70,7 +70,9 @@ class FADAS:
         rate = jnp.asarray(self.learning_rate, worst.dtype)
         if self.delay_scaling is None:
             return rate
-        safe = jnp.maximum(worst, 1)  # only a staleness of 0 is raised, where a threshold of at least 0 never divides by it
+        safe = jnp.maximum(
+            worst, 1
+        )  # only a staleness of 0 is raised, where a threshold of at least 0 never divides by it
         reduced = jnp.minimum(rate, 1 / safe) if self.delay_scaling == "eq4" else rate / safe
         return jnp.where(worst <= self.tau_c, rate, reduced)
 

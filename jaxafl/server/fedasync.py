@@ -56,7 +56,10 @@ class FedAsync:
             if self.mix == "delta":
                 return jax.tree.map(lambda x, d: x + alpha.astype(x.dtype) * d[entry], params, arrivals.delta)
             return jax.tree.map(
-                lambda x, d, s: x + alpha.astype(x.dtype) * (s[entry] + d[entry] - x), params, arrivals.delta, arrivals.start
+                lambda x, d, s: x + alpha.astype(x.dtype) * (s[entry] + d[entry] - x),
+                params,
+                arrivals.delta,
+                arrivals.start,
             )
 
         params = jax.lax.fori_loop(0, capacity, apply, params)
@@ -71,9 +74,7 @@ class FedAsync:
         return jnp.where(staleness <= self.b, 1.0, 1 / (self.a * late + 1))
 
 
-def fedasync(
-    alpha: Any = 0.5, staleness: str = "constant", a: Any = 0.5, b: Any = 4.0, mix: str = "model"
-) -> FedAsync:
+def fedasync(alpha: Any = 0.5, staleness: str = "constant", a: Any = 0.5, b: Any = 4.0, mix: str = "model") -> FedAsync:
     """FedAsync: x ← (1 - α_t) x + α_t x_i^K with α_t = α · s(τ).
 
     `constant` s = 1; `polynomial` s = (1 + τ)^(-a); `hinge` s = 1 if τ <= b, else 1 / (a (τ - b) + 1). The model x_i^K is mixed in,

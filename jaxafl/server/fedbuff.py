@@ -44,13 +44,13 @@ class FedBuff:
             weights = weights / jnp.sqrt(1 + arrivals.staleness.astype(weights.dtype))
         if self.reduce == "mean":
             weights = weights / total
-        step, state = optax.sgd(self.learning_rate, self.momentum).update(weighted_sum(-weights, arrivals.delta), state, params)
+        step, state = optax.sgd(self.learning_rate, self.momentum).update(
+            weighted_sum(-weights, arrivals.delta), state, params
+        )
         return Update(optax.apply_updates(params, step), state, {})
 
 
-def fedbuff(
-    learning_rate: Any = 1.0, staleness: str = "none", momentum: Any = None, reduce: str = "mean"
-) -> FedBuff:
+def fedbuff(learning_rate: Any = 1.0, staleness: str = "none", momentum: Any = None, reduce: str = "mean") -> FedBuff:
     """FedBuff: x ← x + η D with D = (1/M) Σ s(τ_i) Δ_i over a buffer of M arrivals.
 
     Args:

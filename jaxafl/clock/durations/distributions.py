@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtri
 
-from jaxafl.keys import Key, per_client, per_run, uniform as uniform_from_bits
-from jaxafl.pytrees import pytree, static
 from jaxafl.clock.durations.duration import Composable, Draw, Run, worked
+from jaxafl.keys import Key, per_client, per_run
+from jaxafl.keys import uniform as uniform_from_bits
+from jaxafl.pytrees import pytree, static
 
 Array = jax.Array
 PER = ("client", "run", "step")
@@ -57,7 +58,9 @@ class Distribution(Composable):
     def draw(self, prepared: Key, run: Run) -> Draw:
         bits = per_client(prepared, run.client) if self.per == "client" else per_run(prepared, run.client, run.run)
         values = {
-            name: jnp.asarray(value, jnp.float64) if np.ndim(value) == 0 else jnp.asarray(value, jnp.float64)[run.client]
+            name: jnp.asarray(value, jnp.float64)
+            if np.ndim(value) == 0
+            else jnp.asarray(value, jnp.float64)[run.client]
             for name, value in self.parameters.items()
         }
         time = self.quantile(uniform_from_bits(bits, jnp.float64), **values)

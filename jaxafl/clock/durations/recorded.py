@@ -8,9 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.clock.durations.duration import Composable, Draw, Run, worked
 from jaxafl.keys import Key
 from jaxafl.pytrees import pytree, static
-from jaxafl.clock.durations.duration import Composable, Draw, Run, worked
 
 
 @pytree

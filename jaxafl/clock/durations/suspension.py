@@ -8,9 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.clock.durations.duration import Composable, Draw, Run
 from jaxafl.keys import Key, per_run, uniform
 from jaxafl.pytrees import pytree
-from jaxafl.clock.durations.duration import Composable, Draw, Run
 
 
 @pytree

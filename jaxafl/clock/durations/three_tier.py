@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.clock.durations.duration import Composable, Draw, Run, worked
 from jaxafl.keys import Key, jax_key, per_client, per_run, uniform
 from jaxafl.pytrees import pytree, static
-from jaxafl.clock.durations.duration import Composable, Draw, Run, worked
 
 Array = jax.Array
 
@@ -49,7 +49,9 @@ class ThreeTier(Composable):
         if self.split == "client":
             shape = jnp.asarray(self.gamma, jnp.float64) * jnp.asarray([3.0, 2.0, 1.0])
             bits = per_client(keys[1], jnp.arange(num_clients))
-            draws = jax.vmap(lambda low, high: jax.random.loggamma(jax_key((low, high)), shape, dtype=jnp.float64))(*bits)
+            draws = jax.vmap(lambda low, high: jax.random.loggamma(jax_key((low, high)), shape, dtype=jnp.float64))(
+                *bits
+            )
             return keys[0], jnp.argmax(draws, axis=-1)  # the largest weight of a Dirichlet is its largest gamma
         shape = jnp.full(3, self.gamma, jnp.float64)
         edges = jnp.cumsum(jax.nn.softmax(jax.random.loggamma(jax_key(keys[1]), shape, dtype=jnp.float64)))

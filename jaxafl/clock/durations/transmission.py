@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtri
 
+from jaxafl.clock.durations.duration import Composable, Draw, Run, worked
 from jaxafl.keys import Key, per_run, uniform
 from jaxafl.pytrees import pytree
-from jaxafl.clock.durations.duration import Composable, Draw, Run, worked
 
 
 @pytree

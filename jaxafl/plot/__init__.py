@@ -1,0 +1,10 @@
+"""Figures of results. Each function takes one result, a dict of named results, or a sweep, and returns a Matplotlib figure.
+
+Nothing here opens a window or touches Matplotlib's global state, so that figures can be made on a machine without a display.
+"""
+
+from jaxafl.plot.accuracy import accuracy_vs_steps, accuracy_vs_time
+from jaxafl.plot.staleness import staleness_histogram
+from jaxafl.plot.timeline import timeline
+
+__all__ = ["accuracy_vs_steps", "accuracy_vs_time", "staleness_histogram", "timeline"]

@@ -1,0 +1,85 @@
+"""Accuracy against simulated time and against server steps."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from jaxafl.plot.canvas import check_image_path, figure_of, finish, legend_beside, line_styles, new_figure, tidy
+from jaxafl.plot.members import Results, heading, members
+
+_GRID = 400  # points at which the runs of different seeds are averaged
+
+
+def accuracy_vs_time(results: Results, ax: Axes | None = None, path: str | os.PathLike[str] | None = None) -> Figure:
+    """Test accuracy in percent against simulated time in seconds.
+
+    Runs that differ in their seed only become one line, their mean, in a band of one standard deviation to each side. Their
+    evaluations come at different times, so they are interpolated, over the time that all of them cover.
+
+    Args:
+        results: a result, a dict of results by name, or a sweep: one line for each member but `seed`.
+        ax: axes to draw into; `None` makes a figure.
+        path: where to save the figure (its ending sets the format); `None` saves nothing.
+
+    Returns:
+        The figure.
+
+    Raises:
+        TypeError, ValueError: these are no results, or they have no accuracy.
+    """
+    return _accuracy(results, "eval_time", "simulated time (s)", ax, path)
+
+
+def accuracy_vs_steps(results: Results, ax: Axes | None = None, path: str | os.PathLike[str] | None = None) -> Figure:
+    """Test accuracy in percent against server steps; as `accuracy_vs_time` in everything else."""
+    return _accuracy(results, "eval_step", "server steps", ax, path)
+
+
+def _accuracy(results: Results, against: str, label: str, ax: Axes | None, path: str | os.PathLike[str] | None) -> Figure:
+    file = check_image_path(path)
+    lines = members(results, "accuracy", against)
+    if ax is None:
+        named = any(line.name for line in lines)
+        figure = new_figure(8.5 if named else 6.5, 4.2)
+        ax = figure.subplots()
+    else:
+        figure = figure_of(ax)
+    for line, style in zip(lines, line_styles(len(lines)), strict=True):
+        at, mean, deviation = _mean(line.runs, against)
+        several = f" (mean of {len(line.runs)} seeds ± std)" if len(line.runs) > 1 else ""
+        ax.plot(at, mean, label=(line.name or "accuracy") + several, linewidth=1.8, **style)
+        if len(line.runs) > 1:
+            ax.fill_between(at, mean - deviation, mean + deviation, color=style["color"], alpha=0.15, linewidth=0)
+    ax.set(xlabel=label, ylabel="test accuracy (%)", title=heading(results))
+    ax.set_xlim(left=0)
+    ax.set_ylim(bottom=0)
+    tidy(ax)
+    if len(lines) > 1 or len(lines[0].runs) > 1:
+        legend_beside(ax, len(lines))
+    return finish(figure, file)
+
+
+def _mean(runs: list[xr.Dataset], against: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where, mean and standard deviation over the runs, in percent."""
+    curves = [_curve(run, against) for run in runs]
+    if len(curves) == 1:
+        at, values = curves[0]
+        return at, values, np.zeros_like(values)
+    begin, end = max(at[0] for at, _ in curves), min(at[-1] for at, _ in curves)
+    at = np.linspace(begin, end, _GRID)
+    values = np.stack([np.interp(at, *curve) for curve in curves])
+    return at, values.mean(axis=0), values.std(axis=0)
+
+
+def _curve(run: xr.Dataset, against: str) -> tuple[np.ndarray, np.ndarray]:
+    """The evaluations of one run; a shorter run in a sweep, or one that failed, has no accuracy at the end."""
+    accuracy = run["accuracy"].values
+    made = np.isfinite(accuracy)
+    if not made.any():
+        raise ValueError("a result has no evaluation with a finite accuracy; there is nothing to plot")
+    return run[against].values[made].astype(float), 100 * accuracy[made]

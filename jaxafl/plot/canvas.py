@@ -1,0 +1,76 @@
+"""What all figures share: a figure without a window, colours that colour-blind readers tell apart, the legend, saving."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from jaxafl.results import check_path
+
+# Okabe and Ito's palette without its yellow, which is too faint on white.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = ("-", "--", ":", "-.")
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of this size in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def figure_of(ax: Axes) -> Figure:
+    """The figure that axes belong to."""
+    figure = ax.get_figure(root=True)
+    if figure is None:
+        raise ValueError("ax belongs to no figure; make it with figure.subplots(), or pass ax=None")
+    return figure
+
+
+def line_styles(count: int) -> list[dict[str, Any]]:
+    """Colour and dashes of each of `count` lines: a palette for few, a scale from dark to light for many."""
+    if count <= len(_COLOURS):
+        return [{"color": colour} for colour in _COLOURS[:count]]
+    scale = matplotlib.colormaps["viridis"]
+    return [{"color": scale(0.9 * index / (count - 1)), "linestyle": _DASHES[index % 4]} for index in range(count)]
+
+
+def legend_beside(ax: Axes, entries: int) -> None:
+    """A legend to the right of the axes, where it covers no line."""
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False, fontsize=9, ncols=1 + (entries - 1) // 20)
+
+
+def tidy(ax: Axes) -> None:
+    """A light grid, and no box around the data."""
+    ax.grid(color="0.9", linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def check_image_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
+    """The path of an image, after making sure that it can be written in the format that its ending names.
+
+    Raises:
+        ValueError: the ending names no image format.
+        FileNotFoundError, PermissionError, IsADirectoryError: it cannot be written there.
+    """
+    if path is None:
+        return None
+    path = pathlib.Path(path)
+    known = sorted(FigureCanvasAgg.get_supported_filetypes())
+    if path.suffix.lstrip(".").lower() not in known:
+        raise ValueError(f"the plot {path} must end in one of {', '.join('.' + ending for ending in known)}")
+    return check_path(path)
+
+
+def finish(figure: Figure, path: pathlib.Path | None) -> Figure:
+    """Saves the figure where a path is given."""
+    if path is not None:
+        figure.savefig(path, dpi=150)
+    return figure

@@ -1,0 +1,70 @@
+"""What a figure compares: each member is one configuration, with one run per seed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import xarray as xr
+
+Results = xr.Dataset | Mapping[str, xr.Dataset]
+_OF_A_RUN = {"step", "arrival", "evaluation"}
+_SEED = "seed"
+
+
+class Member(NamedTuple):
+    """One line of a figure."""
+
+    name: str  # "" for a single result that needs no name
+    runs: list[xr.Dataset]  # without sweep dimensions; one per seed
+
+
+def members(results: Results, *variables: str) -> list[Member]:
+    """Splits results into the members that a figure compares.
+
+    Args:
+        results: one result, results by name, or (either of these) with leading sweep dimensions. The runs along `seed` belong to one
+            member; every combination of the other dimensions is a member of its own.
+        variables: what the figure needs of every result.
+
+    Raises:
+        TypeError: these are no results.
+        ValueError: a result lacks a variable, or there is none.
+    """
+    if isinstance(results, xr.Dataset):
+        results = {"": results}
+    if not isinstance(results, Mapping) or not all(isinstance(value, xr.Dataset) for value in results.values()):
+        raise TypeError(f"a figure takes a result (xarray.Dataset), or a dict of results by name; got {type(results).__name__}")
+    if not results:
+        raise ValueError("there is no result to plot: the dict is empty")
+    for name, dataset in results.items():
+        missing = [variable for variable in variables if variable not in dataset.variables]
+        if missing:
+            raise ValueError(
+                f"the result {name or dataset.attrs.get('title', '')} has no {', '.join(missing)}; it has {', '.join(dataset.data_vars)}"
+            )
+    return [member for name, dataset in results.items() for member in _split(name, dataset, variables)]
+
+
+def heading(results: Results) -> str:
+    """The title that a single result carries; nothing for several."""
+    return str(results.attrs.get("title", "")) if isinstance(results, xr.Dataset) else ""
+
+
+def _split(name: str, dataset: xr.Dataset, variables: tuple[str, ...]) -> list[Member]:
+    swept = [dim for dim in dataset.dims if any(dim in dataset[variable].dims for variable in variables) and dim not in _OF_A_RUN]
+    axes = [dim for dim in swept if dim != _SEED]
+    found = []
+    for place in itertools.product(*(range(dataset.sizes[axis]) for axis in axes)):
+        chosen = dataset.isel(dict(zip(axes, place, strict=True)))
+        parts = [name] if name else []
+        parts += [_label(dataset, str(axis), index) for axis, index in zip(axes, place, strict=True)]
+        runs = [chosen.isel({_SEED: seed}) for seed in range(chosen.sizes[_SEED])] if _SEED in swept else [chosen]
+        found.append(Member(", ".join(parts), runs))
+    return found
+
+
+def _label(dataset: xr.Dataset, axis: str, index: int) -> str:
+    value = dataset[axis].values[index] if axis in dataset.coords else index
+    return str(value) if isinstance(value, str) else f"{axis}={value:g}" if hasattr(value, "dtype") else f"{axis}={value}"

@@ -1,0 +1,74 @@
+"""How stale the updates were."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from jaxafl.plot.canvas import check_image_path, figure_of, finish, legend_beside, line_styles, new_figure, tidy
+from jaxafl.plot.members import Results, heading, members
+
+_BINS = 40
+_PANELS = 8  # more members than this share one panel
+
+
+def staleness_histogram(results: Results, ax: Axes | None = None, path: str | os.PathLike[str] | None = None) -> Figure:
+    """The share of arrivals in percent by their staleness τ = t - s in server steps, over all seeds of a member.
+
+    Several members get a panel each; more than eight, or members drawn into given axes, are outlines in one panel. A bar
+    covers one value of τ, or several where the largest τ is 40 or more.
+
+    Args:
+        results: a result, a dict of results by name, or a sweep.
+        ax: axes to draw into; `None` makes a figure.
+        path: where to save the figure (its ending sets the format); `None` saves nothing.
+
+    Returns:
+        The figure.
+
+    Raises:
+        TypeError, ValueError: these are no results, or nobody arrived.
+    """
+    file = check_image_path(path)
+    found = members(results, "staleness")
+    arrivals = [np.concatenate([run["staleness"].values.ravel() for run in member.runs]) for member in found]
+    arrivals = [values[values >= 0] for values in arrivals]  # -1 (or missing, in a sweep): no arrival
+    if not any(len(values) for values in arrivals):
+        raise ValueError("nobody arrived in these results; there is no staleness to plot")
+    names = [f"{member.name}\n{_summary(values)}".strip() for member, values in zip(found, arrivals, strict=True)]
+    styles = line_styles(len(found))
+    worst = max(int(values.max()) for values in arrivals if len(values))
+    width = -(-(worst + 1) // _BINS)
+    edges = np.arange(0, worst + width + 1, width) - 0.5
+    shares = [100 * np.histogram(values, edges)[0] / max(len(values), 1) for values in arrivals]
+    if ax is not None:
+        figure, panels = figure_of(ax), [ax]
+    elif len(found) <= _PANELS:
+        figure = new_figure(7, 2.2 + 1.3 * len(found))
+        panels = list(figure.subplots(len(found), sharex=True, squeeze=False)[:, 0])
+    else:
+        figure = new_figure(8.5, 4.2)
+        panels = [figure.subplots()]
+    if len(panels) == len(found):
+        for panel, share, name, style in zip(panels, shares, names, styles, strict=True):
+            panel.bar(edges[:-1] + width / 2, share, 0.9 * width, color=style["color"])
+            panel.text(0.99, 0.95, name, transform=panel.transAxes, ha="right", va="top", fontsize=9)
+    else:
+        for share, name, style in zip(shares, names, styles, strict=True):
+            panels[0].stairs(share, edges, label=name.replace("\n", ": "), linewidth=1.6, **style)
+        legend_beside(panels[0], len(found))
+    for panel in panels:
+        panel.set(ylabel="arrivals (%)", xlim=(edges[0] - 0.1 * width, edges[-1]))
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        tidy(panel)
+    panels[-1].set_xlabel("staleness τ (server steps)")
+    panels[0].set_title(heading(results))
+    return finish(figure, file)
+
+
+def _summary(staleness: np.ndarray) -> str:
+    return f"mean {staleness.mean():.1f}, max {staleness.max():.0f}" if len(staleness) else "no arrivals"

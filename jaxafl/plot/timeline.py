@@ -1,0 +1,151 @@
+"""Who trained when."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import BoundaryNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from jaxafl.plot.canvas import check_image_path, figure_of, finish, new_figure
+from jaxafl.plot.members import Results, heading, members
+from jaxafl.schedule import Schedule
+
+_PANELS = 6
+_STEPS_SHOWN = 60  # more server steps than this would be a grey surface
+
+
+class _Runs(NamedTuple):
+    """The runs that were consumed, by the instant of their start; and when the server stepped."""
+
+    client: np.ndarray
+    started: np.ndarray
+    arrived: np.ndarray
+    staleness: np.ndarray
+    steps: np.ndarray
+
+
+def timeline(
+    results: Results | Schedule,
+    ax: Axes | None = None,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    max_clients: int = 50,
+    max_runs: int = 400,
+) -> Figure:
+    """A row per client with a bar for every local run from its start to its arrival, coloured by its staleness in server steps.
+
+    Runs that no server step consumed are not in a result and leave a gap. More clients or runs than can be read are cut to
+    evenly spaced clients and to the first part of the simulated time; the title says so.
+
+    Args:
+        results: a schedule (`Simulation.schedule`), a result, a dict of results by name or a sweep: a panel for each member (its first
+            seed), at most six.
+        ax: axes to draw into (one result or schedule only); `None` makes a figure.
+        path: where to save the figure (its ending sets the format); `None` saves nothing.
+        max_clients: most rows per panel.
+        max_runs: most bars per panel.
+
+    Returns:
+        The figure.
+
+    Raises:
+        TypeError, ValueError: there is no result, no arrival, or more than `ax` can hold.
+    """
+    file = check_image_path(path)
+    if isinstance(results, Schedule):
+        found = [(f"{results.protocol}, {results.num_clients} clients", _of_schedule(results))]
+    else:
+        named = members(results, "client", "started", "arrived", "staleness", "time")
+        found = [(member.name or heading(results), _of_result(member.runs[0])) for member in named]
+    if ax is not None:
+        if len(found) > 1:
+            raise ValueError(f"{len(found)} results do not fit into one ax; plot one of them, or pass ax=None")
+        _draw(ax, *found[0], max_clients, max_runs)
+        return finish(figure_of(ax), file)
+    shown = found[:_PANELS]
+    rows = [min(len(np.unique(runs.client)), max_clients) for _, runs in shown]
+    heights = [1.0 + 0.17 * max(count, 6) for count in rows]
+    figure = new_figure(10, sum(heights) + 0.3)
+    panels = figure.subplots(len(shown), squeeze=False, height_ratios=heights)[:, 0]
+    for panel, (name, runs) in zip(panels, shown, strict=True):
+        _draw(panel, name, runs, max_clients, max_runs)
+    if len(found) > len(shown):
+        figure.suptitle(f"the first {len(shown)} of {len(found)} results")
+    return finish(figure, file)
+
+
+def _draw(ax: Axes, name: str, runs: _Runs, max_clients: int, max_runs: int) -> None:
+    if not len(runs.client):
+        raise ValueError(f"nobody arrived in {name or 'this result'}; there is no timeline")
+    heard = np.unique(runs.client)
+    clients = heard[np.linspace(0, len(heard) - 1, min(max_clients, len(heard))).round().astype(int)]
+    kept = np.flatnonzero(np.isin(runs.client, clients))
+    end = runs.steps[-1] if len(kept) <= max_runs else runs.started[kept[max_runs]]
+    kept = kept[runs.started[kept] < end] if len(kept) > max_runs else kept
+    row = np.searchsorted(clients, runs.client[kept])
+    left, right = runs.started[kept], runs.arrived[kept]
+    corners = [[(a, y - 0.4), (b, y - 0.4), (b, y + 0.4), (a, y + 0.4)] for a, b, y in zip(left, right, row, strict=True)]
+    colours, norm = _colours(int(runs.staleness[kept].max()))
+    bars = PolyCollection(corners, array=runs.staleness[kept], cmap=colours, norm=norm, edgecolors="white", linewidths=0.6)
+    ax.add_collection(bars)
+    steps = runs.steps[runs.steps <= end]
+    few = len(steps) <= _STEPS_SHOWN
+    if few:
+        ax.vlines(steps, -0.6, len(clients) - 0.4, color="0.55", linewidth=0.7, zorder=0)
+    ax.set(xlim=(0, end), ylim=(len(clients) - 0.4, -0.6), ylabel="client")
+    ax.set_xlabel("simulated time (s)" + (", grey lines: server steps" if few else ""))
+    ax.set_title(", ".join(filter(None, [name, *_cuts(len(clients), len(heard), end, runs.steps[-1])])), fontsize=10)
+    every = -(-len(clients) // 25)
+    ax.set_yticks(range(0, len(clients), every), [str(client) for client in clients[::every]], fontsize=8)
+    ax.spines[["top", "right"]].set_visible(False)
+    bar = figure_of(ax).colorbar(bars, ax=ax, pad=0.01, aspect=12)
+    bar.set_label("staleness (steps)", fontsize=8)
+    if isinstance(norm, BoundaryNorm):
+        bar.set_ticks((norm.boundaries[:-1] + 0.5).tolist(), labels=[f"{value + 0.5:.0f}" for value in norm.boundaries[:-1]])
+        bar.ax.tick_params(length=0)
+    else:
+        bar.locator = MaxNLocator(5, integer=True)
+    bar.ax.tick_params(labelsize=8)
+
+
+def _colours(worst: int) -> tuple[object, Normalize | BoundaryNorm]:
+    """A colour per staleness where they are few, else a scale; pale is fresh, dark is stale."""
+    scale = colormaps["viridis_r"]
+    if worst <= 9:
+        return scale, BoundaryNorm(np.arange(worst + 2) - 0.5, scale.N) if worst else BoundaryNorm([-0.5, 0.5], scale.N)
+    return scale, Normalize(0, worst)
+
+
+def _cuts(shown: int, heard: int, end: float, last: float) -> list[str]:
+    cuts = [f"{shown} of the {heard} clients heard"] if shown < heard else []
+    return cuts + ([f"first {end:.4g} of {last:.4g} s"] if end < last else [])
+
+
+def _of_schedule(schedule: Schedule) -> _Runs:
+    return _sorted(schedule.mask, schedule.client, schedule.run, schedule.started, schedule.arrived, schedule.staleness, schedule.time)
+
+
+def _of_result(run: xr.Dataset) -> _Runs:
+    names = ("client", "run", "started", "arrived", "staleness")
+    client, index, started, arrived, staleness = (run[name].values for name in names)
+    time = run["time"].values
+    return _sorted(client >= 0, client, index, started, arrived, staleness, time[np.isfinite(time)])
+
+
+def _sorted(
+    mask: np.ndarray, client: np.ndarray, run: np.ndarray, started: np.ndarray, arrived: np.ndarray, staleness: np.ndarray, time: np.ndarray
+) -> _Runs:
+    """A run that several server steps consumed is drawn once, with the staleness of the first."""
+    columns = [values[mask] for values in (client, run, started, arrived, staleness)]
+    first = np.unique(np.stack(columns[:2]), axis=1, return_index=True)[1]
+    order = first[np.argsort(columns[2][first], kind="stable")]
+    client, _, started, arrived, staleness = (values[order] for values in columns)
+    return _Runs(client.astype(int), started, arrived, staleness, time)

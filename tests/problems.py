@@ -1,0 +1,197 @@
+"""Small problems whose every step can be checked: quadratic clients, recorded schedules, and the oracle's run of the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import xarray as xr
+
+from jaxafl.client import Client, LocalTraining
+from jaxafl.clock import constant, free_running, trace
+from jaxafl.data import FederatedData, from_arrays
+from jaxafl.models.model import Batch, Model
+from jaxafl.models import from_functions
+from jaxafl.simulation import Simulation
+from tests.oracle import clock as oracle_clock
+from tests.oracle import simulate as oracle_simulate
+from tests.oracle.client import LocalTraining as OracleTraining
+from tests.oracle.client import Quadratic
+
+START = (0.5, -1.0, 2.0)
+"""x_0 of every problem."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """The same clients for the engine and for the oracle; f_i(w) = 1/2 Σ_j mean_b a_bj (w_j - c_bj)²."""
+
+    data: FederatedData
+    model: Model
+    clients: list[Quadratic]
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.clients)
+
+
+@functools.cache
+def quadratic(num_clients: int = 6, sizes: tuple[int, ...] = (4, 1, 7, 3, 5, 2), flat: int | None = None) -> Problem:
+    """Clients with random curvatures and centres (multiples of 1/64, so that float32 stores them exactly).
+
+    Args:
+        num_clients: N.
+        sizes: samples of each client, repeated as needed.
+        flat: a client without curvature, whose gradient is zero everywhere.
+    """
+    rng = np.random.default_rng(num_clients)
+    clients = []
+    for client in range(num_clients):
+        shape = (sizes[client % len(sizes)], len(START))
+        curvature = np.round(64 * rng.uniform(0.25, 2, shape)) / 64
+        clients.append(Quadratic(a=0 * curvature if client == flat else curvature, c=np.round(64 * rng.normal(size=shape)) / 64))
+    samples = np.concatenate([np.concatenate([client.a, client.c], axis=1) for client in clients])
+    owners = np.repeat(np.arange(num_clients), [client.num_samples for client in clients])
+    data = from_arrays(
+        samples, np.zeros(len(samples), np.int32), owners, x_test=samples[:3], y_test=np.zeros(3, np.int32), name="quadratic"
+    )
+    return Problem(data, from_functions(_start, quadratic_loss, "quadratic"), clients)
+
+
+def quadratic_loss(params: Any, batch: Batch, key: jax.Array) -> jax.Array:
+    """1/2 Σ_j a_bj (w_j - c_bj)² of each sample b."""
+    curvature, centre = jnp.split(batch.x, 2, axis=1)
+    return 0.5 * jnp.sum(curvature * (params["w"] - centre) ** 2, axis=1)
+
+
+def observe_w(params: Any) -> dict[str, jax.Array]:
+    """What the tests record at every server step: the parameters."""
+    return {"w": params["w"]}
+
+
+GD = Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=3, batch_size=None)
+"""Full-batch local gradient descent with momentum ..."""
+ORACLE_GD = OracleTraining(learning_rate=0.2, momentum=0.5, steps=3)
+"""... and the same for the oracle."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """A recorded schedule: durations [client, run] and, unless all clients are in flight, the client of every start."""
+
+    durations: np.ndarray
+    starts: np.ndarray | None
+    options: dict[str, Any]
+
+    def clock(self) -> Any:
+        """The engine's clock that replays it."""
+        recordings = {} if self.starts is None else {"starts": self.starts}
+        return trace(free_running(durations=constant(0), **self.options), durations=self.durations, **recordings)
+
+    def oracle(self, server_steps: int) -> list[oracle_clock.ServerStep]:
+        """The oracle's schedule of it."""
+        return oracle_clock.free_running(
+            num_clients=len(self.durations),
+            duration=lambda client, run: self.durations[client, run],
+            server_steps=server_steps,
+            starts=None if self.starts is None else self.starts.tolist(),
+            **self.options,
+        )
+
+
+def record(seed: int, num_clients: int, server_steps: int, kind: str = "real", **options: Any) -> Recorded:
+    """Random durations and valid random starts for a free-running clock.
+
+    Args:
+        seed: of the randomness.
+        num_clients: N.
+        server_steps: T.
+        kind: durations: `"real"` (no ties), `"ties"` (small integers), `"late"` (client 0 takes a hundred times as long).
+        **options: of `free_running`.
+    """
+    rng = np.random.default_rng(seed)
+    runs = 2 * options.get("buffer", 1) * server_steps + 2 * num_clients
+    durations = rng.integers(1, 4, (num_clients, runs)).astype(float) if kind == "ties" else rng.uniform(1, 5, (num_clients, runs))
+    if kind == "late":
+        durations[0] = 20 + np.arange(runs)
+    if options["concurrency"] == num_clients:
+        return Recorded(durations, None, options)
+    return Recorded(durations, _valid_starts(rng, durations, options, server_steps, runs), options)
+
+
+def _valid_starts(
+    rng: np.random.Generator, durations: np.ndarray, options: dict[str, Any], server_steps: int, length: int
+) -> np.ndarray:
+    """Idle clients, drawn as the oracle's clock asks for them."""
+    starts = rng.permutation(len(durations))[: options["concurrency"]].tolist()
+    while True:
+        try:
+            oracle_clock.free_running(
+                num_clients=len(durations), duration=lambda client, run: durations[client, run],
+                server_steps=server_steps, starts=starts, **options,
+            )  # fmt: skip
+        except ValueError as error:
+            if "recorded" in str(error):
+                starts.append(int(rng.integers(len(durations))))
+            else:  # the last one is busy: try another
+                starts[-1] = (starts[-1] + 1) % len(durations)
+            continue
+        extra = length - len(starts)
+        return np.asarray(starts + [0] * max(extra, 0))
+
+
+def simulate(
+    problem: Problem, server: Any, clock: Any, server_steps: int, client: LocalTraining = GD, **options: Any
+) -> xr.Dataset:
+    """The engine's run, with the parameters after every server step in `observe_w`."""
+    simulation = Simulation(problem.data, problem.model, client, server, clock)
+    return simulation.run(server_steps, eval_every=server_steps, observe=observe_w, **options)
+
+
+def reference(
+    problem: Problem, server: Any, steps: Any, training: OracleTraining = ORACLE_GD, **options: Any
+) -> oracle_simulate.Simulation:
+    """The oracle's run."""
+    return oracle_simulate.simulate(steps, training, server, np.asarray(START), problem.clients, **options)
+
+
+def assert_same(result: xr.Dataset, expected: oracle_simulate.Simulation, tolerance: float, ordered: bool = True) -> None:
+    """The engine's run is the oracle's: parameters and diagnostics to the tolerance, who arrived exactly, times to 1e-9.
+
+    Args:
+        result: the engine's run.
+        expected: the oracle's.
+        tolerance: relative, of the parameters.
+        ordered: compare the order of arrivals within a step too (else by client).
+    """
+    versions = np.asarray(expected.versions[1:])
+    assert result.observe_w.shape == versions.shape
+    np.testing.assert_allclose(result.observe_w.values, versions, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(result.time.values, expected.times, rtol=1e-9)
+    for step, recorded in enumerate(expected.records):
+        mask = result.client.values[step] >= 0
+        columns = {name: result[name].values[step][mask] for name in ("client", "run", "staleness", "multiplicity", "local_steps")}
+        order = np.arange(mask.sum()) if ordered else np.argsort(columns["client"])
+        oracle = range(len(recorded.arrivals)) if ordered else np.argsort([arrival.client for arrival in recorded.arrivals])
+        assert len(order) == len(recorded.arrivals)
+        for mine, theirs in zip(order, oracle, strict=True):
+            arrival, update = recorded.arrivals[theirs], recorded.updates[theirs]
+            assert {name: int(column[mine]) for name, column in columns.items()} == {
+                "client": arrival.client, "run": arrival.run, "staleness": arrival.staleness,
+                "multiplicity": arrival.multiplicity, "local_steps": update.local_steps,
+            }, f"server step {step}"  # fmt: skip
+            where = np.flatnonzero(mask)[mine]
+            np.testing.assert_allclose(result.started.values[step, where], arrival.start_time, rtol=1e-9)
+            np.testing.assert_allclose(result.arrived.values[step, where], arrival.arrival_time, rtol=1e-9)
+            np.testing.assert_allclose(result.delta_norm.values[step, where], recorded.norms[theirs], rtol=10 * tolerance, atol=tolerance)
+            np.testing.assert_allclose(result.local_loss.values[step, where], recorded.losses[theirs], rtol=10 * tolerance, atol=tolerance)
+
+
+def _start(key: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+    return {"w": jnp.asarray(START)}
