@@ -1,1 +1,22 @@
 """jaxafl: a JAX-accelerated, vectorised simulator of asynchronous federated learning."""
+
+from jaxafl import clock, data, models, plot, server
+from jaxafl.client import Client
+from jaxafl.results import load, save
+from jaxafl.schedule import Schedule
+from jaxafl.simulation import Simulation
+from jaxafl.sweep import sweep
+
+__all__ = [
+    "Client",
+    "Schedule",
+    "Simulation",
+    "clock",
+    "data",
+    "load",
+    "models",
+    "plot",
+    "save",
+    "server",
+    "sweep",
+]

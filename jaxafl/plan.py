@@ -1,8 +1,8 @@
 """From a schedule to a plan: which runs are trained together, from which ring slot, and where everything is kept.
 
 An update depends only on the version its run started from, known when it STARTS, and is not needed until it is consumed. So the
-planner trains, in L *lanes*, all runs that have started and will be consumed, earliest needed first, and lets server steps run until
-the next needed update is missing. A lane whose run ends loads the next pending run while the others go on (as in continuous
+planner trains, in L *lanes*, all runs that have started and will be consumed, in the order of their latest starts, and lets server steps
+run until the next needed update is missing. A lane whose run ends loads the next pending run while the others go on (as in continuous
 batching), so that clients with very different numbers of local steps do not wait for each other.
 
 A plan is a list of *segments* (every lane makes up to a given number of local steps) between server steps. Everything is an
@@ -152,14 +152,19 @@ def _train(schedule: Schedule, runs: _Runs, lanes: int) -> tuple[list[_Segment],
     for run in range(count):
         released[max(runs.version[run], runs.reference[run])].append(run)
         missing[runs.first_step[run]] += 1
-    pending: list[tuple[int, int]] = []
+    # Work is counted in local steps of all lanes together. A run that is needed at step t should start, at the latest, its own length
+    # before the work that is due up to t is done; so a long run starts early instead of keeping the other lanes waiting.
+    due = np.zeros(steps + 1)
+    np.add.at(due, runs.first_step, runs.local_steps)
+    latest = (np.cumsum(due)[runs.first_step] / lanes - np.asarray(runs.local_steps)).tolist()
+    pending: list[tuple[float, int]] = []
     lane_run, remaining = [-1] * lanes, [0] * lanes
     segments: list[_Segment] = []
     before: list[int] = []
     order: list[tuple[str, int]] = []
     for step in range(steps):
         for run in released[step]:
-            heapq.heappush(pending, (runs.first_step[run], run))
+            heapq.heappush(pending, (latest[run], run))
         while missing[step]:
             loads = []
             for lane in range(lanes):

@@ -112,7 +112,8 @@ def record(seed: int, num_clients: int, server_steps: int, kind: str = "real", *
         seed: of the randomness.
         num_clients: N.
         server_steps: T.
-        kind: durations: `"real"` (no ties), `"ties"` (small integers), `"late"` (client 0 takes a hundred times as long).
+        kind: durations: `"real"` (no ties), `"ties"` (small integers), `"late"` (client 0 takes ten times as long),
+            `"heavy"` (a quarter of the runs takes fifty times as long).
         **options: of `free_running`.
     """
     rng = np.random.default_rng(seed)
@@ -120,6 +121,8 @@ def record(seed: int, num_clients: int, server_steps: int, kind: str = "real", *
     durations = rng.integers(1, 4, (num_clients, runs)).astype(float) if kind == "ties" else rng.uniform(1, 5, (num_clients, runs))
     if kind == "late":
         durations[0] = 20 + np.arange(runs)
+    if kind == "heavy":
+        durations *= np.where(rng.random(durations.shape) < 0.25, 50, 1)
     if options["concurrency"] == num_clients:
         return Recorded(durations, None, options)
     return Recorded(durations, _valid_starts(rng, durations, options, server_steps, runs), options)

@@ -103,7 +103,7 @@ def local_steps(ragged: bool, seed: int) -> Any:
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
-    kind=st.sampled_from(["real", "ties", "late"]),
+    kind=st.sampled_from(["real", "ties", "late", "heavy"]),
     lanes=st.integers(1, 8),
     ragged=st.booleans(),
     keep_start=st.booleans(),
@@ -138,6 +138,16 @@ def test_rounds_need_two_versions(seed: int, lanes: int, replacement: bool) -> N
     plan = make_plan(schedule, lanes=lanes, keep_start=True)
     assert plan.slots <= 2
     replay(plan, schedule, True)
+
+
+def test_skewed_runs_pin_one_version_more() -> None:
+    """A late newcomer must not hold on to both the version that it trains from and the one that it is measured against."""
+    for seed in range(40):
+        recorded = record(seed, CLIENTS, 40, "heavy", **OPTIONS["start_skew, buffer 2"])
+        schedule = compute_schedule(recorded.clock(), CLIENTS, 1, 40, 0)
+        plan = make_plan(schedule, lanes=1)
+        assert plan.slots <= schedule.ring_slots
+        replay(plan, schedule, False)
 
 
 def test_a_wrong_plan_is_noticed() -> None:

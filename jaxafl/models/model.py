@@ -38,7 +38,7 @@ class Model:
 
     Attributes:
         name: the name in results and tables.
-        init: `(key, batch) -> (params, state)`. `batch` is an example batch (B = 1) of which only shapes and dtypes matter.
+        init: `(key, batch) -> (params, state)`. Of `batch`, an example batch (B = 1), only shapes and dtypes matter.
             `params` is the pytree that is trained and federated, `state` the pytree of everything else that the model
             carries from step to step (running statistics); `{}` where there is none.
         apply: `(params, state, batch, key, train) -> (Outputs, state)`. `key` feeds dropout and the like; `train` is a

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 
 import jax
@@ -65,6 +66,11 @@ MODELS = {
 }
 
 
+@functools.cache
+def compiled(model):
+    return jax.jit(model.apply, static_argnums=4)
+
+
 def mean_loss(params, model, state, batch, key, train=True):
     outputs, state = model.apply(params, state, batch, key, train)
     return jnp.sum(outputs.loss) / jnp.sum(batch.mask), state
@@ -84,9 +90,9 @@ def test_gradient_descent_learns(name):
 
         return jax.lax.scan(step, (params, state), jax.random.split(KEY, 60))[0]
 
-    before, _ = model.apply(params, state, batch, KEY, False)
+    before, _ = compiled(model)(params, state, batch, KEY, False)
     params, new_state = train(params, state)
-    after, unchanged = model.apply(params, new_state, batch, KEY, False)
+    after, unchanged = compiled(model)(params, new_state, batch, KEY, False)
     assert after.loss.shape == batch.mask.shape
     assert after.loss.mean() < 0.5 * before.loss.mean()
     assert after.metrics["accuracy"].mean() > 0.85
@@ -98,12 +104,12 @@ def test_gradient_descent_learns(name):
 def test_state_is_updated_in_training_and_used_in_evaluation(name):
     model, batch = MODELS[name], toy_batch()
     params, state = model.init(KEY, batch)
-    _, trained = model.apply(params, state, batch, KEY, True)
+    _, trained = compiled(model)(params, state, batch, KEY, True)
     moved = [float(jnp.abs(old - new).max()) for old, new in zip(*map(jax.tree.leaves, (state, trained)), strict=True)]
     assert len(moved) == 2  # a mean and a variance
     assert min(moved) > 1e-3
-    old, _ = model.apply(params, state, batch, KEY, False)
-    new, _ = model.apply(params, trained, batch, KEY, False)
+    old, _ = compiled(model)(params, state, batch, KEY, False)
+    new, _ = compiled(model)(params, trained, batch, KEY, False)
     assert not np.allclose(old.loss, new.loss, atol=1e-4)
 
 
@@ -113,7 +119,7 @@ def test_dropout_follows_the_key_in_training_only(name):
     params, state = model.init(KEY, batch)
 
     def losses(key, train):
-        return np.asarray(model.apply(params, state, batch, jax.random.key(key), train)[0].loss)
+        return np.asarray(compiled(model)(params, state, batch, jax.random.key(key), train)[0].loss)
 
     np.testing.assert_array_equal(losses(1, True), losses(1, True))
     assert not np.allclose(losses(1, True), losses(2, True), atol=1e-4)
@@ -132,12 +138,12 @@ def test_padding_influences_nothing(name):
         x = jnp.concatenate([full.x, jnp.full((3, FEATURES), filler)])
         return Batch(x, jnp.concatenate([full.y, jnp.full(3, 2, jnp.int32)]), jnp.arange(11) < 8)
 
-    value_and_gradient = jax.value_and_grad(mean_loss, has_aux=True)
+    value_and_gradient = jax.jit(jax.value_and_grad(mean_loss, has_aux=True), static_argnums=1)
     expected = value_and_gradient(params, model, state, full, KEY)
     for filler in (0.0, 1e3):
         actual = value_and_gradient(params, model, state, padded(filler), KEY)
         jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-3, atol=1e-5), actual, expected)
-        outputs, _ = model.apply(params, state, padded(filler), KEY, True)
+        outputs, _ = compiled(model)(params, state, padded(filler), KEY, True)
         np.testing.assert_array_equal(outputs.loss[8:], 0.0)
         np.testing.assert_array_equal(outputs.metrics["accuracy"][8:], 0.0)
 
@@ -157,10 +163,10 @@ def test_clients_can_be_vectorised(name):
     batches = jax.tree.map(lambda *leaves: jnp.stack(leaves), toy_batch(4, 1), toy_batch(4, 2))
     params, state = model.init(KEY, toy_batch(1))
     keys = jax.random.split(KEY, 2)
-    together, _ = jax.vmap(lambda batch, key: model.apply(params, state, batch, key, True))(batches, keys)
+    together, _ = jax.jit(jax.vmap(lambda batch, key: model.apply(params, state, batch, key, True)))(batches, keys)
     for client in range(2):
         batch = jax.tree.map(lambda leaf, client=client: leaf[client], batches)
-        alone, _ = model.apply(params, state, batch, keys[client], True)
+        alone, _ = compiled(model)(params, state, batch, keys[client], True)
         np.testing.assert_allclose(together.loss[client], alone.loss, rtol=1e-4, atol=1e-5)
 
 
@@ -188,7 +194,7 @@ def test_a_loss_of_ones_own():
     model = from_linen(nn.Dense(1, kernel_init=nn.initializers.zeros_init()), loss=squared_error)
     batch = Batch(jnp.ones((2, 3)), jnp.asarray([2.0, -1.0]), jnp.ones(2, bool))
     params, state = model.init(KEY, batch)
-    outputs, _ = model.apply(params, state, batch, KEY, True)
+    outputs, _ = compiled(model)(params, state, batch, KEY, True)
     np.testing.assert_allclose(outputs.loss, [4.0, 1.0])
     assert outputs.metrics == {}
 

@@ -29,7 +29,7 @@ def example(shape, size=1):
     ],
 )
 def test_parameter_counts(model, shape, parameters):
-    params, state = model.init(jax.random.key(0), example(shape))
+    params, state = jax.eval_shape(model.init, jax.random.key(0), example(shape))
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == parameters
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
     assert state == {}
@@ -37,14 +37,14 @@ def test_parameter_counts(model, shape, parameters):
 
 @pytest.mark.parametrize("make", [models.cnn_small, models.cnn_defedavg])
 def test_smallest_image(make):
-    make().init(jax.random.key(0), example((16, 16, 1)))
+    jax.eval_shape(make().init, jax.random.key(0), example((16, 16, 1)))
     with pytest.raises(ValueError, match=rf"{make().name} needs images .* 16x16 .* \[15, 28, 1\]"):
         make().init(jax.random.key(0), example((15, 28, 1)))
 
 
 def test_smallest_image_of_cnn_asyncfeded():
     model = models.cnn_asyncfeded(10, kernel=3)
-    model.init(jax.random.key(0), example((6, 6, 1)))
+    jax.eval_shape(model.init, jax.random.key(0), example((6, 6, 1)))
     with pytest.raises(ValueError, match=r"6x6 .* \[28, 28\]"):
         model.init(jax.random.key(0), example((28, 28)))
 

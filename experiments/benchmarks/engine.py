@@ -1,0 +1,263 @@
+"""Measures the engine: updates per second, overhead, wave width, packing, the clock, sweeps; by hand, not a test.
+
+    python experiments/benchmarks/engine.py                 # all rows, a few minutes on two cores
+    python experiments/benchmarks/engine.py overhead sweep  # some of them
+
+Machines are noisy: what is compared is measured in turn in the same process, and the median of the ratios is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from rich.console import Console
+from rich.table import Table
+
+import jaxafl as afl
+from jaxafl import execute
+from jaxafl.client import begin, local_step
+from jaxafl.compilation import compiled
+from jaxafl.drive import Lockstep, Planned, Speed, drive, planned
+from jaxafl.keys import Purpose, purpose_key, seed_key
+from jaxafl.plan import make_plan
+from jaxafl.progress import Silent
+from jaxafl.schedule import compute_schedule
+
+Row = tuple[str, str, str]
+CLIENTS, CONCURRENCY = 100, 20
+
+
+def images(clients: int = CLIENTS, samples: int = 50) -> afl.data.FederatedData:
+    """Random 28×28 images: the speed does not depend on what they show."""
+    rng = np.random.default_rng(0)
+    count = clients * samples
+    x = rng.integers(0, 256, (count, 28, 28, 1), dtype=np.uint8)
+    y = rng.integers(0, 10, count)
+    return afl.data.from_arrays(x, y, np.repeat(np.arange(clients), samples), x_test=x[:100], y_test=y[:100])
+
+
+def simulation(model: afl.models.Model, steps: int = 5, batch_size: int = 10) -> afl.Simulation:
+    """FedAsync with 20 of 100 clients in flight."""
+    return afl.Simulation(
+        data=images(),
+        model=model,
+        client=afl.Client(optax.sgd, learning_rate=0.01, steps=steps, batch_size=batch_size),
+        server=afl.server.fedasync(alpha=0.1, mix="delta"),
+        clock=afl.clock.free_running(concurrency=CONCURRENCY, durations=afl.clock.uniform(1, 5)),
+    )
+
+
+def bare_loop(sim: afl.Simulation, updates: int) -> tuple[Callable[[], Any], float]:
+    """The same local training and the same mixing, one client after another, without clock, ring or store."""
+    config, dataset = sim.config(), sim.dataset
+    program = sim.program(lanes=1, chunk=1, slots=1, rows=1, uniform=True, full=True, sliced=True, stop=False)
+    model = execute.initial_model(program, seed_key(0))
+
+    def run(config: Any, dataset: Any, model: Any) -> Any:
+        key = purpose_key(seed_key(0), Purpose.BATCH)
+
+        def update(index: jax.Array, params: Any) -> Any:
+            client = index % sim.data.num_clients
+            lane = begin(config.client, params, model.model_state, key, client, index)
+            step = functools.partial(
+                local_step, config.client, sim.model, lambda *a: sim.data.fetch(dataset.arrays, *a), program.micro_batch
+            )
+            count = dataset.counts[client]
+            lane = jax.lax.fori_loop(0, sim.client.steps, lambda _, lane: step(count, lane), lane)
+            return jax.tree.map(lambda x, new: x + 0.1 * (new - x), params, lane.params)
+
+        return jax.lax.fori_loop(0, updates, update, model.params)
+
+    program_, seconds = compiled(run, (), (config, dataset, model))
+    return lambda: jax.block_until_ready(program_(config, dataset, model)), seconds
+
+
+def engine_loop(sim: afl.Simulation, updates: int, lanes: int = 1) -> tuple[Callable[[], Any], Planned]:
+    """The engine on a plan that is ready: what a run costs after compilation, evaluation left out."""
+    driver = Planned([sim], sim.schedule(updates), updates, updates, 0, Speed(lanes), None)
+
+    def run() -> None:
+        state = jax.tree.map(jnp.copy, driver.state)
+        driver.advance(0, updates)
+        jax.block_until_ready(driver.state)
+        driver.state = state
+
+    return run, driver
+
+
+def seconds_of(*functions: Callable[[], Any], repeats: int = 5) -> list[list[float]]:
+    """Seconds of each function, measured in turn after one warm-up."""
+    for function in functions:
+        function()
+    times: list[list[float]] = [[] for _ in functions]
+    for _ in range(repeats):
+        for column, function in zip(times, functions, strict=True):
+            begun = time.perf_counter()
+            function()
+            column.append(time.perf_counter() - begun)
+    return times
+
+
+def ratio(first: list[float], second: list[float]) -> str:
+    """The median of the pairwise ratios, with the smallest and the largest."""
+    ratios = sorted(a / b for a, b in zip(first, second, strict=True))
+    return f"{statistics.median(ratios):.3f} ({ratios[0]:.3f}-{ratios[-1]:.3f})"
+
+
+def mebibytes(program: Any) -> str:
+    """Peak memory of a compiled program: arguments, temporaries and outputs that alias no argument."""
+    memory = program.memory_analysis()
+    total = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
+    return f"{(total - memory.alias_size_in_bytes) / 2**20:.0f} MiB"
+
+
+def overhead() -> list[Row]:
+    """Updates per second, and the engine against a bare loop of the same local training."""
+    rows = []
+    for name, model, updates in (
+        ("CNN (cnn_defedavg)", afl.models.cnn_defedavg(), 60),
+        ("MLP 784-128-10", afl.models.mlp(10, hidden=(128,)), 3000),
+    ):
+        sim = simulation(model)
+        bare, bare_compile = bare_loop(sim, updates)
+        engine, driver = engine_loop(sim, updates)
+        engine_times, bare_times = seconds_of(engine, bare)
+        rate = updates / statistics.median(engine_times)
+        rows.append((f"{name}: client updates per second", f"{rate:,.0f}", "5 steps of batch 10, FedAsync, M_c = 20"))
+        rows.append((f"{name}: engine / bare loop", ratio(engine_times, bare_times), "target for the CNN <= 1.10"))
+        rows.append((f"{name}: compile time, engine and evaluation", f"{driver.compile_seconds:.1f} s", f"bare loop {bare_compile:.1f} s"))
+        rows.append((f"{name}: peak memory of the engine's program", mebibytes(driver.compiled), f"{driver.state.ring and planned(sim.schedule(updates), sim.server, 1).slots} ring slots"))
+    return rows
+
+
+def width() -> list[Row]:
+    """Lanes in use and speed against L."""
+    sim = simulation(afl.models.mlp(10, hidden=(32,)))
+    updates = 2000
+    rows = []
+    loops = [engine_loop(sim, updates, lanes) for lanes in (1, 4, 8, 16)]
+    times = seconds_of(*(loop for loop, _ in loops), repeats=3)
+    for lanes, column in zip((1, 4, 8, 16), times, strict=True):
+        plan = make_plan(sim.schedule(updates), lanes=lanes)
+        speed = f"{updates / statistics.median(column):,.0f} updates/s (looped lanes)"
+        rows.append((f"mean width at L = {lanes}", f"{plan.mean_width:.1f}", speed))
+    for concurrency, durations, name in (
+        (1000, afl.clock.uniform(1, 5), "uniform(1,5)"),
+        (1000, afl.clock.exponential(1.0), "exponential(1)"),
+    ):
+        clock = afl.clock.free_running(concurrency=concurrency, durations=durations)
+        plan = make_plan(compute_schedule(clock, 10_000, 1, 20_000, 0), lanes=512)
+        rows.append((f"mean width at L = 512, M_c = 1000, {name}", f"{plan.mean_width:.0f}", "of the plan; no training"))
+    return rows
+
+
+def packing() -> list[Row]:
+    """Executed / needed local steps with lognormal numbers of local steps."""
+    rng = np.random.default_rng(0)
+    steps = np.maximum(1, (np.exp(rng.normal(4, 2, 1000)) + 50) // 10).astype(np.int32)
+    rows = []
+    for name, clock in (
+        ("free running, M_c = 100", afl.clock.free_running(concurrency=100, durations=afl.clock.uniform(1, 5))),
+        ("synchronous, n = 100", afl.clock.synchronous(cohort=100, durations=afl.clock.uniform(1, 5))),
+    ):
+        schedule = compute_schedule(clock, 1000, steps, 2000 if "free" in name else 50, 0)
+        naive = _waves_of_sixteen(schedule)
+        for lanes in (4, 16):
+            plan = make_plan(schedule, lanes=lanes)
+            executed = plan.executed(lanes) / plan.needed
+            rows.append((f"executed / needed, {name}, {lanes} lanes", f"{executed:.2f}", f"waves of 16, masked: {naive:.2f}"))
+    return rows
+
+
+def _waves_of_sixteen(schedule: Any) -> float:
+    steps = schedule.local_steps[schedule.mask]
+    waves = [steps[index : index + 16] for index in range(0, len(steps), 16)]
+    return float(sum(wave.max() * len(wave) for wave in waves) / steps.sum())
+
+
+def clock() -> list[Row]:
+    """Events per second of the clock alone."""
+    events, rows, runs = 20_000, [], []
+    for clients, concurrency in ((10_000, 1000), (1_000_000, 1000), (100, 20)):
+        chosen = afl.clock.free_running(concurrency=concurrency, durations=afl.clock.uniform(1, 5))
+        begun = time.perf_counter()
+        compute_schedule(chosen, clients, 1, events, 0)
+        first = time.perf_counter() - begun
+        runs.append((clients, concurrency, first, functools.partial(compute_schedule, chosen, clients, 1, events, 1)))
+    times = seconds_of(*(run for *_, run in runs))
+    for (clients, concurrency, first, _), column in zip(runs, times, strict=True):
+        middle = statistics.median(column)
+        detail = f"{middle / events * 1e6:.1f} us an event; compile about {first - middle:.1f} s"
+        rows.append((f"clock events per second, N = {clients:,}, M_c = {concurrency}", f"{events / middle:,.0f}", detail))
+    rows.append(("time at N = 10^6 / N = 10^4", ratio(times[1], times[0]), "target within 20%"))
+    plans = seconds_of(functools.partial(make_plan, runs[2][3](), lanes=8))[0]
+    rows.append(("planning, us an event", f"{statistics.median(plans) / events * 1e6:.1f}", "host, 8 lanes"))
+    return rows
+
+
+def sweep() -> list[Row]:
+    """Eight seeds as a sweep against eight runs."""
+    sim = simulation(afl.models.mlp(10, hidden=(32,)))
+    updates, seeds = 1000, range(8)
+
+    def separate() -> None:
+        for seed in seeds:
+            sim.run(updates, eval_every=updates, seed=seed)
+
+    def together() -> None:
+        afl.sweep(sim, {"seed": seeds}, updates, eval_every=updates)
+
+    schedules = [sim.schedule(updates, seed) for seed in seeds]
+    lockstep = Lockstep([sim] * 8, schedules, updates, updates, list(seeds), Speed(8), None)
+
+    def advance_all() -> None:
+        drive(lockstep, updates, updates, Silent(), time.perf_counter())
+        lockstep.__init__([sim] * 8, schedules, updates, updates, list(seeds), Speed(8), None)  # type: ignore[misc]
+
+    rates, sweep_times, lock_times = seconds_of(separate, together, advance_all, repeats=3)
+    shared = afl.Simulation(sim.data, sim.model, sim.client, afl.server.fedbuff(), afl.clock.free_running(concurrency=20, buffer=5, durations=afl.clock.uniform(1, 5)))
+    axis = {"server.learning_rate": [0.1 * (1 + index) for index in range(8)]}
+
+    def shared_plan() -> None:
+        afl.sweep(shared, axis, 200, eval_every=200)
+
+    def shared_separate() -> None:
+        for value in axis["server.learning_rate"]:
+            afl.Simulation(shared.data, shared.model, shared.client, afl.server.fedbuff(value), shared.clock).run(200, eval_every=200)
+
+    shared_times, apart_times = seconds_of(shared_plan, shared_separate, repeats=3)
+    return [
+        ("sweep of 8 seeds / 8 runs (MLP)", ratio(sweep_times, rates), "own plans, compiled programs ready"),
+        ("the same in lockstep / 8 runs", ratio(lock_times, rates), "what an accelerator runs; here on this device"),
+        ("sweep of 8 server rates / 8 runs (MLP, FedBuff)", ratio(shared_times, apart_times), "one plan, one vmap"),
+        ("lockstep: compile time", f"{lockstep.compile_seconds:.1f} s", f"peak {mebibytes(lockstep.compiled)}"),
+    ]
+
+
+SECTIONS = {"overhead": overhead, "width": width, "packing": packing, "clock": clock, "sweep": sweep}
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", help=f"any of {', '.join(SECTIONS)}; all by default")
+    chosen = parser.parse_args().sections or list(SECTIONS)
+    table = Table("what", "measured", "how", title=f"{jax.default_backend()}, jax {jax.__version__}")
+    for name in chosen:
+        for row in SECTIONS[name]():
+            table.add_row(*row)
+        table.add_section()
+    Console(width=150).print(table)
+
+
+if __name__ == "__main__":
+    main()

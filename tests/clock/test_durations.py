@@ -1,0 +1,138 @@
+"""Durations: each distribution's moments and quantiles, when it is drawn, and how they compose."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxafl.clock import constant, exponential, half_normal, lognormal, recorded, suspension, transmission, uniform
+from jaxafl.clock.durations import Draw, Run, stream_keys
+from jaxafl.keys import seed_key
+
+CLIENTS, RUNS = 200, 500
+COUNT = CLIENTS * RUNS
+
+
+def draws(duration: Any, steps: int = 1, longest: float = 0.0, seed: int = 0) -> Draw:
+    """The durations [client, run] of CLIENTS × RUNS runs."""
+    with jax.enable_x64(True):
+        duration.check(CLIENTS)
+        prepared = duration.prepare(stream_keys(seed_key(seed), duration), CLIENTS)
+
+        def one(client: Any, run: Any) -> Draw:
+            return duration.draw(prepared, Run(client, run, jnp.int32(steps), jnp.float64(longest)))
+
+        clients, runs = jnp.arange(CLIENTS, dtype=jnp.int32), jnp.arange(RUNS, dtype=jnp.int32)
+        drawn = jax.vmap(lambda client: jax.vmap(lambda run: one(client, run))(runs))(clients)
+        return Draw(*(np.broadcast_to(np.asarray(part, np.float64), (CLIENTS, RUNS)) for part in drawn))
+
+
+def work(duration: Any, **options: Any) -> np.ndarray:
+    return draws(duration, **options).work
+
+
+# name: (duration, mean, standard deviation, {probability: quantile})
+DISTRIBUTIONS: dict[str, tuple[Any, float, float, dict[float, float]]] = {
+    "uniform": (uniform(1, 5), 3.0, 4 / math.sqrt(12), {0.25: 2.0, 0.5: 3.0, 0.9: 4.6}),
+    "exponential": (exponential(8.0), 8.0, 8.0, {0.5: 8 * math.log(2), 0.9: 8 * math.log(10)}),
+    "half_normal": (half_normal(2.0), 2 * math.sqrt(2 / math.pi), 2 * math.sqrt(1 - 2 / math.pi), {0.5: 1.34898, 0.9: 3.28971}),
+    "lognormal": (
+        lognormal(0.5, 0.4), math.exp(0.58), math.exp(0.58) * math.sqrt(math.exp(0.16) - 1),
+        {0.5: math.exp(0.5), 0.9: math.exp(0.5 + 0.4 * 1.2815516)},
+    ),
+    "transmission": (transmission(3.53e6, 5e7, 0.1), 2 * 0.0706, 0.0706 * 0.1 * math.sqrt(2), {0.5: 2 * 0.0706}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_moments_and_quantiles(name: str) -> None:
+    duration, mean, deviation, quantiles = DISTRIBUTIONS[name]
+    values = work(duration).ravel()
+    assert (values >= 0).all()
+    assert abs(values.mean() - mean) < 4 * deviation / math.sqrt(COUNT)
+    assert abs(values.std() / deviation - 1) < 0.02
+    for probability, quantile in quantiles.items():
+        error = 4 * math.sqrt(probability * (1 - probability) / COUNT)
+        assert abs((values <= quantile).mean() - probability) < error
+
+
+def test_constant() -> None:
+    assert (work(constant(2.5)) == 2.5).all()
+
+
+@pytest.mark.parametrize("make", [uniform, lognormal])
+def test_runs_are_independent(make: Any) -> None:
+    values = work(make(1, 2))
+    centred = values - values.mean()
+    across = (centred[:, 1:] * centred[:, :-1]).mean() / centred.var()
+    between = (centred[1:] * centred[:-1]).mean() / centred.var()
+    assert abs(across) < 4 / math.sqrt(COUNT) and abs(between) < 4 / math.sqrt(COUNT)
+    assert len(np.unique(values)) == COUNT
+
+
+def test_per_client_is_drawn_once() -> None:
+    values = work(uniform(1, 5, per="client"))
+    assert (values == values[:, :1]).all()
+    assert len(np.unique(values[:, 0])) == CLIENTS
+    assert abs(values[:, 0].mean() - 3) < 4 * 1.155 / math.sqrt(CLIENTS)
+
+
+def test_per_step_is_a_time_for_each_local_step() -> None:
+    once, many = work(exponential(2.0, per="step"), steps=1), work(exponential(2.0, per="step"), steps=7)
+    np.testing.assert_allclose(many, 7 * once)
+    np.testing.assert_array_equal(work(exponential(2.0), steps=7), once)
+
+
+def test_parameters_per_client() -> None:
+    values = work(constant(np.arange(1.0, CLIENTS + 1)))
+    np.testing.assert_array_equal(values[:, 3], np.arange(1.0, CLIENTS + 1))
+
+
+def test_sums_and_products_are_of_their_terms() -> None:
+    left, right = work(uniform(1, 5) + constant(0)), work(constant(0) + exponential(2.0))
+    np.testing.assert_allclose(work(uniform(1, 5) + exponential(2.0)), left + right)
+    np.testing.assert_allclose(work(uniform(1, 5) * exponential(2.0)), left * right)
+    assert abs(np.corrcoef(left.ravel(), right.ravel())[0, 1]) < 4 / math.sqrt(COUNT)
+    np.testing.assert_allclose(work(2 + 3 * uniform(1, 5)), 2 + 3 * work(0 + 1 * uniform(1, 5)))
+
+
+def test_a_product_of_a_client_speed_and_a_step_time() -> None:
+    """AsyncFedED's durations: seconds per step differ between clients, a run's are multiplied by its steps."""
+    values = work(uniform(1, 5, per="client") * constant(0.1, per="step"), steps=10)
+    np.testing.assert_allclose(values, work(uniform(1, 5, per="client")))
+
+
+def test_a_term_added_on_the_right_leaves_the_other_draws_alone() -> None:
+    base = uniform(1, 5) * exponential(2.0)
+    np.testing.assert_array_equal(work(base + suspension(0.3), longest=9.0), work(base))
+    more = work(base + lognormal(0, 1)) - work(base)
+    assert (more > 0).all() and abs(np.log(more).mean()) < 4 / math.sqrt(COUNT)
+
+
+def test_seeds_give_other_draws() -> None:
+    assert not (work(uniform(1, 5), seed=0) == work(uniform(1, 5), seed=1)).any()
+
+
+def test_suspension_hangs_for_up_to_the_longest_run_so_far() -> None:
+    hang = draws(uniform(1, 5) + suspension(0.2), longest=4.0).hang
+    hangs = hang[hang > 0]
+    assert abs(len(hangs) / COUNT - 0.2) < 4 * math.sqrt(0.16 / COUNT)
+    assert hangs.max() <= 4 and abs(hangs.mean() - 2) < 4 * (4 / math.sqrt(12)) / math.sqrt(len(hangs))
+    assert (draws(uniform(1, 5) + suspension(1.0), longest=0.0).hang == 0).all()
+    assert (draws(uniform(1, 5) + suspension(0.0), longest=4.0).hang == 0).all()
+
+
+def test_transmission_is_never_negative() -> None:
+    values = work(transmission(1.0, 1.0, sigma=3.0))
+    assert values.min() == 0 and (values == 0).mean() > 0.1
+
+
+def test_recorded_durations_are_replayed() -> None:
+    times = np.random.default_rng(0).uniform(1, 5, (CLIENTS, RUNS))
+    np.testing.assert_array_equal(work(recorded(times)), times)
+    np.testing.assert_allclose(work(recorded(times, per="step"), steps=4), 4 * times)

@@ -1,0 +1,92 @@
+"""Counter-based draws: the published generator, its reference, and the uniform and bounded numbers made from its bits."""
+
+from __future__ import annotations
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from jaxafl.keys import Purpose, below, jax_key, per_client, per_run, purpose_key, seed_key, threefry, uniform
+from tests.oracle.random import threefry_2x32
+
+WORD = st.integers(0, 2**32 - 1)
+compiled_below = jax.jit(below)
+compiled_threefry = jax.jit(threefry)
+
+
+@settings(max_examples=60, deadline=None)
+@given(key=st.tuples(WORD, WORD), counter=st.tuples(WORD, WORD))
+@example(key=(0, 0), counter=(0, 0))
+@example(key=(2**32 - 1, 2**32 - 1), counter=(2**32 - 1, 2**32 - 1))
+def test_threefry_is_the_published_generator(key: tuple[int, int], counter: tuple[int, int]) -> None:
+    words = tuple(jnp.uint32(word) for word in key)
+    mine = np.asarray(compiled_threefry(words, *(jnp.uint32(word) for word in counter)))
+    np.testing.assert_array_equal(mine, np.ravel(threefry_2x32(key, counter)))
+    theirs = jax.extend.random.threefry_2x32(jnp.asarray(key, jnp.uint32), jnp.asarray(counter, jnp.uint32))
+    np.testing.assert_array_equal(mine, theirs)
+
+
+def test_published_vector() -> None:
+    """Of the Random123 distribution: key and counter zero, 20 rounds."""
+    assert [int(word) for word in threefry((jnp.uint32(0), jnp.uint32(0)), 0, 0)] == [0x6B200159, 0x99BA4EFE]
+
+
+@settings(max_examples=200, deadline=None)
+@given(word=WORD, bound=st.integers(1, 2**31 - 1))
+@example(word=2**32 - 1, bound=2**31 - 1)
+@example(word=2**32 - 1, bound=1)
+@example(word=0, bound=2**31 - 1)
+@example(word=0xFFFF0000, bound=0x10000)
+@example(word=0x0000FFFF, bound=0x7FFF0001)
+@example(word=0x80000000, bound=3)
+def test_below_is_the_upper_half_of_the_product(word: int, bound: int) -> None:
+    assert int(compiled_below(jnp.uint32(word), jnp.int32(bound))) == word * bound >> 32
+
+
+def test_uniform_numbers() -> None:
+    bits = threefry(seed_key(3), jnp.arange(100_000), 0)
+    single = np.asarray(uniform(bits, jnp.float32))
+    with jax.enable_x64(True):
+        double = np.asarray(uniform(threefry(seed_key(3), jnp.arange(100_000), 0), jnp.float64))
+    assert single.dtype == np.float32 and double.dtype == np.float64
+    assert (single >= 0).all() and (single < 1).all() and (double < 1).all()
+    np.testing.assert_allclose(single, double, atol=2**-24, rtol=0)
+    # Kolmogorov-Smirnov against U(0, 1), 99.9 % quantile
+    assert np.abs(np.sort(double) - (np.arange(100_000) + 0.5) / 100_000).max() < 1.95 / np.sqrt(100_000)
+    ones = jnp.uint32(2**32 - 1), jnp.uint32(2**32 - 1)
+    assert float(uniform(ones, jnp.float32)) < 1
+
+
+def test_streams_differ() -> None:
+    keys = [purpose_key(seed_key(seed), purpose, index) for seed in (0, 1) for purpose in Purpose for index in (0, 1)]
+    words = {(int(low), int(high)) for low, high in keys}
+    assert len(words) == len(keys)
+    draws = {int(per_run(keys[0], jnp.int32(client), jnp.int32(run))[0]) for client in range(20) for run in range(20)}
+    draws |= {int(per_client(keys[0], jnp.int32(client))[0]) for client in range(20)}
+    assert len(draws) == 420
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**64 - 1])
+def test_seeds_have_64_bits(seed: int) -> None:
+    low, high = seed_key(seed)
+    assert int(low) + (int(high) << 32) == seed
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seeds_out_of_range(seed: int) -> None:
+    with pytest.raises(ValueError, match=r"seed must be in \[0, 2\*\*64\)"):
+        seed_key(seed)
+
+
+def test_numpy_seeds_are_the_same_seeds() -> None:
+    for seed in (7, 2**31, 2**33 + 5):
+        assert [int(word) for word in seed_key(np.int64(seed))] == [int(word) for word in seed_key(seed)]
+
+
+def test_keys_for_user_code() -> None:
+    key = jax_key((jnp.uint32(0), jnp.uint32(42)))
+    np.testing.assert_array_equal(jax.random.normal(key, (3,)), jax.random.normal(jax.random.key(42, impl="threefry2x32"), (3,)))
