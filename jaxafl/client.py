@@ -29,15 +29,15 @@ class LocalTraining:
     proximal: Any = None
     weight_decay: Any = None
     run_decay: Any = None
-    optimizer: Callable[..., optax.GradientTransformation] = static(None)
-    options: tuple[tuple[str, Any], ...] = static(())
-    steps: int | tuple[int, ...] | None = static(None)
-    epochs: int | None = static(None)
-    batch_size: int | None = static(None)
-    sampling: str = static("replacement")
-    step_schedule: Callable[[Array], Array] | None = static(None)
-    run_schedule: Callable[[Array], Array] | None = static(None)
-    micro_batch: int | None = static(None)
+    optimizer: Callable[..., optax.GradientTransformation] = static(default=None)
+    options: tuple[tuple[str, Any], ...] = static(default=())
+    steps: int | tuple[int, ...] | None = static(default=None)
+    epochs: int | None = static(default=None)
+    batch_size: int | None = static(default=None)
+    sampling: str = static(default="replacement")
+    step_schedule: Callable[[Array], Array] | None = static(default=None)
+    run_schedule: Callable[[Array], Array] | None = static(default=None)
+    micro_batch: int | None = static(default=None)
 
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that cannot work."""
@@ -113,21 +113,26 @@ def Client(
 ) -> LocalTraining:
     """Local training of every client.
 
-    A local step is one step of the optimiser on g = ∇ mean loss of a mini-batch (+ weight_decay · x) (+ μ (x - x_s)), with
-    the learning rate times step_schedule(local step) · run_schedule(run) · run_decay^run. The optimiser starts afresh in every run.
+    A local step is one step of the optimiser on g = ∇ mean loss of a mini-batch (+ weight_decay · x) (+ μ (x - x_s)),
+    with the learning rate times step_schedule(local step) · run_schedule(run) · run_decay^run. The optimiser starts
+    afresh in every run.
 
     Args:
         optimizer: an Optax optimiser's constructor, e.g. `optax.sgd` or `optax.adam`.
         steps: K, local steps of a run (one number, or one per client); or
-        epochs: local epochs of a run, each a fresh shuffle whose last, partial batch is kept and averaged over its real samples.
-        batch_size: B; `None` takes all the client's data in every step (the exact mean, accumulated over micro-batches).
+        epochs: local epochs of a run, each a fresh shuffle whose last, partial batch is kept and averaged over its real
+            samples.
+        batch_size: B; `None` takes all the client's data in every step (the exact mean, accumulated over
+            micro-batches).
         proximal: μ of FedProx (AsyncFedED, eq. (39)).
         weight_decay: added to the gradient, as in PyTorch's SGD.
         run_decay: factor of the learning rate from one run of a client to its next (AsyncFedED's 0.995).
         step_schedule: factor of the learning rate as a function of the local step (from 0, traced int32).
         run_schedule: the same of the run's index among the client's (from 0).
-        sampling: with `steps`: `"replacement"` draws every sample uniformly; `"epochs"` goes on through shuffled epochs from run to run.
-        micro_batch: samples per gradient evaluation; a batch larger than this is accumulated. Changes speed and memory only.
+        sampling: with `steps`: `"replacement"` draws every sample uniformly; `"epochs"` goes on through shuffled epochs
+            from run to run.
+        micro_batch: samples per gradient evaluation; a batch larger than this is accumulated. Changes speed and memory
+            only.
         **hyperparameters: of the optimiser (learning_rate, momentum, b1 ...); numbers can be swept.
 
     Raises:

@@ -1,7 +1,7 @@
 """Drivers: what carries a run from chunk to chunk of server steps.
 
-`Planned` runs the clock first and executes its plan; `Online` runs the clock beside the training, for servers whose replies change the
-work of the next runs. Both compile one program and call it again and again.
+`Planned` runs the clock first and executes its plan; `Online` runs the clock beside the training, for servers whose
+replies change the work of the next runs. Both compile one program and call it again and again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Speed(NamedTuple):
 
     Attributes:
         lanes: runs trained at once; `None` chooses: 1 on a CPU, elsewhere as many as the schedule keeps busy.
-        chunk: lanes that advance together under `vmap`; `None`: all on an accelerator, 1 on a CPU (where a loop is faster).
+        chunk: lanes that advance together under `vmap`; `None`: all on an accelerator, 1 on a CPU (where a loop is
+            faster).
     """
 
     lanes: int | None = None
@@ -291,7 +292,7 @@ class Online:
         self.config = simulation.config()
         check_fit(simulation, self.program, self.config, key, 1)
         state = _initial_states(self.program, [self.config], [key], shared=True)
-        wide = bool(jax.config.jax_enable_x64)
+        wide = jnp.result_type(float) == jnp.float64
         with jax.enable_x64(True):
             self.clock = as_arrays(clock, jnp.float64)
             steps = jnp.asarray(simulation.client.local_steps(simulation.data.counts), jnp.int32)
@@ -410,10 +411,9 @@ def device_plan(plan: Plan) -> tuple[Segments, Steps]:
 
 def first_steps(schedule: Schedule, count: int) -> Schedule:
     """The first `count` server steps of a schedule."""
-    arrays = {
-        name: value[:count]
-        for name, value in vars(schedule).items()
-        if isinstance(value, np.ndarray) and name != "staleness"
+    fields = (field.name for field in dataclasses.fields(schedule))
+    arrays: dict[str, Any] = {
+        name: getattr(schedule, name)[:count] for name in fields if isinstance(getattr(schedule, name), np.ndarray)
     }
     return dataclasses.replace(schedule, **arrays)
 

@@ -1,7 +1,7 @@
 """Execution of a plan: one compiled function advances a run by any number of server steps.
 
-The state on the device is one pytree, donated from call to call. Loop bounds come from the plan and predicates are never batched, so
-under `vmap` (a sweep whose members share a plan) nothing turns into a select over whole buffers.
+The state on the device is one pytree, donated from call to call. Loop bounds come from the plan and predicates are
+never batched, so under `vmap` (a sweep whose members share a plan) nothing turns into a select over whole buffers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Program:
         micro_batch: samples per gradient evaluation.
         uniform: all active lanes of a segment make the same number of local steps, so none has to be masked.
         full: every server step takes A arrivals, so none has to be masked.
-        sliced: several rows of a buffer are read and written by a loop of slices (on a CPU), not by a gather or a scatter.
+        sliced: several rows of a buffer are read and written by a loop of slices (on a CPU), not by a gather or a
+            scatter.
         stop: leave the loop when the parameters are no longer finite (not under `vmap`).
         observe: the user's diagnostics of the parameters at every server step.
     """
@@ -199,7 +200,7 @@ def server_step(
     """One server step: gather the updates it consumes, let the server act, write the new version into the ring."""
     stored = history.read_many(state.store, step.row, program.sliced)
     start = history.read_many(state.ring.params, step.start_slot, program.sliced) if config.server.keeps_start else None
-    state, update, record = apply_server(program, config, dataset, step, number, stored, start, state)
+    state, _, record = apply_server(program, config, dataset, step, number, stored, start, state)
     return state._replace(ring=history.write(state.ring, step.write_slot, state.model)), record
 
 

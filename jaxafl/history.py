@@ -1,8 +1,8 @@
 """Rows of parameters: the ring of past globals, the update store, per-client rows.
 
-A buffer is a pytree whose leaves have a leading row axis. Rows are read and written by dynamic slices, which XLA does in place inside
-a loop; a gather of several rows is one loop of slices on a CPU and one kernel elsewhere (a fancy gather of 8 rows of 1.6 M
-parameters takes 49 ms on a CPU).
+A buffer is a pytree whose leaves have a leading row axis. Rows are read and written by dynamic slices, which XLA does
+in place inside a loop; a gather of several rows is one loop of slices on a CPU and one kernel elsewhere (a fancy gather
+of 8 rows of 1.6 M parameters takes 49 ms on a CPU).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def read_many(buffer: Tree, indices: Array, sliced: bool) -> Tree:
 
 
 def write_many(buffer: Tree, indices: Array, mask: Array, rows: Tree) -> Tree:
-    """The buffer with several rows replaced where `mask`, by one scatter; masked entries are dropped, the others are distinct."""
+    """The buffer with several rows replaced where `mask`, by one scatter; masked entries are dropped, the others are
+    distinct."""
     total = jax.tree.leaves(buffer)[0].shape[0]
     where = jnp.where(mask, indices, total)
     return jax.tree.map(lambda leaf, new: leaf.at[where].set(new, mode="drop"), buffer, rows)

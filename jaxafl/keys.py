@@ -1,10 +1,11 @@
 """Counter-based random numbers: every draw is keyed by what it is for.
 
-A draw is a pure function of (seed, purpose, counters), e.g. (seed, DURATION, client, run): it does not depend on when it is
-made, on which device, or in which batch, so two algorithms can be compared on the same schedule and the same mini-batches.
+A draw is a pure function of (seed, purpose, counters), e.g. (seed, DURATION, client, run): it does not depend on when
+it is made, on which device, or in which batch, so two algorithms can be compared on the same schedule and the same
+mini-batches.
 
-The generator is Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), written
-out as plain uint32 arithmetic so that XLA fuses a draw into the surrounding kernel; the bits are those of
+The generator is Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011),
+written out as plain uint32 arithmetic so that XLA fuses a draw into the surrounding kernel; the bits are those of
 `jax.extend.random.threefry_2x32`.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Array = jax.Array
 Key = tuple[Array, Array]
@@ -51,13 +53,14 @@ def _word(counter: Any) -> Array:
     return jnp.uint32(counter) if isinstance(counter, int) else jnp.asarray(counter).astype(jnp.uint32)
 
 
-def seed_key(seed: int | Array) -> Key:
-    """The key of a run: the low and the high 32 bits of a non-negative integer seed (a traced seed has 32 bits)."""
-    if isinstance(seed, int):
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed must be in [0, 2**64), got {seed}")
-        return jnp.uint32(seed & 0xFFFFFFFF), jnp.uint32(seed >> 32)
-    return jnp.asarray(seed).astype(jnp.uint32), jnp.uint32(0)
+def seed_key(seed: int) -> Key:
+    """The key of a run: the low and the high 32 bits of a seed in [0, 2**64)."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise TypeError(f"seed must be a whole number in [0, 2**64), got {seed!r}")
+    seed = int(seed)
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed must be in [0, 2**64), got {seed}")
+    return jnp.uint32(seed & 0xFFFFFFFF), jnp.uint32(seed >> 32)
 
 
 def purpose_key(key: Key, purpose: Purpose, index: int = 0) -> Key:
@@ -89,7 +92,8 @@ def jax_key(bits: Key) -> Array:
 
 
 def below(word: Array, bound: Array) -> Array:
-    """An int32 in [0, bound) from a uint32 word: floor(word·bound / 2³²), every value within 1/2³² of equally likely."""
+    """An int32 in [0, bound) from a uint32 word: floor(word·bound / 2³²), every value within 1/2³² of equally
+    likely."""
     bound = jnp.asarray(bound).astype(jnp.uint32)
     # the upper half of a 32×32-bit product from 16-bit halves: there is no 64-bit integer without x64
     high, low = word >> 16, word & jnp.uint32(0xFFFF)

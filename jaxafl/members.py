@@ -1,10 +1,10 @@
 """Several runs as one program: the members of a sweep.
 
-Members that share a plan (they differ in server or client numbers) are advanced by one `vmap`: the plan and the mini-batches stay
-unbatched. Members with plans of their own (other seeds, other clock numbers) advance in lockstep, row by row: in a row every member
-trains one segment and takes the server steps that it can, the loop bounds are those of the slowest member, known from the plans,
-and whatever a member does not take part in is a dropped write. (A plain `vmap` would batch every predicate: it trains at every event
-and copies the ring in every iteration.)
+Members that share a plan (they differ in server or client numbers) are advanced by one `vmap`: the plan and the
+mini-batches stay unbatched. Members with plans of their own (other seeds, other clock numbers) advance in lockstep, row
+by row: in a row every member trains one segment and takes the server steps that it can, the loop bounds are those of
+the slowest member, known from the plans, and whatever a member does not take part in is a dropped write. (A plain
+`vmap` would batch every predicate: it trains at every event and copies the ring in every iteration.)
 """
 
 from __future__ import annotations
@@ -21,31 +21,21 @@ from jaxafl.execute import Config, Dataset, Program, State, Version, advance, ev
 from jaxafl.plan import Plan, Segments, Steps
 
 Array = jax.Array
-_LANE_AXES: Any = Lane(
-    params=0,
-    model_state=0,
-    optimizer_state=0,
-    anchor=0,
-    key=None,
-    shuffle_key=None,
-    client=None,
-    run=None,
-    step=None,
-    loss=0,
-)  # type: ignore[arg-type]
-SHARED_AXES: Any = State(model=0, server=0, ring=0, store=0, lanes=_LANE_AXES, failure=0, batch_key=None)  # type: ignore[arg-type]
+_LANE_AXES: Any = dict.fromkeys(Lane._fields, 0) | dict.fromkeys(("key", "shuffle_key", "client", "run", "step"))
+_STATE_AXES: Any = dict.fromkeys(State._fields, 0) | {"lanes": Lane(**_LANE_AXES), "batch_key": None}
+SHARED_AXES: Any = State(**_STATE_AXES)
 """Which parts of the state differ between members that share a plan."""
 
 
 class Rows(NamedTuple):
     """The rows of a lockstep: R rows of P members. int32."""
 
-    segment: np.ndarray  # [R, P]: the segment that a member trains (an empty one if it has none left in its chunk)
-    first: np.ndarray  # [R, P]: the first server step that it takes after that
-    count: np.ndarray  # [R, P]: how many it takes
-    local_steps: np.ndarray  # [R]: the most local steps of a lane of any member
-    most: np.ndarray  # [R]: the most server steps of any member
-    before: np.ndarray  # [C + 1]: rows before each chunk of server steps
+    segment: Any  # [R, P]: the segment that a member trains (an empty one if it has none left in its chunk)
+    first: Any  # [R, P]: the first server step that it takes after that
+    taken: Any  # [R, P]: how many it takes
+    local_steps: Any  # [R]: the most local steps of a lane of any member
+    most: Any  # [R]: the most server steps of any member
+    chunk_start: Any  # [C + 1]: rows before each chunk of server steps
 
 
 def advance_shared(
@@ -91,7 +81,8 @@ def advance_lockstep(
     """One chunk of server steps of members with plans of their own.
 
     Args:
-        program, length, dataset: as in `execute.advance`; the last ring slot is scratch, for the writes that are dropped.
+        program, length, dataset: as in `execute.advance`; the last ring slot is scratch, for the writes that are
+            dropped.
         config, segments, steps, state: with a leading member axis.
         rows: the rows of all chunks.
         chunk: int32, which chunk.
@@ -126,7 +117,7 @@ def advance_lockstep(
 
         state = jax.vmap(member_train)(config, segments, rows.segment[index], state)
 
-        first, count = rows.first[index], rows.count[index]
+        first, count = rows.first[index], rows.taken[index]
 
         def steps_of_row(place: Array, carry: tuple[State, Any]) -> tuple[State, Any]:
             return jax.vmap(member_step, in_axes=(0, 0, 0, 0, None, 0, 0))(config, steps, first, count, place, *carry)
@@ -134,11 +125,11 @@ def advance_lockstep(
         return jax.lax.fori_loop(0, rows.most[index], steps_of_row, (state, records))
 
     shapes = jax.eval_shape(
-        jax.vmap(lambda c, p, s: server_step(program, c, dataset, history.read(p, 0), jnp.int32(0), s)[1]),
+        jax.vmap(lambda c, p, s: server_step(program, c, dataset, history.read(p, jnp.int32(0)), jnp.int32(0), s)[1]),
         config, steps, state,
     )  # fmt: skip
     records = jax.tree.map(lambda leaf: jnp.zeros((leaf.shape[0], length, *leaf.shape[1:]), leaf.dtype), shapes)
-    return jax.lax.fori_loop(rows.before[chunk], rows.before[chunk + 1], row, (state, records))
+    return jax.lax.fori_loop(rows.chunk_start[chunk], rows.chunk_start[chunk + 1], row, (state, records))
 
 
 def evaluate_members(program: Program, batch_size: int, model: Version, x: Any, y: Array) -> dict[str, Array]:

@@ -34,10 +34,12 @@ def check_memory(parts: dict[str, Any], available: int | None = None) -> None:
     total = sum(sizes.values())
     if available is None or total <= available:
         return
-    listing = ", ".join(f"{name} {_gib(size)}" for name, size in sorted(sizes.items(), key=lambda item: -item[1]))
+    largest_first = sorted(sizes.items(), key=lambda item: -item[1])
+    listing = ", ".join(f"{name} {_gib(size)}" for name, size in largest_first)
     raise MemoryError(
         f"this run needs at least {_gib(total)} and the device has {_gib(available)}: {listing}. "
-        "A lower concurrency needs fewer ring slots; servers that keep a row per client need fewer clients or a smaller model"
+        "A lower concurrency needs fewer ring slots; servers that keep a row per client need fewer clients or a "
+        "smaller model"
     )
 
 

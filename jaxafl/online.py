@@ -1,7 +1,8 @@
 """The clock beside the training: for servers whose replies change the work of the next runs (AsyncFedED's K).
 
-The same clock functions as in `schedule.py`, in float64 time, and the same rows as in `execute.py`, made one at a time inside the loop
-of the compiled program. A wave trains the runs that arrive and, on accelerators, those under way that are not yet trained.
+The same clock functions as in `schedule.py`, in float64 time, and the same rows as in `execute.py`, made one at a time
+inside the loop of the compiled program. A wave trains the runs that arrive and, on accelerators, those under way that
+are not yet trained.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl import history
-from jaxafl.clock.contract import Clock, InFlight, ServerStep, Workload
+from jaxafl.clock.contract import InFlight, OnlineClock, ServerStep, Workload
 from jaxafl.execute import Config, Dataset, Program, State, apply_server, train
 from jaxafl.keys import Key
 from jaxafl.plan import Segments, Steps
@@ -32,7 +33,7 @@ class OnlineState(NamedTuple):
 
 
 def initial_online(
-    program: Program, clock: Clock, state: State, key: Key, num_clients: int, local_steps: Array
+    program: Program, clock: OnlineClock, state: State, key: Key, num_clients: int, local_steps: Array
 ) -> OnlineState:
     """The state before the first server step; called with 64-bit types enabled."""
     return OnlineState(
@@ -48,7 +49,7 @@ def advance_online(
     program: Program,
     length: int,
     wide: bool,
-    clock: Clock,
+    clock: OnlineClock,
     config: Config,
     dataset: Dataset,
     state: OnlineState,
@@ -81,7 +82,7 @@ def advance_online(
 
 
 def _step(
-    program: Program, wide: bool, clock: Clock, config: Config, dataset: Dataset, number: Array, state: OnlineState
+    program: Program, wide: bool, clock: OnlineClock, config: Config, dataset: Dataset, number: Array, state: OnlineState
 ) -> tuple[OnlineState, tuple[ServerStep, dict[str, Array]]]:
     num_clients = state.next_steps.shape[0]
     clock_state, event = clock.next(state.clock, Workload(state.next_steps, num_clients))
@@ -138,17 +139,13 @@ def _train_missing(
             row_dispatch=jnp.where(event.mask, event.dispatch, _NEVER),
         )
     ahead = jax.tree.map(lambda column: column[order], flight)
-    waiting = ServerStep(
-        event.time,
-        *(
-            jnp.concatenate([getattr(event, name), getattr(ahead, source)])
-            for name, source in (
-                ("mask", "mask"), ("client", "client"), ("run", "run"), ("dispatch", "dispatch"),
-                ("version", "version"), ("reference", "version"), ("local_steps", "local_steps"),
-            )
-        ),
-        *(event.started, event.arrived, event.multiplicity, event.kind),
-    )  # fmt: skip
+    sources = {name: name for name in ("mask", "client", "run", "dispatch", "version", "local_steps")}
+    waiting = event._replace(
+        **{
+            name: jnp.concatenate([getattr(event, name), getattr(ahead, source)])
+            for name, source in (sources | {"reference": "version"}).items()
+        }
+    )
     untrained = waiting.mask & ~jnp.isin(waiting.dispatch, state.row_dispatch)
     live = jnp.isin(state.row_dispatch, jnp.where(waiting.mask, waiting.dispatch, _NEVER - 1))
     first = jnp.argsort(~untrained, stable=True)[: program.lanes].astype(jnp.int32)
@@ -156,7 +153,8 @@ def _train_missing(
     chosen = untrained[first]
 
     def wave(_: Array, state: OnlineState) -> OnlineState:
-        entries = ServerStep(event.time, *(column[first] for column in waiting[1:8]), *waiting[8:])
+        picked = ("client", "run", "dispatch", "version", "reference", "local_steps")
+        entries = waiting._replace(**{name: getattr(waiting, name)[first] for name in picked})
         segment = _wave(free, chosen, entries, jnp.arange(program.lanes, dtype=jnp.int32), state)
         where = jnp.where(chosen, free, program.rows)
         return state._replace(

@@ -1,55 +1,59 @@
 """From a schedule to a plan: which runs are trained together, from which ring slot, and where everything is kept.
 
-An update depends only on the version its run started from, known when it STARTS, and is not needed until it is consumed. So the
-planner trains, in L *lanes*, all runs that have started and will be consumed, in the order of their latest starts, and lets server steps
-run until the next needed update is missing. A lane whose run ends loads the next pending run while the others go on (as in continuous
-batching), so that clients with very different numbers of local steps do not wait for each other.
+An update depends only on the version its run started from, known when it STARTS, and is not needed until it is
+consumed. So the planner trains, in L *lanes*, all runs that have started and will be consumed, in the order of their
+latest starts, and lets server steps run until the next needed update is missing. A lane whose run ends loads the next
+pending run while the others go on (as in continuous batching), so that clients with very different numbers of local
+steps do not wait for each other.
 
-A plan is a list of *segments* (every lane makes up to a given number of local steps) between server steps. Everything is an
-index array, known before compilation: no control flow on the device depends on data. Ring slots and store rows are assigned here, by
-the lifetimes of versions and updates: reading a version that is gone is impossible by construction.
+A plan is a list of *segments* (every lane makes up to a given number of local steps) between server steps. Everything
+is an index array, known before compilation: no control flow on the device depends on data. Ring slots and store rows
+are assigned here, by the lifetimes of versions and updates: reading a version that is gone is impossible by
+construction.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import heapq
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxafl.schedule import Schedule
 
+Indices = Any  # NumPy arrays on the host, JAX arrays on the device
+
 
 class Segments(NamedTuple):
     """Training, S segments of L lanes; int32. Loads come before the local steps of a segment, saves after them."""
 
-    active: np.ndarray  # [S, L]: local steps that a lane makes in this segment
-    load_count: np.ndarray  # [S]: how many runs begin; their entries come first in the arrays [S, L] below
-    load_lane: np.ndarray  # [S, L]
-    load_slot: np.ndarray  # [S, L]: ring slot of the version that the run trains from
-    load_client: np.ndarray  # [S, L]
-    load_run: np.ndarray  # [S, L]
-    save_count: np.ndarray  # [S]: how many runs end
-    save_lane: np.ndarray  # [S, L]
-    save_slot: np.ndarray  # [S, L]: ring slot of the version that the update is measured against
-    save_row: np.ndarray  # [S, L]: row of the update store
+    active: Indices  # [S, L]: local steps that a lane makes in this segment
+    load_count: Indices  # [S]: how many runs begin; their entries come first in the arrays [S, L] below
+    load_lane: Indices  # [S, L]
+    load_slot: Indices  # [S, L]: ring slot of the version that the run trains from
+    load_client: Indices  # [S, L]
+    load_run: Indices  # [S, L]
+    save_count: Indices  # [S]: how many runs end
+    save_lane: Indices  # [S, L]
+    save_slot: Indices  # [S, L]: ring slot of the version that the update is measured against
+    save_row: Indices  # [S, L]: row of the update store
 
 
 class Steps(NamedTuple):
     """Server steps, T steps of A arrivals; int32 unless said otherwise."""
 
-    segments_before: np.ndarray  # [T + 1]: segments that must have run before step t
-    time: np.ndarray  # float32 [T]: simulated seconds
-    mask: np.ndarray  # bool [T, A]
-    row: np.ndarray  # [T, A]: where the update is stored
-    client: np.ndarray  # [T, A]
-    staleness: np.ndarray  # [T, A]: t - reference
-    local_steps: np.ndarray  # [T, A]
-    multiplicity: np.ndarray  # [T, A]
-    kind: np.ndarray  # [T, A]
-    start_slot: np.ndarray  # [T, A]: ring slot of x_s, the version that the update is measured against
-    write_slot: np.ndarray  # [T]: ring slot that x_{t+1} is written to
+    segments_before: Indices  # [T + 1]: segments that must have run before step t
+    time: Indices  # float32 [T]: simulated seconds
+    mask: Indices  # bool [T, A]
+    row: Indices  # [T, A]: where the update is stored
+    client: Indices  # [T, A]
+    staleness: Indices  # [T, A]: t - reference
+    local_steps: Indices  # [T, A]
+    multiplicity: Indices  # [T, A]
+    kind: Indices  # [T, A]
+    start_slot: Indices  # [T, A]: ring slot of x_s, the version that the update is measured against
+    write_slot: Indices  # [T]: ring slot that x_{t+1} is written to
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,7 +105,7 @@ class _Runs(NamedTuple):
     local_steps: list[int]
     first_step: list[int]
     last_step: list[int]
-    index: np.ndarray  # [T, A]: which of them an arrival is, -1 for none
+    arrival: np.ndarray  # [T, A]: which of them an arrival is, -1 for none
 
 
 def make_plan(schedule: Schedule, *, lanes: int = 1, keep_start: bool = False) -> Plan:
@@ -147,16 +151,22 @@ class _Segment(NamedTuple):
 def _train(schedule: Schedule, runs: _Runs, lanes: int) -> tuple[list[_Segment], list[int], list[tuple[str, int]]]:
     """Segments in the order of execution, how many precede each server step, and the order of segments and steps."""
     count, steps = len(runs.client), schedule.server_steps
+    release = [max(runs.version[run], runs.reference[run]) for run in range(count)]
+    # a run that pins two versions (measured against another than it trains from) is trained at once, to let one of them
+    # go
+    skewed = [runs.version[run] != runs.reference[run] for run in range(count)]
+    needed = [release[run] if skewed[run] else runs.first_step[run] for run in range(count)]
     released: list[list[int]] = [[] for _ in range(steps + 1)]
     missing = [0] * (steps + 1)
     for run in range(count):
-        released[max(runs.version[run], runs.reference[run])].append(run)
-        missing[runs.first_step[run]] += 1
-    # Work is counted in local steps of all lanes together. A run that is needed at step t should start, at the latest, its own length
-    # before the work that is due up to t is done; so a long run starts early instead of keeping the other lanes waiting.
+        released[release[run]].append(run)
+        missing[needed[run]] += 1
+    # Work is counted in local steps of all lanes together. A run that is needed at step t should start, at the latest,
+    # its own length before the work that is due up to t is done; so a long run starts early instead of keeping the
+    # other lanes waiting.
     due = np.zeros(steps + 1)
-    np.add.at(due, runs.first_step, runs.local_steps)
-    latest = (np.cumsum(due)[runs.first_step] / lanes - np.asarray(runs.local_steps)).tolist()
+    np.add.at(due, needed, runs.local_steps)
+    latest = (np.cumsum(due)[needed] / lanes - np.asarray(runs.local_steps)).tolist()
     pending: list[tuple[float, int]] = []
     lane_run, remaining = [-1] * lanes, [0] * lanes
     segments: list[_Segment] = []
@@ -173,11 +183,12 @@ def _train(schedule: Schedule, runs: _Runs, lanes: int) -> tuple[list[_Segment],
                     lane_run[lane], remaining[lane] = run, runs.local_steps[run]
                     loads.append((lane, run))
             busy = [lane for lane in range(lanes) if lane_run[lane] >= 0]
-            # until a lane can take up the next pending run, or, with none pending, until this server step has what it needs
+            # until a lane can take up the next pending run, or, with none pending, until this server step has what it
+            # needs
             if pending:
                 length = min(remaining[lane] for lane in busy)
             else:
-                length = max(remaining[lane] for lane in busy if runs.first_step[lane_run[lane]] == step)
+                length = max(remaining[lane] for lane in busy if needed[lane_run[lane]] == step)
             active, saves = [0] * lanes, []
             for lane in busy:
                 made = min(length, remaining[lane])
@@ -185,7 +196,7 @@ def _train(schedule: Schedule, runs: _Runs, lanes: int) -> tuple[list[_Segment],
                 remaining[lane] -= made
                 if not remaining[lane]:
                     saves.append((lane, lane_run[lane]))
-                    missing[runs.first_step[lane_run[lane]]] -= 1
+                    missing[needed[lane_run[lane]]] -= 1
                     lane_run[lane] = -1
             order.append(("segment", len(segments)))
             segments.append(_Segment(active, loads, saves))
@@ -206,7 +217,7 @@ def _place(
 ) -> Plan:
     """Assigns ring slots to versions and store rows to updates, by their lifetimes."""
     uses = [0] * (schedule.server_steps + 1)
-    consumed = [runs.index[step][schedule.mask[step]].tolist() for step in range(schedule.server_steps)]
+    consumed = [runs.arrival[step][schedule.mask[step]].tolist() for step in range(schedule.server_steps)]
     for run in range(len(runs.client)):
         uses[runs.version[run]] += 1
         uses[runs.reference[run]] += 1

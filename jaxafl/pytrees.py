@@ -1,4 +1,5 @@
-"""Frozen dataclasses that are JAX pytrees: numbers are leaves, everything marked `static()` fixes shapes or control flow."""
+"""Frozen dataclasses that are JAX pytrees: numbers are leaves, everything marked `static()` fixes shapes or control
+flow."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def static(default: Any = dataclasses.MISSING, **kwargs: Any) -> Any:
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def pytree(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass registered as a pytree."""
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))  # type: ignore[return-value]
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
 
 
 def is_static(node: Any, name: str) -> bool:
@@ -30,7 +31,8 @@ def is_static(node: Any, name: str) -> bool:
 
 
 def as_arrays(tree: Any, dtype: Any) -> Any:
-    """Every numeric leaf as an array: floats in `dtype`, integers in int32, so that no leaf depends on x64 being enabled."""
+    """Every numeric leaf as an array: floats in `dtype`, integers in int32, so that no leaf depends on x64 being
+    enabled."""
 
     def convert(leaf: Any) -> Any:
         kind = np.asarray(leaf).dtype.kind if not isinstance(leaf, jax.Array) else leaf.dtype.kind
@@ -42,7 +44,8 @@ def as_arrays(tree: Any, dtype: Any) -> Any:
 def plain(node: Any) -> Any:
     """A JSON-able description of a dataclass and what it holds, for the attributes of a result."""
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        own = {"name": node.name} if isinstance(getattr(node, "name", None), str) else {"name": type(node).__name__}
+        name = getattr(node, "name", None)
+        own = {"name": name if isinstance(name, str) else type(node).__name__}
         return own | {field.name: plain(getattr(node, field.name)) for field in dataclasses.fields(node)}
     if isinstance(node, dict):
         return {str(key): plain(value) for key, value in node.items()}

@@ -1,4 +1,5 @@
-"""Which of its samples a client takes in a local step: positions 0..n-1, computed where they are needed, never stored."""
+"""Which of its samples a client takes in a local step: positions 0..n-1, computed where they are needed, never
+stored."""
 
 from __future__ import annotations
 
@@ -18,11 +19,12 @@ def with_replacement(key: Key, step: Array, batch_size: int, count: Array) -> Ar
 
 
 def shuffled(key: Key, epoch: Array, ranks: Array, count: Array) -> Array:
-    """int32 [B]: which samples stand at the given ranks of an epoch's shuffle of `count` samples (rank >= count gives rank 0's).
+    """int32 [B]: which samples stand at the given ranks of an epoch's shuffle of `count` samples (rank >= count gives
+    rank 0's).
 
-    The shuffle is a keyed permutation evaluated pointwise by the swap-or-not network (Hoang, Morris and Rogaway, "An enciphering
-    scheme based on a card shuffle", CRYPTO 2012): in each round, x and K - x (mod n) change places or not by one bit of a hash
-    of the larger. So an epoch needs no array of the client's size and may be entered anywhere.
+    The shuffle is a keyed permutation evaluated pointwise by the swap-or-not network (Hoang, Morris and Rogaway, "An
+    enciphering scheme based on a card shuffle", CRYPTO 2012): in each round, x and K - x (mod n) change places or not
+    by one bit of a hash of the larger. So an epoch needs no array of the client's size and may be entered anywhere.
     """
     low, high = threefry(key, epoch, 0xFFFFFFFC)
     count = jnp.asarray(count).astype(jnp.uint32)

@@ -61,7 +61,8 @@ class Schedule:
 
     @functools.cached_property
     def staleness(self) -> np.ndarray:
-        """int32 [T, A]: τ = t - s, the versions made between an update's reference and the step that applies it; -1 for no arrival."""
+        """int32 [T, A]: τ = t - s, the versions made between an update's reference and the step that applies it; -1 for
+        no arrival."""
         steps = np.arange(self.server_steps, dtype=np.int32)[:, None]
         return np.where(self.mask, steps - self.reference, -1)
 
@@ -100,7 +101,8 @@ def compute_schedule(
         check: raise for a recorded trace that runs out.
 
     Raises:
-        ValueError: the options cannot work, or a recorded trace runs out or names a busy client (at which dispatch is said).
+        ValueError: the options cannot work, or a recorded trace runs out or names a busy client (at which dispatch is
+            said).
     """
     if isinstance(server_steps, bool) or not isinstance(server_steps, int | np.integer) or server_steps < 1:
         raise ValueError(f"server_steps must be a whole number of at least 1, got {server_steps!r}")
@@ -108,7 +110,7 @@ def compute_schedule(
     with jax.enable_x64(True), jax.default_device(_cpu()):
         workload = Workload(jnp.asarray(np.asarray(local_steps), jnp.int32), num_clients)
         steps, fault, dispatched = _scan(
-            as_arrays(clock, jnp.float64), workload, seed_key(int(seed)), num_clients, int(server_steps)
+            as_arrays(clock, jnp.float64), workload, seed_key(seed), num_clients, int(server_steps)
         )
         steps, fault, dispatched = jax.device_get((steps, fault, dispatched))
     if check:

@@ -85,8 +85,8 @@ class Simulation:
         self.check()
         if self.server.replies_steps:
             raise ValueError(
-                f"the schedule of {self.server.name} depends on the training, because the server replies with the number of "
-                "local steps; run() returns the schedule with the results"
+                f"the schedule of {self.server.name} depends on the training, because the server replies with the "
+                "number of local steps; run() returns the schedule with the results"
             )
         return self.compute_schedule(server_steps, seed)
 
@@ -106,19 +106,21 @@ class Simulation:
 
         Args:
             server_steps: T.
-            eval_every: server steps between evaluations on the test set (default: about 50 evaluations); the initial and the last
-                model are always evaluated.
+            eval_every: server steps between evaluations on the test set (default: about 50 evaluations); the initial
+                and the last model are always evaluated.
             seed: seed of the initial model, the schedule and the mini-batches.
             lanes: runs trained at once; `None` chooses. Changes speed, never results.
-            chunk: lanes that advance together under `vmap`, a divisor of `lanes`; `None` chooses. Changes speed, never results.
+            chunk: lanes that advance together under `vmap`, a divisor of `lanes`; `None` chooses. Changes speed, never
+                results.
             observe: traced function of the parameters, returning a dict of small arrays recorded at every server step.
             progress: show a progress bar, or a `Reporter` of your own.
             save: path of a NetCDF file to write; checked before the run.
 
         Returns:
-            A dataset with dimensions `step` (server steps), `arrival` and `evaluation`: accuracy and loss against simulated time and
-            server steps, who arrived, how stale, and the server's diagnostics. A run whose parameters stop being finite ends there: the
-            attributes `failed_step` and `failed_client` say where, and by whose update; later values are missing.
+            A dataset with dimensions `step` (server steps), `arrival` and `evaluation`: accuracy and loss against
+            simulated time and server steps, who arrived, how stale, and the server's diagnostics. A run whose
+            parameters stop being finite ends there: the attributes `failed_step` and `failed_client` say where, and by
+                whose update; later values are missing.
 
         Raises:
             ValueError, TypeError: an option cannot work; raised before compilation.
@@ -202,11 +204,13 @@ class Simulation:
         clients = self.data.num_clients
         if self.client.local_steps(self.data.counts).ndim:
             raise ValueError(
-                f"{self.server.name} adapts a number of local steps that all clients begin with: give Client(steps=K) one number"
+                f"{self.server.name} adapts a number of local steps that all clients begin with: give Client(steps=K) "
+                "one number"
             )
         if self.client.sampling == "epochs":
             raise ValueError(
-                f"sampling='epochs' needs runs of equal length to go on from, but {self.server.name} changes the number of local steps"
+                f"sampling='epochs' needs runs of equal length to go on from, but {self.server.name} changes the "
+                "number of local steps"
             )
         if not hasattr(self.clock, "in_flight_runs"):
             raise ValueError(f"the clock {self.clock.name} cannot run beside the training of {self.server.name}")

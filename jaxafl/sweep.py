@@ -37,6 +37,7 @@ def sweep(
     server_steps: int,
     *,
     eval_every: int | None = None,
+    seed: int = 0,
     together: int | None = None,
     lanes: int | None = None,
     observe: Observe | None = None,
@@ -45,18 +46,20 @@ def sweep(
 ) -> xr.Dataset:
     """Runs a simulation for every combination of values.
 
-    Numbers (learning rates, λ, durations, seeds) are arguments of the compiled program: it is compiled once. Options that fix shapes or
-    control flow (a buffer size, a mode) compile once per value. Members that differ in server or client numbers only share a
-    schedule, a plan and their mini-batches, and advance under one `vmap`; members with schedules of their own (seeds, clock numbers) advance in
-    lockstep on an accelerator and one after another, in the same program, on a CPU, where that is faster. The numbers are those of
-    separate runs.
+    Numbers (learning rates, λ, durations, seeds) are arguments of the compiled program: it is compiled once. Options
+    that fix shapes or control flow (a buffer size, a mode) compile once per value. Members that differ in server or
+    client numbers only share a schedule, a plan and their mini-batches, and advance under one `vmap`; members with
+    schedules of their own (seeds, clock numbers) advance in lockstep on an accelerator and one after another, in the
+    same program, on a CPU, where that is faster. The numbers are those of separate runs.
 
     Args:
         simulation: what is varied.
-        axes: path -> values. A path is `"seed"`, or an option of a part of the simulation: `"server.lam"`, `"client.learning_rate"`,
-            `"clock.buffer"`, `"clock.durations.low"`, or a whole part: `"data"`, `"model"`, `"server"`, `"clock"`, `"client"`.
+        axes: path -> values. A path is `"seed"`, or an option of a part of the simulation: `"server.lam"`,
+            `"client.learning_rate"`, `"clock.buffer"`, `"clock.durations.low"`, or a whole part: `"data"`, `"model"`,
+            `"server"`, `"clock"`, `"client"`.
         server_steps: T.
         eval_every: server steps between evaluations.
+        seed: of all members, unless `"seed"` is an axis.
         together: the most members that advance together (memory grows with it); `None`: all.
         lanes: as in `Simulation.run`.
         observe: as in `Simulation.run`.
@@ -64,9 +67,9 @@ def sweep(
         save: path of a NetCDF file to write; checked before the first run.
 
     Returns:
-        A dataset as `Simulation.run`'s with one leading dimension per axis, named by its path. What differs between members in the
-        attributes of a run (`failed_step`, `runs_never_consumed` ...) is a variable. A member whose parameters stop being finite ends
-        there; the others go on.
+        A dataset as `Simulation.run`'s with one leading dimension per axis, named by its path. What differs between
+        members in the attributes of a run (`failed_step`, `runs_never_consumed` ...) is a variable. A member whose
+        parameters stop being finite ends there; the others go on.
 
     Raises:
         ValueError, TypeError: an axis or a value cannot work; raised before the first run.
@@ -74,7 +77,7 @@ def sweep(
     path = results.check_path(save)
     begun = time.perf_counter()
     values = {name: list(column) for name, column in axes.items()}
-    members = _members(simulation, values)
+    members = _members(simulation, values, seed)
     every = evaluation_interval(eval_every, server_steps)
     if together is not None and (isinstance(together, bool) or not isinstance(together, int) or together < 1):
         raise ValueError(f"together must be a whole number of at least 1, got {together!r}")
@@ -84,12 +87,12 @@ def sweep(
     ended: dict[int, xr.Dataset] = {}
     with as_reporter(progress, f"sweep of {len(members)}", total) as reporter:
         for index, batch in enumerate(batches):
-            for member, trained in zip(
-                batch, _run(batch, server_steps, every, speed, observe, _Part(reporter, index * server_steps)), strict=True
-            ):
+            part = _Part(reporter, index * server_steps)
+            for member, trained in zip(batch, _run(batch, server_steps, every, speed, observe, part), strict=True):
                 ended[member.place] = member.simulation.result(trained, member.seed)
     dataset = _grid([ended[place] for place in range(len(members))], values)
-    dataset.attrs |= {"sweep": json.dumps({name: [_label(value) for value in column] for name, column in values.items()})}
+    labels = {name: [_label(value) for value in column] for name, column in values.items()}
+    dataset.attrs["sweep"] = json.dumps(labels, default=str)
     dataset.attrs["wall_seconds"] = round(time.perf_counter() - begun, 3)
     if path is not None:
         results.save(dataset, path)
@@ -107,7 +110,9 @@ def replace_at(node: Any, path: str, value: Any, whole: str | None = None) -> An
     fields = _options(node)
     if name not in fields:
         raise ValueError(f"no option {name!r} in the path {whole!r}; there are {', '.join(sorted(fields))}")
-    new = replace_at(getattr(node, name) if hasattr(node, name) else fields[name], rest, value, whole) if rest else value
+    new = (
+        replace_at(getattr(node, name) if hasattr(node, name) else fields[name], rest, value, whole) if rest else value
+    )
     if hasattr(node, name):
         return dataclasses.replace(node, **{name: new})
     table = next(field.name for field in dataclasses.fields(node) if name in _table(node, field.name))
@@ -130,7 +135,7 @@ def _table(node: Any, name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _members(simulation: Simulation, values: dict[str, list[Any]]) -> list[_Member]:
+def _members(simulation: Simulation, values: dict[str, list[Any]], default_seed: int) -> list[_Member]:
     """All combinations, checked."""
     if not values:
         raise ValueError('a sweep needs at least one axis, e.g. {"seed": range(5)}')
@@ -141,7 +146,7 @@ def _members(simulation: Simulation, values: dict[str, list[Any]]) -> list[_Memb
             raise ValueError(f"a sweep axis is 'seed' or begins with {', '.join(_PARTS)}; got {name!r}")
     members = []
     for place, combination in enumerate(itertools.product(*values.values())):
-        variant, seed = simulation, 0
+        variant, seed = simulation, _seed(default_seed)
         for name, value in zip(values, combination, strict=True):
             if name == "seed":
                 seed = _seed(value)
@@ -238,12 +243,17 @@ def _is_static(simulation: Simulation, path: str) -> bool:
 
 def _grid(members: list[xr.Dataset], values: dict[str, list[Any]]) -> xr.Dataset:
     """Results of all members as one dataset with a dimension per axis."""
-    differing = _differing(members)
-    for dataset, row in zip(members, zip(*differing.values(), strict=True) if differing else [()] * len(members), strict=True):
-        for name, value in zip(differing, row, strict=True):
+    for name, column in _differing(members).items():
+        for dataset, value in zip(members, column, strict=True):
             dataset[name] = value
     flat = xr.concat(
-        members, dim="member", data_vars="all", coords="different", join="outer", combine_attrs="drop_conflicts", compat="equals"
+        members,
+        dim="member",
+        data_vars="all",
+        coords="different",
+        join="outer",
+        combine_attrs="drop_conflicts",
+        compat="equals",
     )
     shape = [len(column) for column in values.values()]
 

@@ -44,7 +44,6 @@ def run(arguments: list[str]) -> int:
 def sweep(arguments: list[str]) -> int:
     """Simulate a grid of configurations: `--axis server.alpha=0.2,0.5 --axis seed=0:5`."""
     names, options = _simulation_options(arguments, "sweep")
-    from jaxafl import results
     from jaxafl.cli.build import make_simulation, parse_axis
     from jaxafl.plot.canvas import check_image_path
     from jaxafl.sweep import sweep as run_sweep
@@ -58,17 +57,16 @@ def sweep(arguments: list[str]) -> int:
         axes[name] = values
     axes.setdefault("seed", [options.seed])
     check_image_path(options.plot)
-    path = results.check_path(options.output)
     result = run_sweep(
         make_simulation(names, options),
         axes,
         server_steps=options.server_steps,
         eval_every=options.eval_every,
+        lanes=options.lanes,
         progress=options.progress,
+        save=options.output,
     )
-    if path is not None:
-        results.save(result, path)
-    _report(result, path, options.plot)
+    _report(result, options.output, options.plot)
     return 0
 
 

@@ -64,7 +64,7 @@ def options_type(names: Chosen, sweep: bool) -> type:
         ("lanes", int | None, "runs trained at once; changes speed, never results", None),
         ("chunk", int | None, "lanes that advance together, a divisor of lanes; changes speed, never results", None),
     ]
-    fields = [(name, Annotated[kind, arg(help=text)], default) for name, kind, text, default in runs + alone[: 2 if sweep else 4]]
+    fields = [(name, Annotated[kind, arg(help=text)], default) for name, kind, text, default in runs + alone[: 3 if sweep else 4]]
     if sweep:
         text = "what varies: server.lam=1,3,5 or seed=0:5 (0 to 4); repeat it for a grid. Names as in Python, and seed"
         fields.insert(0, ("axis", UseAppendAction[Annotated[tuple[str, ...], arg(help=text, metavar="NAME=VALUES")]], ()))
@@ -79,8 +79,8 @@ def options_type(names: Chosen, sweep: bool) -> type:
     groups = {"data": names.data, "partition": names.partition, "model": names.model, "server": names.server, "clock": names.clock}
     for part, constructor in groups.items():
         if constructor is not None and constructor.options:
-            fields.append(_group(part, f"{part} {constructor.name}: {constructor.summary}", _options(constructor), names))
-    fields.append(_group("client", f"local training: {names.optimizer.summary}", _client_options(names.optimizer), names))
+            fields.append(_group(part, f"{constructor.name}: {constructor.summary}", _options(constructor), names))
+    fields.append(_group("client", f"local training with {names.optimizer.name}", _client_options(names.optimizer), names))
     return dataclasses.make_dataclass(
         "Options", [(name, kind, dataclasses.field(default=default)) for name, kind, default in fields], kw_only=True, frozen=True
     )
@@ -127,10 +127,10 @@ def _client_options(optimizer: Constructor) -> list[Option]:
     own = _options(catalogue.describe(Client))
     taken = {option.name for option in own}
     chosen = Literal[tuple(catalogue.optimizers())]
-    steps_help = "K, local steps of a run (by default 10, unless epochs are given)"
-    own = [option._replace(help=steps_help) if option.name == "steps" else option for option in own]
     name = Option("optimizer", chosen, optimizer.name, "Optax optimiser of the clients")
-    return [name, *(option for option in optimizer.options if option.name not in taken), *own]
+    every = [name, *(option for option in optimizer.options if option.name not in taken), *own]
+    helps = {"steps": "K, local steps of a run (10, unless epochs are given)", "learning_rate": "η_l, the local learning rate"}
+    return [option._replace(help=helps.get(option.name, option.help)) for option in every]
 
 
 def _partition(arguments: Sequence[str]) -> Constructor | None:

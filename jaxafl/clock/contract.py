@@ -3,19 +3,19 @@
 A clock is a frozen dataclass of numbers (leaves) and options (static) with
 
     name                                              the protocol, as in the results and the table of jaxafl/README.md
-    check(num_clients)                                raises `ValueError` for options that cannot work, before compilation
-    capacity(num_clients)      -> int                 A, the arrivals that one server step can take
+    check(num_clients)                                raises `ValueError` for options that cannot work, before
+    compilation capacity(num_clients)      -> int                 A, the arrivals that one server step can take
     in_flight(num_clients)     -> int                 the most runs that are under way at once
     ring_slots(num_clients)    -> int                 versions of the global model that must be kept: the pins + 1
     init(key, num_clients)     -> state               a pytree with `dispatches` (runs started); float64 times
     next(state, workload)      -> (state, ServerStep) advances simulated time to the next server step
     fault(state)               -> Fault               the first thing that went wrong (a recorded trace that runs out)
 
-    in_flight_runs(state)      -> InFlight            only for servers whose replies change the work of the next runs
+    in_flight_runs(state)      -> InFlight            the runs under way, for servers whose replies change the next
 
-All but the first five are traced by JAX with 64-bit types enabled, so that time is float64. `next` never sees a model value. The same
-functions run ahead of the training, on the CPU (`schedule.py`), or beside it, when a server's replies change the work of the
-next runs (`online.py`).
+All but the first five are traced by JAX with 64-bit types enabled, so that time is float64. `next` never sees a model
+value. The same functions run ahead of the training, on the CPU (`schedule.py`), or beside it, when a server's replies
+change the work of the next runs (`online.py`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ Array = jax.Array
 
 
 class ServerStep(NamedTuple):
-    """The arrivals of one server step, in the order in which they are delivered; the leading axis A is the clock's capacity.
+    """The arrivals of one server step, in the order in which they are delivered; the leading axis A is the clock's
+    capacity.
 
-    A *run* is one local training of one client. It may be consumed by several server steps (a client that offers the same update
-    until an upload succeeds), by one, or by none.
+    A *run* is one local training of one client. It may be consumed by several server steps (a client that offers the
+    same update until an upload succeeds), by one, or by none.
     """
 
     time: Array  # float64: the instant of the step, that of its last arrival
@@ -113,3 +114,9 @@ class Clock(Protocol):
     def init(self, key: Key, num_clients: int) -> Any: ...
     def next(self, state: Any, workload: Workload) -> tuple[Any, ServerStep]: ...
     def fault(self, state: Any) -> Fault: ...
+
+
+class OnlineClock(Clock, Protocol):
+    """A clock that can run beside the training."""
+
+    def in_flight_runs(self, state: Any) -> InFlight: ...

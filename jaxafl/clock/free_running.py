@@ -58,11 +58,11 @@ class FreeRunning:
 
     durations: Any
     starts: Any = None
-    concurrency: int = static(1)
-    buffer: int = static(1)
-    dispatch: str = static("arrival")
-    before_step: bool = static(False)
-    start_skew: bool = static(False)
+    concurrency: int = static(default=1)
+    buffer: int = static(default=1)
+    dispatch: str = static(default="arrival")
+    before_step: bool = static(default=False)
+    start_skew: bool = static(default=False)
 
     name: ClassVar[str] = "free_running"
 
@@ -73,8 +73,9 @@ class FreeRunning:
             raise ValueError(f"dispatch must be 'arrival' or 'step', got {self.dispatch!r}")
         if self.dispatch == "step" and self.buffer > self.concurrency:
             raise ValueError(
-                f"a buffer of {self.buffer} can never fill: with dispatch='step' at most concurrency={self.concurrency} "
-                "updates arrive before the next server step; use a buffer <= concurrency or dispatch='arrival'"
+                f"a buffer of {self.buffer} can never fill: with dispatch='step' at most concurrency="
+                f"{self.concurrency} updates arrive before the next server step; use a buffer <= concurrency or "
+                "dispatch='arrival'"
             )
         if self.before_step and self.dispatch != "arrival":
             raise ValueError(
@@ -245,20 +246,22 @@ def free_running(
 ) -> FreeRunning:
     """M_c clients train at any time; the server steps after every M arrivals.
 
-    The earliest finisher arrives. All arrivals of one instant are delivered, in client order, and the server steps they complete are
-    taken, before anyone restarts. A client that has just arrived is idle, so it may be drawn at once; when all clients are in
-    flight (M_c = N) the arrived client itself restarts.
+    The earliest finisher arrives. All arrivals of one instant are delivered, in client order, and the server steps they
+    complete are taken, before anyone restarts. A client that has just arrived is idle, so it may be drawn at once; when
+    all clients are in flight (M_c = N) the arrived client itself restarts.
 
     Args:
         concurrency: M_c, clients in flight, at most N.
         durations: how long a run takes, in simulated seconds.
         buffer: M, arrivals per server step.
-        dispatch: `"arrival"`: each arrival starts one client, drawn uniformly from the idle ones, from the newest version.
-            `"step"`: the M replacements start together at the server step (the clock behind FADAS's published numbers).
-        before_step: FADAS's Algorithm 1 read literally (`"arrival"` only): a replacement receives the version that was current just
-            before its arrival was delivered, so also the arrival that completes a buffer hands out x_t, not x_{t+1}.
-        start_skew: FADAS's released code (`"step"` only): of M newcomers the first M - 1 train from x_{t-1}, but are stamped t and
-            their update is measured against x_t. For comparison only.
+        dispatch: `"arrival"`: each arrival starts one client, drawn uniformly from the idle ones, from the newest
+            version. `"step"`: the M replacements start together at the server step (the clock behind FADAS's published
+            numbers).
+        before_step: FADAS's Algorithm 1 read literally (`"arrival"` only): a replacement receives the version that was
+            current just before its arrival was delivered, so also the arrival that completes a buffer hands out x_t,
+            not x_{t+1}.
+        start_skew: FADAS's released code (`"step"` only): of M newcomers the first M - 1 train from x_{t-1}, but are
+            stamped t and their update is measured against x_t. For comparison only.
 
     References:
         FADAS (Wang et al., 2024), Algorithm 1; AsyncFedED (Wang et al., 2022); FedBuff (Nguyen et al., 2022).

@@ -1,7 +1,7 @@
 """Drawing clients uniformly from the idle ones, at a cost that does not grow with the population.
 
-The idle clients are ordered by client index (this order is part of a schedule's definition): the draw picks a rank among them.
-Only the busy clients are stored, as a sorted array padded with a value past the last client.
+The idle clients are ordered by client index (this order is part of a schedule's definition): the draw picks a rank
+among them. Only the busy clients are stored, as a sorted array padded with a value past the last client.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jaxafl.keys import Key, threefry, uniform
 
 Array = jax.Array
-_BLOCK = 64  # run counters are updated in rows of 256 bytes: smaller updates inside a loop copy the array in some jaxlib versions
+# run counters are updated in rows of 256 bytes: smaller updates inside a loop copy the array in some jaxlib versions
+_BLOCK = 64
 
 
 def idle_client(key: Key, draw: Array, busy: Array, num_busy: Array, num_clients: int) -> Array:

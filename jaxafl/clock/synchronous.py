@@ -37,8 +37,8 @@ class Synchronous:
 
     durations: Any
     sets: Any = None
-    cohort: int | None = static(None)
-    replacement: bool = static(False)
+    cohort: int | None = static(default=None)
+    replacement: bool = static(default=False)
 
     name: ClassVar[str] = "synchronous"
 

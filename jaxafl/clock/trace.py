@@ -17,10 +17,11 @@ def trace(protocol: T, *, durations: Any = None, per: str = "run", **recordings:
 
     Args:
         protocol: a clock, e.g. `free_running(...)`.
-        durations: array [client, run] of seconds, runs counted per client in the order they start; `None` keeps the protocol's.
+        durations: array [client, run] of seconds, runs counted per client in the order they start; `None` keeps the
+            protocol's.
         per: `"run"`, or `"step"` for seconds per local step.
-        **recordings: what else the protocol draws: `starts` [dispatch] for `free_running` (the first M_c are those in flight at the
-            start), `sets` [round, n] for `synchronous`.
+        **recordings: what else the protocol draws: `starts` [dispatch] for `free_running` (the first M_c are those in
+            flight at the start), `sets` [round, n] for `synchronous`.
 
     Returns:
         A clock of the same protocol.

@@ -173,21 +173,22 @@ def _sum_of_products(strips: Array, columns: Array, width: int, stride: int) -> 
 
 
 def _one_product(strips: Array, columns: Array, width: int, stride: int) -> Array:
-    """One product for the whole kernel. Two neighbouring windows share their columns, where they come in pairs.
+    """One product for the whole kernel. Two neighbouring windows share their columns, where that is simple.
 
     A pair of windows spans k_w + 1 columns; its weights are those of one window next to the same a column later, with
-    zeros between. This takes (k_w + 1) / k_w of the arithmetic and about half of the memory, and gives broader
-    products.
+    zeros between. This takes (k_w + 1) / k_w of the arithmetic, about half of the memory, and gives broader products.
     """
     batch, height, _, depth = strips.shape
     window, _, features = columns.shape
-    shape = (batch, height, width, features)
-    if stride > 1 or width % 2:
+    if stride == 1 and window % 2 == 1 and width % 2 == 0:
+        strips = strips.reshape(batch, height, -1, 2 * depth)
+        patches = _side_by_side(strips, (window + 1) // 2, width // 2, 1, axis=2)
+        weights = jnp.stack([jnp.pad(columns, ((i, 1 - i), (0, 0), (0, 0))) for i in (0, 1)], axis=2)
+    else:
         patches = _side_by_side(strips, window, width, stride, axis=2)
-        return (patches.reshape(-1, window * depth) @ columns.reshape(-1, features)).reshape(shape)
-    patches = _side_by_side(strips, window + 1, width // 2, 2, axis=2)
-    pair = jnp.stack([jnp.pad(columns, ((i, 1 - i), (0, 0), (0, 0))) for i in (0, 1)], axis=2)
-    return (patches.reshape(-1, (window + 1) * depth) @ pair.reshape(-1, 2 * features)).reshape(shape)
+        weights = columns
+    depth = patches.shape[-1]
+    return (patches.reshape(-1, depth) @ weights.reshape(depth, -1)).reshape(batch, height, width, features)
 
 
 @jax.custom_vjp

@@ -29,8 +29,8 @@ class AsyncFedED:
     eps: Any = 1.0
     target_staleness: Any = 3.0
     kappa: Any = 1.0
-    max_steps: int = static(100)
-    rounding: str = static("floor")
+    max_steps: int = static(default=100)
+    rounding: str = static(default="floor")
 
     name: ClassVar[str] = "asyncfeded"
     clocks: ClassVar[frozenset[str]] = frozenset({"free_running"})
@@ -91,12 +91,12 @@ def asyncfeded(
 ) -> AsyncFedED:
     """AsyncFedED: a server step for every arrival, its rate set by the Euclidean distance that the model has moved.
 
-    γ_i = ‖x_t - x_s‖₂ / ‖Δ_i‖₂ over all trainable parameters as one vector; η_i = λ / (γ_i + ε); x_{t+1} = x_t + η_i Δ_i;
-    K_i ← max(1, K_i + ⌊κ (γ̄ - γ_i)⌋), sent back together with x_{t+1}.
+    γ_i = ‖x_t - x_s‖₂ / ‖Δ_i‖₂ over all trainable parameters as one vector; η_i = λ / (γ_i + ε); x_{t+1} = x_t + η_i
+    Δ_i; K_i ← max(1, K_i + ⌊κ (γ̄ - γ_i)⌋), sent back together with x_{t+1}.
 
-    K counts mini-batch steps: the paper's "epoch" k is one step of its eq. (2). ⌊·⌋ floors negative numbers too, so with κγ̄ < 1 K can
-    only fall (as in the paper's FEMNIST setting). When ‖Δ_i‖ = 0: γ = 0 if the model has not moved since, else the update is
-    dropped (the version advances, K stays, γ is reported as infinite) and counted.
+    K counts mini-batch steps: the paper's "epoch" k is one step of its eq. (2). ⌊·⌋ floors negative numbers too, so
+    with κγ̄ < 1 K can only fall (as in the paper's FEMNIST setting). When ‖Δ_i‖ = 0: γ = 0 if the model has not moved
+    since, else the update is dropped (the version advances, K stays, γ is reported as infinite) and counted.
 
     Args:
         lam: λ > 0.
@@ -107,7 +107,7 @@ def asyncfeded(
         rounding: `"floor"`, or `"truncate"` towards zero as an ablation.
 
     References:
-        Wang et al., "AsyncFedED: Asynchronous federated learning with Euclidean distance based adaptive weight aggregation", 2022,
-        Algorithms 1 and 2, eqs. (5)-(8).
+        Wang et al., "AsyncFedED: Asynchronous federated learning with Euclidean distance based adaptive weight
+        aggregation", 2022, Algorithms 1 and 2, eqs. (5)-(8).
     """
     return AsyncFedED(lam, eps, target_staleness, kappa, max_steps, rounding)

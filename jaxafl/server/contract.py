@@ -5,14 +5,16 @@ A server is a frozen dataclass of numbers (leaves, so that they can be swept) an
     name             the algorithm
     clocks           names of the protocols it runs on
     keeps_start      whether it reads x_s (`Arrivals.start`), which must then be kept until the update is consumed
-    replies_steps    whether it answers with the number of local steps of a client's next run (the clock then runs beside
+    replies_steps    whether it answers with the number of local steps of a client's next run (the clock then runs
+    beside
                      the training)
     client_rows      parameter-sized rows kept per client, N × rows × parameters in all (checked against the memory)
     check(clock, num_clients)               raises `ValueError` for options that cannot work, before compilation
     init(params, num_clients) -> state      a pytree
     update(params, state, arrivals) -> Update
 
-`init` and `update` are traced by JAX. Updates Δ_i = x_i^K - x_s point downhill: servers ADD them (an Optax gradient is -Δ).
+`init` and `update` are traced by JAX. Updates Δ_i = x_i^K - x_s point downhill: servers ADD them (an Optax gradient is
+-Δ).
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ Tree = Any
 
 
 class Arrivals(NamedTuple):
-    """The updates that one server step consumes, in the order of delivery; the leading axis A is the clock's capacity."""
+    """The updates that one server step consumes, in the order of delivery; the leading axis A is the clock's
+    capacity."""
 
     mask: Array  # bool [A]: whether the entry is an arrival
     client: Array  # int32 [A]

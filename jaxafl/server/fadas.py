@@ -24,8 +24,8 @@ class FADAS:
     b2: Any = 0.99
     eps: Any = 1e-8
     tau_c: Any = 1.0
-    bias_correction: str = static("none")
-    delay_scaling: str | None = static(None)
+    bias_correction: str = static(default="none")
+    delay_scaling: str | None = static(default=None)
 
     name: ClassVar[str] = "fadas"
     clocks: ClassVar[frozenset[str]] = frozenset({"synchronous", "free_running", "bernoulli", "stale_rounds"})
@@ -88,22 +88,25 @@ def fadas(
 ) -> FADAS:
     """FADAS: an AMSGrad step on the mean update of a buffer of M arrivals.
 
-    D = (1/M) Σ Δ_i; m = β1 m + (1 - β1) D; v = β2 v + (1 - β2) D²; v̂ = max(v̂, v); x ← x + η_t m / (√v̂ + ε), all from 0.
+    D = (1/M) Σ Δ_i; m = β1 m + (1 - β1) D; v = β2 v + (1 - β2) D²; v̂ = max(v̂, v); x ← x + η_t m / (√v̂ + ε), all from
+    0.
 
-    With τ_max the largest staleness in the buffer, the delay-adaptive rate is η if τ_max <= τ_c, else min(η, 1/τ_max) for
-    `delay_scaling="eq4"` (for η <= 3e-3 it never acts before τ_max = 333) or η/τ_max for `"eq77"` (what the experiments used).
+    With τ_max the largest staleness in the buffer, the delay-adaptive rate is η if τ_max <= τ_c, else min(η, 1/τ_max)
+    for `delay_scaling="eq4"` (for η <= 3e-3 it never acts before τ_max = 333) or η/τ_max for `"eq77"` (what the
+    experiments used).
 
     Args:
         learning_rate: η >= 0.
         b1: β1 in [0, 1).
         b2: β2 in [0, 1).
         eps: ε >= 0.
-        bias_correction: `"none"` (the paper); `"authors"` (their code): (m / (1 - β1^k)) / (√v̂ / √(1 - β2^k) + ε) at the k-th step, the
-            correction AFTER the maximum; `"optax"`: Optax's default, before it.
+        bias_correction: `"none"` (the paper); `"authors"` (their code): (m / (1 - β1^k)) / (√v̂ / √(1 - β2^k) + ε) at
+            the k-th step, the correction AFTER the maximum; `"optax"`: Optax's default, before it.
         delay_scaling: `None`, `"eq4"` or `"eq77"`.
         tau_c: τ_c >= 0 (unpublished for the paper's tables; 8 is best in its Figure 1a).
 
     References:
-        Wang et al., "FADAS: Towards federated adaptive asynchronous optimization", ICML 2024, Algorithm 1, eqs. (4) and (77).
+        Wang et al., "FADAS: Towards federated adaptive asynchronous optimization", ICML 2024, Algorithm 1, eqs. (4) and
+        (77).
     """
     return FADAS(learning_rate, b1, b2, eps, tau_c, bias_correction, delay_scaling)

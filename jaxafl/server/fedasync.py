@@ -21,8 +21,8 @@ class FedAsync:
     alpha: Any = 0.5
     a: Any = 0.5
     b: Any = 4.0
-    staleness: str = static("constant")
-    mix: str = static("model")
+    staleness: str = static(default="constant")
+    mix: str = static(default="model")
 
     name: ClassVar[str] = "fedasync"
     clocks: ClassVar[frozenset[str]] = frozenset({"free_running", "stale_rounds"})
@@ -77,11 +77,12 @@ class FedAsync:
 def fedasync(alpha: Any = 0.5, staleness: str = "constant", a: Any = 0.5, b: Any = 4.0, mix: str = "model") -> FedAsync:
     """FedAsync: x ← (1 - α_t) x + α_t x_i^K with α_t = α · s(τ).
 
-    `constant` s = 1; `polynomial` s = (1 + τ)^(-a); `hinge` s = 1 if τ <= b, else 1 / (a (τ - b) + 1). The model x_i^K is mixed in,
-    not Δ_i: the step is α_t (x_s + Δ_i - x). With `mix="delta"`: x ← x + α_t Δ_i (what FADAS's code calls FedAsync, with α = 1).
+    `constant` s = 1; `polynomial` s = (1 + τ)^(-a); `hinge` s = 1 if τ <= b, else 1 / (a (τ - b) + 1). The model x_i^K
+    is mixed in, not Δ_i: the step is α_t (x_s + Δ_i - x). With `mix="delta"`: x ← x + α_t Δ_i (what FADAS's code calls
+    FedAsync, with α = 1).
 
-    τ counts versions. Several arrivals in one server step (a buffer of A) are applied one after another in client order, each its
-    own version: the j-th of them sees τ = A (t - s) + j.
+    τ counts versions. Several arrivals in one server step (a buffer of A) are applied one after another in client
+    order, each its own version: the j-th of them sees τ = A (t - s) + j.
 
     Args:
         alpha: α >= 0 (0.5 by default; the value that AsyncFedED used with `hinge` is unpublished).

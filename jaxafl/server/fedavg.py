@@ -17,7 +17,7 @@ class FedAvg:
     """See `fedavg`."""
 
     learning_rate: Any = 1.0
-    weights: str = static("samples")
+    weights: str = static(default="samples")
 
     name: ClassVar[str] = "fedavg"
     clocks: ClassVar[frozenset[str]] = frozenset({"synchronous", "bernoulli"})
@@ -42,8 +42,8 @@ class FedAvg:
 def fedavg(learning_rate: Any = 1.0, weights: str = "samples") -> FedAvg:
     """Federated averaging: x ← x + η Σ_i w_i Δ_i over the cohort.
 
-    With η = 1 this is x ← Σ w_i x_i^K. FedProx is `fedavg` with `Client(proximal=μ)`. AsyncFedED's eq. (38) divides once more by
-    the size of the cohort; that is a slip and is not done here.
+    With η = 1 this is x ← Σ w_i x_i^K. FedProx is `fedavg` with `Client(proximal=μ)`. AsyncFedED's eq. (38) divides
+    once more by the size of the cohort; that is a slip and is not done here.
 
     Args:
         learning_rate: η >= 0.

@@ -18,8 +18,8 @@ class FedBuff:
 
     learning_rate: Any = 1.0
     momentum: Any = None
-    staleness: str = static("none")
-    reduce: str = static("mean")
+    staleness: str = static(default="none")
+    reduce: str = static(default="mean")
 
     name: ClassVar[str] = "fedbuff"
     clocks: ClassVar[frozenset[str]] = frozenset({"synchronous", "free_running", "bernoulli", "stale_rounds"})

@@ -1,7 +1,8 @@
 """The usual distributions, drawn by inverting their distribution function at one uniform number.
 
-Each takes `per`: `"client"` draws once for a client, `"run"` (default) for every run, `"step"` a time per local step, drawn for
-every run and multiplied by the run's number of local steps. Parameters are numbers or arrays [N] with one value per client.
+Each takes `per`: `"client"` draws once for a client, `"run"` (default) for every run, `"step"` a time per local step,
+drawn for every run and multiplied by the run's number of local steps. Parameters are numbers or arrays [N] with one
+value per client.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ class Distribution(Composable):
     """A duration whose draws are independent; see the functions of this module."""
 
     parameters: dict[str, Any]
-    name: str = static("")
-    quantile: Callable[..., Array] = static(None)
-    validate: Callable[..., str | None] = static(None)
-    per: str = static("run")
+    name: str = static(default="")
+    quantile: Callable[..., Array] = static(default=None)
+    validate: Callable[..., str | None] = static(default=None)
+    per: str = static(default="run")
 
     terms = 1
 

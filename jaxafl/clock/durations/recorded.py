@@ -18,7 +18,7 @@ class Recorded(Composable):
     """See `recorded`."""
 
     times: Any
-    per: str = static("run")
+    per: str = static(default="run")
 
     terms = 0
 
@@ -26,8 +26,8 @@ class Recorded(Composable):
         times = np.asarray(self.times)
         if times.ndim != 2 or times.shape[0] != num_clients or times.shape[1] == 0:
             raise ValueError(
-                f"recorded durations must be an array [client, run] with {num_clients} clients and at least one run each, "
-                f"got shape {times.shape}"
+                f"recorded durations must be an array [client, run] with {num_clients} clients and at least one run "
+                f"each, got shape {times.shape}"
             )
         if self.per not in ("run", "step"):
             raise ValueError(f"recorded durations: per must be 'run' or 'step', got {self.per!r}")
@@ -51,7 +51,7 @@ class Recorded(Composable):
 def recorded(times: Any, per: str = "run") -> Recorded:
     """Durations replayed from an array [client, run] in seconds (seconds per local step with `per="step"`).
 
-    Runs are counted per client in the order they start. A schedule that needs a run past the last column is an error that says
-    at which dispatch.
+    Runs are counted per client in the order they start. A schedule that needs a run past the last column is an error
+    that says at which dispatch.
     """
     return Recorded(np.asarray(times, np.float64), per)

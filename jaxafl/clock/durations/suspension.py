@@ -37,8 +37,8 @@ class Suspension(Composable):
 def suspension(probability: Any) -> Suspension:
     """With this probability a run hangs for an extra U(0, L) seconds, L the longest run so far, hangs excluded.
 
-    Reading: "so far" means among all runs, of any client, that started before this one (in dispatch order), so the first run
-    never hangs. Used as a term: `uniform(1, 5) + suspension(0.1)`.
+    Reading: "so far" means among all runs, of any client, that started before this one (in dispatch order), so the
+    first run never hangs. Used as a term: `uniform(1, 5) + suspension(0.1)`.
 
     References:
         AsyncFedED (Wang et al., 2022), section 6.1.

@@ -27,9 +27,9 @@ class ThreeTier(Composable):
 
     gamma: Any
     unit: Any
-    profile: str = static("large")
-    per: str = static("run")
-    split: str = static("client")
+    profile: str = static(default="large")
+    per: str = static(default="run")
+    split: str = static(default="client")
 
     terms = 2
 
@@ -71,16 +71,16 @@ def three_tier(
 ) -> ThreeTier:
     """FADAS's delays: every client belongs to a tier for the whole run.
 
-    A client draws w ~ Dirichlet([3γ, 2γ, γ]) and belongs to the tier argmax(w) (small, medium, large); a run takes U(1, 2), U(3, 5)
-    and U(50, 80) (`"large"` worst case) or U(5, 8) (`"mild"`) units.
+    A client draws w ~ Dirichlet([3γ, 2γ, γ]) and belongs to the tier argmax(w) (small, medium, large); a run takes U(1,
+    2), U(3, 5) and U(50, 80) (`"large"` worst case) or U(5, 8) (`"mild"`) units.
 
     Args:
         profile: `"large"` or `"mild"`: the delays of the third tier.
         gamma: concentration γ > 0; small values make tiers of more equal frequency.
         unit: seconds per unit (FADAS reports time in units of 10 s).
         per: `"run"` draws a delay for every run, `"client"` one for each client.
-        split: `"client"` draws each client's tier as above; `"population"` draws one symmetric Dirichlet(γ, γ, γ) and splits the
-            clients, in random order, in these proportions.
+        split: `"client"` draws each client's tier as above; `"population"` draws one symmetric Dirichlet(γ, γ, γ) and
+            splits the clients, in random order, in these proportions.
 
     References:
         FADAS (Wang et al., 2024), section 6 and Table 1.

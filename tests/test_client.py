@@ -1,0 +1,178 @@
+"""Local training against its reference: optimisers, penalties, schedules, epochs, mini-batches and their accumulation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxafl import sampling, server
+from jaxafl.client import Client
+from jaxafl.keys import Purpose, per_client, per_run, purpose_key, seed_key
+from tests.oracle import server as oracle
+from tests.oracle.client import LocalTraining as OracleTraining
+from tests.problems import assert_same, quadratic, record, reference, simulate
+
+STEPS = 8
+SIZES = (4, 1, 7, 3, 5, 2)
+SEED = 12
+
+# name: (the package's options, the reference's) of full-batch training
+FULL_BATCH: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gradient descent": ({}, {}),
+    "momentum": ({"momentum": 0.6}, {"momentum": 0.6}),
+    "nesterov": ({"momentum": 0.6, "nesterov": True}, {"momentum": 0.6, "nesterov": True}),
+    "proximal": ({"proximal": 0.7}, {"proximal": 0.7}),
+    "weight decay": ({"weight_decay": 0.3, "momentum": 0.5}, {"weight_decay": 0.3, "momentum": 0.5}),
+    "run decay": ({"run_decay": 0.8}, {"run_decay": 0.8}),
+    "step schedule": ({"step_schedule": lambda step: 1 / (1.0 + step)}, {"step_multipliers": (1, 1 / 2, 1 / 3, 1 / 4)}),
+    "run schedule": ({"run_schedule": lambda run: 0.9**run}, {"run_decay": 0.9}),
+    "all": (
+        {"momentum": 0.5, "proximal": 0.2, "weight_decay": 0.1, "run_decay": 0.95, "step_schedule": lambda step: 0.5**step},
+        {"momentum": 0.5, "proximal": 0.2, "weight_decay": 0.1, "run_decay": 0.95, "step_multipliers": (1, 0.5, 0.25, 0.125)},
+    ),
+}
+
+
+def check(client: Any, training: OracleTraining, batches: Any = None, wide: bool = True, local_steps: Any = None) -> None:
+    """FedBuff with everyone in flight; the reference is told every run's number of steps and its batches."""
+    problem = quadratic(sizes=SIZES)
+    recorded = record(1, 6, STEPS, "ties", concurrency=6, buffer=2)
+    steps = recorded.oracle(STEPS)
+    if local_steps is not None:
+        replaced = [
+            [arrival.__class__(**{**vars(arrival), "local_steps": local_steps(arrival.client)}) for arrival in step.arrivals]
+            for step in steps
+        ]
+        steps = [step.__class__(step.step, step.time, tuple(arrivals)) for step, arrivals in zip(steps, replaced, strict=True)]
+    assert max(arrival.run for step in steps for arrival in step.arrivals) >= 2
+    with jax.enable_x64(wide):
+        result = simulate(problem, server.fedbuff(0.8), recorded.clock(), STEPS, client, seed=SEED)
+        expected = reference(problem, oracle.FedBuff(eta=0.8), steps, training, batches=batches)
+    assert_same(result, expected, 1e-9 if wide else 1e-5)
+
+
+@pytest.mark.parametrize("name", FULL_BATCH)
+def test_full_batch_training(name: str) -> None:
+    mine, theirs = FULL_BATCH[name]
+    client = Client(optax.sgd, learning_rate=0.2, steps=4, batch_size=None, **mine)
+    check(client, OracleTraining(learning_rate=0.2, steps=4, **theirs))
+
+
+def test_adam() -> None:
+    client = Client(optax.adam, learning_rate=0.1, b1=0.8, b2=0.95, eps=1e-6, steps=4, batch_size=None)
+    check(client, OracleTraining(learning_rate=0.1, optimizer="adam", b1=0.8, b2=0.95, eps=1e-6, steps=4))
+
+
+def test_single_precision() -> None:
+    mine, theirs = FULL_BATCH["all"]
+    client = Client(optax.sgd, learning_rate=0.2, steps=4, batch_size=None, **mine)
+    check(client, OracleTraining(learning_rate=0.2, steps=4, **theirs), wide=False)
+
+
+def test_a_number_of_steps_per_client() -> None:
+    steps = [3, 1, 5, 2, 4, 1]
+    client = Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=steps, batch_size=None)
+    check(client, OracleTraining(learning_rate=0.2, momentum=0.5), local_steps=steps.__getitem__)
+
+
+def batch_key() -> Any:
+    return purpose_key(seed_key(SEED), Purpose.BATCH)
+
+
+def drawn_batches(size: int) -> Any:
+    """The indices that the package draws with replacement for a run."""
+
+    def batches(client: int, run: int, local_steps: int) -> list[list[int]]:
+        key = per_run(batch_key(), jnp.int32(client), jnp.int32(run))
+        count = jnp.int32(SIZES[client])
+        return [np.asarray(sampling.with_replacement(key, jnp.int32(k), size, count)).tolist() for k in range(local_steps)]
+
+    return batches
+
+
+def test_mini_batches_drawn_with_replacement() -> None:
+    client = Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=4, batch_size=3)
+    check(client, OracleTraining(learning_rate=0.2, momentum=0.5, steps=4), batches=drawn_batches(3))
+
+
+def shuffle(key: Any, epoch: int, count: int) -> list[int]:
+    ranks = jnp.arange(count, dtype=jnp.int32)
+    return np.asarray(sampling.shuffled(key, jnp.int32(epoch), ranks, jnp.int32(count))).tolist()
+
+
+def cut(order: list[int], size: int) -> list[list[int]]:
+    """Batches of `size`, the last one smaller where it does not divide."""
+    return [order[first : first + size] for first in range(0, len(order), size)]
+
+
+def test_epochs_keep_their_partial_last_batch() -> None:
+    """2 epochs of batches of 3: clients have 1 to 7 samples, so 1 to 3 batches an epoch; every run has fresh shuffles."""
+
+    def batches(client: int, run: int, local_steps: int) -> list[list[int]]:
+        key = per_run(batch_key(), jnp.int32(client), jnp.int32(run))
+        made = [batch for epoch in range(2) for batch in cut(shuffle(key, epoch, SIZES[client]), 3)]
+        assert len(made) == local_steps
+        return made
+
+    client = Client(optax.sgd, learning_rate=0.2, momentum=0.5, epochs=2, batch_size=3)
+    training = OracleTraining(learning_rate=0.2, momentum=0.5)
+    check(client, training, batches=batches, local_steps=lambda client: 2 * -(-SIZES[client] // 3))
+
+
+def test_epochs_of_full_batches() -> None:
+    client = Client(optax.sgd, learning_rate=0.2, epochs=3, batch_size=None)
+    check(client, OracleTraining(learning_rate=0.2, steps=3))
+
+
+@pytest.mark.parametrize("steps", [4, [3, 1, 5, 2, 4, 1]])
+def test_epochs_go_on_from_run_to_run(steps: Any) -> None:
+    """sampling="epochs": the batches of a client's runs, joined, are those of its shuffled epochs one after another."""
+
+    def per_run_steps(client: int) -> int:
+        return steps if isinstance(steps, int) else steps[client]
+
+    def batches(client: int, run: int, local_steps: int) -> list[list[int]]:
+        key = per_client(batch_key(), jnp.int32(client))
+        whole = [batch for epoch in range(40) for batch in cut(shuffle(key, epoch, SIZES[client]), 2)]
+        return whole[run * per_run_steps(client) :][:local_steps]
+
+    client = Client(optax.sgd, learning_rate=0.2, steps=steps, batch_size=2, sampling="epochs")
+    check(client, OracleTraining(learning_rate=0.2), batches=batches, local_steps=per_run_steps)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_size": 5}, {"batch_size": 5, "sampling": "epochs"}])
+def test_a_batch_accumulated_over_pieces_is_one_batch(options: dict[str, Any]) -> None:
+    problem = quadratic(sizes=SIZES)
+    clock = record(2, 6, STEPS, "real", concurrency=6, buffer=2).clock()
+    results = []
+    with jax.enable_x64(True):
+        for piece in (None, 1, 2, 16):
+            client = Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=3, micro_batch=piece, **options)
+            results.append(simulate(problem, server.fedbuff(0.8), clock, STEPS, client).observe_w.values)
+    for other in results[1:]:
+        np.testing.assert_allclose(other, results[0], rtol=1e-12, atol=1e-12)
+
+
+def test_a_batch_size_above_the_samples_draws_them_more_than_once() -> None:
+    """With replacement, a batch of 64 of a client with one sample is that sample: the same as its full batch."""
+    problem = quadratic(sizes=(1,))
+    clock = record(3, 6, STEPS, "real", concurrency=6).clock()
+    runs = [
+        simulate(problem, server.fedbuff(), clock, STEPS, Client(optax.sgd, learning_rate=0.2, steps=2, batch_size=size))
+        for size in (None, 64)
+    ]
+    np.testing.assert_allclose(runs[0].observe_w, runs[1].observe_w, rtol=1e-5, atol=1e-6)
+
+
+def test_other_seeds_draw_other_batches() -> None:
+    problem = quadratic(sizes=SIZES)
+    clock = record(4, 6, STEPS, "real", concurrency=6, buffer=2).clock()
+    client = Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=4, batch_size=3)
+    first, second = (simulate(problem, server.fedbuff(0.8), clock, STEPS, client, seed=seed) for seed in (0, 1))
+    np.testing.assert_array_equal(first.client, second.client)
+    assert not np.allclose(first.observe_w, second.observe_w)
