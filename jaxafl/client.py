@@ -12,6 +12,7 @@ import numpy as np
 import optax
 
 from jaxafl import sampling
+from jaxafl.checks import check_choice, check_number, check_whole
 from jaxafl.keys import Key, jax_key, per_client, threefry
 from jaxafl.models.model import Batch, Model
 from jaxafl.pytrees import pytree, static
@@ -42,32 +43,32 @@ class LocalTraining:
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that cannot work."""
         for name, value in self.hyperparameters.items():
-            if not np.isfinite(np.asarray(value, np.float64)).all():
-                raise ValueError(f"client {name} must be finite, got {value}")
-        for name in ("learning_rate", "momentum"):
-            if (np.asarray(self.hyperparameters.get(name, 0.0)) < 0).any():
-                raise ValueError(f"client {name} must be >= 0, got {self.hyperparameters[name]}")
+            check_number("Client", name, value, least=0 if name in ("learning_rate", "momentum") else None)
+        for name, value in self.options:
+            if name == "learning_rate" and not callable(value):
+                raise TypeError(f"Client: learning_rate must be a number or an Optax schedule, got {value!r}")
         for name in ("proximal", "weight_decay", "run_decay"):
-            value = getattr(self, name)
-            if value is not None and not (np.isfinite(value) and value >= 0):
-                raise ValueError(f"client {name} must be a finite number >= 0, got {value}")
+            if getattr(self, name) is not None:
+                check_number("Client", name, getattr(self, name), least=0)
         if (self.steps is None) == (self.epochs is None):
-            raise ValueError(f"give a client either steps or epochs, got steps={self.steps}, epochs={self.epochs}")
+            raise ValueError(f"Client: give either steps or epochs, got steps={self.steps}, epochs={self.epochs}")
         for name in ("epochs", "batch_size", "micro_batch"):
-            _check_whole(name, getattr(self, name))
-        if isinstance(self.steps, tuple):
-            if len(self.steps) != num_clients:
-                raise ValueError(f"steps names {len(self.steps)} clients, there are {num_clients}")
-            for value in self.steps:
-                _check_whole("steps", value)
-        else:
-            _check_whole("steps", self.steps)
-        if self.sampling not in ("replacement", "epochs"):
-            raise ValueError(f"sampling must be 'replacement' or 'epochs', got {self.sampling!r}")
+            if getattr(self, name) is not None:
+                check_whole("Client", name, getattr(self, name))
+        for value in self.steps if isinstance(self.steps, tuple) else (self.steps,):
+            if self.steps is not None:
+                check_whole("Client", "steps", value)
+        if isinstance(self.steps, tuple) and len(self.steps) != num_clients:
+            raise ValueError(f"Client: steps names {len(self.steps)} clients, there are {num_clients}")
+        check_choice("Client", "sampling", self.sampling, ("replacement", "epochs"))
         if self.sampling == "epochs" and self.steps is None:
             raise ValueError(
-                "sampling='epochs' continues epochs over runs of a given number of steps; with epochs=... it is implied"
+                "Client: sampling='epochs' continues epochs over runs of a given number of steps; epochs=... implies it"
             )
+        for name in ("step_schedule", "run_schedule"):
+            schedule = getattr(self, name)
+            if schedule is not None and not callable(schedule):
+                raise TypeError(f"Client: {name} must be a function of a traced int32, got {schedule!r}")
         if (self.step_schedule or self.run_schedule or self.run_decay is not None) and (
             "learning_rate" not in self.hyperparameters
         ):
@@ -138,6 +139,10 @@ def Client(
     Raises:
         TypeError: the optimiser has no such hyper-parameter.
     """
+    if not callable(optimizer) or isinstance(optimizer, tuple):
+        raise TypeError(
+            f"Client: optimizer must be an Optax constructor such as optax.sgd, not {optimizer!r}; give its options by name"
+        )
     known = inspect.signature(optimizer).parameters
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values())
     unknown = [name for name in hyperparameters if name not in known and not takes_any]
@@ -156,7 +161,7 @@ def Client(
     numbers = {name: value for name, value in hyperparameters.items() if _is_number(value)}
     options = tuple((name, value) for name, value in hyperparameters.items() if not _is_number(value))
     if isinstance(steps, list | np.ndarray):
-        steps = tuple(int(value) for value in steps)
+        steps = tuple(np.asarray(steps).tolist())
     return LocalTraining(
         numbers, proximal, weight_decay, run_decay, optimizer, options, steps, epochs, batch_size, sampling,
         step_schedule, run_schedule, micro_batch,
@@ -285,12 +290,3 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, bool | np.bool_ | str) or value is None or callable(value):
         return False
     return isinstance(value, float | int | np.generic | np.ndarray | jax.Array)
-
-
-def _check_whole(name: str, value: Any) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"client {name} must be a whole number, got {value!r}")
-    if value < 1:
-        raise ValueError(f"client {name} must be at least 1, got {value}")

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl import execute, members, online
+from jaxafl.checks import check_whole
 from jaxafl.compilation import compiled
 from jaxafl.history import slices_are_faster
 from jaxafl.keys import Key, seed_key
@@ -441,15 +442,15 @@ def _online_lanes(lanes: int | None, capacity: int, in_flight: int) -> int:
 
 
 def _check_lanes(lanes: Any) -> None:
-    if isinstance(lanes, bool) or not isinstance(lanes, int | np.integer) or lanes < 1:
-        raise ValueError(f"lanes must be a whole number of at least 1, got {lanes!r}")
+    check_whole("run", "lanes", lanes)
 
 
 def _chunk(lanes: int, chunk: int | None) -> int:
     if chunk is None:
         return 1 if jax.default_backend() == "cpu" else lanes
-    if isinstance(chunk, bool) or not isinstance(chunk, int | np.integer) or chunk < 1 or lanes % chunk:
-        raise ValueError(f"chunk must be a divisor of lanes={lanes}, got {chunk!r}")
+    check_whole("run", "chunk", chunk)
+    if lanes % chunk:
+        raise ValueError(f"run: chunk must be a divisor of lanes={lanes}, got {chunk}")
     return int(chunk)
 
 

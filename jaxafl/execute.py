@@ -238,7 +238,7 @@ def apply_server(
     squares = [jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(stored.delta)]
     record = {"delta_norm": jnp.sqrt(sum(squares)), "local_loss": stored.loss, **update.info}
     if program.observe is not None:
-        record |= {f"observe_{name}": value for name, value in program.observe(model.params).items()}
+        record |= _observed(program.observe, model.params)
     failure = _failure(state.failure, number, arrivals, squares, model.params)
     return state._replace(model=model, server=update.state, failure=failure), update, record
 
@@ -340,6 +340,13 @@ def _save(program: Program, segment: Segments, state: State) -> Stored:
         )
     places = jnp.arange(program.lanes, dtype=jnp.int32)
     return history.write_many(state.store, segment.save_row, places < segment.save_count, jax.vmap(one)(places))
+
+
+def _observed(observe: Callable[[Tree], dict[str, Array]], params: Tree) -> dict[str, Array]:
+    seen = observe(params)
+    if not isinstance(seen, dict):
+        raise TypeError(f"observe must return a dict of arrays, it returned {type(seen).__name__}")
+    return {f"observe_{name}": jnp.asarray(value) for name, value in seen.items()}
 
 
 def _mean_state(mask: Array, multiplicity: Array, states: Tree, current: Tree) -> Tree:

@@ -82,7 +82,13 @@ def advance_online(
 
 
 def _step(
-    program: Program, wide: bool, clock: OnlineClock, config: Config, dataset: Dataset, number: Array, state: OnlineState
+    program: Program,
+    wide: bool,
+    clock: OnlineClock,
+    config: Config,
+    dataset: Dataset,
+    number: Array,
+    state: OnlineState,
 ) -> tuple[OnlineState, tuple[ServerStep, dict[str, Array]]]:
     num_clients = state.next_steps.shape[0]
     clock_state, event = clock.next(state.clock, Workload(state.next_steps, num_clients))

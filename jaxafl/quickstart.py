@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import optax
 import xarray as xr
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -116,7 +117,7 @@ def table(found: dict[str, xr.Dataset]) -> Table:
         found: what `quickstart` returns.
     """
     target = np.floor(100 * _TARGET * min(float(run["accuracy"].max()) for run in found.values())) / 100
-    shown = Table(title="Ten writers of FEMNIST with stragglers")
+    shown = Table(title="Ten writers of FEMNIST with stragglers", box=SIMPLE_HEAD)
     shown.add_column("method", no_wrap=True)
     reach = f"time to\n{100 * target:.0f} %"
     for column in (
@@ -157,7 +158,7 @@ def joined(found: dict[str, xr.Dataset]) -> xr.Dataset:
     """
     # only the method that a diagnostic belongs to has it
     names = list(dict.fromkeys(name for run in found.values() for name in run.variables))
-    missing = {name: _MISSING.get(name, np.nan) for name in names}
+    missing = {name: _MISSING.get(str(name), np.nan) for name in names}
     plain = [run.reset_coords(["eval_step", "eval_time", "eval_updates", "eval_local_steps"]) for run in found.values()]
     together = xr.concat(plain, dim="method", join="outer", data_vars="all", fill_value=missing, combine_attrs="drop")
     together = together.assign_coords(method=list(found))

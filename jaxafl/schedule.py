@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.checks import check_whole
 from jaxafl.clock.contract import FAULTS, Clock, Fault, ServerStep, Workload
 from jaxafl.keys import seed_key
 from jaxafl.pytrees import as_arrays
@@ -104,8 +105,7 @@ def compute_schedule(
         ValueError: the options cannot work, or a recorded trace runs out or names a busy client (at which dispatch is
             said).
     """
-    if isinstance(server_steps, bool) or not isinstance(server_steps, int | np.integer) or server_steps < 1:
-        raise ValueError(f"server_steps must be a whole number of at least 1, got {server_steps!r}")
+    check_whole("schedule", "server_steps", server_steps)
     clock.check(num_clients)
     with jax.enable_x64(True), jax.default_device(_cpu()):
         workload = Workload(jnp.asarray(np.asarray(local_steps), jnp.int32), num_clients)

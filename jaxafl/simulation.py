@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 
 from jaxafl import execute, results
+from jaxafl.checks import check_whole
 from jaxafl.client import LocalTraining
 from jaxafl.clock.contract import Clock
 from jaxafl.data.federated import FederatedData
@@ -47,13 +48,12 @@ class Simulation:
     clock: Clock
 
     def __post_init__(self) -> None:
-        for name, method in (
-            ("data", "fetch"),
-            ("model", "apply"),
-            ("client", "local_steps"),
-            ("server", "update"),
-            ("clock", "next"),
-        ):
+        if not isinstance(self.model, Model):
+            raise TypeError(
+                f"Simulation(model=...) got {self.model!r}; make a model of a network with jaxafl.models.from_linen, "
+                "from_nnx or from_functions"
+            )
+        for name, method in (("data", "fetch"), ("client", "local_steps"), ("server", "update"), ("clock", "next")):
             value = getattr(self, name)
             if not hasattr(value, method) or isinstance(value, type):
                 raise TypeError(f"Simulation({name}=...) got {value!r}, which is not a {name}; see jaxafl.{name}")
@@ -153,6 +153,7 @@ class Simulation:
         """As `run`, returning the trained parameters and the raw diagnostics."""
         begun = time.perf_counter()
         self.check()
+        check_observe(observe)
         every = evaluation_interval(eval_every, server_steps)
         driver: Driver
         if self.server.replies_steps:
@@ -254,6 +255,8 @@ class Simulation:
 def as_reporter(progress: bool | Reporter, name: str, server_steps: int) -> Reporter:
     if isinstance(progress, bool):
         return Bar(name, server_steps) if progress else Silent()
+    if not hasattr(progress, "update") or not hasattr(progress, "__enter__"):
+        raise TypeError(f"progress must be True, False or a Reporter (see jaxafl.progress), got {progress!r}")
     return progress
 
 
@@ -266,13 +269,18 @@ def _version() -> str:
         return "unknown"
 
 
+def check_observe(observe: Any) -> None:
+    """Raises `TypeError` unless `observe` is a function or None."""
+    if observe is not None and not callable(observe):
+        raise TypeError(f"observe must be a function of the parameters returning a dict of arrays, got {observe!r}")
+
+
 def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
-    if isinstance(server_steps, bool) or not isinstance(server_steps, int | np.integer) or server_steps < 1:
-        raise ValueError(f"server_steps must be a whole number of at least 1, got {server_steps!r}")
+    """Server steps between evaluations; checks both numbers."""
+    check_whole("run", "server_steps", server_steps)
     if eval_every is None:
         return max(1, int(server_steps) // 50)
-    if isinstance(eval_every, bool) or not isinstance(eval_every, int | np.integer) or eval_every < 1:
-        raise ValueError(f"eval_every must be a whole number of at least 1, got {eval_every!r}")
+    check_whole("run", "eval_every", eval_every)
     return min(int(eval_every), int(server_steps))
 
 

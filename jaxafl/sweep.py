@@ -15,11 +15,12 @@ import numpy as np
 import xarray as xr
 
 from jaxafl import results
+from jaxafl.checks import check_whole
 from jaxafl.drive import Driver, Lockstep, Observe, Online, Planned, Speed, Trained, drive
 from jaxafl.history import slices_are_faster
 from jaxafl.progress import Reporter
 from jaxafl.pytrees import is_static
-from jaxafl.simulation import Simulation, as_reporter, evaluation_interval
+from jaxafl.simulation import Simulation, as_reporter, check_observe, evaluation_interval
 
 _PARTS = ("data", "model", "client", "server", "clock")
 
@@ -79,8 +80,9 @@ def sweep(
     values = {name: list(column) for name, column in axes.items()}
     members = _members(simulation, values, seed)
     every = evaluation_interval(eval_every, server_steps)
-    if together is not None and (isinstance(together, bool) or not isinstance(together, int) or together < 1):
-        raise ValueError(f"together must be a whole number of at least 1, got {together!r}")
+    check_observe(observe)
+    if together is not None:
+        check_whole("sweep", "together", together)
     speed = Speed(lanes)
     batches = [batch for group in _programs(members, values) for batch in _batches(group, values, together)]
     total = server_steps * len(batches)
@@ -285,8 +287,7 @@ def _differing(members: list[xr.Dataset]) -> dict[str, list[Any]]:
 
 
 def _seed(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise ValueError(f"a seed must be a whole number >= 0, got {value!r}")
+    check_whole("sweep", "seed", value, least=0)
     return int(value)
 
 

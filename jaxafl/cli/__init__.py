@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 import traceback
@@ -17,8 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; by default those of the process.
 
     Returns:
-        The exit code: 0, 1 for a run whose parameters stopped being finite, 2 for a mistake of the user's (one line on stderr says which),
-        130 for an interruption.
+        The exit code: 0, 1 for a run whose parameters stopped being finite, 2 for a mistake of the user's (one line on
+        stderr says which), 130 for an interruption.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     commands = _commands()
@@ -69,8 +70,8 @@ def _usage() -> str:
             "",
             *lines,
             "",
-            "`jaxafl COMMAND --help` shows the options of a command; those of `run` and `sweep` depend on what is named:",
-            "`jaxafl run --server fadas --clock free_running --help`.",
+            "`jaxafl COMMAND --help` shows the options of a command; those of `run` and `sweep` depend on the names,",
+            "e.g. `jaxafl run --server fadas --clock free_running --help`.",
         ]
     )
 
@@ -81,6 +82,8 @@ def _mistake(message: str) -> int:
 
 
 def _raised_here(error: BaseException) -> bool:
-    """Whether this package raised the error, rather than something that it called (which would be a bug)."""
-    frame = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
-    return frame.f_globals.get("__name__", "").split(".")[0] == __name__.split(".")[0]
+    """Whether a `raise` of this package made the error, rather than something that it called (which would be a bug)."""
+    frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
+    ours = frame.f_globals.get("__name__", "").split(".")[0] == __name__.split(".")[0]
+    source = linecache.getline(frame.f_code.co_filename, line).strip()
+    return ours and (source.startswith("raise") or not source)

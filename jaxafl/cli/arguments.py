@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from jaxafl import plot
 from jaxafl.quickstart import BUDGET
 
-Kind = Literal[tuple(plot.__all__)]  # type: ignore[valid-type]
-Files = Annotated[tuple[pathlib.Path, ...], arg(help="result files (NetCDF)", metavar="RESULT.nc [RESULT.nc ...]")]
+Kind: Any = Literal[tuple(plot.__all__)]
+Files = Annotated[
+    tuple[pathlib.Path, ...],
+    arg(help="result files (NetCDF)", metavar="RESULT.nc [RESULT.nc ...]", help_behavior_hint="(one or more)"),
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 from typing import Any
 
-
 from jaxafl.cli.expression import parse_durations
 from jaxafl.cli.options import Chosen
 from jaxafl.client import Client, LocalTraining
@@ -47,14 +46,20 @@ def make_simulation(names: Chosen, options: Any) -> Simulation:
 
 def make_data(names: Chosen, options: Any) -> FederatedData:
     """The dataset, split over clients."""
-    where = {} if options.data_dir is None or not _takes(names.data.call, "data_dir") else {"data_dir": options.data_dir}
+    where = (
+        {} if options.data_dir is None or not _takes(names.data.call, "data_dir") else {"data_dir": options.data_dir}
+    )
     data = names.data.call(**_values(options, "data"), **where)
     if isinstance(data, Dataset):
         if names.partition is None:
-            raise ValueError(f"{names.data.name} is one pooled dataset: split it over clients, e.g. --partition iid --clients 10")
+            raise ValueError(
+                f"{names.data.name} is one pooled dataset: split it over clients, e.g. --partition iid --clients 10"
+            )
         return data.partition(names.partition.call(**_values(options, "partition")), seed=options.partition_seed)
     if names.partition is not None:
-        raise ValueError(f"{names.data.name} comes with its own clients and takes no --partition; --data.clients says how many")
+        raise ValueError(
+            f"{names.data.name} comes with its own clients and takes no --partition; --data.clients says how many"
+        )
     return data
 
 

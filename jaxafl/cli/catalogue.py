@@ -1,7 +1,7 @@
 """What can be named on the command line: the public constructors of the packages, with their options.
 
-Nothing is registered. A constructor is a public function of a package whose return type is of the right kind, and its signature and
-docstring say the rest; a new server is therefore offered as soon as its package's `__init__` names it.
+Nothing is registered. A constructor is a public function of a package whose return type is of the right kind, and its
+signature and docstring say the rest; a new server is therefore offered as soon as its package's `__init__` names it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def models() -> dict[str, Constructor]:
     from jaxafl.models import Model
 
     found = _constructors("jaxafl.models", lambda made: issubclass(made, Model))
-    return {name: one._replace(options=tuple(o for o in one.options if o.name != "num_classes")) for name, one in found.items()}
+    return {
+        name: one._replace(options=tuple(o for o in one.options if o.name != "num_classes"))
+        for name, one in found.items()
+    }
 
 
 def servers() -> dict[str, Constructor]:
@@ -89,7 +92,7 @@ def optimizers() -> dict[str, Constructor]:
 
 
 def describe(function: Callable[..., Any], server_class: Any = None) -> Constructor:
-    """A constructor as its signature and docstring describe it; options that no command line can express are left out."""
+    """A constructor as its signature and docstring describe it, without options that only Python can give."""
     helps = _argument_help(function)
     options = []
     for parameter in inspect.signature(function, eval_str=True).parameters.values():

@@ -34,8 +34,8 @@ def run(arguments: list[str]) -> int:
     if result.attrs["failed_step"] < 0:
         return 0
     print(
-        f"jaxafl: the parameters stopped being finite at server step {result.attrs['failed_step']}, after an update of client "
-        f"{result.attrs['failed_client']}; the result ends there. Smaller learning rates may help.",
+        f"jaxafl: the parameters stopped being finite at server step {result.attrs['failed_step']}, after an update of "
+        f"client {result.attrs['failed_client']}; the result ends there. Smaller learning rates may help.",
         file=sys.stderr,
     )
     return 1
@@ -101,7 +101,7 @@ def plot(arguments: list[str]) -> int:
 
 
 def quickstart(arguments: list[str]) -> int:
-    """Compare FedAvg, FedAsync, FedBuff, FADAS and AsyncFedED on ten FEMNIST writers with stragglers, in under two minutes."""
+    """Compare FedAvg, FedAsync, FedBuff, FADAS and AsyncFedED on ten FEMNIST writers with stragglers."""
     from jaxafl.cli.arguments import Quickstart
     from jaxafl.quickstart import report
 
@@ -115,7 +115,7 @@ def _simulation_options(arguments: Sequence[str], command: str) -> tuple[Any, An
 
     names = chosen(arguments)
     description = {"run": run, "sweep": sweep}[command].__doc__ or ""
-    more = "\n\nThe options below are those of the data, model, server and clock that the command line names (see `jaxafl list`)."
+    more = "\n\nOptions depend on the data, model, server and clock that the command line names (see `jaxafl list`)."
     return names, _parse(options_type(names, command == "sweep"), arguments, command, description + more)
 
 

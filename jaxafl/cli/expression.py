@@ -1,4 +1,4 @@
-"""Durations written on the command line, e.g. `uniform(1, 5, per="client") * constant(0.1, per="step") + suspension(0.1)`."""
+"""Durations written on the command line, e.g. `uniform(1, 5, per="client") * 2 + suspension(0.1)`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _LONGEST = 2000
 def parse_durations(text: str) -> Duration:
     """The duration that an expression describes, without evaluating anything but it.
 
-    Allowed are numbers, the constructors of `jaxafl.clock` with numbers, strings and lists as arguments, `+`, `*` and parentheses.
+    Allowed are numbers, the durations of `jaxafl.clock` with numbers, strings and lists as arguments, `+`, `*` and
+    parentheses.
 
     Args:
         text: the expression.
@@ -25,12 +26,16 @@ def parse_durations(text: str) -> Duration:
         ValueError: it is anything else.
     """
     if len(text) > _LONGEST:
-        raise ValueError(f"durations: an expression of {len(text)} characters is too long (at most {_LONGEST}); use Python instead")
+        raise ValueError(
+            f"durations: an expression of {len(text)} characters is too long (at most {_LONGEST}); use Python instead"
+        )
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         value = _value(tree)
     except SyntaxError as error:
-        raise ValueError(f"durations {text!r} is not an expression: {error.msg}; e.g. 'uniform(1, 5) + suspension(0.1)'") from error
+        raise ValueError(
+            f"durations {text!r} is not an expression: {error.msg}; e.g. 'uniform(1, 5) + suspension(0.1)'"
+        ) from error
     except (RecursionError, MemoryError) as error:
         raise ValueError(f"durations {text[:40]!r}... is nested too deeply") from error
     return constant(value) if isinstance(value, int | float) else value
@@ -46,7 +51,8 @@ def _value(node: ast.expr) -> Any:
     if _is_number(node):
         return ast.literal_eval(node)
     raise ValueError(
-        f"durations: {ast.unparse(node)!r} is not allowed; write numbers, + and *, and any of {', '.join(catalogue.durations())}"
+        f"durations: {ast.unparse(node)!r} is not allowed; write numbers, + and *, and any of "
+        f"{', '.join(catalogue.durations())}"
     )
 
 
@@ -72,7 +78,9 @@ def _argument(node: ast.expr) -> Any:
         return ast.literal_eval(node)
     if isinstance(node, ast.List | ast.Tuple):
         return [_argument(element) for element in node.elts]
-    raise ValueError(f"durations: {ast.unparse(node)!r} is not allowed as an argument; write numbers, strings or lists of them")
+    raise ValueError(
+        f"durations: {ast.unparse(node)!r} is not allowed as an argument; write numbers, strings or lists of them"
+    )
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from jaxafl.cli import catalogue
 from jaxafl.cli.catalogue import REQUIRED, Constructor, Option
@@ -27,17 +28,20 @@ def as_json() -> dict[str, list[dict[str, Any]]]:
 
 
 def show() -> None:
-    """Prints a heading per kind and two or three lines per entry."""
+    """Prints a table per kind: what it is, its options, and for servers the clocks."""
     console = Console()
+    width = max(len(name) for find in _KINDS.values() for name in find())
     for kind, find in _KINDS.items():
-        console.rule(f"[bold]{kind}", align="left")
+        console.print(f"\n[bold underline]{kind}[/]")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold", width=width, no_wrap=True)
+        table.add_column()
         for one in find().values():
-            console.print(f"[bold]{one.name}[/bold]  {escape(one.summary)}", highlight=False)
-            options = ", ".join(_written(option) for option in one.options)
-            if options:
-                console.print(f"    [dim]{escape(options)}[/dim]", highlight=False)
-            if one.clocks:
-                console.print(f"    [dim]runs on {', '.join(_available(one))}[/dim]", highlight=False)
+            lines = [escape(one.summary)]
+            lines += [f"[dim]{escape(', '.join(map(_written, one.options)))}[/dim]"] if one.options else []
+            lines += [f"[dim]runs on {', '.join(_available(one))}[/dim]"] if one.clocks else []
+            table.add_row(one.name, "\n".join(lines))
+        console.print(table, highlight=False)
 
 
 def _entry(one: Constructor, kind: str) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from tyro.conf import UseAppendAction, arg
@@ -15,6 +16,9 @@ from jaxafl.cli.catalogue import REQUIRED, Constructor, Option
 _FROM_PYTHON = ("data_dir", "optimizer")  # given by options of their own
 _DEFAULTS = {"concurrency": 10, "durations": "uniform(1, 5)", "learning_rate": 0.05}  # where Python has none
 _PARTITION_CLIENTS = 10
+_USUAL_CLOCKS: tuple[str, ...] = ("synchronous", "free_running")  # where a server runs on several
+
+Field = tuple[str, Any, Any]  # name, type, default
 
 
 class Chosen(NamedTuple):
@@ -48,64 +52,99 @@ def chosen(arguments: Sequence[str]) -> Chosen:
 def options_type(names: Chosen, sweep: bool) -> type:
     """A dataclass for tyro with the options of one command line.
 
-    Its fields `<part>_name` hold names, its fields `<part>` the options of what was named; the rest is as in `Simulation.run`.
+    Its fields `<part>_name` hold names, its fields `<part>` the options of what was named; the rest is as in
+    `Simulation.run`.
     """
-    runs = [
-        ("server_steps", int, "server steps T", 200),
-        ("eval_every", int | None, "server steps between evaluations; by default about 50 evaluations in all", None),
-        ("data_dir", pathlib.Path | None, "data directory; by default $JAXAFL_DATA_DIR, else that of TensorFlow Datasets", None),
-        ("output", pathlib.Path | None, "NetCDF file to write, e.g. result.nc", None),
-        ("plot", pathlib.Path | None, "image of accuracy against simulated time to write, e.g. result.png", None),
-        ("progress", bool, "show a progress bar", True),
+    parts = {name: getattr(names, name) for name in ("data", "partition", "model", "server", "clock")}
+    groups = [
+        _group(part, f"{made.name}: {made.summary}", _options(made), names) for part, made in parts.items() if made
     ]
-    alone = [
-        ("seed", int, "seed of the initial model, the schedule and the mini-batches", 0),
-        ("partition_seed", int, "seed of the split of a pooled dataset over clients", 0),
-        ("lanes", int | None, "runs trained at once; changes speed, never results", None),
-        ("chunk", int | None, "lanes that advance together, a divisor of lanes; changes speed, never results", None),
-    ]
-    fields = [(name, Annotated[kind, arg(help=text)], default) for name, kind, text, default in runs + alone[: 3 if sweep else 4]]
-    if sweep:
-        text = "what varies: server.lam=1,3,5 or seed=0:5 (0 to 4); repeat it for a grid. Names as in Python, and seed"
-        fields.insert(0, ("axis", UseAppendAction[Annotated[tuple[str, ...], arg(help=text, metavar="NAME=VALUES")]], ()))
-    partitions = (*catalogue.partitions(), "none")
-    fields += [
-        _choice("data", tuple(catalogue.datasets()), names.data.name, "dataset", ("--dataset",)),
-        _choice("partition", partitions, names.partition.name if names.partition else "none", "split of a pooled dataset over clients"),
-        _choice("model", tuple(catalogue.models()), names.model.name, "network"),
-        _choice("server", tuple(catalogue.servers()), names.server.name, "algorithm; `jaxafl list` says on which clocks it runs"),
-        _choice("clock", tuple(catalogue.clocks()), names.clock.name, "protocol: who trains when, and who arrives"),
-    ]
-    groups = {"data": names.data, "partition": names.partition, "model": names.model, "server": names.server, "clock": names.clock}
-    for part, constructor in groups.items():
-        if constructor is not None and constructor.options:
-            fields.append(_group(part, f"{constructor.name}: {constructor.summary}", _options(constructor), names))
-    fields.append(_group("client", f"local training with {names.optimizer.name}", _client_options(names.optimizer), names))
+    client = _group("client", f"local training with {names.optimizer.name}", _client_options(names.optimizer), names)
+    fields = [*_run_fields(sweep), *_name_fields(names), *groups, client]
     return dataclasses.make_dataclass(
-        "Options", [(name, kind, dataclasses.field(default=default)) for name, kind, default in fields], kw_only=True, frozen=True
+        "Options",
+        [(name, kind, dataclasses.field(default=default)) for name, kind, default in fields],
+        kw_only=True,
+        frozen=True,
     )
 
 
-def _choice(part: str, names: tuple[str, ...], default: str, text: str, aliases: tuple[str, ...] = ()) -> tuple[str, Any, str]:
-    return f"{part}_name", Annotated[Literal[names], arg(name=part, help=text, aliases=aliases)], default
+def _run_fields(sweep: bool) -> list[Field]:
+    """What `Simulation.run` takes, and where the results go."""
+    axis = "what varies: server.lam=1,3,5 or seed=0:5 (0 to 4); repeat it for a grid. Names as in Python, and seed"
+    data_dir = "data directory; by default $JAXAFL_DATA_DIR, else that of TensorFlow Datasets"
+    fields: list[Field] = [
+        _field("server_steps", int, 200, "server steps T"),
+        _field("eval_every", int | None, None, "server steps between evaluations; by default about 50 evaluations"),
+        _field("seed", int, 0, "seed of the initial model, the schedule and the mini-batches"),
+        _field("output", pathlib.Path | None, None, "NetCDF file to write, e.g. result.nc"),
+        _field("plot", pathlib.Path | None, None, "image of accuracy against simulated time to write, e.g. result.png"),
+        _field("progress", bool, True, "show a progress bar"),
+        _field("lanes", int | None, None, "runs trained at once; changes speed, never results"),
+        _field("data_dir", pathlib.Path | None, None, data_dir),
+        _field("partition_seed", int, 0, "seed of the split of a pooled dataset over clients"),
+    ]
+    if sweep:
+        kind: Any = UseAppendAction[Annotated[tuple[str, ...], arg(help=axis, metavar="NAME=VALUES")]]
+        return [("axis", kind, ()), *fields]
+    chunk = "lanes that advance together, a divisor of lanes; changes speed, never results"
+    return [*fields, _field("chunk", int | None, None, chunk)]
 
 
-def _group(part: str, summary: str, options: Sequence[Option], names: Chosen) -> tuple[str, Any, Any]:
+def _name_fields(names: Chosen) -> list[Field]:
+    """What is simulated, by name."""
+    partition = names.partition.name if names.partition else "none"
+    server = "algorithm; `jaxafl list` says on which clocks it runs"
+    return [
+        _choice("data", catalogue.datasets(), names.data.name, "dataset", aliases=("--dataset",)),
+        _choice("partition", ("none", *catalogue.partitions()), partition, "split of a pooled dataset over clients"),
+        _choice("model", catalogue.models(), names.model.name, "network"),
+        _choice("server", catalogue.servers(), names.server.name, server),
+        _choice("clock", catalogue.clocks(), names.clock.name, "protocol: who trains when, and who arrives"),
+    ]
+
+
+def _field(name: str, kind: Any, default: Any, text: str) -> Field:
+    return name, _annotated(kind, arg(help=text)), default
+
+
+def _choice(part: str, names: Iterable[str], default: str, text: str, aliases: tuple[str, ...] = ()) -> Field:
+    return f"{part}_name", _annotated(_one_of(names), arg(name=part, help=text, aliases=aliases)), default
+
+
+def _one_of(names: Iterable[str]) -> Any:
+    return Literal[tuple(names)]
+
+
+def _annotated(kind: Any, details: Any) -> Any:
+    return Annotated[kind, details]
+
+
+def _group(part: str, summary: str, options: Sequence[Option], names: Chosen) -> Field:
     """A field that holds the options of one part, `--<part>.<option>`."""
-    fields = []
+    fields: list[Any] = []
     for option in options:
-        aliases = tuple(filter(None, [_alias(part, option.name, names)]))
-        text = option.help.replace("`", "")
-        default = option.default
-        if default is REQUIRED:
-            default = _PARTITION_CLIENTS if (part, option.name) == ("partition", "clients") else _DEFAULTS.get(option.name, REQUIRED)
-        metavar = "EXPR" if option.expression else None
-        kind = Annotated[option.type, arg(help=text, aliases=aliases, metavar=metavar)]
+        alias, default = _alias(part, option.name, names), _default(part, option)
+        details = arg(
+            help=option.help.replace("`", ""),
+            aliases=(alias,) if alias else None,
+            metavar="EXPR" if option.expression else None,
+        )
+        kind = _annotated(option.type, details)
         fields.append((option.name, kind, dataclasses.field(**({} if default is REQUIRED else {"default": default}))))
     made = dataclasses.make_dataclass(f"{part.title()}Options", fields, kw_only=True, frozen=True)
     made.__doc__ = summary
     complete = all(field.default is not dataclasses.MISSING for field in dataclasses.fields(made))
     return part, made, made() if complete else dataclasses.MISSING
+
+
+def _default(part: str, option: Option) -> Any:
+    """The default of the command line, which has some where Python has none."""
+    if option.default is not REQUIRED:
+        return option.default
+    return (
+        _PARTITION_CLIENTS if (part, option.name) == ("partition", "clients") else _DEFAULTS.get(option.name, REQUIRED)
+    )
 
 
 def _alias(part: str, option: str, names: Chosen) -> str | None:
@@ -126,10 +165,12 @@ def _client_options(optimizer: Constructor) -> list[Option]:
 
     own = _options(catalogue.describe(Client))
     taken = {option.name for option in own}
-    chosen = Literal[tuple(catalogue.optimizers())]
-    name = Option("optimizer", chosen, optimizer.name, "Optax optimiser of the clients")
+    name = Option("optimizer", _one_of(catalogue.optimizers()), optimizer.name, "Optax optimiser of the clients")
     every = [name, *(option for option in optimizer.options if option.name not in taken), *own]
-    helps = {"steps": "K, local steps of a run (10, unless epochs are given)", "learning_rate": "η_l, the local learning rate"}
+    helps = {
+        "steps": "K, local steps of a run (10, unless epochs are given)",
+        "learning_rate": "η_l, the local learning rate",
+    }
     return [option._replace(help=helps.get(option.name, option.help)) for option in every]
 
 
@@ -141,11 +182,13 @@ def _partition(arguments: Sequence[str]) -> Constructor | None:
 
 def _usual_clock(server: Constructor) -> str:
     available = catalogue.clocks()
-    usual = [name for name in ("synchronous", "free_running") if name in server.clocks]
+    usual = [name for name in _USUAL_CLOCKS if name in server.clocks]
     return (usual or [name for name in server.clocks if name in available] or sorted(available))[0]
 
 
-def _named(arguments: Sequence[str], flags: tuple[str, ...], what: str, known: dict[str, Constructor], default: str) -> Constructor:
+def _named(
+    arguments: Sequence[str], flags: tuple[str, ...], what: str, known: dict[str, Constructor], default: str
+) -> Constructor:
     return _find(_last(arguments, flags, default), what, known)
 
 
@@ -158,7 +201,7 @@ def _find(name: str, what: str, known: dict[str, Constructor]) -> Constructor:
 def _last(arguments: Sequence[str], flags: tuple[str, ...], default: str) -> str:
     """The value of a flag, written `--flag value` or `--flag=value`; the last one counts."""
     value = default
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in itertools.pairwise([*arguments, ""]):
         flag, equals, rest = argument.partition("=")
         if flag in flags:
             value = rest if equals else following

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import xarray as xr
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from jaxafl.plot.members import Member, heading, members
 
-_COLUMNS = ("", "best accuracy", "last accuracy", "simulated time", "server steps", "updates", "staleness mean / max")
+_COLUMNS = ("best\naccuracy", "last\naccuracy", "simulated\ntime", "staleness\nmean / max")
 
 
 def show(result: xr.Dataset) -> None:
     """Prints a row for each member of a result, its numbers averaged over seeds."""
-    table = Table(title=heading(result))
+    found = members(result, "accuracy", "staleness", "time")
+    seeds = len(found[0].runs)
+    table = Table(title=heading(result), box=SIMPLE_HEAD)
+    table.add_column(f"mean ± std of {seeds} seeds" if seeds > 1 else "", overflow="fold")
     for column in _COLUMNS:
-        table.add_column(column, justify="left" if column == "" else "right", no_wrap=column == "")
-    for member in members(result, "accuracy", "staleness", "time"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for member in found:
         table.add_row(*_row(member))
     Console().print(table)
 
@@ -25,17 +29,13 @@ def show(result: xr.Dataset) -> None:
 def _row(member: Member) -> list[str]:
     accuracy = [run["accuracy"].values[np.isfinite(run["accuracy"].values)] for run in member.runs]
     time = [run["time"].values[np.isfinite(run["time"].values)] for run in member.runs]
-    staleness = [run["staleness"].values[run["staleness"].values >= 0] for run in member.runs]
-    arrived = np.concatenate(staleness)
-    seeds = f"{len(member.runs)} seeds" if len(member.runs) > 1 else ""
+    staleness = np.concatenate([run["staleness"].values[run["staleness"].values >= 0] for run in member.runs])
     return [
-        ", ".join(filter(None, [member.name, seeds])),
+        member.name,
         _percent([values.max() for values in accuracy]),
         _percent([values[-1] for values in accuracy]),
         f"{np.mean([values[-1] for values in time]):.1f} s",
-        f"{np.mean([len(values) for values in time]):.0f}",
-        f"{np.mean([len(values) for values in staleness]):.0f}",
-        f"{arrived.mean():.2f} / {arrived.max():.0f}" if len(arrived) else "no arrivals",
+        f"{staleness.mean():.2f} / {staleness.max():.0f}" if len(staleness) else "no arrivals",
     ]
 
 

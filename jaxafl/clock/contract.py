@@ -59,6 +59,7 @@ class Fault(NamedTuple):
     dispatch: Array  # int32: at which dispatch
     client: Array  # int32
     run: Array  # int32
+    round: Array  # int32: at which server step
 
 
 FAULTS = (
@@ -66,7 +67,8 @@ FAULTS = (
     "the recorded durations run out: dispatch {dispatch} starts run {run} of client {client}, which has no duration",
     "the recorded starts run out at dispatch {dispatch}",
     "the recorded starts name client {client} at dispatch {dispatch}, but this client is busy",
-    "dispatch {dispatch} (run {run} of client {client}) has a negative or NaN duration",
+    "dispatch {dispatch} (run {run} of client {client}) has a negative, infinite or NaN duration",
+    "the recorded sets run out at round {round}",
 )
 
 

@@ -7,8 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxafl.checks import check_choice, check_flag, check_whole
 from jaxafl.clock import selection
-from jaxafl.clock.checks import check_concurrency, check_count, check_starts
+from jaxafl.clock.checks import check_concurrency, check_durations, check_starts
 from jaxafl.clock.contract import Fault, InFlight, ServerStep, Workload
 from jaxafl.clock.durations import Duration, Run, stream_keys
 from jaxafl.keys import Key, Purpose, purpose_key
@@ -67,10 +68,11 @@ class FreeRunning:
     name: ClassVar[str] = "free_running"
 
     def check(self, num_clients: int) -> None:
-        check_concurrency(self.concurrency, num_clients)
-        check_count("buffer", self.buffer)
-        if self.dispatch not in ("arrival", "step"):
-            raise ValueError(f"dispatch must be 'arrival' or 'step', got {self.dispatch!r}")
+        check_concurrency("free_running", "concurrency", self.concurrency, num_clients)
+        check_whole("free_running", "buffer", self.buffer)
+        check_choice("free_running", "dispatch", self.dispatch, ("arrival", "step"))
+        check_flag("free_running", "before_step", self.before_step)
+        check_flag("free_running", "start_skew", self.start_skew)
         if self.dispatch == "step" and self.buffer > self.concurrency:
             raise ValueError(
                 f"a buffer of {self.buffer} can never fill: with dispatch='step' at most concurrency="
@@ -85,8 +87,8 @@ class FreeRunning:
             raise ValueError(
                 "start_skew=True needs dispatch='step': it is how FADAS's released code starts M newcomers"
             )
-        check_starts(self.starts, num_clients)
-        self.durations.check(num_clients)
+        check_starts("free_running", self.starts, num_clients)
+        check_durations("free_running", self.durations, num_clients)
 
     def capacity(self, num_clients: int) -> int:
         return self.buffer
@@ -115,7 +117,7 @@ class FreeRunning:
             busy=jnp.zeros(0, jnp.int32) if everyone else selection.no_busy(self.concurrency, num_clients),
             runs=selection.no_runs(num_clients),
             longest=jnp.float64(0),
-            fault=Fault(none, none, none, none),
+            fault=Fault(none, none, none, none, none),
             prepared=self.durations.prepare(stream_keys(key, self.durations), num_clients),
             start_key=purpose_key(key, Purpose.START),
         )
@@ -158,7 +160,7 @@ class FreeRunning:
         local_steps = workload.local_steps(client, run).astype(jnp.int32)
         drawn = self.durations.draw(state.prepared, Run(client, run, local_steps, state.longest))
         duration = drawn.work + drawn.hang
-        invalid = ~(duration >= 0)
+        invalid = ~(jnp.isfinite(duration) & (duration >= 0))
         code = jnp.where(code > 0, code, jnp.where(jnp.isnan(duration), 1, jnp.where(invalid, 4, 0)).astype(jnp.int32))
         version = flight.handout[row] if self.before_step else state.version
         trained_from = version
@@ -172,7 +174,7 @@ class FreeRunning:
         )  # fmt: skip
         one = starts.astype(jnp.int32)
         waiting = state.waiting - one
-        failed = Fault(code, state.dispatches, client, run)
+        failed = Fault(code, state.dispatches, client, run, state.version)
         return state._replace(
             dispatches=state.dispatches + one,
             waiting=waiting,

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.checks import check_flag, check_whole
 from jaxafl.clock import selection
-from jaxafl.clock.checks import check_concurrency, check_count
+from jaxafl.clock.checks import check_concurrency, check_durations
 from jaxafl.clock.contract import Fault, ServerStep, Workload
 from jaxafl.clock.durations import Duration, Run, stream_keys
 from jaxafl.keys import Key, Purpose, purpose_key, threefry, uniform
@@ -43,16 +44,17 @@ class Synchronous:
     name: ClassVar[str] = "synchronous"
 
     def check(self, num_clients: int) -> None:
+        check_flag("synchronous", "replacement", self.replacement)
         if self.cohort is not None:
             if self.replacement:
-                check_count("cohort", self.cohort)
+                check_whole("synchronous", "cohort", self.cohort)
             else:
-                check_concurrency(self.cohort, num_clients, "cohort")
+                check_concurrency("synchronous", "cohort", self.cohort, num_clients)
         elif self.replacement:
             raise ValueError("replacement=True needs a cohort size: cohort=n")
         if self.sets is not None:
             self._check_sets(np.asarray(self.sets), num_clients)
-        self.durations.check(num_clients)
+        check_durations("synchronous", self.durations, num_clients)
 
     def capacity(self, num_clients: int) -> int:
         return num_clients if self.cohort is None else self.cohort
@@ -71,7 +73,7 @@ class Synchronous:
             dispatches=none,
             runs=jnp.zeros(num_clients, jnp.int32),
             longest=jnp.float64(0),
-            fault=Fault(none, none, none, none),
+            fault=Fault(none, none, none, none, none),
             prepared=self.durations.prepare(stream_keys(key, self.durations), num_clients),
             start_key=purpose_key(key, Purpose.START),
         )
@@ -88,12 +90,12 @@ class Synchronous:
         run = state.runs[client]
         local_steps = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
         duration, work = self._durations(state, client, run, local_steps)
-        invalid = mask & ~(duration >= 0)
+        invalid = mask & ~(jnp.isfinite(duration) & (duration >= 0))
         dispatch = state.dispatches + jnp.cumsum(mask, dtype=jnp.int32) - 1
         code = jnp.where(jnp.isnan(duration), 1, 4).astype(jnp.int32)
         first = jnp.argmax(invalid)
-        fault = Fault(code[first], dispatch[first], client[first], run[first])
-        fault = fault._replace(code=jnp.where(missing, 2, jnp.where(jnp.any(invalid), fault.code, 0)).astype(jnp.int32))
+        failed = jnp.where(missing, 5, jnp.where(jnp.any(invalid), code[first], 0)).astype(jnp.int32)
+        fault = Fault(failed, dispatch[first], client[first], run[first], state.version)
         duration = jnp.where(mask & ~invalid, duration, 0)
         now = state.now + jnp.max(duration)
         version = jnp.full(size, state.version, jnp.int32)

@@ -84,8 +84,7 @@ def from_nnx(
 
     Variables of type `nnx.Param` are trained, all others (`nnx.BatchStat`, ...) are the state. Random streams are no
     state: they are made anew from the key of each call. `module.train()` or `module.eval()` sets the mode, and
-        `train=` and `mask=` are passed
-    if `__call__` names them.
+    `train=` and `mask=` are passed if `__call__` names them.
 
     Args:
         make_module: makes the network from its random streams, e.g. `lambda rngs: nnx.Linear(784, 10, rngs=rngs)`.

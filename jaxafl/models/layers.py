@@ -18,14 +18,12 @@ from jax import lax
 Array = jax.Array
 Padding = str | Sequence[tuple[int, int]]
 
-# Strips with fewer columns than this make products too thin to be fast; then the columns of a whole window go into one
-# product.
-_WIDE = 32
+# Strips with fewer columns make a product per kernel column too thin to be fast: then the whole kernel is one product.
+_WIDE = 64
 
 
 class Conv(nn.Module):
-    """2-D convolution of images [B, H, W, C] with a bias: `flax.linen.Conv` as matrix products, with the same
-    parameters.
+    """2-D convolution of images [B, H, W, C] with a bias: `flax.linen.Conv`, parameters included, as matrix products.
 
     Attributes:
         features: output channels F.
@@ -56,8 +54,9 @@ def conv2d(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: 
     """2-D convolution y[b, h, w] = Σ_ij x[b, s_h h + i, s_w w + j] · kernel[i, j], as matrix products.
 
     The rows under the kernel are laid side by side once ("strips", [B, H', W, k_h C]); each column of the kernel is
-    then one product of shifted strips with [k_h C, F], and these are summed. That moves k_w times less memory than
-    full patches. Values and gradients are those of `lax.conv_general_dilated` with layouts NHWC, HWIO, up to rounding.
+    then one product of shifted strips with [k_h C, F], and these are summed. Full patches, k_w times as large, are made
+    only where the strips are thin. Values and gradients are those of `lax.conv_general_dilated` with layouts NHWC and
+    HWIO, up to rounding.
 
     Args:
         x: float [B, H, W, C].
@@ -152,8 +151,7 @@ def _padding(
 
 
 def _side_by_side(x: Array, count: int, length: int, stride: int, axis: int) -> Array:
-    """`count` views of x shifted by 0, 1, ... along `axis`, each of `length` entries `stride` apart, joined along the
-    last axis."""
+    """`count` slices of x, shifted by 0, 1, ... along `axis`, each of `length` entries, joined along the last axis."""
     return jnp.concatenate([_shifted(x, shift, length, stride, axis) for shift in range(count)], axis=-1)
 
 
@@ -162,9 +160,9 @@ def _shifted(x: Array, shift: int, length: int, stride: int, axis: int) -> Array
 
 
 def _sum_of_products(strips: Array, columns: Array, width: int, stride: int) -> Array:
-    """One product per column of the kernel. As a product of matrices (not of 4-d arrays) its gradients are fast,
-    too."""
+    """One product per column of the kernel."""
     shape = (*strips.shape[:2], width, columns.shape[-1])
+    # products of matrices: XLA makes slower gradients of products of 4-d arrays
     products = [
         _shifted(strips, shift, width, stride, axis=2).reshape(-1, strips.shape[-1]) @ column
         for shift, column in enumerate(columns)

@@ -1,5 +1,4 @@
-"""The contract between a model and the simulator: initialise parameters and state; the loss and the metrics of a
-batch."""
+"""The contract between a model and the simulator: make parameters and state; the loss and the metrics of a batch."""
 
 from __future__ import annotations
 

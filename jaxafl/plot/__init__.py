@@ -1,6 +1,6 @@
-"""Figures of results. Each function takes one result, a dict of named results, or a sweep, and returns a Matplotlib figure.
+"""Figures of results: each function takes one result, a dict of named results, or a sweep, and returns the figure.
 
-Nothing here opens a window or touches Matplotlib's global state, so that figures can be made on a machine without a display.
+Nothing here opens a window or touches Matplotlib's global state, so that figures can be made without a display.
 """
 
 from jaxafl.plot.accuracy import accuracy_vs_steps, accuracy_vs_time

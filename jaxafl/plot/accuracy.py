@@ -18,8 +18,8 @@ _GRID = 400  # points at which the runs of different seeds are averaged
 def accuracy_vs_time(results: Results, ax: Axes | None = None, path: str | os.PathLike[str] | None = None) -> Figure:
     """Test accuracy in percent against simulated time in seconds.
 
-    Runs that differ in their seed only become one line, their mean, in a band of one standard deviation to each side. Their
-    evaluations come at different times, so they are interpolated, over the time that all of them cover.
+    Runs that differ in their seed only become one line, their mean, in a band of one standard deviation to each side.
+    Their evaluations come at different times, so they are interpolated, over the time that all of them cover.
 
     Args:
         results: a result, a dict of results by name, or a sweep: one line for each member but `seed`.
@@ -40,27 +40,28 @@ def accuracy_vs_steps(results: Results, ax: Axes | None = None, path: str | os.P
     return _accuracy(results, "eval_step", "server steps", ax, path)
 
 
-def _accuracy(results: Results, against: str, label: str, ax: Axes | None, path: str | os.PathLike[str] | None) -> Figure:
+def _accuracy(
+    results: Results, against: str, label: str, ax: Axes | None, path: str | os.PathLike[str] | None
+) -> Figure:
     file = check_image_path(path)
     lines = members(results, "accuracy", against)
     if ax is None:
-        named = any(line.name for line in lines)
-        figure = new_figure(8.5 if named else 6.5, 4.2)
+        figure = new_figure(8.5 if len(lines) > 1 else 6.5, 4.2)
         ax = figure.subplots()
     else:
         figure = figure_of(ax)
     for line, style in zip(lines, line_styles(len(lines)), strict=True):
         at, mean, deviation = _mean(line.runs, against)
-        several = f" (mean of {len(line.runs)} seeds ± std)" if len(line.runs) > 1 else ""
-        ax.plot(at, mean, label=(line.name or "accuracy") + several, linewidth=1.8, **style)
+        ax.plot(at, mean, label=line.name or "all", linewidth=1.8, **style)
         if len(line.runs) > 1:
             ax.fill_between(at, mean - deviation, mean + deviation, color=style["color"], alpha=0.15, linewidth=0)
     ax.set(xlabel=label, ylabel="test accuracy (%)", title=heading(results))
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
     tidy(ax)
-    if len(lines) > 1 or len(lines[0].runs) > 1:
-        legend_beside(ax, len(lines))
+    seeds = sorted({len(line.runs) for line in lines} - {1})
+    if len(lines) > 1 or seeds:
+        legend_beside(ax, len(lines), f"mean ± std of {'/'.join(map(str, seeds))} seeds" if seeds else None)
     return finish(figure, file)
 
 

@@ -1,4 +1,4 @@
-"""What all figures share: a figure without a window, colours that colour-blind readers tell apart, the legend, saving."""
+"""What all figures share: a canvas without a window, colours that colour-blind readers tell apart, saving."""
 
 from __future__ import annotations
 
@@ -41,9 +41,19 @@ def line_styles(count: int) -> list[dict[str, Any]]:
     return [{"color": scale(0.9 * index / (count - 1)), "linestyle": _DASHES[index % 4]} for index in range(count)]
 
 
-def legend_beside(ax: Axes, entries: int) -> None:
+def legend_beside(ax: Axes, entries: int, title: str | None = None) -> None:
     """A legend to the right of the axes, where it covers no line."""
-    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False, fontsize=9, ncols=1 + (entries - 1) // 20)
+    legend = ax.legend(
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1),
+        borderaxespad=0,
+        frameon=False,
+        fontsize=9,
+        title=title,
+        title_fontsize=9,
+        ncols=1 + (entries - 1) // 20,
+    )
+    legend.set_alignment("left")
 
 
 def tidy(ax: Axes) -> None:

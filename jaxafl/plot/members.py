@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import xarray as xr
 
@@ -24,27 +24,27 @@ def members(results: Results, *variables: str) -> list[Member]:
     """Splits results into the members that a figure compares.
 
     Args:
-        results: one result, results by name, or (either of these) with leading sweep dimensions. The runs along `seed` belong to one
-            member; every combination of the other dimensions is a member of its own.
+        results: one result, results by name, or (either of these) with leading sweep dimensions. The runs along `seed`
+            belong to one member; every combination of the other dimensions is a member of its own.
         variables: what the figure needs of every result.
 
     Raises:
         TypeError: these are no results.
         ValueError: a result lacks a variable, or there is none.
     """
-    if isinstance(results, xr.Dataset):
-        results = {"": results}
-    if not isinstance(results, Mapping) or not all(isinstance(value, xr.Dataset) for value in results.values()):
-        raise TypeError(f"a figure takes a result (xarray.Dataset), or a dict of results by name; got {type(results).__name__}")
-    if not results:
+    named = {"": results} if isinstance(results, xr.Dataset) else cast("Mapping[str, xr.Dataset]", results)
+    if not isinstance(named, Mapping) or not all(isinstance(dataset, xr.Dataset) for dataset in named.values()):
+        raise TypeError(
+            f"a figure takes a result (xarray.Dataset), or a dict of results by name; got {type(results).__name__}"
+        )
+    if not named:
         raise ValueError("there is no result to plot: the dict is empty")
-    for name, dataset in results.items():
+    for name, dataset in named.items():
         missing = [variable for variable in variables if variable not in dataset.variables]
         if missing:
-            raise ValueError(
-                f"the result {name or dataset.attrs.get('title', '')} has no {', '.join(missing)}; it has {', '.join(dataset.data_vars)}"
-            )
-    return [member for name, dataset in results.items() for member in _split(name, dataset, variables)]
+            label, known = name or dataset.attrs.get("title", ""), ", ".join(map(str, dataset.data_vars))
+            raise ValueError(f"the result {label} has no {', '.join(missing)}; it has {known}")
+    return [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
 
 
 def heading(results: Results) -> str:
@@ -53,7 +53,11 @@ def heading(results: Results) -> str:
 
 
 def _split(name: str, dataset: xr.Dataset, variables: tuple[str, ...]) -> list[Member]:
-    swept = [dim for dim in dataset.dims if any(dim in dataset[variable].dims for variable in variables) and dim not in _OF_A_RUN]
+    swept = [
+        dim
+        for dim in dataset.dims
+        if any(dim in dataset[variable].dims for variable in variables) and dim not in _OF_A_RUN
+    ]
     axes = [dim for dim in swept if dim != _SEED]
     found = []
     for place in itertools.product(*(range(dataset.sizes[axis]) for axis in axes)):
@@ -67,4 +71,6 @@ def _split(name: str, dataset: xr.Dataset, variables: tuple[str, ...]) -> list[M
 
 def _label(dataset: xr.Dataset, axis: str, index: int) -> str:
     value = dataset[axis].values[index] if axis in dataset.coords else index
-    return str(value) if isinstance(value, str) else f"{axis}={value:g}" if hasattr(value, "dtype") else f"{axis}={value}"
+    return (
+        str(value) if isinstance(value, str) else f"{axis}={value:g}" if hasattr(value, "dtype") else f"{axis}={value}"
+    )

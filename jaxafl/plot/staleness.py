@@ -19,8 +19,8 @@ _PANELS = 8  # more members than this share one panel
 def staleness_histogram(results: Results, ax: Axes | None = None, path: str | os.PathLike[str] | None = None) -> Figure:
     """The share of arrivals in percent by their staleness τ = t - s in server steps, over all seeds of a member.
 
-    Several members get a panel each; more than eight, or members drawn into given axes, are outlines in one panel. A bar
-    covers one value of τ, or several where the largest τ is 40 or more.
+    Several members get a panel each; more than eight, or members drawn into given axes, are outlines in one panel. A
+    bar covers one value of τ, or several where the largest τ is 40 or more.
 
     Args:
         results: a result, a dict of results by name, or a sweep.

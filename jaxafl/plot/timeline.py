@@ -40,14 +40,14 @@ def timeline(
     max_clients: int = 50,
     max_runs: int = 400,
 ) -> Figure:
-    """A row per client with a bar for every local run from its start to its arrival, coloured by its staleness in server steps.
+    """A row per client with a bar for every local run from its start to its arrival, coloured by its staleness.
 
-    Runs that no server step consumed are not in a result and leave a gap. More clients or runs than can be read are cut to
-    evenly spaced clients and to the first part of the simulated time; the title says so.
+    Runs that no server step consumed are not in a result and leave a gap. More clients or runs than can be read are cut
+    to evenly spaced clients and to the first part of the simulated time; the title says so.
 
     Args:
-        results: a schedule (`Simulation.schedule`), a result, a dict of results by name or a sweep: a panel for each member (its first
-            seed), at most six.
+        results: a schedule (`Simulation.schedule`), a result, a dict of results by name or a sweep: a panel for each
+            member (its first seed), at most six.
         ax: axes to draw into (one result or schedule only); `None` makes a figure.
         path: where to save the figure (its ending sets the format); `None` saves nothing.
         max_clients: most rows per panel.
@@ -92,9 +92,13 @@ def _draw(ax: Axes, name: str, runs: _Runs, max_clients: int, max_runs: int) -> 
     kept = kept[runs.started[kept] < end] if len(kept) > max_runs else kept
     row = np.searchsorted(clients, runs.client[kept])
     left, right = runs.started[kept], runs.arrived[kept]
-    corners = [[(a, y - 0.4), (b, y - 0.4), (b, y + 0.4), (a, y + 0.4)] for a, b, y in zip(left, right, row, strict=True)]
+    corners = [
+        [(a, y - 0.4), (b, y - 0.4), (b, y + 0.4), (a, y + 0.4)] for a, b, y in zip(left, right, row, strict=True)
+    ]
     colours, norm = _colours(int(runs.staleness[kept].max()))
-    bars = PolyCollection(corners, array=runs.staleness[kept], cmap=colours, norm=norm, edgecolors="white", linewidths=0.6)
+    bars = PolyCollection(
+        corners, array=runs.staleness[kept], cmap=colours, norm=norm, edgecolors="white", linewidths=0.6
+    )
     ax.add_collection(bars)
     steps = runs.steps[runs.steps <= end]
     few = len(steps) <= _STEPS_SHOWN
@@ -109,7 +113,9 @@ def _draw(ax: Axes, name: str, runs: _Runs, max_clients: int, max_runs: int) -> 
     bar = figure_of(ax).colorbar(bars, ax=ax, pad=0.01, aspect=12)
     bar.set_label("staleness (steps)", fontsize=8)
     if isinstance(norm, BoundaryNorm):
-        bar.set_ticks((norm.boundaries[:-1] + 0.5).tolist(), labels=[f"{value + 0.5:.0f}" for value in norm.boundaries[:-1]])
+        bar.set_ticks(
+            (norm.boundaries[:-1] + 0.5).tolist(), labels=[f"{value + 0.5:.0f}" for value in norm.boundaries[:-1]]
+        )
         bar.ax.tick_params(length=0)
     else:
         bar.locator = MaxNLocator(5, integer=True)
@@ -128,7 +134,15 @@ def _cuts(shown: int, heard: int, end: float, last: float) -> list[str]:
 
 
 def _of_schedule(schedule: Schedule) -> _Runs:
-    return _sorted(schedule.mask, schedule.client, schedule.run, schedule.started, schedule.arrived, schedule.staleness, schedule.time)
+    return _sorted(
+        schedule.mask,
+        schedule.client,
+        schedule.run,
+        schedule.started,
+        schedule.arrived,
+        schedule.staleness,
+        schedule.time,
+    )
 
 
 def _of_result(run: xr.Dataset) -> _Runs:
@@ -139,7 +153,13 @@ def _of_result(run: xr.Dataset) -> _Runs:
 
 
 def _sorted(
-    mask: np.ndarray, client: np.ndarray, run: np.ndarray, started: np.ndarray, arrived: np.ndarray, staleness: np.ndarray, time: np.ndarray
+    mask: np.ndarray,
+    client: np.ndarray,
+    run: np.ndarray,
+    started: np.ndarray,
+    arrived: np.ndarray,
+    staleness: np.ndarray,
+    time: np.ndarray,
 ) -> _Runs:
     """A run that several server steps consumed is drawn once, with the staleness of the first."""
     columns = [values[mask] for values in (client, run, started, arrived, staleness)]

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxafl.checks import check_choice, check_number, check_whole
 from jaxafl.pytrees import pytree, static
-from jaxafl.server.checks import check_choice, check_number
 from jaxafl.server.contract import Arrivals, Tree, Update, norm
 
 Array = jax.Array
@@ -44,8 +44,7 @@ class AsyncFedED:
         check_number("asyncfeded", "target_staleness", self.target_staleness, least=0)
         check_number("asyncfeded", "kappa", self.kappa, least=0)
         check_choice("asyncfeded", "rounding", self.rounding, ("floor", "truncate"))
-        if isinstance(self.max_steps, bool) or not isinstance(self.max_steps, int) or self.max_steps < 1:
-            raise ValueError(f"asyncfeded: max_steps must be a whole number of at least 1, got {self.max_steps!r}")
+        check_whole("asyncfeded", "max_steps", self.max_steps)
         if clock.capacity(num_clients) != 1:
             raise ValueError(
                 f"asyncfeded steps for every arrival, but the clock {clock.name} brings {clock.capacity(num_clients)} "

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxafl.checks import check_choice, check_decay, check_number
 from jaxafl.pytrees import pytree, static
-from jaxafl.server.checks import check_choice, check_decay, check_number
 from jaxafl.server.contract import Arrivals, Tree, Update, mean_delta
 
 Array = jax.Array

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from jaxafl.checks import check_choice, check_number
 from jaxafl.pytrees import pytree, static
-from jaxafl.server.checks import check_choice, check_number
 from jaxafl.server.contract import Arrivals, Tree, Update
 
 Array = jax.Array

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import optax
 
+from jaxafl.checks import check_choice, check_decay, check_number
 from jaxafl.pytrees import pytree, static
-from jaxafl.server.checks import check_choice, check_decay, check_number
 from jaxafl.server.contract import Arrivals, Tree, Update, counts, weighted_sum
 
 

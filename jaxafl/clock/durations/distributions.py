@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtri
 
+from jaxafl.checks import as_numbers, check_choice
 from jaxafl.clock.durations.duration import Composable, Draw, Run, worked
 from jaxafl.keys import Key, per_client, per_run
 from jaxafl.keys import uniform as uniform_from_bits
@@ -37,11 +38,10 @@ class Distribution(Composable):
     terms = 1
 
     def check(self, num_clients: int) -> None:
-        if self.per not in PER:
-            raise ValueError(f"{self.name}(per={self.per!r}): per must be one of {PER}")
+        check_choice(self.name, "per", self.per, PER)
         values = {}
         for name, value in self.parameters.items():
-            array = np.asarray(value, np.float64)
+            array = as_numbers(self.name, name, value)
             if array.shape not in ((), (num_clients,)):
                 raise ValueError(
                     f"{self.name}: {name} must be a number or an array of one number per client ({num_clients},), "

@@ -31,12 +31,12 @@ class Recorded(Composable):
             )
         if self.per not in ("run", "step"):
             raise ValueError(f"recorded durations: per must be 'run' or 'step', got {self.per!r}")
-        bad = np.argwhere(~(times >= 0))
+        bad = np.argwhere(~(np.isfinite(times) & (times >= 0)))
         if len(bad):
             client, run = bad[0]
             raise ValueError(
-                f"recorded durations must be numbers >= 0; {len(bad)} are not, the first is {times[client, run]} "
-                f"(client {client}, run {run})"
+                f"recorded durations must be finite numbers >= 0; {len(bad)} are not, the first of them is "
+                f"{times[client, run]} (client {client}, run {run})"
             )
 
     def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:

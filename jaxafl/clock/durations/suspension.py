@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
+from jaxafl.checks import check_number
 from jaxafl.clock.durations.duration import Composable, Draw, Run
 from jaxafl.keys import Key, per_run, uniform
 from jaxafl.pytrees import pytree
@@ -22,8 +22,7 @@ class Suspension(Composable):
     terms = 2
 
     def check(self, num_clients: int) -> None:
-        if not 0 <= np.float64(self.probability) <= 1:
-            raise ValueError(f"suspension: probability must be in [0, 1], got {self.probability}")
+        check_number("suspension", "probability", self.probability, least=0, most=1)
 
     def prepare(self, keys: Sequence[Key], num_clients: int) -> Sequence[Key]:
         return tuple(keys)

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from jaxafl.checks import check_choice, check_number
 from jaxafl.clock.durations.duration import Composable, Draw, Run, worked
 from jaxafl.keys import Key, jax_key, per_client, per_run, uniform
 from jaxafl.pytrees import pytree, static
@@ -34,16 +34,11 @@ class ThreeTier(Composable):
     terms = 2
 
     def check(self, num_clients: int) -> None:
-        for value, allowed, what in (
-            (self.profile, tuple(_BOUNDS), "profile"),
-            (self.per, ("run", "client"), "per"),
-            (self.split, ("client", "population"), "split"),
-        ):
-            if value not in allowed:
-                raise ValueError(f"three_tier: {what} must be one of {allowed}, got {value!r}")
-        for value, what in ((self.gamma, "gamma"), (self.unit, "unit")):
-            if not (np.isfinite(value) and value > 0):
-                raise ValueError(f"three_tier: {what} must be a positive number, got {value}")
+        check_choice("three_tier", "profile", self.profile, tuple(_BOUNDS))
+        check_choice("three_tier", "per", self.per, ("run", "client"))
+        check_choice("three_tier", "split", self.split, ("client", "population"))
+        check_number("three_tier", "gamma", self.gamma, above=0)
+        check_number("three_tier", "unit", self.unit, above=0)
 
     def prepare(self, keys: Sequence[Key], num_clients: int) -> tuple[Key, Array]:
         if self.split == "client":

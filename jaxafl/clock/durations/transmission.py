@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.special import ndtri
 
+from jaxafl.checks import check_number
 from jaxafl.clock.durations.duration import Composable, Draw, Run, worked
 from jaxafl.keys import Key, per_run, uniform
 from jaxafl.pytrees import pytree
@@ -26,11 +26,9 @@ class Transmission(Composable):
     terms = 2
 
     def check(self, num_clients: int) -> None:
-        for value, what in ((self.size, "bytes"), (self.sigma, "sigma")):
-            if not (np.isfinite(value) and value >= 0):
-                raise ValueError(f"transmission: {what} must be a number >= 0, got {value}")
-        if not (np.isfinite(self.speed) and self.speed > 0):
-            raise ValueError(f"transmission: speed must be a positive number of bytes per second, got {self.speed}")
+        check_number("transmission", "bytes", self.size, least=0)
+        check_number("transmission", "speed", self.speed, above=0)
+        check_number("transmission", "sigma", self.sigma, least=0)
 
     def prepare(self, keys: Sequence[Key], num_clients: int) -> Sequence[Key]:
         return tuple(keys)

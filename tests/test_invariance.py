@@ -1,0 +1,135 @@
+"""What changes speed changes no result: lanes, chunks, micro-batches, evaluations; and a seed fixes every bit."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+import xarray as xr
+
+from jaxafl import server
+from jaxafl.client import Client
+from jaxafl.clock import constant, free_running, suspension, synchronous, uniform
+from jaxafl.simulation import Simulation
+from tests.problems import observe_w, quadratic
+
+STEPS = 24
+DURATIONS = uniform(1, 5) + suspension(0.2)
+RAGGED = Client(optax.sgd, learning_rate=0.1, momentum=0.5, epochs=2, batch_size=2)
+
+CASES: dict[str, tuple[Any, Any, Any]] = {
+    "fedavg": (server.fedavg(), synchronous(cohort=4, durations=DURATIONS), RAGGED),
+    "fedasync": (server.fedasync(0.5, "polynomial"), free_running(concurrency=4, durations=DURATIONS), RAGGED),
+    "fadas": (
+        server.fadas(0.05), free_running(concurrency=5, buffer=2, dispatch="step", durations=DURATIONS), RAGGED
+    ),
+    "asyncfeded": (
+        server.asyncfeded(lam=0.5, kappa=0.5, max_steps=8),
+        free_running(concurrency=4, durations=uniform(1, 5, per="client") * constant(0.1, per="step") + suspension(0.2)),
+        Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=2),
+    ),
+}  # fmt: skip
+
+
+def run(name: str, client: Any = None, eval_every: int = STEPS, **options: Any) -> xr.Dataset:
+    the_server, clock, default = CASES[name]
+    problem = quadratic()
+    simulation = Simulation(problem.data, problem.model, client or default, the_server, clock)
+    return simulation.run(STEPS, eval_every=eval_every, observe=observe_w, seed=3, **options)
+
+
+def assert_close(result: xr.Dataset, other: xr.Dataset) -> None:
+    for name in ("client", "run", "staleness", "local_steps", "time", "started", "arrived"):
+        np.testing.assert_array_equal(result[name], other[name], err_msg=name)
+    for name in ("observe_w", "delta_norm", "local_loss"):
+        np.testing.assert_allclose(result[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def assert_identical(result: xr.Dataset, other: xr.Dataset) -> None:
+    for name in set(result.data_vars) & set(other.data_vars):
+        if "evaluation" not in result[name].dims:
+            np.testing.assert_array_equal(result[name], other[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("lanes", "chunk"), [(3, 1), (4, 2), (8, 8)])
+@pytest.mark.parametrize("name", CASES)
+def test_lanes_and_chunks(name: str, lanes: int, chunk: int) -> None:
+    assert_close(run(name, lanes=lanes, chunk=chunk), run(name))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_evaluations_change_nothing_at_all(name: str) -> None:
+    seldom, often = run(name), run(name, eval_every=5)
+    assert_identical(often, seldom)
+    assert often.eval_step.values.tolist() == [0, 5, 10, 15, 20, 24]
+    np.testing.assert_allclose(often.loss[[0, -1]], seldom.loss[[0, -1]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fedasync", "fadas"])
+def test_micro_batches(name: str) -> None:
+    results = []
+    for piece in (1, 3, 16):
+        client = Client(optax.sgd, learning_rate=0.1, momentum=0.5, steps=3, batch_size=None, micro_batch=piece)
+        results.append(run(name, client=client))
+    assert_close(results[1], results[0])
+    assert_close(results[2], results[0])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_run_twice(name: str) -> None:
+    assert_identical(run(name), run(name))
+
+
+def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
+    the_server, clock, client = CASES["fadas"]
+    problem = quadratic()
+    simulation = Simulation(problem.data, problem.model, client, the_server, clock)
+    short, long = (simulation.run(steps, eval_every=steps, observe=observe_w, seed=3) for steps in (10, STEPS))
+    for name in ("client", "time", "staleness"):
+        np.testing.assert_array_equal(short[name], long[name][:10])
+    np.testing.assert_allclose(short.observe_w, long.observe_w[:10], rtol=1e-5, atol=1e-6)
+
+
+def test_two_servers_on_one_clock_share_schedule_and_mini_batches() -> None:
+    """A paired comparison: until the first server step makes them differ, the local losses are the same."""
+    problem = quadratic()
+    clock = free_running(concurrency=4, durations=DURATIONS)
+    first, second = (
+        Simulation(problem.data, problem.model, RAGGED, the_server, clock).run(STEPS, eval_every=STEPS, seed=3)
+        for the_server in (server.fedbuff(0.1), server.fedasync(0.9))
+    )
+    for name in ("client", "run", "time", "staleness"):
+        np.testing.assert_array_equal(first[name], second[name])
+    fresh = (first.staleness.values[:, 0] == np.arange(STEPS)) & (first.run.values[:, 0] == 0)
+    assert fresh.sum() >= 3  # runs that started from x_0
+    np.testing.assert_array_equal(first.local_loss.values[fresh], second.local_loss.values[fresh])
+
+
+SCRIPT = """
+import hashlib
+from tests.test_invariance import CASES, run
+for name in CASES:
+    result = run(name)
+    print(name, hashlib.sha256(result.observe_w.values.tobytes() + result.time.values.tobytes()).hexdigest())
+"""
+
+
+def test_one_seed_one_result_in_two_processes() -> None:
+    root = pathlib.Path(__file__).resolve().parent.parent
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path[:1], str(root), os.environ.get("PYTHONPATH", "")])}
+    hashes = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
+        hashes.append(done.stdout)
+    assert hashes[0] == hashes[1]
+    assert len(hashes[0].splitlines()) == len(CASES)
+    here = hashlib.sha256(run("fadas").observe_w.values.tobytes() + run("fadas").time.values.tobytes()).hexdigest()
+    assert f"fadas {here}" in hashes[0].splitlines() or jax.default_backend() != "cpu"

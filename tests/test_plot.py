@@ -1,0 +1,166 @@
+"""Figures: what they show, that they are saved, and that they need no display."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.figure import Figure
+
+from jaxafl import clock, plot
+from jaxafl.plot.members import members
+from jaxafl.schedule import compute_schedule
+
+FIGURES = [plot.accuracy_vs_time, plot.accuracy_vs_steps, plot.staleness_histogram, plot.timeline]
+
+
+def result(steps: int = 12, clients: int = 4, *, offset: float = 0.0, stretch: float = 1.0) -> xr.Dataset:
+    """A small result: client t % N arrives at step t, after a run of two seconds."""
+    time = stretch * np.arange(1.0, steps + 1)
+    evaluated = np.arange(0, steps + 1, 3)
+    column = (("step", "arrival"),)
+    return xr.Dataset(
+        {
+            "time": (("step",), time),
+            "client": (*column, np.arange(steps)[:, None] % clients),
+            "run": (*column, np.arange(steps)[:, None] // clients),
+            "staleness": (*column, np.minimum(np.arange(steps), 3)[:, None]),
+            "started": (*column, np.maximum(time - 2, 0)[:, None]),
+            "arrived": (*column, time[:, None]),
+            "accuracy": (("evaluation",), offset + 0.5 * evaluated / steps),
+        },
+        {
+            "eval_time": (("evaluation",), np.concatenate([[0.0], time])[evaluated]),
+            "eval_step": (("evaluation",), evaluated),
+        },
+        {"title": "fedasync on free_running, toy"},
+    )
+
+
+def grid() -> xr.Dataset:
+    """Two values of α, three seeds whose evaluations come at different times."""
+    rows = []
+    for offset in (0.0, 0.2):
+        seeds = [result(offset=offset + 0.01 * seed, stretch=1 + 0.1 * seed) for seed in range(3)]
+        rows.append(xr.concat(seeds, dim="seed"))
+    return xr.concat(rows, dim="server.alpha").assign_coords({"seed": [0, 1, 2], "server.alpha": [0.2, 0.5]})
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+@pytest.mark.parametrize("results", [result(), {"a": result(), "b": result(20)}, grid()], ids=["one", "dict", "sweep"])
+def test_every_figure_of_every_form_of_results_is_saved_with_labelled_axes(draw, results, tmp_path):
+    path = tmp_path / "figure.png"
+    figure = draw(results, path=path)
+    assert isinstance(figure, Figure)
+    assert path.stat().st_size > 5000
+    panels = [ax for ax in figure.axes if ax.get_title() or ax.get_xlabel() or ax.get_label() != "<colorbar>"]
+    assert all(ax.get_ylabel() for ax in panels)
+    assert any("(s)" in ax.get_xlabel() or "steps" in ax.get_xlabel() for ax in panels)
+
+
+def test_accuracy_is_drawn_in_percent_against_seconds_and_steps():
+    made = result()
+    for draw, against in ((plot.accuracy_vs_time, "eval_time"), (plot.accuracy_vs_steps, "eval_step")):
+        (line,) = draw(made).axes[0].lines
+        np.testing.assert_allclose(line.get_xdata(), made[against])
+        np.testing.assert_allclose(line.get_ydata(), 100 * made["accuracy"])
+
+
+def test_seeds_become_one_mean_line_with_a_band_and_other_axes_a_line_each():
+    ax = plot.accuracy_vs_steps(grid()).axes[0]
+    assert [line.get_label() for line in ax.lines] == ["server.alpha=0.2", "server.alpha=0.5"]
+    assert len(ax.collections) == 2
+    np.testing.assert_allclose(ax.lines[0].get_ydata()[[0, -1]], [1.0, 51.0])  # the mean of offsets 0, 1 and 2 %
+    assert "3 seeds" in ax.get_legend().get_title().get_text()
+
+
+def test_the_mean_over_time_stays_within_what_all_seeds_cover():
+    ax = plot.accuracy_vs_time(grid()).axes[0]
+    assert ax.lines[0].get_xdata().max() == pytest.approx(12.0)  # the shortest of 12, 13.2 and 14.4 s
+
+
+def test_evaluations_that_a_failed_run_did_not_reach_are_left_out():
+    made = result()
+    made["accuracy"][-2:] = np.nan
+    (line,) = plot.accuracy_vs_time(made).axes[0].lines
+    assert len(line.get_xdata()) == len(made["accuracy"]) - 2
+
+
+def test_the_histogram_counts_arrivals_only():
+    made = result()
+    made["staleness"][-4:] = -1
+    bars = plot.staleness_histogram(made).axes[0].patches
+    assert [round(bar.get_height(), 1) for bar in bars] == [12.5, 12.5, 12.5, 62.5]
+
+
+def test_the_histogram_of_large_staleness_has_few_bars_that_add_up():
+    made = result(1000)
+    made["staleness"][:, 0] = np.arange(1000)
+    bars = plot.staleness_histogram(made).axes[0].patches
+    assert len(bars) <= 40
+    assert sum(bar.get_height() for bar in bars) == pytest.approx(100)
+
+
+def test_the_timeline_has_a_bar_for_every_run_from_start_to_arrival():
+    made = result()
+    bars = plot.timeline(made).axes[0].collections[0]
+    spans = sorted((path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in bars.get_paths())
+    expected = sorted(zip(made["started"].values[:, 0], made["arrived"].values[:, 0], strict=True))
+    np.testing.assert_allclose(spans, expected)
+
+
+def test_the_timeline_of_thousands_of_clients_shows_some_and_says_so():
+    protocol = clock.free_running(concurrency=200, buffer=20, durations=clock.uniform(1, 5))
+    schedule = compute_schedule(protocol, 2000, 5, 200, 0)
+    ax = plot.timeline(schedule, max_clients=30, max_runs=60).axes[0]
+    assert "30 of the" in ax.get_title() and "first" in ax.get_title()
+    assert len(ax.collections[0].get_paths()) <= 60
+
+
+def test_a_run_that_is_offered_again_is_drawn_once():
+    made = result(4)
+    made["client"][:], made["run"][:] = 0, 0
+    assert len(plot.timeline(made).axes[0].collections[0].get_paths()) == 1
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+def test_figures_draw_into_given_axes(draw):
+    ax = Figure().subplots()
+    assert draw(result(), ax=ax) is ax.get_figure()
+    assert ax.get_ylabel()
+
+
+def test_a_result_that_cannot_be_drawn_is_an_error_that_says_why(tmp_path):
+    with pytest.raises(TypeError, match="xarray.Dataset"):
+        plot.accuracy_vs_time([1, 2])
+    with pytest.raises(ValueError, match="empty"):
+        plot.timeline({})
+    with pytest.raises(ValueError, match="no accuracy"):
+        plot.accuracy_vs_time(result().drop_vars("accuracy"))
+    with pytest.raises(ValueError, match=r"must end in one of .*\.png"):
+        plot.accuracy_vs_time(result(), path=tmp_path / "figure.doc")
+    with pytest.raises(FileNotFoundError, match="no directory"):
+        plot.accuracy_vs_time(result(), path=tmp_path / "absent" / "figure.png")
+    with pytest.raises(ValueError, match="do not fit"):
+        plot.timeline({"a": result(), "b": result()}, ax=Figure().subplots())
+    silent = result().assign(staleness=(("step", "arrival"), np.full((12, 1), -1)))
+    with pytest.raises(ValueError, match="nobody arrived"):
+        plot.staleness_histogram(silent)
+
+
+def test_members_of_a_dict_of_sweeps_carry_both_names():
+    names = [member.name for member in members({"x": grid(), "y": result()}, "accuracy")]
+    assert names == ["x, server.alpha=0.2", "x, server.alpha=0.5", "y"]
+
+
+def test_more_lines_than_colours_still_differ():
+    ax = plot.accuracy_vs_time({str(index): result(offset=index / 100) for index in range(12)}).axes[0]
+    assert len({(str(line.get_color()), line.get_linestyle()) for line in ax.lines}) == 12
+
+
+def test_plotting_does_not_import_pyplot():
+    code = "import sys, jaxafl.plot; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
