@@ -117,7 +117,9 @@ def table(found: dict[str, xr.Dataset]) -> Table:
         found: what `quickstart` returns.
     """
     target = np.floor(100 * _TARGET * min(float(run["accuracy"].max()) for run in found.values())) / 100
-    shown = Table(title="Ten writers of FEMNIST with stragglers", box=SIMPLE_HEAD)
+    shown = Table(
+        title="Ten writers of FEMNIST with stragglers", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )
     shown.add_column("method", no_wrap=True)
     reach = f"time to\n{100 * target:.0f} %"
     for column in (
@@ -126,7 +128,7 @@ def table(found: dict[str, xr.Dataset]) -> Table:
         "simulated\ntime",
         "staleness\nmean / max",
         "local\nsteps",
-        "updates\nper second",
+        "updates\nper s",
     ):
         shown.add_column(column, justify="right", no_wrap=True)
     for name, run in found.items():
@@ -143,7 +145,7 @@ def table(found: dict[str, xr.Dataset]) -> Table:
         )
     shown.add_section()
     shown.add_row("majority class", f"{100 * majority_share(data.femnist(_CLIENTS)):.1f} %")
-    shown.caption = "times: simulated seconds; updates per second: of this machine, compilation apart"
+    shown.caption = "times are simulated; updates per s are this machine's, without compiling"
     return shown
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pathlib
 import subprocess
 import sys
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 import pytest
@@ -114,22 +112,20 @@ def test_two_servers_on_one_clock_share_schedule_and_mini_batches() -> None:
 
 
 SCRIPT = """
-import hashlib
-from tests.test_invariance import CASES, run
-for name in CASES:
+import sys
+from tests.test_invariance import run
+for name in ("fadas", "asyncfeded"):
     result = run(name)
-    print(name, hashlib.sha256(result.observe_w.values.tobytes() + result.time.values.tobytes()).hexdigest())
+    sys.stdout.write((result.observe_w.values.tobytes() + result.time.values.tobytes()).hex() + chr(10))
 """
 
 
 def test_one_seed_one_result_in_two_processes() -> None:
     root = pathlib.Path(__file__).resolve().parent.parent
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path[:1], str(root), os.environ.get("PYTHONPATH", "")])}
-    hashes = []
-    for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
-        hashes.append(done.stdout)
-    assert hashes[0] == hashes[1]
-    assert len(hashes[0].splitlines()) == len(CASES)
-    here = hashlib.sha256(run("fadas").observe_w.values.tobytes() + run("fadas").time.values.tobytes()).hexdigest()
-    assert f"fadas {here}" in hashes[0].splitlines() or jax.default_backend() != "cpu"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(root)])}
+    command = [sys.executable, "-c", SCRIPT]
+    first, second = (
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout for _ in range(2)
+    )
+    assert len(first.splitlines()) == 2 and len(first) > 2 * STEPS * 2 * 8
+    assert first == second

@@ -134,7 +134,7 @@ def test_figures_draw_into_given_axes(draw):
 
 
 def test_a_result_that_cannot_be_drawn_is_an_error_that_says_why(tmp_path):
-    with pytest.raises(TypeError, match="xarray.Dataset"):
+    with pytest.raises(TypeError, match=r"xarray\.Dataset"):
         plot.accuracy_vs_time([1, 2])
     with pytest.raises(ValueError, match="empty"):
         plot.timeline({})

@@ -1,0 +1,257 @@
+"""The command line, through `main`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import jaxafl as afl
+from jaxafl import quickstart
+from jaxafl.cli import catalogue, main
+from jaxafl.cli.build import make_simulation, parse_axis
+from jaxafl.cli.expression import parse_durations
+from jaxafl.cli.options import chosen, options_type
+
+SMALL = ["--data", "synthetic", "--data.max_size", "60", "--data.clients", "6", "--model", "logistic", "--no_progress"]
+FREE = ["--server", "fedasync", "--clock.concurrency", "3", "--server_steps", "6", "--client.steps", "2"]
+
+
+def simulation(*arguments: str) -> afl.Simulation:
+    import tyro
+
+    names = chosen(arguments)
+    return make_simulation(names, tyro.cli(options_type(names, False), args=list(arguments), use_underscores=True))
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    assert captured.err.startswith("jaxafl: error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_run_writes_what_python_would(tmp_path, capsys):
+    file, image = tmp_path / "result.nc", tmp_path / "result.png"
+    arguments = ["run", *SMALL, *FREE, "--server.alpha", "0.3", "--durations", "uniform(1, 5) + suspension(0.1)"]
+    assert main([*arguments, "--seed", "3", "--output", str(file), "--plot", str(image)]) == 0
+    assert "fedasync on free_running" in capsys.readouterr().out
+    assert image.stat().st_size > 5000
+    same = afl.Simulation(
+        data=afl.data.synthetic(clients=6, max_size=60),
+        model=afl.models.logistic(10),
+        client=afl.Client(learning_rate=0.05, steps=2),
+        server=afl.server.fedasync(0.3),
+        clock=afl.clock.free_running(concurrency=3, durations=afl.clock.uniform(1, 5) + afl.clock.suspension(0.1)),
+    ).run(6, seed=3)
+    loaded = afl.load(file)
+    np.testing.assert_array_equal(loaded["time"], same["time"])
+    np.testing.assert_allclose(loaded["accuracy"], same["accuracy"], rtol=1e-6)
+
+
+def test_sweep_makes_an_axis_of_each_option(tmp_path, capsys):
+    file = tmp_path / "sweep.nc"
+    axes = ["--axis", "server.alpha=0.2,0.6", "--axis", "seed=0:2"]
+    assert main(["sweep", *SMALL, *FREE, *axes, "--output", str(file)]) == 0
+    assert "server.alpha=0.6" in capsys.readouterr().out
+    loaded = afl.load(file)
+    assert dict(loaded.sizes)["server.alpha"] == 2
+    assert loaded["seed"].values.tolist() == [0, 1]
+    image = tmp_path / "sweep.svg"
+    assert main(["plot", str(file), "--kind", "accuracy_vs_steps", "--output", str(image)]) == 0
+    assert image.stat().st_size > 5000
+
+
+def test_list_as_json_names_everything_with_its_options(capsys):
+    assert main(["list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert set(listed) == {"datasets", "partitions", "models", "servers", "clocks", "durations"}
+    servers = {entry["name"]: entry for entry in listed["servers"]}
+    assert {"fedavg", "fedprox", "fedasync", "fedbuff", "fadas", "asyncfeded"} <= set(servers)
+    assert servers["asyncfeded"]["clocks"] == ["free_running"]
+    lam = next(option for option in servers["asyncfeded"]["options"] if option["name"] == "lam")
+    assert (lam["type"], lam["default"], lam["required"]) == ("float", 1.0, False)
+    assert lam["help"]
+    assert all(entry["summary"] for entries in listed.values() for entry in entries)
+
+
+def test_list_for_people_shows_every_name(capsys):
+    assert main(["list"]) == 0
+    shown = capsys.readouterr().out
+    kinds = (catalogue.datasets, catalogue.models, catalogue.servers, catalogue.clocks, catalogue.durations)
+    assert all(name in shown for kind in kinds for name in kind())
+
+
+def test_every_public_constructor_of_a_server_is_offered():
+    offered = set(catalogue.servers()) - {"fedprox"}
+    made = {
+        name
+        for name in afl.server.__all__
+        if inspect.isfunction(getattr(afl.server, name))
+        and hasattr(inspect.signature(getattr(afl.server, name), eval_str=True).return_annotation, "replies_steps")
+    }
+    assert offered == made
+
+
+def test_options_of_what_is_named_reach_the_simulation():
+    made = simulation(
+        "--data", "synthetic", "--clients", "7", "--model", "mlp", "--model.hidden", "5", "6", "--server", "fedbuff",
+        "--server.momentum", "0.5", "--clock", "free_running", "--clock.concurrency", "4", "--clock.buffer", "2",
+        "--clock.durations", "uniform(1, 5, per='client') * 2", "--client.optimizer", "adam", "--client.b1", "0.8",
+        "--client.epochs", "2", "--client.batch-size", "None",
+    )  # fmt: skip
+    assert made.data.num_clients == 7
+    assert made.model.description["hidden"] == [5, 6]
+    assert (made.server.momentum, made.clock.buffer, made.clock.durations.left.per) == (0.5, 2, "client")
+    assert made.client.hyperparameters["b1"] == 0.8
+    assert (made.client.epochs, made.client.steps, made.client.batch_size) == (2, None, None)
+
+
+def test_fedprox_is_fedavg_with_a_proximal_client():
+    made = simulation("--server", "fedprox", "--server.mu", "0.2", "--data", "synthetic", "--model", "logistic")
+    assert (made.server.name, made.client.proximal) == ("fedavg", 0.2)
+
+
+@pytest.mark.parametrize("name", sorted(catalogue.servers()))
+def test_every_server_is_set_up_with_its_defaults_on_its_usual_clock(name):
+    made = simulation("--server", name, "--data", "synthetic", "--model", "logistic")
+    made.check()
+
+
+@pytest.mark.parametrize("command", ["run", "sweep", "list", "plot", "quickstart"])
+def test_every_command_has_help(command, capsys):
+    assert main([command, "--help"]) == 0
+    assert f"usage: jaxafl {command}" in capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert command in capsys.readouterr().out
+
+
+def test_help_is_of_the_server_that_is_named(capsys):
+    assert main(["run", "--server", "fadas", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--server.tau_c" in shown and "--server.alpha" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bogus"], "there is no command 'bogus'"),
+        (["run", "--server", "fedfoo"], "there is no server 'fedfoo'"),
+        (["run", "--server", "asyncfeded", "--clock", "synchronous"], "does not run on the clock synchronous"),
+        (["run", *SMALL, "--clock.cohort", "20"], "more than the 6 clients"),
+        (["run", *SMALL, "--server_steps", "0"], "at least 1"),
+        (["run", *SMALL, "--durations", "uniform(1)"], "missing a required argument: 'high'"),
+        (["run", *SMALL, "--output", "absent/result.nc"], "no directory absent"),
+        (["run", *SMALL, "--plot", "result.doc"], "must end in one of"),
+        (["run", *SMALL, "--partition", "iid"], "takes no --partition"),
+        (["run", "--data", "mnist", "--data_dir", "absent"], "dataset 'mnist' was not found"),
+        (["run", *SMALL, "--server", "fedprox", "--client.proximal", "1"], "--server.mu"),
+        (["sweep", *SMALL], "at least one --axis"),
+        (["sweep", *SMALL, "--axis", "server.bogus=1"], "bogus"),
+        (["sweep", *SMALL, "--axis", "seed=0", "--axis", "seed=1"], "given twice"),
+        (["plot", "absent.nc", "--output", "result.png"], "no result file absent.nc"),
+        (["plot", "--output", "result.png"], "at least one result file"),
+        (["quickstart", "--budget", "7"], "positive multiple of 100"),
+        (["quickstart", "--output_dir", "absent"], "no directory absent"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert said in one_line(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["run", "--server_steps", "many"], ["list", "extra"], ["plot", "a.nc"]])
+def test_what_the_parser_rejects_exits_with_2_and_no_traceback(arguments, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error and "Traceback" not in error
+
+
+def test_a_pooled_dataset_without_a_partition_is_an_error_that_says_what_to_add(capsys, monkeypatch):
+    pooled = afl.data.Dataset(
+        "toy", np.zeros((20, 3), np.float32), np.arange(20) % 2, np.zeros((2, 3), np.float32), np.arange(2), 2,
+        afl.data.cast(),
+    )  # fmt: skip
+    toy = catalogue.datasets()["mnist"]._replace(name="toy", call=lambda: pooled, options=())
+    monkeypatch.setattr(catalogue, "datasets", lambda: {"toy": toy})
+    assert main(["run", "--data", "toy", "--model", "logistic"]) == 2
+    assert "--partition iid" in one_line(capsys)
+    made = simulation("--data", "toy", "--partition", "iid", "--clients", "5", "--model", "logistic")
+    assert made.data.num_clients == 5
+
+
+def test_a_bug_is_not_passed_off_as_a_mistake_of_the_user(monkeypatch):
+    def broken(_: list[str]) -> int:
+        return int("no number")
+
+    monkeypatch.setattr("jaxafl.cli.commands.run", broken)
+    with pytest.raises(ValueError, match="no number"):
+        main(["run"])
+
+
+def test_a_run_that_fails_exits_with_1_and_says_where(capsys):
+    broken = ["--model", "mlp", "--server_steps", "4", "--client.learning_rate", "1e30"]
+    assert main(["run", *SMALL, *broken]) == 1
+    assert "stopped being finite at server step" in capsys.readouterr().err
+
+
+def test_durations_are_those_of_python():
+    text = "uniform(1, 5, per='client') * constant(0.1, per=\"step\") + 2 * suspension(0.1) + lognormal(-1, 0.5)"
+    clock = afl.clock
+    same = clock.uniform(1, 5, per="client") * clock.constant(0.1, per="step") + 2 * clock.suspension(0.1)
+    assert parse_durations(text) == same + clock.lognormal(-1, 0.5)
+    assert parse_durations("3") == clock.constant(3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').getcwd()", "uniform.__globals__", "uniform(1, 5).check(3)", "open('x')", "print(1)",
+        "uniform(open('x'), 1)", "(lambda: 1)()", "uniform(1, 2) ** 2", "uniform(1, 2) - 1", "uniform(1, *[2])",
+        "suspension(**{'probability': 1})", "[uniform(1, 2)][0]", "uniform", "'uniform(1, 2)'", "True", "uniform(1, 2",
+        "", "1 if 1 else 2", "free_running(1)", "uniform(1, 2, per=f'{1}')", "(" * 900 + "1" + ")" * 900, "x" * 9000,
+        "-" * 1500 + "1", "uniform(1, 2)\x00",
+    ],
+)  # fmt: skip
+def test_durations_are_never_evaluated_as_code(text):
+    with pytest.raises(ValueError, match="durations"):
+        parse_durations(text)
+
+
+def test_axes():
+    assert parse_axis("server.lam=1,3.5") == ("server.lam", [1, 3.5])
+    assert parse_axis("seed=0:3") == ("seed", [0, 1, 2])
+    assert parse_axis("server.delay_scaling=None,eq4") == ("server.delay_scaling", [None, "eq4"])
+    for text in ("seed", "seed=", "=1", "seed=0:x", "seed=3:3", "seed=0:1:2:3"):
+        with pytest.raises(ValueError, match="--axis"):
+            parse_axis(text)
+
+
+def test_quickstart_compares_five_methods_and_writes_its_files(tmp_path, capsys):
+    assert main(["quickstart", "--budget", "100", "--output_dir", str(tmp_path), "--no_progress"]) == 0
+    shown = capsys.readouterr().out
+    methods = ["FedAvg", "FedAsync", "FedBuff", "FADAS", "AsyncFedED"]
+    for text in (*methods, "accuracy", "time to", "staleness", "steps", "per s", "majority class"):
+        assert text in shown
+    assert (tmp_path / "quickstart.png").stat().st_size > 5000
+    loaded = afl.load(tmp_path / "quickstart.nc")
+    assert loaded["method"].values.tolist() == methods
+    made = loaded["local_steps"].sum(("step", "arrival")).values
+    assert (made[:4] == 100).all() and 100 <= made[4] < 120
+
+
+def test_the_majority_class_of_the_ten_writers():
+    assert quickstart.majority_share(afl.data.femnist(10)) == pytest.approx(16 / 217)
+
+
+def test_main_without_arguments_shows_the_usage_on_stderr():
+    code = "import sys; from jaxafl.cli import main; sys.exit(main([]))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "usage: jaxafl COMMAND" in ended.stderr

@@ -1,0 +1,247 @@
+"""The compiled program: AsyncFedED's loop against its reference and its own replay, and what a run may not do on the device."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxafl import compilation, execute, server
+from jaxafl.client import Client
+from jaxafl.clock import constant, free_running, suspension, synchronous, trace, uniform
+from jaxafl.plan import make_plan
+from jaxafl.pytrees import as_arrays
+from jaxafl.keys import seed_key
+from jaxafl.schedule import compute_schedule
+from jaxafl.simulation import Simulation
+from tests.oracle import clock as oracle_clock
+from tests.oracle import server as oracle
+from tests.problems import GD, ORACLE_GD, assert_same, observe_w, quadratic, reference, simulate
+
+STEPS = 30
+TIMES = np.random.default_rng(0).uniform(0.5, 2.0, (6, 60))
+
+# name: options of AsyncFedED
+ASYNCFEDED: dict[str, dict[str, Any]] = {
+    "floor": {"lam": 0.8, "eps": 0.9, "target_staleness": 1.5, "kappa": 1.3, "max_steps": 30},
+    "truncate": {"lam": 0.8, "eps": 0.9, "target_staleness": 1.5, "kappa": 1.3, "max_steps": 30, "rounding": "truncate"},
+    "clipped": {"lam": 0.5, "eps": 0.5, "target_staleness": 4.0, "kappa": 1.0, "max_steps": 5},
+}
+
+
+def asyncfeded_by_hand(problem: Any, options: dict[str, Any], times: np.ndarray) -> Any:
+    """The reference, its clock fed with the server's replies."""
+    return reference(
+        problem,
+        oracle.AsyncFedED(**options),
+        lambda on_step: oracle_clock.free_running(
+            num_clients=6, concurrency=6, buffer=1, initial_steps=3, server_steps=STEPS, on_step=on_step,
+            duration=lambda client, run, steps: times[client, run] * steps,
+        ),
+        ORACLE_GD,
+    )  # fmt: skip
+
+
+def adaptive_clock(times: np.ndarray) -> Any:
+    return trace(free_running(concurrency=6, durations=constant(0)), durations=times, per="step")
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("name", ASYNCFEDED)
+def test_asyncfeded_follows_its_reference(name: str, lanes: int) -> None:
+    problem, options = quadratic(), ASYNCFEDED[name]
+    expected = asyncfeded_by_hand(problem, options, TIMES)
+    with jax.enable_x64(True):
+        result = simulate(problem, server.asyncfeded(**options), adaptive_clock(TIMES), STEPS, lanes=lanes)
+    assert_same(result, expected, 1e-9)
+    gammas = [record.info.gamma for record in expected.records]
+    np.testing.assert_allclose(result.gamma[:, 0] if result.gamma.ndim == 2 else result.gamma, gammas, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(result.server_rate.values.ravel(), [record.info.eta for record in expected.records], rtol=1e-8)
+    replies = [next(iter(record.info.replies.values())) for record in expected.records]
+    np.testing.assert_array_equal(result.next_local_steps.values.ravel(), replies)
+    assert result.attrs["count_clipped"] == sum(record.info.clipped for record in expected.records)
+    assert len(set(replies)) > 2
+    assert result.attrs["count_clipped"] > 0 or name != "clipped"
+
+
+def test_asyncfeded_drops_an_empty_update_of_a_model_that_moved() -> None:
+    """Client 2 has no curvature: its Δ is 0. Its first update is dropped unless it comes first; K stays."""
+    problem, options = quadratic(flat=2), ASYNCFEDED["floor"]
+    expected = asyncfeded_by_hand(problem, options, TIMES)
+    with jax.enable_x64(True):
+        result = simulate(problem, server.asyncfeded(**options), adaptive_clock(TIMES), STEPS)
+    assert_same(result, expected, 1e-9)
+    dropped = [record.info.dropped for record in expected.records]
+    assert sum(dropped) == result.attrs["count_dropped"] > 2
+    np.testing.assert_array_equal(result.dropped.values.ravel(), dropped)
+    assert np.isinf(result.gamma.values.ravel()[np.asarray(dropped, bool)]).all()
+
+
+def test_asyncfeded_with_idle_clients_and_ties() -> None:
+    """Fewer in flight than clients, integer times: the schedule is that of the clock with the recorded K replayed."""
+    durations = uniform(1, 3, per="client") * constant(1.0, per="step") + suspension(0.3)
+    for clock in (free_running(concurrency=3, durations=constant(1.0, per="step")), free_running(concurrency=4, durations=durations)):
+        result = simulate(quadratic(), server.asyncfeded(**ASYNCFEDED["floor"]), clock, STEPS)
+        replayed = compute_schedule(clock, 6, recorded_steps(result), STEPS, 0)
+        for name in ("client", "run", "staleness", "local_steps"):
+            np.testing.assert_array_equal(result[name], getattr(replayed, name), err_msg=name)
+        for name in ("started", "arrived", "time"):
+            np.testing.assert_allclose(result[name], getattr(replayed, name), rtol=1e-12)
+
+
+def recorded_steps(result: Any) -> np.ndarray:
+    """[N, R]: the local steps of every run, from the replies of a run of AsyncFedED that began with 3."""
+    steps = np.full((6, STEPS + 2), 3)
+    for client, run, reply in zip(
+        result.client.values.ravel(), result.run.values.ravel(), result.next_local_steps.values.ravel(), strict=True
+    ):
+        steps[client, run + 1 :] = reply
+    return steps
+
+
+def test_a_plan_with_the_recorded_steps_reproduces_asyncfeded() -> None:
+    problem, the_server, clock = quadratic(), server.asyncfeded(**ASYNCFEDED["floor"]), adaptive_clock(TIMES)
+    with jax.enable_x64(True):
+        online = simulate(problem, the_server, clock, STEPS)
+        plan = make_plan(compute_schedule(clock, 6, recorded_steps(online), STEPS, 0), lanes=3, keep_start=True)
+        assert plan.slots <= clock.ring_slots(6)
+        program = execute.Program(
+            problem.model, problem.data, lanes=3, chunk=1, slots=plan.slots, rows=plan.rows, capacity=1, micro_batch=7,
+            uniform=plan.uniform, full=True, stop=True, observe=observe_w,
+        )  # fmt: skip
+        config = as_arrays(execute.Config(GD, the_server), jnp.float64)
+        dataset = execute.Dataset(jax.tree.map(jnp.asarray, problem.data.arrays), jnp.asarray(problem.data.counts, jnp.int32))
+        state = jax.jit(execute.initial, static_argnums=0)(program, config, seed_key(0))
+        advance = jax.jit(execute.advance, static_argnums=(0, 1))
+        segments, steps = jax.tree.map(jnp.asarray, (plan.segments, plan.steps))
+        _, records = advance(program, STEPS, config, dataset, segments, steps, state, jnp.int32(0), jnp.int32(STEPS))
+    np.testing.assert_allclose(records["observe_w"], online.observe_w, rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(np.ravel(records["next_local_steps"]), online.next_local_steps.values.ravel())
+
+
+class Watch:
+    """The programs that `jaxafl.compilation` makes, with what they were made of."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[tuple[Any, Any, Any, Any]] = []
+        original = compilation.compiled
+
+        def watched(function: Any, static: Any, arguments: Any, donate: Any = ()) -> Any:
+            program, seconds = original(function, static, arguments, donate)
+            shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arguments)
+            self.made.append((function, static, shapes, program))
+            return program, seconds
+
+        for module in list(__import__("sys").modules.values()):
+            if getattr(module, "__name__", "").startswith("jaxafl") and getattr(module, "compiled", None) is original:
+                monkeypatch.setattr(module, "compiled", watched)
+
+    def of(self, name: str) -> list[tuple[Any, Any, Any, Any]]:
+        return [made for made in self.made if made[0].__name__ == name]
+
+
+SLOT, PARAMETERS = (31, 37), 31 * 37
+
+
+def wide_simulation(the_server: Any, clock: Any) -> Simulation:
+    """A model whose parameters have a shape that nothing else has."""
+    from jaxafl.models import from_functions
+
+    def loss(params: Any, batch: Any, key: Any) -> Any:
+        return jnp.sum(jnp.square(params["w"][:6, 0] - batch.x), axis=1)
+
+    model = from_functions(lambda key, batch: {"w": jnp.zeros(SLOT)}, loss)
+    return Simulation(quadratic().data, model, Client(optax.sgd, learning_rate=0.1, steps=2, batch_size=2), the_server, clock)
+
+
+PROGRAMS: dict[str, tuple[Any, Any, str]] = {
+    "planned": (server.fedasync(), free_running(concurrency=4, durations=uniform(1, 5)), "advance"),
+    "online": (server.asyncfeded(), free_running(concurrency=4, durations=uniform(1, 5)), "advance_online"),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_ring_is_updated_in_place_and_nothing_calls_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(monkeypatch)
+    the_server, clock, function = PROGRAMS[name]
+    wide_simulation(the_server, clock).run(20, eval_every=10)
+    ((traced, static, shapes, program),) = watch.of(function)
+    text = program.as_text()
+    slots = static[0].slots
+    assert slots > 2
+    ring = rf"f32\[{slots},{SLOT[0]},{SLOT[1]}\]"
+    assert re.search(ring, text)
+    copies = [line.strip()[:160] for line in text.splitlines() if re.search(rf"= {ring}\S* copy\(", line)]
+    assert not copies, copies
+    assert "input_output_alias" in text.splitlines()[0]
+    with jax.enable_x64(name == "online"):
+        jaxpr = str(jax.make_jaxpr(traced, static_argnums=tuple(range(len(static))))(*static, *shapes))
+    assert not re.search(r"callback|infeed|outfeed", jaxpr)
+    assert not re.search(r"xla_(ffi_)?python|callback|infeed|outfeed", text)
+
+
+def test_another_seed_compiles_nothing() -> None:
+    """Synchronous rounds have the same shapes whatever the seed; so has an adaptive run."""
+    problem = quadratic()
+    for the_server, clock in (
+        (server.fedavg(), synchronous(cohort=3, durations=uniform(1, 5))),
+        (server.asyncfeded(), free_running(concurrency=4, durations=uniform(1, 5))),
+    ):
+        simulation = Simulation(problem.data, problem.model, GD, the_server, clock)
+        first = simulation.run(12, eval_every=4, seed=0)
+        again = simulation.run(12, eval_every=4, seed=1)
+        assert again.attrs["compile_seconds"] == 0
+        assert not np.array_equal(first.client, again.client)
+
+
+def test_another_rate_compiles_nothing() -> None:
+    problem = quadratic()
+    clock = synchronous(cohort=3, durations=uniform(1, 5))
+    results = []
+    for rate in (1.0, 0.5):
+        client = Client(optax.sgd, learning_rate=0.1 * rate, momentum=0.5, steps=3, batch_size=None)
+        simulation = Simulation(problem.data, problem.model, client, server.fedavg(rate), clock)
+        results.append(simulation.run(12, eval_every=12))
+    assert results[1].attrs["compile_seconds"] == 0
+    assert abs(float(results[0].loss[-1]) - float(results[1].loss[-1])) > 1e-3
+
+
+def test_the_result_has_what_was_asked_for(tmp_path: Any) -> None:
+    """Evaluations, axes and attributes; and the file says the same."""
+    from jaxafl.results import load
+
+    simulation = Simulation(
+        quadratic().data, quadratic().model, GD, server.fedbuff(), free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
+    )
+    result = simulation.run(10, eval_every=4, seed=5, observe=observe_w, save=tmp_path / "run.nc")
+    assert result.eval_step.values.tolist() == [0, 4, 8, 10]
+    assert dict(result.sizes) >= {"step": 10, "arrival": 2, "evaluation": 4}.items() or result.sizes["arrival"] == 2
+    np.testing.assert_array_equal(result.eval_updates, [0, 8, 16, 20])
+    np.testing.assert_array_equal(result.eval_local_steps, [0, 24, 48, 60])
+    np.testing.assert_array_equal(result.eval_time, [0, *result.time.values[[3, 7, 9]]])
+    # the evaluated model is the one that the server step has made
+    problem = quadratic()
+    x, _ = problem.data.test_arrays()
+    for step, loss in zip(result.eval_step.values[1:], result.loss.values[1:], strict=True):
+        w = result.observe_w.values[step - 1]
+        np.testing.assert_allclose(loss, np.mean(0.5 * np.sum(x[:, :3] * (w - x[:, 3:]) ** 2, axis=1)), rtol=1e-5)
+    assert result.attrs["seed"] == 5 and result.attrs["runs_started"] >= 20
+    stored = load(tmp_path / "run.nc")
+    np.testing.assert_array_equal(stored.observe_w, result.observe_w)
+    assert {name: stored.attrs[name] for name in ("seed", "server", "clock")} == {
+        name: result.attrs[name] for name in ("seed", "server", "clock")
+    }
+
+
+def test_the_schedule_alone_is_that_of_the_run() -> None:
+    clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
+    simulation = Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(), clock)
+    schedule, result = simulation.schedule(15, seed=2), simulation.run(15, eval_every=15, seed=2)
+    for name in ("client", "run", "staleness", "started", "arrived", "time"):
+        np.testing.assert_array_equal(getattr(schedule, name), result[name].values)
+    assert simulation.plan(15, seed=2).needed == 3 * 30
