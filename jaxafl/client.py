@@ -32,7 +32,7 @@ class LocalTraining:
     run_decay: Any = None
     optimizer: Callable[..., optax.GradientTransformation] = static(default=None)
     options: tuple[tuple[str, Any], ...] = static(default=())
-    steps: int | tuple[int, ...] | None = static(default=None)
+    steps: Any = static(default=None)
     epochs: int | None = static(default=None)
     batch_size: int | None = static(default=None)
     sampling: str = static(default="replacement")
@@ -55,12 +55,11 @@ class LocalTraining:
         for name in ("epochs", "batch_size", "micro_batch"):
             if getattr(self, name) is not None:
                 check_whole("Client", name, getattr(self, name))
-        for value in self.steps if isinstance(self.steps, tuple) else (self.steps,):
-            if self.steps is not None:
-                check_whole("Client", "steps", value)
-        if isinstance(self.steps, tuple) and len(self.steps) != num_clients:
-            raise ValueError(f"Client: steps names {len(self.steps)} clients, there are {num_clients}")
+        if self.steps is not None:
+            _check_steps(self.steps, num_clients)
         check_choice("Client", "sampling", self.sampling, ("replacement", "epochs"))
+        if self.sampling == "epochs" and np.ndim(np.asarray(self.steps, object)) == 2:
+            raise ValueError("Client: sampling='epochs' needs runs of equal length, not steps per client and run")
         if self.sampling == "epochs" and self.steps is None:
             raise ValueError(
                 "Client: sampling='epochs' continues epochs over runs of a given number of steps; epochs=... implies it"
@@ -75,11 +74,11 @@ class LocalTraining:
             raise ValueError("a schedule or run_decay multiplies learning_rate, so that must be given as a number")
 
     def local_steps(self, counts: np.ndarray) -> np.ndarray:
-        """int32 [] or [N]: the local steps that a run makes, given the clients' numbers of samples."""
-        if self.steps is not None:
+        """int32 [], [N] or [N, R]: the local steps that a run makes, given the clients' numbers of samples."""
+        if self.epochs is None:
             return np.asarray(self.steps, np.int32)
-        batches = 1 if self.batch_size is None else -(-counts // self.batch_size)
-        return np.broadcast_to(self.epochs * batches, counts.shape).astype(np.int32)
+        batches = np.ones_like(counts) if self.batch_size is None else -(-counts // self.batch_size)
+        return np.asarray(self.epochs * batches, np.int32)
 
 
 class Lane(NamedTuple):
@@ -100,7 +99,7 @@ class Lane(NamedTuple):
 def Client(
     optimizer: Callable[..., optax.GradientTransformation] = optax.sgd,
     *,
-    steps: int | list[int] | tuple[int, ...] | None = None,
+    steps: Any = None,
     epochs: int | None = None,
     batch_size: int | None = 32,
     proximal: Any = None,
@@ -120,7 +119,7 @@ def Client(
 
     Args:
         optimizer: an Optax optimiser's constructor, e.g. `optax.sgd` or `optax.adam`.
-        steps: K, local steps of a run (one number, or one per client); or
+        steps: K, local steps of a run: one number, one per client, or an array [client, run]; or
         epochs: local epochs of a run, each a fresh shuffle whose last, partial batch is kept and averaged over its real
             samples.
         batch_size: B; `None` takes all the client's data in every step (the exact mean, accumulated over
@@ -160,8 +159,8 @@ def Client(
         raise TypeError(f"the client's optimiser needs {', '.join(missing)}")
     numbers = {name: value for name, value in hyperparameters.items() if _is_number(value)}
     options = tuple((name, value) for name, value in hyperparameters.items() if not _is_number(value))
-    if isinstance(steps, list | np.ndarray):
-        steps = tuple(np.asarray(steps).tolist())
+    if isinstance(steps, list | tuple | np.ndarray):
+        steps = _as_tuples(np.asarray(steps).tolist())
     return LocalTraining(
         numbers, proximal, weight_decay, run_decay, optimizer, options, steps, epochs, batch_size, sampling,
         step_schedule, run_schedule, micro_batch,
@@ -256,7 +255,7 @@ def _positions(
         return drawn, size
     step = lane.step
     if client.epochs is None:  # epochs go on where the client's last run stopped
-        per_run = jnp.asarray(client.steps, jnp.int32)
+        per_run = jnp.asarray(client.steps, jnp.int32)  # not per run: `check` refuses that
         step = step + lane.run * (per_run[lane.client] if per_run.ndim else per_run)
     batches = -(-count // size)
     first = step % batches * size
@@ -284,6 +283,24 @@ def _transformation(client: LocalTraining, rate_factor: Any) -> optax.GradientTr
     if "learning_rate" in numbers:
         numbers["learning_rate"] = numbers["learning_rate"] * rate_factor
     return client.optimizer(**numbers, **dict(client.options))
+
+
+def _as_tuples(values: Any) -> Any:
+    return tuple(_as_tuples(value) for value in values) if isinstance(values, list) else values
+
+
+def _check_steps(steps: Any, num_clients: int) -> None:
+    """One whole number, one per client [N], or one per client and run [N, R]."""
+    if not isinstance(steps, tuple):
+        return check_whole("Client", "steps", steps)
+    array = np.asarray(steps, object)
+    if array.ndim > 2 or len(steps) != num_clients:
+        raise ValueError(
+            f"Client: steps must be one number, one per client ({num_clients},) or one per client and run, "
+            f"got shape {array.shape}"
+        )
+    for value in array.ravel():
+        check_whole("Client", "steps", value)
 
 
 def _is_number(value: Any) -> bool:

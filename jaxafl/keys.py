@@ -32,6 +32,9 @@ class Purpose(enum.IntEnum):
     MODEL = 1  # initial parameters
     START = 2  # which client starts next: counter (dispatch index)
     DURATION = 3  # how long a run takes: counters (client, run), one stream per term of the duration
+    UPLOAD = 5  # whether an upload succeeds: counters (client, tick)
+    DOWNLOAD = 6  # whether a download succeeds: counters (client, tick)
+    STALE = 7  # how old a version is: counters (round, place)
     BATCH = 4  # mini-batches, dropout, augmentation: counters (client, run), then (local step, ...)
 
 

@@ -1,10 +1,9 @@
-"""Small problems whose every step can be checked: quadratic clients, recorded schedules, and the oracle's run of the same."""
+"""Small problems whose every step can be checked: quadratic clients, recorded schedules, the oracle's run of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,8 +15,8 @@ import xarray as xr
 from jaxafl.client import Client, LocalTraining
 from jaxafl.clock import constant, free_running, trace
 from jaxafl.data import FederatedData, from_arrays
-from jaxafl.models.model import Batch, Model
 from jaxafl.models import from_functions
+from jaxafl.models.model import Batch, Model
 from jaxafl.simulation import Simulation
 from tests.oracle import clock as oracle_clock
 from tests.oracle import simulate as oracle_simulate
@@ -55,11 +54,18 @@ def quadratic(num_clients: int = 6, sizes: tuple[int, ...] = (4, 1, 7, 3, 5, 2),
     for client in range(num_clients):
         shape = (sizes[client % len(sizes)], len(START))
         curvature = np.round(64 * rng.uniform(0.25, 2, shape)) / 64
-        clients.append(Quadratic(a=0 * curvature if client == flat else curvature, c=np.round(64 * rng.normal(size=shape)) / 64))
+        clients.append(
+            Quadratic(a=0 * curvature if client == flat else curvature, c=np.round(64 * rng.normal(size=shape)) / 64)
+        )
     samples = np.concatenate([np.concatenate([client.a, client.c], axis=1) for client in clients])
     owners = np.repeat(np.arange(num_clients), [client.num_samples for client in clients])
     data = from_arrays(
-        samples, np.zeros(len(samples), np.int32), owners, x_test=samples[:3], y_test=np.zeros(3, np.int32), name="quadratic"
+        samples,
+        np.zeros(len(samples), np.int32),
+        owners,
+        x_test=samples[:3],
+        y_test=np.zeros(3, np.int32),
+        name="quadratic",
     )
     return Problem(data, from_functions(_start, quadratic_loss, "quadratic"), clients)
 
@@ -118,7 +124,11 @@ def record(seed: int, num_clients: int, server_steps: int, kind: str = "real", *
     """
     rng = np.random.default_rng(seed)
     runs = 2 * options.get("buffer", 1) * server_steps + 2 * num_clients
-    durations = rng.integers(1, 4, (num_clients, runs)).astype(float) if kind == "ties" else rng.uniform(1, 5, (num_clients, runs))
+    durations = (
+        rng.integers(1, 4, (num_clients, runs)).astype(float)
+        if kind == "ties"
+        else rng.uniform(1, 5, (num_clients, runs))
+    )
     if kind == "late":
         durations[0] = 20 + np.arange(runs)
     if kind == "heavy":
@@ -164,8 +174,10 @@ def reference(
     return oracle_simulate.simulate(steps, training, server, np.asarray(START), problem.clients, **options)
 
 
-def assert_same(result: xr.Dataset, expected: oracle_simulate.Simulation, tolerance: float, ordered: bool = True) -> None:
-    """The engine's run is the oracle's: parameters and diagnostics to the tolerance, who arrived exactly, times to 1e-9.
+def assert_same(
+    result: xr.Dataset, expected: oracle_simulate.Simulation, tolerance: float, ordered: bool = True
+) -> None:
+    """The engine's run is the oracle's: parameters to the tolerance, who arrived exactly, times to 1e-9.
 
     Args:
         result: the engine's run.
@@ -179,9 +191,14 @@ def assert_same(result: xr.Dataset, expected: oracle_simulate.Simulation, tolera
     np.testing.assert_allclose(result.time.values, expected.times, rtol=1e-9)
     for step, recorded in enumerate(expected.records):
         mask = result.client.values[step] >= 0
-        columns = {name: result[name].values[step][mask] for name in ("client", "run", "staleness", "multiplicity", "local_steps")}
+        columns = {
+            name: result[name].values[step][mask]
+            for name in ("client", "run", "staleness", "multiplicity", "local_steps")
+        }
         order = np.arange(mask.sum()) if ordered else np.argsort(columns["client"])
-        oracle = range(len(recorded.arrivals)) if ordered else np.argsort([arrival.client for arrival in recorded.arrivals])
+        oracle = (
+            range(len(recorded.arrivals)) if ordered else np.argsort([arrival.client for arrival in recorded.arrivals])
+        )
         assert len(order) == len(recorded.arrivals)
         for mine, theirs in zip(order, oracle, strict=True):
             arrival, update = recorded.arrivals[theirs], recorded.updates[theirs]
@@ -192,8 +209,12 @@ def assert_same(result: xr.Dataset, expected: oracle_simulate.Simulation, tolera
             where = np.flatnonzero(mask)[mine]
             np.testing.assert_allclose(result.started.values[step, where], arrival.start_time, rtol=1e-9)
             np.testing.assert_allclose(result.arrived.values[step, where], arrival.arrival_time, rtol=1e-9)
-            np.testing.assert_allclose(result.delta_norm.values[step, where], recorded.norms[theirs], rtol=10 * tolerance, atol=tolerance)
-            np.testing.assert_allclose(result.local_loss.values[step, where], recorded.losses[theirs], rtol=10 * tolerance, atol=tolerance)
+            np.testing.assert_allclose(
+                result.delta_norm.values[step, where], recorded.norms[theirs], rtol=10 * tolerance, atol=tolerance
+            )
+            np.testing.assert_allclose(
+                result.local_loss.values[step, where], recorded.losses[theirs], rtol=10 * tolerance, atol=tolerance
+            )
 
 
 def _start(key: jax.Array, batch: Batch) -> dict[str, jax.Array]:

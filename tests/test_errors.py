@@ -82,27 +82,27 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "unknown option of the optimiser": (with_client(momentun=0.3), "no option momentun.*momentum"),
     "missing option of the optimiser": (lambda: Client(optax.sgd, steps=2), "needs learning_rate"),
     "an optimiser that is made already": (lambda: Client(optax.sgd(0.1), steps=2), "optimi[sz]er"),
-    "learning rate NaN": (with_client(learning_rate=NAN), "learning_rate must be finite, got nan"),
+    "learning rate NaN": (with_client(learning_rate=NAN), "learning_rate must be.*finite.*got nan"),
     "learning rate negative": (with_client(learning_rate=-1.0), "learning_rate must be >= 0, got -1"),
     "learning rate of several numbers": (with_client(learning_rate=np.ones(4)), r"learning_rate.*shape \(4,\)"),
-    "learning rate of one number per parameter": (with_client(learning_rate=np.ones(3)), r"learning_rate.*shape \(3,\)"),
+    "learning rate per parameter": (with_client(learning_rate=np.ones(3)), r"learning_rate.*shape \(3,\)"),
     "learning rate a string": (with_client(learning_rate="0.1"), "learning_rate.*'0.1'"),
     "batch size 0": (with_client(batch_size=0), "batch_size must be at least 1, got 0"),
     "batch size 2.5": (with_client(batch_size=2.5), "batch_size must be a whole number, got 2.5"),
     "steps 0": (with_client(steps=0), "steps must be at least 1, got 0"),
     "steps and epochs": (with_client(epochs=1), "either steps or epochs"),
-    "steps of other clients": (with_client(steps=[1, 2, 3]), "steps names 3 clients, there are 6"),
+    "steps of other clients": (with_client(steps=[1, 2, 3]), r"steps.*\(6,\).*\(3,\)"),
     "fractional steps": (with_client(steps=[1.5] * 6), "steps.*1.5"),
     "proximal a string": (with_client(proximal="a"), "proximal.*'?a'?"),
-    "proximal NaN": (with_client(proximal=NAN), "proximal must be a finite number >= 0, got nan"),
+    "proximal NaN": (with_client(proximal=NAN), "proximal must be.*finite.*got nan"),
     "weight decay of several numbers": (with_client(weight_decay=np.ones(3)), "weight_decay"),
-    "weight decay negative": (with_client(weight_decay=-1), "weight_decay must be a finite number >= 0, got -1"),
-    "sampling unknown": (with_client(sampling="x"), "'replacement' or 'epochs', got 'x'"),
+    "weight decay negative": (with_client(weight_decay=-1), "weight_decay must be.*>= 0, got -1"),
+    "sampling unknown": (with_client(sampling="x"), "'replacement'.*'epochs', got 'x'"),
     "schedule not a function": (with_client(step_schedule=0.5), "step_schedule"),
     "server rate NaN": (with_server(server.fedbuff, NAN), "fedbuff: learning_rate must be a finite number, got nan"),
     "server rate negative": (with_server(server.fadas, -1), "fadas: learning_rate must be >= 0, got -1"),
     "server rate a string": (with_server(server.fedbuff, "a"), "fedbuff: learning_rate.*'?a'?"),
-    "server rate of several numbers": (with_server(server.fedbuff, [1.0, 2.0]), r"learning_rate must be one number.*\(2,\)"),
+    "server rate of several numbers": (with_server(server.fedbuff, [1.0, 2.0]), r"must be one number.*\(2,\)"),
     "staleness unknown": (with_server(server.fedbuff, staleness="poly"), "'none', 'polynomial', got 'poly'"),
     "server momentum 1": (with_server(server.fedbuff, momentum=1.0), r"momentum must be in \[0, 1\), got 1"),
     "alpha NaN": (with_server(server.fedasync, NAN), "alpha must be a finite number, got nan"),
@@ -111,10 +111,11 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "epsilon 0": (with_server(server.asyncfeded, eps=0.0), "eps must be > 0, got 0"),
     "epsilon NaN": (with_server(server.asyncfeded, eps=NAN), "eps must be a finite number, got nan"),
     "kappa NaN": (with_server(server.asyncfeded, kappa=NAN), "kappa must be a finite number, got nan"),
-    "target staleness NaN": (with_server(server.asyncfeded, target_staleness=NAN), "target_staleness must be a finite number"),
+    "target staleness NaN": (with_server(server.asyncfeded, target_staleness=NAN), "target_staleness must be.*finite"),
     "fewer steps than the first": (with_server(server.asyncfeded, max_steps=2), "steps=3, more than max_steps=2"),
     "a server that needs every arrival": (
-        lambda: simulation(server=server.asyncfeded(), clock=clock(buffer=2)).run(3), "asyncfeded.*free_running.*buffer=1"
+        lambda: simulation(server=server.asyncfeded(), clock=clock(buffer=2)).run(3),
+        "asyncfeded.*free_running.*buffer=1",
     ),
     "fedavg without rounds": (with_server(server.fedavg), "fedavg does not run on the clock free_running.*synchronous"),
     "asyncfeded in rounds": (
@@ -124,7 +125,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "concurrency 0": (with_clock(concurrency=0), "concurrency must be at least 1, got 0"),
     "concurrency a string": (with_clock(concurrency="3"), "concurrency must be a whole number, got '3'"),
     "a buffer that never fills": (with_clock(buffer=4, dispatch="step"), "buffer of 4 can never fill.*concurrency=3"),
-    "dispatch unknown": (with_clock(dispatch="now"), "'arrival' or 'step', got 'now'"),
+    "dispatch unknown": (with_clock(dispatch="now"), "'arrival'.*'step', got 'now'"),
     "before_step under step": (with_clock(before_step=True, dispatch="step"), "before_step.*'arrival'"),
     "start_skew under arrival": (with_clock(start_skew=True), "start_skew.*'step'"),
     "before_step a string": (with_clock(before_step="no"), "before_step.*'no'"),
@@ -135,14 +136,14 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "duration NaN": (with_clock(durations=uniform(1, NAN)), "uniform: high must be finite, got nan"),
     "duration a string": (with_clock(durations=uniform("a", 2)), "uniform.*low.*'?a'?"),
     "durations of other clients": (with_clock(durations=uniform(1, np.ones(5) * 2)), r"\(6,\), got shape \(5,\)"),
-    "per unknown": (with_clock(durations=uniform(1, 2, per="round")), "per.*'round'.*'client', 'run', 'step'"),
-    "suspension above 1": (with_clock(durations=uniform(1, 2) + suspension(1.5)), r"probability must be in \[0, 1\], got 1.5"),
+    "per unknown": (with_clock(durations=uniform(1, 2, per="round")), "one of 'client', 'run', 'step', got 'round'"),
+    "suspension above 1": (with_clock(durations=uniform(1, 2) + suspension(1.5)), "probability must be.*1.*got 1.5"),
     "tier unknown": (with_clock(durations=three_tier("huge")), "'large', 'mild'.*'huge'"),
-    "gamma 0": (with_clock(durations=three_tier(gamma=0)), "gamma must be a positive number, got 0"),
+    "gamma 0": (with_clock(durations=three_tier(gamma=0)), "three_tier: gamma must be > 0, got 0"),
     "gamma a string": (with_clock(durations=three_tier(gamma="a")), "gamma.*'?a'?"),
-    "speed 0": (with_clock(durations=transmission(1e6, 0)), "speed must be a positive number.*got 0"),
+    "speed 0": (with_clock(durations=transmission(1e6, 0)), "transmission: speed must be > 0, got 0"),
     "a duration that overflows": (with_clock(durations=lognormal(0, 1e6)), "infinite"),
-    "trace negative": (recorded(-np.ones((6, 50))), "300 are not, the first is -1"),
+    "trace negative": (recorded(-np.ones((6, 50))), "300 are not, the first.* is -1"),
     "trace NaN": (recorded(one_entry(NAN)), r"nan \(client 2, run 3\)"),
     "trace infinite": (recorded(one_entry(np.inf)), r"inf \(client 2, run 3\)"),
     "trace of the wrong rank": (recorded(np.ones(6)), r"\[client, run\].*shape \(6,\)"),
@@ -158,7 +159,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a set out of range": (recorded_sets(np.asarray([[0, 1], [2, 6], [1, 0]])), r"clients 0\.\.5; round 1 names 6"),
     "sets of another size": (recorded_sets(np.asarray([[0, 1, 2]])), r"n = 2 clients, got shape \(1, 3\)"),
     "cohort above N": (lambda: simulation(**rounds(cohort=9)).run(3), "cohort=9 is more than the 6 clients"),
-    "server_steps 0": (lambda: simulation().run(0), "server_steps must be a whole number of at least 1, got 0"),
+    "server_steps 0": (lambda: simulation().run(0), "server_steps must be at least 1, got 0"),
     "server_steps 1.5": (lambda: simulation().schedule(1.5), "server_steps must be a whole number.*1.5"),
     "eval_every 0": (lambda: simulation().run(3, eval_every=0), "eval_every must be.*at least 1, got 0"),
     "seed negative": (lambda: simulation().run(3, seed=-1), "seed must be.*got -1"),
@@ -212,10 +213,12 @@ def test_an_existing_result_is_left_alone_until_the_run_has_ended(tmp_path: Any)
     assert not (tmp_path / "new.nc").exists()
 
 
-@pytest.mark.parametrize("eval_every", [3, 40])
-@pytest.mark.parametrize("make", [lambda: server.fedbuff(1e4), lambda: server.asyncfeded(lam=60.0, eps=0.01, kappa=0)])
-def test_a_run_that_diverges_stops_there(make: Any, eval_every: int) -> None:
-    result = simulation(server=make()).run(40, eval_every=eval_every, observe=observe_w)
+DIVERGING = {"planned": server.fedbuff(1e4), "online": server.asyncfeded(lam=60.0, eps=0.01, kappa=0)}
+
+
+@pytest.mark.parametrize(("name", "eval_every"), [("planned", 3), ("planned", 40), ("online", 3)])
+def test_a_run_that_diverges_stops_there(name: str, eval_every: int) -> None:
+    result = simulation(server=DIVERGING[name]).run(40, eval_every=eval_every, observe=observe_w)
     step, culprit = result.attrs["failed_step"], result.attrs["failed_client"]
     assert 0 < step < 39
     assert result.sizes["step"] == step + 1

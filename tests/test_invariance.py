@@ -31,7 +31,9 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     ),
     "asyncfeded": (
         server.asyncfeded(lam=0.5, kappa=0.5, max_steps=8),
-        free_running(concurrency=4, durations=uniform(1, 5, per="client") * constant(0.1, per="step") + suspension(0.2)),
+        free_running(
+            concurrency=4, durations=uniform(1, 5, per="client") * constant(0.1, per="step") + suspension(0.2)
+        ),
         Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=2),
     ),
 }  # fmt: skip
@@ -57,7 +59,7 @@ def assert_identical(result: xr.Dataset, other: xr.Dataset) -> None:
             np.testing.assert_array_equal(result[name], other[name], err_msg=name)
 
 
-@pytest.mark.parametrize(("lanes", "chunk"), [(3, 1), (4, 2), (8, 8)])
+@pytest.mark.parametrize(("lanes", "chunk"), [pytest.param(3, 1, marks=pytest.mark.slow), (4, 2), (8, 8)])
 @pytest.mark.parametrize("name", CASES)
 def test_lanes_and_chunks(name: str, lanes: int, chunk: int) -> None:
     assert_close(run(name, lanes=lanes, chunk=chunk), run(name))
@@ -71,12 +73,11 @@ def test_evaluations_change_nothing_at_all(name: str) -> None:
     np.testing.assert_allclose(often.loss[[0, -1]], seldom.loss[[0, -1]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["fedasync", "fadas"])
-def test_micro_batches(name: str) -> None:
+def test_micro_batches() -> None:
     results = []
     for piece in (1, 3, 16):
         client = Client(optax.sgd, learning_rate=0.1, momentum=0.5, steps=3, batch_size=None, micro_batch=piece)
-        results.append(run(name, client=client))
+        results.append(run("fadas", client=client))
     assert_close(results[1], results[0])
     assert_close(results[2], results[0])
 

@@ -1,4 +1,4 @@
-"""Counter-based draws: the published generator, its reference, and the uniform and bounded numbers made from its bits."""
+"""Counter-based draws: the published generator, and the uniform and bounded numbers made from its bits."""
 
 from __future__ import annotations
 
@@ -89,4 +89,6 @@ def test_numpy_seeds_are_the_same_seeds() -> None:
 
 def test_keys_for_user_code() -> None:
     key = jax_key((jnp.uint32(0), jnp.uint32(42)))
-    np.testing.assert_array_equal(jax.random.normal(key, (3,)), jax.random.normal(jax.random.key(42, impl="threefry2x32"), (3,)))
+    np.testing.assert_array_equal(
+        jax.random.normal(key, (3,)), jax.random.normal(jax.random.key(42, impl="threefry2x32"), (3,))
+    )

@@ -44,7 +44,9 @@ def with_available(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
 
 def test_a_ring_larger_than_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     with_available(monkeypatch, 32 * 2**20)
-    with pytest.raises(MemoryError, match=r"needs at least 0\.\d+ GiB and the device has 0\.03 GiB: ring of \d+ versions"):
+    with pytest.raises(
+        MemoryError, match=r"needs at least 0\.\d+ GiB and the device has 0\.03 GiB: ring of \d+ versions"
+    ):
         simulation(free(50), server.fedbuff()).run(200)
 
 

@@ -32,7 +32,9 @@ def test_a_shuffle_is_a_permutation(count: int, epoch: int, seed: int) -> None:
 
 @pytest.mark.parametrize("count", [2**16 + 1, 1_000_003])
 def test_large_shuffles_are_permutations(count: int) -> None:
-    order = np.asarray(sampling.shuffled(seed_key(5), jnp.int32(3), jnp.arange(count, dtype=jnp.int32), jnp.int32(count)))
+    order = np.asarray(
+        sampling.shuffled(seed_key(5), jnp.int32(3), jnp.arange(count, dtype=jnp.int32), jnp.int32(count))
+    )
     np.testing.assert_array_equal(np.sort(order), np.arange(count))
 
 
@@ -47,7 +49,9 @@ def test_every_sample_stands_at_every_rank_equally_often(count: int) -> None:
     """Chi-square of (rank, sample) pairs over epochs: (n-1)² degrees of freedom, mean and five standard deviations."""
     epochs = 4000
     orders = np.asarray(
-        epochs_of(seed_key(11), jnp.arange(epochs, dtype=jnp.int32), jnp.arange(count, dtype=jnp.int32), jnp.int32(count))
+        epochs_of(
+            seed_key(11), jnp.arange(epochs, dtype=jnp.int32), jnp.arange(count, dtype=jnp.int32), jnp.int32(count)
+        )
     )
     table = np.stack([np.bincount(orders[:, rank], minlength=count) for rank in range(count)])
     expected = epochs / count
@@ -61,7 +65,9 @@ def test_all_orders_of_four_samples_are_equally_frequent() -> None:
         epochs_of(seed_key(2), jnp.arange(epochs, dtype=jnp.int32), jnp.arange(4, dtype=jnp.int32), jnp.int32(4))
     )
     codes = orders @ np.asarray([64, 16, 4, 1])
-    counts = np.asarray([np.sum(codes == np.asarray(order) @ [64, 16, 4, 1]) for order in itertools.permutations(range(4))])
+    counts = np.asarray(
+        [np.sum(codes == np.asarray(order) @ [64, 16, 4, 1]) for order in itertools.permutations(range(4))]
+    )
     assert counts.sum() == epochs
     assert ((counts - 1000) ** 2 / 1000).sum() < 49.7  # 23 degrees of freedom, 99.9 %
 
@@ -70,7 +76,9 @@ def test_neighbours_are_not_kept_together() -> None:
     """How often samples 0 and 1 end up next to each other: 2/n of the epochs."""
     epochs, count = 4000, 20
     orders = np.asarray(
-        epochs_of(seed_key(4), jnp.arange(epochs, dtype=jnp.int32), jnp.arange(count, dtype=jnp.int32), jnp.int32(count))
+        epochs_of(
+            seed_key(4), jnp.arange(epochs, dtype=jnp.int32), jnp.arange(count, dtype=jnp.int32), jnp.int32(count)
+        )
     )
     where = np.argsort(orders, axis=1)
     together = (np.abs(where[:, 0] - where[:, 1]) == 1).mean()

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 REQUIRED = inspect.Parameter.empty
 _SCALARS = (float, int, str, bool)
+_NUMBER = int | float  # a whole number stays one
 
 
 class Option(NamedTuple):
@@ -129,9 +130,9 @@ def _command_line_type(annotation: Any, default: Any) -> Any:
     if _is_duration(annotation):
         return str
     if annotation in (Any, REQUIRED):
-        if isinstance(default, str | bool):
+        if isinstance(default, str | bool | float):
             return type(default)
-        return float | None if default is None else float
+        return _NUMBER | None if default is None else _NUMBER
     if annotation in _SCALARS or typing.get_origin(annotation) is typing.Literal:
         return annotation
     parts = typing.get_args(annotation)

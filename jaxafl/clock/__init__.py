@@ -1,5 +1,6 @@
 """Clocks: who trains when, and who arrives; see `contract`."""
 
+from jaxafl.clock.bernoulli import Bernoulli, bernoulli
 from jaxafl.clock.contract import Clock, ServerStep, Workload
 from jaxafl.clock.durations import (
     constant,
@@ -13,21 +14,35 @@ from jaxafl.clock.durations import (
     uniform,
 )
 from jaxafl.clock.free_running import FreeRunning, free_running
+from jaxafl.clock.interrupting import Interrupting, interrupting
+from jaxafl.clock.sampled import Sampled, sampled
+from jaxafl.clock.semi_async import SemiAsync, semi_async
+from jaxafl.clock.stale_rounds import StaleRounds, stale_rounds
 from jaxafl.clock.synchronous import Synchronous, synchronous
 from jaxafl.clock.trace import trace
 
 __all__ = [
+    "Bernoulli",
     "Clock",
     "FreeRunning",
+    "Interrupting",
+    "Sampled",
+    "SemiAsync",
     "ServerStep",
+    "StaleRounds",
     "Synchronous",
     "Workload",
+    "bernoulli",
     "constant",
     "exponential",
     "free_running",
     "half_normal",
+    "interrupting",
     "lognormal",
     "recorded",
+    "sampled",
+    "semi_async",
+    "stale_rounds",
     "suspension",
     "synchronous",
     "three_tier",

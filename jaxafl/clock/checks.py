@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.checks import check_whole
+from jaxafl.checks import as_numbers, check_whole
 
 
 def check_concurrency(clock: str, name: str, value: Any, num_clients: int) -> None:
@@ -39,3 +39,54 @@ def check_starts(clock: str, starts: Any, num_clients: int) -> None:
             f"{clock}: recorded starts must name clients 0..{num_clients - 1}; "
             f"dispatch {outside[0]} names {array[outside[0]]}"
         )
+
+
+def check_sets(clock: str, sets: Any, size: int, num_clients: int, *, repeats: bool) -> None:
+    """Recorded sets of clients: an integer array [round, size], without repeats in a round unless they are allowed."""
+    if sets is None:
+        return
+    array = np.asarray(sets)
+    if array.ndim != 2 or array.shape[1] != size or array.shape[0] == 0 or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"{clock}: recorded sets must be an integer array [round, n] with n = {size} clients, "
+            f"got shape {array.shape}"
+        )
+    outside = np.argwhere((array < 0) | (array >= num_clients))
+    if len(outside):
+        where, what = outside[0], array[tuple(outside[0])]
+        raise ValueError(
+            f"{clock}: recorded sets must name clients 0..{num_clients - 1}; round {where[0]} names {what}"
+        )
+    ordered = np.sort(array, axis=1)
+    repeated = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
+    if repeated.size and not repeats:
+        raise ValueError(
+            f"{clock}: round {repeated[0]} of the recorded sets names a client twice, who would be busy; "
+            "draw with replacement to let a client count twice"
+        )
+
+
+def check_masks(clock: str, name: str, masks: Any, num_clients: int) -> None:
+    """Recorded masks: bool [tick, client]."""
+    if masks is None:
+        return
+    array = np.asarray(masks)
+    if array.ndim != 2 or array.shape[1] != num_clients or array.shape[0] == 0 or array.dtype.kind not in "biu":
+        raise ValueError(
+            f"{clock}: recorded {name} must be a bool array [tick, client] with {num_clients} clients, "
+            f"got shape {array.shape} of {array.dtype}"
+        )
+    if not np.isin(array, (0, 1)).all():
+        raise ValueError(f"{clock}: recorded {name} must be 0 or 1, got {array[~np.isin(array, (0, 1))][0]}")
+
+
+def check_probability(clock: str, name: str, value: Any, num_clients: int) -> None:
+    """A number in [0, 1], or one per client."""
+    array = as_numbers(clock, name, value)
+    if array.shape not in ((), (num_clients,)):
+        raise ValueError(
+            f"{clock}: {name} must be a number or an array of one number per client ({num_clients},), "
+            f"got shape {array.shape}"
+        )
+    if not ((array >= 0) & (array <= 1)).all():
+        raise ValueError(f"{clock}: {name} must be in [0, 1], got {value}")

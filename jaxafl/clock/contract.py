@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 
 from jaxafl.keys import Key
 from jaxafl.pytrees import pytree, static
@@ -69,7 +70,35 @@ FAULTS = (
     "the recorded starts name client {client} at dispatch {dispatch}, but this client is busy",
     "dispatch {dispatch} (run {run} of client {client}) has a negative, infinite or NaN duration",
     "the recorded sets run out at round {round}",
+    "the recorded uploads or downloads run out at tick {round}",
+    "the recorded stale versions run out at round {round}",
 )
+
+
+def no_fault() -> Fault:
+    """Nothing went wrong so far."""
+    return Fault(*(jnp.int32(0),) * len(Fault._fields))
+
+
+def first_fault(before: Fault, now: Fault) -> Fault:
+    """The earlier of two faults, if any."""
+    return jax.tree.map(lambda old, new: jnp.where(before.code == 0, new, old), before, now)
+
+
+def valid(duration: Array) -> Array:
+    """Whether a duration is one: finite and not negative."""
+    return jnp.isfinite(duration) & (duration >= 0)
+
+
+def durations_fault(
+    duration: Array, invalid: Array, dispatch: Array, client: Array, run: Array, version: Array
+) -> Fault:
+    """The first of several runs that start together whose duration is marked invalid (NaN: the recording has run
+    out)."""
+    first = jnp.argmax(invalid)
+    code = jnp.where(jnp.isnan(duration[first]), 1, 4)
+    code = jnp.where(jnp.any(invalid), code, 0).astype(jnp.int32)
+    return Fault(code, dispatch[first], client[first], run[first], version)
 
 
 @pytree
@@ -88,7 +117,7 @@ class Workload:
             return self.steps
         if self.steps.ndim == 1:
             return self.steps[client]
-        return self.steps[client, jax.numpy.minimum(run, self.steps.shape[1] - 1)]
+        return self.steps[client, jnp.minimum(run, self.steps.shape[1] - 1)]
 
 
 class InFlight(NamedTuple):

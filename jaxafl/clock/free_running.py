@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxafl.checks import check_choice, check_flag, check_whole
 from jaxafl.clock import selection
 from jaxafl.clock.checks import check_concurrency, check_durations, check_starts
-from jaxafl.clock.contract import Fault, InFlight, ServerStep, Workload
+from jaxafl.clock.contract import Fault, InFlight, ServerStep, Workload, first_fault, no_fault, valid
 from jaxafl.clock.durations import Duration, Run, stream_keys
 from jaxafl.keys import Key, Purpose, purpose_key
 from jaxafl.pytrees import pytree, static
@@ -117,7 +117,7 @@ class FreeRunning:
             busy=jnp.zeros(0, jnp.int32) if everyone else selection.no_busy(self.concurrency, num_clients),
             runs=selection.no_runs(num_clients),
             longest=jnp.float64(0),
-            fault=Fault(none, none, none, none, none),
+            fault=no_fault(),
             prepared=self.durations.prepare(stream_keys(key, self.durations), num_clients),
             start_key=purpose_key(key, Purpose.START),
         )
@@ -160,7 +160,7 @@ class FreeRunning:
         local_steps = workload.local_steps(client, run).astype(jnp.int32)
         drawn = self.durations.draw(state.prepared, Run(client, run, local_steps, state.longest))
         duration = drawn.work + drawn.hang
-        invalid = ~(jnp.isfinite(duration) & (duration >= 0))
+        invalid = ~valid(duration)
         code = jnp.where(code > 0, code, jnp.where(jnp.isnan(duration), 1, jnp.where(invalid, 4, 0)).astype(jnp.int32))
         version = flight.handout[row] if self.before_step else state.version
         trained_from = version
@@ -174,7 +174,7 @@ class FreeRunning:
         )  # fmt: skip
         one = starts.astype(jnp.int32)
         waiting = state.waiting - one
-        failed = Fault(code, state.dispatches, client, run, state.version)
+        failed = Fault(jnp.where(starts, code, 0), state.dispatches, client, run, state.version)
         return state._replace(
             dispatches=state.dispatches + one,
             waiting=waiting,
@@ -183,9 +183,7 @@ class FreeRunning:
             busy=jnp.where(starts, selection.insert(state.busy, client), state.busy) if state.busy.size else state.busy,
             runs=runs,
             longest=jnp.where(starts & ~invalid, jnp.maximum(state.longest, drawn.work), state.longest),
-            fault=jax.tree.map(
-                lambda new, old: jnp.where(starts & (code > 0) & (state.fault.code == 0), new, old), failed, state.fault
-            ),
+            fault=first_fault(state.fault, failed),
         )
 
     def _choose(self, state: State, row: Array, num_clients: int) -> tuple[Array, Array]:

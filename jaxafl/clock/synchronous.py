@@ -6,14 +6,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxafl.checks import check_flag, check_whole
-from jaxafl.clock import selection
-from jaxafl.clock.checks import check_concurrency, check_durations
-from jaxafl.clock.contract import Fault, ServerStep, Workload
-from jaxafl.clock.durations import Duration, Run, stream_keys
-from jaxafl.keys import Key, Purpose, purpose_key, threefry, uniform
+from jaxafl.clock import draws
+from jaxafl.clock.checks import check_concurrency, check_durations, check_sets
+from jaxafl.clock.contract import Fault, ServerStep, Workload, durations_fault, first_fault, no_fault, valid
+from jaxafl.clock.durations import Duration, stream_keys
+from jaxafl.keys import Key, Purpose, purpose_key
 from jaxafl.pytrees import pytree, static
 
 Array = jax.Array
@@ -52,8 +51,7 @@ class Synchronous:
                 check_concurrency("synchronous", "cohort", self.cohort, num_clients)
         elif self.replacement:
             raise ValueError("replacement=True needs a cohort size: cohort=n")
-        if self.sets is not None:
-            self._check_sets(np.asarray(self.sets), num_clients)
+        check_sets("synchronous", self.sets, self.capacity(num_clients), num_clients, repeats=self.replacement)
         check_durations("synchronous", self.durations, num_clients)
 
     def capacity(self, num_clients: int) -> int:
@@ -73,7 +71,7 @@ class Synchronous:
             dispatches=none,
             runs=jnp.zeros(num_clients, jnp.int32),
             longest=jnp.float64(0),
-            fault=Fault(none, none, none, none, none),
+            fault=no_fault(),
             prepared=self.durations.prepare(stream_keys(key, self.durations), num_clients),
             start_key=purpose_key(key, Purpose.START),
         )
@@ -82,20 +80,16 @@ class Synchronous:
         """One round: draw the cohort, wait for its slowest client."""
         size = self.capacity(workload.num_clients)
         drawn, missing = self._draw(state, workload.num_clients, size)
-        client = jnp.sort(drawn)
-        mask, multiplicity = jnp.ones(size, bool), jnp.ones(size, jnp.int32)
+        client, mask, multiplicity = jnp.sort(drawn), jnp.ones(size, bool), jnp.ones(size, jnp.int32)
         if self.replacement:  # a client drawn twice trains once and counts twice
-            mask = jnp.concatenate([mask[:1], client[1:] != client[:-1]])
-            multiplicity = jnp.sum(client[:, None] == client[None, :], axis=1, dtype=jnp.int32)
+            client, mask, multiplicity = draws.distinct(drawn)
         run = state.runs[client]
         local_steps = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
-        duration, work = self._durations(state, client, run, local_steps)
-        invalid = mask & ~(jnp.isfinite(duration) & (duration >= 0))
+        duration, work = draws.durations_of(self.durations, state.prepared, client, run, local_steps, state.longest)
         dispatch = state.dispatches + jnp.cumsum(mask, dtype=jnp.int32) - 1
-        code = jnp.where(jnp.isnan(duration), 1, 4).astype(jnp.int32)
-        first = jnp.argmax(invalid)
-        failed = jnp.where(missing, 5, jnp.where(jnp.any(invalid), code[first], 0)).astype(jnp.int32)
-        fault = Fault(failed, dispatch[first], client[first], run[first], state.version)
+        invalid = mask & ~valid(duration)
+        fault = durations_fault(duration, invalid, dispatch, client, run, state.version)
+        fault = fault._replace(code=jnp.where(missing, 5, fault.code).astype(jnp.int32))
         duration = jnp.where(mask & ~invalid, duration, 0)
         now = state.now + jnp.max(duration)
         version = jnp.full(size, state.version, jnp.int32)
@@ -109,7 +103,7 @@ class Synchronous:
             dispatches=state.dispatches + jnp.sum(mask, dtype=jnp.int32),
             runs=state.runs.at[client].add(mask.astype(jnp.int32)),
             longest=jnp.maximum(state.longest, jnp.max(jnp.where(mask & ~invalid, work, 0))),
-            fault=jax.tree.map(lambda new, old: jnp.where(state.fault.code == 0, new, old), fault, state.fault),
+            fault=first_fault(state.fault, fault),
         ), step
 
     def fault(self, state: State) -> Fault:
@@ -121,49 +115,8 @@ class Synchronous:
         if self.sets is not None:
             sets = jnp.asarray(self.sets, jnp.int32)
             return sets[jnp.minimum(state.version, sets.shape[0] - 1)], state.version >= sets.shape[0]
-        if self.cohort is None or (size == num_clients and not self.replacement):
-            return jnp.arange(size, dtype=jnp.int32), present
-        draws = state.version * size + jnp.arange(size, dtype=jnp.int32)
-        if self.replacement:
-            shares = uniform(threefry(state.start_key, draws, 0), jnp.float64)
-            return jnp.floor(shares * num_clients).astype(jnp.int32), present
-
-        def pick(busy: Array, indexed: tuple[Array, Array]) -> tuple[Array, Array]:
-            position, draw = indexed
-            client = selection.idle_client(state.start_key, draw, busy, position, num_clients)
-            return selection.insert(busy, client), client
-
-        order = jnp.arange(size, dtype=jnp.int32)
-        return jax.lax.scan(pick, selection.no_busy(size, num_clients), (order, draws))[1], present
-
-    def _durations(self, state: State, client: Array, run: Array, local_steps: Array) -> tuple[Array, Array]:
-        def draw(client: Array, run: Array, local_steps: Array, longest: Array) -> Any:
-            return self.durations.draw(state.prepared, Run(client, run, local_steps, longest))
-
-        nothing = jnp.full(client.shape, state.longest)
-        work = jax.vmap(draw)(client, run, local_steps, nothing).work
-        earlier = jnp.concatenate([nothing[:1], jax.lax.cummax(work)[:-1]])
-        drawn = jax.vmap(draw)(client, run, local_steps, jnp.maximum(nothing, earlier))
-        return drawn.work + drawn.hang, work
-
-    def _check_sets(self, sets: np.ndarray, num_clients: int) -> None:
-        size = self.capacity(num_clients)
-        if sets.ndim != 2 or sets.shape[1] != size or sets.shape[0] == 0 or sets.dtype.kind not in "iu":
-            raise ValueError(
-                f"recorded sets must be an integer array [round, n] with n = {size} clients, got shape {sets.shape}"
-            )
-        outside = np.argwhere((sets < 0) | (sets >= num_clients))
-        if len(outside):
-            where, what = outside[0], sets[tuple(outside[0])]
-            raise ValueError(f"recorded sets must name clients 0..{num_clients - 1}; round {where[0]} names {what}")
-        if not self.replacement:
-            ordered = np.sort(sets, axis=1)
-            repeated = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
-            if repeated.size:
-                raise ValueError(
-                    f"round {repeated[0]} of the recorded sets names a client twice, who would be busy; "
-                    "with replacement=True a client drawn twice counts twice"
-                )
+        draw = draws.with_replacement if self.replacement else draws.without_replacement
+        return draw(state.start_key, state.version, size, num_clients), present
 
 
 def synchronous(*, cohort: int | None = None, durations: Duration, replacement: bool = False) -> Synchronous:

@@ -40,7 +40,9 @@ def work(duration: Any, **options: Any) -> np.ndarray:
 DISTRIBUTIONS: dict[str, tuple[Any, float, float, dict[float, float]]] = {
     "uniform": (uniform(1, 5), 3.0, 4 / math.sqrt(12), {0.25: 2.0, 0.5: 3.0, 0.9: 4.6}),
     "exponential": (exponential(8.0), 8.0, 8.0, {0.5: 8 * math.log(2), 0.9: 8 * math.log(10)}),
-    "half_normal": (half_normal(2.0), 2 * math.sqrt(2 / math.pi), 2 * math.sqrt(1 - 2 / math.pi), {0.5: 1.34898, 0.9: 3.28971}),
+    "half_normal": (
+        half_normal(2.0), 2 * math.sqrt(2 / math.pi), 2 * math.sqrt(1 - 2 / math.pi), {0.5: 1.34898, 0.9: 3.28971}
+    ),
     "lognormal": (
         lognormal(0.5, 0.4), math.exp(0.58), math.exp(0.58) * math.sqrt(math.exp(0.16) - 1),
         {0.5: math.exp(0.5), 0.9: math.exp(0.5 + 0.4 * 1.2815516)},

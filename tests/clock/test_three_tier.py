@@ -16,7 +16,7 @@ SEEDS = 50
 
 def test_staleness_of_the_large_worst_case_delay() -> None:
     """N = 50, 25 in flight, buffers of 5, 500 steps. Over 200 seeds of an independent implementation the 5th and 95th
-    percentile are 115-168 (τ_max), 7.7-10.6 (mean of the maximum) and 223-335 units of time, the mean of the median is 6.4."""
+    percentile are 115-168 (τ_max), 7.7-10.6 (mean of the maximum) and 223-335 units of time; the median is 6.4 on average."""
     clock = free_running(concurrency=25, buffer=5, dispatch="step", durations=three_tier())
     rows = []
     for seed in range(SEEDS):
@@ -49,8 +49,7 @@ def test_tiers_of_clients(gamma: float, expected: tuple[float, ...]) -> None:
         assert abs(share - probability) < 4 * np.sqrt(probability * (1 - probability) / clients)
 
 
-@pytest.mark.parametrize(("profile", "third"), [("large", (50, 80)), ("mild", (5, 8))])
-@pytest.mark.parametrize("per", ["run", "client"])
+@pytest.mark.parametrize(("profile", "third", "per"), [("large", (50, 80), "run"), ("mild", (5, 8), "client")])
 def test_durations_of_the_tiers(profile: str, third: tuple[float, float], per: str) -> None:
     clock = free_running(concurrency=60, durations=three_tier(profile, per=per))
     schedule = compute_schedule(clock, 60, 1, 3000, 0)

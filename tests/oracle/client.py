@@ -122,15 +122,19 @@ def train(
             first = training.momentum * first + g
             direction = g + training.momentum * first if training.nesterov else first
         else:
-            # Kingma & Ba 2015, Algorithm 1, with Optax's eps outside the root.
-            first = training.b1 * first + (1 - training.b1) * g
-            second = training.b2 * second + (1 - training.b2) * g**2
-            corrected_first = first / (1 - training.b1 ** (k + 1))
-            corrected_second = second / (1 - training.b2 ** (k + 1))
-            direction = corrected_first / (np.sqrt(corrected_second) + training.eps)
+            first, second, direction = adam(first, second, g, k, training.b1, training.b2, training.eps)
         multiplier = 1.0 if training.step_multipliers is None else training.step_multipliers[k]
         w = w - training.learning_rate * multiplier * training.run_decay**run * direction
     return LocalResult(model=w, delta=w - x_start, loss=float(np.mean(losses)))
+
+
+def adam(first: Array, second: Array, g: Array, k: int, b1: float, b2: float, eps: float) -> tuple[Array, Array, Array]:
+    """The moments after step k (from 0) and its direction. Kingma & Ba 2015, Algorithm 1; eps outside the root."""
+    first = b1 * first + (1 - b1) * g
+    second = b2 * second + (1 - b2) * g**2
+    corrected_first = first / (1 - b1 ** (k + 1))
+    corrected_second = second / (1 - b2 ** (k + 1))
+    return first, second, corrected_first / (np.sqrt(corrected_second) + eps)
 
 
 def _check_lengths(steps: int, multipliers: Sequence[float] | None, batches: Sequence[Sequence[int]] | None) -> None:

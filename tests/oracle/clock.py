@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 Duration = Callable[..., float]
 """Seconds of a run: `duration(client, run)`, or `duration(client, run, local_steps)` where K is known."""
@@ -27,6 +28,7 @@ class Arrival:
         arrival_time: Simulated seconds.
         local_steps: Number of local steps K, or None where the clock does not decide it.
         multiplicity: How many times the server counts the update.
+        kind: "arrival"; the clock of semi-asynchronous rounds tells "picked", "undrafted" and "deprecated" apart.
     """
 
     client: int
@@ -39,6 +41,7 @@ class Arrival:
     arrival_time: float
     local_steps: int | None
     multiplicity: int = 1
+    kind: str = "arrival"
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def synchronous(
                     trained_from=t,
                     staleness=0,
                     start_time=time,
-                    arrival_time=time + _checked_duration(duration, client, run, local_steps),
+                    arrival_time=time + checked_duration(duration, client, run, local_steps),
                     local_steps=local_steps,
                     multiplicity=list(members).count(client),
                 )
@@ -155,7 +158,7 @@ def free_running(
         fleet.start(arrived=client, time=0.0, start_version=0, trained_from=0)
 
     steps: list[ServerStep] = []
-    in_buffer: list[_Run] = []
+    in_buffer: list[Run] = []
     vacancies: list[tuple[int, int]] = []  # (arrived client, version just before its delivery)
     while len(steps) < server_steps:
         time, delivered = fleet.next_instant()
@@ -163,7 +166,7 @@ def free_running(
             vacancies.append((run.client, len(steps)))
             in_buffer.append(run)
             if len(in_buffer) == buffer:
-                step = _server_step(len(steps), time, in_buffer)
+                step = ServerStep(len(steps), time, tuple(arrival(run, len(steps)) for run in in_buffer))
                 steps.append(step)
                 in_buffer = []
                 if on_step is not None:
@@ -187,8 +190,8 @@ def free_running(
 
 
 @dataclass(frozen=True)
-class _Run:
-    """A run in flight."""
+class Run:
+    """A run in flight; fields as in `Arrival`."""
 
     client: int
     run: int
@@ -212,7 +215,7 @@ class _Fleet:
         self._runs = [0] * num_clients
         self._busy = [False] * num_clients
         self._dispatched = 0
-        self._queue: list[tuple[float, int, _Run]] = []
+        self._queue: Queue = []
 
     def start(self, *, arrived: int, time: float, start_version: int, trained_from: int) -> None:
         """Starts the next recorded client, or without a record the one that has just arrived."""
@@ -222,21 +225,18 @@ class _Fleet:
         if self._busy[client]:
             raise ValueError(f"start {self._dispatched} names client {client}, which is still busy at time {time}")
         run, local_steps = self._runs[client], self._local_steps[client]
-        arrival_time = time + _checked_duration(self._duration, client, run, local_steps)
-        started = _Run(client, run, self._dispatched, start_version, trained_from, time, arrival_time, local_steps)
+        arrival_time = time + checked_duration(self._duration, client, run, local_steps)
+        started = Run(client, run, self._dispatched, start_version, trained_from, time, arrival_time, local_steps)
         self._busy[client] = True
         self._runs[client] += 1
         self._dispatched += 1
         heapq.heappush(self._queue, (arrival_time, client, started))
 
-    def next_instant(self) -> tuple[float, list[_Run]]:
+    def next_instant(self) -> tuple[float, list[Run]]:
         """The next time at which anything arrives, and all that arrives then, in client order."""
-        time = self._queue[0][0]
-        delivered = []
-        while self._queue and self._queue[0][0] == time:
-            _, client, run = heapq.heappop(self._queue)
-            self._busy[client] = False
-            delivered.append(run)
+        time, delivered = pop_instant(self._queue)
+        for run in delivered:
+            self._busy[run.client] = False
         return time, delivered
 
     def receive(self, replies: Mapping[int, int]) -> None:
@@ -254,25 +254,37 @@ class _Fleet:
         return int(starts[self._dispatched])
 
 
-def _server_step(t: int, time: float, runs: Iterable[_Run]) -> ServerStep:
-    arrivals = (
-        Arrival(
-            client=run.client,
-            run=run.run,
-            dispatch=run.dispatch,
-            start_version=run.start_version,
-            trained_from=run.trained_from,
-            staleness=t - run.start_version,
-            start_time=run.start_time,
-            arrival_time=run.arrival_time,
-            local_steps=run.local_steps,
-        )
-        for run in runs
-    )
-    return ServerStep(t, time, tuple(arrivals))
+Queue = list[tuple[float, int, Run]]
+"""A heap of (arrival time, client, run)."""
 
 
-def _checked_duration(duration: Duration, client: int, run: int, local_steps: int | None) -> float:
+def pop_instant(queue: Queue) -> tuple[float, list[Run]]:
+    """Removes all runs that arrive at the next instant; returns that time and the runs in client order."""
+    time = queue[0][0]
+    delivered = []
+    while queue and queue[0][0] == time:
+        delivered.append(heapq.heappop(queue)[2])
+    return time, delivered
+
+
+def arrival(run: Run, t: int, **changes: Any) -> Arrival:
+    """The run as server step t sees it; `changes` sets or replaces fields of the `Arrival`."""
+    fields = {
+        "client": run.client,
+        "run": run.run,
+        "dispatch": run.dispatch,
+        "start_version": run.start_version,
+        "trained_from": run.trained_from,
+        "staleness": t - run.start_version,
+        "start_time": run.start_time,
+        "arrival_time": run.arrival_time,
+        "local_steps": run.local_steps,
+    }
+    return Arrival(**{**fields, **changes})
+
+
+def checked_duration(duration: Duration, client: int, run: int, local_steps: int | None = None) -> float:
+    """The seconds of a run, after a check that they are positive and finite."""
     seconds = float(duration(client, run) if local_steps is None else duration(client, run, local_steps))
     if not (seconds > 0 and math.isfinite(seconds)):
         raise ValueError(f"run {run} of client {client} lasts {seconds} s; durations must be positive and finite")

@@ -67,6 +67,28 @@ def gap_expectations(
         g += 1
 
 
+def mixed_gap_expectations(
+    *, period: float, step_times: Sequence[float], contact_probability: float, max_steps: int
+) -> tuple[float, float]:
+    """`gap_expectations` where each run draws its seconds per local step from `step_times`, all equally likely.
+
+    The step time of a run and the gap between its two contacts are independent, so this is the mean over step_times.
+
+    Args:
+        period: Seconds between contacts of the server.
+        step_times: The possible seconds per local step, [n].
+        contact_probability: p = s / N.
+        max_steps: K.
+    """
+    each = [
+        gap_expectations(
+            period=period, step_time=step_time, contact_probability=contact_probability, max_steps=max_steps
+        )
+        for step_time in step_times
+    ]
+    return sum(e for e, _ in each) / len(each), sum(p for _, p in each) / len(each)
+
+
 class QuAFL:
     """x <- p x + (1 - p) mean_i x_i and x_i <- p x_old + (1 - p) x_i over the s contacted clients, p = 1 / (s + 1).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ class StepRecord:
     Attributes:
         arrivals: Who arrived, and when and from where they started.
         updates: Their updates as the server got them.
-        losses: Mean local loss of each run.
+        losses: Mean local loss of each run; NaN for a run interrupted before its first step.
         norms: ||Delta_i||.
         drifts: ||x_t - x_s|| (Definition 1 of the paper cited at `server_rounds.AFL`).
         info: The server's diagnostics.
@@ -73,20 +74,10 @@ def simulate(
     records: list[StepRecord] = []
 
     def on_step(t: int, arrivals: tuple[Arrival, ...]) -> dict[int, int]:
-        trained = [_train_arrival(arrival, versions, training, clients, batches) for arrival in arrivals]
-        updates = tuple(update for update, _ in trained)
-        x = versions[t]
-        versions.append(server.step(x, updates))
-        records.append(
-            StepRecord(
-                arrivals=arrivals,
-                updates=updates,
-                losses=tuple(loss for _, loss in trained),
-                norms=tuple(float(np.linalg.norm(update.delta)) for update in updates),
-                drifts=tuple(float(np.linalg.norm(x - update.x_start)) for update in updates),
-                info=server.info,
-            )
-        )
+        trained = [train_arrival(arrival, versions, training, clients, batches) for arrival in arrivals]
+        updates = [update for update, _ in trained]
+        versions.append(server.step(versions[t], updates))
+        records.append(step_record(versions[t], arrivals, trained, server.info))
         return dict(server.info.replies)
 
     if callable(clock):
@@ -98,31 +89,67 @@ def simulate(
     return Simulation(versions, records, [step.time for step in steps])
 
 
-def _train_arrival(
+def step_record(
+    x: Array, arrivals: Sequence[Arrival], trained: Sequence[tuple[Update, float]], info: StepInfo
+) -> StepRecord:
+    """The record of a step that acted on x; `trained` has the update and the local loss of each arrival."""
+    updates = tuple(update for update, _ in trained)
+    return StepRecord(
+        arrivals=tuple(arrivals),
+        updates=updates,
+        losses=tuple(loss for _, loss in trained),
+        norms=tuple(float(np.linalg.norm(update.delta)) for update in updates),
+        drifts=tuple(float(np.linalg.norm(x - update.x_start)) for update in updates),
+        info=info,
+    )
+
+
+def train_arrival(
     arrival: Arrival,
     versions: Sequence[Array],
     training: LocalTraining,
     clients: Sequence[Quadratic],
     batches: Batches | None,
 ) -> tuple[Update, float]:
-    data = clients[arrival.client]
-    local_steps = training.steps if arrival.local_steps is None else arrival.local_steps
-    result = train(
+    """The update and the mean local loss of the run; no local steps make a zero update without a loss (NaN)."""
+    return train_run(
+        arrival,
         versions[arrival.trained_from],
-        data,
+        versions[arrival.start_version],
         training,
-        local_steps=local_steps,
-        run=arrival.run,
-        batches=None if batches is None else batches(arrival.client, arrival.run, local_steps),
+        clients[arrival.client],
+        batches,
     )
-    x_start = versions[arrival.start_version]
+
+
+def train_run(
+    arrival: Arrival,
+    x_train: Array,
+    x_start: Array,
+    training: LocalTraining,
+    data: Quadratic,
+    batches: Batches | None,
+) -> tuple[Update, float]:
+    """As `train_arrival`, for given parameters: trained from x_train, the update measured against x_start."""
+    local_steps = training.steps if arrival.local_steps is None else arrival.local_steps
+    model, loss = x_train, math.nan
+    if local_steps > 0:
+        result = train(
+            x_train,
+            data,
+            training,
+            local_steps=local_steps,
+            run=arrival.run,
+            batches=None if batches is None else batches(arrival.client, arrival.run, local_steps),
+        )
+        model, loss = result.model, result.loss
     update = Update(
         client=arrival.client,
-        delta=result.model - x_start,
+        delta=model - x_start,
         x_start=x_start,
         staleness=arrival.staleness,
         num_samples=data.num_samples,
         local_steps=local_steps,
         multiplicity=arrival.multiplicity,
     )
-    return update, result.loss
+    return update, loss
