@@ -38,6 +38,9 @@ class LocalTraining:
     sampling: str = static(default="replacement")
     step_schedule: Callable[[Array], Array] | None = static(default=None)
     run_schedule: Callable[[Array], Array] | None = static(default=None)
+    rate_schedule: Callable[[Moment], Array] | None = static(default=None)
+    reset: str = static(default="run")
+    patience: int | None = static(default=None)
     micro_batch: int | None = static(default=None)
 
     def check(self, num_clients: int) -> None:
@@ -52,7 +55,7 @@ class LocalTraining:
                 check_number("Client", name, getattr(self, name), least=0)
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"Client: give either steps or epochs, got steps={self.steps}, epochs={self.epochs}")
-        for name in ("epochs", "batch_size", "micro_batch"):
+        for name in ("epochs", "batch_size", "micro_batch", "patience"):
             if getattr(self, name) is not None:
                 check_whole("Client", name, getattr(self, name))
         if self.steps is not None:
@@ -64,11 +67,14 @@ class LocalTraining:
             raise ValueError(
                 "Client: sampling='epochs' continues epochs over runs of a given number of steps; epochs=... implies it"
             )
-        for name in ("step_schedule", "run_schedule"):
+        check_choice("Client", "reset", self.reset, ("run", "epoch"))
+        if self.epochs is None and (self.reset == "epoch" or self.patience is not None):
+            raise ValueError("Client: reset='epoch' and patience count local epochs: give epochs, not steps")
+        for name in ("step_schedule", "run_schedule", "rate_schedule"):
             schedule = getattr(self, name)
             if schedule is not None and not callable(schedule):
                 raise TypeError(f"Client: {name} must be a function of a traced int32, got {schedule!r}")
-        if (self.step_schedule or self.run_schedule or self.run_decay is not None) and (
+        if (self.step_schedule or self.run_schedule or self.rate_schedule or self.run_decay is not None) and (
             "learning_rate" not in self.hyperparameters
         ):
             raise ValueError("a schedule or run_decay multiplies learning_rate, so that must be given as a number")
@@ -79,6 +85,25 @@ class LocalTraining:
             return np.asarray(self.steps, np.int32)
         batches = np.ones_like(counts) if self.batch_size is None else -(-counts // self.batch_size)
         return np.asarray(self.epochs * batches, np.int32)
+
+
+class Moment(NamedTuple):
+    """When a local step happens, for `Client(rate_schedule=...)`; all traced scalars."""
+
+    step: Array  # int32: local step of the run, from 0
+    epoch: Array  # int32: local epoch of the run, from 0
+    run: Array  # int32: index of the run among the client's
+    staleness: Array  # int32: τ of the run's update at the first server step that consumes it
+    duration: Array  # float: simulated seconds that the run takes
+
+
+class Stopping(NamedTuple):
+    """Early stopping on the training loss of a run."""
+
+    best: Array  # the smallest loss of an epoch so far
+    waited: Array  # int32: epochs since
+    epoch_loss: Array  # sum over this epoch's mini-batches of their losses before the step
+    stopped: Array  # bool
 
 
 class Lane(NamedTuple):
@@ -94,6 +119,9 @@ class Lane(NamedTuple):
     run: Array
     step: Array  # local steps made
     loss: Array  # sum over local steps of the mini-batch loss before the step
+    staleness: Array
+    duration: Array
+    stopping: Stopping | None
 
 
 def Client(
@@ -107,7 +135,10 @@ def Client(
     run_decay: Any = None,
     step_schedule: Callable[[Array], Array] | None = None,
     run_schedule: Callable[[Array], Array] | None = None,
+    rate_schedule: Callable[[Moment], Array] | None = None,
     sampling: str = "replacement",
+    reset: str = "run",
+    patience: int | None = None,
     micro_batch: int | None = None,
     **hyperparameters: Any,
 ) -> LocalTraining:
@@ -129,8 +160,12 @@ def Client(
         run_decay: factor of the learning rate from one run of a client to its next (AsyncFedED's 0.995).
         step_schedule: factor of the learning rate as a function of the local step (from 0, traced int32).
         run_schedule: the same of the run's index among the client's (from 0).
+        rate_schedule: the same of a `Moment`: step, epoch, run, staleness and duration.
         sampling: with `steps`: `"replacement"` draws every sample uniformly; `"epochs"` goes on through shuffled epochs
             from run to run.
+        reset: the optimiser starts afresh in every `"run"`, or in every local `"epoch"` (with `epochs`).
+        patience: with `epochs`: a run stops after this many epochs without a smaller training loss, and hands in its
+            last parameters. The loss of an epoch is the mean over its mini-batches, each before its step.
         micro_batch: samples per gradient evaluation; a batch larger than this is accumulated. Changes speed and memory
             only.
         **hyperparameters: of the optimiser (learning_rate, momentum, b1 ...); numbers can be swept.
@@ -140,7 +175,8 @@ def Client(
     """
     if not callable(optimizer) or isinstance(optimizer, tuple):
         raise TypeError(
-            f"Client: optimizer must be an Optax constructor such as optax.sgd, not {optimizer!r}; give its options by name"
+            f"Client: optimizer must be an Optax constructor such as optax.sgd, not {optimizer!r}; "
+            "give its options by name"
         )
     known = inspect.signature(optimizer).parameters
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values())
@@ -163,13 +199,23 @@ def Client(
         steps = _as_tuples(np.asarray(steps).tolist())
     return LocalTraining(
         numbers, proximal, weight_decay, run_decay, optimizer, options, steps, epochs, batch_size, sampling,
-        step_schedule, run_schedule, micro_batch,
+        step_schedule, run_schedule, rate_schedule, reset, patience, micro_batch,
     )  # fmt: skip
 
 
-def begin(client: LocalTraining, params: Tree, model_state: Tree, batch_key: Key, who: Array, run: Array) -> Lane:
+def begin(
+    client: LocalTraining,
+    params: Tree,
+    model_state: Tree,
+    batch_key: Key,
+    who: Array,
+    run: Array,
+    staleness: Array,
+    duration: Array,
+) -> Lane:
     """A run that is about to make its first local step from `params`."""
     key = threefry(batch_key, who, run)
+    zero = jnp.zeros((), jnp.result_type(float))
     return Lane(
         params=params,
         model_state=model_state,
@@ -180,7 +226,10 @@ def begin(client: LocalTraining, params: Tree, model_state: Tree, batch_key: Key
         client=who,
         run=run,
         step=jnp.int32(0),
-        loss=jnp.zeros((), jnp.result_type(float)),
+        loss=zero,
+        staleness=staleness,
+        duration=duration.astype(zero.dtype),
+        stopping=None if client.patience is None else Stopping(zero + jnp.inf, jnp.int32(0), zero, jnp.bool_(False)),
     )
 
 
@@ -193,6 +242,9 @@ def local_step(
         client: the options.
         model: what is trained.
         fetch: (client, positions [B], key) -> (x [B, ...], y [B]) of that client's samples.
+        reset: the optimiser starts afresh in every `"run"`, or in every local `"epoch"` (with `epochs`).
+        patience: with `epochs`: a run stops after this many epochs without a smaller training loss, and hands in its
+            last parameters. The loss of an epoch is the mean over its mini-batches, each before its step.
         micro_batch: samples per gradient evaluation.
         count: int32, n_i, the client's number of samples.
         lane: the run.
@@ -229,14 +281,21 @@ def local_step(
         gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, lane.params)
     if client.proximal is not None:
         gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, lane.params, lane.anchor)
-    optimizer = _transformation(client, _rate_factor(client, lane))
-    updates, optimizer_state = optimizer.update(gradient, lane.optimizer_state, lane.params)
+    batches = jnp.int32(1) if client.batch_size is None else -(-count // client.batch_size)
+    optimizer = _transformation(client, _rate_factor(client, lane, batches))
+    optimizer_state = lane.optimizer_state
+    if client.reset == "epoch":
+        fresh = optimizer.init(lane.params)
+        begins = lane.step % batches == 0
+        optimizer_state = jax.tree.map(lambda new, old: jnp.where(begins, new, old), fresh, optimizer_state)
+    updates, optimizer_state = optimizer.update(gradient, optimizer_state, lane.params)
     return lane._replace(
         params=optax.apply_updates(lane.params, updates),
         model_state=model_state,
         optimizer_state=optimizer_state,
         step=lane.step + 1,
         loss=lane.loss + loss,
+        stopping=_stopping(client, lane, loss, batches),
     )
 
 
@@ -267,8 +326,28 @@ def _positions(
     return ranked, jnp.minimum(size, count - first)
 
 
-def _rate_factor(client: LocalTraining, lane: Lane) -> Any:
+def _stopping(client: LocalTraining, lane: Lane, loss: Array, batches: Array) -> Stopping | None:
+    """Early stopping after a local step with this mini-batch loss."""
+    if lane.stopping is None or client.patience is None:
+        return None
+    best, waited, epoch_loss, stopped = lane.stopping
+    epoch_loss = epoch_loss + loss
+    ends = (lane.step + 1) % batches == 0
+    better = epoch_loss < best
+    waited = jnp.where(ends, jnp.where(better, 0, waited + 1), waited)
+    return Stopping(
+        jnp.where(ends & better, epoch_loss, best),
+        waited,
+        jnp.where(ends, 0, epoch_loss),
+        stopped | (ends & (waited >= client.patience)),
+    )
+
+
+def _rate_factor(client: LocalTraining, lane: Lane, batches: Array) -> Any:
     factor: Any = 1.0
+    if client.rate_schedule is not None:
+        moment = Moment(lane.step, lane.step // batches, lane.run, lane.staleness, lane.duration)
+        factor = factor * client.rate_schedule(moment)
     if client.step_schedule is not None:
         factor = factor * client.step_schedule(lane.step)
     if client.run_schedule is not None:

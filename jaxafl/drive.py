@@ -169,7 +169,7 @@ class Planned:
         configs = [simulation.config() for simulation in simulations]
         check_fit(first, program, configs[0], key, len(configs))
         self.config, varies = _stacked(configs)
-        self.state = _initial_states(program, configs, [key] * len(configs), shared=True)
+        self.state = _initial_states(program, configs, first.dataset, [key] * len(configs), shared=True)
         self.plan = device_plan(plan)
         self.consumed = np.concatenate([[0], np.cumsum(schedule.mask.sum(axis=1))]) * len(configs)
         function, static = (
@@ -219,7 +219,7 @@ class Lockstep:
         """`simulations` differ in client, server and clock numbers only."""
         first = simulations[0]
         lanes = speed.lanes or min(planned(schedule, first.server, None).lanes for schedule in schedules)
-        plans = [make_plan(schedule, lanes=lanes, keep_start=first.server.keeps_start) for schedule in schedules]
+        plans = [make_plan(schedule, lanes=lanes, keep_start=first.server.needs.start) for schedule in schedules]
         self.first, self.schedules, self.every = first, schedules, every
         program = first.program(
             lanes=lanes,
@@ -236,7 +236,7 @@ class Lockstep:
         configs = [simulation.config() for simulation in simulations]
         check_fit(first, program, configs[0], keys[0], len(configs))
         self.config = jax.tree.map(lambda *leaves: jnp.stack(leaves), *configs)
-        self.state = _initial_states(program, configs, keys, shared=False)
+        self.state = _initial_states(program, configs, first.dataset, keys, shared=False)
         self.plan = (*members.stack_plans(plans), jax.tree.map(jnp.asarray, members.make_rows(plans, every)))
         self.consumed = np.concatenate([[0], np.cumsum(sum(schedule.mask.sum(axis=1) for schedule in schedules))])
         number = jnp.int32(0)
@@ -292,7 +292,7 @@ class Online:
         key = seed_key(seed)
         self.config = simulation.config()
         check_fit(simulation, self.program, self.config, key, 1)
-        state = _initial_states(self.program, [self.config], [key], shared=True)
+        state = _initial_states(self.program, [self.config], simulation.dataset, [key], shared=True)
         wide = jnp.result_type(float) == jnp.float64
         with jax.enable_x64(True):
             self.clock = as_arrays(clock, jnp.float64)
@@ -347,11 +347,15 @@ def _stacked(configs: list[execute.Config]) -> tuple[execute.Config, tuple[bool,
 
 
 def _initial_states(
-    program: execute.Program, configs: list[execute.Config], keys: list[Key], shared: bool
+    program: execute.Program,
+    configs: list[execute.Config],
+    dataset: execute.Dataset,
+    keys: list[Key],
+    shared: bool,
 ) -> execute.State:
     """The first state, with a leading member axis where members differ if there are several."""
     initial = jax.jit(execute.initial, static_argnums=0)
-    states = [initial(program, config, key) for config, key in zip(configs, keys, strict=True)]
+    states = [initial(program, config, dataset, key) for config, key in zip(configs, keys, strict=True)]
     if len(states) == 1 and shared:
         return states[0]
     axes = members.SHARED_AXES if shared else 0
@@ -423,12 +427,12 @@ def planned(schedule: Schedule, server: Server, lanes: int | None) -> Plan:
     most = max(schedule.in_flight, 1)
     if lanes is not None:
         _check_lanes(lanes)
-        return make_plan(schedule, lanes=lanes, keep_start=server.keeps_start)
+        return make_plan(schedule, lanes=lanes, keep_start=server.needs.start)
     if jax.default_backend() == "cpu":
-        return make_plan(schedule, lanes=1, keep_start=server.keeps_start)
+        return make_plan(schedule, lanes=1, keep_start=server.needs.start)
     width = 1 << (min(most, 512) - 1).bit_length()
     while True:  # the most lanes that the schedule keeps busy
-        plan = make_plan(schedule, lanes=width, keep_start=server.keeps_start)
+        plan = make_plan(schedule, lanes=width, keep_start=server.needs.start)
         if width == 1 or plan.executed(width) <= _WASTE * max(plan.needed, 1):
             return plan
         width //= 2
@@ -456,13 +460,14 @@ def _chunk(lanes: int, chunk: int | None) -> int:
 
 def check_fit(simulation: Simulation, program: execute.Program, config: execute.Config, key: Key, count: int) -> None:
     """Raises `MemoryError` when `count` runs do not fit."""
-    state = jax.eval_shape(functools.partial(execute.initial, program), config, key)
+    state = jax.eval_shape(functools.partial(execute.initial, program), config, simulation.dataset, key)
     check_memory(
         {
             f"ring of {program.slots} versions": [state.ring] * count,
             f"store of {program.rows} updates": [state.store] * count,
             f"{program.lanes} lanes": [state.lanes] * count,
             "server state (with its rows per client)": [state.server] * count,
+            "the clients' own models": [state.clients] * count,
             "training data": simulation.data.arrays,
         }
     )

@@ -83,6 +83,7 @@ class Stored(NamedTuple):
     delta: Tree
     model_state: Tree
     loss: Array  # mean over the local steps of the mini-batch loss
+    local_steps: Array  # int32: local steps made
 
 
 class Failure(NamedTuple):
@@ -100,6 +101,7 @@ class State(NamedTuple):
     ring: Version
     store: Stored
     lanes: Lane
+    clients: Tree  # [N, ...]: the clients' own models, where the server has them, else None
     failure: Failure
     batch_key: Key
 
@@ -111,18 +113,24 @@ class Dataset(NamedTuple):
     counts: Array  # int32 [N]
 
 
-def initial(program: Program, config: Config, key: Key) -> State:
+def initial(program: Program, config: Config, dataset: Dataset, key: Key) -> State:
     """The state before the first server step: x_0 in slot 0 of the ring."""
     model = initial_model(program, key)
     batch_key = purpose_key(key, Purpose.BATCH)
-    run = begin(config.client, model.params, model.model_state, batch_key, jnp.int32(0), jnp.int32(0))
-    update = Stored(model.params, model.model_state, run.loss)
+    none = jnp.int32(0)
+    run = begin(config.client, model.params, model.model_state, batch_key, none, none, none, jnp.float32(0))
+    update = Stored(model.params, model.model_state, run.loss, run.step)
+    clients = None
+    if config.server.needs.client_models:
+        count = dataset.counts.shape[0]
+        clients = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), model.params)
     return State(
         model=model,
-        server=config.server.init(model.params, program.data.num_clients),
+        server=config.server.init(model.params, dataset.counts.astype(run.loss.dtype)),
         ring=history.write(history.allocate(model, program.slots), jnp.int32(0), model),
         store=history.allocate(update, program.rows),
         lanes=history.allocate(run, program.lanes),
+        clients=clients,
         failure=Failure(jnp.int32(-1), jnp.int32(-1)),
         batch_key=batch_key,
     )
@@ -191,7 +199,7 @@ def train(
     """
     state = state._replace(lanes=_load(program, config, segment, state))
     state = state._replace(lanes=_local_steps(program, config, dataset, segment.active, state.lanes, bound))
-    return state._replace(store=_save(program, segment, state))
+    return state._replace(store=_save(program, config, segment, state))
 
 
 def server_step(
@@ -199,9 +207,18 @@ def server_step(
 ) -> tuple[State, dict[str, Array]]:
     """One server step: gather the updates it consumes, let the server act, write the new version into the ring."""
     stored = history.read_many(state.store, step.row, program.sliced)
-    start = history.read_many(state.ring.params, step.start_slot, program.sliced) if config.server.keeps_start else None
+    start = start_of(program, config, step, state)
     state, _, record = apply_server(program, config, dataset, step, number, stored, start, state)
     return state._replace(ring=history.write(state.ring, step.write_slot, state.model)), record
+
+
+def start_of(program: Program, config: Config, step: Steps, state: State) -> Tree:
+    """x_s of the arrivals, [A, ...], or the clients' own models; `None` where the server reads neither."""
+    if config.server.needs.client_models:
+        return history.read_many(state.clients, step.client, program.sliced)
+    if config.server.needs.start:
+        return history.read_many(state.ring.params, step.start_slot, program.sliced)
+    return None
 
 
 def apply_server(
@@ -228,19 +245,32 @@ def apply_server(
         start=start,
         staleness=jnp.where(mask, step.staleness, 0),
         samples=jnp.where(mask, dataset.counts[step.client], 0).astype(floating),
-        local_steps=step.local_steps,
+        local_steps=stored.local_steps,
         loss=stored.loss,
         step=number,
         time=step.time,
     )
     update = config.server.update(state.model.params, state.server, arrivals)
+    if not program.full and not config.server.needs.acts_when_empty:
+        acted = jnp.any(mask)
+        params, server = jax.tree.map(
+            lambda new, old: jnp.where(acted, new, old),
+            (update.params, update.state),
+            (state.model.params, state.server),
+        )
+        update = update._replace(params=params, state=server)
+    clients = state.clients
+    if update.client_params is not None:
+        clients = _set_rows(program, clients, step.client, mask, update.client_params)
     model = Version(update.params, _mean_state(mask, step.multiplicity, stored.model_state, state.model.model_state))
     squares = [jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(stored.delta)]
-    record = {"delta_norm": jnp.sqrt(sum(squares)), "local_loss": stored.loss, **update.info}
+    record: dict[str, Array] = {"delta_norm": jnp.sqrt(sum(squares)), "local_loss": stored.loss, **update.info}
+    if config.client.patience is not None:
+        record["executed_local_steps"] = stored.local_steps
     if program.observe is not None:
         record |= _observed(program.observe, model.params)
     failure = _failure(state.failure, number, arrivals, squares, model.params)
-    return state._replace(model=model, server=update.state, failure=failure), update, record
+    return state._replace(model=model, server=update.state, clients=clients, failure=failure), update, record
 
 
 def evaluate(program: Program, batch_size: int, model: Version, x: Tree, y: Array) -> dict[str, Array]:
@@ -267,9 +297,11 @@ def evaluate(program: Program, batch_size: int, model: Version, x: Tree, y: Arra
 def _load(program: Program, config: Config, segment: Segments, state: State) -> Lane:
     def one(place: Array) -> Lane:
         version = history.read(state.ring, segment.load_slot[place])
+        client = segment.load_client[place]
+        params = history.read(state.clients, client) if config.server.needs.client_models else version.params
         return begin(
-            config.client, version.params, version.model_state, state.batch_key,
-            segment.load_client[place], segment.load_run[place],
+            config.client, params, version.model_state, state.batch_key, client, segment.load_run[place],
+            segment.load_staleness[place], segment.load_duration[place],
         )  # fmt: skip
 
     if program.lanes == 1 and program.sliced:
@@ -295,14 +327,21 @@ def _local_steps(
         return local_step(config.client, program.model, fetch, program.micro_batch, dataset.counts[lane.client], lane)
 
     def alone(lane: Lane, count: Array) -> Lane:
-        return jax.lax.fori_loop(0, count, lambda _, lane: once(lane), lane)
+        if lane.stopping is None:
+            return jax.lax.fori_loop(0, count, lambda _, lane: once(lane), lane)
+        return jax.lax.while_loop(
+            lambda carry: (carry[0] < count) & ~_stopped(carry[1]),
+            lambda carry: (carry[0] + 1, once(carry[1])),
+            (jnp.int32(0), lane),
+        )[1]
 
     def together(group: Lane, counts: Array) -> Lane:
         def masked(index: Array, group: Lane) -> Lane:
             new = jax.vmap(once)(group)
-            if program.uniform and bound is None:
+            if program.uniform and bound is None and group.stopping is None:
                 return new
-            return jax.tree.map(lambda a, b: jnp.where(_expand(index < counts, a), a, b), new, group)
+            goes_on = (index < counts) & ~_stopped(group)
+            return jax.tree.map(lambda a, b: jnp.where(_expand(goes_on, a), a, b), new, group)
 
         return jax.lax.fori_loop(0, jnp.max(counts) if bound is None else bound, masked, group)
 
@@ -322,12 +361,19 @@ def _local_steps(
     return jax.lax.fori_loop(0, program.lanes // program.chunk, group, lanes)
 
 
-def _save(program: Program, segment: Segments, state: State) -> Stored:
+def _stopped(lane: Lane) -> Array:
+    return jnp.bool_(False) if lane.stopping is None else lane.stopping.stopped
+
+
+def _save(program: Program, config: Config, segment: Segments, state: State) -> Stored:
     def one(place: Array) -> Stored:
         lane = history.read(state.lanes, segment.save_lane[place])
-        reference = history.read(state.ring.params, segment.save_slot[place])
+        if config.server.needs.client_models:
+            reference = history.read(state.clients, lane.client)
+        else:
+            reference = history.read(state.ring.params, segment.save_slot[place])
         delta = jax.tree.map(jnp.subtract, lane.params, reference)
-        return Stored(delta, lane.model_state, lane.loss / jnp.maximum(lane.step, 1))
+        return Stored(delta, lane.model_state, lane.loss / jnp.maximum(lane.step, 1), lane.step)
 
     if program.lanes == 1 and program.sliced:
         return history.write(state.store, segment.save_row[0], one(jnp.int32(0)))
@@ -340,6 +386,19 @@ def _save(program: Program, segment: Segments, state: State) -> Stored:
         )
     places = jnp.arange(program.lanes, dtype=jnp.int32)
     return history.write_many(state.store, segment.save_row, places < segment.save_count, jax.vmap(one)(places))
+
+
+def _set_rows(program: Program, rows: Tree, indices: Array, mask: Array, new: Tree) -> Tree:
+    """Rows replaced where `mask`; masked indices are distinct."""
+    if not program.sliced:
+        return history.write_many(rows, indices, mask, new)
+
+    def one(entry: Array, rows: Tree) -> Tree:
+        old = history.read(rows, indices[entry])
+        kept = jax.tree.map(lambda a, b: jnp.where(mask[entry], a, b), history.read(new, entry), old)
+        return history.write(rows, indices[entry], kept)
+
+    return jax.lax.fori_loop(0, indices.shape[0], one, rows)
 
 
 def _observed(observe: Callable[[Tree], dict[str, Array]], params: Tree) -> dict[str, Array]:

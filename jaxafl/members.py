@@ -21,7 +21,9 @@ from jaxafl.execute import Config, Dataset, Program, State, Version, advance, ev
 from jaxafl.plan import Plan, Segments, Steps
 
 Array = jax.Array
-_LANE_AXES: Any = dict.fromkeys(Lane._fields, 0) | dict.fromkeys(("key", "shuffle_key", "client", "run", "step"))
+_LANE_AXES: Any = dict.fromkeys(Lane._fields, 0) | dict.fromkeys(
+    ("key", "shuffle_key", "client", "run", "step", "staleness", "duration")
+)
 _STATE_AXES: Any = dict.fromkeys(State._fields, 0) | {"lanes": Lane(**_LANE_AXES), "batch_key": None}
 SHARED_AXES: Any = State(**_STATE_AXES)
 """Which parts of the state differ between members that share a plan."""

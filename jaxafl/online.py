@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxafl import history
 from jaxafl.clock.contract import InFlight, OnlineClock, ServerStep, Workload
-from jaxafl.execute import Config, Dataset, Program, State, apply_server, train
+from jaxafl.execute import Config, Dataset, Program, State, apply_server, start_of, train
 from jaxafl.keys import Key
 from jaxafl.plan import Segments, Steps
 
@@ -111,11 +111,7 @@ def _step(
             write_slot=_free(state.slot_version, flight.version, flight.pinned),
         )
         stored = history.read_many(state.run.store, step.row, program.sliced)
-        start = (
-            history.read_many(state.run.ring.params, step.start_slot, program.sliced)
-            if config.server.keeps_start
-            else None
-        )
+        start = start_of(program, config, step, state.run)
         run, update, record = apply_server(program, config, dataset, step, number, stored, start, state.run)
         run = run._replace(ring=history.write(run.ring, step.write_slot, run.model))
         next_steps = state.next_steps
@@ -183,6 +179,8 @@ def _wave(rows: Array, mask: Array, runs: ServerStep, lanes: Array, state: Onlin
         load_slot=_find(state.slot_version, runs.version),
         load_client=runs.client,
         load_run=runs.run,
+        load_staleness=jnp.zeros_like(runs.run),  # not known when a run trains ahead; `rate_schedule` is refused
+        load_duration=jnp.zeros(runs.run.shape, jnp.float32),
         save_count=count,
         save_lane=lanes,
         save_slot=_find(state.slot_version, runs.reference),

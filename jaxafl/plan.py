@@ -34,6 +34,8 @@ class Segments(NamedTuple):
     load_slot: Indices  # [S, L]: ring slot of the version that the run trains from
     load_client: Indices  # [S, L]
     load_run: Indices  # [S, L]
+    load_staleness: Indices  # [S, L]: of the update at the first server step that consumes it
+    load_duration: Indices  # float32 [S, L]: simulated seconds that the run takes
     save_count: Indices  # [S]: how many runs end
     save_lane: Indices  # [S, L]
     save_slot: Indices  # [S, L]: ring slot of the version that the update is measured against
@@ -103,6 +105,7 @@ class _Runs(NamedTuple):
     version: list[int]
     reference: list[int]
     local_steps: list[int]
+    duration: list[float]
     first_step: list[int]
     last_step: list[int]
     arrival: np.ndarray  # [T, A]: which of them an arrival is, -1 for none
@@ -133,12 +136,13 @@ def _consumed_runs(schedule: Schedule) -> _Runs:
     index = np.full(mask.shape, -1)
     index[mask] = inverse
 
-    def column(values: np.ndarray) -> list[int]:
+    def column(values: np.ndarray) -> list[Any]:
         return values[mask][first].tolist()
 
     return _Runs(
         column(schedule.client), column(schedule.run), column(schedule.version), column(schedule.reference),
-        column(schedule.local_steps), step_of[first].tolist(), last.tolist(), index,
+        column(schedule.local_steps), column(schedule.arrived - schedule.started),
+        step_of[first].tolist(), last.tolist(), index,
     )  # fmt: skip
 
 
@@ -232,6 +236,7 @@ def _place(
     row, start_slot, write_slot = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros(shape[0], np.int32)
     count = len(segments)
     entries = {name: np.zeros((count, lanes), np.int32) for name in Segments._fields if not name.endswith("_count")}
+    entries["load_duration"] = np.zeros((count, lanes), np.float32)
     loads, saves = np.zeros(count, np.int32), np.zeros(count, np.int32)
 
     def used(version: int, current: int) -> None:
@@ -250,6 +255,8 @@ def _place(
                 entries["load_slot"][number, place] = slot_of[runs.version[run]]
                 entries["load_client"][number, place] = runs.client[run]
                 entries["load_run"][number, place] = runs.run[run]
+                entries["load_staleness"][number, place] = runs.first_step[run] - runs.reference[run]
+                entries["load_duration"][number, place] = runs.duration[run]
                 used(runs.version[run], current)
             for place, (lane, run) in enumerate(segment.saves):
                 row_of[run] = store.take()

@@ -77,7 +77,7 @@ def quickstart(seed: int = 0, budget: int = BUDGET, progress: bool = False) -> d
     for name, method in _methods(data.femnist(_CLIENTS)).items():
         server_steps = budget // (_STEPS * method.arrivals)
         every = max(1, server_steps // _EVALUATIONS)
-        if method.simulation.server.replies_steps:
+        if method.simulation.server.needs.replies_steps:
             server_steps = _steps_to_budget(method.simulation, budget, seed, every)
         found[name] = method.simulation.run(server_steps, eval_every=every, seed=seed, progress=progress)
     return found

@@ -68,8 +68,8 @@ class Simulation:
                 f"the server {self.server.name} does not run on the clock {self.clock.name}; "
                 f"it runs on {', '.join(sorted(self.server.clocks))}"
             )
-        self.server.check(self.clock, clients)
-        if self.server.replies_steps:
+        self.server.check(self.clock, self.client, clients)
+        if self.server.needs.replies_steps:
             self._check_replies()
 
     def schedule(self, server_steps: int, seed: int = 0) -> Schedule:
@@ -83,7 +83,7 @@ class Simulation:
             ValueError: something cannot work, or the schedule depends on the training (a server that replies with K).
         """
         self.check()
-        if self.server.replies_steps:
+        if self.server.needs.replies_steps:
             raise ValueError(
                 f"the schedule of {self.server.name} depends on the training, because the server replies with the "
                 "number of local steps; run() returns the schedule with the results"
@@ -156,7 +156,7 @@ class Simulation:
         check_observe(observe)
         every = evaluation_interval(eval_every, server_steps)
         driver: Driver
-        if self.server.replies_steps:
+        if self.server.needs.replies_steps:
             driver = Online(self, server_steps, every, seed, speed, observe)
         else:
             driver = Planned(
@@ -208,6 +208,10 @@ class Simulation:
                 f"{self.server.name} adapts a number of local steps that all clients begin with: give Client(steps=K) "
                 "one number"
             )
+        if self.client.rate_schedule is not None or self.client.patience is not None:
+            raise ValueError(
+                f"rate_schedule and patience do not work with {self.server.name}, which adapts local steps"
+            )
         if self.client.sampling == "epochs":
             raise ValueError(
                 f"sampling='epochs' needs runs of equal length to go on from, but {self.server.name} changes the "
@@ -237,7 +241,21 @@ class Simulation:
 
     def config(self) -> execute.Config:
         """The numbers of the run, as arrays."""
-        return as_arrays(execute.Config(self.client, self.server), jnp.result_type(float))
+        server, client = self._prepared_server, self.client
+        if server.needs.local_rate != 1.0:
+            rates = client.hyperparameters | {
+                "learning_rate": client.hyperparameters["learning_rate"] * server.needs.local_rate
+            }
+            client = dataclasses.replace(client, hyperparameters=rates)
+        return as_arrays(execute.Config(client, server), jnp.result_type(float))
+
+    @functools.cached_property
+    def _prepared_server(self) -> Any:
+        """The server with the tables that depend on the clock."""
+        if not self.server.needs.prepares:
+            return self.server
+        server: Any = self.server
+        return server.prepare(self.clock, self.client.local_steps(self.data.counts), self.data.num_clients)
 
     def program(self, **shapes: Any) -> execute.Program:
         """What the compiled program depends on."""

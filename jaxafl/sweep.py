@@ -172,11 +172,11 @@ def _programs(members: list[_Member], values: dict[str, list[Any]]) -> list[list
 def _batches(group: list[_Member], values: dict[str, list[Any]], together: int | None) -> list[list[_Member]]:
     """Members of one program that advance together."""
     first = group[0].simulation
-    if first.server.replies_steps:
+    if first.server.needs.replies_steps:
         return [[member] for member in group]
     own = [index for index, name in enumerate(values) if name == "seed" or name.startswith("clock")]
     sharing = _grouped(group, values, own)
-    if slices_are_faster() or first.server.client_rows:
+    if slices_are_faster() or first.server.needs.client_rows or first.server.needs.client_models:
         return [part for members in sharing for part in _parts(members, together)]
     if all(len(members) == 1 for members in sharing):
         return _parts(group, together)
@@ -190,7 +190,7 @@ def _run(
     simulations = [member.simulation for member in batch]
     seeds = [member.seed for member in batch]
     driver: Driver
-    if simulations[0].server.replies_steps:
+    if simulations[0].server.needs.replies_steps:
         driver = Online(simulations[0], server_steps, every, seeds[0], speed, observe)
     elif len({(id(s.clock), seed) for s, seed in zip(simulations, seeds, strict=True)}) == 1 or len(batch) == 1:
         schedule = simulations[0].compute_schedule(server_steps, seeds[0])

@@ -92,7 +92,7 @@ def test_every_public_constructor_of_a_server_is_offered():
         name
         for name in afl.server.__all__
         if inspect.isfunction(getattr(afl.server, name))
-        and hasattr(inspect.signature(getattr(afl.server, name), eval_str=True).return_annotation, "replies_steps")
+        and "clocks" in dir(inspect.signature(getattr(afl.server, name), eval_str=True).return_annotation)
     }
     assert offered == made
 
@@ -116,10 +116,16 @@ def test_fedprox_is_fedavg_with_a_proximal_client():
     assert (made.server.name, made.client.proximal) == ("fedavg", 0.2)
 
 
-@pytest.mark.parametrize("name", sorted(catalogue.servers()))
-def test_every_server_is_set_up_with_its_defaults_on_its_usual_clock(name):
-    made = simulation("--server", name, "--data", "synthetic", "--model", "logistic")
-    made.check()
+@pytest.mark.parametrize("name", ["asyncfeded", "fadas", "fedasync", "fedavg", "fedbuff", "fedprox"])
+def test_servers_are_set_up_with_their_defaults_on_their_usual_clock(name):
+    simulation("--server", name, "--data", "synthetic", "--model", "logistic").check()
+
+
+@pytest.mark.parametrize("name", sorted(catalogue.clocks()))
+def test_every_clock_has_help_on_all_of_its_options(name, capsys):
+    assert main(["run", "--clock", name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"--clock.{parameter}" in shown for parameter in inspect.signature(getattr(afl.clock, name)).parameters)
 
 
 @pytest.mark.parametrize("command", ["run", "sweep", "list", "plot", "quickstart"])
@@ -233,7 +239,9 @@ def test_axes():
             parse_axis(text)
 
 
-def test_quickstart_compares_five_methods_and_writes_its_files(tmp_path, capsys):
+def test_quickstart_compares_five_methods_and_writes_its_files(tmp_path, capsys, monkeypatch):
+    # a network that compiles quickly; the next test takes the real one
+    monkeypatch.setattr(quickstart.models, "cnn_asyncfeded", lambda classes, features: afl.models.logistic(classes))
     assert main(["quickstart", "--budget", "100", "--output_dir", str(tmp_path), "--no_progress"]) == 0
     shown = capsys.readouterr().out
     methods = ["FedAvg", "FedAsync", "FedBuff", "FADAS", "AsyncFedED"]
@@ -244,6 +252,13 @@ def test_quickstart_compares_five_methods_and_writes_its_files(tmp_path, capsys)
     assert loaded["method"].values.tolist() == methods
     made = loaded["local_steps"].sum(("step", "arrival")).values
     assert (made[:4] == 100).all() and 100 <= made[4] < 120
+
+
+@pytest.mark.slow
+def test_every_method_of_quickstart_ends_well_above_the_majority_class():
+    for name, run in quickstart.quickstart().items():
+        assert float(run["accuracy"][-1]) > 0.5, name
+        assert quickstart.BUDGET <= int(run["local_steps"].sum()) <= 1.005 * quickstart.BUDGET, name
 
 
 def test_the_majority_class_of_the_ten_writers():

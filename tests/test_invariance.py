@@ -59,9 +59,15 @@ def assert_identical(result: xr.Dataset, other: xr.Dataset) -> None:
             np.testing.assert_array_equal(result[name], other[name], err_msg=name)
 
 
-@pytest.mark.parametrize(("lanes", "chunk"), [pytest.param(3, 1, marks=pytest.mark.slow), (4, 2), (8, 8)])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "lanes", "chunk"), [*((name, 8, 8) for name in CASES), ("fadas", 4, 2)])
 def test_lanes_and_chunks(name: str, lanes: int, chunk: int) -> None:
+    assert_close(run(name, lanes=lanes, chunk=chunk), run(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lanes", "chunk"), [(2, 1), (3, 3), (4, 2), (6, 3), (16, 1)])
+@pytest.mark.parametrize("name", CASES)
+def test_many_lanes_and_chunks(name: str, lanes: int, chunk: int) -> None:
     assert_close(run(name, lanes=lanes, chunk=chunk), run(name))
 
 

@@ -202,5 +202,6 @@ def arbitrary_schedule(rng: np.random.Generator) -> Schedule:
     times = np.zeros(shape)
     return Schedule(
         "any", CLIENTS, 4 * STEPS, STEPS + 1, np.arange(STEPS, dtype=float), mask, **columns,
-        started=times, arrived=times, multiplicity=np.ones(shape, np.int32), kind=np.zeros(shape, np.int32), dispatched=len(offered),
+        started=times, arrived=times, multiplicity=np.ones(shape, np.int32), kind=np.zeros(shape, np.int32),
+        dispatched=len(offered),
     )  # fmt: skip

@@ -68,7 +68,7 @@ def bare_loop(sim: afl.Simulation, updates: int) -> tuple[Callable[[], Any], flo
 
         def update(index: jax.Array, params: Any) -> Any:
             client = index % sim.data.num_clients
-            lane = begin(config.client, params, model.model_state, key, client, index)
+            lane = begin(config.client, params, model.model_state, key, client, index, index, jnp.float32(0))
             step = functools.partial(
                 local_step, config.client, sim.model, lambda *a: sim.data.fetch(dataset.arrays, *a), program.micro_batch
             )

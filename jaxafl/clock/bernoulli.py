@@ -79,7 +79,8 @@ class Bernoulli:
         step = ServerStep(
             time, uploads, clients, state.run, state.dispatch, state.version, state.version,
             jax.vmap(workload.local_steps)(clients, state.run).astype(jnp.int32),
-            state.since.astype(jnp.float64), jnp.full(clients.shape, time), jnp.ones_like(clients), jnp.zeros_like(clients),
+            state.since.astype(jnp.float64), jnp.full(clients.shape, time),
+            jnp.ones_like(clients), jnp.zeros_like(clients),
         )  # fmt: skip
         fresh = uploads & downloads
         rank = jnp.cumsum(fresh, dtype=jnp.int32)

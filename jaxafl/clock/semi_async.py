@@ -88,7 +88,7 @@ class SemiAsync:
         clients = jnp.arange(workload.num_clients, dtype=jnp.int32)
         deprecated = ~state.current & (state.version - state.base > self.lag)
         state = self._start(state, workload, state.current | deprecated)
-        quota = jnp.maximum(1, jnp.floor(self.fraction * workload.num_clients + 1e-9)).astype(jnp.int32)
+        quota = jnp.maximum(1, jnp.round(self.fraction * workload.num_clients)).astype(jnp.int32)
         # in order of arrival, ties by client: those not picked last round first fill the quota
         order = jnp.lexsort((clients, state.arrives))
         priority = ~state.picked[order]
@@ -142,7 +142,7 @@ def semi_async(*, fraction: Any, lag: int, durations: Duration) -> SemiAsync:
     the next round.
 
     Args:
-        fraction: the quota is max(1, ⌊fraction · N⌋) clients; in (0, 1].
+        fraction: the quota is max(1, fraction · N rounded) clients; in (0, 1].
         lag: L >= 0, the versions by which a straggler may lag at the start of a round.
         durations: how long a run takes, in simulated seconds.
 

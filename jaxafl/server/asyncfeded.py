@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxafl.checks import check_choice, check_number, check_whole
 from jaxafl.pytrees import pytree, static
-from jaxafl.server.contract import Arrivals, Tree, Update, norm
+from jaxafl.server.contract import Arrivals, Needs, Tree, Update, norm
 
 Array = jax.Array
 
@@ -34,11 +34,9 @@ class AsyncFedED:
 
     name: ClassVar[str] = "asyncfeded"
     clocks: ClassVar[frozenset[str]] = frozenset({"free_running"})
-    keeps_start: ClassVar[bool] = True
-    replies_steps: ClassVar[bool] = True
-    client_rows: ClassVar[int] = 0
+    needs: ClassVar[Needs] = Needs(start=True, replies_steps=True)
 
-    def check(self, clock: Any, num_clients: int) -> None:
+    def check(self, clock: Any, client: Any, num_clients: int) -> None:
         check_number("asyncfeded", "lam", self.lam, above=0)
         check_number("asyncfeded", "eps", self.eps, above=0)
         check_number("asyncfeded", "target_staleness", self.target_staleness, least=0)
@@ -51,7 +49,7 @@ class AsyncFedED:
                 "per server step; use free_running with buffer=1"
             )
 
-    def init(self, params: Tree, num_clients: int) -> AsyncFedEDState:
+    def init(self, params: Tree, samples: Array) -> AsyncFedEDState:
         return AsyncFedEDState(jnp.int32(0), jnp.int32(0))
 
     def update(self, params: Tree, state: AsyncFedEDState, arrivals: Arrivals) -> Update:

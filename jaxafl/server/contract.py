@@ -2,15 +2,11 @@
 
 A server is a frozen dataclass of numbers (leaves, so that they can be swept) and options (static) with
 
-    name             the algorithm
-    clocks           names of the protocols it runs on
-    keeps_start      whether it reads x_s (`Arrivals.start`), which must then be kept until the update is consumed
-    replies_steps    whether it answers with the number of local steps of a client's next run (the clock then runs
-    beside
-                     the training)
-    client_rows      parameter-sized rows kept per client, N × rows × parameters in all (checked against the memory)
-    check(clock, num_clients)               raises `ValueError` for options that cannot work, before compilation
-    init(params, num_clients) -> state      a pytree
+    name       the algorithm
+    clocks     names of the protocols it runs on
+    needs      what it needs of the engine: `Needs`
+    check(clock, client, num_clients)    raises `ValueError` for options that cannot work, before compilation
+    init(params, samples) -> state       a pytree; samples: float [N], n_i
     update(params, state, arrivals) -> Update
 
 `init` and `update` are traced by JAX. Updates Δ_i = x_i^K - x_s point downhill: servers ADD them (an Optax gradient is
@@ -23,7 +19,10 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 
+from jaxafl.client import LocalTraining
 from jaxafl.clock.contract import Clock
 
 Array = jax.Array
@@ -39,13 +38,38 @@ class Arrivals(NamedTuple):
     multiplicity: Array  # int32 [A]: how many times the update counts
     kind: Array  # int32 [A]: what the protocol says of the arrival
     delta: Tree  # Δ_i = x_i^K - x_s, each leaf [A, ...]; 0 where masked
-    start: Tree  # x_s, each leaf [A, ...], if the server keeps it, else None
+    start: Tree  # x_s, each leaf [A, ...], if the server needs it, else None
     staleness: Array  # int32 [A]: τ = t - s, 0 for a fresh update
     samples: Array  # float [A]: n_i
     local_steps: Array  # int32 [A]: local steps made
     loss: Array  # float [A]: mean over the local steps of the mini-batch loss
     step: Array  # int32: t
     time: Array  # float: simulated seconds
+
+
+class Needs(NamedTuple):
+    """What a server needs of the engine.
+
+    Attributes:
+        start: it reads x_s (`Arrivals.start`), which is kept until the update is consumed.
+        replies_steps: it answers with the number of local steps of a client's next run, so that the clock runs beside
+            the training.
+        client_rows: parameter-sized rows that its state keeps per client (the memory check names them).
+        client_models: clients train from a model of their own, which it answers with (`Update.client_params`), not from
+            a global version; `Arrivals.start` is that model.
+        acts_when_empty: it steps also when nobody arrived; otherwise an empty step changes nothing.
+        local_rate: factor of the clients' learning rate.
+        prepares: it has `prepare(clock, local_steps, num_clients)`, which returns it with tables that depend on the
+            clock.
+    """
+
+    start: bool = False
+    replies_steps: bool = False
+    client_rows: int = 0
+    client_models: bool = False
+    acts_when_empty: bool = False
+    prepares: bool = False
+    local_rate: float = 1.0
 
 
 class Update(NamedTuple):
@@ -55,6 +79,7 @@ class Update(NamedTuple):
     state: Any
     info: dict[str, Array]  # diagnostics of this step: scalars, or [A]
     next_steps: Array | None = None  # int32 [A]: local steps of each client's next run, if the server replies with them
+    client_params: Tree = None  # [A, ...]: the clients' own models, if they have any
 
 
 class Server(Protocol):
@@ -65,14 +90,34 @@ class Server(Protocol):
     @property
     def clocks(self) -> frozenset[str]: ...
     @property
-    def keeps_start(self) -> bool: ...
-    @property
-    def replies_steps(self) -> bool: ...
-    @property
-    def client_rows(self) -> int: ...
-    def check(self, clock: Clock, num_clients: int) -> None: ...
-    def init(self, params: Tree, num_clients: int) -> Any: ...
+    def needs(self) -> Needs: ...
+    def check(self, clock: Clock, client: LocalTraining, num_clients: int) -> None: ...
+    def init(self, params: Tree, samples: Array) -> Any: ...
     def update(self, params: Tree, state: Any, arrivals: Arrivals) -> Update: ...
+
+
+def check_gradients(server: str, client: LocalTraining, *, full_batch: bool) -> None:
+    """Raises `ValueError` unless a run is one gradient: Δ = -∇f(x_s).
+
+    Args:
+        server: the algorithm.
+        client: local training.
+        full_batch: whether the gradient must be that of all the client's data.
+    """
+    plain = (
+        client.proximal is None and client.run_decay is None and not client.step_schedule and not client.run_schedule
+    )
+    rate = client.hyperparameters.get("learning_rate")
+    one = client.steps == 1 or (client.epochs == 1 and client.batch_size is None)
+    if client.optimizer is not optax.sgd or set(client.hyperparameters) != {"learning_rate"} or not plain or not one:
+        raise ValueError(
+            f"{server} takes one gradient from every run: give Client(optax.sgd, learning_rate=1.0, steps=1"
+            f"{', batch_size=None' if full_batch else ''}); the rate is the server's learning_rate"
+        )
+    if float(np.asarray(rate)) != 1.0:
+        raise ValueError(f"{server} has no local rate: give Client(learning_rate=1.0), not {rate}")
+    if full_batch and client.batch_size is not None:
+        raise ValueError(f"{server} takes full gradients: give Client(batch_size=None), not {client.batch_size}")
 
 
 def weighted_sum(weights: Array, rows: Tree) -> Tree:
@@ -94,3 +139,13 @@ def mean_delta(arrivals: Arrivals) -> Tree:
 def norm(tree: Tree) -> Array:
     """‖tree‖₂ over all leaves as one vector."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+def rows_of(params: Tree, count: int) -> Tree:
+    """Zeros: one row of the shape of the parameters for each of `count` clients."""
+    return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), params)
+
+
+def replace_rows(rows: Tree, mask: Array, new: Tree) -> Tree:
+    """Rows [N, ...] replaced by new ones [N, ...] where `mask` [N]: on clocks whose entry i is client i."""
+    return jax.tree.map(lambda a, b: jnp.where(mask.reshape(-1, *(1,) * (a.ndim - 1)), b, a), rows, new)

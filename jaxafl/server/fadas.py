@@ -10,7 +10,7 @@ import optax
 
 from jaxafl.checks import check_choice, check_decay, check_number
 from jaxafl.pytrees import pytree, static
-from jaxafl.server.contract import Arrivals, Tree, Update, mean_delta
+from jaxafl.server.contract import Arrivals, Needs, Tree, Update, mean_delta
 
 Array = jax.Array
 
@@ -29,11 +29,9 @@ class FADAS:
 
     name: ClassVar[str] = "fadas"
     clocks: ClassVar[frozenset[str]] = frozenset({"synchronous", "free_running", "bernoulli", "stale_rounds"})
-    keeps_start: ClassVar[bool] = False
-    replies_steps: ClassVar[bool] = False
-    client_rows: ClassVar[int] = 0
+    needs: ClassVar[Needs] = Needs()
 
-    def check(self, clock: Any, num_clients: int) -> None:
+    def check(self, clock: Any, client: Any, num_clients: int) -> None:
         check_number("fadas", "learning_rate", self.learning_rate, least=0)
         check_decay("fadas", "b1", self.b1)
         check_decay("fadas", "b2", self.b2)
@@ -42,7 +40,7 @@ class FADAS:
         check_choice("fadas", "bias_correction", self.bias_correction, ("none", "authors", "optax"))
         check_choice("fadas", "delay_scaling", self.delay_scaling, (None, "eq4", "eq77"))
 
-    def init(self, params: Tree, num_clients: int) -> optax.OptState:
+    def init(self, params: Tree, samples: Array) -> optax.OptState:
         return self._amsgrad().init(params)
 
     def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Update:

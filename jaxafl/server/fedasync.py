@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxafl.checks import check_choice, check_number
 from jaxafl.pytrees import pytree, static
-from jaxafl.server.contract import Arrivals, Tree, Update
+from jaxafl.server.contract import Arrivals, Needs, Tree, Update
 
 Array = jax.Array
 
@@ -26,21 +26,19 @@ class FedAsync:
 
     name: ClassVar[str] = "fedasync"
     clocks: ClassVar[frozenset[str]] = frozenset({"free_running", "stale_rounds"})
-    replies_steps: ClassVar[bool] = False
-    client_rows: ClassVar[int] = 0
 
     @property
-    def keeps_start(self) -> bool:
-        return self.mix == "model"
+    def needs(self) -> Needs:
+        return Needs(start=self.mix == "model")
 
-    def check(self, clock: Any, num_clients: int) -> None:
+    def check(self, clock: Any, client: Any, num_clients: int) -> None:
         check_number("fedasync", "alpha", self.alpha, least=0)
         check_number("fedasync", "a", self.a, least=0)
         check_number("fedasync", "b", self.b, least=0)
         check_choice("fedasync", "staleness", self.staleness, ("constant", "polynomial", "hinge"))
         check_choice("fedasync", "mix", self.mix, ("model", "delta"))
 
-    def init(self, params: Tree, num_clients: int) -> tuple[()]:
+    def init(self, params: Tree, samples: Array) -> tuple[()]:
         return ()
 
     def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Update:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import optax
 
 from jaxafl.checks import check_choice, check_number
 from jaxafl.pytrees import pytree, static
-from jaxafl.server.contract import Arrivals, Tree, Update, counts, weighted_sum
+from jaxafl.server.contract import Arrivals, Needs, Tree, Update, counts, weighted_sum
+
+Array = jax.Array
 
 
 @pytree
@@ -21,15 +24,13 @@ class FedAvg:
 
     name: ClassVar[str] = "fedavg"
     clocks: ClassVar[frozenset[str]] = frozenset({"synchronous", "bernoulli"})
-    keeps_start: ClassVar[bool] = False
-    replies_steps: ClassVar[bool] = False
-    client_rows: ClassVar[int] = 0
+    needs: ClassVar[Needs] = Needs()
 
-    def check(self, clock: Any, num_clients: int) -> None:
+    def check(self, clock: Any, client: Any, num_clients: int) -> None:
         check_number("fedavg", "learning_rate", self.learning_rate, least=0)
         check_choice("fedavg", "weights", self.weights, ("samples", "uniform"))
 
-    def init(self, params: Tree, num_clients: int) -> optax.OptState:
+    def init(self, params: Tree, samples: Array) -> optax.OptState:
         return optax.sgd(self.learning_rate).init(params)
 
     def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Update:

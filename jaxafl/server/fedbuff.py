@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import optax
 
 from jaxafl.checks import check_choice, check_decay, check_number
 from jaxafl.pytrees import pytree, static
-from jaxafl.server.contract import Arrivals, Tree, Update, counts, weighted_sum
+from jaxafl.server.contract import Arrivals, Needs, Tree, Update, counts, weighted_sum
+
+Array = jax.Array
 
 
 @pytree
@@ -23,18 +26,16 @@ class FedBuff:
 
     name: ClassVar[str] = "fedbuff"
     clocks: ClassVar[frozenset[str]] = frozenset({"synchronous", "free_running", "bernoulli", "stale_rounds"})
-    keeps_start: ClassVar[bool] = False
-    replies_steps: ClassVar[bool] = False
-    client_rows: ClassVar[int] = 0
+    needs: ClassVar[Needs] = Needs()
 
-    def check(self, clock: Any, num_clients: int) -> None:
+    def check(self, clock: Any, client: Any, num_clients: int) -> None:
         check_number("fedbuff", "learning_rate", self.learning_rate, least=0)
         if self.momentum is not None:
             check_decay("fedbuff", "momentum", self.momentum)
         check_choice("fedbuff", "staleness", self.staleness, ("none", "polynomial"))
         check_choice("fedbuff", "reduce", self.reduce, ("mean", "sum"))
 
-    def init(self, params: Tree, num_clients: int) -> optax.OptState:
+    def init(self, params: Tree, samples: Array) -> optax.OptState:
         return optax.sgd(self.learning_rate, self.momentum).init(params)
 
     def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Update:

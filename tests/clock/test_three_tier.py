@@ -16,7 +16,7 @@ SEEDS = 50
 
 def test_staleness_of_the_large_worst_case_delay() -> None:
     """N = 50, 25 in flight, buffers of 5, 500 steps. Over 200 seeds of an independent implementation the 5th and 95th
-    percentile are 115-168 (τ_max), 7.7-10.6 (mean of the maximum) and 223-335 units of time; the median is 6.4 on average."""
+    percentile are 115-168 (τ_max), 7.7-10.6 (mean of the maximum) and 223-335 (units of time); the median is 6.4."""
     clock = free_running(concurrency=25, buffer=5, dispatch="step", durations=three_tier())
     rows = []
     for seed in range(SEEDS):

@@ -57,20 +57,19 @@ def simulate_afl(
     own = [versions[0]] * len(clients)
     records: list[StepRecord] = []
     for step in steps:
-        trained = []
+        trained: dict[int, tuple[Update, float]] = {}
         for arrival in sorted(step.arrivals, key=lambda arrival: arrival.dispatch):
             if broadcast:
                 x_start, staleness = versions[arrival.trained_from], arrival.staleness
                 d = float(staleness) if delay == "staleness" else arrival.arrival_time - arrival.start_time
             else:
                 x_start, staleness, d = own[arrival.client], 0, 2.0
-            update, loss = _train(arrival, x_start, staleness, d, training, clients, batches)
-            own[arrival.client] = update.model
-            trained.append((arrival, update, loss))
-        trained.sort(key=lambda entry: step.arrivals.index(entry[0]))
+            trained[arrival.dispatch] = _train(arrival, x_start, staleness, d, training, clients, batches)
+            own[arrival.client] = trained[arrival.dispatch][0].model
         x = versions[step.step]
-        versions.append(server.step(x, [update for _, update, _ in trained]))
-        records.append(step_record(x, step.arrivals, [(update, loss) for _, update, loss in trained], server.info))
+        in_order = [trained[arrival.dispatch] for arrival in step.arrivals]
+        versions.append(server.step(x, [update for update, _ in in_order]))
+        records.append(step_record(x, step.arrivals, in_order, server.info))
         if tolerance is not None and np.linalg.norm(versions[-1] - x) <= tolerance:
             break
     return Simulation(versions, records, [step.time for step in steps[: len(records)]])

@@ -1,0 +1,32 @@
+"""FedAdagrad."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from jaxafl.server.moments import AdaptiveServer
+
+Array = jax.Array
+
+
+def fedadagrad(learning_rate: Any = 0.1, b1: Any = 0.9, eps: Any = 1e-3) -> AdaptiveServer:
+    """FedAdagrad: an adaptive server step on the mean update of a cohort.
+
+    D = (1/n) Σ Δ_i; m = β1 m + (1 - β1) D; v = v + D²; x ← x + η m / (√v + ε), with m_0 = 0 and
+    v_0 = ε². No bias correction; cohort members are averaged without weights.
+
+    Args:
+        learning_rate: η >= 0.
+        b1: β1 in [0, 1).
+        eps: ε > 0, the degree of adaptivity τ of the paper.
+
+    References:
+        Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2.
+    """
+    return AdaptiveServer(learning_rate, b1, 0.0, eps, "fedadagrad", _second_moment)
+
+
+def _second_moment(v: Array, square: Array, b2: Any) -> Array:
+    return v + square
