@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any, Protocol
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 
 class Reporter(Protocol):
@@ -35,13 +35,12 @@ class Bar:
     def __init__(self, name: str, server_steps: int) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TextColumn("{task.fields[metrics]}"),
-            TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
             TextColumn("left"),
-            TimeRemainingColumn(),
         )
         self._task = self._progress.add_task(name, total=server_steps, rate="compiling", metrics="")
 
@@ -53,5 +52,5 @@ class Bar:
         self._progress.stop()
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        shown = " ".join(f"{name} {value:.3g}" for name, value in metrics.items())
         self._progress.update(self._task, completed=done, rate=f"{updates_per_second:,.0f} updates/s", metrics=shown)
