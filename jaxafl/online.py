@@ -150,14 +150,17 @@ def _train_missing(
     )
     untrained = waiting.mask & ~jnp.isin(waiting.dispatch, state.row_dispatch)
     live = jnp.isin(state.row_dispatch, jnp.where(waiting.mask, waiting.dispatch, _NEVER - 1))
-    first = jnp.argsort(~untrained, stable=True)[: program.lanes].astype(jnp.int32)
-    free = jnp.argsort(live, stable=True)[: program.lanes].astype(jnp.int32)
-    chosen = untrained[first]
+    lanes = jnp.arange(program.lanes, dtype=jnp.int32)
+    most = min(untrained.shape[0], live.shape[0])  # there may be more lanes than runs
+    place = jnp.minimum(lanes, most - 1)
+    first = jnp.argsort(~untrained, stable=True)[place].astype(jnp.int32)
+    free = jnp.argsort(live, stable=True)[place].astype(jnp.int32)
+    chosen = untrained[first] & (lanes < most)
 
     def wave(_: Array, state: OnlineState) -> OnlineState:
         picked = ("client", "run", "dispatch", "version", "reference", "local_steps")
         entries = waiting._replace(**{name: getattr(waiting, name)[first] for name in picked})
-        segment = _wave(free, chosen, entries, jnp.arange(program.lanes, dtype=jnp.int32), state)
+        segment = _wave(free, chosen, entries, lanes, state)
         where = jnp.where(chosen, free, program.rows)
         return state._replace(
             run=train(program, config, dataset, segment, state.run),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pathlib
@@ -113,6 +114,7 @@ def check_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
     """
     if path is None:
         return None
+    importlib.import_module("h5py")  # without it a result could not be written after the run
     path = pathlib.Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"the result path {path} is a directory; name a file, e.g. {path / 'result.nc'}")

@@ -239,23 +239,16 @@ class Simulation:
         x, y = self.data.test_arrays()
         return jax.tree.map(jnp.asarray, x), jnp.asarray(y)
 
-    def config(self) -> execute.Config:
+    def config(self, seed: int) -> execute.Config:
         """The numbers of the run, as arrays."""
-        server, client = self._prepared_server, self.client
-        if server.needs.local_rate != 1.0:
-            rates = client.hyperparameters | {
-                "learning_rate": client.hyperparameters["learning_rate"] * server.needs.local_rate
-            }
-            client = dataclasses.replace(client, hyperparameters=rates)
-        return as_arrays(execute.Config(client, server), jnp.result_type(float))
-
-    @functools.cached_property
-    def _prepared_server(self) -> Any:
-        """The server with the tables that depend on the clock."""
-        if not self.server.needs.prepares:
-            return self.server
         server: Any = self.server
-        return server.prepare(self.clock, self.client.local_steps(self.data.counts), self.data.num_clients)
+        client = self.client
+        if server.needs.prepares:
+            server = server.prepare(self.clock, client.local_steps(self.data.counts), self.data.num_clients, seed)
+        if server.needs.local_rate != 1.0:
+            rate = client.hyperparameters["learning_rate"] * server.needs.local_rate
+            client = dataclasses.replace(client, hyperparameters=client.hyperparameters | {"learning_rate": rate})
+        return as_arrays(execute.Config(client, server), jnp.result_type(float))
 
     def program(self, **shapes: Any) -> execute.Program:
         """What the compiled program depends on."""

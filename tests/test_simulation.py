@@ -123,7 +123,7 @@ class WithoutReplies(server.AsyncFedED):
     "name", [name if index < 2 else pytest.param(name, marks=pytest.mark.slow) for index, name in enumerate(REPLAYED)]
 )
 def test_a_plan_with_the_recorded_steps_reproduces_asyncfeded(name: str) -> None:
-    """The clock beside the training agrees with the same clock run ahead with the recorded K, and the parameters too."""
+    """The clock beside the training agrees with the same clock run ahead with the recorded K; so do the models."""
     problem, options, clock = quadratic(), ASYNCFEDED["floor"], REPLAYED[name]
     with jax.enable_x64(True):
         online = simulate(problem, server.asyncfeded(**options), clock, STEPS)

@@ -59,7 +59,7 @@ def simulation(model: afl.models.Model, steps: int = 5, batch_size: int = 10) ->
 
 def bare_loop(sim: afl.Simulation, updates: int) -> tuple[Callable[[], Any], float]:
     """The same local training and the same mixing, one client after another, without clock, ring or store."""
-    config, dataset = sim.config(), sim.dataset
+    config, dataset = sim.config(0), sim.dataset
     program = sim.program(lanes=1, chunk=1, slots=1, rows=1, uniform=True, full=True, sliced=True, stop=False)
     model = execute.initial_model(program, seed_key(0))
 

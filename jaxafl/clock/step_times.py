@@ -14,12 +14,13 @@ from jaxafl.keys import seed_key
 _POINTS = 4096
 
 
-def step_times(durations: Any, num_clients: int) -> tuple[np.ndarray, np.ndarray]:
+def step_times(durations: Any, num_clients: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Seconds that do not depend on the local steps, and seconds per local step, of every client.
 
     Args:
         durations: of a run.
         num_clients: N.
+        seed: of the run, whose clients' own speeds are meant.
 
     Returns:
         Two float64 arrays [N, R] of equally likely values: R = 1 where they do not vary from run to run; the midpoints
@@ -34,7 +35,7 @@ def step_times(durations: Any, num_clients: int) -> tuple[np.ndarray, np.ndarray
             }
             drawn = np.asarray(durations.quantile(shares[None, :], **values))
             return (np.zeros_like(drawn), drawn) if durations.per == "step" else (drawn, np.zeros_like(drawn))
-        prepared = durations.prepare(stream_keys(seed_key(0), durations), num_clients)
+        prepared = durations.prepare(stream_keys(seed_key(seed), durations), num_clients)
         clients = jnp.arange(num_clients, dtype=jnp.int32)
 
         def lasting(client: Any, run: Any, steps: int) -> Any:

@@ -21,7 +21,8 @@ def trace(protocol: T, *, durations: Any = None, per: str = "run", **recordings:
             protocol's.
         per: `"run"`, or `"step"` for seconds per local step.
         **recordings: what else the protocol draws: `starts` [dispatch] for `free_running` (the first M_c are those in
-            flight at the start), `sets` [round, n] for `synchronous`.
+            flight at the start); `sets` [round, n] for `synchronous`, `sampled`, `interrupting` and `stale_rounds`;
+            `stale` [round, J] for `stale_rounds`; `uploads` and `downloads` [tick, client] for `bernoulli`.
 
     Returns:
         A clock of the same protocol.
@@ -29,16 +30,14 @@ def trace(protocol: T, *, durations: Any = None, per: str = "run", **recordings:
     Raises:
         TypeError: the protocol does not draw what was recorded.
     """
-    known = {field.name for field in dataclasses.fields(protocol)}  # type: ignore[arg-type]
-    options = {field.name for field in dataclasses.fields(protocol) if field.metadata.get("static")}  # type: ignore[arg-type]
-    allowed = sorted(known - options - {"durations"})
-    changes: dict[str, Any] = {}
-    for name, values in recordings.items():
-        if name not in allowed:
-            raise TypeError(
-                f"{type(protocol).__name__} draws no {name!r}; it can replay: durations, {', '.join(allowed)}"
-            )
-        changes[name] = np.asarray(values)
+    fields = dataclasses.fields(protocol)  # type: ignore[arg-type]
+    allowed = [field.name for field in fields if field.default is None and not field.metadata.get("static")]
+    timed = any(field.name == "durations" for field in fields)
+    for name in [*recordings, *(["durations"] if durations is not None else [])]:
+        if name not in allowed and not (name == "durations" and timed):
+            replayed = ", ".join([*(["durations"] if timed else []), *allowed])
+            raise TypeError(f"{type(protocol).__name__} draws no {name!r}; it can replay: {replayed}")
+    changes: dict[str, Any] = {name: np.asarray(values) for name, values in recordings.items()}
     if durations is not None:
         changes["durations"] = recorded(durations, per)
     return dataclasses.replace(protocol, **changes)  # type: ignore[type-var]

@@ -59,8 +59,8 @@ class Needs(NamedTuple):
             a global version; `Arrivals.start` is that model.
         acts_when_empty: it steps also when nobody arrived; otherwise an empty step changes nothing.
         local_rate: factor of the clients' learning rate.
-        prepares: it has `prepare(clock, local_steps, num_clients)`, which returns it with tables that depend on the
-            clock.
+        prepares: it has `prepare(clock, local_steps, num_clients, seed)`, which returns it with tables that depend on
+            the clock.
     """
 
     start: bool = False

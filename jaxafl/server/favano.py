@@ -36,11 +36,11 @@ class FAVANO:
             if array.shape != (num_clients,) or not (np.isfinite(array) & (array > 0)).all():
                 raise ValueError(f"favano: normaliser must be one positive number per client ({num_clients},)")
 
-    def prepare(self, clock: Any, local_steps: np.ndarray, num_clients: int) -> FAVANO:
+    def prepare(self, clock: Any, local_steps: np.ndarray, num_clients: int, seed: int) -> FAVANO:
         """The same server with its table: a_i, or P(E_i > 0) for `stochastic`."""
         if self.normaliser is not None:
             return dataclasses.replace(self, table=np.asarray(self.normaliser, np.float64))
-        latency, per_step = step_times(clock.durations, num_clients)
+        latency, per_step = step_times(clock.durations, num_clients, seed)
         most = np.broadcast_to(local_steps, (num_clients,))
         probability = clock.contacted / num_clients
         expected, positive = expectations(latency, per_step, float(clock.period), probability, most)

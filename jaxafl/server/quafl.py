@@ -34,7 +34,7 @@ class QuAFL:
     def check(self, clock: Any, client: Any, num_clients: int) -> None:
         check_flag("quafl", "scale_local_rate", self.scale_local_rate)
 
-    def prepare(self, clock: Any, local_steps: np.ndarray, num_clients: int) -> QuAFL:
+    def prepare(self, clock: Any, local_steps: np.ndarray, num_clients: int, seed: int) -> QuAFL:
         """The same server with s."""
         return dataclasses.replace(self, contacted=clock.contacted)
 

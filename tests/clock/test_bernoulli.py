@@ -1,0 +1,120 @@
+"""Ticks at which uploads and downloads may fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxafl.clock import bernoulli, trace
+from jaxafl.schedule import Schedule, compute_schedule
+from tests.oracle.clock_bernoulli import bernoulli as reference
+from tests.problems_protocols import assert_schedule, mean_and_error
+
+CLIENTS, TICKS = 5, 20
+
+
+def masks(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Uploads and downloads; client 0 never gets through, nobody at tick 3, client 1 downloads only at tick 12."""
+    rng = np.random.default_rng(seed)
+    uploads, downloads = rng.random((TICKS, CLIENTS)) < 0.5, rng.random((TICKS, CLIENTS)) < 0.6
+    uploads[:, 0] = uploads[3] = False
+    downloads[:, 1] = False
+    uploads[12, 1] = downloads[12, 1] = True
+    return uploads, downloads
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), failing=st.booleans())
+def test_recorded_ticks_are_those_of_the_reference(seed: int, failing: bool) -> None:
+    uploads, downloads = masks(seed)
+    recorded = {"uploads": uploads} | ({"downloads": downloads} if failing else {})
+    schedule = compute_schedule(trace(bernoulli(0.5), **recorded), CLIENTS, 3, TICKS, 0)
+    steps = reference(uploads.tolist(), downloads.tolist() if failing else None)
+    assert_schedule(schedule, steps)
+    assert (schedule.local_steps == 3).all() and (schedule.kind == 0).all()
+    np.testing.assert_array_equal(schedule.mask, uploads)
+    np.testing.assert_array_equal(schedule.time, np.arange(1, TICKS + 1))
+    # every run that was started: N at first, one for every download
+    assert schedule.dispatched == CLIENTS + (uploads & (downloads if failing else True)).sum()
+
+
+def test_an_update_is_offered_until_a_download_replaces_it() -> None:
+    uploads = np.asarray([[1, 1], [0, 1], [1, 0], [1, 1]])
+    downloads = np.asarray([[0, 1], [1, 1], [1, 1], [1, 0]])
+    schedule = compute_schedule(trace(bernoulli(1.0), uploads=uploads, downloads=downloads), 2, 1, 4, 0)
+    assert schedule.run[:, 0][schedule.mask[:, 0]].tolist() == [0, 0, 1]
+    assert schedule.staleness.tolist() == [[0, 0], [-1, 0], [2, -1], [0, 1]]
+
+
+def staleness_by_client(schedule: Schedule, client: int, after: int) -> np.ndarray:
+    column = schedule.staleness[after:, client]
+    return column[column >= 0]
+
+
+@pytest.mark.parametrize("q", [1.0, 0.4])
+def test_staleness_is_geometric(q: float) -> None:
+    """Mean 1/(pq) - 1 and variance (1 - pq)/(pq)², over 60 seeds, 600 ticks each after the start has been forgotten."""
+    p = np.asarray([0.1, 0.25, 0.5, 0.9])
+    means, variances = [], []
+    for seed in range(60):
+        schedule = compute_schedule(bernoulli(p, q), 4, 1, 900, seed)
+        late = [staleness_by_client(schedule, client, 300) for client in range(4)]
+        means.append([values.mean() for values in late])
+        variances.append([np.mean((values - (1 / (rate * q) - 1)) ** 2) for values, rate in zip(late, p, strict=True)])
+    for estimates, exact in ((means, 1 / (p * q) - 1), (variances, (1 - p * q) / (p * q) ** 2)):
+        mean, error = mean_and_error(estimates)
+        assert (np.abs(mean - exact) < 4 * error).all(), (mean, exact, error)
+        assert (error < 0.12 * exact).all()
+
+
+def test_certain_and_impossible_uploads() -> None:
+    schedule = compute_schedule(bernoulli(np.asarray([0.0, 1.0, 1.0]), np.asarray([1.0, 1.0, 0.0])), 3, 1, 50, 0)
+    np.testing.assert_array_equal(schedule.mask, np.tile([False, True, True], (50, 1)))
+    assert (schedule.staleness[:, 1] == 0).all()
+    np.testing.assert_array_equal(schedule.staleness[:, 2], np.arange(50))
+    assert (schedule.run[:, 2] == 0).all()
+
+
+def test_uploads_are_the_same_whether_downloads_fail() -> None:
+    sure, lossy = (compute_schedule(bernoulli(0.3, q), 7, 1, 100, 5) for q in (1.0, 0.2))
+    np.testing.assert_array_equal(sure.mask, lossy.mask)
+    assert sure.staleness.max() < lossy.staleness.max()
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "p above 1": (lambda: bernoulli(1.2), r"bernoulli: p must be in \[0, 1\], got 1.2"),
+    "p negative": (lambda: bernoulli([0.1, -0.1, 0.5]), r"p must be in \[0, 1\]"),
+    "p NaN": (lambda: bernoulli(float("nan")), r"p must be in \[0, 1\], got nan"),
+    "q above 1": (lambda: bernoulli(0.5, 2), r"bernoulli: q must be in \[0, 1\], got 2"),
+    "p of other clients": (lambda: bernoulli(np.ones(4)), r"p must be.*one number per client \(3,\), got shape \(4,\)"),
+    "uploads of other clients": (
+        lambda: trace(bernoulli(0.5), uploads=np.ones((9, 2), bool)),
+        r"uploads must be a bool array \[tick, client\] with 3 clients, got shape \(9, 2\)",
+    ),
+    "uploads in one dimension": (lambda: trace(bernoulli(0.5), uploads=np.ones(9, bool)), r"got shape \(9,\)"),
+    "downloads of probabilities": (
+        lambda: trace(bernoulli(0.5), downloads=np.full((9, 3), 0.5)),
+        "downloads must be a bool array.*float64",
+    ),
+    "uploads of twos": (lambda: trace(bernoulli(0.5), uploads=np.full((9, 3), 2)), "must be 0 or 1, got 2"),
+    "uploads run out": (lambda: trace(bernoulli(0.5), uploads=np.ones((4, 3), bool)), "run out at tick 4"),
+    "downloads run out": (lambda: trace(bernoulli(0.5), downloads=np.ones((2, 3), bool)), "run out at tick 2"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_work_is_refused(name: str) -> None:
+    make, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        compute_schedule(make(), 3, 1, 5, 0)
+
+
+def test_what_the_protocol_does_not_draw_cannot_be_replayed() -> None:
+    with pytest.raises(TypeError, match="sets"):
+        trace(bernoulli(0.5), sets=np.zeros((3, 1), int))
+    with pytest.raises(TypeError, match=r"[Bb]ernoulli draws no 'durations'"):
+        trace(bernoulli(0.5), durations=np.ones((3, 9)))

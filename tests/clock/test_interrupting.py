@@ -1,0 +1,130 @@
+"""A server that contacts a few clients every period, whatever they have done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxafl.clock import constant, exponential, interrupting, trace, uniform
+from jaxafl.schedule import compute_schedule
+from tests.oracle.clock_interrupting import interrupting as reference
+from tests.problems_protocols import assert_schedule, lookup, sets_without_repeats
+
+CLIENTS, CONTACTS, CONTACTED = 6, 25, 3
+
+
+def replay(sets: np.ndarray, times: np.ndarray, period: float) -> Any:
+    protocol = interrupting(period=period, contacted=sets.shape[1], durations=constant(0))
+    return trace(protocol, sets=sets, durations=times, per="step")
+
+
+def recorded(seed: int, exact: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Sets, and seconds per step [client, run]; client 0 makes a step in 6 periods, client 5 is never contacted.
+
+    `exact`: multiples of 1/4, so that many steps end at the very instant of a contact.
+    """
+    rng = np.random.default_rng(seed)
+    sets = sets_without_repeats(rng, CONTACTS, CONTACTED, CLIENTS - 1)
+    times = rng.integers(1, 9, (CLIENTS, CONTACTS + 1)) / 4 if exact else rng.uniform(0.2, 3, (CLIENTS, CONTACTS + 1))
+    times[0] = 12.0
+    return sets, times
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), exact=st.booleans(), most=st.sampled_from([1, 4, 50]))
+def test_recorded_contacts_are_those_of_the_reference(seed: int, exact: bool, most: int) -> None:
+    sets, times = recorded(seed, exact)
+    schedule = compute_schedule(replay(sets, times, 2.0), CLIENTS, most, CONTACTS, 0)
+    steps = reference(sets.tolist(), lookup(times), num_clients=CLIENTS, period=2.0, max_steps=most)
+    assert_schedule(schedule, steps, local_steps=True)
+    assert schedule.mask.all() and (np.diff(schedule.client, axis=1) > 0).all()
+    assert schedule.dispatched == CLIENTS + CONTACTS * CONTACTED
+    # the slow client is contacted before its first step ends, or has made as many as fit
+    slow = schedule.client == 0
+    assert (schedule.local_steps[slow] == ((schedule.staleness[slow] + 1) * 2 // 12)).all()
+
+
+def test_each_client_has_its_own_most_steps() -> None:
+    sets, times = recorded(0, True)
+    most = np.asarray([1, 2, 3, 40, 5, 6])
+    schedule = compute_schedule(replay(sets, times, 2.0), CLIENTS, most, CONTACTS, 0)
+    steps = reference(sets.tolist(), lookup(times), num_clients=CLIENTS, period=2.0, max_steps=1000)
+    made = np.asarray([[arrival.local_steps for arrival in step.arrivals] for step in steps])
+    np.testing.assert_array_equal(schedule.local_steps, np.minimum(made, most[schedule.client]))
+
+
+def test_a_latency_comes_before_the_first_step() -> None:
+    """Whole steps of 1/2 s after 3/4 s: none by 1 s, two by 2 s, ..., and a step that ends at the contact counts."""
+    durations = constant(0.75) + constant(0.5, per="step")
+    for period, made in ((0.25, 0), (1.0, 0), (1.25, 1), (2.0, 2), (2.25, 3), (7.0, 5)):
+        schedule = compute_schedule(interrupting(period=period, contacted=2, durations=durations), 2, 5, 1, 0)
+        assert (schedule.local_steps == made).all(), period
+
+
+def test_rounding_of_times_loses_no_step() -> None:
+    """0.1 s steps at periods of 0.3 s: three steps fit, at every contact."""
+    schedule = compute_schedule(
+        interrupting(period=0.3, contacted=1, durations=constant(0.1, per="step")), 1, 100, 2000, 0
+    )
+    assert (schedule.local_steps == 3).all()
+    np.testing.assert_allclose(schedule.time, 0.3 * np.arange(1, 2001), rtol=1e-12)
+
+
+def test_clients_are_contacted_uniformly_without_replacement() -> None:
+    contacts = 3000
+    schedule = compute_schedule(
+        interrupting(period=1.0, contacted=3, durations=uniform(0.1, 1, per="step")), 8, 5, contacts, 2
+    )
+    assert (np.diff(schedule.client, axis=1) > 0).all()
+    counts = np.bincount(schedule.client.ravel(), minlength=8)
+    assert np.abs(counts - contacts * 3 / 8).max() < 4.5 * np.sqrt(contacts * 15 / 64)
+    # the gaps between contacts are geometric with probability 3/8
+    gaps = (schedule.staleness + 1)[500:]
+    assert abs(gaps.mean() - 8 / 3) < 0.1
+    assert abs((gaps == 1).mean() - 3 / 8) < 0.03
+
+
+def test_a_step_time_is_drawn_for_every_run() -> None:
+    clock = interrupting(period=1.0, contacted=4, durations=exponential(0.3, per="step"))
+    schedule = compute_schedule(clock, 4, 1000, 2000, 0)
+    # P(no step in a period) = P(Exp(0.3) > 1)
+    assert abs((schedule.local_steps == 0).mean() - np.exp(-1 / 0.3)) < 0.005
+
+
+PER_STEP = constant(1, per="step")
+BAD: dict[str, tuple[Any, str]] = {
+    "period 0": (lambda: interrupting(period=0.0, contacted=2, durations=PER_STEP), "period must be > 0, got 0"),
+    "period infinite": (lambda: interrupting(period=np.inf, contacted=2, durations=PER_STEP), "period.*finite"),
+    "more contacted than clients": (
+        lambda: interrupting(period=1, contacted=5, durations=PER_STEP),
+        "contacted=5 is more than the 4 clients",
+    ),
+    "nobody contacted": (lambda: interrupting(period=1, contacted=0, durations=PER_STEP), "contacted must be at least 1"),
+    "sets of another size": (
+        lambda: trace(interrupting(period=1, contacted=2, durations=PER_STEP), sets=np.zeros((9, 3), int)),
+        r"n = 2 clients, got shape \(9, 3\)",
+    ),
+    "a client twice in a set": (
+        lambda: trace(interrupting(period=1, contacted=2, durations=PER_STEP), sets=np.full((9, 2), 1)),
+        "round 0 of the recorded sets names a client twice",
+    ),
+    "sets run out": (
+        lambda: trace(interrupting(period=1, contacted=1, durations=PER_STEP), sets=np.zeros((3, 1), int)),
+        "sets run out at round 3",
+    ),
+    "durations run out": (
+        lambda: trace(interrupting(period=1, contacted=4, durations=PER_STEP), durations=np.ones((4, 3)), per="step"),
+        "run 3 of client 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_work_is_refused(name: str) -> None:
+    make, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        compute_schedule(make(), 4, 1, 8, 0)

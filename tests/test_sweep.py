@@ -1,0 +1,140 @@
+"""Sweeps give the numbers of separate runs, in as few programs as possible."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import time
+
+import numpy as np
+import optax
+import pytest
+import xarray as xr
+
+import jaxafl as afl
+from jaxafl import compilation
+from jaxafl.drive import Lockstep, Speed, drive
+from jaxafl.progress import Silent
+from jaxafl.sweep import replace_at
+
+STEPS, EVERY = 12, 4
+
+
+@pytest.fixture(scope="module")
+def sim() -> afl.Simulation:
+    return afl.Simulation(
+        data=afl.data.synthetic(1.0, 1.0, clients=8, max_size=80),
+        model=afl.models.logistic(10),
+        client=afl.Client(optax.sgd, learning_rate=0.01, momentum=0.5, steps=3, batch_size=5),
+        server=afl.server.fedbuff(learning_rate=1.0),
+        clock=afl.clock.free_running(concurrency=5, buffer=2, durations=afl.clock.uniform(1, 5)),
+    )
+
+
+def same(member: xr.Dataset, run: xr.Dataset) -> None:
+    """Schedules exactly, numbers to float rounding."""
+    for name in ("time", "client", "staleness", "started", "arrived"):
+        np.testing.assert_array_equal(member[name].values, run[name].values)
+    for name in ("accuracy", "loss", "delta_norm", "local_loss"):
+        np.testing.assert_allclose(member[name].values, run[name].values, rtol=2e-5, atol=1e-6)
+
+
+def test_members_that_share_a_plan_are_separate_runs(sim: afl.Simulation) -> None:
+    rates, local = [0.5, 1.0], [0.005, 0.01]
+    found = afl.sweep(
+        sim, {"server.learning_rate": rates, "client.learning_rate": local}, STEPS, eval_every=EVERY, seed=3
+    )
+    assert found.accuracy.dims == ("server.learning_rate", "client.learning_rate", "evaluation")
+    for i, rate in enumerate(rates):
+        for j, own in enumerate(local):
+            one = replace_at(replace_at(sim, "server.learning_rate", rate), "client.learning_rate", own)
+            member = found.isel({"server.learning_rate": i, "client.learning_rate": j})
+            same(member, one.run(STEPS, eval_every=EVERY, seed=3))
+
+
+def test_seeds_and_clock_numbers_have_plans_of_their_own(sim: afl.Simulation) -> None:
+    axes = {"seed": [0, 7], "clock.durations.high": [2.0, 9.0]}
+    found = afl.sweep(sim, axes, STEPS, eval_every=EVERY)
+    for i, seed in enumerate(axes["seed"]):
+        for j, high in enumerate(axes["clock.durations.high"]):
+            one = replace_at(sim, "clock.durations.high", high).run(STEPS, eval_every=EVERY, seed=int(seed))
+            same(found.isel({"seed": i, "clock.durations.high": j}), one)
+
+
+def test_static_axes_compile_once_per_value(sim: afl.Simulation) -> None:
+    found = afl.sweep(sim, {"clock.buffer": [1, 2], "seed": [0, 1]}, STEPS, eval_every=EVERY)
+    assert found.sizes["arrival"] == 2
+    small = found.sel({"clock.buffer": 1, "seed": 1})
+    one = replace_at(sim, "clock.buffer", 1).run(STEPS, eval_every=EVERY, seed=1)
+    np.testing.assert_allclose(small.accuracy.values, one.accuracy.values, atol=1e-6)
+    assert np.isnan(small.staleness.values[:, 1]).all()  # a smaller buffer has no second arrival
+
+
+def test_a_server_in_the_clock_is_swept_too(sim: afl.Simulation) -> None:
+    adaptive = dataclasses.replace(
+        sim,
+        server=afl.server.asyncfeded(lam=1.0, eps=1.0, kappa=0.5, max_steps=6),
+        clock=afl.clock.free_running(concurrency=5, durations=afl.clock.uniform(0.1, 0.5, per="step")),
+    )
+    found = afl.sweep(adaptive, {"server.lam": [0.5, 1.0]}, STEPS, eval_every=EVERY)
+    same(found.isel({"server.lam": 0}), replace_at(adaptive, "server.lam", 0.5).run(STEPS, eval_every=EVERY))
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_lockstep_is_separate_runs(sim: afl.Simulation, lanes: int) -> None:
+    seeds = [0, 1, 2]
+    schedules = [sim.schedule(STEPS, seed) for seed in seeds]
+    driver = Lockstep([sim] * 3, schedules, STEPS, EVERY, seeds, Speed(lanes), None)
+    for seed, trained in zip(seeds, drive(driver, STEPS, EVERY, Silent(), time.perf_counter()), strict=True):
+        same(sim.result(trained, seed), sim.run(STEPS, eval_every=EVERY, seed=seed))
+
+
+def test_lockstep_of_clients_with_different_numbers_of_steps(sim: afl.Simulation) -> None:
+    ragged = dataclasses.replace(sim, client=afl.Client(optax.sgd, learning_rate=0.01, epochs=1, batch_size=16))
+    seeds = [4, 5]
+    schedules = [ragged.schedule(STEPS, seed) for seed in seeds]
+    driver = Lockstep([ragged] * 2, schedules, STEPS, 5, seeds, Speed(2), None)
+    for seed, trained in zip(seeds, drive(driver, STEPS, 5, Silent(), time.perf_counter()), strict=True):
+        same(ragged.result(trained, seed), ragged.run(STEPS, eval_every=5, seed=seed))
+
+
+def test_dynamic_axes_compile_one_program(sim: afl.Simulation) -> None:
+    known = set(compilation._programs)
+    afl.sweep(sim, {"seed": [11, 12, 13], "clock.durations.high": [4.0, 5.0]}, STEPS, eval_every=EVERY)
+    new = [key[0].__name__ for key in compilation._programs if key not in known]
+    # ring slots and store rows are those that a plan needs, so six plans may have two shapes, not six
+    assert new.count("advance") <= 2
+
+
+def test_one_member_may_fail(sim: afl.Simulation) -> None:
+    found = afl.sweep(sim, {"client.learning_rate": [0.01, 3e38]}, STEPS, eval_every=EVERY)
+    assert found.failed_step.values[0] == -1
+    assert found.failed_step.values[1] >= 0
+    assert np.isfinite(found.accuracy.values[0]).all()
+    assert np.isnan(found.loss.values[1, -1])
+    same(found.isel({"client.learning_rate": 0}), sim.run(STEPS, eval_every=EVERY))
+
+
+def test_the_result_is_saved(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "grid.nc"
+    found = afl.sweep(sim, {"server.learning_rate": [0.5, 1.0]}, STEPS, eval_every=EVERY, save=path)
+    again = afl.load(path)
+    np.testing.assert_array_equal(again.accuracy.values, found.accuracy.values)
+    assert again.attrs["sweep"] == '{"server.learning_rate": [0.5, 1.0]}'
+
+
+@pytest.mark.parametrize(
+    ("axes", "words"),
+    [
+        ({}, "at least one axis"),
+        ({"seed": []}, "no values"),
+        ({"server.lambda": [1.0]}, "no option 'lambda'.*learning_rate"),
+        ({"severs.lam": [1.0]}, "begins with"),
+        ({"server.learning_rate": [1.0, -1.0]}, "learning_rate must be >= 0, got -1.0 .in the sweep at"),
+        ({"clock.buffer": [0]}, "buffer must be at least 1"),
+        ({"seed": [-1]}, "seed must be at least 0"),
+    ],
+)
+def test_mistakes_are_explained_before_the_first_run(sim: afl.Simulation, axes: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        afl.sweep(sim, axes, STEPS)
