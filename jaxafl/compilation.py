@@ -1,4 +1,8 @@
-"""Compiled programs, kept by what they depend on, so that a second run of the same shapes compiles nothing."""
+"""Compiled programs, kept by what they depend on, so that a second run of the same shapes compiles nothing.
+
+Only the latest are kept: on a CPU every program holds some hundred memory mappings, of which a process has 65,530 on
+Linux, so a long session that compiled ever new shapes would be killed.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-_KEPT = 32
+_KEPT = 64
 _programs: OrderedDict[Any, Any] = OrderedDict()
 
 
@@ -30,14 +35,10 @@ def compiled(
         The program and the seconds it took to compile (0 if it was kept from an earlier call).
     """
     leaves, structure = jax.tree.flatten(arguments)
-    key = (
-        function,
-        static,
-        structure,
-        tuple((leaf.shape, leaf.dtype) for leaf in leaves),
-        donate,
-        jax.default_backend(),
-    )
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    places = tuple(sorted({device.id for leaf in leaves for device in leaf.devices()}))
+    wide = jnp.result_type(float) == jnp.float64
+    key = (function, static, structure, shapes, donate, wide, jax.default_backend(), places)
     if key in _programs:
         _programs.move_to_end(key)
         return _programs[key], 0.0

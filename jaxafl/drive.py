@@ -25,7 +25,7 @@ from jaxafl.memory import check_memory
 from jaxafl.plan import Plan, Segments, Steps, make_plan
 from jaxafl.progress import Reporter
 from jaxafl.pytrees import as_arrays
-from jaxafl.schedule import Schedule, raise_fault
+from jaxafl.schedule import Schedule, raise_fault, schedule_of
 from jaxafl.server.contract import Server
 
 if TYPE_CHECKING:
@@ -48,6 +48,18 @@ class Speed(NamedTuple):
 
     lanes: int | None = None
     chunk: int | None = None
+
+
+class Recording(NamedTuple):
+    """What a run records besides what every run returns.
+
+    Attributes:
+        observe: traced function of the parameters, returning a dict of arrays.
+        diagnostics: names from `diagnostics.DIAGNOSTICS`.
+    """
+
+    observe: Observe | None = None
+    diagnostics: tuple[str, ...] = ()
 
 
 class Trained(NamedTuple):
@@ -147,11 +159,11 @@ class Planned:
         every: int,
         seed: int,
         speed: Speed,
-        observe: Observe | None,
+        recording: Recording,
     ) -> None:
         """`simulations` differ in client and server numbers only."""
         first = simulations[0]
-        plan = planned(schedule, first.server, speed.lanes)
+        plan = planned(schedule, first.server, speed.lanes, "drift" in recording.diagnostics)
         self.alone = len(simulations) == 1
         self.first, self.schedule = first, schedule
         program = first.program(
@@ -163,7 +175,8 @@ class Planned:
             full=bool(schedule.mask.all()),
             sliced=slices_are_faster(),
             stop=self.alone,
-            observe=observe,
+            observe=recording.observe,
+            diagnostics=recording.diagnostics,
         )
         key = seed_key(seed)
         configs = [simulation.config(seed) for simulation in simulations]
@@ -178,7 +191,7 @@ class Planned:
         step = jnp.int32(0)
         arguments = (self.config, first.dataset, *self.plan, self.state, step, step)
         self.compiled, seconds = compiled(function, static, arguments, donate=(4,))
-        self._evaluate, more = _evaluation(first, program, self.state.model, self.alone)
+        self._evaluate, more = _evaluation(first, program, self.state, self.alone)
         self.compile_seconds = seconds + more
 
     def advance(self, start: int, stop: int) -> dict[str, np.ndarray]:
@@ -188,7 +201,7 @@ class Planned:
         return _trimmed(records, stop - start, self.alone)
 
     def evaluate(self) -> dict[str, np.ndarray]:
-        return self._evaluate(self.state.model)
+        return self._evaluate(self.state)
 
     def failures(self) -> list[tuple[int, int] | None]:
         return _failures(self.state.failure)
@@ -214,12 +227,13 @@ class Lockstep:
         every: int,
         seeds: Sequence[int],
         speed: Speed,
-        observe: Observe | None,
+        recording: Recording,
     ) -> None:
         """`simulations` differ in client, server and clock numbers only."""
         first = simulations[0]
+        keep = "drift" in recording.diagnostics
         lanes = speed.lanes or min(planned(schedule, first.server, None).lanes for schedule in schedules)
-        plans = [make_plan(schedule, lanes=lanes, keep_start=first.server.needs.start) for schedule in schedules]
+        plans = [planned(schedule, first.server, lanes, keep) for schedule in schedules]
         self.first, self.schedules, self.every = first, schedules, every
         program = first.program(
             lanes=lanes,
@@ -230,7 +244,8 @@ class Lockstep:
             full=all(bool(schedule.mask.all()) for schedule in schedules),
             sliced=False,
             stop=False,
-            observe=observe,
+            observe=recording.observe,
+            diagnostics=recording.diagnostics,
         )
         keys = [seed_key(seed) for seed in seeds]
         configs = [simulation.config(seed) for simulation, seed in zip(simulations, seeds, strict=True)]
@@ -242,7 +257,7 @@ class Lockstep:
         number = jnp.int32(0)
         arguments = (self.config, first.dataset, *self.plan, self.state, number, number)
         self.compiled, seconds = compiled(members.advance_lockstep, (program, every), arguments, donate=(5,))
-        self._evaluate, more = _evaluation(first, program, self.state.model, alone=False)
+        self._evaluate, more = _evaluation(first, program, self.state, alone=False)
         self.compile_seconds = seconds + more
 
     def advance(self, start: int, stop: int) -> dict[str, np.ndarray]:
@@ -253,7 +268,7 @@ class Lockstep:
         return _trimmed(records, stop - start, alone=False)
 
     def evaluate(self) -> dict[str, np.ndarray]:
-        return self._evaluate(self.state.model)
+        return self._evaluate(self.state)
 
     def failures(self) -> list[tuple[int, int] | None]:
         return _failures(self.state.failure)
@@ -272,7 +287,7 @@ class Online:
     """One run with the clock beside the training."""
 
     def __init__(
-        self, simulation: Simulation, server_steps: int, every: int, seed: int, speed: Speed, observe: Observe | None
+        self, simulation: Simulation, server_steps: int, every: int, seed: int, speed: Speed, recording: Recording
     ) -> None:
         self.simulation = simulation
         clock, clients = simulation.clock, simulation.data.num_clients
@@ -287,7 +302,8 @@ class Online:
             full=True,
             sliced=slices_are_faster(),
             stop=True,
-            observe=observe,
+            observe=recording.observe,
+            diagnostics=recording.diagnostics,
         )
         key = seed_key(seed)
         self.config = simulation.config(seed)
@@ -297,14 +313,15 @@ class Online:
         with jax.enable_x64(True):
             self.clock = as_arrays(clock, jnp.float64)
             steps = jnp.asarray(simulation.client.local_steps(simulation.data.counts), jnp.int32)
-            begin = jax.jit(online.initial_online, static_argnums=(0, 4))
-            self.state = begin(self.program, self.clock, state, key, clients, steps)
+            first = (self.clock, state, key, steps)
+            begin, _ = compiled(online.initial_online, (self.program, clients), first)
+            self.state = begin(*first)
             number = jnp.int32(0)
             arguments = (self.clock, self.config, simulation.dataset, self.state, number, number)
             self.compiled, seconds = compiled(
                 online.advance_online, (self.program, every, wide), arguments, donate=(3,)
             )
-        self._evaluate, more = _evaluation(simulation, self.program, state.model, alone=True)
+        self._evaluate, more = _evaluation(simulation, self.program, state, alone=True)
         self.compile_seconds = seconds + more
 
     def advance(self, start: int, stop: int) -> Any:
@@ -316,7 +333,7 @@ class Online:
         return _trimmed(records, stop - start, alone=True)
 
     def evaluate(self) -> dict[str, np.ndarray]:
-        return self._evaluate(self.state.run.model)
+        return self._evaluate(self.state.run)
 
     def failures(self) -> list[tuple[int, int] | None]:
         return _failures(self.state.run.failure)
@@ -326,15 +343,8 @@ class Online:
 
     def finish(self, records: Any) -> list[tuple[Schedule, dict[str, np.ndarray], execute.Version]]:
         steps, diagnostics = jax.tree.map(lambda values: values[0], records)
-        clock, clients = self.simulation.clock, self.simulation.data.num_clients
-        schedule = Schedule(
-            protocol=clock.name,
-            num_clients=clients,
-            in_flight=clock.in_flight(clients),
-            ring_slots=clock.ring_slots(clients),
-            dispatched=int(jax.device_get(self.state.clock.dispatches)),
-            **steps._asdict(),
-        )
+        dispatched = int(jax.device_get(self.state.clock.dispatches))
+        schedule = schedule_of(self.simulation.clock, self.simulation.data.num_clients, steps, dispatched)
         return [(_until(schedule, self.failures()[0]), diagnostics, self.state.run.model)]
 
 
@@ -354,8 +364,8 @@ def _initial_states(
     shared: bool,
 ) -> execute.State:
     """The first state, with a leading member axis where members differ if there are several."""
-    initial = jax.jit(execute.initial, static_argnums=0)
-    states = [initial(program, config, dataset, key) for config, key in zip(configs, keys, strict=True)]
+    initial, _ = compiled(execute.initial, (program,), (configs[0], dataset, keys[0]))
+    states = [initial(config, dataset, key) for config, key in zip(configs, keys, strict=True)]
     if len(states) == 1 and shared:
         return states[0]
     axes = members.SHARED_AXES if shared else 0
@@ -369,15 +379,23 @@ def _initial_states(
 
 
 def _evaluation(
-    simulation: Simulation, program: execute.Program, model: execute.Version, alone: bool
-) -> tuple[Callable[[execute.Version], dict[str, np.ndarray]], float]:
+    simulation: Simulation, program: execute.Program, state: execute.State, alone: bool
+) -> tuple[Callable[[execute.State], dict[str, np.ndarray]], float]:
+    """Evaluates a state's model, and the average of all versions where there is one (as `average_...`)."""
     x, y = simulation.test
     function = execute.evaluate if alone else members.evaluate_members
     batch = min(_EVALUATION_BATCH, len(y))
-    evaluate, seconds = compiled(function, (program, batch), (model, x, y))
+    evaluate, seconds = compiled(function, (program, batch), (state.model, x, y))
 
-    def metrics(model: execute.Version) -> dict[str, np.ndarray]:
+    def of(model: execute.Version) -> dict[str, np.ndarray]:
         return {name: np.atleast_1d(value) for name, value in jax.device_get(evaluate(model, x, y)).items()}
+
+    def metrics(state: execute.State) -> dict[str, np.ndarray]:
+        found = of(state.model)
+        if state.average is not None:
+            average = of(state.model._replace(params=state.average))
+            found |= {f"average_{name}": values for name, values in average.items()}
+        return found
 
     return metrics, seconds
 
@@ -428,16 +446,18 @@ def first_steps(schedule: Schedule, count: int) -> Schedule:
     return dataclasses.replace(schedule, **arrays)
 
 
-def planned(schedule: Schedule, server: Server, lanes: int | None) -> Plan:
+def planned(schedule: Schedule, server: Server, lanes: int | None, keep_start: bool = False) -> Plan:
+    """The plan of a schedule; `keep_start`: x_s is read whatever the server needs."""
+    keep_start = keep_start or server.needs.start
     most = max(schedule.in_flight, 1)
     if lanes is not None:
         _check_lanes(lanes)
-        return make_plan(schedule, lanes=lanes, keep_start=server.needs.start)
+        return make_plan(schedule, lanes=lanes, keep_start=keep_start)
     if jax.default_backend() == "cpu":
-        return make_plan(schedule, lanes=1, keep_start=server.needs.start)
+        return make_plan(schedule, lanes=1, keep_start=keep_start)
     width = 1 << (min(most, 512) - 1).bit_length()
     while True:  # the most lanes that the schedule keeps busy
-        plan = make_plan(schedule, lanes=width, keep_start=server.needs.start)
+        plan = make_plan(schedule, lanes=width, keep_start=keep_start)
         if width == 1 or plan.executed(width) <= _WASTE * max(plan.needed, 1):
             return plan
         width //= 2
@@ -473,6 +493,7 @@ def check_fit(simulation: Simulation, program: execute.Program, config: execute.
             f"{program.lanes} lanes": [state.lanes] * count,
             "server state (with its rows per client)": [state.server] * count,
             "the clients' own models": [state.clients] * count,
+            "the average of all versions": [state.average] * count,
             "training data": simulation.data.arrays,
         }
     )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxafl import history
+from jaxafl import diagnostics, history
 from jaxafl.client import Lane, LocalTraining, begin, local_step
 from jaxafl.data.federated import FederatedData
 from jaxafl.keys import Key, Purpose, jax_key, purpose_key
@@ -45,6 +45,7 @@ class Program:
             scatter.
         stop: leave the loop when the parameters are no longer finite (not under `vmap`).
         observe: the user's diagnostics of the parameters at every server step.
+        diagnostics: names from `diagnostics.DIAGNOSTICS`.
     """
 
     model: Model
@@ -60,6 +61,7 @@ class Program:
     sliced: bool
     stop: bool
     observe: Callable[[Tree], dict[str, Array]] | None = None
+    diagnostics: tuple[str, ...] = ()
 
 
 @pytree
@@ -102,6 +104,7 @@ class State(NamedTuple):
     store: Stored
     lanes: Lane
     clients: Tree  # [N, ...]: the clients' own models, where the server has them, else None
+    average: Tree  # the mean of x_1 .. x_t, where it was asked for, else None
     failure: Failure
     batch_key: Key
 
@@ -131,6 +134,7 @@ def initial(program: Program, config: Config, dataset: Dataset, key: Key) -> Sta
         store=history.allocate(update, program.rows),
         lanes=history.allocate(run, program.lanes),
         clients=clients,
+        average=jax.tree.map(jnp.zeros_like, model.params) if "average" in program.diagnostics else None,
         failure=Failure(jnp.int32(-1), jnp.int32(-1)),
         batch_key=batch_key,
     )
@@ -216,7 +220,7 @@ def start_of(program: Program, config: Config, step: Steps, state: State) -> Tre
     """x_s of the arrivals, [A, ...], or the clients' own models; `None` where the server reads neither."""
     if config.server.needs.client_models:
         return history.read_many(state.clients, step.client, program.sliced)
-    if config.server.needs.start:
+    if config.server.needs.start or "drift" in program.diagnostics:
         return history.read_many(state.ring.params, step.start_slot, program.sliced)
     return None
 
@@ -265,12 +269,23 @@ def apply_server(
     model = Version(update.params, _mean_state(mask, step.multiplicity, stored.model_state, state.model.model_state))
     squares = [jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(stored.delta)]
     record: dict[str, Array] = {"delta_norm": jnp.sqrt(sum(squares)), "local_loss": stored.loss, **update.info}
+    if "drift" in program.diagnostics:
+        record["drift"] = diagnostics.drift(state.model.params, start)
+    if {"gradient_norm", "asynchronous_error"} & set(program.diagnostics):
+        gradient = diagnostics.full_gradient(program.model, program.data, dataset.arrays, dataset.counts, *state.model)
+        record |= diagnostics.of_gradient(
+            program.diagnostics, gradient, state.model.params, model.params, config.server
+        )
+    average = state.average
+    if average is not None:
+        average = jax.tree.map(lambda mean, x: mean + (x - mean) / (number + 1).astype(x.dtype), average, model.params)
     if config.client.patience is not None:
         record["executed_local_steps"] = stored.local_steps
     if program.observe is not None:
         record |= _observed(program.observe, model.params)
     failure = _failure(state.failure, number, arrivals, squares, model.params)
-    return state._replace(model=model, server=update.state, clients=clients, failure=failure), update, record
+    state = state._replace(model=model, server=update.state, clients=clients, average=average, failure=failure)
+    return state, update, record
 
 
 def evaluate(program: Program, batch_size: int, model: Version, x: Tree, y: Array) -> dict[str, Array]:

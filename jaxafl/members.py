@@ -103,12 +103,12 @@ def advance_lockstep(
         new, record = server_step(program, config, dataset, step, number, state)
         kept = jax.tree.map(
             lambda a, b: jnp.where(taken, a, b),
-            (new.model, new.server, new.failure),
-            (state.model, state.server, state.failure),
+            (new.model, new.server, new.failure, new.average),
+            (state.model, state.server, state.failure, state.average),
         )
         where = jnp.where(taken, number - start, length)
         records = jax.tree.map(lambda leaf, value: leaf.at[where].set(value, mode="drop"), records, record)
-        return new._replace(model=kept[0], server=kept[1], failure=kept[2]), records
+        return new._replace(model=kept[0], server=kept[1], failure=kept[2], average=kept[3]), records
 
     def row(index: Array, carry: tuple[State, Any]) -> tuple[State, Any]:
         state, records = carry

@@ -33,7 +33,7 @@ class OnlineState(NamedTuple):
 
 
 def initial_online(
-    program: Program, clock: OnlineClock, state: State, key: Key, num_clients: int, local_steps: Array
+    program: Program, num_clients: int, clock: OnlineClock, state: State, key: Key, local_steps: Array
 ) -> OnlineState:
     """The state before the first server step; called with 64-bit types enabled."""
     return OnlineState(

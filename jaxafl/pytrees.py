@@ -30,6 +30,11 @@ def is_static(node: Any, name: str) -> bool:
     return bool(fields[name].metadata.get("static", False))
 
 
+def leaf(value: Any) -> Any:
+    """A number as it is; a list or tuple of numbers as an array, so that it is one leaf."""
+    return np.asarray(value) if isinstance(value, list | tuple) else value
+
+
 def as_arrays(tree: Any, dtype: Any) -> Any:
     """Every numeric leaf as an array: floats in `dtype`, integers in int32, so that no leaf depends on x64 being
     enabled."""

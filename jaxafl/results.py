@@ -31,6 +31,12 @@ _UNITS = {
     "accuracy": ("1", "share of test samples classified correctly"),
     "server_rate": ("1", "effective server learning rate"),
     "gamma": ("1", "Euclidean staleness of AsyncFedED"),
+    "drift": ("1", "Euclidean distance that the model moved since the run's version"),
+    "gradient_norm_squared": ("1", "squared norm of the full training gradient"),
+    "asynchronous_error": ("1", "norm of the full gradient minus the applied one"),
+    "average_loss": ("1", "mean test loss of the average of all versions"),
+    "average_accuracy": ("1", "share of test samples that the average of all versions classifies correctly"),
+    "executed_local_steps": ("1", "local steps made before the run stopped early"),
     "next_local_steps": ("1", "local steps replied for the client's next run"),
 }
 

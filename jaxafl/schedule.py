@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxafl.checks import check_whole
 from jaxafl.clock.contract import FAULTS, Clock, Fault, ServerStep, Workload
+from jaxafl.compilation import compiled
 from jaxafl.keys import seed_key
 from jaxafl.pytrees import as_arrays
 
@@ -109,18 +110,33 @@ def compute_schedule(
     clock.check(num_clients)
     with jax.enable_x64(True), jax.default_device(_cpu()):
         workload = Workload(jnp.asarray(np.asarray(local_steps), jnp.int32), num_clients)
-        steps, fault, dispatched = _scan(
-            as_arrays(clock, jnp.float64), workload, seed_key(seed), num_clients, int(server_steps)
-        )
-        steps, fault, dispatched = jax.device_get((steps, fault, dispatched))
+        arguments = (as_arrays(clock, jnp.float64), workload, seed_key(seed))
+        program, _ = compiled(_scan, (num_clients, int(server_steps)), arguments)
+        steps, fault, dispatched = jax.device_get(program(*arguments))
     if check:
         raise_fault(fault)
+    return schedule_of(clock, num_clients, steps, int(dispatched))
+
+
+def schedule_of(clock: Clock, num_clients: int, steps: ServerStep, dispatched: int) -> Schedule:
+    """The schedule of a clock's server steps [T, ...], on the host.
+
+    Where every server step takes time in which no client computes (`durations.frozen`), everything after it is that
+    much later.
+    """
+    frozen = float(getattr(getattr(clock, "durations", None), "frozen", 0.0))
+    taken = np.arange(len(steps.time))
+    steps = steps._replace(
+        time=steps.time + frozen * (taken + 1),
+        started=steps.started + frozen * steps.reference,
+        arrived=steps.arrived + frozen * taken[:, None],
+    )
     return Schedule(
         protocol=clock.name,
         num_clients=num_clients,
         in_flight=clock.in_flight(num_clients),
         ring_slots=clock.ring_slots(num_clients),
-        dispatched=int(dispatched),
+        dispatched=dispatched,
         **steps._asdict(),
     )
 
@@ -132,9 +148,8 @@ def raise_fault(fault: Fault) -> None:
         raise ValueError(FAULTS[int(fault.code)].format(**where))
 
 
-@functools.partial(jax.jit, static_argnums=(3, 4))
 def _scan(
-    clock: Any, workload: Workload, key: Any, num_clients: int, server_steps: int
+    num_clients: int, server_steps: int, clock: Any, workload: Workload, key: Any
 ) -> tuple[ServerStep, Fault, jax.Array]:
     state = clock.init(key, num_clients)
     state, steps = jax.lax.scan(lambda state, _: clock.next(state, workload), state, length=server_steps)

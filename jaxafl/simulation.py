@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,13 +18,13 @@ from jaxafl.checks import check_whole
 from jaxafl.client import LocalTraining
 from jaxafl.clock.contract import Clock
 from jaxafl.data.federated import FederatedData
-from jaxafl.drive import FULL_BATCH_PIECE, Driver, Observe, Online, Planned, Speed, Trained, drive, planned
+from jaxafl.diagnostics import check_diagnostics
+from jaxafl.drive import FULL_BATCH_PIECE, Driver, Observe, Online, Planned, Recording, Speed, Trained, drive, planned
 from jaxafl.models.model import Model
 from jaxafl.plan import Plan
 from jaxafl.progress import Bar, Reporter, Silent
 from jaxafl.pytrees import as_arrays, plain
-from jaxafl.schedule import Schedule
-from jaxafl.schedule import compute_schedule as schedule_of
+from jaxafl.schedule import Schedule, compute_schedule
 from jaxafl.server.contract import Server
 
 Tree = Any
@@ -99,6 +100,7 @@ class Simulation:
         lanes: int | None = None,
         chunk: int | None = None,
         observe: Observe | None = None,
+        diagnostics: str | Sequence[str] = (),
         progress: bool | Reporter = False,
         save: Any = None,
     ) -> xr.Dataset:
@@ -113,6 +115,11 @@ class Simulation:
             chunk: lanes that advance together under `vmap`, a divisor of `lanes`; `None` chooses. Changes speed, never
                 results.
             observe: traced function of the parameters, returning a dict of small arrays recorded at every server step.
+            diagnostics: what to record besides, because it costs memory or a full pass over the training data per
+                server step: `"drift"`: ‖x_t - x_s‖ of every arrival; `"gradient_norm"`: ‖∇F(x_t)‖²;
+                    `"asynchronous_error"`: ‖∇F(x_t) - applied
+                gradient‖ with the applied gradient (x_t - x_{t+1}) / η; `"average"`: test metrics of the mean of all
+                versions x_1 .. x_t.
             progress: show a progress bar, or a `Reporter` of your own.
             save: path of a NetCDF file to write; checked before the run.
 
@@ -133,6 +140,7 @@ class Simulation:
             seed=seed,
             speed=Speed(lanes, chunk),
             observe=observe,
+            diagnostics=diagnostics,
             progress=progress,
         )
         dataset = self.result(trained, seed)
@@ -148,19 +156,20 @@ class Simulation:
         seed: int = 0,
         speed: Speed = Speed(),  # noqa: B008 (immutable)
         observe: Observe | None = None,
+        diagnostics: str | Sequence[str] = (),
         progress: bool | Reporter = False,
     ) -> Trained:
         """As `run`, returning the trained parameters and the raw diagnostics."""
         begun = time.perf_counter()
         self.check()
-        check_observe(observe)
+        recording = as_recording(observe, diagnostics, self.server)
         every = evaluation_interval(eval_every, server_steps)
         driver: Driver
         if self.server.needs.replies_steps:
-            driver = Online(self, server_steps, every, seed, speed, observe)
+            driver = Online(self, server_steps, every, seed, speed, recording)
         else:
             driver = Planned(
-                [self], self.compute_schedule(server_steps, seed), server_steps, every, seed, speed, observe
+                [self], self.compute_schedule(server_steps, seed), server_steps, every, seed, speed, recording
             )
         reporter = as_reporter(progress, f"{self.server.name} on {self.clock.name}", server_steps)
         return drive(driver, server_steps, every, reporter, begun)[0]
@@ -199,7 +208,7 @@ class Simulation:
     def compute_schedule(self, server_steps: int, seed: int) -> Schedule:
         """The schedule of a simulation that has been checked."""
         steps = self.client.local_steps(self.data.counts)
-        return schedule_of(self.clock, self.data.num_clients, steps, server_steps, seed)
+        return compute_schedule(self.clock, self.data.num_clients, steps, server_steps, seed)
 
     def _check_replies(self) -> None:
         clients = self.data.num_clients
@@ -280,10 +289,11 @@ def _version() -> str:
         return "unknown"
 
 
-def check_observe(observe: Any) -> None:
-    """Raises `TypeError` unless `observe` is a function or None."""
+def as_recording(observe: Any, diagnostics: Any, server: Server) -> Recording:
+    """What a run records besides what every run returns; checked."""
     if observe is not None and not callable(observe):
         raise TypeError(f"observe must be a function of the parameters returning a dict of arrays, got {observe!r}")
+    return Recording(observe, check_diagnostics(diagnostics, server))
 
 
 def evaluation_interval(eval_every: Any, server_steps: Any) -> int:

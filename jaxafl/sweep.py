@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,11 +16,11 @@ import xarray as xr
 
 from jaxafl import results
 from jaxafl.checks import check_whole
-from jaxafl.drive import Driver, Lockstep, Observe, Online, Planned, Speed, Trained, drive
+from jaxafl.drive import Driver, Lockstep, Observe, Online, Planned, Recording, Speed, Trained, drive
 from jaxafl.history import slices_are_faster
 from jaxafl.progress import Reporter
 from jaxafl.pytrees import is_static
-from jaxafl.simulation import Simulation, as_reporter, check_observe, evaluation_interval
+from jaxafl.simulation import Simulation, as_recording, as_reporter, evaluation_interval
 
 _PARTS = ("data", "model", "client", "server", "clock")
 
@@ -42,6 +42,7 @@ def sweep(
     together: int | None = None,
     lanes: int | None = None,
     observe: Observe | None = None,
+    diagnostics: str | Sequence[str] = (),
     progress: bool | Reporter = False,
     save: Any = None,
 ) -> xr.Dataset:
@@ -63,7 +64,7 @@ def sweep(
         seed: of all members, unless `"seed"` is an axis.
         together: the most members that advance together (memory grows with it); `None`: all.
         lanes: as in `Simulation.run`.
-        observe: as in `Simulation.run`.
+        observe, diagnostics: as in `Simulation.run`.
         progress: as in `Simulation.run`.
         save: path of a NetCDF file to write; checked before the first run.
 
@@ -80,7 +81,7 @@ def sweep(
     values = {name: list(column) for name, column in axes.items()}
     members = _members(simulation, values, seed)
     every = evaluation_interval(eval_every, server_steps)
-    check_observe(observe)
+    recording = as_recording(observe, diagnostics, simulation.server)
     if together is not None:
         check_whole("sweep", "together", together)
     speed = Speed(lanes)
@@ -90,7 +91,7 @@ def sweep(
     with as_reporter(progress, f"sweep of {len(members)}", total) as reporter:
         for index, batch in enumerate(batches):
             part = _Part(reporter, index * server_steps)
-            for member, trained in zip(batch, _run(batch, server_steps, every, speed, observe, part), strict=True):
+            for member, trained in zip(batch, _run(batch, server_steps, every, speed, recording, part), strict=True):
                 ended[member.place] = member.simulation.result(trained, member.seed)
     dataset = _grid([ended[place] for place in range(len(members))], values)
     labels = {name: [_label(value) for value in column] for name, column in values.items()}
@@ -184,20 +185,20 @@ def _batches(group: list[_Member], values: dict[str, list[Any]], together: int |
 
 
 def _run(
-    batch: list[_Member], server_steps: int, every: int, speed: Speed, observe: Observe | None, reporter: Reporter
+    batch: list[_Member], server_steps: int, every: int, speed: Speed, recording: Recording, reporter: Reporter
 ) -> list[Trained]:
     begun = time.perf_counter()
     simulations = [member.simulation for member in batch]
     seeds = [member.seed for member in batch]
     driver: Driver
     if simulations[0].server.needs.replies_steps:
-        driver = Online(simulations[0], server_steps, every, seeds[0], speed, observe)
+        driver = Online(simulations[0], server_steps, every, seeds[0], speed, recording)
     elif len({(id(s.clock), seed) for s, seed in zip(simulations, seeds, strict=True)}) == 1 or len(batch) == 1:
         schedule = simulations[0].compute_schedule(server_steps, seeds[0])
-        driver = Planned(simulations, schedule, server_steps, every, seeds[0], speed, observe)
+        driver = Planned(simulations, schedule, server_steps, every, seeds[0], speed, recording)
     else:
         schedules = [s.compute_schedule(server_steps, seed) for s, seed in zip(simulations, seeds, strict=True)]
-        driver = Lockstep(simulations, schedules, server_steps, every, seeds, speed, observe)
+        driver = Lockstep(simulations, schedules, server_steps, every, seeds, speed, recording)
     return drive(driver, server_steps, every, reporter, begun)
 
 

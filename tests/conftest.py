@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Iterator
 
+import jax
 import pytest
 
+from jaxafl import compilation
+
 CHECKOUT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs() -> Iterator[None]:
+    """Forgets compiled programs after every module: a process may hold some hundreds only (see
+    `jaxafl.compilation`)."""
+    yield
+    compilation._programs.clear()
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

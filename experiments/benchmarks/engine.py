@@ -27,7 +27,7 @@ import jaxafl as afl
 from jaxafl import execute
 from jaxafl.client import begin, local_step
 from jaxafl.compilation import compiled
-from jaxafl.drive import Lockstep, Planned, Speed, drive
+from jaxafl.drive import Lockstep, Planned, Recording, Speed, drive
 from jaxafl.keys import Purpose, purpose_key, seed_key
 from jaxafl.plan import make_plan
 from jaxafl.progress import Silent
@@ -84,7 +84,7 @@ def bare_loop(sim: afl.Simulation, updates: int) -> tuple[Callable[[], Any], flo
 
 def engine_loop(sim: afl.Simulation, updates: int, lanes: int = 1) -> tuple[Callable[[], Any], Planned]:
     """The engine on a plan that is ready: what a run costs after compilation, evaluation left out."""
-    driver = Planned([sim], sim.schedule(updates), updates, updates, 0, Speed(lanes), None)
+    driver = Planned([sim], sim.schedule(updates), updates, updates, 0, Speed(lanes), Recording())
 
     def run() -> None:
         state = jax.tree.map(jnp.copy, driver.state)
@@ -223,11 +223,11 @@ def sweep() -> list[Row]:
         afl.sweep(sim, {"seed": seeds}, updates, eval_every=updates)
 
     schedules = [sim.schedule(updates, seed) for seed in seeds]
-    lockstep = Lockstep([sim] * 8, schedules, updates, updates, list(seeds), Speed(8), None)
+    lockstep = Lockstep([sim] * 8, schedules, updates, updates, list(seeds), Speed(8), Recording())
 
     def advance_all() -> None:
         drive(lockstep, updates, updates, Silent(), time.perf_counter())
-        lockstep.__init__([sim] * 8, schedules, updates, updates, list(seeds), Speed(8), None)  # type: ignore[misc]
+        lockstep.__init__([sim] * 8, schedules, updates, updates, list(seeds), Speed(8), Recording())  # type: ignore[misc]
 
     rates, sweep_times, lock_times = seconds_of(separate, together, advance_all, repeats=3)
     buffered = afl.clock.free_running(concurrency=20, buffer=5, durations=afl.clock.uniform(1, 5))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxafl.clock.checks import check_masks, check_probability
 from jaxafl.clock.contract import Fault, ServerStep, Workload, first_fault, no_fault
 from jaxafl.keys import Key, Purpose, purpose_key, threefry, uniform
-from jaxafl.pytrees import pytree
+from jaxafl.pytrees import leaf, pytree
 
 Array = jax.Array
 
@@ -115,7 +115,7 @@ def bernoulli(p: Any, q: Any = 1.0) -> Bernoulli:
         "The impact analysis of delays in asynchronous federated learning with data heterogeneity for edge
         intelligence", section II and eq. (1).
     """
-    return Bernoulli(p, q)
+    return Bernoulli(leaf(p), leaf(q))
 
 
 def _successes(recorded: Any, probability: Any, key: Key, clients: Array, tick: Array) -> tuple[Array, Array]:
@@ -123,6 +123,5 @@ def _successes(recorded: Any, probability: Any, key: Key, clients: Array, tick: 
     if recorded is not None:
         table = jnp.asarray(recorded).astype(bool)
         return table[jnp.minimum(tick, table.shape[0] - 1)], tick >= table.shape[0]
-    return uniform(threefry(key, clients, jnp.broadcast_to(tick, clients.shape)), jnp.float64) < probability, jnp.bool_(
-        False
-    )
+    draw = uniform(threefry(key, clients, jnp.broadcast_to(tick, clients.shape)), jnp.float64)
+    return draw < probability, jnp.bool_(False)

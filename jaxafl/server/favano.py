@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxafl.checks import as_numbers, check_choice
 from jaxafl.clock.step_times import step_times
-from jaxafl.pytrees import pytree, static
+from jaxafl.pytrees import leaf, pytree, static
 from jaxafl.server.contract import Arrivals, Needs, Tree, Update, counts
 
 Array = jax.Array
@@ -80,7 +80,7 @@ def favano(reweight: str = "deterministic", normaliser: Any = None) -> FAVANO:
     References:
         Leconte et al., "FAVAS: Federated averaging with asynchronous clients", 2023; a baseline of DeFedAvg.
     """
-    return FAVANO(normaliser, None, reweight)
+    return FAVANO(leaf(normaliser), None, reweight)
 
 
 def expectations(

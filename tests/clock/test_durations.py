@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxafl.clock import constant, exponential, half_normal, lognormal, recorded, suspension, transmission, uniform
+from jaxafl.clock import constant, exponential, free_running, half_normal, lognormal, recorded, suspension, transmission, uniform
 from jaxafl.clock.durations import Draw, Run, stream_keys
 from jaxafl.keys import seed_key
+from jaxafl.schedule import compute_schedule
 
 CLIENTS, RUNS = 200, 500
 COUNT = CLIENTS * RUNS
@@ -138,3 +139,10 @@ def test_recorded_durations_are_replayed() -> None:
     times = np.random.default_rng(0).uniform(1, 5, (CLIENTS, RUNS))
     np.testing.assert_array_equal(work(recorded(times)), times)
     np.testing.assert_allclose(work(recorded(times, per="step"), steps=4), 4 * times)
+
+
+def test_a_list_is_one_number_per_client() -> None:
+    clock = free_running(concurrency=3, durations=uniform([1, 2, 3], [1, 2, 3]))
+    schedule = compute_schedule(clock, 3, 1, 6, 0)
+    lasted = (schedule.arrived - schedule.started)[:, 0]
+    np.testing.assert_allclose(lasted, schedule.client[:, 0] + 1)

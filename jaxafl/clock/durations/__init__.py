@@ -2,6 +2,7 @@
 
 from jaxafl.clock.durations.distributions import Distribution, constant, exponential, half_normal, lognormal, uniform
 from jaxafl.clock.durations.duration import Draw, Duration, Product, Run, Sum, stream_keys
+from jaxafl.clock.durations.mac_network import MACNetwork, mac_network
 from jaxafl.clock.durations.recorded import Recorded, recorded
 from jaxafl.clock.durations.suspension import Suspension, suspension
 from jaxafl.clock.durations.three_tier import ThreeTier, three_tier
@@ -11,6 +12,7 @@ __all__ = [
     "Distribution",
     "Draw",
     "Duration",
+    "MACNetwork",
     "Product",
     "Recorded",
     "Run",
@@ -22,6 +24,7 @@ __all__ = [
     "exponential",
     "half_normal",
     "lognormal",
+    "mac_network",
     "recorded",
     "stream_keys",
     "suspension",

@@ -19,7 +19,7 @@ from jaxafl.checks import as_numbers, check_choice
 from jaxafl.clock.durations.duration import Composable, Draw, Run, worked
 from jaxafl.keys import Key, per_client, per_run
 from jaxafl.keys import uniform as uniform_from_bits
-from jaxafl.pytrees import pytree, static
+from jaxafl.pytrees import leaf, pytree, static
 
 Array = jax.Array
 PER = ("client", "run", "step")
@@ -70,27 +70,27 @@ class Distribution(Composable):
 
 def constant(value: Any, per: str = "run") -> Distribution:
     """Always `value` seconds (per local step with `per="step"`)."""
-    return Distribution({"value": value}, "constant", _constant, _check_constant, per)
+    return Distribution({"value": leaf(value)}, "constant", _constant, _check_constant, per)
 
 
 def uniform(low: Any, high: Any, per: str = "run") -> Distribution:
     """Uniform on [low, high) seconds."""
-    return Distribution({"low": low, "high": high}, "uniform", _uniform, _check_uniform, per)
+    return Distribution({"low": leaf(low), "high": leaf(high)}, "uniform", _uniform, _check_uniform, per)
 
 
 def exponential(mean: Any, per: str = "run") -> Distribution:
     """Exponential with the given mean in seconds (QuAFL: per step, mean 2 for fast and 8 for slow clients)."""
-    return Distribution({"mean": mean}, "exponential", _exponential, _check_exponential, per)
+    return Distribution({"mean": leaf(mean)}, "exponential", _exponential, _check_exponential, per)
 
 
 def half_normal(scale: Any, per: str = "run") -> Distribution:
     """|Z| with Z ~ N(0, scale²) seconds (FedBuff)."""
-    return Distribution({"scale": scale}, "half_normal", _half_normal, _check_scale, per)
+    return Distribution({"scale": leaf(scale)}, "half_normal", _half_normal, _check_scale, per)
 
 
 def lognormal(mu: Any, sigma: Any, per: str = "run") -> Distribution:
     """exp(Z) seconds with Z ~ N(mu, sigma²)."""
-    return Distribution({"mu": mu, "sigma": sigma}, "lognormal", _lognormal, _check_lognormal, per)
+    return Distribution({"mu": leaf(mu), "sigma": leaf(sigma)}, "lognormal", _lognormal, _check_lognormal, per)
 
 
 def _constant(u: Array, value: Array) -> Array:

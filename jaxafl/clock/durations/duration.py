@@ -60,6 +60,11 @@ def stream_keys(key: Key, duration: Duration) -> list[Key]:
 class Composable:
     """The operators + and × of durations (a plain number stands for a constant)."""
 
+    @property
+    def frozen(self) -> float:
+        """Seconds that every server step adds to the clock, in which no client computes."""
+        return 0.0
+
     def __add__(self, other: Any) -> Sum:
         return Sum(self, _as_duration(other))
 
@@ -83,6 +88,10 @@ class Sum(Composable):
     @property
     def terms(self) -> int:
         return self.left.terms + self.right.terms
+
+    @property
+    def frozen(self) -> float:
+        return self.left.frozen + self.right.frozen
 
     def check(self, num_clients: int) -> None:
         self.left.check(num_clients)
@@ -109,6 +118,10 @@ class Product(Composable):
         return self.left.terms + self.right.terms
 
     def check(self, num_clients: int) -> None:
+        if self.left.frozen or self.right.frozen:
+            raise ValueError(
+                "a duration with transfers that stop everyone (mac_network) can be added to, not multiplied"
+            )
         self.left.check(num_clients)
         self.right.check(num_clients)
 

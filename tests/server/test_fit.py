@@ -1,0 +1,221 @@
+"""Which server runs on which clock, and what servers refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import optax
+import pytest
+
+from jaxafl import server
+from jaxafl.client import Client
+from jaxafl.clock import (
+    bernoulli,
+    constant,
+    free_running,
+    interrupting,
+    sampled,
+    semi_async,
+    stale_rounds,
+    synchronous,
+    trace,
+)
+from jaxafl.simulation import Simulation
+from tests.problems import GD, quadratic
+
+CLIENTS = quadratic().num_clients
+GRADIENT = Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)
+
+SERVERS: dict[str, Any] = {
+    "fedavg": server.fedavg(),
+    "fedadagrad": server.fedadagrad(),
+    "fedadam": server.fedadam(),
+    "fedyogi": server.fedyogi(),
+    "fedams": server.fedams(),
+    "fedasync": server.fedasync(),
+    "asyncfeded": server.asyncfeded(),
+    "asysg": server.asysg(),
+    "audg": server.audg(),
+    "psurdg": server.psurdg(),
+    "fedbuff": server.fedbuff(),
+    "fadas": server.fadas(),
+    "ca2fl": server.ca2fl(),
+    "defedavg_iid": server.defedavg_iid(),
+    "defedavg_niid": server.defedavg_niid(),
+    "afl": server.afl(),
+    "favano": server.favano(),
+    "quafl": server.quafl(),
+    "safa": server.safa(),
+}
+CLOCKS: dict[str, Any] = {
+    "synchronous": synchronous(cohort=3, durations=constant(1)),
+    "free_running": free_running(concurrency=CLIENTS, durations=constant(1)),
+    "free_running, buffer": free_running(concurrency=CLIENTS, buffer=3, durations=constant(1)),
+    "bernoulli": bernoulli(0.5, 0.5),
+    "sampled": sampled(drawn=3, durations=constant(1)),
+    "interrupting": interrupting(period=1.0, contacted=2, durations=constant(0.3, per="step")),
+    "stale_rounds": stale_rounds(participants=3, max_staleness=2, durations=constant(1)),
+    "semi_async": semi_async(fraction=0.5, lag=2, durations=constant(1)),
+}
+TABLE: dict[str, set[str]] = {
+    "synchronous": {"fedavg", "fedadagrad", "fedadam", "fedyogi", "fedams", "fedbuff", "fadas", "ca2fl"},
+    "free_running": {"fedasync", "asyncfeded", "fedbuff", "fadas", "ca2fl", "asysg", "defedavg_iid"},
+    "free_running, buffer": {"fedasync", "fedbuff", "fadas", "ca2fl", "asysg", "defedavg_iid"},
+    "bernoulli": {"audg", "psurdg", "fedavg", "fedbuff", "fadas"},
+    "sampled": {"defedavg_niid"},
+    "interrupting": {"quafl", "favano"},
+    "stale_rounds": {"afl", "fedasync", "fedbuff", "fadas"},
+    "semi_async": {"safa"},
+}
+GRADIENTS = {"asysg", "audg", "psurdg"}
+
+
+def simulation(name: str, clock: Any, **changes: Any) -> Simulation:
+    """A server with the local training that it takes."""
+    problem = quadratic()
+    local = changes.pop("client", GRADIENT if name in GRADIENTS else GD)
+    return Simulation(problem.data, problem.model, local, changes.pop("server", SERVERS[name]), clock)
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("name", SERVERS)
+def test_which_server_runs_on_which_clock(name: str, clock: str) -> None:
+    built = simulation(name, CLOCKS[clock])
+    if name in TABLE[clock]:
+        built.check()
+        return
+    with pytest.raises(ValueError) as raised:
+        built.check()
+    message = str(raised.value)
+    assert name in message and CLOCKS[clock].name in message
+    assert any(other.split(",")[0] in message for other, servers in TABLE.items() if name in servers)
+
+
+def test_every_server_has_its_row() -> None:
+    public = {make for make in server.__all__ if make in SERVERS or callable(getattr(server, make))}
+    assert set(SERVERS) <= public
+    assert {name for names in TABLE.values() for name in names} == set(SERVERS)
+    assert {built.name for built in SERVERS.values()} == set(SERVERS)
+
+
+def test_a_trace_fits_where_its_protocol_does() -> None:
+    clock = trace(CLOCKS["bernoulli"], uploads=np.ones((4, CLIENTS), bool))
+    simulation("audg", clock).check()
+    with pytest.raises(ValueError, match="audg does not run on the clock sampled"):
+        simulation("audg", trace(CLOCKS["sampled"], sets=np.zeros((4, 3), int))).check()
+
+
+def with_client(name: str, clock: str, **options: Any) -> Simulation:
+    options = {"learning_rate": 1.0, "steps": 1, "batch_size": None} | options
+    return simulation(name, CLOCKS[clock], client=Client(options.pop("optimizer", optax.sgd), **options))
+
+
+def with_server(name: str, clock: str, built: Any) -> Simulation:
+    return simulation(name, CLOCKS[clock], server=built)
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    f"{name}: {what}": (lambda name=name, clock=clock, options=options: with_client(name, clock, **options), f"{name}.*{message}")
+    for name, clock in (("audg", "bernoulli"), ("psurdg", "bernoulli"), ("asysg", "free_running, buffer"))
+    for what, options, message in (
+        ("several steps", {"steps": 2}, "one gradient"),
+        ("a local rate", {"learning_rate": 0.1}, r"learning_rate=1\.0"),
+        ("momentum", {"momentum": 0.9}, "one gradient"),
+        ("Adam", {"optimizer": optax.adam}, "one gradient"),
+        ("a proximal term", {"proximal": 0.1}, "one gradient"),
+        ("a decaying rate", {"run_decay": 0.9}, "one gradient"),
+        ("a rate schedule", {"steps": None, "epochs": 1, "rate_schedule": server.afl_rate(0.1)}, "one gradient"),
+    )
+} | {
+    "audg on mini-batches": (lambda: with_client("audg", "bernoulli", batch_size=2), "audg takes full gradients"),
+    "psurdg on mini-batches": (lambda: with_client("psurdg", "bernoulli", batch_size=2), "psurdg takes full gradients"),
+    "audg with a negative rate": (
+        lambda: with_server("audg", "bernoulli", server.audg(-1)),
+        "audg: learning_rate must be >= 0, got -1",
+    ),
+    "asyncfeded on a buffer": (
+        lambda: simulation("asyncfeded", CLOCKS["free_running, buffer"]),
+        "asyncfeded.*buffer=1",
+    ),
+    "asyncfeded beyond its most steps": (
+        lambda: with_server("asyncfeded", "free_running", server.asyncfeded(max_steps=2)),
+        "steps=3, more than max_steps=2",
+    ),
+    "defedavg_iid with idle clients": (
+        lambda: simulation("defedavg_iid", free_running(concurrency=4, buffer=2, durations=constant(1))),
+        f"concurrency={CLIENTS}",
+    ),
+    "fedadam without epsilon": (
+        lambda: with_server("fedadam", "synchronous", server.fedadam(eps=0.0)),
+        "fedadam: eps must be > 0, got 0",
+    ),
+    "fedyogi with b2 = 1": (
+        lambda: with_server("fedyogi", "synchronous", server.fedyogi(b2=1.0)),
+        r"fedyogi: b2 must be in \[0, 1\), got 1",
+    ),
+    "fedadagrad with a negative rate": (
+        lambda: with_server("fedadagrad", "synchronous", server.fedadagrad(-0.1)),
+        "fedadagrad: learning_rate must be >= 0",
+    ),
+    "fedams with a negative floor": (
+        lambda: with_server("fedams", "synchronous", server.fedams(max_init=-1)),
+        "fedams: max_init must be >= 0, got -1",
+    ),
+    "fedams with an unknown correction": (
+        lambda: with_server("fedams", "synchronous", server.fedams(bias_correction="some")),
+        "bias_correction must be one of 'none', 'authors', 'optax', got 'some'",
+    ),
+    "ca2fl with a NaN rate": (
+        lambda: with_server("ca2fl", "synchronous", server.ca2fl(float("nan"))),
+        "ca2fl: learning_rate must be a finite number, got nan",
+    ),
+    "defedavg_niid with a negative rate": (
+        lambda: with_server("defedavg_niid", "sampled", server.defedavg_niid(-1)),
+        "defedavg_niid: learning_rate must be >= 0, got -1",
+    ),
+    "favano unknown": (
+        lambda: with_server("favano", "interrupting", server.favano("mean")),
+        "'deterministic', 'stochastic', got 'mean'",
+    ),
+    "favano for other clients": (
+        lambda: with_server("favano", "interrupting", server.favano(normaliser=np.ones(4))),
+        rf"normaliser must be one positive number per client \({CLIENTS},\)",
+    ),
+    "favano dividing by zero": (
+        lambda: with_server("favano", "interrupting", server.favano(normaliser=np.zeros(CLIENTS))),
+        "normaliser must be one positive number per client",
+    ),
+    "cohort above the clients": (
+        lambda: simulation("fedams", synchronous(cohort=7, durations=constant(1))),
+        "cohort=7 is more than the 6 clients",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_a_server_refuses(name: str) -> None:
+    make, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        make().check()
+
+
+def test_a_gradient_may_be_one_epoch_of_the_full_batch() -> None:
+    client = dataclasses.replace(GRADIENT, steps=None, epochs=1)
+    simulation("audg", CLOCKS["bernoulli"], client=client).check()
+
+
+def test_quafl_scales_a_rate_that_is_a_number() -> None:
+    scheduled = Client(optax.sgd, learning_rate=optax.constant_schedule(0.1), steps=2, batch_size=None)
+    simulation("quafl", CLOCKS["interrupting"], client=scheduled).check()
+    with pytest.raises(ValueError, match=r"quafl.*scale_local_rate.*learning_rate"):
+        simulation("quafl", CLOCKS["interrupting"], client=scheduled, server=server.quafl(True)).run(2)
+
+
+def test_favano_takes_a_number_of_steps_per_client_but_not_per_run() -> None:
+    client = Client(optax.sgd, learning_rate=0.1, steps=np.arange(1, CLIENTS + 1), batch_size=None)
+    simulation("favano", CLOCKS["interrupting"], client=client).check()
+    per_run = Client(optax.sgd, learning_rate=0.1, steps=np.full((CLIENTS, 4), 2), batch_size=None)
+    with pytest.raises(ValueError, match=r"favano.*normaliser"):
+        simulation("favano", CLOCKS["interrupting"], client=per_run).run(2)

@@ -1,0 +1,90 @@
+"""Diagnostics on request, against a slow recomputation of the same run."""
+
+from __future__ import annotations
+
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+
+CENTRES = np.array([[1.0, -2.0], [3.0, 0.5], [-1.0, 1.0], [0.5, 2.0]], np.float32)
+WEIGHTS = np.array([3, 1, 2, 2])
+RATE = 0.1
+
+
+@pytest.fixture(scope="module")
+def sim() -> afl.Simulation:
+    """f_i(w) = ½‖w - c_i‖² held by clients of 3, 1, 2 and 2 equal samples."""
+    clients = np.repeat(np.arange(4), WEIGHTS)
+    data = afl.data.from_arrays(
+        CENTRES[clients], np.zeros(len(clients), int), clients, x_test=CENTRES, y_test=np.zeros(4, int), num_classes=1
+    )
+    model = afl.models.from_functions(
+        lambda key, batch: np.zeros(2, np.float32), lambda w, batch, key: 0.5 * ((w - batch.x) ** 2).sum(-1)
+    )
+    return afl.Simulation(
+        data,
+        model,
+        afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None),
+        afl.server.audg(learning_rate=RATE),
+        afl.clock.bernoulli([0.9, 0.2, 0.5, 0.5]),
+    )
+
+
+def test_gradient_error_drift_and_average(sim: afl.Simulation) -> None:
+    result = sim.run(
+        12,
+        eval_every=4,
+        diagnostics=("drift", "gradient_norm", "asynchronous_error", "average"),
+        observe=lambda w: {"w": w},
+    )
+    versions = np.concatenate([np.zeros((1, 2)), result.observe_w.values])
+    share = WEIGHTS / WEIGHTS.sum()
+    for step in range(12):
+        gradient = share @ (versions[step] - CENTRES)
+        applied = (versions[step] - versions[step + 1]) / RATE
+        np.testing.assert_allclose(result.gradient_norm_squared.values[step], (gradient**2).sum(), rtol=1e-5)
+        error = np.linalg.norm(gradient - applied)
+        np.testing.assert_allclose(result.asynchronous_error.values[step], error, rtol=1e-4, atol=1e-5)
+        for place, staleness in enumerate(result.staleness.values[step]):
+            expected = np.nan if staleness < 0 else np.linalg.norm(versions[step] - versions[step - staleness])
+            np.testing.assert_allclose(result.drift.values[step, place], expected, rtol=1e-5, atol=1e-6)
+    for evaluation, made in enumerate(result.eval_step.values[1:], start=1):
+        mean = versions[1 : made + 1].mean(0)
+        loss = 0.5 * ((mean - CENTRES) ** 2).sum(-1).mean()
+        np.testing.assert_allclose(result.average_loss.values[evaluation], loss, rtol=1e-5)
+
+
+def test_a_run_records_nothing_that_was_not_asked_for(sim: afl.Simulation) -> None:
+    result = sim.run(3, eval_every=3)
+    assert not {"drift", "gradient_norm_squared", "asynchronous_error", "average_loss"} & set(result.data_vars)
+
+
+def test_adaptive_clocks_record_drift_too() -> None:
+    sim = afl.Simulation(
+        afl.data.synthetic(1.0, 1.0, clients=5, max_size=60),
+        afl.models.logistic(10),
+        afl.Client(optax.sgd, learning_rate=0.01, steps=2, batch_size=5),
+        afl.server.asyncfeded(max_steps=4),
+        afl.clock.free_running(concurrency=5, durations=afl.clock.uniform(0.1, 0.5, per="step")),
+    )
+    result = sim.run(8, eval_every=8, diagnostics="drift")
+    fresh = result.staleness.values == 0
+    assert (result.drift.values[fresh] == 0).all() and (result.drift.values[~fresh] > 0).all()
+    np.testing.assert_allclose(result.drift.values[:, 0] / result.delta_norm.values[:, 0], result.gamma.values, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("names", "server", "words"),
+    [
+        ("drifts", afl.server.audg(), "no diagnostic 'drifts'"),
+        ("asynchronous_error", afl.server.safa(), "safa has no learning_rate"),
+        ("drift", afl.server.quafl(), "clients of quafl have their own models"),
+    ],
+)
+def test_mistakes_are_explained(names: str, server: object, words: str) -> None:
+    from jaxafl.diagnostics import check_diagnostics
+
+    with pytest.raises(ValueError, match=words):
+        check_diagnostics(names, server)

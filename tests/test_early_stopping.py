@@ -1,0 +1,223 @@
+"""AFL and its local training: epochs, rates by delay, the optimiser's reset, early stopping on the training loss."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import xarray as xr
+
+from jaxafl import sampling, server
+from jaxafl.client import Client, Moment
+from jaxafl.clock import constant, free_running, stale_rounds, trace
+from jaxafl.keys import Purpose, per_run, purpose_key, seed_key
+from tests.oracle.client_epochs import EpochTraining
+from tests.oracle.clock import ServerStep
+from tests.oracle.clock_stale_rounds import stale_rounds as oracle_stale_rounds
+from tests.oracle.server_rounds import AFL
+from tests.oracle.simulate_afl import simulate_afl
+from tests.problems import GD, START, quadratic, simulate
+from tests.problems_protocols import assert_versions, durations, in_client_order, lookup, sets_without_repeats
+
+CLIENTS, ROUNDS, DRAWN, SEED = 6, 10, 3, 4
+shuffled = jax.jit(sampling.shuffled)
+SIZES = [client.num_samples for client in quadratic().clients]
+
+
+def rounds(oldest: int = 3, seconds: float | None = None) -> tuple[Any, list[ServerStep]]:
+    """Recorded stale rounds; `seconds` for runs of one length."""
+    rng = np.random.default_rng(0)
+    sets = np.sort(sets_without_repeats(rng, ROUNDS, DRAWN, CLIENTS))
+    ages = rng.integers(0, oldest + 1, (ROUNDS, DRAWN))
+    # durations are told to the clients in single precision: these are exact
+    times = np.round(64 * durations(rng, CLIENTS, DRAWN * ROUNDS, "real")) / 64
+    if seconds is not None:
+        times[:] = seconds
+    protocol = stale_rounds(participants=DRAWN, max_staleness=oldest, durations=constant(0))
+    steps = oracle_stale_rounds(sets.tolist(), ages.tolist(), lookup(times), num_clients=CLIENTS)
+    return trace(protocol, sets=sets, stale=ages, durations=times), in_client_order(steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Local:
+    """Local epochs for the package and for the reference."""
+
+    learning_rate: float = 0.3
+    epochs: int = 4
+    alpha: float = 0.1
+    delay: str = "staleness"
+    patience: int | None = None
+    reset: str = "run"
+    batch_size: int | None = None
+
+    def client(self) -> Any:
+        return Client(
+            optax.adam, learning_rate=self.learning_rate, epochs=self.epochs, batch_size=self.batch_size,
+            rate_schedule=server.afl_rate(self.alpha, self.delay), patience=self.patience, reset=self.reset,
+        )  # fmt: skip
+
+    def reference(self) -> EpochTraining:
+        return EpochTraining(
+            learning_rate=self.learning_rate, epochs=self.epochs, delay_weight=self.alpha, patience=self.patience,
+            adam_reset=self.reset,
+        )  # fmt: skip
+
+    def batches(self) -> Any:
+        """The samples of every local step, by the package's shuffles."""
+        if self.batch_size is None:
+            return None
+        size = self.batch_size
+
+        def batches(client: int, run: int) -> list[list[list[int]]]:
+            key = per_run(purpose_key(seed_key(SEED), Purpose.BATCH), jnp.int32(client), jnp.int32(run))
+            count = SIZES[client]
+            shuffles = [
+                np.asarray(shuffled(key, jnp.int32(e), jnp.arange(max(SIZES)), jnp.int32(count)))[:count].tolist()
+                for e in range(self.epochs)
+            ]
+            return [[order[first : first + size] for first in range(0, count, size)] for order in shuffles]
+
+        return batches
+
+
+def check(
+    local: Local, mine: Any = None, theirs: AFL | None = None, wide: bool = True, lanes: int = 1, **options: Any
+) -> xr.Dataset:
+    """The package's AFL is the reference's; returns its result."""
+    clock, steps = rounds(**({"oldest": 0, "seconds": 2.0} if options.get("broadcast") is False else {}))
+    clients = quadratic().clients
+    expected = simulate_afl(
+        steps, local.reference(), theirs or AFL(), np.asarray(START), clients, batches=local.batches(),
+        delay=local.delay, **options,
+    )  # fmt: skip
+    with jax.enable_x64(wide):
+        result = simulate(
+            quadratic(), mine or server.afl(), clock, ROUNDS, local.client(), seed=SEED, lanes=lanes, chunk=lanes
+        )
+    made = len(expected.times)
+    assert_versions(result.isel(step=slice(made)), expected, 1e-9 if wide else 2e-5)
+    losses = [record.losses for record in expected.records]
+    np.testing.assert_allclose(result.local_loss.values[:made], losses, rtol=1e-8 if wide else 1e-4)
+    executed = [[update.local_steps for update in record.updates] for record in expected.records]
+    name = "executed_local_steps" if local.patience is not None else "local_steps"
+    np.testing.assert_array_equal(result[name].values[:made], executed)
+    return result
+
+
+@pytest.mark.parametrize("delay", ["staleness", "seconds"])
+def test_the_local_rate_falls_with_epochs_and_with_the_delay(delay: str) -> None:
+    check(Local(delay=delay))
+
+
+def test_the_delay_matters() -> None:
+    one, other = (check(Local(alpha=alpha)).observe_w.values[-1] for alpha in (0.0, 1.0))
+    assert np.abs(one - other).max() > 1e-3
+
+
+def test_the_penalty_on_outdated_updates() -> None:
+    check(Local(), server.afl(a=0.8), AFL(a=0.8))
+
+
+def test_single_precision() -> None:
+    check(Local(), server.afl(a=0.8), AFL(a=0.8), wide=False)
+
+
+def test_the_optimiser_starts_afresh_in_every_epoch() -> None:
+    run, epoch = (check(Local(reset=reset, batch_size=2)).observe_w.values[-1] for reset in ("run", "epoch"))
+    assert np.abs(run - epoch).max() > 1e-4
+
+
+def test_mini_batches_of_unequal_clients() -> None:
+    """Clients with one to seven samples: partial batches, clients with several steps per epoch."""
+    result = check(Local(batch_size=2))
+    assert set(result.local_steps.values.ravel().tolist()) == {4 * -(-size // 2) for size in SIZES}
+
+
+STOPPING = Local(learning_rate=1.5, epochs=12, patience=2)
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_a_run_stops_when_its_loss_no_longer_falls(lanes: int, batch_size: int | None) -> None:
+    """And hands in its last parameters. Runs that advance together stop each for itself."""
+    result = check(dataclasses.replace(STOPPING, batch_size=batch_size), lanes=lanes)
+    executed, planned = result.executed_local_steps.values, result.local_steps.values
+    assert (executed < planned).any() and (executed == planned).any()
+
+
+def test_stopping_with_a_reset_and_a_patience_of_one() -> None:
+    result = check(dataclasses.replace(STOPPING, patience=1, reset="epoch", batch_size=2, delay="seconds"))
+    assert len(np.unique(result.executed_local_steps)) > 3
+
+
+def test_a_long_patience_changes_nothing() -> None:
+    patient, never = check(dataclasses.replace(STOPPING, patience=12)), check(dataclasses.replace(STOPPING, patience=None))
+    np.testing.assert_array_equal(patient.observe_w, never.observe_w)
+
+
+def test_early_stopping_on_another_server() -> None:
+    """Patience belongs to the client: FedBuff's clients stop too, and what was executed is reported."""
+    clock = free_running(concurrency=3, buffer=2, durations=constant(1.0))
+    client = Client(optax.sgd, learning_rate=1.4, epochs=30, batch_size=None, patience=1)
+    with jax.enable_x64(True):
+        result = simulate(quadratic(), server.fedbuff(), clock, 6, client)
+    executed = result.executed_local_steps.values
+    assert executed.min() >= 2 and executed.min() < executed.max() <= 30
+
+
+def test_afl_stops_when_x_hardly_moves() -> None:
+    local = Local(learning_rate=0.1)
+    moves = np.linalg.norm(np.diff([START, *check(local).observe_w.values.tolist()], axis=0), axis=1)
+    tolerance = float(np.sort(moves[:-2])[0] * 1.001)
+    stop = int(np.flatnonzero(moves <= tolerance)[0])
+    result = check(local, server.afl(tolerance=tolerance), tolerance=tolerance)
+    assert result.stopped.values.tolist() == [t >= stop for t in range(ROUNDS)]
+    np.testing.assert_array_equal(result.observe_w[stop:], result.observe_w[[stop] * (ROUNDS - stop)])
+    np.testing.assert_allclose(result.step_norm[: stop + 1], moves[: stop + 1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("patience", [None, 2])
+def test_afl_that_never_broadcasts(patience: int | None) -> None:
+    """Every client goes on from its own last model: the delay is a constant 2 (s), the staleness 0."""
+    local = Local(delay="seconds", patience=patience, epochs=6, learning_rate=0.8)
+    result = check(local, server.afl(broadcast=False), broadcast=False)
+    assert (result.staleness == 0).all()
+
+
+def test_the_rate_of_a_moment() -> None:
+    moment = Moment(jnp.int32(7), jnp.int32(3), jnp.int32(0), jnp.int32(4), jnp.float32(10.0))
+    assert float(server.afl_rate(0.5)(moment)) == pytest.approx(1 / (2 * 3))
+    assert float(server.afl_rate(0.5, "seconds")(moment)) == pytest.approx(1 / (2 * 6))
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "a negative alpha": (lambda: server.afl_rate(-0.1), "alpha must be >= 0"),
+    "an unknown delay": (lambda: server.afl_rate(0.1, "minutes"), "'staleness', 'seconds'"),
+    "a negative penalty": (lambda: check(Local(), server.afl(a=-1)), "afl: a must be >= 0"),
+    "a negative tolerance": (lambda: check(Local(), server.afl(tolerance=-1)), "afl: tolerance must be >= 0"),
+    "own models from stale versions": (
+        lambda: check(Local(), server.afl(broadcast=False)),
+        "max_staleness=0",
+    ),
+    "patience without epochs": (
+        lambda: simulate(quadratic(), server.afl(), rounds()[0], 1, dataclasses.replace(GD, patience=2)),
+        "give epochs, not steps",
+    ),
+    "a reset without epochs": (
+        lambda: simulate(quadratic(), server.afl(), rounds()[0], 1, dataclasses.replace(GD, reset="epoch")),
+        "give epochs, not steps",
+    ),
+    "no patience": (lambda: check(Local(patience=0)), "patience must be at least 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_work_is_refused(name: str) -> None:
+    act, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        act()
