@@ -24,6 +24,7 @@ from jaxafl.models.model import Model
 from jaxafl.plan import Plan
 from jaxafl.progress import Bar, Reporter, Silent
 from jaxafl.pytrees import as_arrays, plain
+from jaxafl.references import citation
 from jaxafl.schedule import Schedule, compute_schedule
 from jaxafl.server.contract import Server
 
@@ -201,6 +202,11 @@ class Simulation:
         attributes |= {name: round(value, 3) for name, value in trained.seconds.items()}
         return results.build(trained.schedule, records, trained.evaluations, trained.eval_step, attributes)
 
+    def citation(self) -> str:
+        """BibTeX for jaxafl and for everything that a run of this simulation uses."""
+        fedprox = () if self.client.proximal is None else (_FedProx(),)
+        return citation(self.server, self.clock, *fedprox)
+
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
         """The plan that `run` executes: which runs are trained together and where everything is kept."""
         return planned(self.schedule(server_steps, seed), self.server, lanes)
@@ -270,6 +276,12 @@ class Simulation:
             )
         capacity = self.clock.capacity(self.data.num_clients)
         return execute.Program(self.model, self.data, capacity=capacity, micro_batch=piece, **shapes)
+
+
+class _FedProx:
+    """What a proximal term is cited by."""
+
+    references = ("li2020",)
 
 
 def as_reporter(progress: bool | Reporter, name: str, server_steps: int) -> Reporter:

@@ -72,7 +72,9 @@ def test_adaptive_clocks_record_drift_too() -> None:
     result = sim.run(8, eval_every=8, diagnostics="drift")
     fresh = result.staleness.values == 0
     assert (result.drift.values[fresh] == 0).all() and (result.drift.values[~fresh] > 0).all()
-    np.testing.assert_allclose(result.drift.values[:, 0] / result.delta_norm.values[:, 0], result.gamma.values, rtol=1e-5)
+    np.testing.assert_allclose(
+        result.drift.values[:, 0] / result.delta_norm.values[:, 0], result.gamma.values, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,3 +90,9 @@ def test_mistakes_are_explained(names: str, server: object, words: str) -> None:
 
     with pytest.raises(ValueError, match=words):
         check_diagnostics(names, server)
+
+
+def test_a_simulation_says_what_to_cite(sim: afl.Simulation) -> None:
+    text = sim.citation()
+    assert "@software{jaxafl" in text and text.count("hao2025") == 1  # server and clock come from one paper
+    assert "li2020" not in text

@@ -156,7 +156,10 @@ def test_stopping_with_a_reset_and_a_patience_of_one() -> None:
 
 
 def test_a_long_patience_changes_nothing() -> None:
-    patient, never = check(dataclasses.replace(STOPPING, patience=12)), check(dataclasses.replace(STOPPING, patience=None))
+    patient, never = (
+        check(dataclasses.replace(STOPPING, patience=12)),
+        check(dataclasses.replace(STOPPING, patience=None)),
+    )
     np.testing.assert_array_equal(patient.observe_w, never.observe_w)
 
 

@@ -39,6 +39,7 @@ class Bernoulli:
     downloads: Any = None
 
     name: ClassVar[str] = "bernoulli"
+    references: ClassVar[tuple[str, ...]] = ("hao2025",)
 
     def check(self, num_clients: int) -> None:
         check_probability("bernoulli", "p", self.p, num_clients)

@@ -58,6 +58,7 @@ class Sampled:
     send_buffer: str = static(default="overwrite")
 
     name: ClassVar[str] = "sampled"
+    references: ClassVar[tuple[str, ...]] = ("wang2024defedavg",)
 
     def check(self, num_clients: int) -> None:
         check_whole("sampled", "drawn", self.drawn)

@@ -49,6 +49,7 @@ class SemiAsync:
     lag: int = static(default=5)
 
     name: ClassVar[str] = "semi_async"
+    references: ClassVar[tuple[str, ...]] = ("wu2021",)
 
     def check(self, num_clients: int) -> None:
         check_number("semi_async", "fraction", self.fraction, above=0, most=1)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.durations import Distribution, Run, stream_keys
+from jaxafl.clock.durations import Distribution, Recorded, Run, stream_keys
 from jaxafl.keys import seed_key
 
 _POINTS = 4096
@@ -24,8 +24,12 @@ def step_times(durations: Any, num_clients: int, seed: int = 0) -> tuple[np.ndar
 
     Returns:
         Two float64 arrays [N, R] of equally likely values: R = 1 where they do not vary from run to run; the midpoints
-        of R equal parts of the distribution function where one distribution is drawn; R draws otherwise.
+        of R equal parts of the distribution function where one distribution is drawn; the recorded runs; R draws
+        otherwise.
     """
+    if isinstance(durations, Recorded):
+        times = np.asarray(durations.times, np.float64)
+        return (np.zeros_like(times), times) if durations.per == "step" else (times, np.zeros_like(times))
     with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
         if isinstance(durations, Distribution) and durations.per != "client":
             shares = (jnp.arange(_POINTS, dtype=jnp.float64) + 0.5) / _POINTS
@@ -51,4 +55,7 @@ def step_times(durations: Any, num_clients: int, seed: int = 0) -> tuple[np.ndar
         latency, per_step = table(2)
         if (latency[:, 0] == latency[:, 1]).all() and (per_step[:, 0] == per_step[:, 1]).all():
             return latency[:, :1], per_step[:, :1]
-        return table(_POINTS)
+        latency, per_step = table(_POINTS)
+    if not (np.isfinite(latency) & np.isfinite(per_step)).all():
+        raise ValueError("the expectations of a sum or product with recorded durations are unknown: give a normaliser")
+    return latency, per_step

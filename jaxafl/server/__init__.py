@@ -5,7 +5,7 @@ from jaxafl.server.asyncfeded import AsyncFedED, asyncfeded
 from jaxafl.server.asysg import AsySG, asysg
 from jaxafl.server.audg import AUDG, audg
 from jaxafl.server.ca2fl import CA2FL, ca2fl
-from jaxafl.server.contract import Arrivals, Server, Update, mean_delta, norm, weighted_sum
+from jaxafl.server.contract import Arrivals, Needs, Server, Update, mean_delta, norm, weighted_sum
 from jaxafl.server.defedavg_iid import DeFedAvgIID, defedavg_iid
 from jaxafl.server.defedavg_niid import DeFedAvgNonIID, defedavg_niid
 from jaxafl.server.fadas import FADAS, fadas
@@ -38,6 +38,7 @@ __all__ = [
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "Needs",
     "QuAFL",
     "Server",
     "Update",

@@ -26,6 +26,7 @@ class AFL:
 
     name: ClassVar[str] = "afl"
     clocks: ClassVar[frozenset[str]] = frozenset({"stale_rounds"})
+    references: ClassVar[tuple[str, ...]] = ("afl2025",)
 
     @property
     def needs(self) -> Needs:

@@ -34,6 +34,7 @@ class AsyncFedED:
 
     name: ClassVar[str] = "asyncfeded"
     clocks: ClassVar[frozenset[str]] = frozenset({"free_running"})
+    references: ClassVar[tuple[str, ...]] = ("wang2022asyncfeded",)
     needs: ClassVar[Needs] = Needs(start=True, replies_steps=True)
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:

@@ -21,6 +21,7 @@ class AsySG:
 
     name: ClassVar[str] = "asysg"
     clocks: ClassVar[frozenset[str]] = frozenset({"free_running"})
+    references: ClassVar[tuple[str, ...]] = ("lian2015",)
     needs: ClassVar[Needs] = Needs()
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:

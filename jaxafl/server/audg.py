@@ -22,6 +22,7 @@ class AUDG:
 
     name: ClassVar[str] = "audg"
     clocks: ClassVar[frozenset[str]] = frozenset({"bernoulli"})
+    references: ClassVar[tuple[str, ...]] = ("hao2025",)
     needs: ClassVar[Needs] = Needs()
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:

@@ -30,6 +30,7 @@ class CA2FL:
 
     name: ClassVar[str] = "ca2fl"
     clocks: ClassVar[frozenset[str]] = frozenset({"synchronous", "free_running"})
+    references: ClassVar[tuple[str, ...]] = ("wang2024ca2fl",)
     needs: ClassVar[Needs] = Needs(client_rows=1)
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:

@@ -104,9 +104,8 @@ def check_gradients(server: str, client: LocalTraining, *, full_batch: bool) -> 
         client: local training.
         full_batch: whether the gradient must be that of all the client's data.
     """
-    plain = (
-        client.proximal is None and client.run_decay is None and not client.step_schedule and not client.run_schedule
-    )
+    changes = ("proximal", "run_decay", "step_schedule", "run_schedule", "rate_schedule", "patience")
+    plain = all(getattr(client, option) is None for option in changes)
     rate = client.hyperparameters.get("learning_rate")
     one = client.steps == 1 or (client.epochs == 1 and client.batch_size is None)
     if client.optimizer is not optax.sgd or set(client.hyperparameters) != {"learning_rate"} or not plain or not one:

@@ -22,6 +22,7 @@ class DeFedAvgIID:
 
     name: ClassVar[str] = "defedavg_iid"
     clocks: ClassVar[frozenset[str]] = frozenset({"free_running"})
+    references: ClassVar[tuple[str, ...]] = ("wang2024defedavg",)
     needs: ClassVar[Needs] = Needs()
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:

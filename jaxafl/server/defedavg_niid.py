@@ -22,6 +22,7 @@ class DeFedAvgNonIID:
 
     name: ClassVar[str] = "defedavg_niid"
     clocks: ClassVar[frozenset[str]] = frozenset({"sampled"})
+    references: ClassVar[tuple[str, ...]] = ("wang2024defedavg",)
     needs: ClassVar[Needs] = Needs()
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:

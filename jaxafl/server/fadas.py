@@ -29,6 +29,7 @@ class FADAS:
 
     name: ClassVar[str] = "fadas"
     clocks: ClassVar[frozenset[str]] = frozenset({"synchronous", "free_running", "bernoulli", "stale_rounds"})
+    references: ClassVar[tuple[str, ...]] = ("wang2024fadas",)
     needs: ClassVar[Needs] = Needs()
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:

@@ -27,10 +27,16 @@ class FAVANO:
 
     name: ClassVar[str] = "favano"
     clocks: ClassVar[frozenset[str]] = frozenset({"interrupting"})
+    references: ClassVar[tuple[str, ...]] = ("leconte2023",)
     needs: ClassVar[Needs] = Needs(start=True, prepares=True)
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:
         check_choice("favano", "reweight", self.reweight, ("deterministic", "stochastic"))
+        if self.normaliser is None and np.ndim(np.asarray(client.steps, object)) == 2:
+            raise ValueError(
+                "favano: the expected steps of a client need one number of local steps for all its runs; "
+                "give Client(steps=...) per client, or a normaliser"
+            )
         if self.normaliser is not None:
             array = as_numbers("favano", "normaliser", self.normaliser)
             if array.shape != (num_clients,) or not (np.isfinite(array) & (array > 0)).all():

@@ -29,6 +29,7 @@ class FedAMS:
 
     name: ClassVar[str] = "fedams"
     clocks: ClassVar[frozenset[str]] = frozenset({"synchronous"})
+    references: ClassVar[tuple[str, ...]] = ("wang2022fedams",)
     needs: ClassVar[Needs] = Needs()
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:

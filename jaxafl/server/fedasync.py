@@ -26,6 +26,7 @@ class FedAsync:
 
     name: ClassVar[str] = "fedasync"
     clocks: ClassVar[frozenset[str]] = frozenset({"free_running", "stale_rounds"})
+    references: ClassVar[tuple[str, ...]] = ("xie2019",)
 
     @property
     def needs(self) -> Needs:

@@ -24,6 +24,7 @@ class FedAvg:
 
     name: ClassVar[str] = "fedavg"
     clocks: ClassVar[frozenset[str]] = frozenset({"synchronous", "bernoulli"})
+    references: ClassVar[tuple[str, ...]] = ("mcmahan2017",)
     needs: ClassVar[Needs] = Needs()
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:

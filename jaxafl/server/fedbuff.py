@@ -26,6 +26,7 @@ class FedBuff:
 
     name: ClassVar[str] = "fedbuff"
     clocks: ClassVar[frozenset[str]] = frozenset({"synchronous", "free_running", "bernoulli", "stale_rounds"})
+    references: ClassVar[tuple[str, ...]] = ("nguyen2022",)
     needs: ClassVar[Needs] = Needs()
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:

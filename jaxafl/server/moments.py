@@ -34,6 +34,7 @@ class AdaptiveServer:
     second_moment: Callable[[Array, Array, Any], Array] = static(default=None)
 
     clocks: ClassVar[frozenset[str]] = frozenset({"synchronous"})
+    references: ClassVar[tuple[str, ...]] = ("reddi2021",)
     needs: ClassVar[Needs] = Needs()
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:

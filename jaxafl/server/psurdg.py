@@ -29,6 +29,7 @@ class PSURDG:
 
     name: ClassVar[str] = "psurdg"
     clocks: ClassVar[frozenset[str]] = frozenset({"bernoulli"})
+    references: ClassVar[tuple[str, ...]] = ("hao2025",)
     needs: ClassVar[Needs] = Needs(client_rows=1, acts_when_empty=True)
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:

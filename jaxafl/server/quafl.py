@@ -24,6 +24,7 @@ class QuAFL:
 
     name: ClassVar[str] = "quafl"
     clocks: ClassVar[frozenset[str]] = frozenset({"interrupting"})
+    references: ClassVar[tuple[str, ...]] = ("zakerinia2022",)
 
     @property
     def needs(self) -> Needs:
@@ -33,6 +34,10 @@ class QuAFL:
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:
         check_flag("quafl", "scale_local_rate", self.scale_local_rate)
+        if self.scale_local_rate and "learning_rate" not in client.hyperparameters:
+            raise ValueError(
+                "quafl: scale_local_rate multiplies learning_rate, so give the client's learning_rate as a number"
+            )
 
     def prepare(self, clock: Any, local_steps: np.ndarray, num_clients: int, seed: int) -> QuAFL:
         """The same server with s."""

@@ -27,6 +27,7 @@ class SAFA:
 
     name: ClassVar[str] = "safa"
     clocks: ClassVar[frozenset[str]] = frozenset({"semi_async"})
+    references: ClassVar[tuple[str, ...]] = ("wu2021",)
     needs: ClassVar[Needs] = Needs(start=True, client_rows=1, acts_when_empty=True)
 
     def check(self, clock: Any, client: Any, num_clients: int) -> None:

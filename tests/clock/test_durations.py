@@ -10,7 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxafl.clock import constant, exponential, free_running, half_normal, lognormal, recorded, suspension, transmission, uniform
+from jaxafl.clock import (
+    constant,
+    exponential,
+    free_running,
+    half_normal,
+    lognormal,
+    recorded,
+    suspension,
+    transmission,
+    uniform,
+)
 from jaxafl.clock.durations import Draw, Run, stream_keys
 from jaxafl.keys import seed_key
 from jaxafl.schedule import compute_schedule

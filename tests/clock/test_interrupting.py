@@ -103,7 +103,10 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda: interrupting(period=1, contacted=5, durations=PER_STEP),
         "contacted=5 is more than the 4 clients",
     ),
-    "nobody contacted": (lambda: interrupting(period=1, contacted=0, durations=PER_STEP), "contacted must be at least 1"),
+    "nobody contacted": (
+        lambda: interrupting(period=1, contacted=0, durations=PER_STEP),
+        "contacted must be at least 1",
+    ),
     "sets of another size": (
         lambda: trace(interrupting(period=1, contacted=2, durations=PER_STEP), sets=np.zeros((9, 3), int)),
         r"n = 2 clients, got shape \(9, 3\)",

@@ -80,7 +80,9 @@ def test_the_quota_is_rounded_halves_to_even(fraction: float, quota: int) -> Non
 
 
 def test_hangs_do_not_outlast_the_longest_run_so_far() -> None:
-    schedule = compute_schedule(semi_async(fraction=0.4, lag=3, durations=constant(2.0) + suspension(0.5)), 5, 1, 100, 0)
+    schedule = compute_schedule(
+        semi_async(fraction=0.4, lag=3, durations=constant(2.0) + suspension(0.5)), 5, 1, 100, 0
+    )
     lasted = (schedule.arrived - schedule.started)[schedule.mask]
     assert lasted.min() >= 2 - 1e-9 and lasted.max() <= 4 + 1e-9
     assert (lasted > 2.5).any() and (lasted == 2).any()
@@ -88,7 +90,10 @@ def test_hangs_do_not_outlast_the_longest_run_so_far() -> None:
 
 BAD: dict[str, tuple[Any, str]] = {
     "fraction 0": (lambda: semi_async(fraction=0.0, lag=1, durations=constant(1)), "fraction must be > 0, got 0"),
-    "fraction above 1": (lambda: semi_async(fraction=1.1, lag=1, durations=constant(1)), "fraction must be <= 1, got 1.1"),
+    "fraction above 1": (
+        lambda: semi_async(fraction=1.1, lag=1, durations=constant(1)),
+        "fraction must be <= 1, got 1.1",
+    ),
     "negative lag": (lambda: semi_async(fraction=0.5, lag=-1, durations=constant(1)), "lag must be at least 0, got -1"),
     "lag of a half": (lambda: semi_async(fraction=0.5, lag=0.5, durations=constant(1)), "lag must be a whole number"),
     "durations of other clients": (

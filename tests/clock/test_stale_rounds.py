@@ -27,9 +27,7 @@ def test_recorded_rounds_are_those_of_the_reference(seed: int, kind: str, replac
         sets[4], sets[5] = [2, 2, 2], [1, 4, 1]
     stale = rng.integers(0, OLDEST + 1, (ROUNDS, DRAWN))
     times = durations(rng, CLIENTS, DRAWN * ROUNDS, kind)
-    protocol = stale_rounds(
-        participants=DRAWN, max_staleness=OLDEST, durations=constant(0), replacement=replacement
-    )
+    protocol = stale_rounds(participants=DRAWN, max_staleness=OLDEST, durations=constant(0), replacement=replacement)
     schedule = compute_schedule(trace(protocol, sets=sets, stale=stale, durations=times), CLIENTS, 1, ROUNDS, 0)
     assert_schedule(schedule, reference(sets.tolist(), stale.tolist(), lookup(times), num_clients=CLIENTS))
     assert schedule.mask.all() and (schedule.multiplicity == 1).all()

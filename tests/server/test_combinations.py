@@ -49,9 +49,7 @@ weighting = st.sampled_from(["none", "polynomial"])
 correction = st.sampled_from(["none", "authors", "optax"])
 
 fedavg = st.builds(server.fedavg, number, st.sampled_from(["samples", "uniform"]))
-fedbuff = st.builds(
-    server.fedbuff, number, weighting, st.one_of(st.none(), decay), st.sampled_from(["mean", "sum"])
-)
+fedbuff = st.builds(server.fedbuff, number, weighting, st.one_of(st.none(), decay), st.sampled_from(["mean", "sum"]))
 fadas = st.builds(
     server.fadas, number, decay, decay, st.sampled_from([1e-8, 1e-3]), correction,
     st.sampled_from([None, "eq4", "eq77"]), st.floats(0, 3),
@@ -65,9 +63,7 @@ adaptive = st.one_of(
     st.builds(server.fedadagrad, number, decay),
     st.builds(server.fedadam, number, decay, decay),
     st.builds(server.fedyogi, number, decay, decay),
-    st.builds(
-        server.fedams, number, decay, decay, bias_correction=correction, max_init=st.sampled_from([0.0, 1e-3])
-    ),
+    st.builds(server.fedams, number, decay, decay, bias_correction=correction, max_init=st.sampled_from([0.0, 1e-3])),
 )
 asyncfeded = st.builds(
     server.asyncfeded, lam=number, eps=st.floats(0.5, 2), target_staleness=st.floats(0, 3), kappa=st.floats(0, 1)
@@ -149,7 +145,9 @@ def check(combination: tuple[Any, Any, Any]) -> None:
     original = compilation.compiled
 
     def watched(function: Any, static: Any, arguments: Any, donate: Any = ()) -> Any:
-        made.append((function, static, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arguments)))
+        made.append(
+            (function, static, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arguments))
+        )
         return original(function, static, arguments, donate)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -38,9 +38,7 @@ def contacts(seed: int, constant_times: bool = True) -> tuple[Any, list[ServerSt
     times = np.broadcast_to(times, (CLIENTS, CONTACTS + 1)).copy()
     times[0] = 4.5
     protocol = interrupting(period=PERIOD, contacted=CONTACTED, durations=constant(0))
-    steps = oracle_interrupting(
-        sets.tolist(), lookup(times), num_clients=CLIENTS, period=PERIOD, max_steps=MOST
-    )
+    steps = oracle_interrupting(sets.tolist(), lookup(times), num_clients=CLIENTS, period=PERIOD, max_steps=MOST)
     made = [arrival.local_steps for step in steps for arrival in step.arrivals]
     assert min(made) == 0 and max(made) == MOST
     return trace(protocol, sets=sets, durations=times, per="step"), steps, times
@@ -98,9 +96,7 @@ def test_quafl(scaled: bool, precision: str) -> None:
     wide, tolerance = PRECISIONS[precision]
     clock, steps, _ = contacts(2, False)
     theirs = QuAFL(num_clients=CLIENTS, x0=np.asarray(START))
-    expected = simulate_quafl(
-        steps, ORACLE_LOCAL, theirs, np.asarray(START), quadratic().clients, scale_rate=scaled
-    )
+    expected = simulate_quafl(steps, ORACLE_LOCAL, theirs, np.asarray(START), quadratic().clients, scale_rate=scaled)
     with jax.enable_x64(wide):
         result = simulate(quadratic(), server.quafl(scaled), clock, CONTACTS, LOCAL)
     assert_follows(result, expected, steps, tolerance)

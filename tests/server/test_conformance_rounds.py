@@ -60,9 +60,7 @@ def send_buffers(seed: int, kind: str, receive: str, send: str) -> Schedule:
     sets, times = rng.integers(0, CLIENTS, (STEPS, 3)), durations(rng, CLIENTS, 500, kind)
     sets[3], sets[4] = [2, 2, 2], [2, 1, 2]
     protocol = sampled(drawn=3, durations=constant(0), receive_buffer=receive, send_buffer=send)
-    steps = oracle_sampled(
-        sets.tolist(), lookup(times), num_clients=CLIENTS, receive_buffer=receive, send_buffer=send
-    )
+    steps = oracle_sampled(sets.tolist(), lookup(times), num_clients=CLIENTS, receive_buffer=receive, send_buffer=send)
     return trace(protocol, sets=sets, durations=times), steps
 
 
@@ -189,9 +187,7 @@ def test_a_client_drawn_twice_into_a_stale_round_makes_two_runs() -> None:
 
 def lagging(seed: int, kind: str, fraction: float, lag: int) -> Schedule:
     times = durations(np.random.default_rng(seed), CLIENTS, STEPS + 1, kind)
-    steps = oracle_semi_async(
-        num_clients=CLIENTS, fraction=fraction, lag=lag, duration=lookup(times), rounds=STEPS
-    )
+    steps = oracle_semi_async(num_clients=CLIENTS, fraction=fraction, lag=lag, duration=lookup(times), rounds=STEPS)
     return trace(semi_async(fraction=fraction, lag=lag, durations=constant(0)), durations=times), steps
 
 

@@ -117,7 +117,10 @@ def with_server(name: str, clock: str, built: Any) -> Simulation:
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    f"{name}: {what}": (lambda name=name, clock=clock, options=options: with_client(name, clock, **options), f"{name}.*{message}")
+    f"{name}: {what}": (
+        lambda name=name, clock=clock, options=options: with_client(name, clock, **options),
+        f"{name}.*{message}",
+    )
     for name, clock in (("audg", "bernoulli"), ("psurdg", "bernoulli"), ("asysg", "free_running, buffer"))
     for what, options, message in (
         ("several steps", {"steps": 2}, "one gradient"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
@@ -25,6 +25,7 @@ class MACNetwork(Composable):
     freeze: bool = static(default=True)
 
     terms = 1
+    references: ClassVar[tuple[str, ...]] = ("wang2024defedavg",)
 
     @property
     def frozen(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
@@ -20,6 +20,7 @@ class Suspension(Composable):
     probability: Any
 
     terms = 2
+    references: ClassVar[tuple[str, ...]] = ("wang2022asyncfeded",)
 
     def check(self, num_clients: int) -> None:
         check_number("suspension", "probability", self.probability, least=0, most=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ class ThreeTier(Composable):
     split: str = static(default="client")
 
     terms = 2
+    references: ClassVar[tuple[str, ...]] = ("wang2024fadas",)
 
     def check(self, num_clients: int) -> None:
         check_choice("three_tier", "profile", self.profile, tuple(_BOUNDS))

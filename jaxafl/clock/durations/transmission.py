@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ class Transmission(Composable):
     sigma: Any
 
     terms = 2
+    references: ClassVar[tuple[str, ...]] = ("wang2022asyncfeded",)
 
     def check(self, num_clients: int) -> None:
         check_number("transmission", "bytes", self.size, least=0)

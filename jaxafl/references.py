@@ -1,0 +1,130 @@
+"""The publications behind what a run uses, as BibTeX."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+_JAXAFL = """@software{jaxafl,
+  title = {jaxafl: a JAX-accelerated, vectorised simulator of asynchronous federated learning}
+}"""
+
+BIBTEX = {
+    "mcmahan2017": """@inproceedings{mcmahan2017,
+  title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
+  author = {McMahan, H. Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and Ag{\\"u}era y Arcas, Blaise},
+  booktitle = {AISTATS},
+  year = {2017}
+}""",
+    "li2020": """@inproceedings{li2020,
+  title = {Federated Optimization in Heterogeneous Networks},
+  author = {Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and
+    Smith, Virginia},
+  booktitle = {MLSys},
+  year = {2020}
+}""",
+    "reddi2021": """@inproceedings{reddi2021,
+  title = {Adaptive Federated Optimization},
+  author = {Reddi, Sashank J. and Charles, Zachary and Zaheer, Manzil and Garrett, Zachary and Rush, Keith and
+    Kone{\\v{c}}n{\\'y}, Jakub and Kumar, Sanjiv and McMahan, H. Brendan},
+  booktitle = {ICLR},
+  year = {2021}
+}""",
+    "wang2022fedams": """@inproceedings{wang2022fedams,
+  title = {Communication-Efficient Adaptive Federated Learning},
+  author = {Wang, Yujia and Lin, Lu and Chen, Jinghui},
+  booktitle = {ICML},
+  year = {2022}
+}""",
+    "xie2019": """@article{xie2019,
+  title = {Asynchronous Federated Optimization},
+  author = {Xie, Cong and Koyejo, Sanmi and Gupta, Indranil},
+  journal = {arXiv:1903.03934},
+  year = {2019}
+}""",
+    "wang2022asyncfeded": """@article{wang2022asyncfeded,
+  title = {{AsyncFedED}: Asynchronous Federated Learning with Euclidean Distance based Adaptive Weight Aggregation},
+  author = {Wang, Qiyuan and Yang, Qianqian and He, Shibo and Shi, Zhiguo and Chen, Jiming},
+  journal = {arXiv:2205.13797},
+  year = {2022}
+}""",
+    "nguyen2022": """@inproceedings{nguyen2022,
+  title = {Federated Learning with Buffered Asynchronous Aggregation},
+  author = {Nguyen, John and Malik, Kshitiz and Zhan, Hongyuan and Yousefpour, Ashkan and Rabbat, Mike and
+    Malek, Mani and Huba, Dzmitry},
+  booktitle = {AISTATS},
+  year = {2022}
+}""",
+    "wang2024fadas": """@inproceedings{wang2024fadas,
+  title = {{FADAS}: Towards Federated Adaptive Asynchronous Optimization},
+  author = {Wang, Yujia and Wang, Shiqiang and Lu, Songtao and Chen, Jinghui},
+  booktitle = {ICML},
+  year = {2024}
+}""",
+    "wang2024ca2fl": """@inproceedings{wang2024ca2fl,
+  title = {Tackling the Data Heterogeneity in Asynchronous Federated Learning with Cached Update Calibration},
+  author = {Wang, Yujia and Cao, Yuanpu and Wu, Jingcheng and Chen, Ruoyu and Chen, Jinghui},
+  booktitle = {ICLR},
+  year = {2024}
+}""",
+    "wang2024defedavg": """@article{wang2024defedavg,
+  title = {Achieving Linear Speedup in Asynchronous Federated Learning with Heterogeneous Clients},
+  author = {Wang, Xiaolu and Li, Zijian and Jin, Shi and Zhang, Jun},
+  journal = {arXiv:2402.11198},
+  year = {2024}
+}""",
+    "leconte2023": """@article{leconte2023,
+  title = {{FAVAS}: Federated AVeraging with ASynchronous clients},
+  author = {Leconte, Louis and Nguyen, Van Minh and Moulines, Eric},
+  journal = {arXiv:2305.16099},
+  year = {2023}
+}""",
+    "zakerinia2022": """@article{zakerinia2022,
+  title = {{QuAFL}: Federated Averaging Can Be Both Asynchronous and Communication-Efficient},
+  author = {Zakerinia, Hossein and Talaei, Shayan and Nadiradze, Giorgi and Alistarh, Dan},
+  journal = {arXiv:2206.10032},
+  year = {2022}
+}""",
+    "wu2021": """@article{wu2021,
+  title = {{SAFA}: A Semi-Asynchronous Protocol for Fast Federated Learning with Low Overhead},
+  author = {Wu, Wentai and He, Ligang and Lin, Weiwei and Mao, Rui and Maple, Carsten and Jarvis, Stephen},
+  journal = {IEEE Transactions on Computers},
+  year = {2021}
+}""",
+    "lian2015": """@inproceedings{lian2015,
+  title = {Asynchronous Parallel Stochastic Gradient for Nonconvex Optimization},
+  author = {Lian, Xiangru and Huang, Yijun and Li, Yuncheng and Liu, Ji},
+  booktitle = {NeurIPS},
+  year = {2015}
+}""",
+    "hao2025": """@article{hao2025,
+  title = {The Impact Analysis of Delays in Asynchronous Federated Learning with Data Heterogeneity for Edge
+    Intelligence},
+  author = {Hao, Ziruo and Cui, Zhenhua and Yang, Tao and Wu, Xiaofeng and Feng, Hui and Hu, Bo},
+  journal = {arXiv:2503.04052},
+  year = {2025}
+}""",
+    "afl2025": """@article{afl2025,
+  title = {Asynchronous Federated Learning with non-convex client objective functions and heterogeneous dataset},
+  author = {Forootani, Ali and Iervolino, Raffaele},
+  journal = {IEEE Transactions on Artificial Intelligence},
+  year = {2025}
+}""",
+}
+
+
+def citation(*parts: Any) -> str:
+    """BibTeX of jaxafl and of the publications that dataclasses, and what they hold, name in `references`."""
+    keys: list[str] = []
+    for part in parts:
+        _collect(part, keys)
+    return "\n\n".join([_JAXAFL, *(BIBTEX[key] for key in keys)])
+
+
+def _collect(node: Any, keys: list[str]) -> None:
+    for key in getattr(node, "references", ()):
+        if key not in keys:
+            keys.append(key)
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        for field in dataclasses.fields(node):
+            _collect(getattr(node, field.name), keys)
