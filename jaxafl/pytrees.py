@@ -41,6 +41,8 @@ def as_arrays(tree: Any, dtype: Any) -> Any:
 
     def convert(leaf: Any) -> Any:
         kind = np.asarray(leaf).dtype.kind if not isinstance(leaf, jax.Array) else leaf.dtype.kind
+        if kind not in "fiub":
+            raise TypeError(f"{leaf!r} is not a number: mark the field that holds it with jaxafl.pytrees.static()")
         return jnp.asarray(leaf, {"f": dtype, "i": jnp.int32, "u": jnp.uint32, "b": jnp.bool_}[kind])
 
     return jax.tree.map(convert, tree)

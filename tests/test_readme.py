@@ -13,7 +13,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
 
 @pytest.mark.parametrize("block", range(len(BLOCKS)))
 def test_example_runs(block: int, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(BLOCKS[block], f"README.md, example {block}", "exec"), {"__name__": "__main__"})
+    exec(compile(BLOCKS[block], f"README.md, example {block}", "exec", dont_inherit=True), {"__name__": "__main__"})
     assert capsys.readouterr().out.strip()
 
 
