@@ -41,6 +41,7 @@ class LocalTraining:
     rate_schedule: Callable[[Moment], Array] | None = static(default=None)
     reset: str = static(default="run")
     patience: int | None = static(default=None)
+    charge: str = static(default="planned")
     micro_batch: int | None = static(default=None)
 
     def check(self, num_clients: int) -> None:
@@ -68,6 +69,9 @@ class LocalTraining:
                 "Client: sampling='epochs' continues epochs over runs of a given number of steps; epochs=... implies it"
             )
         check_choice("Client", "reset", self.reset, ("run", "epoch"))
+        check_choice("Client", "charge", self.charge, ("planned", "executed"))
+        if self.charge == "executed" and self.patience is None:
+            raise ValueError("Client: charge='executed' is for runs that stop early: give patience")
         if self.epochs is None and (self.reset == "epoch" or self.patience is not None):
             raise ValueError("Client: reset='epoch' and patience count local epochs: give epochs, not steps")
         for name in ("step_schedule", "run_schedule", "rate_schedule"):
@@ -139,6 +143,7 @@ def Client(
     sampling: str = "replacement",
     reset: str = "run",
     patience: int | None = None,
+    charge: str = "planned",
     micro_batch: int | None = None,
     **hyperparameters: Any,
 ) -> LocalTraining:
@@ -166,6 +171,9 @@ def Client(
         reset: the optimiser starts afresh in every `"run"`, or in every local `"epoch"` (with `epochs`).
         patience: with `epochs`: a run stops after this many epochs without a smaller training loss, and hands in its
             last parameters. The loss of an epoch is the mean over its mini-batches, each before its step.
+        charge: with `patience`: simulated time is charged for the `"planned"` epochs, or for those `"executed"`, where
+            who arrives does not depend on durations (`synchronous`, `stale_rounds`); rates by seconds see the planned
+            ones.
         micro_batch: samples per gradient evaluation; a batch larger than this is accumulated. Changes speed and memory
             only.
         **hyperparameters: of the optimiser (learning_rate, momentum, b1 ...); numbers can be swept.
@@ -199,7 +207,7 @@ def Client(
         steps = _as_tuples(np.asarray(steps).tolist())
     return LocalTraining(
         numbers, proximal, weight_decay, run_decay, optimizer, options, steps, epochs, batch_size, sampling,
-        step_schedule, run_schedule, rate_schedule, reset, patience, micro_batch,
+        step_schedule, run_schedule, rate_schedule, reset, patience, charge, micro_batch,
     )  # fmt: skip
 
 
@@ -245,6 +253,9 @@ def local_step(
         reset: the optimiser starts afresh in every `"run"`, or in every local `"epoch"` (with `epochs`).
         patience: with `epochs`: a run stops after this many epochs without a smaller training loss, and hands in its
             last parameters. The loss of an epoch is the mean over its mini-batches, each before its step.
+        charge: with `patience`: simulated time is charged for the `"planned"` epochs, or for those `"executed"`, where
+            who arrives does not depend on durations (`synchronous`, `stale_rounds`); rates by seconds see the planned
+            ones.
         micro_batch: samples per gradient evaluation.
         count: int32, n_i, the client's number of samples.
         lane: the run.

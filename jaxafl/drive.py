@@ -165,7 +165,7 @@ class Planned:
         first = simulations[0]
         plan = planned(schedule, first.server, speed.lanes, "drift" in recording.diagnostics)
         self.alone = len(simulations) == 1
-        self.first, self.schedule = first, schedule
+        self.first, self.schedule, self.seed = first, schedule, seed
         program = first.program(
             lanes=plan.lanes,
             chunk=_chunk(plan.lanes, speed.chunk),
@@ -210,10 +210,12 @@ class Planned:
         return int(self.consumed[done])
 
     def finish(self, records: Any) -> list[tuple[Schedule, dict[str, np.ndarray], execute.Version]]:
-        return [
-            (_until(self.schedule, failure), _member(records, index), _model_of(self.state.model, index, self.alone))
-            for index, failure in enumerate(self.failures())
-        ]
+        ended = []
+        for index, failure in enumerate(self.failures()):
+            mine = _member(records, index)
+            schedule = _charged(self.first, self.schedule, mine, self.seed)
+            ended.append((_until(schedule, failure), mine, _model_of(self.state.model, index, self.alone)))
+        return ended
 
 
 class Lockstep:
@@ -235,6 +237,7 @@ class Lockstep:
         lanes = speed.lanes or min(planned(schedule, first.server, None).lanes for schedule in schedules)
         plans = [planned(schedule, first.server, lanes, keep) for schedule in schedules]
         self.first, self.schedules, self.every = first, schedules, every
+        self.simulations, self.seeds = simulations, seeds
         program = first.program(
             lanes=lanes,
             chunk=lanes,
@@ -277,10 +280,12 @@ class Lockstep:
         return int(self.consumed[done])
 
     def finish(self, records: Any) -> list[tuple[Schedule, dict[str, np.ndarray], execute.Version]]:
-        return [
-            (_until(self.schedules[index], failure), _member(records, index), _model_of(self.state.model, index, False))
-            for index, failure in enumerate(self.failures())
-        ]
+        ended = []
+        for index, failure in enumerate(self.failures()):
+            mine = _member(records, index)
+            schedule = _charged(self.simulations[index], self.schedules[index], mine, self.seeds[index])
+            ended.append((_until(schedule, failure), mine, _model_of(self.state.model, index, False)))
+        return ended
 
 
 class Online:
@@ -418,6 +423,12 @@ def _member(records: dict[str, np.ndarray], index: int) -> dict[str, np.ndarray]
 
 def _model_of(model: execute.Version, index: int, alone: bool) -> execute.Version:
     return model if alone else jax.tree.map(lambda leaf: leaf[index], model)
+
+
+def _charged(simulation: Simulation, schedule: Schedule, records: dict[str, np.ndarray], seed: int) -> Schedule:
+    if simulation.client.charge == "planned":
+        return schedule
+    return simulation.charged(schedule, records["executed_local_steps"], seed)
 
 
 def _until(schedule: Schedule, failure: tuple[int, int] | None) -> Schedule:

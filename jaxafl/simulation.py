@@ -71,6 +71,11 @@ class Simulation:
                 f"it runs on {', '.join(sorted(self.server.clocks))}"
             )
         self.server.check(self.clock, self.client, clients)
+        if self.client.charge == "executed" and not getattr(self.clock, "order_free", False):
+            raise ValueError(
+                "Client(charge='executed') needs a clock on which who arrives does not depend on durations "
+                f"(synchronous, stale_rounds), not {self.clock.name}"
+            )
         if self.server.needs.replies_steps:
             self._check_replies()
 
@@ -215,6 +220,15 @@ class Simulation:
         """The schedule of a simulation that has been checked."""
         steps = self.client.local_steps(self.data.counts)
         return compute_schedule(self.clock, self.data.num_clients, steps, server_steps, seed)
+
+    def charged(self, schedule: Schedule, executed: np.ndarray, seed: int) -> Schedule:
+        """The schedule with the time of the local steps that were executed, [T, A]; who arrives stays the same."""
+        mask = schedule.mask
+        most = int(schedule.run[mask].max()) + 1
+        planned = self.client.local_steps(self.data.counts).reshape(-1, 1)
+        table = np.array(np.broadcast_to(planned, (self.data.num_clients, most)))
+        table[schedule.client[mask], schedule.run[mask]] = executed[mask]
+        return compute_schedule(self.clock, self.data.num_clients, table, schedule.server_steps, seed)
 
     def _check_replies(self) -> None:
         clients = self.data.num_clients

@@ -45,6 +45,7 @@ class StaleRounds:
     replacement: bool = static(default=False)
 
     name: ClassVar[str] = "stale_rounds"
+    order_free: ClassVar[bool] = True  # who arrives does not depend on durations
 
     def check(self, num_clients: int) -> None:
         check_flag("stale_rounds", "replacement", self.replacement)

@@ -41,6 +41,7 @@ class Synchronous:
     replacement: bool = static(default=False)
 
     name: ClassVar[str] = "synchronous"
+    order_free: ClassVar[bool] = True  # who arrives does not depend on durations
 
     def check(self, num_clients: int) -> None:
         check_flag("synchronous", "replacement", self.replacement)

@@ -1,0 +1,54 @@
+"""Simulated time may be charged for the epochs that a run really made."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+
+SECONDS = 0.5
+
+
+def simulation(charge: str, clock: afl.clock.Clock) -> afl.Simulation:
+    return afl.Simulation(
+        afl.data.synthetic(1.0, 1.0, clients=8, max_size=80),
+        afl.models.logistic(10),
+        afl.Client(optax.adam, learning_rate=0.03, epochs=6, batch_size=16, patience=1, charge=charge),
+        afl.server.afl() if clock.name == "stale_rounds" else afl.server.fedavg(),
+        clock,
+    )
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [
+        afl.clock.stale_rounds(participants=3, max_staleness=2, durations=afl.clock.constant(SECONDS, per="step")),
+        afl.clock.synchronous(cohort=4, durations=afl.clock.constant(SECONDS, per="step")),
+    ],
+    ids=["stale_rounds", "synchronous"],
+)
+def test_time_is_that_of_the_steps_made(clock: afl.clock.Clock) -> None:
+    planned = simulation("planned", clock).run(10, eval_every=5, seed=2)
+    executed = simulation("executed", clock).run(10, eval_every=5, seed=2)
+    made = planned.executed_local_steps.values
+    assert (made < planned.local_steps.values).any()  # some runs stopped early
+    slowest = SECONDS * planned.local_steps.values.max(axis=1)
+    np.testing.assert_allclose(np.diff(planned.time.values, prepend=0), slowest)
+    np.testing.assert_allclose(np.diff(executed.time.values, prepend=0), SECONDS * made.max(axis=1))
+    np.testing.assert_array_equal(executed.local_steps.values, made)
+    for name in ("client", "run", "staleness", "executed_local_steps"):
+        np.testing.assert_array_equal(executed[name].values, planned[name].values)
+    np.testing.assert_array_equal(executed.loss.values, planned.loss.values)
+
+
+def test_where_the_order_depends_on_time_it_is_refused() -> None:
+    clock = afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 2))
+    sim = dataclasses.replace(simulation("executed", clock), server=afl.server.fedbuff())
+    with pytest.raises(ValueError, match=r"charge='executed' needs a clock .* not free_running"):
+        sim.check()
+    with pytest.raises(ValueError, match="give patience"):
+        afl.Client(optax.sgd, learning_rate=0.1, epochs=2, charge="executed").check(8)
