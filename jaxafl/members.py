@@ -17,8 +17,10 @@ import numpy as np
 
 from jaxafl import history
 from jaxafl.client import Lane
-from jaxafl.execute import Config, Dataset, Program, State, Version, advance, evaluate, server_step, train
+from jaxafl.execute import advance, evaluate, server_step
 from jaxafl.plan import Plan, Segments, Steps
+from jaxafl.state import Config, Dataset, Program, State, Version
+from jaxafl.train import train
 
 Array = jax.Array
 _LANE_AXES: Any = dict.fromkeys(Lane._fields, 0) | dict.fromkeys(
@@ -141,6 +143,11 @@ def evaluate_members(program: Program, batch_size: int, model: Version, x: Any, 
         return evaluate(program, batch_size, model, x, y)
 
     return jax.lax.map(member, model) if program.sliced else jax.vmap(member)(model)
+
+
+def member(tree: Any, index: int) -> Any:
+    """One member's part of a tree with a leading member axis."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 def make_rows(plans: list[Plan], every: int) -> Rows:

@@ -14,9 +14,11 @@ import jax.numpy as jnp
 
 from jaxafl import history
 from jaxafl.clock.contract import InFlight, OnlineClock, ServerStep, Workload
-from jaxafl.execute import Config, Dataset, Program, State, apply_server, start_of, train
+from jaxafl.execute import apply_server, start_of
 from jaxafl.keys import Key
 from jaxafl.plan import Segments, Steps
+from jaxafl.state import Config, Dataset, Program, State
+from jaxafl.train import train
 
 Array = jax.Array
 _NEVER = -1

@@ -141,6 +141,15 @@ def schedule_of(clock: Clock, num_clients: int, steps: ServerStep, dispatched: i
     )
 
 
+def first_steps(schedule: Schedule, count: int) -> Schedule:
+    """The first `count` server steps of a schedule."""
+    fields = (field.name for field in dataclasses.fields(schedule))
+    arrays: dict[str, Any] = {
+        name: getattr(schedule, name)[:count] for name in fields if isinstance(getattr(schedule, name), np.ndarray)
+    }
+    return dataclasses.replace(schedule, **arrays)
+
+
 def raise_fault(fault: Fault) -> None:
     """Raises `ValueError` when a schedule went wrong."""
     if int(fault.code):

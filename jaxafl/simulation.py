@@ -13,13 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from jaxafl import execute, results
+from jaxafl import results
+from jaxafl.ahead import planned, shared
+from jaxafl.beside import Online
 from jaxafl.checks import check_whole
 from jaxafl.client import LocalTraining
 from jaxafl.clock.contract import Clock
 from jaxafl.data.federated import FederatedData
 from jaxafl.diagnostics import check_diagnostics
-from jaxafl.drive import FULL_BATCH_PIECE, Driver, Observe, Online, Planned, Recording, Speed, Trained, drive, planned
+from jaxafl.drive import Driver, Observe, Recording, Speed, Trained, drive
 from jaxafl.models.model import Model
 from jaxafl.plan import Plan
 from jaxafl.progress import Bar, Reporter, Silent
@@ -27,8 +29,10 @@ from jaxafl.pytrees import as_arrays, plain
 from jaxafl.references import citation
 from jaxafl.schedule import Schedule, compute_schedule
 from jaxafl.server.contract import Server
+from jaxafl.state import Config, Dataset, Program
 
 Tree = Any
+_FULL_BATCH_PIECE = 256  # samples per gradient evaluation of a full batch, unless the client says otherwise
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,11 +176,9 @@ class Simulation:
         every = evaluation_interval(eval_every, server_steps)
         driver: Driver
         if self.server.needs.replies_steps:
-            driver = Online(self, server_steps, every, seed, speed, recording)
+            driver = Online(self, every, seed, speed, recording)
         else:
-            driver = Planned(
-                [self], self.compute_schedule(server_steps, seed), server_steps, every, seed, speed, recording
-            )
+            driver = shared([self], self.compute_schedule(server_steps, seed), every, seed, speed, recording)
         reporter = as_reporter(progress, f"{self.server.name} on {self.clock.name}", server_steps)
         return drive(driver, server_steps, every, reporter, begun)[0]
 
@@ -257,10 +259,10 @@ class Simulation:
             raise ValueError(f"the clock {self.clock.name} brings no arrivals")
 
     @functools.cached_property
-    def dataset(self) -> execute.Dataset:
+    def dataset(self) -> Dataset:
         """The training data on the device."""
         arrays = jax.tree.map(jnp.asarray, self.data.arrays)
-        return execute.Dataset(arrays, jnp.asarray(self.data.counts, jnp.int32))
+        return Dataset(arrays, jnp.asarray(self.data.counts, jnp.int32))
 
     @functools.cached_property
     def test(self) -> tuple[Tree, jax.Array]:
@@ -268,7 +270,7 @@ class Simulation:
         x, y = self.data.test_arrays()
         return jax.tree.map(jnp.asarray, x), jnp.asarray(y)
 
-    def config(self, seed: int) -> execute.Config:
+    def config(self, seed: int) -> Config:
         """The numbers of the run, as arrays."""
         server: Any = self.server
         client = self.client
@@ -277,19 +279,19 @@ class Simulation:
         if server.needs.local_rate != 1.0:
             rate = client.hyperparameters["learning_rate"] * server.needs.local_rate
             client = dataclasses.replace(client, hyperparameters=client.hyperparameters | {"learning_rate": rate})
-        return as_arrays(execute.Config(client, server), jnp.result_type(float))
+        return as_arrays(Config(client, server), jnp.result_type(float))
 
-    def program(self, **shapes: Any) -> execute.Program:
+    def program(self, **shapes: Any) -> Program:
         """What the compiled program depends on."""
         piece = self.client.micro_batch
         if piece is None:
             piece = (
-                min(int(self.data.counts.max()), FULL_BATCH_PIECE)
+                min(int(self.data.counts.max()), _FULL_BATCH_PIECE)
                 if self.client.batch_size is None
                 else self.client.batch_size
             )
         capacity = self.clock.capacity(self.data.num_clients)
-        return execute.Program(self.model, self.data, capacity=capacity, micro_batch=piece, **shapes)
+        return Program(self.model, self.data, capacity=capacity, micro_batch=piece, **shapes)
 
 
 class _FedProx:

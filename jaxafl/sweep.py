@@ -15,8 +15,10 @@ import numpy as np
 import xarray as xr
 
 from jaxafl import results
+from jaxafl.ahead import lockstep, shared
+from jaxafl.beside import Online
 from jaxafl.checks import check_whole
-from jaxafl.drive import Driver, Lockstep, Observe, Online, Planned, Recording, Speed, Trained, drive
+from jaxafl.drive import Driver, Observe, Recording, Speed, Trained, drive
 from jaxafl.history import slices_are_faster
 from jaxafl.progress import Reporter
 from jaxafl.pytrees import is_static
@@ -192,13 +194,13 @@ def _run(
     seeds = [member.seed for member in batch]
     driver: Driver
     if simulations[0].server.needs.replies_steps:
-        driver = Online(simulations[0], server_steps, every, seeds[0], speed, recording)
+        driver = Online(simulations[0], every, seeds[0], speed, recording)
     elif len({(id(s.clock), seed) for s, seed in zip(simulations, seeds, strict=True)}) == 1 or len(batch) == 1:
         schedule = simulations[0].compute_schedule(server_steps, seeds[0])
-        driver = Planned(simulations, schedule, server_steps, every, seeds[0], speed, recording)
+        driver = shared(simulations, schedule, every, seeds[0], speed, recording)
     else:
         schedules = [s.compute_schedule(server_steps, seed) for s, seed in zip(simulations, seeds, strict=True)]
-        driver = Lockstep(simulations, schedules, server_steps, every, seeds, speed, recording)
+        driver = lockstep(simulations, schedules, every, seeds, speed, recording)
     return drive(driver, server_steps, every, reporter, begun)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxafl import compilation, memory, server
+from jaxafl import ahead, beside, drive, memory, server
 from jaxafl.clock import free_running, synchronous, uniform
 from jaxafl.memory import check_memory
 from jaxafl.models import from_functions
@@ -39,7 +39,8 @@ def with_available(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("the training was compiled before the memory was checked")
 
-    monkeypatch.setattr(compilation.jax, "jit", refuse)
+    for driver in (ahead, beside, drive):
+        monkeypatch.setattr(driver, "compiled", refuse)
 
 
 def test_a_ring_larger_than_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ import xarray as xr
 
 import jaxafl as afl
 from jaxafl import compilation
-from jaxafl.drive import Lockstep, Recording, Speed, drive
+from jaxafl.ahead import lockstep
+from jaxafl.drive import Recording, Speed, drive
 from jaxafl.progress import Silent
 from jaxafl.sweep import replace_at
 
@@ -84,7 +85,7 @@ def test_a_server_in_the_clock_is_swept_too(sim: afl.Simulation) -> None:
 def test_lockstep_is_separate_runs(sim: afl.Simulation, lanes: int) -> None:
     seeds = [0, 1, 2]
     schedules = [sim.schedule(STEPS, seed) for seed in seeds]
-    driver = Lockstep([sim] * 3, schedules, STEPS, EVERY, seeds, Speed(lanes), Recording())
+    driver = lockstep([sim] * 3, schedules, EVERY, seeds, Speed(lanes), Recording())
     for seed, trained in zip(seeds, drive(driver, STEPS, EVERY, Silent(), time.perf_counter()), strict=True):
         same(sim.result(trained, seed), sim.run(STEPS, eval_every=EVERY, seed=seed))
 
@@ -93,7 +94,7 @@ def test_lockstep_of_clients_with_different_numbers_of_steps(sim: afl.Simulation
     ragged = dataclasses.replace(sim, client=afl.Client(optax.sgd, learning_rate=0.01, epochs=1, batch_size=16))
     seeds = [4, 5]
     schedules = [ragged.schedule(STEPS, seed) for seed in seeds]
-    driver = Lockstep([ragged] * 2, schedules, STEPS, 5, seeds, Speed(2), Recording())
+    driver = lockstep([ragged] * 2, schedules, 5, seeds, Speed(2), Recording())
     for seed, trained in zip(seeds, drive(driver, STEPS, 5, Silent(), time.perf_counter()), strict=True):
         same(ragged.result(trained, seed), ragged.run(STEPS, eval_every=5, seed=seed))
 

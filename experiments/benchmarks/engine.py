@@ -24,14 +24,15 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxafl as afl
-from jaxafl import execute
+from jaxafl.ahead import Ahead, lockstep, shared
 from jaxafl.client import begin, local_step
 from jaxafl.compilation import compiled
-from jaxafl.drive import Lockstep, Planned, Recording, Speed, drive
+from jaxafl.drive import Recording, Speed, drive
 from jaxafl.keys import Purpose, purpose_key, seed_key
 from jaxafl.plan import make_plan
 from jaxafl.progress import Silent
 from jaxafl.schedule import compute_schedule
+from jaxafl.state import initial_model
 
 Row = tuple[str, str, str]
 CLIENTS, CONCURRENCY = 100, 20
@@ -61,7 +62,7 @@ def bare_loop(sim: afl.Simulation, updates: int) -> tuple[Callable[[], Any], flo
     """The same local training and the same mixing, one client after another, without clock, ring or store."""
     config, dataset = sim.config(0), sim.dataset
     program = sim.program(lanes=1, chunk=1, slots=1, rows=1, uniform=True, full=True, sliced=True, stop=False)
-    model = execute.initial_model(program, seed_key(0))
+    model = initial_model(program, seed_key(0))
 
     def run(config: Any, dataset: Any, model: Any) -> Any:
         key = purpose_key(seed_key(0), Purpose.BATCH)
@@ -82,9 +83,9 @@ def bare_loop(sim: afl.Simulation, updates: int) -> tuple[Callable[[], Any], flo
     return lambda: jax.block_until_ready(program_(config, dataset, model)), seconds
 
 
-def engine_loop(sim: afl.Simulation, updates: int, lanes: int = 1) -> tuple[Callable[[], Any], Planned]:
+def engine_loop(sim: afl.Simulation, updates: int, lanes: int = 1) -> tuple[Callable[[], Any], Ahead]:
     """The engine on a plan that is ready: what a run costs after compilation, evaluation left out."""
-    driver = Planned([sim], sim.schedule(updates), updates, updates, 0, Speed(lanes), Recording())
+    driver = shared([sim], sim.schedule(updates), updates, 0, Speed(lanes), Recording())
 
     def run() -> None:
         state = jax.tree.map(jnp.copy, driver.state)
@@ -138,7 +139,7 @@ def overhead() -> list[Row]:
         compiling = (f"{driver.compile_seconds:.1f} s", f"with evaluation; bare loop {bare_compile:.1f} s")
         rows.append((f"{name}: compile time of the engine", *compiling))
         slots = f"{make_plan(sim.schedule(updates)).slots} ring slots"
-        rows.append((f"{name}: peak memory of the engine's program", mebibytes(driver.compiled), slots))
+        rows.append((f"{name}: peak memory of the engine's program", mebibytes(driver.program), slots))
     return rows
 
 
@@ -223,31 +224,37 @@ def sweep() -> list[Row]:
         afl.sweep(sim, {"seed": seeds}, updates, eval_every=updates)
 
     schedules = [sim.schedule(updates, seed) for seed in seeds]
-    lockstep = Lockstep([sim] * 8, schedules, updates, updates, list(seeds), Speed(8), Recording())
+    together_now = []
 
     def advance_all() -> None:
-        drive(lockstep, updates, updates, Silent(), time.perf_counter())
-        lockstep.__init__([sim] * 8, schedules, updates, updates, list(seeds), Speed(8), Recording())  # type: ignore[misc]
+        driver = lockstep([sim] * 8, schedules, updates, list(seeds), Speed(8), Recording())
+        drive(driver, updates, updates, Silent(), time.perf_counter())
+        together_now.append(driver)
 
     rates, sweep_times, lock_times = seconds_of(separate, together, advance_all, repeats=3)
     buffered = afl.clock.free_running(concurrency=20, buffer=5, durations=afl.clock.uniform(1, 5))
-    shared = afl.Simulation(sim.data, sim.model, sim.client, afl.server.fedbuff(), buffered)
+    shared_sim = afl.Simulation(sim.data, sim.model, sim.client, afl.server.fedbuff(), buffered)
     axis = {"server.learning_rate": [0.1 * (1 + index) for index in range(8)]}
 
     def shared_plan() -> None:
-        afl.sweep(shared, axis, 200, eval_every=200)
+        afl.sweep(shared_sim, axis, 200, eval_every=200)
 
     def shared_separate() -> None:
         for value in axis["server.learning_rate"]:
-            one = dataclasses.replace(shared, server=afl.server.fedbuff(value))
+            one = dataclasses.replace(shared_sim, server=afl.server.fedbuff(value))
             one.run(200, eval_every=200)
 
     shared_times, apart_times = seconds_of(shared_plan, shared_separate, repeats=3)
+    first = together_now[0]
     return [
         ("sweep of 8 seeds / 8 runs (MLP)", ratio(sweep_times, rates), "own plans, compiled programs ready"),
         ("the same in lockstep / 8 runs", ratio(lock_times, rates), "what an accelerator runs; here on this device"),
         ("sweep of 8 server rates / 8 runs (MLP, FedBuff)", ratio(shared_times, apart_times), "one plan, one vmap"),
-        ("lockstep: compile time", f"{lockstep.compile_seconds:.1f} s", f"peak {mebibytes(lockstep.compiled)}"),
+        (
+            "lockstep: compile time",
+            f"{first.compile_seconds:.1f} s",
+            f"peak {mebibytes(first.program)}",
+        ),
     ]
 
 

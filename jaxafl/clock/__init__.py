@@ -4,6 +4,7 @@ from jaxafl.clock.bernoulli import Bernoulli, bernoulli
 from jaxafl.clock.contract import Clock, ServerStep, Workload
 from jaxafl.clock.durations import (
     constant,
+    device_trace,
     exponential,
     half_normal,
     lognormal,
@@ -35,6 +36,7 @@ __all__ = [
     "Workload",
     "bernoulli",
     "constant",
+    "device_trace",
     "exponential",
     "free_running",
     "half_normal",

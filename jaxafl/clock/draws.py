@@ -42,12 +42,12 @@ def distinct(drawn: Array) -> tuple[Array, Array, Array]:
 
 
 def durations_of(
-    durations: Any, prepared: Any, client: Array, run: Array, local_steps: Array, longest: Array
+    durations: Any, prepared: Any, client: Array, run: Array, local_steps: Array, longest: Array, now: Array
 ) -> tuple[Array, Array]:
-    """Durations of runs that start in this order at one instant, and the time worked in them (hangs excluded)."""
+    """Durations of runs that start in this order at one instant `now`, and the time worked in them (hangs excluded)."""
 
     def draw(client: Array, run: Array, local_steps: Array, longest: Array) -> Any:
-        return durations.draw(prepared, Run(client, run, local_steps, longest))
+        return durations.draw(prepared, Run(client, run, local_steps, longest, now))
 
     before = jnp.full(client.shape, longest)
     work = jax.vmap(draw)(client, run, local_steps, before).work

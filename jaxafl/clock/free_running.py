@@ -158,7 +158,7 @@ class FreeRunning:
         client, code = self._choose(state, row, workload.num_clients)
         runs, run = selection.count_run(state.runs, client, starts)
         local_steps = workload.local_steps(client, run).astype(jnp.int32)
-        drawn = self.durations.draw(state.prepared, Run(client, run, local_steps, state.longest))
+        drawn = self.durations.draw(state.prepared, Run(client, run, local_steps, state.longest, state.now))
         duration = drawn.work + drawn.hang
         invalid = ~valid(duration)
         code = jnp.where(code > 0, code, jnp.where(jnp.isnan(duration), 1, jnp.where(invalid, 4, 0)).astype(jnp.int32))

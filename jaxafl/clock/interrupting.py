@@ -50,6 +50,11 @@ class Interrupting:
         check_concurrency("interrupting", "contacted", self.contacted, num_clients)
         check_sets("interrupting", self.sets, self.contacted, num_clients, repeats=False)
         check_durations("interrupting", self.durations, num_clients)
+        if getattr(self.durations, "depends_on_start", False):
+            raise ValueError(
+                "interrupting needs durations that are a latency plus a time per local step; runs that wait until "
+                "their device is available have none: give device_trace(availability=False)"
+            )
 
     def capacity(self, num_clients: int) -> int:
         return self.contacted
@@ -111,7 +116,8 @@ class Interrupting:
         """Whole local steps within the time elapsed, seconds per local step, and seconds that do not depend on them."""
 
         def lasting(steps: int) -> Array:
-            drawn = self.durations.draw(state.prepared, Run(client, run, jnp.int32(steps), state.longest))
+            whole = Run(client, run, jnp.int32(steps), state.longest, state.started[client])
+            drawn = self.durations.draw(state.prepared, whole)
             return drawn.work + drawn.hang
 
         latency = lasting(0)

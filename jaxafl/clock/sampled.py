@@ -134,7 +134,13 @@ class Sampled:
         # only those who start count for the longest run so far, so they are put first
         order = jnp.argsort(~starts, stable=True)
         duration, work = draws.durations_of(
-            self.durations, state.prepared, clients[order], state.next_run[order], local_steps[order], state.longest
+            self.durations,
+            state.prepared,
+            clients[order],
+            state.next_run[order],
+            local_steps[order],
+            state.longest,
+            state.now,
         )
         back = jnp.argsort(order)
         duration, work = duration[back], work[back]

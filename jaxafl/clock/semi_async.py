@@ -117,7 +117,9 @@ class SemiAsync:
         clients = jnp.arange(workload.num_clients, dtype=jnp.int32)
         run = state.run + starts
         local_steps = jax.vmap(workload.local_steps)(clients, run).astype(jnp.int32)
-        duration, work = draws.durations_of(self.durations, state.prepared, clients, run, local_steps, state.longest)
+        duration, work = draws.durations_of(
+            self.durations, state.prepared, clients, run, local_steps, state.longest, state.now
+        )
         dispatch = jnp.where(starts, state.dispatches + jnp.cumsum(starts, dtype=jnp.int32) - 1, state.dispatch)
         invalid = starts & ~valid(duration)
         fault = durations_fault(duration, invalid, dispatch, clients, run, state.version)

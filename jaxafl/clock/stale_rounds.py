@@ -100,7 +100,9 @@ class StaleRounds:
         earlier = jnp.sum((client[:, None] == client[None, :]) & (places[None, :] < places[:, None]), axis=1)
         run = state.runs[client] + earlier.astype(jnp.int32)
         local_steps = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
-        duration, work = draws.durations_of(self.durations, state.prepared, client, run, local_steps, state.longest)
+        duration, work = draws.durations_of(
+            self.durations, state.prepared, client, run, local_steps, state.longest, state.now
+        )
         dispatch = state.dispatches + places
         invalid = ~valid(duration)
         fault = durations_fault(duration, invalid, dispatch, client, run, round)

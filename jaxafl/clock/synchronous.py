@@ -86,7 +86,9 @@ class Synchronous:
             client, mask, multiplicity = draws.distinct(drawn)
         run = state.runs[client]
         local_steps = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
-        duration, work = draws.durations_of(self.durations, state.prepared, client, run, local_steps, state.longest)
+        duration, work = draws.durations_of(
+            self.durations, state.prepared, client, run, local_steps, state.longest, state.now
+        )
         dispatch = state.dispatches + jnp.cumsum(mask, dtype=jnp.int32) - 1
         invalid = mask & ~valid(duration)
         fault = durations_fault(duration, invalid, dispatch, client, run, state.version)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxafl import compilation, drive, server
+from jaxafl import ahead, beside, compilation, drive, server
 from jaxafl.client import Client
 from jaxafl.clock import (
     bernoulli,
@@ -151,7 +151,8 @@ def check(combination: tuple[Any, Any, Any]) -> None:
         return original(function, static, arguments, donate)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drive, "compiled", watched)
+        for driver in (ahead, beside, drive):
+            patch.setattr(driver, "compiled", watched)
         first = simulation.run(STEPS, eval_every=STEPS, seed=0)
         programs = {(function, static, str(shapes)) for function, static, shapes in made}
         count = len(made)

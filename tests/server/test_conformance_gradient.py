@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,8 @@ import optax
 import pytest
 import xarray as xr
 
-from jaxafl import sampling, server
+from experiments import audg_psurdg_table3 as table
+from jaxafl import data, sampling, server
 from jaxafl.client import Client
 from jaxafl.clock import bernoulli, trace
 from jaxafl.keys import Purpose, per_run, purpose_key, seed_key
@@ -87,7 +89,8 @@ AVERAGING: dict[str, tuple[Any, Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", AVERAGING)
+# all of them run in the slow test below
+@pytest.mark.parametrize("name", ["fedavg", "fedbuff", "fadas corrected"])
 def test_averaging_servers_over_whoever_arrives(name: str) -> None:
     """An empty tick changes neither the parameters nor momentum, moments or counts."""
     mine, theirs = AVERAGING[name]
@@ -104,9 +107,8 @@ def test_many_recorded_ticks() -> None:
             check(mine, theirs(), "float64", seed, averaging=True)
 
 
-@pytest.mark.parametrize("buffer", [1, 3])
-def test_asysg_on_full_gradients(buffer: int) -> None:
-    recorded = record(0, CLIENTS, 15, "late", concurrency=4, buffer=buffer)
+def test_asysg_on_full_gradients() -> None:
+    recorded = record(0, CLIENTS, 15, "late", concurrency=4, buffer=3)
     expected = reference(quadratic(), AsySG(eta=0.2), recorded.oracle(15), ORACLE_GRADIENT)
     with jax.enable_x64(True):
         result = simulate(quadratic(), server.asysg(0.2), recorded.clock(), 15, GRADIENT)
@@ -117,14 +119,24 @@ def test_asysg_on_mini_batches() -> None:
     """One mini-batch gradient per run, of the samples that the run's key draws."""
     seed, size = 3, 2
     recorded = record(1, CLIENTS, 15, "ties", concurrency=6, buffer=2)
+    drawn = jax.jit(sampling.with_replacement, static_argnums=2)
 
     def batches(client: int, run: int, local_steps: int) -> list[list[int]]:
         key = per_run(purpose_key(seed_key(seed), Purpose.BATCH), jnp.int32(client), jnp.int32(run))
-        drawn = sampling.with_replacement(key, jnp.int32(0), size, jnp.int32(SAMPLES[client]))
-        return [np.asarray(drawn).tolist()]
+        return [np.asarray(drawn(key, jnp.int32(0), size, jnp.int32(SAMPLES[client]))).tolist()]
 
     client = Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=size)
     with jax.enable_x64(True):
         result = simulate(quadratic(), server.asysg(0.2), recorded.clock(), 15, client, seed=seed)
         expected = reference(quadratic(), AsySG(eta=0.2), recorded.oracle(15), ORACLE_GRADIENT, batches=batches)
     assert_same(result, expected, 1e-9)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_reusing_gradients_is_worse_when_one_of_equal_clients_is_slow(data_dir: pathlib.Path) -> None:
+    """The sign of Table III at its largest delay, on a tenth of its pool: every client holds the same samples."""
+    pool = table.pool_of(data.mnist(data_dir), 2500, test=2000)
+    accuracy = table.compare(pool, delay=9, seeds=range(10))
+    assert accuracy["AUDG"].mean() > 0.5  # both have learned something
+    assert accuracy["PSURDG"].mean() < accuracy["AUDG"].mean()

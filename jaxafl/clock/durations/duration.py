@@ -12,6 +12,7 @@ traced by JAX in float64. Times are in simulated seconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -31,6 +32,7 @@ class Run(NamedTuple):
     run: Array  # int32: index among the runs of this client
     local_steps: Array  # int32
     longest: Array  # float64: the longest run that started before this one, hangs excluded
+    now: Array | float = math.nan  # float64: simulated seconds at which it starts; not a number where nobody said
 
 
 class Draw(NamedTuple):
@@ -65,6 +67,11 @@ class Composable:
         """Seconds that every server step adds to the clock, in which no client computes."""
         return 0.0
 
+    @property
+    def depends_on_start(self) -> bool:
+        """Whether a run's duration depends on when it starts (`Run.now`)."""
+        return False
+
     def __add__(self, other: Any) -> Sum:
         return Sum(self, _as_duration(other))
 
@@ -93,7 +100,16 @@ class Sum(Composable):
     def frozen(self) -> float:
         return self.left.frozen + self.right.frozen
 
+    @property
+    def depends_on_start(self) -> bool:
+        return self.left.depends_on_start or self.right.depends_on_start
+
     def check(self, num_clients: int) -> None:
+        if self.frozen and self.depends_on_start:
+            raise ValueError(
+                "availability (device_trace) needs to know when runs start, which transfers that stop everyone "
+                "(mac_network) shift: give mac_network(freeze=False)"
+            )
         self.left.check(num_clients)
         self.right.check(num_clients)
 
@@ -121,6 +137,11 @@ class Product(Composable):
         if self.left.frozen or self.right.frozen:
             raise ValueError(
                 "a duration with transfers that stop everyone (mac_network) can be added to, not multiplied"
+            )
+        if self.left.depends_on_start or self.right.depends_on_start:
+            raise ValueError(
+                "a duration that waits until a device is available (device_trace) can be added to, not multiplied: "
+                "its work would not lie in the times at which the device is"
             )
         self.left.check(num_clients)
         self.right.check(num_clients)

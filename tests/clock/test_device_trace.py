@@ -1,0 +1,422 @@
+"""Measured phones: training times, transfers over link traces, and availability, against slow walks over the traces."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxafl.clock import (
+    constant,
+    device_trace,
+    free_running,
+    interrupting,
+    mac_network,
+    sampled,
+    semi_async,
+    stale_rounds,
+    synchronous,
+)
+from jaxafl.clock.durations import DeviceTrace, Draw, Run, stream_keys
+from jaxafl.clock.durations.cyclic_traces import CyclicTraces, cyclic_traces
+from jaxafl.keys import seed_key
+from jaxafl.schedule import compute_schedule
+
+CLIENTS, RUNS = 60, 200
+SCORES = {"Google Nexus S": 400, "Xiaomi Redmi Note 7 Pro": 6400, "Google Pixel 4": 25600}
+
+
+def oracle(time: np.ndarray, amount: np.ndarray, phase: float, wanted: float) -> float:
+    """How long it takes to accumulate what is wanted: walks the segments of the trace one after another."""
+    total = amount[-1]
+    now, elapsed = phase, 0.0
+    while wanted > 0:
+        if now >= time[-1]:
+            now = 0.0
+            laps = max(int(wanted // total) - 1, 0)  # only so that the walk ends
+            elapsed, wanted = elapsed + laps * time[-1], wanted - laps * total
+        segment = np.flatnonzero(time <= now)[-1]
+        rate = (amount[segment + 1] - amount[segment]) / (time[segment + 1] - time[segment])
+        left = time[segment + 1] - now
+        if rate * left >= wanted:
+            return elapsed + wanted / rate
+        elapsed, wanted, now = elapsed + left, wanted - rate * left, time[segment + 1]
+    return elapsed
+
+
+def random_traces(seed: int = 0) -> CyclicTraces:
+    """Traces of 1 to 90 segments, a third of which are flat."""
+    random = np.random.default_rng(seed)
+    times, amounts = [], []
+    for segments in (1, 2, 3, 17, 64, 90):
+        rates = random.uniform(0.1, 5, segments) * (random.uniform(size=segments) < 0.7)
+        rates[random.integers(segments)] = 1.0
+        widths = random.uniform(0.01, 20, segments)
+        times.append(np.concatenate([[0], np.cumsum(widths)]))
+        amounts.append(np.concatenate([[0], np.cumsum(widths * rates)]))
+    return cyclic_traces(times, amounts)
+
+
+def trace_of(traces: CyclicTraces, index: int) -> tuple[np.ndarray, np.ndarray]:
+    rows = slice(traces.offsets[index], traces.offsets[index + 1])
+    return traces.time[rows], traces.amount[rows]
+
+
+@functools.cache
+def _elapsed() -> Any:
+    return jax.jit(CyclicTraces.elapsed)
+
+
+def elapsed(traces: CyclicTraces, index: Any, phase: Any, amount: Any) -> np.ndarray:
+    with jax.enable_x64(True):
+        function = _elapsed() if np.ndim(index) == 0 else jax.vmap(CyclicTraces.elapsed, (None, 0, 0, 0))
+        return np.asarray(function(traces, jnp.int32(index), jnp.float64(phase), jnp.float64(amount)))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    index=st.integers(0, 5),
+    share=st.floats(0, 1, exclude_max=True),
+    amount=st.just(0.0) | st.floats(1e-3, 1e4),
+)
+def test_elapsed_is_that_of_a_walk_over_the_trace(index: int, share: float, amount: float) -> None:
+    traces = random_traces()
+    time, amounts = trace_of(traces, index)
+    got = float(elapsed(traces, index, share * time[-1], amount))
+    at = np.interp(share * time[-1], time, amounts)
+    # the least such duration; where the walk ends at the edge of a flat stretch, rounding decides on which side
+    rounding = 1e-12 * (amounts[-1] + amount)
+    near = [oracle(time, amounts, share * time[-1], amount + side) for side in (-rounding, 0.0, rounding)]
+    assert any(abs(got - want) <= 1e-9 * max(1, want) for want in near) and (amount > 0 or got == 0)
+    end = share * time[-1] + got
+    laps = np.floor(end / time[-1])
+    assert abs(laps * amounts[-1] + np.interp(end - laps * time[-1], time, amounts) - at - amount) <= 1e-8 * (
+        1 + amount
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "amounts", "message"),
+    [
+        ([], [], "at least one trace"),
+        ([[0, 1], [0, 2, 2]], [[0, 1], [0, 1, 2]], "trace 1: times must begin at 0 and increase, got 2.* at place 2"),
+        ([[1, 2]], [[0, 1]], "begin at 0"),
+        ([[0, 2]], [[0, 0]], "trace 0: .* end above 0"),
+        ([[0, 1, 2]], [[0, 2, 1]], "never decrease"),
+        ([[0, np.inf]], [[0, 1]], "finite"),
+        ([[0]], [[0]], "length of at least 2"),
+    ],
+)
+def test_what_is_no_trace_is_refused(times: Any, amounts: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cyclic_traces([np.asarray(time, float) for time in times], [np.asarray(a, float) for a in amounts])
+
+
+def prepare(duration: Any, seed: int = 0, clients: int = CLIENTS) -> Any:
+    with jax.enable_x64(True):
+        duration.check(clients)
+        return duration.prepare(stream_keys(seed_key(seed), duration), clients)
+
+
+def draws(duration: Any, steps: int = 1, now: float = 0.0, seed: int = 0) -> Draw:
+    """The durations [client, run] of CLIENTS × RUNS runs."""
+    prepared = prepare(duration, seed)
+    with jax.enable_x64(True):
+
+        def one(client: Any, run: Any) -> Draw:
+            return duration.draw(prepared, Run(client, run, jnp.int32(steps), jnp.float64(0), jnp.float64(now)))
+
+        clients, runs = jnp.arange(CLIENTS, dtype=jnp.int32), jnp.arange(RUNS, dtype=jnp.int32)
+        drawn = jax.jit(jax.vmap(lambda client: jax.vmap(lambda run: one(client, run))(runs)))(clients)
+        return Draw(*(np.asarray(part) for part in drawn))
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A data directory with small files: constant links of 2 and 4 Mbit/s, devices ready 10 of 40 and 30 of 100 s."""
+    traces = tmp_path / "device_traces"
+    traces.mkdir()
+    np.savez(
+        traces / "bandwidth_traces_hsdpa_fcc.npz",
+        time_s=np.float32([5, 6, 8, 0, 1, 3]),
+        mbps=np.float32([99, 2, 2, 99, 4, 4]),
+        offsets=[0, 3, 6],
+    )
+    np.savez(
+        traces / "availability_flash_1000.npz",
+        start=np.int32([110, 120, 7, 500, 560]),
+        end=np.int32([115, 125, 7, 520, 570]),
+        offsets=[0, 2, 3, 5],
+        trace_start=np.int32([100, 0, 500]),
+        trace_end=np.int32([140, 9, 600]),
+    )
+    scores = SCORES | {"between": 1600, "slower": 10, "faster": 90000}
+    with gzip.open(traces / "flash_benchmark2score.json.gz", "wt") as file:
+        json.dump(scores, file)
+    return tmp_path
+
+
+def test_a_client_keeps_one_of_the_three_phones() -> None:
+    means = draws(device_trace("femnist_cnn", bandwidth=False)).work.mean(axis=1)
+    phone = np.abs(means[:, None] - [1.642, 0.588, 0.179]).argmin(axis=1)
+    sigma = np.asarray([0.0995, 0.0239, 0.0023])[phone]
+    assert (np.abs(means - np.asarray([1.642, 0.588, 0.179])[phone]) < 5 * sigma / np.sqrt(RUNS)).all()
+    assert (np.bincount(phone, minlength=3) > CLIENTS / 6).all()
+
+
+def test_seconds_are_per_local_step() -> None:
+    duration = device_trace("reddit_lstm", bandwidth=False)
+    np.testing.assert_allclose(draws(duration, steps=7).work, 7 * draws(duration).work)
+
+
+def test_step_times_are_a_normal_cut_off_at_zero() -> None:
+    work = draws(DeviceTrace(np.asarray([1.0]), np.asarray([2.0]))).work
+    random = np.random.default_rng(0).normal(1, 2, 2_000_000)
+    kept = random[random > 0]
+    assert work.min() > 0
+    assert abs(work.mean() - kept.mean()) < 5 * kept.std() / np.sqrt(work.size)
+    assert abs(work.std() / kept.std() - 1) < 0.03
+
+
+def test_each_way_takes_its_megabits_over_the_rate(folder: pathlib.Path) -> None:
+    both = device_trace("femnist_cnn", megabytes=1.5, data_dir=folder)
+    transfers = draws(both).work - draws(device_trace("femnist_cnn", bandwidth=False)).work
+    link = np.asarray(prepare(both).link)
+    assert set(link) == {0, 1}
+    np.testing.assert_allclose(transfers, np.broadcast_to((2 * 12 / np.asarray([2.0, 4.0]))[link][:, None], (60, 200)))
+
+
+def test_transfers_are_integrals_of_the_rate() -> None:
+    links = random_traces(3)
+    duration = DeviceTrace(np.asarray([1.0]), np.asarray([0.0]), 2.5, links)
+    transfers = draws(duration).work - 1
+    with jax.enable_x64(True):
+        shortest, longest = (
+            np.asarray(
+                [bound([oracle(*trace_of(links, i), phase, 20.0) for phase in _phases(links, i)]) for i in range(6)]
+            )
+            for bound in (min, max)
+        )
+    link = np.asarray(prepare(duration).link)
+    assert (transfers >= 2 * shortest[link][:, None] - 1e-9).all()
+    assert (transfers <= 2 * longest[link][:, None] + 1e-9).all()
+    several = np.asarray(links.offsets)[link + 1] - np.asarray(links.offsets)[link] > 3
+    assert (transfers[several].std(axis=1) > 0).all()
+
+
+def _phases(links: CyclicTraces, index: int) -> np.ndarray:
+    """Where the time of 20 Mbit can be least or greatest: it is linear in the phase between these."""
+    time, amount = trace_of(links, index)
+    with_end_at_knot = [np.interp((a - 20.0) % amount[-1], amount, time) for a in amount]
+    edges = np.concatenate([time[:-1], with_end_at_knot])
+    near = np.concatenate([edges, edges - 1e-9, edges + 1e-9])
+    return np.mod(near, time[-1])
+
+
+def test_devices_that_are_never_ready_are_left_out(folder: pathlib.Path) -> None:
+    ready = device_trace(bandwidth=False, availability=True, data_dir=folder).ready
+    assert ready.count == 2
+    np.testing.assert_array_equal(ready.time, [0, 10, 15, 20, 25, 40, 0, 20, 60, 70, 100])
+    np.testing.assert_array_equal(ready.amount, [0, 0, 5, 5, 10, 10, 0, 20, 20, 30, 30])
+
+
+CLOCKS = {
+    "free_running": lambda durations: free_running(concurrency=8, durations=durations),
+    "synchronous": lambda durations: synchronous(cohort=8, durations=durations),
+    "stale_rounds": lambda durations: stale_rounds(participants=8, max_staleness=4, durations=durations),
+    "sampled": lambda durations: sampled(drawn=4, durations=durations),
+    "semi_async": lambda durations: semi_async(fraction=0.5, lag=3, durations=durations),
+}
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_a_run_works_only_while_its_device_is_ready(clock: str, folder: pathlib.Path) -> None:
+    duration = device_trace("celeba_cnn", bandwidth=False, availability=True, data_dir=folder)
+    check_availability(CLOCKS[clock](duration), duration, 20, 60)
+
+
+def check_availability(clock: Any, duration: DeviceTrace, clients: int, steps: int) -> None:
+    """From start to arrival a device is ready for as long as the run works, and is so at the very end."""
+    schedule = compute_schedule(clock, clients, 3, steps, 0)
+    prepared = prepare(duration, clients=clients)
+    with jax.enable_x64(True):
+        always = DeviceTrace(duration.mean, duration.sigma, duration.megabytes, duration.links)
+        runs = Run(*(jnp.asarray(schedule.__dict__[name][schedule.mask], jnp.int32) for name in _RUN), 0.0, 0.0)
+        work = jax.vmap(lambda client, run, steps: always.draw(prepared, Run(client, run, steps, 0.0)).work)(*runs[:3])
+    started, arrived = schedule.started[schedule.mask], schedule.arrived[schedule.mask]
+    assert len(started) >= steps / 2 and (arrived > started).all()
+    waited = 0
+    for client, start, end, worked in zip(np.asarray(runs.client), started, arrived, np.asarray(work), strict=True):
+        device = int(prepared.device[client])
+        time, amount = trace_of(duration.ready, device)
+        shift = float(prepared.phase[client]) * time[-1]
+        want = oracle(time, amount, (shift + start) % time[-1], worked)
+        assert abs(end - start - want) < 1e-6
+        tick = (shift + end) % time[-1]
+        segment = np.searchsorted(time, tick - 1e-6 if tick > 1e-6 else tick) - 1
+        assert amount[max(segment, 0) + 1] > amount[max(segment, 0)]
+        waited += end - start > worked + 1e-6
+    assert waited > 0
+
+
+_RUN = ("client", "run", "local_steps")
+
+
+def test_waiting_is_hanging_not_work(folder: pathlib.Path) -> None:
+    options: dict[str, Any] = {"workload": "celeba_cnn", "megabytes": 1.5, "data_dir": folder}
+    always, at_times = draws(device_trace(**options)), draws(device_trace(availability=True, **options))
+    np.testing.assert_array_equal(always.work, at_times.work)
+    assert (always.hang == 0).all() and (at_times.hang >= 0).all() and at_times.hang.max() > 1
+
+
+def test_durations_that_need_the_start_are_not_numbers_without_it(folder: pathlib.Path) -> None:
+    duration = device_trace(bandwidth=False, availability=True, data_dir=folder)
+    assert np.isnan(draws(duration, now=float("nan")).hang).all()
+
+
+def test_benchmark_phones_are_interpolated_between_the_measured_ones(folder: pathlib.Path) -> None:
+    duration = device_trace("femnist_cnn", bandwidth=False, phones="benchmark", data_dir=folder)
+    between = np.sqrt([1.642 * 0.588, 0.0995 * 0.0239])  # 1600 is the geometric mean of 400 and 6400
+    np.testing.assert_allclose(duration.mean, [1.642, 0.588, 0.179, between[0], 1.642, 0.179])
+    np.testing.assert_allclose(duration.sigma, [0.0995, 0.0239, 0.0023, between[1], 0.0995, 0.0023])
+
+
+def test_the_schedule_is_a_function_of_the_seed(folder: pathlib.Path) -> None:
+    def times(seed: int) -> np.ndarray:
+        duration = device_trace("femnist_cnn", 1.5, data_dir=folder)
+        return compute_schedule(free_running(concurrency=5, durations=duration), 20, 2, 40, seed).time
+
+    np.testing.assert_array_equal(times(0), times(0))
+    assert not (times(0) == times(1)).any()
+
+
+def test_a_sum_waits_for_its_own_work_only(folder: pathlib.Path) -> None:
+    duration = device_trace(bandwidth=False, availability=True, data_dir=folder)
+    alone, more = draws(duration, now=50.0), draws(duration + 3, now=50.0)
+    np.testing.assert_allclose(more.work, alone.work + 3)
+    np.testing.assert_array_equal(more.hang, alone.hang)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workload": "mnist", "bandwidth": False}, "workload must be one of 'femnist_cnn', .*'mnist'"),
+        ({"bandwidth": False, "phones": "four"}, "phones must be one of 'three', 'benchmark'"),
+        ({}, "needs megabytes"),
+    ],
+)
+def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        device_trace(**options)
+
+
+def test_megabytes_are_checked_with_the_clock(folder: pathlib.Path) -> None:
+    for duration, message in (
+        (device_trace(megabytes=-1, data_dir=folder), "megabytes must be >= 0, got -1"),
+        (device_trace(megabytes=3, bandwidth=False), "megabytes=3 has no effect"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            free_running(concurrency=2, durations=duration).check(4)
+
+
+def test_flags_are_flags() -> None:
+    with pytest.raises(TypeError, match="availability must be True or False, got 'strict'"):
+        device_trace(bandwidth=False, availability="strict")  # type: ignore[arg-type]
+
+
+def test_what_cannot_wait_refuses_availability(folder: pathlib.Path) -> None:
+    duration = device_trace(bandwidth=False, availability=True, data_dir=folder)
+    for clock, message in (
+        (interrupting(period=1.0, contacted=2, durations=duration + 1), r"give device_trace\(availability=False\)"),
+        (free_running(concurrency=2, durations=2 * duration), "can be added to, not multiplied"),
+        (free_running(concurrency=2, durations=duration + mac_network(1, 1)), r"mac_network\(freeze=False\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            clock.check(4)
+    free_running(concurrency=2, durations=duration + mac_network(1, 1, freeze=False)).check(4)
+    interrupting(period=1.0, contacted=2, durations=constant(1) * device_trace(bandwidth=False)).check(4)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"megabytes": 1}, "bandwidth_traces_hsdpa_fcc.npz"),
+        ({"bandwidth": False, "availability": True}, "availability_flash_1000.npz"),
+        ({"bandwidth": False, "phones": "benchmark"}, "flash_benchmark2score.json.gz"),
+    ],
+)
+def test_a_missing_file_is_named(options: dict[str, Any], name: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        device_trace(data_dir=tmp_path, **options)
+    message = str(raised.value)
+    assert all(text in message for text in (name, str(tmp_path / "device_traces"), "GitHub", "JAXAFL_DATA_DIR"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mbps": None}, "must be an npz file with .*time_s"),
+        ({"offsets": [0, 7]}, "`offsets` must increase from 0 to the 6 rows"),
+        ({"mbps": np.ones(5)}, "`time_s` and `mbps` must be of one length, got 6 and 5"),
+        ({"mbps": [0, -1, 0, 0, 1, 1]}, "trace 0: amounts must begin at 0, never decrease"),
+    ],
+)
+def test_a_malformed_file_is_named(change: dict[str, Any], message: str, folder: pathlib.Path) -> None:
+    path = folder / "device_traces" / "bandwidth_traces_hsdpa_fcc.npz"
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files} | change
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    with pytest.raises(ValueError, match=f"{path.name}.*{message}"):
+        device_trace(megabytes=1, data_dir=folder)
+
+
+@pytest.mark.data
+def test_measured_links(data_dir: pathlib.Path) -> None:
+    links = device_trace(megabytes=1.0, data_dir=data_dir).links
+    assert links.count == 269
+    ends = links.offsets[1:] - 1
+    rates = links.amount[ends] / links.time[ends]
+    assert 0.1 < rates.min() < 0.16 and 4.3 < rates.max() < 4.9 and 1.1 < np.median(rates) < 1.5
+    random = np.random.default_rng(0)
+    index = random.integers(0, 269, 300)
+    phase = random.uniform(0, 1, 300) * links.time[ends][index]
+    got = elapsed(links, index, phase, np.full(300, 52.8))
+    want = [oracle(*trace_of(links, i), p, 52.8) for i, p in zip(index, phase, strict=True)]
+    np.testing.assert_allclose(got, want, rtol=1e-9)
+
+
+@pytest.mark.data
+def test_measured_availability(data_dir: pathlib.Path) -> None:
+    ready = device_trace(bandwidth=False, availability=True, data_dir=data_dir).ready
+    assert 690 < ready.count <= 710
+    ends = ready.offsets[1:] - 1
+    days, share = ready.time[ends] / 86400, ready.amount[ends] / ready.time[ends]
+    assert (days.min(), np.median(days), days.max()) == (1, 5, 10)
+    share = np.concatenate([share, np.zeros(710 - ready.count)])  # the published figures count those never ready
+    np.testing.assert_allclose(np.quantile(share, [0.1, 0.5, 0.9]), [0.001, 0.055, 0.25], rtol=0.2)
+
+
+@pytest.mark.data
+def test_measured_availability_is_kept(data_dir: pathlib.Path) -> None:
+    duration = device_trace("femnist_cnn", 6.6, availability=True, phones="benchmark", data_dir=data_dir)
+    check_availability(free_running(concurrency=50, durations=duration), duration, 100, 500)
+
+
+@pytest.mark.data
+def test_measured_phones_are_ordered_by_score(data_dir: pathlib.Path) -> None:
+    with gzip.open(data_dir / "device_traces" / "flash_benchmark2score.json.gz", "rt") as file:
+        scores = np.asarray(list(json.load(file).values()))
+    for workload in ("femnist_cnn", "celeba_cnn", "shakespeare_lstm", "reddit_lstm"):
+        three = device_trace(workload, bandwidth=False).mean
+        mean = device_trace(workload, bandwidth=False, phones="benchmark", data_dir=data_dir).mean
+        assert (np.diff(three) < 0).all() and (np.diff(mean[np.argsort(scores)]) <= 0).all()
+        np.testing.assert_allclose((mean.max(), mean.min()), (three[0], three[-1]))
