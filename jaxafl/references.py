@@ -104,6 +104,19 @@ BIBTEX = {
   journal = {arXiv:2503.04052},
   year = {2025}
 }""",
+    "yang2021": """@inproceedings{yang2021,
+  title = {Characterizing Impacts of Heterogeneity in Federated Learning upon Large-Scale Smartphone Data},
+  author = {Yang, Chengxu and Wang, Qipeng and Xu, Mengwei and Chen, Zhenpeng and Bian, Kaigui and Liu, Yunxin and
+    Liu, Xuanzhe},
+  booktitle = {The Web Conference},
+  year = {2021}
+}""",
+    "mao2017": """@inproceedings{mao2017,
+  title = {Neural Adaptive Video Streaming with {Pensieve}},
+  author = {Mao, Hongzi and Netravali, Ravi and Alizadeh, Mohammad},
+  booktitle = {SIGCOMM},
+  year = {2017}
+}""",
     "afl2025": """@article{afl2025,
   title = {Asynchronous Federated Learning with non-convex client objective functions and heterogeneous dataset},
   author = {Forootani, Ali and Iervolino, Raffaele},

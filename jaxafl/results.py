@@ -83,7 +83,8 @@ def build(
     variables |= {name: (("evaluation",), values) for name, values in evaluations.items()}
     made = np.concatenate([[0.0], schedule.time])
     updates = np.concatenate([[0], np.cumsum(mask.sum(axis=1))])
-    steps = np.concatenate([[0], np.cumsum(np.where(mask, schedule.local_steps, 0).sum(axis=1))])
+    made_steps = records.get("executed_local_steps", schedule.local_steps)
+    steps = np.concatenate([[0], np.cumsum(np.where(mask, made_steps, 0).sum(axis=1))])
     coordinates = {
         "step": np.arange(schedule.server_steps),
         "arrival": np.arange(mask.shape[1]),

@@ -127,9 +127,8 @@ class Simulation:
             observe: traced function of the parameters, returning a dict of small arrays recorded at every server step.
             diagnostics: what to record besides, because it costs memory or a full pass over the training data per
                 server step: `"drift"`: ‖x_t - x_s‖ of every arrival; `"gradient_norm"`: ‖∇F(x_t)‖²;
-                    `"asynchronous_error"`: ‖∇F(x_t) - applied
-                gradient‖ with the applied gradient (x_t - x_{t+1}) / η; `"average"`: test metrics of the mean of all
-                versions x_1 .. x_t.
+                `"asynchronous_error"`: ‖∇F(x_t) - applied gradient‖ with the applied gradient (x_t - x_{t+1}) / η;
+                `"average"`: test metrics of the mean of all versions x_1 .. x_t.
             progress: show a progress bar, or a `Reporter` of your own.
             save: path of a NetCDF file to write; checked before the run.
 
@@ -137,7 +136,7 @@ class Simulation:
             A dataset with dimensions `step` (server steps), `arrival` and `evaluation`: accuracy and loss against
             simulated time and server steps, who arrived, how stale, and the server's diagnostics. A run whose
             parameters stop being finite ends there: the attributes `failed_step` and `failed_client` say where, and by
-                whose update; later values are missing.
+            whose update; later values are missing.
 
         Raises:
             ValueError, TypeError: an option cannot work; raised before compilation.

@@ -107,7 +107,9 @@ def _save(program: Program, config: Config, segment: Segments, state: State) -> 
         else:
             reference = history.read(state.ring.params, segment.save_slot[place])
         delta = jax.tree.map(jnp.subtract, lane.params, reference)
-        return Stored(delta, lane.model_state, lane.loss / jnp.maximum(lane.step, 1), lane.step)
+        return Stored(
+            delta, lane.model_state, jnp.where(lane.step > 0, lane.loss / jnp.maximum(lane.step, 1), jnp.nan), lane.step
+        )
 
     if program.lanes == 1 and program.sliced:
         return history.write(state.store, segment.save_row[0], one(jnp.int32(0)))

@@ -70,7 +70,7 @@ def afl(a: Any = 0.0, tolerance: Any = 0.0, broadcast: bool = True) -> AFL:
         broadcast: with `False` the server's model is never sent to the clients, each goes on from its own last model:
             what the authors' scripts do, whose curves (the mean LOCAL training loss) it reproduces. It is not the
             algorithm: the clients then train on their own data alone, and the server's average has no influence on
-                anything.
+            anything. Their constant delay d = 2 is `durations=constant(2.0)` with `afl_rate(delay="seconds")`.
 
     References:
         "Asynchronous federated learning with non-convex client objective functions and heterogeneous dataset",

@@ -32,6 +32,11 @@ class DeFedAvgIID:
                 f"defedavg_iid: all clients train all the time: give free_running(concurrency={num_clients}), "
                 f"not {clock.in_flight(num_clients)}"
             )
+        if clock.dispatch != "arrival" or clock.before_step:
+            raise ValueError(
+                "defedavg_iid: a client that finishes starts again at once from the newest model: give "
+                "free_running(dispatch='arrival', before_step=False)"
+            )
 
     def init(self, params: Tree, samples: Array) -> Any:
         return FedBuff(self.learning_rate).init(params, samples)

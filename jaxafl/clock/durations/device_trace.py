@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,7 @@ class DeviceTrace(Composable):
     ready: CyclicTraces | None = None
 
     terms = 7
+    references: ClassVar[tuple[str, ...]] = ("yang2021", "mao2017")
 
     @property
     def depends_on_start(self) -> bool:
