@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxafl import compilation, server
+from jaxafl import ahead, beside, drive, server
 from jaxafl.client import Client
 from jaxafl.clock import (
     constant,
@@ -182,7 +182,8 @@ def test_mistakes_are_explained_before_compilation(name: str, monkeypatch: pytes
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("the training was compiled before the mistake was found")
 
-    monkeypatch.setattr(compilation.jax, "jit", refuse)
+    for driver in (ahead, beside, drive):
+        monkeypatch.setattr(driver, "compiled", refuse)
     action, words = CASES[name]
     with pytest.raises((ValueError, TypeError, OSError)) as caught:
         action()
