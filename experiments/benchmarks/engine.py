@@ -192,7 +192,7 @@ def _waves_of_sixteen(schedule: Any) -> float:
 
 def clock() -> list[Row]:
     """Events per second of the clock alone."""
-    events, rows, runs = 20_000, [], []
+    events, rows, runs = 25_000, [], []
     for clients, concurrency in ((10_000, 1000), (1_000_000, 1000), (100, 20)):
         chosen = afl.clock.free_running(concurrency=concurrency, durations=afl.clock.uniform(1, 5))
         begun = time.perf_counter()
