@@ -134,6 +134,9 @@ def apply_server(
     model = Version(update.params, _mean_state(mask, step.multiplicity, stored.model_state, state.model.model_state))
     squares = [jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(stored.delta)]
     record: dict[str, Array] = {"delta_norm": jnp.sqrt(sum(squares)), "local_loss": stored.loss, **update.info}
+    rate = getattr(config.server, "learning_rate", None)
+    if rate is not None and "server_rate" not in record:
+        record["server_rate"] = jnp.asarray(rate)
     if "drift" in program.diagnostics:
         record["drift"] = diagnostics.drift(state.model.params, start)
     if {"gradient_norm", "asynchronous_error"} & set(program.diagnostics):

@@ -117,6 +117,24 @@ BIBTEX = {
   booktitle = {SIGCOMM},
   year = {2017}
 }""",
+    "lecun1998": """@article{lecun1998,
+  title = {Gradient-Based Learning Applied to Document Recognition},
+  author = {LeCun, Yann and Bottou, L{\\'e}on and Bengio, Yoshua and Haffner, Patrick},
+  journal = {Proceedings of the IEEE},
+  year = {1998}
+}""",
+    "xiao2017": """@article{xiao2017,
+  title = {Fashion-{MNIST}: a Novel Image Dataset for Benchmarking Machine Learning Algorithms},
+  author = {Xiao, Han and Rasul, Kashif and Vollgraf, Roland},
+  journal = {arXiv:1708.07747},
+  year = {2017}
+}""",
+    "caldas2018": """@article{caldas2018,
+  title = {{LEAF}: A Benchmark for Federated Settings},
+  author = {Caldas, Sebastian and others},
+  journal = {arXiv:1812.01097},
+  year = {2018}
+}""",
     "afl2025": """@article{afl2025,
   title = {Asynchronous Federated Learning with non-convex client objective functions and heterogeneous dataset},
   author = {Forootani, Ali and Iervolino, Raffaele},
@@ -126,9 +144,15 @@ BIBTEX = {
 }
 
 
-def citation(*parts: Any) -> str:
-    """BibTeX of jaxafl and of the publications that dataclasses, and what they hold, name in `references`."""
-    keys: list[str] = []
+DATASETS = {"mnist": "lecun1998", "fashion_mnist": "xiao2017", "femnist": "caldas2018", "synthetic": "li2020"}
+"""What a dataset is cited by, by its name without options."""
+
+
+def citation(dataset: str, *parts: Any) -> str:
+    """BibTeX of jaxafl, of a dataset, and of the publications that dataclasses, and what they hold, name in
+    `references`."""
+    known = DATASETS.get(dataset.partition("(")[0])
+    keys: list[str] = [known] if known else []
     for part in parts:
         _collect(part, keys)
     return "\n\n".join([_JAXAFL, *(BIBTEX[key] for key in keys)])
