@@ -14,7 +14,7 @@ import optax
 from jaxafl import sampling
 from jaxafl.checks import check_choice, check_number, check_whole
 from jaxafl.keys import Key, jax_key, per_client, threefry
-from jaxafl.models.model import Batch, Model
+from jaxafl.models.model import Apply, Batch
 from jaxafl.pytrees import pytree, static
 
 Array = jax.Array
@@ -171,11 +171,12 @@ def Client(
         reset: the optimiser starts afresh in every `"run"`, or in every local `"epoch"` (with `epochs`).
         patience: with `epochs`: a run stops after this many epochs without a smaller training loss, and hands in its
             last parameters. The loss of an epoch is the mean over its mini-batches, each before its step.
-        charge: with `patience`: simulated time is charged for the `"planned"` epochs, or for those `"executed"`, where
-            who arrives does not depend on durations (`synchronous`, `stale_rounds`); rates by seconds see the planned
-            ones.
+        charge: with `patience`: simulated time is charged for the `"planned"` epochs, or for those `"executed"` (on
+            `synchronous` and `stale_rounds`, where rates by seconds see the planned ones, and on `free_running`, where
+            a run is trained twice: when it starts, to know how long it takes, and when it arrives).
         micro_batch: samples per gradient evaluation; a batch larger than this is accumulated. Changes speed and memory
-            only.
+            only, but for a model that looks across the samples of a batch (batch normalisation) or draws random
+            numbers (dropout): it does so within each micro-batch.
         **hyperparameters: of the optimiser (learning_rate, momentum, b1 ...); numbers can be swept.
 
     Raises:
@@ -242,20 +243,14 @@ def begin(
 
 
 def local_step(
-    client: LocalTraining, model: Model, fetch: Callable[..., Any], micro_batch: int, count: Array, lane: Lane
+    client: LocalTraining, apply: Apply, fetch: Callable[..., Any], micro_batch: int, count: Array, lane: Lane
 ) -> Lane:
     """One local step of one run.
 
     Args:
         client: the options.
-        model: what is trained.
-        fetch: (client, positions [B], key) -> (x [B, ...], y [B]) of that client's samples.
-        reset: the optimiser starts afresh in every `"run"`, or in every local `"epoch"` (with `epochs`).
-        patience: with `epochs`: a run stops after this many epochs without a smaller training loss, and hands in its
-            last parameters. The loss of an epoch is the mean over its mini-batches, each before its step.
-        charge: with `patience`: simulated time is charged for the `"planned"` epochs, or for those `"executed"`, where
-            who arrives does not depend on durations (`synchronous`, `stale_rounds`); rates by seconds see the planned
-            ones.
+        apply: what is trained, see `Model.bound`.
+        fetch: (client, positions [B], keys [B]) -> (x [B, ...], y [B]) of that client's samples.
         micro_batch: samples per gradient evaluation.
         count: int32, n_i, the client's number of samples.
         lane: the run.
@@ -266,12 +261,12 @@ def local_step(
     def gradient_sum(first: Array, params: Tree, model_state: Tree, width: int) -> tuple[Array, Tree, Tree]:
         ranks = first + jnp.arange(width, dtype=jnp.int32)
         where, mask = positions(ranks)
-        data_key = jax_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), first, 0))
+        data_keys = jax_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), ranks, 0))
         model_key = jax_key(threefry(threefry(lane.key, lane.step, _MODEL_STREAM), first, 0))
-        x, y = fetch(lane.client, where, data_key)
+        x, y = fetch(lane.client, where, data_keys)
 
         def objective(params: Tree) -> tuple[Array, Tree]:
-            outputs, new_state = model.apply(params, model_state, Batch(x, y, mask), model_key, True)
+            outputs, new_state = apply(params, model_state, Batch(x, y, mask), model_key, True)
             return jnp.sum(jnp.where(mask, outputs.loss, 0)) / total, new_state
 
         (loss, new_state), gradient = jax.value_and_grad(objective, has_aux=True)(params)

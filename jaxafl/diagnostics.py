@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxafl.data.federated import FederatedData
 from jaxafl.keys import jax_key
-from jaxafl.models.model import Batch, Model
+from jaxafl.models.model import Apply, Batch
 from jaxafl.server.contract import norm
 
 Array = jax.Array
@@ -61,7 +61,7 @@ def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tre
 
 
 def full_gradient(
-    model: Model, data: FederatedData, arrays: Any, counts: Array, params: Tree, model_state: Tree
+    apply: Apply, data: FederatedData, arrays: Any, counts: Array, params: Tree, model_state: Tree
 ) -> Tree:
     """∇F(x) = Σ_i (n_i / Σ n) ∇f_i(x) over all training data, without augmentation or dropout."""
     key = jax_key((jnp.uint32(0), jnp.uint32(0)))
@@ -73,7 +73,7 @@ def full_gradient(
         batch = Batch(data.preprocess(raw), y, inside)
 
         def objective(params: Tree) -> Array:
-            outputs, _ = model.apply(params, model_state, batch, key, False)
+            outputs, _ = apply(params, model_state, batch, key, False)
             return jnp.sum(jnp.where(inside, outputs.loss, 0))
 
         return jax.tree.map(jnp.add, total, jax.grad(objective)(params))

@@ -152,13 +152,13 @@ def evaluation(
     simulation: Simulation, program: Program, state: State, alone: bool
 ) -> tuple[Callable[[State], dict[str, np.ndarray]], float]:
     """Evaluates a state's model, and the average of all versions where there is one (as `average_...`)."""
-    x, y = simulation.test
+    test = (simulation.dataset.frozen, *simulation.test)
     function = execute.evaluate if alone else members.evaluate_members
-    batch = min(_EVALUATION_BATCH, len(y))
-    evaluate, seconds = compiled(function, (program, batch), (state.model, x, y))
+    batch = min(_EVALUATION_BATCH, len(test[-1]))
+    evaluate, seconds = compiled(function, (program, batch), (*test, state.model))
 
     def of(model: Version) -> dict[str, np.ndarray]:
-        return {name: np.atleast_1d(value) for name, value in jax.device_get(evaluate(model, x, y)).items()}
+        return {name: np.atleast_1d(value) for name, value in jax.device_get(evaluate(*test, model)).items()}
 
     def metrics(state: State) -> dict[str, np.ndarray]:
         found = of(state.model)
@@ -211,5 +211,6 @@ def check_fit(simulation: Simulation, program: Program, config: Config, key: Key
             "the clients' own models": [state.clients] * count,
             "the average of all versions": [state.average] * count,
             "training data": simulation.data.arrays,
+            "the model's frozen arrays": simulation.model.frozen,
         }
     )

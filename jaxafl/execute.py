@@ -140,7 +140,8 @@ def apply_server(
     if "drift" in program.diagnostics:
         record["drift"] = diagnostics.drift(state.model.params, start)
     if {"gradient_norm", "asynchronous_error"} & set(program.diagnostics):
-        gradient = diagnostics.full_gradient(program.model, program.data, dataset.arrays, dataset.counts, *state.model)
+        apply = program.model.bound(dataset.frozen)
+        gradient = diagnostics.full_gradient(apply, program.data, dataset.arrays, dataset.counts, *state.model)
         record |= diagnostics.of_gradient(
             program.diagnostics, gradient, state.model.params, model.params, config.server
         )
@@ -156,18 +157,19 @@ def apply_server(
     return state, update, record
 
 
-def evaluate(program: Program, batch_size: int, model: Version, x: Tree, y: Array) -> dict[str, Array]:
+def evaluate(program: Program, batch_size: int, frozen: Tree, x: Tree, y: Array, model: Version) -> dict[str, Array]:
     """Mean loss and metrics over a test set, in batches of `batch_size`."""
     count = y.shape[0]
     batches = -(-count // batch_size)
     rows = jnp.arange(batches * batch_size, dtype=jnp.int32).reshape(batches, batch_size)
     key = jax_key((jnp.uint32(0), jnp.uint32(0)))
+    apply = program.model.bound(frozen)
 
     def batch(rows: Array) -> dict[str, Array]:
         inside = rows < count
         where = jnp.minimum(rows, count - 1)
         inputs = program.data.preprocess(jax.tree.map(lambda leaf: leaf[where], x))
-        outputs, _ = program.model.apply(model.params, model.model_state, Batch(inputs, y[where], inside), key, False)
+        outputs, _ = apply(model.params, model.model_state, Batch(inputs, y[where], inside), key, False)
         return {
             name: jnp.sum(jnp.where(inside, values, 0))
             for name, values in ({"loss": outputs.loss} | outputs.metrics).items()

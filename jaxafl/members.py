@@ -136,11 +136,13 @@ def advance_lockstep(
     return jax.lax.fori_loop(rows.chunk_start[chunk], rows.chunk_start[chunk + 1], row, (state, records))
 
 
-def evaluate_members(program: Program, batch_size: int, model: Version, x: Any, y: Array) -> dict[str, Array]:
+def evaluate_members(
+    program: Program, batch_size: int, frozen: Any, x: Any, y: Array, model: Version
+) -> dict[str, Array]:
     """`execute.evaluate` of every member, one after another on a CPU."""
 
     def member(model: Version) -> dict[str, Array]:
-        return evaluate(program, batch_size, model, x, y)
+        return evaluate(program, batch_size, frozen, x, y, model)
 
     return jax.lax.map(member, model) if program.sliced else jax.vmap(member)(model)
 

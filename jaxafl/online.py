@@ -1,4 +1,5 @@
-"""The clock beside the training: for servers whose replies change the work of the next runs (AsyncFedED's K).
+"""The clock beside the training: for servers whose replies change the work of the next runs (AsyncFedED's K), and for
+runs that stop early and are charged the time of the steps they made.
 
 The same clock functions as in `schedule.py`, in float64 time, and the same rows as in `execute.py`, made one at a time
 inside the loop of the compiled program. A wave trains the runs that arrive and, on accelerators, those under way that
@@ -7,6 +8,7 @@ are not yet trained.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +20,7 @@ from jaxafl.execute import apply_server, start_of
 from jaxafl.keys import Key
 from jaxafl.plan import Segments, Steps
 from jaxafl.state import Config, Dataset, Program, State
-from jaxafl.train import train
+from jaxafl.train import executed_steps, train
 
 Array = jax.Array
 _NEVER = -1
@@ -93,7 +95,10 @@ def _step(
     state: OnlineState,
 ) -> tuple[OnlineState, tuple[ServerStep, dict[str, Array]]]:
     num_clients = state.next_steps.shape[0]
-    clock_state, event = clock.next(state.clock, Workload(state.next_steps, num_clients))
+    workload = Workload(state.next_steps, num_clients)
+    if config.client.charge == "executed":
+        workload = _Executed(state.next_steps, num_clients, program, wide, config, dataset, state)
+    clock_state, event = clock.next(state.clock, workload)
     flight = clock.in_flight_runs(clock_state)
     order = jnp.argsort(flight.arrives).astype(jnp.int32)
     state = state._replace(clock=clock_state)
@@ -123,6 +128,34 @@ def _step(
         slot_version = state.slot_version.at[step.write_slot].set(number + 1)
     state = state._replace(run=run, next_steps=next_steps, slot_version=slot_version)
     return state, (event, record)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Executed(Workload):
+    """The local steps that runs make before they stop early.
+
+    A run is trained when it begins, to know its duration, and again when it arrives: to keep its update meanwhile
+    would make the clock carry the engine's buffers.
+    """
+
+    program: Program
+    wide: bool
+    config: Config
+    dataset: Dataset
+    state: OnlineState
+
+    def local_steps(self, client: Array, run: Array, version: Array | None = None, begins: Any = True) -> Array:
+        planned = super().local_steps(client, run)
+        with jax.enable_x64(self.wide):
+            slot = _find(self.state.slot_version, jnp.asarray(version)[None])[0]
+
+            def train_once(_: Array, steps: Array) -> Array:
+                return executed_steps(
+                    self.program, self.config, self.dataset, self.state.run, slot, client, run, planned
+                )
+
+            # a loop of at most one pass: a conditional would copy the ring
+            return jax.lax.fori_loop(0, begins.astype(jnp.int32), train_once, planned)
 
 
 def _train_missing(

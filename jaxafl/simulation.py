@@ -75,13 +75,17 @@ class Simulation:
                 f"it runs on {', '.join(sorted(self.server.clocks))}"
             )
         self.server.check(self.clock, self.client, clients)
-        if self.client.charge == "executed" and not getattr(self.clock, "order_free", False):
-            raise ValueError(
-                "Client(charge='executed') needs a clock on which who arrives does not depend on durations "
-                f"(synchronous, stale_rounds), not {self.clock.name}"
-            )
         if self.server.needs.replies_steps:
             self._check_replies()
+        if self.clock_sees_training:
+            self._check_beside()
+
+    @property
+    def clock_sees_training(self) -> bool:
+        """Whether the schedule depends on what is trained, so that the clock has to run beside the training."""
+        return self.server.needs.replies_steps or (
+            self.client.charge == "executed" and not getattr(self.clock, "order_free", False)
+        )
 
     def schedule(self, server_steps: int, seed: int = 0) -> Schedule:
         """The clock alone: who arrives at every server step, when, and how stale. Nothing is trained.
@@ -94,10 +98,13 @@ class Simulation:
             ValueError: something cannot work, or the schedule depends on the training (a server that replies with K).
         """
         self.check()
-        if self.server.needs.replies_steps:
+        if self.clock_sees_training:
+            why = "the server replies with the number of local steps"
+            if not self.server.needs.replies_steps:
+                why = "Client(charge='executed') charges the time of the local steps that a run made"
             raise ValueError(
-                f"the schedule of {self.server.name} depends on the training, because the server replies with the "
-                "number of local steps; run() returns the schedule with the results"
+                f"the schedule of {self.server.name} depends on the training, because {why}; run() returns the "
+                "schedule with the results"
             )
         return self.compute_schedule(server_steps, seed)
 
@@ -174,7 +181,7 @@ class Simulation:
         recording = as_recording(observe, diagnostics, self.server)
         every = evaluation_interval(eval_every, server_steps)
         driver: Driver
-        if self.server.needs.replies_steps:
+        if self.clock_sees_training:
             driver = Online(self, every, seed, speed, recording)
         else:
             driver = shared([self], self.compute_schedule(server_steps, seed), every, seed, speed, recording)
@@ -232,36 +239,44 @@ class Simulation:
         return compute_schedule(self.clock, self.data.num_clients, table, schedule.server_steps, seed)
 
     def _check_replies(self) -> None:
-        clients = self.data.num_clients
         if self.client.local_steps(self.data.counts).ndim:
             raise ValueError(
                 f"{self.server.name} adapts a number of local steps that all clients begin with: give Client(steps=K) "
                 "one number"
             )
-        if self.client.rate_schedule is not None or self.client.patience is not None:
-            raise ValueError(
-                f"rate_schedule and patience do not work with {self.server.name}, which adapts local steps"
-            )
+        if self.client.patience is not None:
+            raise ValueError(f"patience does not work with {self.server.name}, which adapts local steps")
         if self.client.sampling == "epochs":
             raise ValueError(
                 f"sampling='epochs' needs runs of equal length to go on from, but {self.server.name} changes the "
                 "number of local steps"
             )
-        if not hasattr(self.clock, "in_flight_runs"):
-            raise ValueError(f"the clock {self.clock.name} cannot run beside the training of {self.server.name}")
         most = getattr(self.server, "max_steps", None)
         if most is not None and self.client.steps is not None and int(np.max(self.client.steps)) > most:
             raise ValueError(
                 f"{self.server.name}: the client begins with steps={self.client.steps}, more than max_steps={most}"
             )
-        if self.clock.capacity(clients) < 1:
+
+    def _check_beside(self) -> None:
+        if not hasattr(self.clock, "in_flight_runs"):
+            raise ValueError(
+                f"the clock {self.clock.name} cannot run beside the training, as {self.server.name} with "
+                f"Client(charge={self.client.charge!r}) needs; free_running can, and on synchronous and stale_rounds "
+                "charge='executed' needs no such clock"
+            )
+        if self.client.rate_schedule is not None:
+            raise ValueError(
+                "rate_schedule needs the staleness and duration of a run when it is trained, which are not known where "
+                f"the clock runs beside the training ({self.server.name}, charge={self.client.charge!r})"
+            )
+        if self.clock.capacity(self.data.num_clients) < 1:
             raise ValueError(f"the clock {self.clock.name} brings no arrivals")
 
     @functools.cached_property
     def dataset(self) -> Dataset:
-        """The training data on the device."""
-        arrays = jax.tree.map(jnp.asarray, self.data.arrays)
-        return Dataset(arrays, jnp.asarray(self.data.counts, jnp.int32))
+        """The training data and the model's frozen arrays on the device."""
+        arrays, frozen = jax.tree.map(jnp.asarray, (self.data.arrays, self.model.frozen))
+        return Dataset(arrays, jnp.asarray(self.data.counts, jnp.int32), frozen)
 
     @functools.cached_property
     def test(self) -> tuple[Tree, jax.Array]:

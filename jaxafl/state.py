@@ -105,10 +105,11 @@ class State(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """The data on the device."""
+    """What a run only reads, on the device."""
 
     arrays: Any
     counts: Array  # int32 [N]
+    frozen: Any  # what the model neither trains nor federates: one copy for all clients
 
 
 def initial(program: Program, config: Config, dataset: Dataset, key: Key) -> State:
@@ -138,5 +139,5 @@ def initial(program: Program, config: Config, dataset: Dataset, key: Key) -> Sta
 def initial_model(program: Program, key: Key) -> Version:
     """x_0."""
     x, y = program.data.example
-    example = Batch(jnp.asarray(x), jnp.asarray(y), jnp.ones(len(y), bool))
+    example = Batch(jax.tree.map(jnp.asarray, x), jnp.asarray(y), jnp.ones(len(y), bool))
     return Version(*program.model.init(jax_key(purpose_key(key, Purpose.MODEL)), example))

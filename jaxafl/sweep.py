@@ -175,7 +175,7 @@ def _programs(members: list[_Member], values: dict[str, list[Any]]) -> list[list
 def _batches(group: list[_Member], values: dict[str, list[Any]], together: int | None) -> list[list[_Member]]:
     """Members of one program that advance together."""
     first = group[0].simulation
-    if first.server.needs.replies_steps:
+    if first.clock_sees_training:
         return [[member] for member in group]
     own = [index for index, name in enumerate(values) if name == "seed" or name.startswith("clock")]
     sharing = _grouped(group, values, own)
@@ -193,7 +193,7 @@ def _run(
     simulations = [member.simulation for member in batch]
     seeds = [member.seed for member in batch]
     driver: Driver
-    if simulations[0].server.needs.replies_steps:
+    if simulations[0].clock_sees_training:
         driver = Online(simulations[0], every, seeds[0], speed, recording)
     elif len({(id(s.clock), seed) for s, seed in zip(simulations, seeds, strict=True)}) == 1 or len(batch) == 1:
         schedule = simulations[0].compute_schedule(server_steps, seeds[0])

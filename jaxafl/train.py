@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,6 +27,23 @@ def train(
     state = state._replace(lanes=_load(program, config, segment, state))
     state = state._replace(lanes=_local_steps(program, config, dataset, segment.active, state.lanes, bound))
     return state._replace(store=_save(program, config, segment, state))
+
+
+def executed_steps(
+    program: Program,
+    config: Config,
+    dataset: Dataset,
+    state: State,
+    slot: Array,
+    client: Array,
+    run: Array,
+    count: Array,
+) -> Array:
+    """How many of its `count` local steps a run makes before it stops early: trains it, and keeps nothing else."""
+    version = history.read(state.ring, slot)
+    none = jnp.int32(0)
+    lane = begin(config.client, version.params, version.model_state, state.batch_key, client, run, none, jnp.float32(0))
+    return _alone(_step(program, config, dataset), lane, count).step
 
 
 def _load(program: Program, config: Config, segment: Segments, state: State) -> Lane:
@@ -54,20 +72,7 @@ def _load(program: Program, config: Config, segment: Segments, state: State) -> 
 def _local_steps(
     program: Program, config: Config, dataset: Dataset, active: Array, lanes: Lane, bound: Array | None
 ) -> Lane:
-    def fetch(client: Array, positions: Array, key: Array) -> tuple[Tree, Array]:
-        return program.data.fetch(dataset.arrays, client, positions, key)
-
-    def once(lane: Lane) -> Lane:
-        return local_step(config.client, program.model, fetch, program.micro_batch, dataset.counts[lane.client], lane)
-
-    def alone(lane: Lane, count: Array) -> Lane:
-        if lane.stopping is None:
-            return jax.lax.fori_loop(0, count, lambda _, lane: once(lane), lane)
-        return jax.lax.while_loop(
-            lambda carry: (carry[0] < count) & ~_stopped(carry[1]),
-            lambda carry: (carry[0] + 1, once(carry[1])),
-            (jnp.int32(0), lane),
-        )[1]
+    once = _step(program, config, dataset)
 
     def together(group: Lane, counts: Array) -> Lane:
         def masked(index: Array, group: Lane) -> Lane:
@@ -84,7 +89,7 @@ def _local_steps(
 
     def group(index: Array, lanes: Lane) -> Lane:
         if program.chunk == 1:
-            return history.write(lanes, index, alone(history.read(lanes, index), active[index]))
+            return history.write(lanes, index, _alone(once, history.read(lanes, index), active[index]))
         first = index * program.chunk
         part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, program.chunk), lanes)
         part = together(part, jax.lax.dynamic_slice_in_dim(active, first, program.chunk))
@@ -93,6 +98,27 @@ def _local_steps(
     if program.lanes == 1:
         return group(jnp.int32(0), lanes)
     return jax.lax.fori_loop(0, program.lanes // program.chunk, group, lanes)
+
+
+def _step(program: Program, config: Config, dataset: Dataset) -> Callable[[Lane], Lane]:
+    """One local step of one run."""
+    apply = program.model.bound(dataset.frozen)
+
+    def fetch(client: Array, positions: Array, keys: Array) -> tuple[Tree, Array]:
+        return program.data.fetch(dataset.arrays, client, positions, keys)
+
+    return lambda lane: local_step(config.client, apply, fetch, program.micro_batch, dataset.counts[lane.client], lane)
+
+
+def _alone(once: Callable[[Lane], Lane], lane: Lane, count: Array) -> Lane:
+    """`count` local steps of one run, or fewer where it stops early."""
+    if lane.stopping is None:
+        return jax.lax.fori_loop(0, count, lambda _, lane: once(lane), lane)
+    return jax.lax.while_loop(
+        lambda carry: (carry[0] < count) & ~_stopped(carry[1]),
+        lambda carry: (carry[0] + 1, once(carry[1])),
+        (jnp.int32(0), lane),
+    )[1]
 
 
 def _stopped(lane: Lane) -> Array:

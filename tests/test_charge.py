@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import optax
 import pytest
 
 import jaxafl as afl
+from jaxafl.ahead import shared
+from jaxafl.drive import Recording, Speed, drive
+from jaxafl.progress import Silent
 
 SECONDS = 0.5
 
@@ -45,10 +49,56 @@ def test_time_is_that_of_the_steps_made(clock: afl.clock.Clock) -> None:
     np.testing.assert_array_equal(executed.loss.values, planned.loss.values)
 
 
-def test_where_the_order_depends_on_time_it_is_refused() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concurrency": 8},
+        pytest.param({"concurrency": 3, "buffer": 2}, marks=pytest.mark.slow),
+        pytest.param({"concurrency": 4, "buffer": 2, "dispatch": "step"}, marks=pytest.mark.slow),
+    ],
+    ids=["all in flight", "arrival", "step"],
+)
+def test_free_running_is_the_fixed_point_of_schedule_and_training(options: dict[str, Any]) -> None:
+    """Beside: charge and schedule in one pass. Here: execute a schedule, charge what was made, and so on until nothing
+    changes."""
+    steps, more = 10, 24
+    durations = afl.clock.uniform(0.5, 1.5, per="client") * afl.clock.constant(SECONDS, per="step")
+    clock = afl.clock.free_running(durations=durations, **options)
+    beside = dataclasses.replace(simulation("executed", clock), server=afl.server.fedbuff(0.5))
+    result = beside.run(steps, eval_every=5, seed=2)
+
+    ahead = dataclasses.replace(simulation("planned", clock), server=afl.server.fedbuff(0.5))
+    schedule, planned = ahead.compute_schedule(more, 2), ahead.client.local_steps(ahead.data.counts)
+    for _ in range(more):
+        schedule = dataclasses.replace(schedule, local_steps=planned[schedule.client])  # what a run may make
+        driver = shared([ahead], schedule, more, 2, Speed(), Recording())
+        (trained,) = drive(driver, more, more, Silent(), 0.0)
+        charged = ahead.charged(schedule, trained.records["executed_local_steps"], 2)
+        settled = np.array_equal(charged.time, schedule.time)
+        schedule = charged
+        if settled:
+            break
+    assert settled
+    made = trained.records["executed_local_steps"][:steps]
+    assert (made < planned[schedule.client[:steps]]).any()  # some runs stopped early
+    for name in ("client", "run", "staleness", "arrived", "started", "time"):
+        expected = getattr(schedule, name)[:steps]
+        np.testing.assert_allclose(result[name].values, expected, rtol=1e-12, err_msg=name)
+    np.testing.assert_array_equal(result.executed_local_steps.values, made)
+    np.testing.assert_array_equal(result.local_steps.values, made)
+    np.testing.assert_allclose(result.delta_norm.values, trained.records["delta_norm"][:steps], rtol=1e-5)
+
+
+def test_what_cannot_charge_is_refused() -> None:
     clock = afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 2))
     sim = dataclasses.replace(simulation("executed", clock), server=afl.server.fedbuff())
-    with pytest.raises(ValueError, match=r"charge='executed'\) needs a clock .* not free_running"):
-        sim.check()
+    with pytest.raises(ValueError, match=r"the schedule of fedbuff depends on the training, because Client\(charge="):
+        sim.schedule(3)
+    semi = afl.clock.semi_async(fraction=0.5, lag=2, durations=afl.clock.uniform(1, 2))
+    with pytest.raises(ValueError, match=r"semi_async cannot run beside the training, .* free_running can"):
+        dataclasses.replace(sim, clock=semi, server=afl.server.safa()).check()
+    with pytest.raises(ValueError, match="rate_schedule needs the staleness"):
+        scheduled = dataclasses.replace(sim.client, rate_schedule=lambda moment: 1.0)
+        dataclasses.replace(sim, client=scheduled).check()
     with pytest.raises(ValueError, match="give patience"):
         afl.Client(optax.sgd, learning_rate=0.1, epochs=2, charge="executed").check(8)

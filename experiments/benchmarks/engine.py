@@ -62,7 +62,7 @@ def bare_loop(sim: afl.Simulation, updates: int) -> tuple[Callable[[], Any], flo
     """The same local training and the same mixing, one client after another, without clock, ring or store."""
     config, dataset = sim.config(0), sim.dataset
     program = sim.program(lanes=1, chunk=1, slots=1, rows=1, uniform=True, full=True, sliced=True, stop=False)
-    model = initial_model(program, seed_key(0))
+    model, apply = initial_model(program, seed_key(0)), sim.model.bound(dataset.frozen)
 
     def run(config: Any, dataset: Any, model: Any) -> Any:
         key = purpose_key(seed_key(0), Purpose.BATCH)
@@ -71,7 +71,7 @@ def bare_loop(sim: afl.Simulation, updates: int) -> tuple[Callable[[], Any], flo
             client = index % sim.data.num_clients
             lane = begin(config.client, params, model.model_state, key, client, index, index, jnp.float32(0))
             step = functools.partial(
-                local_step, config.client, sim.model, lambda *a: sim.data.fetch(dataset.arrays, *a), program.micro_batch
+                local_step, config.client, apply, lambda *a: sim.data.fetch(dataset.arrays, *a), program.micro_batch
             )
             count = dataset.counts[client]
             lane = jax.lax.fori_loop(0, sim.client.steps, lambda _, lane: step(count, lane), lane)

@@ -46,10 +46,7 @@ def make_simulation(names: Chosen, options: Any) -> Simulation:
 
 def make_data(names: Chosen, options: Any) -> FederatedData:
     """The dataset, split over clients."""
-    where = (
-        {} if options.data_dir is None or not _takes(names.data.call, "data_dir") else {"data_dir": options.data_dir}
-    )
-    data = names.data.call(**_values(options, "data"), **where)
+    data = names.data.call(**_values(options, "data"), **_where(names.data.call, options))
     if isinstance(data, Dataset):
         if names.partition is None:
             raise ValueError(
@@ -101,7 +98,12 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 
 def _make_model(names: Chosen, options: Any, data: FederatedData) -> Any:
     classes = {"num_classes": data.num_classes} if _takes(names.model.call, "num_classes") else {}
-    return names.model.call(**classes, **_values(options, "model"))
+    return names.model.call(**classes, **_values(options, "model"), **_where(names.model.call, options))
+
+
+def _where(function: Any, options: Any) -> dict[str, Any]:
+    """The data directory, for what takes one."""
+    return {"data_dir": options.data_dir} if options.data_dir is not None and _takes(function, "data_dir") else {}
 
 
 def _values(options: Any, part: str) -> dict[str, Any]:

@@ -111,8 +111,14 @@ class Workload:
     steps: Array
     num_clients: int = static()
 
-    def local_steps(self, client: Array, run: Array) -> Array:
-        """The local steps of one run."""
+    def local_steps(self, client: Array, run: Array, version: Array | None = None, begins: Any = True) -> Array:
+        """The local steps of one run.
+
+        Args:
+            client, run: which run.
+            version: what it trains from; given by an `OnlineClock`, whose workload may depend on it.
+            begins: whether the run really begins; where it does not, the answer does not matter.
+        """
         if self.steps.ndim == 0:
             return self.steps
         if self.steps.ndim == 1:

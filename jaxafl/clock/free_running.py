@@ -157,16 +157,16 @@ class FreeRunning:
         row = jnp.argmin(jnp.where(flight.busy, _LATE, flight.freed))
         client, code = self._choose(state, row, workload.num_clients)
         runs, run = selection.count_run(state.runs, client, starts)
-        local_steps = workload.local_steps(client, run).astype(jnp.int32)
-        drawn = self.durations.draw(state.prepared, Run(client, run, local_steps, state.longest, state.now))
-        duration = drawn.work + drawn.hang
-        invalid = ~valid(duration)
-        code = jnp.where(code > 0, code, jnp.where(jnp.isnan(duration), 1, jnp.where(invalid, 4, 0)).astype(jnp.int32))
         version = flight.handout[row] if self.before_step else state.version
         trained_from = version
         if self.start_skew:  # all but the last of M newcomers train from the model before this step
             last = (state.waiting - 1) % self.buffer == 0
             trained_from = jnp.where(last, version, jnp.maximum(version - 1, 0))
+        local_steps = workload.local_steps(client, run, trained_from, starts).astype(jnp.int32)
+        drawn = self.durations.draw(state.prepared, Run(client, run, local_steps, state.longest, state.now))
+        duration = drawn.work + drawn.hang
+        invalid = ~valid(duration)
+        code = jnp.where(code > 0, code, jnp.where(jnp.isnan(duration), 1, jnp.where(invalid, 4, 0)).astype(jnp.int32))
         arrives = state.now + jnp.where(invalid, 0, duration)
         entry = Flight(
             jnp.bool_(True), client, run, state.dispatches, trained_from, version, local_steps, state.now, arrives,

@@ -68,21 +68,21 @@ class FederatedData:
         x = jax.tree.map(lambda leaf: leaf[:1], self.x_test)
         return jax.device_get(self.preprocess(x)), self.y_test[:1]
 
-    def fetch(self, arrays: Any, client: Any, positions: Any, key: jax.Array) -> tuple[Any, Any]:
+    def fetch(self, arrays: Any, client: Any, positions: Any, keys: jax.Array) -> tuple[Any, Any]:
         """Training samples of one client, preprocessed; traced, to be used inside `jit` and `vmap`.
 
         Args:
             arrays: `self.arrays`, usually already on the device.
             client: int32 scalar in `[0, N)`.
             positions: int32 `[B]`, each in `[0, counts[client])`.
-            key: PRNG key for augmentation; unused when there is none.
+            keys: PRNG keys `[B]` for augmentation, one per sample; unused when there is none.
 
         Returns:
             `(x [B, ...], y [B])`, x as the model sees it (float32 unless the samples are tokens), y int32.
         """
         x, y = self.gather(arrays, client, positions)
         if self.preprocessing.augment is not None:
-            x = self.preprocessing.augment(x, key)
+            x = jax.vmap(self.preprocessing.augment)(x, keys)
         return self.preprocess(x), y
 
     def preprocess(self, x: Any) -> Any:

@@ -17,8 +17,8 @@ class Preprocessing:
 
     Attributes:
         transform: Maps a raw batch `[B, ...]` to what the model sees; applied to training and test samples.
-        augment: Maps `(raw batch [B, ...], PRNG key)` to a raw batch of the same shape and dtype; applied to training
-            samples only, before `transform`. `None` leaves training samples as they are.
+        augment: Maps `(raw sample, PRNG key)` to a raw sample of the same shape and dtype; applied under `vmap` to
+            training samples only, before `transform`. `None` leaves training samples as they are.
         description: One line for people, for example `"x/255, mean 0.1307, std 0.3081"`.
     """
 
@@ -40,7 +40,7 @@ def normalise(
         scale: What a raw value is divided by first; 255 maps uint8 pixels to [0, 1].
         mean: Mean of the scaled values, one number or one per channel (the last axis).
         std: Standard deviation of the scaled values, one number or one per channel; positive.
-        augment: Optional random transformation of the raw training batch, see `Preprocessing`.
+        augment: Optional random transformation of a raw training sample, see `Preprocessing`.
 
     Returns:
         The preprocessing.

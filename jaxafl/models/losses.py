@@ -18,7 +18,7 @@ def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
     them. A label outside [0, C) gives a loss of NaN rather than that of some other class.
 
     Args:
-        logits: float [B, ..., C].
+        logits: float [B, ..., C]; in a lower precision than float32 they are cast to it first.
         batch: `batch.y` holds integers [B, ...] in [0, C).
 
     Returns:
@@ -38,6 +38,7 @@ def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
         raise TypeError(
             f"cross-entropy needs integer labels, got {labels.dtype}; pass another loss for real-valued targets"
         )
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     # a negative label would count classes from the end
     labels = jnp.where(labels < 0, logits.shape[-1], labels)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)

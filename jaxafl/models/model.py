@@ -29,6 +29,9 @@ class Outputs(NamedTuple):
     metrics: dict[str, Array]  # each [B]
 
 
+Apply = Callable[[Params, State, Batch, Key, bool], tuple[Outputs, State]]
+
+
 @dataclass(frozen=True, eq=False)
 class Model:
     """A model that can be simulated; make one with `from_linen`, `from_nnx` or `from_functions`.
@@ -41,11 +44,20 @@ class Model:
             `params` is the pytree that is trained and federated, `state` the pytree of everything else that the model
             carries from step to step (running statistics); `{}` where there is none.
         apply: `(params, state, batch, key, train) -> (Outputs, state)`. `key` feeds dropout and the like; `train` is a
-            Python bool.
+            Python bool. A model with `frozen` arrays takes them as its last argument.
+        frozen: pytree of numpy arrays that are neither trained nor federated (a pretrained base): one copy on the
+            device serves all clients, and none is in the ring or in an update. `None` where there is none.
         description: options of the model that can be written as JSON, for result files.
     """
 
     name: str
     init: Callable[[Key, Batch], tuple[Params, State]]
-    apply: Callable[[Params, State, Batch, Key, bool], tuple[Outputs, State]]
+    apply: Callable[..., tuple[Outputs, State]]
     description: dict[str, Any] = field(default_factory=dict)
+    frozen: Any = None
+
+    def bound(self, frozen: Any) -> Apply:
+        """`apply` without its last argument, which is `frozen`: `self.frozen`, placed on the device or traced."""
+        if self.frozen is None:
+            return self.apply
+        return lambda params, state, batch, key, train: self.apply(params, state, batch, key, train, frozen)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import jax.numpy as jnp
+
 
 def check_positive(name: str, value: Any) -> None:
     """Raises `ValueError` unless `value` is a whole number >= 1."""
@@ -14,3 +16,20 @@ def check_positive(name: str, value: Any) -> None:
         valid = False
     if not valid:
         raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
+
+
+def compute_dtype(name: str) -> Any:
+    """What a Flax layer takes as `dtype` for the precision of its computation; parameters are float32 either way.
+
+    Args:
+        name: `"float32"`, or `"bfloat16"` for half the memory traffic and the fast matrix units of an accelerator.
+
+    Returns:
+        `None` for float32 (layers then compute in the precision of their parameters), else `jnp.bfloat16`.
+
+    Raises:
+        ValueError: where it is another name.
+    """
+    if name not in ("float32", "bfloat16"):
+        raise ValueError(f'dtype must be "float32" or "bfloat16", got {name!r}')
+    return jnp.bfloat16 if name == "bfloat16" else None

@@ -59,8 +59,9 @@ def test_augmentation_sees_raw_training_samples_and_a_key_and_spares_the_test_se
 
     plain, augmented = images().partition(data.iid(1)), images(brighten).partition(data.iid(1))
     positions = jnp.arange(5)
-    first, second = (augmented.fetch(augmented.arrays, 0, positions, jax.random.key(seed))[0] for seed in (1, 2))
-    untouched, _ = plain.fetch(plain.arrays, 0, positions, jax.random.key(1))
+    keys = [jax.random.split(jax.random.key(seed), 5) for seed in (1, 2)]
+    first, second = (augmented.fetch(augmented.arrays, 0, positions, own)[0] for own in keys)
+    untouched, _ = plain.fetch(plain.arrays, 0, positions, keys[0])
     assert (first >= untouched).all() and (first > untouched).any()
     assert not np.array_equal(first, second)
     np.testing.assert_array_equal(augmented.preprocess(augmented.x_test), plain.preprocess(plain.x_test))

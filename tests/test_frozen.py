@@ -1,0 +1,86 @@
+"""A model's frozen arrays: one copy for all clients, the same results as if they were constants of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl.keys import seed_key
+from jaxafl.models.model import Batch, Model, Outputs
+from jaxafl.state import initial
+
+BASE = np.random.default_rng(0).normal(size=(60, 16)).astype(np.float32)
+
+
+def head(key: Any, batch: Batch) -> tuple[Any, Any]:
+    return {"head": 0.1 * jax.random.normal(key, (16, 10))}, {}
+
+
+def outputs(params: Any, batch: Batch, base: Any) -> Outputs:
+    return afl.models.softmax_cross_entropy(jax.nn.relu(batch.x @ base) @ params["head"], batch)
+
+
+FROZEN = Model(
+    "frozen", head, lambda params, state, batch, key, train, base: (outputs(params, batch, base), state), frozen=BASE
+)
+CONSTANT = Model("constant", head, lambda params, state, batch, key, train: (outputs(params, batch, BASE), state))
+CLIENT = afl.Client(optax.sgd, learning_rate=0.05, steps=3, batch_size=4)
+BUFFERED = (
+    afl.server.fedbuff(),
+    afl.clock.free_running(concurrency=6, buffer=2, durations=afl.clock.uniform(1, 5)),
+)
+BESIDE = (
+    afl.server.asyncfeded(lam=0.5, kappa=0.5, max_steps=8),
+    afl.clock.free_running(concurrency=4, durations=afl.clock.uniform(1, 5)),
+)
+
+
+@pytest.fixture(scope="module")
+def data() -> afl.data.FederatedData:
+    return afl.data.synthetic(1.0, 1.0, clients=8, max_size=60)
+
+
+@pytest.mark.parametrize(
+    ("parts", "speed"),
+    [(BUFFERED, {}), (BUFFERED, {"lanes": 4, "chunk": 4}), (BESIDE, {})],
+    ids=["ahead, loop", "ahead, vmap", "beside"],
+)
+def test_results_are_those_of_a_constant_base(data: Any, parts: Any, speed: Any) -> None:
+    frozen, constant = (
+        afl.Simulation(data, model, CLIENT, *parts).run(
+            8, eval_every=4, diagnostics=("gradient_norm",), observe=lambda params: params, **speed
+        )
+        for model in (FROZEN, CONSTANT)
+    )
+    for name in ("observe_head", "accuracy", "loss", "gradient_norm_squared"):
+        np.testing.assert_allclose(frozen[name], constant[name], rtol=1e-5, atol=1e-6, err_msg=name)
+    assert np.abs(np.diff(frozen.observe_head, axis=0)).max() > 0
+
+
+def test_sweeps_share_the_base(data: Any) -> None:
+    sim = afl.Simulation(data, FROZEN, CLIENT, *BUFFERED)
+    axes = {"server.learning_rate": [0.5, 1.0], "seed": [0, 1]}
+    grid = afl.sweep(sim, axes, server_steps=4, eval_every=4)
+    alone = sim.run(4, eval_every=4, seed=1)
+    np.testing.assert_allclose(grid.loss.sel({"server.learning_rate": 1.0, "seed": 1}), alone.loss, rtol=1e-5)
+
+
+def test_nothing_that_is_kept_per_version_client_or_update_holds_the_base(data: Any) -> None:
+    sim = afl.Simulation(data, FROZEN, CLIENT, afl.server.ca2fl(), BUFFERED[1])
+    program = sim.program(lanes=2, chunk=1, slots=7, rows=8, uniform=True, full=True, sliced=True, stop=True)
+    state = jax.eval_shape(lambda c, d: initial(program, c, d, seed_key(0)), sim.config(0), sim.dataset)
+    assert not any(leaf.shape[-2:] == BASE.shape for leaf in jax.tree.leaves(state))
+    assert sim.dataset.frozen.shape == BASE.shape
+
+
+def test_memory_check_counts_the_base(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import jaxafl.memory
+
+    monkeypatch.setattr(jaxafl.memory, "available_bytes", lambda: 1000)
+    with pytest.raises(MemoryError, match="the model's frozen arrays"):
+        afl.Simulation(data, FROZEN, CLIENT, *BUFFERED).run(2)
