@@ -18,10 +18,10 @@ import pathlib
 
 import optax
 import xarray as xr
+from curves import report
 
 import jaxafl as afl
 
-HERE = pathlib.Path(__file__).resolve().parent
 BUFFER, CONCURRENCY, CLIENTS = 5, 25, 50
 METHODS = {
     # name: (server, local learning rate, buffer)
@@ -55,20 +55,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     options = parser.parse_args()
     results = {name: run(name, options.updates, options.seed) for name in options.methods}
-    rows = ["method,client_updates,simulated_seconds,test_accuracy,test_loss"]
-    for name, result in results.items():
-        last = result.accuracy.values[-5:]
-        print(
-            f"{name}: last 5 evaluations {100 * last.mean():.2f} ± {100 * last.std():.2f} %, "
-            f"best {100 * result.accuracy.values.max():.2f} %, "
-            f"mean of the largest staleness {result.attrs['staleness_max_per_step_mean']:.2f}, "
-            f"{result.attrs['run_seconds']:.0f} s"
-        )
-        columns = (result.eval_updates, result.eval_time, result.accuracy, result.loss)
-        for updates, seconds, accuracy, loss in zip(*(column.values for column in columns), strict=True):
-            rows.append(f"{name.replace(',', ';')},{updates},{seconds:.1f},{accuracy:.4f},{loss:.4f}")
-    (HERE / "fadas_fashion_mnist.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    afl.plot.accuracy_vs_time(results, path=HERE / "fadas_fashion_mnist.png")
+    report(results, pathlib.Path(__file__).resolve().with_suffix(""))
 
 
 if __name__ == "__main__":

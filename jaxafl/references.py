@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 _JAXAFL = """@software{jaxafl,
@@ -141,27 +142,102 @@ BIBTEX = {
   journal = {IEEE Transactions on Artificial Intelligence},
   year = {2025}
 }""",
+    "krizhevsky2009": """@techreport{krizhevsky2009,
+  title = {Learning Multiple Layers of Features from Tiny Images},
+  author = {Krizhevsky, Alex},
+  institution = {University of Toronto},
+  year = {2009}
+}""",
+    "yadav2019": """@inproceedings{yadav2019,
+  title = {Cold Case: The Lost {MNIST} Digits},
+  author = {Yadav, Chhavi and Bottou, L{\\'e}on},
+  booktitle = {NeurIPS},
+  year = {2019}
+}""",
+    "wang2019glue": """@inproceedings{wang2019glue,
+  title = {{GLUE}: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding},
+  author = {Wang, Alex and Singh, Amanpreet and Michael, Julian and Hill, Felix and Levy, Omer and Bowman, Samuel R.},
+  booktitle = {ICLR},
+  year = {2019}
+}""",
+    "dagan2006": """@inproceedings{dagan2006,
+  title = {The {PASCAL} Recognising Textual Entailment Challenge},
+  author = {Dagan, Ido and Glickman, Oren and Magnini, Bernardo},
+  booktitle = {Machine Learning Challenges},
+  year = {2006}
+}""",
+    "dolan2005": """@inproceedings{dolan2005,
+  title = {Automatically Constructing a Corpus of Sentential Paraphrases},
+  author = {Dolan, William B. and Brockett, Chris},
+  booktitle = {International Workshop on Paraphrasing},
+  year = {2005}
+}""",
+    "socher2013": """@inproceedings{socher2013,
+  title = {Recursive Deep Models for Semantic Compositionality Over a Sentiment Treebank},
+  author = {Socher, Richard and Perelygin, Alex and Wu, Jean and Chuang, Jason and Manning, Christopher D. and
+    Ng, Andrew and Potts, Christopher},
+  booktitle = {EMNLP},
+  year = {2013}
+}""",
+    "he2016": """@inproceedings{he2016,
+  title = {Deep Residual Learning for Image Recognition},
+  author = {He, Kaiming and Zhang, Xiangyu and Ren, Shaoqing and Sun, Jian},
+  booktitle = {CVPR},
+  year = {2016}
+}""",
+    "devlin2019": """@inproceedings{devlin2019,
+  title = {{BERT}: Pre-training of Deep Bidirectional Transformers for Language Understanding},
+  author = {Devlin, Jacob and Chang, Ming-Wei and Lee, Kenton and Toutanova, Kristina},
+  booktitle = {NAACL},
+  year = {2019}
+}""",
+    "hu2022": """@inproceedings{hu2022,
+  title = {{LoRA}: Low-Rank Adaptation of Large Language Models},
+  author = {Hu, Edward J. and Shen, Yelong and Wallis, Phillip and Allen-Zhu, Zeyuan and Li, Yuanzhi and
+    Wang, Shean and Wang, Lu and Chen, Weizhu},
+  booktitle = {ICLR},
+  year = {2022}
+}""",
 }
 
+CITED = {
+    # datasets
+    "QMNIST writers": ("yadav2019",),
+    "cifar10": ("krizhevsky2009",),
+    "cifar100": ("krizhevsky2009",),
+    "fashion_mnist": ("xiao2017",),
+    "femnist": ("caldas2018",),
+    "glue_mrpc": ("wang2019glue", "dolan2005"),
+    "glue_rte": ("wang2019glue", "dagan2006"),
+    "glue_sst2": ("wang2019glue", "socher2013"),
+    "mnist": ("lecun1998",),
+    "shakespeare": ("mcmahan2017", "caldas2018"),
+    "synthetic": ("li2020",),
+    # models
+    "bert": ("devlin2019", "hu2022"),
+    "char_lstm": ("caldas2018",),
+    "cnn_afl": ("afl2025",),
+    "cnn_asyncfeded": ("wang2022asyncfeded",),
+    "cnn_defedavg": ("wang2024defedavg",),
+    "cnn_over": ("hao2025",),
+    "cnn_small": ("hao2025",),
+    "resnet18": ("he2016",),
+    "resnet20": ("he2016",),
+}
+"""What a dataset or a model is cited by, by its name without options."""
 
-DATASETS = {"mnist": "lecun1998", "fashion_mnist": "xiao2017", "femnist": "caldas2018", "synthetic": "li2020"}
-"""What a dataset is cited by, by its name without options."""
 
-
-def citation(dataset: str, *parts: Any) -> str:
-    """BibTeX of jaxafl, of a dataset, and of the publications that dataclasses, and what they hold, name in
-    `references`."""
-    known = DATASETS.get(dataset.partition("(")[0])
-    keys: list[str] = [known] if known else []
+def citation(names: Iterable[str], *parts: Any) -> str:
+    """BibTeX of jaxafl, of datasets and models by name, and of the publications that dataclasses, and what they hold,
+    name in `references`."""
+    keys = [key for name in names for key in CITED.get(name.partition("(")[0], ())]
     for part in parts:
         _collect(part, keys)
-    return "\n\n".join([_JAXAFL, *(BIBTEX[key] for key in keys)])
+    return "\n\n".join([_JAXAFL, *(BIBTEX[key] for key in dict.fromkeys(keys))])
 
 
 def _collect(node: Any, keys: list[str]) -> None:
-    for key in getattr(node, "references", ()):
-        if key not in keys:
-            keys.append(key)
+    keys.extend(getattr(node, "references", ()))
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         for field in dataclasses.fields(node):
             _collect(getattr(node, field.name), keys)

@@ -96,3 +96,18 @@ def test_a_simulation_says_what_to_cite(sim: afl.Simulation) -> None:
     text = sim.citation()
     assert "@software{jaxafl" in text and text.count("hao2025") == 1  # server and clock come from one paper
     assert "li2020" not in text
+
+
+def test_datasets_and_models_are_cited() -> None:
+    from jaxafl import references
+
+    assert {key for keys in references.CITED.values() for key in keys} <= set(references.BIBTEX)
+    sim = afl.Simulation(
+        afl.data.femnist(2),
+        afl.models.cnn_asyncfeded(62),
+        afl.Client(optax.sgd, learning_rate=0.1, steps=1, batch_size=2),
+        afl.server.asyncfeded(),
+        afl.clock.free_running(concurrency=2, durations=afl.clock.uniform(1, 2)),
+    )
+    text = sim.citation()
+    assert "caldas2018" in text and text.count("@article{wang2022asyncfeded") == 1  # by the model and by the server
