@@ -38,7 +38,7 @@ import optax
 import xarray as xr
 
 import jaxafl as afl
-from jaxafl.data.dataset import Dataset
+from jaxafl.data import Dataset, FederatedData
 
 CLIENTS, TICKS, PUBLISHED_POOL = 4, 50, 25_000
 RATE = 0.2
@@ -46,34 +46,16 @@ PUBLISHED = {1: -3.25, 3: -2.19, 5: -1.53, 7: -3.73, 9: -4.18}
 """Accuracy of PSURDG minus that of AUDG in percentage points, by the mean delay of client 1."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Everything:
-    """A partitioner: every client holds all samples."""
-
-    clients: int
-
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
-        """Rows of each client."""
-        return [np.arange(len(labels))] * self.clients
-
-    @property
-    def description(self) -> dict[str, str | int | float]:
-        """Name and options."""
-        return {"partition": "everything", "partition_clients": self.clients}
+def pool_of(mnist: Dataset, size: int, clients: int = CLIENTS, test: int = 10_000) -> FederatedData:
+    """Clients that all hold the same `size` training samples, and the first `test` test samples."""
+    mnist = dataclasses.replace(mnist, x_test=mnist.x_test[:test], y_test=mnist.y_test[:test])
+    return mnist.partition(afl.data.iid_shared(clients, samples=size))
 
 
-def pool_of(mnist: Dataset, size: int, test: int = 10_000) -> Dataset:
-    """`size` training samples drawn at random, always the same, and the first `test` test samples."""
-    rows = np.random.default_rng(0).permutation(len(mnist.y))[:size]
-    return dataclasses.replace(
-        mnist, x=mnist.x[rows], y=mnist.y[rows], x_test=mnist.x_test[:test], y_test=mnist.y_test[:test]
-    )
-
-
-def simulation(pool: Dataset, server: Any, uploads: Any, clients: int = CLIENTS) -> afl.Simulation:
+def simulation(pool: FederatedData, server: Any, uploads: Any) -> afl.Simulation:
     """One full-batch gradient per local run, every upload a coin."""
     return afl.Simulation(
-        data=pool.partition(Everything(clients)),
+        data=pool,
         model=afl.models.cnn_small(num_classes=10),
         client=afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None),
         server=server,
@@ -81,7 +63,7 @@ def simulation(pool: Dataset, server: Any, uploads: Any, clients: int = CLIENTS)
     )
 
 
-def compare(pool: Dataset, delay: float, seeds: Sequence[int], rate: float = RATE) -> dict[str, np.ndarray]:
+def compare(pool: FederatedData, delay: float, seeds: Sequence[int], rate: float = RATE) -> dict[str, np.ndarray]:
     """Final test accuracy of AUDG and PSURDG for every seed: the same initial models and the same uploads for both."""
     uploads = np.asarray([1 / (1 + delay), 0.5, 0.5, 0.5])
     accuracy = {}
@@ -91,12 +73,12 @@ def compare(pool: Dataset, delay: float, seeds: Sequence[int], rate: float = RAT
     return accuracy
 
 
-def synchronous(pool: Dataset, rates: Sequence[float], seeds: Sequence[int]) -> xr.DataArray:
+def synchronous(one: FederatedData, rates: Sequence[float], seeds: Sequence[int]) -> xr.DataArray:
     """Final test accuracy of the full gradient without delays, [rate, seed].
 
-    All clients hold the same samples, so that one client whose uploads never fail stands for all.
+    All clients hold the same samples, so that `one` client whose uploads never fail stands for all.
     """
-    sim = simulation(pool, afl.server.audg(rates[0]), 1.0, clients=1)
+    sim = simulation(one, afl.server.audg(rates[0]), 1.0)
     axes: dict[str, list[Any]] = {"server.learning_rate": list(rates), "seed": list(seeds)}
     return afl.sweep(sim, axes, TICKS, eval_every=TICKS).accuracy.isel(evaluation=-1)
 
@@ -111,11 +93,13 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=RATE)
     parser.add_argument("--rates", type=float, nargs="*", help="show the synchronous full gradient at these rates")
     options = parser.parse_args()
-    pool, seeds = pool_of(afl.data.mnist(), options.pool, options.test), range(options.seeds)
+    mnist, seeds = afl.data.mnist(), range(options.seeds)
     if options.rates:
-        for rate, accuracy in zip(options.rates, synchronous(pool, options.rates, seeds).values, strict=True):
+        one = pool_of(mnist, options.pool, 1, options.test)
+        for rate, accuracy in zip(options.rates, synchronous(one, options.rates, seeds).values, strict=True):
             print(f"full gradient, rate {rate:g}: {100 * accuracy.mean():.2f} ± {100 * accuracy.std():.2f} %")
         return
+    pool = pool_of(mnist, options.pool, test=options.test)
     for delay in options.delays:
         accuracy = compare(pool, delay, seeds, options.rate)
         gap = 100 * (accuracy["PSURDG"] - accuracy["AUDG"])

@@ -144,7 +144,7 @@ def drive(driver: Driver, server_steps: int, every: int, reporter: Reporter, beg
 
 def initial_states(program: Program, configs: list[Config], dataset: Dataset, keys: list[Key]) -> list[State]:
     """The first state of every run."""
-    program_, _ = compiled(initial, (program,), (configs[0], dataset, keys[0]))
+    program_, _ = compiled(initial, (program,), (configs[0], dataset, keys[0]), once=True)
     return [program_(config, dataset, key) for config, key in zip(configs, keys, strict=True)]
 
 

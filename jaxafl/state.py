@@ -138,6 +138,10 @@ def initial(program: Program, config: Config, dataset: Dataset, key: Key) -> Sta
 
 def initial_model(program: Program, key: Key) -> Version:
     """x_0."""
-    x, y = program.data.example
-    example = Batch(jax.tree.map(jnp.asarray, x), jnp.asarray(y), jnp.ones(len(y), bool))
-    return Version(*program.model.init(jax_key(purpose_key(key, Purpose.MODEL)), example))
+    return Version(*program.model.init(jax_key(purpose_key(key, Purpose.MODEL)), example_batch(program.data)))
+
+
+def example_batch(data: FederatedData) -> Batch:
+    """One sample, for shapes."""
+    x, y = data.example
+    return Batch(jax.tree.map(jnp.asarray, x), jnp.asarray(y), jnp.ones(len(y), bool))

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxafl import ahead, beside, drive, server
+from jaxafl import ahead, beside, drive, models, server
 from jaxafl.client import Client
 from jaxafl.clock import (
     constant,
@@ -25,6 +25,7 @@ from jaxafl.clock import (
     transmission,
     uniform,
 )
+from jaxafl.data import synthetic
 from jaxafl.simulation import Simulation
 from tests.problems import GD, observe_w, quadratic
 
@@ -171,6 +172,14 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "no such directory": (lambda: simulation().run(3, save="missing/result.nc"), "no directory missing"),
     "a directory as result": (lambda: simulation().run(3, save="."), "is a directory"),
     "data None": (lambda: simulation(data=None), r"Simulation\(data=.*None"),
+    "images of another shape": (
+        lambda: simulation(model=models.cnn_small()).schedule(3),
+        r"cnn_small does not take the samples of .*needs images.*at least 16x16 pixels, got inputs of shape \[6\]",
+    ),
+    "fewer outputs than classes": (
+        lambda: simulation(data=synthetic(clients=4, max_size=60), model=models.logistic(7)).check(),
+        "logistic tells 7 classes apart, but synthetic.* has 10: make it with num_classes=10",
+    ),
     "a constructor as server": (lambda: simulation(server=server.fedbuff), r"Simulation\(server="),
     "a module as model": (lambda: simulation(model=nn.Dense(3)), r"Simulation\(model="),
     "an optimiser as client": (lambda: simulation(client=optax.sgd(0.1)), r"Simulation\(client="),

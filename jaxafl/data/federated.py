@@ -120,6 +120,10 @@ def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple
         ValueError: If the clients hold 2^31 samples or more together, which int32 offsets cannot address.
     """
     counts = np.array([len(rows) for rows in clients], np.int64)
+    if clients and all(
+        rows is clients[0] for rows in clients[1:]
+    ):  # clients that hold the same samples share one list of them
+        return {"x": x, "y": y, "index": clients[0].astype(np.int32), "offset": np.zeros(len(counts), np.int32)}, counts
     if counts.sum() >= 2**31:
         raise ValueError(f"the clients hold {counts.sum()} samples together; stored data is limited to {2**31 - 1}")
     index = np.concatenate([np.zeros(0, np.int32), *clients]).astype(np.int32)

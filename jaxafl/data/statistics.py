@@ -19,9 +19,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_MAX_ROWS = 500
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartitionStatistics:
     """Sizes and label histograms of a federated dataset.
+
+    A sample that several clients hold (`iid_shared`) counts once for each of them.
 
     Attributes:
         name: Name of the dataset.
@@ -100,6 +105,9 @@ class PartitionStatistics:
 def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = None, ax: Axes | None = None) -> Figure:
     """Draw samples per client and class as a heat map, with the samples per client beside it.
 
+    Colours go by the square root of the number, so that small clients differ from empty ones. Of more than 500 clients
+    a row is the mean of several neighbours; the title says of how many.
+
     Args:
         statistics: What `FederatedData.statistics()` returns.
         path: Where to save the figure (the suffix sets the format); `None` saves nothing.
@@ -108,8 +116,9 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
     Returns:
         The figure.
     """
+    from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     clients, classes = statistics.histogram.shape
     if ax is None:
@@ -119,21 +128,38 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
         # Steps, not bars, so that ten thousand clients draw as fast as ten.
         bars.fill_betweenx(np.arange(clients + 1) - 0.5, np.append(statistics.sizes, 0), step="post", color="0.5")
         bars.set(xlabel="samples", xlim=(0, None), title="per client")
-        bars.locator_params(axis="x", nbins=3)
+        bars.xaxis.set_major_locator(MaxNLocator(2, integer=True))
+        bars.xaxis.set_major_formatter(EngFormatter(sep=""))
         figure.suptitle(f"{statistics.name}, heterogeneity {statistics.heterogeneity:.3f}")
     else:
         found = ax.get_figure(root=True)
         if found is None:
             raise ValueError("ax belongs to no figure; make it with figure.subplots() or pass ax=None")
         figure = found
-    image = ax.imshow(statistics.histogram, aspect="auto", cmap="viridis", interpolation="nearest", vmin=0)
-    ax.set(xlabel="class", ylabel="client", title="samples per class")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    rows, group = _rows(statistics.histogram)
+    image = ax.imshow(
+        rows,
+        aspect="auto",
+        cmap="viridis",
+        interpolation="nearest",
+        norm=PowerNorm(0.5, vmin=0),
+        extent=(-0.5, classes - 0.5, len(rows) * group - 0.5, -0.5),
+    )
+    title = "samples per class" if group == 1 else f"samples per class, mean of {group} clients"
+    ax.set(xlabel="class", ylabel="client", title=title, ylim=(clients - 0.5, -0.5))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     figure.colorbar(image, ax=ax, pad=0.02)
     if path is not None:
         figure.savefig(path, dpi=120)
     return figure
+
+
+def _rows(histogram: np.ndarray) -> tuple[np.ndarray, int]:
+    """Not more rows than pixels, which would leave clients out: the mean over groups of clients, and their size."""
+    group = -(-len(histogram) // _MAX_ROWS)
+    starts = np.arange(0, len(histogram), group)
+    return np.add.reduceat(histogram, starts) / np.diff(starts, append=len(histogram))[:, None], group
 
 
 def partition_statistics(

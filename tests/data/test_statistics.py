@@ -73,6 +73,33 @@ def test_the_heat_map_shows_the_histogram_and_is_saved(tmp_path):
     assert (tmp_path / "map.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_many_classes_are_a_number_in_the_table():
+    labels = np.arange(1000) % 100
+    x = np.zeros((1000, 1), np.float32)
+    federated = data.Dataset("toy", x, labels, x[:1], labels[:1], 100, data.as_is()).partition(data.iid(4))
+    statistics = federated.statistics()
+    assert statistics.histogram.shape == (4, 100)
+    assert [column.header for column in statistics.table().columns] == ["client", "samples", "classes", "distance"]
+    assert len(statistics.table(max_classes=100).columns) == 104
+
+
+@pytest.mark.parametrize(("clients", "group"), [(500, 1), (501, 2), (1201, 3)])
+def test_the_heat_map_leaves_no_client_out(clients, group):
+    """A row is the mean of neighbours where clients are many, and the axis still counts clients."""
+    histogram = np.random.default_rng(0).integers(0, 9, (clients, 4))
+    figure = data.heat_map(data.PartitionStatistics("toy", histogram.sum(1), histogram))
+    image = figure.axes[0].images[0]
+    shown = np.asarray(image.get_array())
+    assert len(shown) == -(-clients // group) <= 500
+    np.testing.assert_allclose(shown[1], histogram[group : 2 * group].mean(0))
+    np.testing.assert_allclose(shown[-1], histogram[group * (len(shown) - 1) :].mean(0))
+    assert image.get_extent()[2] == len(shown) * group - 0.5
+    assert figure.axes[0].get_ylim() == (clients - 0.5, -0.5)
+    assert figure.axes[0].get_title() == (
+        "samples per class" if group == 1 else f"samples per class, mean of {group} clients"
+    )
+
+
 def test_the_heat_map_can_go_into_axes_of_the_user():
     figure = Figure()
     left, _ = figure.subplots(1, 2)

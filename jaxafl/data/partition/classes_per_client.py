@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from jaxafl.data.partition.partitioner import check_clients
+from jaxafl.data.partition.partitioner import check_clients, check_count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +82,7 @@ def classes_per_client(k: int, clients: int) -> ClassesPerClient:
         ValueError: If `k` or `clients` is below 1; on splitting, if the data has fewer than k classes, if the clients
             cannot hold all classes together, or if there are too few samples.
     """
-    if k < 1:
-        raise ValueError(f"classes_per_client: k must be at least 1; got {k}")
-    return ClassesPerClient(k, check_clients(clients))
+    return ClassesPerClient(check_count("classes_per_client: k", k), check_clients(clients))
 
 
 def _equal_places(total: int, limit: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:

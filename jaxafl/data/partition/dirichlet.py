@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 
-from jaxafl.data.partition.partitioner import check_clients
+from jaxafl.data.partition.partitioner import check_alpha, check_clients
 
 _MAX_DRAWS = 1000
 
@@ -88,8 +87,7 @@ def dirichlet(alpha: float, clients: int, min_size: int = 0) -> Dirichlet:
         Classification", arXiv:1909.06335, 2019; per class over clients as in Yurochkin et al., "Bayesian
         Nonparametric Federated Learning of Neural Networks", ICML 2019.
     """
-    if not 0 < alpha < math.inf:
-        raise ValueError(f"dirichlet: alpha must be positive and finite; got {alpha}")
+    alpha = check_alpha("dirichlet", alpha)
     if min_size < 0:
         raise ValueError(f"dirichlet: min_size must be 0 or more; got {min_size}")
-    return Dirichlet(float(alpha), check_clients(clients), min_size)
+    return Dirichlet(alpha, check_clients(clients), min_size)

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from jaxafl.data.partition.partitioner import check_clients
+from jaxafl.data.partition.partitioner import check_clients, check_enough
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,11 +17,7 @@ class Iid:
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
         """Rows of each client; see `Partitioner.split`."""
-        if self.clients > len(labels):
-            raise ValueError(
-                f"iid: {len(labels)} samples cannot give {self.clients} clients one each; use at most "
-                f"{len(labels)} clients"
-            )
+        check_enough("iid", self.clients, len(labels))
         return np.array_split(rng.permutation(len(labels)), self.clients)
 
     @property

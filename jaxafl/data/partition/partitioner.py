@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from typing import Protocol
@@ -33,10 +34,30 @@ class Partitioner(Protocol):
 
 def check_clients(clients: int) -> int:
     """The number of clients as an int; `TypeError` or `ValueError` unless it is a positive integer."""
+    return check_count("clients", clients)
+
+
+def check_count(name: str, number: int) -> int:
+    """A count as an int; `TypeError` or `ValueError` unless it is a positive integer."""
     try:
-        number = operator.index(clients)
+        whole = operator.index(number)
     except TypeError:
-        raise TypeError(f"clients must be an integer; got {clients!r}") from None
-    if number < 1:
-        raise ValueError(f"clients must be at least 1; got {number}")
-    return number
+        raise TypeError(f"{name} must be an integer; got {number!r}") from None
+    if whole < 1:
+        raise ValueError(f"{name} must be at least 1; got {whole}")
+    return whole
+
+
+def check_alpha(owner: str, alpha: float) -> float:
+    """A concentration as a float; `ValueError` unless it is positive and finite."""
+    if not 0 < alpha < math.inf:
+        raise ValueError(f"{owner}: alpha must be positive and finite; got {alpha}")
+    return float(alpha)
+
+
+def check_enough(owner: str, clients: int, samples: int) -> None:
+    """`ValueError` unless every client can have a sample."""
+    if clients > samples:
+        raise ValueError(
+            f"{owner}: {samples} samples cannot give {clients} clients one each; use at most {samples} clients"
+        )

@@ -1,0 +1,143 @@
+"""Clients of given sizes, with labels alike or skewed."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxafl.data.partition.class_mix import deal, dirichlet_mixes, take
+from jaxafl.data.partition.partitioner import check_alpha, check_clients, check_count
+
+_MAX_DRAWS = 100
+_MAX_GROUPS = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """See `sizes`."""
+
+    sizes: tuple[int, ...]
+    classes: int | None
+    alpha: float | None
+
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+        """Rows of each client; see `Partitioner.split`."""
+        if sum(self.sizes) > len(labels):
+            raise ValueError(
+                f"sizes: {sum(self.sizes)} samples asked for together, but the data has {len(labels)} training samples"
+            )
+        _, counts = np.unique(labels, return_counts=True)
+        if self.alpha is not None:
+            mixes = dirichlet_mixes(self.alpha, counts, len(self.sizes), rng)
+            return deal(labels, np.array(self.sizes), mixes, rng)
+        if self.classes is not None:
+            return take(labels, self._quotas(self.classes, counts, rng), rng)
+        return np.split(rng.permutation(len(labels))[: sum(self.sizes)], np.cumsum(self.sizes)[:-1])
+
+    def _quotas(self, classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Samples of each client and class, int `[N, C]`, exactly `classes` of them positive per client."""
+        if classes > len(counts):
+            raise ValueError(f"sizes: classes={classes}, but the data has {len(counts)} classes")
+        for _ in range(_MAX_DRAWS):
+            quotas = _try_quotas(self.sizes, classes, counts, rng)
+            if quotas is not None:
+                return quotas
+        raise ValueError(
+            f"sizes: in {_MAX_DRAWS} draws no {classes} classes per client had enough samples for sizes of "
+            f"{_written(self.sizes)} (classes of the data hold {counts.min()} to {counts.max()}). Use more classes per "
+            "client, smaller sizes, or alpha in the place of classes."
+        )
+
+    @property
+    def description(self) -> dict[str, str | int | float]:
+        """Name and options."""
+        skew: dict[str, str | int | float] = {"partition_labels": "iid"}
+        if self.alpha is not None:
+            skew = {"partition_labels": "dirichlet", "partition_alpha": self.alpha}
+        if self.classes is not None:
+            skew = {"partition_labels": "classes", "partition_classes": self.classes}
+        return {
+            "partition": "sizes",
+            "partition_clients": len(self.sizes),
+            "partition_samples": sum(self.sizes),
+            "partition_sizes": _written(self.sizes),
+            **skew,
+        }
+
+
+def sizes(sizes: Sequence[int], classes: int | None = None, alpha: float | None = None) -> Sizes:
+    """Give each client a stated number of samples, drawn at random without replacement.
+
+    Samples beyond the sum of the sizes are used by nobody: `[10000, 5000, 5000, 5000]` takes 25,000 samples of MNIST's
+    60,000. Labels are those of the data, up to chance, or skewed in one of two ways:
+
+    - `classes`: each client holds exactly so many classes, drawn at random with probabilities in proportion to what is
+      left of them, the largest client first, and its samples spread over them as equally as their numbers allow;
+    - `alpha`: a mix of classes per client from Dir(alpha · p), as in `dirichlet_equal`.
+
+    Args:
+        sizes: Samples of each client, at least 1 each.
+        classes: Classes per client, at least 1.
+        alpha: Concentration of the mix of classes, positive.
+
+    Returns:
+        The partitioner, for `Dataset.partition`.
+
+    Raises:
+        ValueError: If there are no sizes, one is below 1, or `classes` and `alpha` are both given or out of range; on
+            splitting, if there are too few samples, or too few of the classes.
+        TypeError: If `sizes` is not a list, or a size not an integer.
+
+    References:
+        "The impact analysis of delays in asynchronous federated learning with data heterogeneity for edge
+        intelligence", Table VI: 25,000 samples as 6250×4, 10000+5000×3 and 17500+2500×3.
+    """
+    if np.ndim(sizes) != 1:
+        raise TypeError(f"sizes: a list of one size per client is needed, for example [600, 200, 200]; got {sizes!r}")
+    held = tuple(check_count("sizes: each size", size) for size in sizes)
+    check_clients(len(held))
+    if classes is not None and alpha is not None:
+        raise ValueError(f"sizes: give classes or alpha, not both; got classes={classes} and alpha={alpha}")
+    if classes is not None:
+        classes = check_count("sizes: classes", classes)
+        if classes > min(held):
+            raise ValueError(f"sizes: a client of {min(held)} samples cannot hold {classes} classes")
+    return Sizes(held, classes, None if alpha is None else check_alpha("sizes", alpha))
+
+
+def _try_quotas(sizes: Sequence[int], classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+    """One draw of who gets how much of which class; `None` if a client's classes hold too little."""
+    quotas = np.zeros((len(sizes), len(counts)), np.int64)
+    remaining = counts.copy()
+    for client in np.argsort(sizes, kind="stable")[::-1]:
+        if np.count_nonzero(remaining) < classes:
+            return None
+        chosen = rng.choice(len(counts), classes, replace=False, p=remaining / remaining.sum())
+        if remaining[chosen].sum() < sizes[client]:
+            return None
+        quotas[client, chosen] = _spread(sizes[client], remaining[chosen], rng)
+        remaining -= quotas[client]
+    return quotas
+
+
+def _spread(total: int, limits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """`total` as a sum of positive parts within the limits, as equal as these allow; odd ones out are random."""
+    parts = np.zeros_like(limits)
+    while missing := total - parts.sum():
+        open_parts = np.flatnonzero(parts < limits)
+        if missing < len(open_parts):
+            parts[rng.permutation(open_parts)[:missing]] += 1
+        else:
+            parts[open_parts] = np.minimum(parts[open_parts] + missing // len(open_parts), limits[open_parts])
+    return parts
+
+
+def _written(sizes: Sequence[int]) -> str:
+    """`10000+5000×3`; of very many different sizes their number and range."""
+    groups = [(size, len(list(group))) for size, group in itertools.groupby(sizes)]
+    if len(groups) > _MAX_GROUPS:
+        return f"{len(sizes)} sizes from {min(sizes)} to {max(sizes)}"
+    return "+".join(f"{size}×{times}" if times > 1 else str(size) for size, times in groups)

@@ -1,0 +1,285 @@
+"""Shakespeare: the next character of what a role says, one client per speaking role."""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.checks import check_choice, check_number
+from jaxafl.data.archive import damaged
+from jaxafl.data.characters import VOCABULARY, encode
+from jaxafl.data.dataset import Dataset
+from jaxafl.data.directory import data_directory, missing_dataset
+from jaxafl.data.federated import FederatedData
+from jaxafl.data.leaf import leaf_files, read_leaf
+from jaxafl.data.partition.by_user import by_user
+from jaxafl.data.partition.partitioner import check_clients, check_count
+from jaxafl.data.preprocessing import Preprocessing
+from jaxafl.data.roles import read_roles, role_files
+
+CONTEXT = 80
+"""Characters before the one to predict."""
+
+_NAME = "shakespeare"
+_MIN_CHARACTERS, _TEST_FRACTION = 1000, 0.1
+
+
+def shakespeare(
+    clients: int | None = None,
+    *,
+    source: Literal["auto", "roles", "leaf"] = "auto",
+    min_characters: int | None = None,
+    test_fraction: float | None = None,
+    test_samples: int | None = 2000,
+    data_dir: str | os.PathLike[str] | None = None,
+) -> FederatedData:
+    """Shakespeare's plays: predict a character from the 80 before it; one client per speaking role of a play.
+
+    The vocabulary is LEAF's, 80 characters; any other is read as a space, and `description` says how many were. Clients
+    go by falling amount of text (then by name), so that fewer clients are always the first of more. Two sources, in
+    `<data_dir>/shakespeare`:
+
+    - `"roles"`, files `roles*.jsonl` or `roles*.jsonl.gz`, each line `{"play": ..., "role": ..., "lines": [...]}`.
+      A role's text is its lines joined by newlines. Its first part is for training, the rest for testing, and every
+      window of 81 characters within one of the parts is a sample. Windows are cut out of the text in the training step:
+      memory is one byte per character.
+    - `"leaf"`, LEAF's json: `train/*.json` and `test/*.json`, or files beside each other with `train` and `test` in
+      their names, gzipped (`*.gz`) or not. Windows and their split are LEAF's, 80 bytes each. Where training and test
+      users are different people (LEAF's split by user), all test samples are used. Unknown characters are counted in
+      every window that shows them.
+
+    Args:
+        clients: Number of roles; by default all.
+        source: Which of the two; `"auto"` takes roles if there are any.
+        min_characters: For `"roles"`: leave out roles with less text; 1000 by default, with which a role keeps at least
+            20 test windows.
+        test_fraction: For `"roles"`: share of every role's text held out, from its end; 0.1 by default.
+        test_samples: The test set holds this many windows of all test windows in use, evenly spaced over them, so that
+            evaluation stays affordable on a CPU (2000 windows measure an accuracy to about 1 point); `None` keeps all,
+            some hundred thousand for all roles.
+        data_dir: Data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+
+    Returns:
+        The federated dataset: x int32 `[B, 80]` and y int32 `[B]` in [0, 80).
+
+    Raises:
+        FileNotFoundError: If there are no files of the source.
+        ValueError: If an option is out of range or is not for the source found, a file is damaged or lacks keys, or
+            there are fewer roles than `clients`.
+
+    References:
+        McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017;
+        Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097, 2018.
+    """
+    check_choice(_NAME, "source", source, ("auto", "roles", "leaf"))
+    clients = None if clients is None else check_clients(clients)
+    test_samples = None if test_samples is None else check_count("test_samples", test_samples)
+    folder = data_directory(data_dir) / _NAME
+    roles = role_files(folder) if source != "leaf" else []
+    if roles:
+        minimum = _MIN_CHARACTERS if min_characters is None else min_characters
+        fraction = _TEST_FRACTION if test_fraction is None else test_fraction
+        return _from_roles(roles, clients, minimum, fraction, test_samples)
+    train, test = _leaf_halves(folder) if source != "roles" else ([], [])
+    if not train:
+        raise _missing(folder, source)
+    given = {"min_characters": min_characters, "test_fraction": test_fraction}
+    for option, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"{_NAME}: {option}={value} is for roles text, and {train[0].parent} holds LEAF's json, which is cut "
+                "and split already; leave it out"
+            )
+    return _from_leaf(train, test, clients, test_samples)
+
+
+def gather_windows(arrays: Any, client: Any, positions: Any) -> tuple[jax.Array, jax.Array]:
+    """Windows of one client's text; traced.
+
+    Args:
+        arrays: `{"text": uint8 [characters], "start": int32 [N]}`, where the training text of each client begins.
+        client: int32 scalar.
+        positions: int32 `[B]`, where in it the windows begin.
+
+    Returns:
+        `(x uint8 [B, 80], y int32 [B])`.
+    """
+    begin = arrays["start"][client] + positions
+    windows = jax.vmap(lambda first: jax.lax.dynamic_slice_in_dim(arrays["text"], first, CONTEXT + 1))(begin)
+    return windows[:, :CONTEXT], windows[:, CONTEXT].astype(jnp.int32)
+
+
+def _from_roles(
+    files: list[pathlib.Path], clients: int | None, min_characters: int, test_fraction: float, test_samples: int | None
+) -> FederatedData:
+    _check_roles_options(min_characters, test_fraction)
+    every = read_roles(files).values()
+    texts = [text for text in every if len(text) >= min_characters]
+    _check_number_of_clients(clients, len(texts), f"roles with at least {min_characters} characters")
+    encoded = [encode(text) for text in texts[:clients]]
+    lengths = np.array([len(tokens) for tokens, _ in encoded], np.int64)
+    held_out = np.floor(test_fraction * lengths).astype(np.int64)
+    start = np.cumsum(lengths) - lengths
+    text = np.concatenate([tokens for tokens, _ in encoded])
+    windows = np.maximum(held_out - CONTEXT, 0)
+    if not windows.any():
+        raise ValueError(
+            f"{_NAME}: test_fraction={test_fraction:g} leaves no role more than {CONTEXT} characters to test on; use a "
+            "larger test_fraction or min_characters"
+        )
+    chosen = _evenly_spaced(int(windows.sum()), test_samples)
+    role = np.searchsorted(np.cumsum(windows), chosen, side="right")
+    begin = (start + lengths - held_out)[role] + chosen - (np.cumsum(windows) - windows)[role]
+    test = np.lib.stride_tricks.sliding_window_view(text, CONTEXT + 1)[begin]
+    return FederatedData(
+        _NAME,
+        len(VOCABULARY),
+        lengths - held_out - CONTEXT,
+        {"text": text, "start": start.astype(np.int32)},
+        test[:, :CONTEXT],
+        test[:, CONTEXT].astype(np.int32),
+        _characters(),
+        gather_windows,
+        {
+            "dataset": _NAME,
+            "source": f"roles ({', '.join(path.name for path in files)})",
+            "min_characters": min_characters,
+            "roles_left_out": len(every) - len(texts),
+            "test_fraction": test_fraction,
+            "characters": len(text),
+            "unknown_characters": sum(unknown for _, unknown in encoded),
+            "clients_without_test": int(np.sum(windows == 0)),
+            **_said_of_test(int(windows.sum()), len(chosen)),
+            "preprocessing": _characters().description,
+            **by_user(clients).description,
+        },
+    )
+
+
+def _from_leaf(
+    train_files: list[pathlib.Path], test_files: list[pathlib.Path], clients: int | None, test_samples: int | None
+) -> FederatedData:
+    train, unknown_train = _windows(train_files)
+    test, unknown_test = _windows(test_files)
+    users = sorted((user for user in train if len(train[user])), key=lambda user: (-len(train[user]), user))
+    _check_number_of_clients(clients, len(users), f"users with samples in {train_files[0].parent}")
+    users = users[:clients]
+    by_sample = any(user in train for user in test)
+    pool = np.concatenate([test[user] for user in (users if by_sample else test) if user in test] or [_none()])
+    if not len(pool):
+        raise ValueError(f"{_NAME}: LEAF's test files hold no sample of the {len(users)} users in use")
+    chosen = pool[_evenly_spaced(len(pool), test_samples)]
+    samples = np.concatenate([train[user] for user in users])
+    dataset = Dataset(
+        _NAME,
+        samples[:, :CONTEXT],
+        samples[:, CONTEXT],
+        chosen[:, :CONTEXT],
+        chosen[:, CONTEXT],
+        len(VOCABULARY),
+        _characters(),
+        users=np.repeat(np.arange(len(users)), [len(train[user]) for user in users]),
+        source={
+            "source": "LEAF json",
+            "files": len(train_files) + len(test_files),
+            "split": "sample" if by_sample else "user",
+            "unknown_characters": unknown_train + unknown_test,
+            "clients_without_test": sum(len(test.get(user, ())) == 0 for user in users) if by_sample else 0,
+            **_said_of_test(len(pool), len(chosen)),
+        },
+    )
+    return dataset.partition(by_user())
+
+
+def _windows(files: list[pathlib.Path]) -> tuple[dict[str, np.ndarray], int]:
+    """Windows with the character to predict at their end, uint8 `[n, 81]` by user, and unknown characters in them."""
+    parts: dict[str, list[np.ndarray]] = {}
+    unknown = 0
+    for path in files:
+        for user, x, y in read_leaf([path]):
+            wrong = [
+                sample
+                for sample in zip(x, y, strict=True)
+                if not all(isinstance(part, str) for part in sample) or tuple(map(len, sample)) != (CONTEXT, 1)
+            ]
+            if wrong:
+                raise damaged(
+                    path,
+                    f"{len(wrong)} samples of user {user!r} are not {CONTEXT} characters and the next one, such as "
+                    f"{str(wrong[0])[:100]}",
+                    "Use LEAF's shakespeare data.",
+                )
+            tokens, outside = encode("".join(context + following for context, following in zip(x, y, strict=True)))
+            parts.setdefault(user, []).append(tokens.reshape(-1, CONTEXT + 1))
+            unknown += outside
+    return {user: np.concatenate(pieces) for user, pieces in parts.items()}, unknown
+
+
+def _none() -> np.ndarray:
+    return np.zeros((0, CONTEXT + 1), np.uint8)
+
+
+def _leaf_halves(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
+    """LEAF's training and test files; both empty if there are none."""
+    beside = leaf_files(folder)
+    train, test = (
+        leaf_files(folder / half) or [path for path in beside if half in path.name] for half in ("train", "test")
+    )
+    if bool(train) != bool(test):
+        raise FileNotFoundError(f"{folder} holds only part of {_NAME}: no LEAF json for {'test' if train else 'train'}")
+    return train, test
+
+
+def _missing(folder: pathlib.Path, source: str) -> FileNotFoundError:
+    wanted = {"auto": _NAME, "roles": f"{_NAME} as text of roles", "leaf": f"{_NAME} as LEAF json"}
+    return missing_dataset(
+        wanted[source],
+        [folder, folder / "train", folder / "test"],
+        [
+            f"Put the roles' text as roles.jsonl (or roles.jsonl.gz) into {folder}: one json object per role and line, "
+            "with the keys play, role and lines (what it speaks, in order).",
+            "Run LEAF's own preprocessing (github.com/TalwalkarLab/leaf, data/shakespeare: preprocess.sh -s niid "
+            f"--sf 1.0 -k 0 -t sample -tf 0.9) and put the json files of its data/train and data/test into "
+            f"{folder / 'train'} and {folder / 'test'}.",
+        ],
+    )
+
+
+def _check_roles_options(min_characters: int, test_fraction: float) -> None:
+    check_number(_NAME, "test_fraction", test_fraction, above=0)
+    if test_fraction >= 1:
+        raise ValueError(f"{_NAME}: test_fraction must lie in (0, 1); got {test_fraction}")
+    needed = math.ceil((CONTEXT + 1) / (1 - test_fraction))
+    if check_count("min_characters", min_characters) < needed:
+        raise ValueError(
+            f"{_NAME}: with test_fraction={test_fraction:g} a role needs {needed} characters for one training window "
+            f"of {CONTEXT} and the next; got min_characters={min_characters}"
+        )
+
+
+def _check_number_of_clients(clients: int | None, available: int, what: str) -> None:
+    if available == 0:
+        raise ValueError(f"{_NAME}: there are no {what}")
+    if clients is not None and clients > available:
+        raise ValueError(f"{_NAME}: {clients} clients asked for, but there are {available} {what}")
+
+
+def _evenly_spaced(total: int, wanted: int | None) -> np.ndarray:
+    """At most so many of the numbers 0..total-1, as evenly spaced as whole numbers allow."""
+    number = total if wanted is None else min(wanted, total)
+    return np.arange(number, dtype=np.int64) * total // number
+
+
+def _said_of_test(available: int, kept: int) -> Mapping[str, int]:
+    return {"test_windows": available, "test_samples": kept}
+
+
+def _characters() -> Preprocessing:
+    return Preprocessing(lambda x: jnp.asarray(x).astype(jnp.int32), None, "characters as integers")
