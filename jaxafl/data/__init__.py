@@ -1,12 +1,26 @@
 """Datasets: sources, partitions over clients, and the federated dataset that a simulation takes."""
 
 from jaxafl.data.arrays import from_arrays
+from jaxafl.data.augmentation import crop_and_flip
+from jaxafl.data.cifar import cifar10, cifar100
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.femnist import femnist
 from jaxafl.data.mnist import fashion_mnist, mnist
-from jaxafl.data.partition import Partitioner, by_user, classes_per_client, dirichlet, iid
+from jaxafl.data.partition import (
+    Partitioner,
+    by_user,
+    classes_per_client,
+    dirichlet,
+    dirichlet_equal,
+    iid,
+    iid_shared,
+    lognormal_sizes,
+    shards,
+    sizes,
+)
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast, normalise
+from jaxafl.data.shakespeare import shakespeare
 from jaxafl.data.statistics import PartitionStatistics, heat_map
 from jaxafl.data.synthetic import synthetic
 from jaxafl.data.tfds_source import prepare_tfds
@@ -20,15 +34,24 @@ __all__ = [
     "as_is",
     "by_user",
     "cast",
+    "cifar10",
+    "cifar100",
     "classes_per_client",
+    "crop_and_flip",
     "dirichlet",
+    "dirichlet_equal",
     "fashion_mnist",
     "femnist",
     "from_arrays",
     "heat_map",
     "iid",
+    "iid_shared",
+    "lognormal_sizes",
     "mnist",
     "normalise",
     "prepare_tfds",
+    "shakespeare",
+    "shards",
+    "sizes",
     "synthetic",
 ]

@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten characters, one client per writer."""
+"""FEMNIST: handwritten characters, one client per real writer."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import hashlib
 import importlib.resources
 import io
 import os
+import pathlib
 
 import numpy as np
 
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.directory import data_directory, missing_dataset
 from jaxafl.data.federated import FederatedData
+from jaxafl.data.femnist_leaf import read_json
+from jaxafl.data.leaf import leaf_files
 from jaxafl.data.partition.by_user import by_user
 from jaxafl.data.partition.partitioner import check_clients
 from jaxafl.data.preprocessing import normalise
@@ -25,16 +28,23 @@ _SHA256 = {
 }
 
 
-def femnist(clients: int = 10, *, data_dir: str | os.PathLike[str] | None = None) -> FederatedData:
+def femnist(clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None = None) -> FederatedData:
     """FEMNIST of LEAF: 28 × 28 images of digits and letters, 62 classes, one client per real writer.
 
-    Classes 0-9 are the digits, 10-35 the letters A-Z, 36-61 a-z. Every writer keeps LEAF's own split into training and
-    test samples; the test set pools those of the clients in use. Ten writers ship with the package and need no files.
-    More are read from `<data_dir>/femnist/femnist_207writers.npz`: the ten, then the others by falling number of
-    training samples, so that fewer clients are always the first of more.
+    Classes 0-9 are the digits, 10-35 the letters A-Z, 36-61 a-z. Up to ten writers ship with the package and need no
+    files. More, or all (`clients=None`), are read from the first of these that is there:
+
+    1. LEAF's own json files, `<data_dir>/femnist/train/*.json` and `test/*.json` (gzipped as `*.json.gz` or not): the
+       full dataset of about 3,500 writers, or any sample of it;
+    2. `<data_dir>/femnist/femnist_207writers.npz`.
+
+    Clients are in either case the shipped writers, where the files hold them, then the others by falling number of
+    training samples. Every writer keeps LEAF's own split into training and test samples (`-t sample`), and the test set
+    pools those of the clients in use. Where LEAF held out whole writers instead (`-t user`), the test set is all of
+    theirs. `description` says which files and which split.
 
     Args:
-        clients: Number of writers: at most 10 without further files, at most 207 with the larger file.
+        clients: Number of writers; `None` for all that the files hold.
         data_dir: Data directory for more than ten writers; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
 
     Returns:
@@ -42,31 +52,59 @@ def femnist(clients: int = 10, *, data_dir: str | os.PathLike[str] | None = None
         in the step (paper is 1.0).
 
     Raises:
-        FileNotFoundError: If more than ten writers are asked for and the larger file is not there.
+        FileNotFoundError: If more than ten writers are asked for and neither kind of file is there.
         ValueError: If a file is damaged, or more writers are asked for than there are.
 
     References:
         Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097, 2018; Cohen et al., "EMNIST:
         extending MNIST to handwritten letters", IJCNN 2017.
     """
-    clients = check_clients(clients)
+    clients = None if clients is None else check_clients(clients)
     shipped = _read(_SHIPPED, importlib.resources.files("jaxafl.data").joinpath("files", _SHIPPED).read_bytes())
-    first = list(shipped["users"])
-    if clients <= len(first):
-        return _federated(shipped, first[:clients], _SHIPPED)
-    path = data_directory(data_dir) / "femnist" / _LARGE
+    first = [str(user) for user in shipped["users"]]
+    if clients is not None and clients <= len(first):
+        return _federated(shipped, first[:clients], {"source": _SHIPPED})
+    folder = data_directory(data_dir) / "femnist"
+    arrays, source = _from_directory(folder, f"femnist with {clients or 'all'} writers", len(first))
+    writers = _in_order(arrays, first)
+    if clients is not None and clients > len(writers):
+        raise ValueError(
+            f"femnist: {clients} clients asked for, but {folder} ({source['source']}) holds {len(writers)} writers"
+        )
+    return _federated(arrays, writers[:clients], source)
+
+
+def _from_directory(
+    folder: pathlib.Path, wanted: str, shipped: int
+) -> tuple[dict[str, np.ndarray], dict[str, str | int | float]]:
+    """The arrays of the json files, else of the npz file, with what `description` says of them."""
+    train, test = leaf_files(folder / "train"), leaf_files(folder / "test")
+    if train and test:
+        arrays, split = read_json(train, test, CLASSES)
+        return arrays, {"source": "LEAF json", "files": len(train) + len(test), "split": split}
+    if train or test:
+        raise FileNotFoundError(f"{folder} holds only part of femnist: no json file in {'test' if train else 'train'}")
+    path = folder / _LARGE
     if not path.is_file():
         raise missing_dataset(
-            f"femnist with {clients} writers",
-            [path],
-            [f"Use clients={len(first)} or fewer: these writers ship with the package.", f"Put {_LARGE} there."],
+            wanted,
+            [folder / "train", folder / "test", path],
+            [
+                f"Use clients={shipped} or fewer: these writers ship with the package.",
+                "Run LEAF's own preprocessing (github.com/TalwalkarLab/leaf, data/femnist: preprocess.sh -s niid "
+                f"--sf 1.0 -k 0 -t sample) and put the json files of its data/train and data/test into "
+                f"{folder / 'train'} and {folder / 'test'}, or {_LARGE} into {folder}.",
+            ],
         )
-    large = _read(_LARGE, path.read_bytes())
-    order = np.lexsort((large["users"], -np.bincount(large["user_train"], minlength=len(large["users"]))))
-    writers = first + [user for user in large["users"][order] if user not in first]
-    if clients > len(writers):
-        raise ValueError(f"femnist: {clients} clients asked for, but {path} holds {len(writers)} writers")
-    return _federated(large, writers[:clients], _LARGE)
+    return _read(_LARGE, path.read_bytes()), {"source": _LARGE}
+
+
+def _in_order(arrays: dict[str, np.ndarray], first: list[str]) -> list[str]:
+    """Writers with training samples: those of `first`, then the others by falling number of them, then by name."""
+    counts = np.bincount(arrays["user_train"], minlength=len(arrays["users"]))
+    order = [index for index in np.lexsort((arrays["users"], -counts)) if counts[index]]
+    found = [str(arrays["users"][index]) for index in order]
+    return [user for user in first if user in found] + [user for user in found if user not in first]
 
 
 def _read(file: str, content: bytes) -> dict[str, np.ndarray]:
@@ -81,21 +119,32 @@ def _read(file: str, content: bytes) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def _federated(arrays: dict[str, np.ndarray], writers: list[str], file: str) -> FederatedData:
+def _federated(
+    arrays: dict[str, np.ndarray], writers: list[str], source: dict[str, str | int | float]
+) -> FederatedData:
     """One client per writer, in the order given."""
     client_of = np.full(len(arrays["users"]), -1)
-    for client, writer in enumerate(writers):
-        client_of[arrays["users"] == writer] = client
-    train, test = client_of[arrays["user_train"]], client_of[arrays["user_test"]]
+    index = {str(user): number for number, user in enumerate(arrays["users"])}
+    client_of[[index[writer] for writer in writers]] = np.arange(len(writers))
+    train = client_of[arrays["user_train"]]
+    test = client_of[arrays["user_test"]] >= 0
+    if source.get("split") == "user":
+        test[:] = True
+    kept = train >= 0
     dataset = Dataset(
         "femnist",
-        arrays["x_train"][train >= 0][..., None],
-        arrays["y_train"][train >= 0],
-        arrays["x_test"][test >= 0][..., None],
-        arrays["y_test"][test >= 0],
+        _rows(arrays["x_train"], kept)[..., None],
+        _rows(arrays["y_train"], kept),
+        _rows(arrays["x_test"], test)[..., None],
+        _rows(arrays["y_test"], test),
         CLASSES,
         normalise(255.0),
-        users=train[train >= 0],
-        source={"source": file},
+        users=_rows(train, kept),
+        source=source,
     )
     return dataset.partition(by_user())
+
+
+def _rows(array: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """The rows to keep; the array itself, not a copy of hundreds of megabytes, where that is all of them."""
+    return array if kept.all() else array[kept]

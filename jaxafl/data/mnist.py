@@ -6,14 +6,18 @@ import dataclasses
 import os
 import pathlib
 
+import numpy as np
+
+from jaxafl.checks import check_choice
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.directory import data_directory, missing_dataset
 from jaxafl.data.idx import read_idx
+from jaxafl.data.image_source import Images, find_images
 from jaxafl.data.preprocessing import normalise
-from jaxafl.data.tfds_source import prepared_directory, read_prepared
+from jaxafl.data.tfds_source import prepared_directory
 
 
-def mnist(data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = None) -> Dataset:
     """MNIST: 60,000 training and 10,000 test images of handwritten digits, 10 classes.
 
     Looked for in this order in the data directory: the four canonical idx files (`train-images-idx3-ubyte` and so on,
@@ -23,18 +27,28 @@ def mnist(data_dir: str | os.PathLike[str] | None = None) -> Dataset:
 
     Args:
         data_dir: Data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        by: `"writer"` adds who wrote each training image, for `partition(by_user())`: 539 real clients of 19 to 131
+            images (median 116). The writers are those of QMNIST (`qmnist-train-labels-idx2-int`, gzipped or not, beside
+            the idx files), which numbers the images as the idx files do, so that the TFDS route cannot be used.
 
     Returns:
         The dataset: x uint8 `[60000, 28, 28, 1]` (ink bright on 0), normalised in the step by mean 0.1307, std 0.3081.
 
     Raises:
-        FileNotFoundError: If it is in none of these places, or only some of the four files are there.
-        ValueError: If a file is damaged (its content is checked against the SHA-256 of the canonical one).
+        FileNotFoundError: If it is in none of these places, or only some of the files are there.
+        ValueError: If a file is damaged (its content is checked against the SHA-256 of the canonical one), or `by` is
+            something else.
 
     References:
-        LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition", Proc. IEEE 1998.
+        LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition", Proc. IEEE 1998;
+        for the writers Yadav and Bottou, "Cold Case: The Lost MNIST Digits", NeurIPS 2019.
     """
-    return _load(_MNIST, data_dir)
+    check_choice("mnist", "by", by, (None, "writer"))
+    if by is None:
+        return _load(_MNIST, data_dir)
+    users = _writers(data_directory(data_dir))
+    dataset = _load(_MNIST, data_dir)
+    return dataclasses.replace(dataset, users=users, source={**dataset.source, "users": "QMNIST writers"})
 
 
 def fashion_mnist(data_dir: str | os.PathLike[str] | None = None) -> Dataset:
@@ -96,39 +110,33 @@ _FASHION_MNIST = _Source(
     ),
 )
 
+_WRITERS = "qmnist-train-labels-idx2-int"
+_WRITERS_SHA256 = "bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5"
+_WRITER_COLUMN = 2  # of class, HSF series, writer, index of the digit for this writer, ...
+
 
 def _load(source: _Source, data_dir: str | os.PathLike[str] | None) -> Dataset:
     directory = data_directory(data_dir)
-    files = _idx_files(source.name, directory)
-    prepared = None if files else prepared_directory(source.name, directory)
-    if files:
-        route = "idx"
-        x, y, x_test, y_test = map(read_idx, files, source.sha256)
-    elif prepared:
-        route = f"tfds {prepared.name}"
-        x, y = read_prepared(prepared, "train", "image", "label")
-        x_test, y_test = read_prepared(prepared, "test", "image", "label")
-    else:
-        raise missing_dataset(
-            source.name,
-            [directory / source.name, directory],
-            [
-                f"Put the four canonical files ({', '.join(_FILES)}; gzipped as *.gz or not) into "
-                f"{directory / source.name}.",
-                f'Prepare it with TensorFlow Datasets: pip install "jaxafl[tfds]", then '
-                f"jaxafl.data.prepare_tfds({source.name!r}, data_dir=...); the reading needs no TensorFlow.",
-            ],
-        )
+    files = f"the four canonical files ({', '.join(_FILES)}; gzipped as *.gz or not)"
+    images = find_images(source.name, directory, lambda directory: _read_idx_files(source, directory), files)
     return Dataset(
         source.name,
-        x.reshape(-1, 28, 28, 1),
-        y,
-        x_test.reshape(-1, 28, 28, 1),
-        y_test,
+        images.x,
+        images.y,
+        images.x_test,
+        images.y_test,
         10,
         normalise(255.0, source.mean, source.std),
-        source={"source": route},
+        source={"source": images.route},
     )
+
+
+def _read_idx_files(source: _Source, directory: pathlib.Path) -> Images | None:
+    files = _idx_files(source.name, directory)
+    if not files:
+        return None
+    x, y, x_test, y_test = map(read_idx, files, source.sha256)
+    return Images("idx", x[..., None], y, x_test[..., None], y_test)
 
 
 def _idx_files(name: str, directory: pathlib.Path) -> list[pathlib.Path]:
@@ -141,3 +149,27 @@ def _idx_files(name: str, directory: pathlib.Path) -> list[pathlib.Path]:
         if found:
             return [found[file] for file in _FILES]
     return []
+
+
+def _writers(directory: pathlib.Path) -> np.ndarray:
+    """NIST's number of the writer of each training image, int32 `[60000]`, in the order of the idx files."""
+    folder = directory / "mnist"
+    if not _idx_files("mnist", directory) and prepared_directory("mnist", directory):
+        raise FileNotFoundError(
+            "mnist(by='writer') needs the four canonical idx files: TensorFlow Datasets stores the images in another "
+            f"order than QMNIST numbers them. Put {', '.join(_FILES)} and {_WRITERS} (gzipped as *.gz or not) into "
+            f"{folder}."
+        )
+    paths = [place / file for place in (folder, directory) for file in (f"{_WRITERS}.gz", _WRITERS)]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise missing_dataset(
+            "mnist(by='writer')",
+            paths,
+            [
+                f"Put {_WRITERS}.gz of the QMNIST project (github.com/facebookresearch/qmnist) into {folder}, beside "
+                "MNIST's own idx files.",
+                "Use mnist() without writers and split it by iid, dirichlet or classes_per_client.",
+            ],
+        )
+    return read_idx(path, _WRITERS_SHA256)[:, _WRITER_COLUMN]

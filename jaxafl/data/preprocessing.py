@@ -58,14 +58,22 @@ def normalise(
     words = f"x/{scale:g}"
     if np.any(centre != 0) or np.any(width != 1):
         words += f", mean {mean}, std {std}"
-    return Preprocessing(transform, augment, words)
+    return Preprocessing(transform, augment, words + _words(augment))
 
 
 def cast(*, augment: Callable[[Any, jax.Array], Any] | None = None) -> Preprocessing:
     """Cast to float32 and change nothing else."""
-    return Preprocessing(lambda x: jnp.asarray(x).astype(jnp.float32), augment, "float32")
+    return Preprocessing(lambda x: jnp.asarray(x).astype(jnp.float32), augment, "float32" + _words(augment))
 
 
 def as_is() -> Preprocessing:
     """Leave samples untouched, for example integer tokens."""
     return Preprocessing(lambda x: x, None, "none")
+
+
+def _words(augment: Callable[[Any, jax.Array], Any] | None) -> str:
+    """What is said of an augmentation: its `description`, else its name."""
+    if augment is None:
+        return ""
+    name = getattr(augment, "__name__", type(augment).__name__)
+    return f"; training samples: {getattr(augment, 'description', name)}"

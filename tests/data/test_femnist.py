@@ -62,6 +62,12 @@ def test_more_writers_without_the_larger_file_is_one_clear_error(no_data_dir):
     assert "clients=10 or fewer" in message and "JAXAFL_DATA_DIR" in message
 
 
+def test_all_writers_without_any_file_is_an_error_not_the_ten(no_data_dir):
+    with pytest.raises(FileNotFoundError, match="femnist with all writers") as raised:
+        data.femnist(None)
+    assert str(no_data_dir / "femnist" / "train") in str(raised.value) and "preprocess.sh" in str(raised.value)
+
+
 def test_a_damaged_larger_file_is_refused(no_data_dir):
     (no_data_dir / "femnist").mkdir()
     (no_data_dir / "femnist" / "femnist_207writers.npz").write_bytes(b"not an npz file")
@@ -89,3 +95,13 @@ def test_the_larger_file_gives_the_same_ten_writers_first(data_dir):
 def test_more_writers_than_there_are(data_dir):
     with pytest.raises(ValueError, match="208 clients asked for"):
         data.femnist(208, data_dir=data_dir)
+
+
+@pytest.mark.data
+def test_all_writers_of_the_larger_file(data_dir):
+    every = data.femnist(None, data_dir=data_dir)
+    histogram = np.bincount(every.arrays["y"], minlength=62)
+    assert every.num_clients == 207 and (every.counts.min(), every.counts.max()) == (2, 320)
+    assert np.median(every.counts) == 150
+    assert histogram.sum() == 28237 and (histogram > 0).all()
+    assert every.description["source"] == "femnist_207writers.npz"

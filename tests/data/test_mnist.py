@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 import struct
 
@@ -112,6 +113,53 @@ def test_the_real_sets(data_dir, load, mean, std, histogram):
     if load is data.mnist:
         assert np.bincount(dataset.y_test).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert dataset.partition(data.iid(100)).counts.tolist() == [600] * 100
+
+
+WRITERS = "qmnist-train-labels-idx2-int"
+
+
+def test_writers_that_are_not_there_say_where_to_get_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXAFL_DATA_DIR", str(tmp_path))
+    with pytest.raises(FileNotFoundError) as raised:
+        data.mnist(by="writer")
+    message = str(raised.value)
+    assert f"{tmp_path / 'mnist' / WRITERS}.gz (does not exist)" in message
+    assert "QMNIST" in message and "mnist() without writers" in message
+
+
+def test_writers_cannot_be_told_in_the_order_of_tfds(tmp_path):
+    prepared = tmp_path / "mnist" / "3.0.1"
+    prepared.mkdir(parents=True)
+    (prepared / "dataset_info.json").write_text(json.dumps({"name": "mnist", "fileFormat": "array_record"}))
+    (tmp_path / "mnist" / f"{WRITERS}.gz").write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match=r"in another order than QMNIST numbers them\. Put train-images"):
+        data.mnist(tmp_path, by="writer")
+
+
+def test_damaged_writers_are_refused(tmp_path):
+    (tmp_path / WRITERS).write_bytes(idx_bytes(np.zeros((60000, 8), ">i4"), 0x0C))
+    with pytest.raises(ValueError, match=rf"{WRITERS} is damaged: expected content with SHA-256 bb1b6e1e"):
+        data.mnist(tmp_path, by="writer")
+
+
+def test_by_is_writer_or_nothing(tmp_path):
+    with pytest.raises(ValueError, match="mnist: by must be one of None, 'writer', got 'user'"):
+        data.mnist(tmp_path, by="user")
+
+
+@pytest.mark.data
+def test_the_real_writers(data_dir):
+    dataset, plain = data.mnist(data_dir, by="writer"), data.mnist(data_dir)
+    federated = dataset.partition(data.by_user())
+    assert federated.num_clients == 539
+    assert (federated.counts.min(), federated.counts.max(), np.median(federated.counts)) == (19, 131, 116)
+    assert federated.counts.sum() == 60_000
+    np.testing.assert_array_equal(dataset.x, plain.x)
+    # The first column of the same table is the class: row i of QMNIST is image i of MNIST.
+    np.testing.assert_array_equal(read_idx(data_dir / "mnist" / f"{WRITERS}.gz")[:, 0], plain.y)
+    assert federated.description["users"] == "QMNIST writers" and "users" not in plain.source
+    first = federated.arrays["index"][: federated.counts[0]]
+    assert len(set(dataset.users[first])) == 1 and (np.diff(first) > 0).all()
 
 
 @pytest.mark.data

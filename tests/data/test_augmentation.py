@@ -1,0 +1,133 @@
+"""Random crops and flips: every outcome, how often, and that they happen inside the compiled step."""
+
+from __future__ import annotations
+
+import collections
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxafl as afl
+import jaxafl.data as data
+
+IMAGE = np.random.default_rng(0).integers(1, 256, (5, 4, 3), np.uint8)
+
+
+def outcomes(image: np.ndarray, padding: int, flip: bool = True) -> dict[bytes, tuple[int, int, bool]]:
+    """Every image that augmentation may make, by its bytes."""
+    height, width, channels = image.shape
+    frame = np.zeros((height + 2 * padding, width + 2 * padding, channels), image.dtype)
+    frame[padding : padding + height, padding : padding + width] = image
+    made = {}
+    for top in range(2 * padding + 1):
+        for left in range(2 * padding + 1):
+            crop = frame[top : top + height, left : left + width]
+            made[crop.tobytes()] = (top, left, False)
+            if flip:
+                made[crop[:, ::-1].tobytes()] = (top, left, True)
+    return made
+
+
+def many(augment, image, count, seed=0):
+    keys = jax.random.split(jax.random.key(seed, impl="threefry2x32"), count)
+    return np.asarray(jax.jit(jax.vmap(augment, in_axes=(None, 0)))(image, keys))
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_all_crops_and_flips_and_nothing_else_occur_equally_often(flip):
+    """Chi-square against the uniform distribution over (2·2 + 1)² places and two orientations."""
+    allowed = outcomes(IMAGE, 2, flip)
+    assert len(allowed) == 25 * (1 + flip)
+    images = many(data.crop_and_flip(2, flip), IMAGE, 10_000)
+    assert images.shape == (10_000, *IMAGE.shape) and images.dtype == np.uint8
+    seen = collections.Counter(allowed[image.tobytes()] for image in images)
+    assert set(seen) == set(allowed.values())
+    expected = len(images) / len(allowed)
+    statistic = sum((count - expected) ** 2 / expected for count in seen.values())
+    freedom = len(allowed) - 1
+    assert statistic < freedom + 3 * np.sqrt(2 * freedom)
+
+
+def test_offsets_and_mirror_are_independent():
+    seen = [outcomes(IMAGE, 1)[image.tobytes()] for image in many(data.crop_and_flip(1), IMAGE, 4000, seed=1)]
+    correlation = np.corrcoef(np.array(seen, float).T) - np.eye(3)
+    assert np.abs(correlation).max() < 4 / np.sqrt(len(seen))
+
+
+@given(
+    height=st.integers(1, 6),
+    width=st.integers(1, 6),
+    channels=st.integers(1, 3),
+    padding=st.integers(0, 3),
+    flip=st.booleans(),
+    seed=st.integers(0, 2**31 - 1),
+)
+@settings(max_examples=12, deadline=None)
+def test_any_shape_and_padding(height, width, channels, padding, flip, seed):
+    image = np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
+    made = np.asarray(data.crop_and_flip(padding, flip)(jnp.asarray(image), jax.random.key(seed)))
+    assert made.shape == image.shape and made.dtype == image.dtype
+    assert made.tobytes() in outcomes(image, padding, flip)
+
+
+def test_one_key_gives_one_image_in_any_batch_and_with_or_without_x64():
+    augment = data.crop_and_flip()
+    keys = jax.random.split(jax.random.key(3), 12)
+    one = jax.jit(augment)
+    alone = np.stack([np.asarray(one(IMAGE, key)) for key in keys])
+    by_client = jax.jit(jax.vmap(jax.vmap(augment, in_axes=(None, 0)), in_axes=(None, 0)))
+    np.testing.assert_array_equal(by_client(IMAGE, keys.reshape(3, 4)).reshape(alone.shape), alone)
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(jax.jit(jax.vmap(augment, in_axes=(None, 0)))(IMAGE, keys), alone)
+
+
+def test_no_callback_to_the_host_and_no_loop():
+    keys = jax.random.split(jax.random.key(0), 8)
+    traced = str(jax.make_jaxpr(jax.vmap(data.crop_and_flip()))(jnp.zeros((8, 32, 32, 3), jnp.uint8), keys))
+    assert "random_bits" in traced or "threefry" in traced
+    assert not any(word in traced for word in ("callback", "while", "scan"))
+
+
+def simulation(micro_batch: int | None = None) -> afl.Simulation:
+    rng = np.random.default_rng(1)
+    x, y = rng.integers(0, 256, (60, 6, 6, 3), np.uint8), rng.integers(0, 4, 60)
+    preprocessing = data.normalise(255.0, 0.5, 0.25, augment=data.crop_and_flip(2))
+    return afl.Simulation(
+        data=data.Dataset("images", x, y, x[:20], y[:20], 4, preprocessing).partition(data.iid(3)),
+        model=afl.models.logistic(4),
+        client=afl.Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=8, micro_batch=micro_batch),
+        server=afl.server.fedbuff(),
+        clock=afl.clock.free_running(concurrency=3, durations=afl.clock.exponential(1.0), buffer=2),
+    )
+
+
+def test_training_does_not_depend_on_the_size_of_the_micro_batch_and_the_result_says_what_was_done():
+    whole, pieces = simulation(), simulation(micro_batch=2)
+    runs = [sim.train(6, eval_every=6) for sim in (whole, pieces)]
+    expected, found = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(run.params)]) for run in runs)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    said = whole.result(runs[0], 0).attrs["data"]
+    assert "random crop of the image padded by 2 zeros and horizontal flip" in str(said)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"padding": -1}, ValueError, "padding must be at least 0, got -1"),
+        ({"padding": 1.5}, TypeError, "padding must be a whole number"),
+        ({"flip": 1}, TypeError, "flip must be True or False"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        data.crop_and_flip(**options)
+
+
+def test_samples_that_are_not_images_are_refused_with_their_shape():
+    with pytest.raises(ValueError, match=r"images \[H, W, C\] .* got shape \(28, 28\)"):
+        data.crop_and_flip()(jnp.zeros((28, 28), jnp.uint8), jax.random.key(0))

@@ -1,0 +1,112 @@
+"""Many clients: memory of loading and running, measured in a process of its own."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import jaxafl.data as data
+
+CHECKOUT = pathlib.Path(data.__file__).resolve().parents[2]
+LIMIT = 4 * 10**9  # bytes
+
+COMMON = """
+import resource
+
+import numpy as np
+import optax
+
+import jaxafl as afl
+
+
+def simulate(federated, model, server, **clock):
+    sim = afl.Simulation(
+        data=federated,
+        model=model,
+        client=afl.Client(optax.sgd, learning_rate=0.05, steps=2, batch_size=16),
+        server=server,
+        clock=afl.clock.free_running(durations=afl.clock.exponential(1.0), **clock),
+    )
+    result = sim.run(4, eval_every=4)
+    assert np.isfinite(result.loss.values).all() and result.attrs["failed_step"] == -1
+"""
+
+WRITERS = """
+rng = np.random.default_rng(0)
+sizes = rng.lognormal(np.log(210), 0.4, 3500).astype(int) + 2
+assert sizes.sum() > 3500 * 220
+users = np.repeat(np.arange(3500), sizes)
+x, y = rng.integers(0, 256, (len(users), 28, 28, 1), np.uint8), rng.integers(0, 62, len(users))
+dataset = afl.data.Dataset("writers", x, y, x[:8000], y[:8000], 62, afl.data.normalise(255.0), users=users)
+federated = dataset.partition(afl.data.by_user())
+assert federated.num_clients == 3500 and federated.arrays["x"] is x
+simulate(federated, afl.models.cnn_asyncfeded(62), afl.server.fedbuff(), concurrency=100, buffer=10)
+"""
+
+SYNTHETIC = """
+federated = afl.data.synthetic(1, 1, clients=100_000, lazy=True)
+assert federated.num_clients == 100_000
+simulate(federated, afl.models.logistic(10), afl.server.fedasync(), concurrency=100)
+simulate(federated, afl.models.logistic(10), afl.server.fedbuff(), concurrency=1000, buffer=10)
+"""
+
+# Kibibytes on Linux, bytes on macOS.
+PEAK = """
+import sys
+
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [WRITERS, SYNTHETIC], ids=["3500 writers", "100000 synthetic clients"])
+def test_many_clients_run_within_four_gigabytes(code):
+    command = [sys.executable, "-c", COMMON + code + PEAK]
+    finished = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert int(finished.stdout.split()[-1]) < LIMIT
+
+
+@pytest.mark.slow
+def test_reading_leaf_json_holds_about_one_file_whatever_their_number(tmp_path):
+    """300 writers of 50 images in six files: more files add their uint8 pixels and nothing else."""
+    pixels = [repr(value / 255) for value in range(256)]
+    rng = np.random.default_rng(0)
+    for half, files, images in (("train", 6, 50), ("test", 6, 1)):
+        folder = tmp_path / "femnist" / half
+        folder.mkdir(parents=True)
+        for number in range(files):
+            users = [f"f{number}_{writer:02d}" for writer in range(50)]
+            text = ", ".join(f'"{user}": {_writer(rng, images, pixels)}' for user in users)
+            names = ", ".join(f'"{user}"' for user in users)
+            content = f'{{"users": [{names}], "num_samples": [], "user_data": {{{text}}}}}'
+            (folder / f"all_data_{number}.json").write_text(content)
+
+    def peak() -> int:
+        tracemalloc.start()
+        federated = data.femnist(None, data_dir=tmp_path)
+        assert federated.num_clients == 50 * len(list((tmp_path / "femnist" / "train").iterdir()))
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    six = peak()
+    for path in sorted((tmp_path / "femnist").glob("*/*.json")):
+        if path.name != "all_data_0.json":
+            path.unlink()
+    one = peak()
+    arrays = 250 * 51 * 784  # bytes of the five further files
+    # Twice: a writer's own arrays, and the flat array that they are moved to.
+    assert six < one + 2.2 * arrays
+    assert one > 50 * 50 * 784 * 8  # a parsed file is far larger than its pixels: what must not be held six times
+
+
+def _writer(rng: np.random.Generator, images: int, pixels: list[str]) -> str:
+    shown = rng.integers(0, 256, (images, 784)).tolist()
+    x = ", ".join("[" + ", ".join(map(pixels.__getitem__, image)) + "]" for image in shown)
+    return f'{{"x": [{x}], "y": {rng.integers(0, 62, images).tolist()}}}'
