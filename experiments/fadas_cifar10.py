@@ -1,9 +1,10 @@
 """FADAS and FedBuff on CIFAR-10 under the large worst-case delays of FADAS (section 6), at the scale of a CPU.
 
-As in the paper: CIFAR-10 over 50 clients by Dirichlet(0.3), 25 in flight, a buffer of 5, two local epochs of batch 50 with
-weight decay 1e-4, random crops and flips. Unlike it: `cnn_defedavg` in place of ResNet-18, and far fewer server steps.
+As in the paper: CIFAR-10 over 50 clients by Dirichlet(0.3), 25 in flight, a buffer of 5, two local epochs of batch 50
+with weight decay 1e-4, random crops and flips. Unlike it: `cnn_defedavg` in place of ResNet-18, and far fewer server
+steps.
 
-    JAXAFL_DATA_DIR=... python experiments/fadas_cifar10.py                  # ten to fifteen minutes a method on two cores
+    JAXAFL_DATA_DIR=... python experiments/fadas_cifar10.py         # ten to fifteen minutes a method on two cores
 
 Writes fadas_cifar10.{csv,png} beside this file.
 """

@@ -85,10 +85,10 @@ def read_prepared(prepared: pathlib.Path, split: str, *features: str) -> tuple[n
     Args:
         prepared: Directory of one prepared version, see `prepared_directory`.
         split: `"train"`, `"test"`, ...
-        features: Names of features with one fixed shape; images need an image decoder (Pillow).
+        features: Names of features with one fixed shape, or of text; images need an image decoder (Pillow).
 
     Returns:
-        One array `[n, ...]` per feature, in TFDS's stored order.
+        One array `[n, ...]` per feature, in TFDS's stored order; of text, an array of `bytes` objects.
 
     Raises:
         ImportError: If the array_record reader is not installed.
@@ -101,9 +101,12 @@ def read_prepared(prepared: pathlib.Path, split: str, *features: str) -> tuple[n
     columns: dict[str, np.ndarray] = {}
     for row, example in enumerate(source):
         for feature in features:
-            value = np.asarray(example[feature])
+            value = example[feature]
             if row == 0:
-                columns[feature] = np.empty((len(source), *value.shape), value.dtype)
+                text = isinstance(value, str | bytes)  # of any length, which a dtype of NumPy would fix
+                columns[feature] = np.empty(
+                    (len(source), *np.shape(value)), object if text else np.asarray(value).dtype
+                )
             columns[feature][row] = value
     return tuple(columns[feature] for feature in features)
 

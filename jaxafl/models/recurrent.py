@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +11,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 Array = jax.Array
+
+
+def forget_gate_open(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """A bias [4H] of zeros, but ones for the forget gate, so that the cell remembers at first."""
+    width = shape[0] // 4
+    return jnp.zeros(shape, dtype).at[width : 2 * width].set(1.0)
 
 
 class LSTM(nn.Module):
@@ -21,8 +28,7 @@ class LSTM(nn.Module):
         h_t = sigmoid(o) · tanh(c_t)
 
     One kernel [F + H, 4H] holds the input's rows, then the state's, and there is one bias [4H], not PyTorch's two of
-    which only the sum counts. The kernel starts Glorot uniform; the bias starts at 0, that of the forget gate at 1, so
-    that the cell remembers at first.
+    which only the sum counts.
 
     The input's product is made once for all time steps, and so is the kernel's gradient; a step of the loop is one
     product of the state. The cell is kept in float32 whatever `dtype` is. Derivatives are in reverse mode only.
@@ -34,25 +40,24 @@ class LSTM(nn.Module):
     Attributes:
         features: H, width of the state.
         dtype: of the products; `None` is that of the parameters.
+        kernel_init: initialiser of the kernel [F + H, 4H].
+        bias_init: initialiser of the bias [4H].
     """
 
     features: int
     dtype: Any = None
+    kernel_init: Callable[..., Any] = nn.initializers.glorot_uniform()
+    bias_init: Callable[..., Any] = forget_gate_open
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """States h of all steps, [L, B, H], of inputs [L, B, F]."""
         inputs = x.shape[-1]
-        kernel = self.param("kernel", nn.initializers.glorot_uniform(), (inputs + self.features, 4 * self.features))
-        bias = self.param("bias", _forget_gate_open, (4 * self.features,))
+        kernel = self.param("kernel", self.kernel_init, (inputs + self.features, 4 * self.features))
+        bias = self.param("bias", self.bias_init, (4 * self.features,))
         dtype = jnp.promote_types(x.dtype, kernel.dtype) if self.dtype is None else jnp.dtype(self.dtype)
         projected = _product(x, kernel[:inputs], dtype, bias.dtype) + bias
         return _recurrence(dtype, projected, kernel[inputs:])
-
-
-def _forget_gate_open(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    width = shape[0] // 4
-    return jnp.zeros(shape, dtype).at[width : 2 * width].set(1.0)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -135,6 +135,27 @@ def test_parameters_and_how_they_start():
     np.testing.assert_array_equal(params["Dense_0"]["bias"], 0)
 
 
+def test_parameters_may_start_as_those_of_pytorch_do():
+    torch = pytest.importorskip("torch")
+    params, _ = char_lstm(initialisation="torch").init(KEY, batch_of(1, 80, 80))
+    torch.manual_seed(0)
+    lstm, dense, embedding = torch.nn.LSTM(8, 256, 2), torch.nn.Linear(256, 80), torch.nn.Embedding(80, 8)
+
+    def alike(found, *expected):
+        """The same spread and the same extremes, up to chance."""
+        expected = sum(values.detach().numpy() for values in expected)
+        assert np.std(found) == pytest.approx(np.std(expected), rel=0.1)
+        assert np.abs(found).max() == pytest.approx(np.abs(expected).max(), rel=0.15)
+
+    for layer in (0, 1):
+        own = params[f"LSTM_{layer}"]
+        alike(own["kernel"], getattr(lstm, f"weight_hh_l{layer}"))
+        alike(own["bias"], getattr(lstm, f"bias_ih_l{layer}"), getattr(lstm, f"bias_hh_l{layer}"))
+    alike(params["Dense_0"]["kernel"], dense.weight)
+    assert 0 < np.abs(params["Dense_0"]["bias"]).max() <= 1 / 16
+    assert np.std(params["Embed_0"]["embedding"]) == pytest.approx(np.std(embedding.weight.detach().numpy()), rel=0.1)
+
+
 def test_options_are_described():
     assert char_lstm(hidden=32, dtype="bfloat16").description == {
         "network": "CharLSTM",
@@ -142,6 +163,7 @@ def test_options_are_described():
         "embedding": 8,
         "hidden": 32,
         "layers": 2,
+        "initialisation": "leaf",
         "dtype": "bfloat16",
     }
 
@@ -222,6 +244,7 @@ def test_other_inputs_than_text_are_refused_before_compilation(x, message):
         ({"embedding": 1.5}, "embedding .* got 1.5"),
         ({"hidden": -2}, "hidden .* got -2"),
         ({"layers": 0}, "layers .* got 0"),
+        ({"initialisation": "keras"}, "initialisation must be .*'leaf', 'torch'.* got 'keras'"),
         ({"dtype": "float16"}, 'dtype must be "float32" or "bfloat16"'),
     ],
 )
