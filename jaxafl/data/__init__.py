@@ -6,6 +6,7 @@ from jaxafl.data.cifar import cifar10, cifar100
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.femnist import femnist
+from jaxafl.data.glue import glue_mrpc, glue_rte, glue_sst2
 from jaxafl.data.mnist import fashion_mnist, mnist
 from jaxafl.data.partition import (
     Partitioner,
@@ -43,6 +44,9 @@ __all__ = [
     "fashion_mnist",
     "femnist",
     "from_arrays",
+    "glue_mrpc",
+    "glue_rte",
+    "glue_sst2",
     "heat_map",
     "iid",
     "iid_shared",

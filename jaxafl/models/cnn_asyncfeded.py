@@ -7,10 +7,12 @@ from flax import linen as nn
 from jaxafl.models.adapters import from_linen
 from jaxafl.models.layers import Array, Conv, flatten, max_pool, require_images
 from jaxafl.models.model import Model
-from jaxafl.models.options import check_positive
+from jaxafl.models.options import check_positive, compute_dtype
 
 
-def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kernel: int = 3) -> Model:
+def cnn_asyncfeded(
+    num_classes: int, features: tuple[int, int] = (32, 64), kernel: int = 3, dtype: str = "float32"
+) -> Model:
     """Two convolutions, one max-pool, one dense layer: the network of AsyncFedED on FEMNIST.
 
     Convolution - ReLU - convolution - ReLU - max-pool 2×2 - dense, convolutions without padding. The paper (Wang et
@@ -22,12 +24,14 @@ def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kerne
         num_classes: number of classes.
         features: channels of the two convolutions.
         kernel: side of their square kernels, in pixels.
+        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 2 `kernel` pixels each way, labels [B] integers.
 
     Raises:
-        ValueError: where an option is not a whole number >= 1, or there are not two features.
+        ValueError: where an option is not a whole number >= 1, there are not two features, or `dtype` is another
+            name.
     """
     check_positive("num_classes", num_classes)
     check_positive("kernel", kernel)
@@ -36,7 +40,8 @@ def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kerne
     for channels in features:
         check_positive("features", channels)
     first, second = features
-    return from_linen(CNNAsyncFedED(num_classes, (first, second), kernel), name="cnn_asyncfeded")
+    compute_dtype(dtype)
+    return from_linen(CNNAsyncFedED(num_classes, (first, second), kernel, dtype), name="cnn_asyncfeded")
 
 
 class CNNAsyncFedED(nn.Module):
@@ -45,10 +50,12 @@ class CNNAsyncFedED(nn.Module):
     num_classes: int
     features: tuple[int, int]
     kernel: int
+    dtype: str
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         require_images(x, "cnn_asyncfeded", smallest=2 * self.kernel)
+        dtype = compute_dtype(self.dtype)
         for channels in self.features:
-            x = nn.relu(Conv(channels, (self.kernel, self.kernel))(x))
-        return nn.Dense(self.num_classes)(flatten(max_pool(x)))
+            x = nn.relu(Conv(channels, (self.kernel, self.kernel), dtype=dtype)(x))
+        return nn.Dense(self.num_classes, dtype=dtype)(flatten(max_pool(x)))

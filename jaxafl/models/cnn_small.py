@@ -7,36 +7,40 @@ from flax import linen as nn
 from jaxafl.models.adapters import from_linen
 from jaxafl.models.layers import Array, Conv, flatten, max_pool, require_images
 from jaxafl.models.model import Model
-from jaxafl.models.options import check_positive
+from jaxafl.models.options import check_positive, compute_dtype
 
 
-def cnn_small(num_classes: int = 10) -> Model:
+def cnn_small(num_classes: int = 10, dtype: str = "float32") -> Model:
     """Two 5×5 convolutions of 10 and 20 channels with max-pooling, then dense layers of 50 and `num_classes`.
 
     21,840 parameters on 28×28×1 images with 10 classes.
 
     Args:
         num_classes: number of classes.
+        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
 
     Raises:
-        ValueError: where `num_classes` is not a whole number >= 1.
+        ValueError: where `num_classes` is not a whole number >= 1, or `dtype` is another name.
     """
     check_positive("num_classes", num_classes)
-    return from_linen(CNNSmall(num_classes), name="cnn_small")
+    compute_dtype(dtype)
+    return from_linen(CNNSmall(num_classes, dtype), name="cnn_small")
 
 
 class CNNSmall(nn.Module):
     """Conv 10 - pool - ReLU - conv 20 - pool - ReLU - dense 50 - ReLU - dense; ReLU after the pool costs a quarter."""
 
     num_classes: int
+    dtype: str
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         require_images(x, "cnn_small", smallest=16)
-        x = nn.relu(max_pool(Conv(10, (5, 5))(x)))
-        x = nn.relu(max_pool(Conv(20, (5, 5))(x)))
-        x = nn.relu(nn.Dense(50)(flatten(x)))
-        return nn.Dense(self.num_classes)(x)
+        dtype = compute_dtype(self.dtype)
+        x = nn.relu(max_pool(Conv(10, (5, 5), dtype=dtype)(x)))
+        x = nn.relu(max_pool(Conv(20, (5, 5), dtype=dtype)(x)))
+        x = nn.relu(nn.Dense(50, dtype=dtype)(flatten(x)))
+        return nn.Dense(self.num_classes, dtype=dtype)(x)

@@ -7,10 +7,10 @@ from flax import linen as nn
 from jaxafl.models.adapters import from_linen
 from jaxafl.models.layers import Array, flatten
 from jaxafl.models.model import Model
-from jaxafl.models.options import check_positive
+from jaxafl.models.options import check_positive, compute_dtype
 
 
-def logistic(num_classes: int) -> Model:
+def logistic(num_classes: int, dtype: str = "float32") -> Model:
     """Multinomial logistic regression: one dense layer on the flattened input, (d + 1)·C parameters.
 
     The model of the Synthetic(α, β) data of FedProx (Li et al., "Federated Optimization in Heterogeneous Networks",
@@ -18,22 +18,25 @@ def logistic(num_classes: int) -> Model:
 
     Args:
         num_classes: number of classes C.
+        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
 
     Returns:
         The model; inputs [B, ...] float, labels [B] integers.
 
     Raises:
-        ValueError: where `num_classes` is not a whole number >= 1.
+        ValueError: where `num_classes` is not a whole number >= 1, or `dtype` is another name.
     """
     check_positive("num_classes", num_classes)
-    return from_linen(Logistic(num_classes), name="logistic")
+    compute_dtype(dtype)
+    return from_linen(Logistic(num_classes, dtype), name="logistic")
 
 
 class Logistic(nn.Module):
     """Logits = flatten(x) W + b."""
 
     num_classes: int
+    dtype: str
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        return nn.Dense(self.num_classes)(flatten(x))
+        return nn.Dense(self.num_classes, dtype=compute_dtype(self.dtype))(flatten(x))

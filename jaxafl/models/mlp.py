@@ -9,10 +9,10 @@ from flax import linen as nn
 from jaxafl.models.adapters import from_linen
 from jaxafl.models.layers import Array, flatten
 from jaxafl.models.model import Model
-from jaxafl.models.options import check_positive
+from jaxafl.models.options import check_positive, compute_dtype
 
 
-def mlp(num_classes: int, hidden: Sequence[int] = (200, 200)) -> Model:
+def mlp(num_classes: int, hidden: Sequence[int] = (200, 200), dtype: str = "float32") -> Model:
     """Dense layers with ReLU between them, on the flattened input; three dense layers by default.
 
     The default widths are those of the "2NN" of McMahan et al., "Communication-Efficient Learning of Deep Networks
@@ -22,17 +22,19 @@ def mlp(num_classes: int, hidden: Sequence[int] = (200, 200)) -> Model:
     Args:
         num_classes: number of classes.
         hidden: widths of the hidden layers.
+        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
 
     Returns:
         The model; inputs [B, ...] float, labels [B] integers.
 
     Raises:
-        ValueError: where a width or `num_classes` is not a whole number >= 1.
+        ValueError: where a width or `num_classes` is not a whole number >= 1, or `dtype` is another name.
     """
     check_positive("num_classes", num_classes)
     for width in hidden:
         check_positive("hidden widths", width)
-    return from_linen(MLP(num_classes, tuple(hidden)), name="mlp")
+    compute_dtype(dtype)
+    return from_linen(MLP(num_classes, tuple(hidden), dtype), name="mlp")
 
 
 class MLP(nn.Module):
@@ -40,10 +42,11 @@ class MLP(nn.Module):
 
     num_classes: int
     hidden: tuple[int, ...]
+    dtype: str
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        x = flatten(x)
+        x, dtype = flatten(x), compute_dtype(self.dtype)
         for width in self.hidden:
-            x = nn.relu(nn.Dense(width)(x))
-        return nn.Dense(self.num_classes)(x)
+            x = nn.relu(nn.Dense(width, dtype=dtype)(x))
+        return nn.Dense(self.num_classes, dtype=dtype)(x)

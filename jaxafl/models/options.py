@@ -22,7 +22,8 @@ def compute_dtype(name: str) -> Any:
     """What a Flax layer takes as `dtype` for the precision of its computation; parameters are float32 either way.
 
     Args:
-        name: `"float32"`, or `"bfloat16"` for half the memory traffic and the fast matrix units of an accelerator.
+        name: `"float32"`, or `"bfloat16"` for half the memory traffic and the fast matrix units of an accelerator (on a
+            CPU without bfloat16 units a step takes several times as long).
 
     Returns:
         `None` for float32 (layers then compute in the precision of their parameters), else `jnp.bfloat16`.

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 from jax import lax
 
 from jaxafl.models.layers import Conv, conv2d, max_pool
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def reference_conv(x, kernel, strides, padding):
@@ -29,8 +33,30 @@ CONVOLUTIONS = {
     "strided, many channels": ((9, 8, 16), (3, 3), 3, (2, 3), "SAME"),
     "explicit padding, strided": ((8, 8, 16), (3, 3), 3, (2, 2), ((1, 1), (1, 1))),
     "explicit padding, uneven": ((5, 6, 2), (3, 2), 3, (1, 1), ((0, 2), (1, 0))),
+    "gradients from y, uneven padding": ((5, 6, 8), (3, 2), 3, (1, 1), ((0, 2), (1, 0))),
+    "gradients from y, wide padding": ((5, 4, 8), (2, 2), 3, (1, 1), ((3, 2), (0, 4))),
+    "one row": ((4, 6, 4), (1, 3), 3, (1, 1), "VALID"),
+    "one column": ((6, 4, 4), (3, 1), 3, (1, 1), "VALID"),
     "1x1": ((4, 5, 40), (1, 1), 3, (1, 1), "VALID"),
     "1x1, strided": ((5, 6, 3), (1, 1), 3, (2, 2), "SAME"),
+}
+
+ONE_AROUND = ((1, 1), (1, 1))
+# every kind that the networks use: image, kernel, features, strides, padding
+IN_NETWORKS = {
+    "cnn_small 1": ((28, 28, 1), (5, 5), 10, (1, 1), "VALID"),
+    "cnn_over 2": ((12, 12, 100), (5, 5), 200, (1, 1), "VALID"),
+    "cnn_defedavg 1": ((32, 32, 3), (5, 5), 32, (1, 1), "VALID"),
+    "cnn_defedavg 2": ((12, 12, 32), (5, 5), 64, (1, 1), "VALID"),
+    "cnn_asyncfeded 2": ((26, 26, 32), (3, 3), 64, (1, 1), "VALID"),
+    "cnn_afl 1": ((28, 28, 1), (3, 3), 32, (1, 1), "SAME"),
+    "cnn_afl 2": ((28, 28, 32), (3, 3), 32, (1, 1), "SAME"),
+    "resnet stem": ((16, 16, 3), (3, 3), 16, (1, 1), ONE_AROUND),
+    "resnet20 stage 1": ((16, 16, 16), (3, 3), 16, (1, 1), ONE_AROUND),
+    "resnet20 stage 2, first": ((16, 16, 16), (3, 3), 32, (2, 2), ONE_AROUND),
+    "resnet18 stage 1": ((8, 8, 64), (3, 3), 64, (1, 1), ONE_AROUND),
+    "resnet18 stage 2, first": ((8, 8, 64), (3, 3), 128, (2, 2), ONE_AROUND),
+    "resnet18 stage 2, shortcut": ((8, 8, 64), (1, 1), 128, (2, 2), "VALID"),
 }
 
 
@@ -41,34 +67,92 @@ def test_conv2d_and_its_gradients_are_those_of_lax(case):
     with jax.enable_x64(True):
         x = jnp.asarray(rng.normal(size=(2, *image)))
         kernel = jnp.asarray(rng.normal(size=(*window, image[-1], features)))
-        expected, pull_expected = jax.vjp(lambda x, k: reference_conv(x, k, strides, padding), x, kernel)
-        actual, pull_actual = jax.vjp(lambda x, k: conv2d(x, k, strides, padding), x, kernel)
-        assert actual.dtype == jnp.float64
-        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
-        cotangent = jnp.asarray(rng.normal(size=expected.shape))
-        for mine, theirs in zip(pull_actual(cotangent), pull_expected(cotangent), strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+        mine, theirs = with_gradients(x, kernel, strides, padding)
+        assert mine[0].dtype == jnp.float64
+        for actual, expected in zip(mine, theirs, strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=12, deadline=None)
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def with_gradients(x, kernel, strides, padding):
+    """The convolution and its gradients, as matrix products and by lax."""
+    pairs = []
+    for convolve in (conv2d, reference_conv):
+        y, pull = jax.vjp(lambda x, k, convolve=convolve: convolve(x, k, strides, padding), x, kernel)
+        pairs.append((y, *pull(jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))))
+    return pairs
+
+
+@pytest.mark.parametrize("case", IN_NETWORKS)
+def test_convolutions_of_the_networks_and_their_gradients_are_those_of_pytorch(case):
+    torch = pytest.importorskip("torch")
+    image, window, features, strides, padding = IN_NETWORKS[case]
+    pixels = {"VALID": 0, "SAME": window[0] // 2, ONE_AROUND: 1}[padding]
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, *image)).astype(np.float32)
+    kernel = (rng.normal(size=(*window, image[-1], features)) / np.sqrt(np.prod(window))).astype(np.float32)
+    images = torch.tensor(x).permute(0, 3, 1, 2).requires_grad_()
+    weights = torch.tensor(kernel).permute(3, 2, 0, 1).requires_grad_()
+    expected = torch.nn.functional.conv2d(images, weights, stride=strides, padding=pixels)
+    cotangent = rng.normal(size=expected.shape).astype(np.float32)
+    expected.backward(torch.tensor(cotangent))
+
+    @jax.jit
+    def both(x, kernel, cotangent):
+        y, pull = jax.vjp(lambda x, kernel: conv2d(x, kernel, strides, padding), x, kernel)
+        return y, *pull(cotangent)
+
+    y, of_x, of_kernel = both(x, kernel, cotangent.transpose(0, 2, 3, 1))
+    assert_close(y, expected.detach().permute(0, 2, 3, 1))
+    assert_close(of_x, images.grad.permute(0, 2, 3, 1))
+    assert_close(of_kernel, weights.grad.permute(2, 3, 1, 0))
+
+
+def assert_close(actual, expected, tolerance=1e-4):
+    """Differences up to `tolerance` of the largest value."""
+    expected = np.asarray(expected)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * max(1.0, float(np.abs(expected).max())))
+
+
+@settings(max_examples=6, deadline=None)
 @given(
     height=st.integers(1, 9),
     width=st.integers(1, 9),
     channels=st.sampled_from([1, 3, 20]),
     window=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    padding=st.sampled_from(["VALID", "SAME"]),
+    padding=st.sampled_from(["VALID", "SAME", ((1, 1), (1, 1)), ((0, 3), (2, 0))]),
 )
 def test_conv2d_agrees_with_lax_or_refuses(height, width, channels, window, strides, padding):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(2, height, width, channels)), jnp.float32)
     kernel = jnp.asarray(rng.normal(size=(*window, channels, 3)), jnp.float32)
-    if padding == "VALID" and (window[0] > height or window[1] > width):
+    around = ((0, 0), (0, 0)) if padding == "VALID" else padding
+    if padding != "SAME" and any(
+        side > size + sum(pair) for side, size, pair in zip(window, (height, width), around, strict=True)
+    ):
         with pytest.raises(ValueError, match="does not fit"):
             conv2d(x, kernel, strides, padding)
     else:
-        expected = reference_conv(x, kernel, strides, padding)
-        np.testing.assert_allclose(conv2d(x, kernel, strides, padding), expected, rtol=1e-4, atol=1e-4)
+        for mine, theirs in zip(*with_gradients(x, kernel, strides, padding), strict=True):
+            assert_close(mine, theirs)
+
+
+def kept_for_the_backward_pass(image, features, strides=(1, 1), size=5):
+    """Numbers that a 3×3 convolution of `size` images keeps between its forward and its backward pass."""
+    x, kernel = jnp.ones((size, *image)), jnp.ones((3, 3, image[-1], features))
+    pull = jax.eval_shape(lambda x, k: jax.vjp(lambda x, k: conv2d(x, k, strides, "SAME"), x, k)[1], x, kernel)
+    return sum(leaf.size for leaf in jax.tree.leaves(pull)) - kernel.size
+
+
+def test_a_convolution_that_does_not_add_channels_keeps_no_patches():
+    images = 5 * 8 * 8 * 32
+    assert kept_for_the_backward_pass((8, 8, 32), 32) == images
+    assert kept_for_the_backward_pass((8, 8, 32), 16) == images
+    # of an image with few channels the patches are smaller than those of the gradient of y
+    assert kept_for_the_backward_pass((8, 8, 1), 32) < 5 * 8 * 8 * 32
+    # a quarter of the windows
+    assert kept_for_the_backward_pass((8, 8, 32), 64, (2, 2)) < 2.3 * images
 
 
 @pytest.mark.parametrize("channels", [1, 16])
@@ -113,6 +197,18 @@ def test_conv_module_takes_the_parameters_of_linen_conv(padding):
     mine = Conv(4, (3, 3), strides=(2, 2), padding=padding)
     np.testing.assert_allclose(mine.apply(variables, x), theirs.apply(variables, x), rtol=1e-4, atol=1e-5)
     assert jax.tree.map(jnp.shape, dict(mine.init(jax.random.key(1), x))) == jax.tree.map(jnp.shape, dict(variables))
+
+
+def test_conv_module_in_bfloat16_keeps_float32_parameters():
+    x = jax.random.normal(jax.random.key(0), (2, 9, 9, 8))
+    module = Conv(8, (3, 3), padding="SAME", dtype=jnp.bfloat16)
+    shapes = jax.eval_shape(module.init, jax.random.key(1), x)
+    assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype(jnp.float32)}
+    variables = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape), shapes)
+    low = jax.jit(module.apply)(variables, x)
+    exact = jax.jit(Conv(8, (3, 3), padding="SAME").apply)(variables, x)
+    assert low.dtype == jnp.bfloat16
+    assert 0 < np.abs(low.astype(jnp.float32) - exact).max() < 0.03 * np.abs(exact).max()
 
 
 def test_conv_module_without_bias_has_a_kernel_only():

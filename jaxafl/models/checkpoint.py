@@ -1,0 +1,159 @@
+"""Parameters to and from safetensors files, and a model that starts from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.models.model import Batch, Key, Model, Params, State
+
+
+def save_parameters(path: str | os.PathLike[str], params: Params) -> None:
+    """Write parameters as a safetensors file, for example the `params` of what `Simulation.train` returns.
+
+    A tensor's name is its path in the tree, joined by `/`; shapes, dtypes and bits are kept. A file of that name is
+    replaced only when the new one is complete.
+
+    Args:
+        path: The file to write; its folder must exist.
+        params: Pytree of arrays.
+
+    Raises:
+        ImportError: If the safetensors package is not installed.
+        FileNotFoundError: If the folder does not exist.
+        ValueError: If a key of the tree contains `/`.
+    """
+    target = pathlib.Path(path)
+    _require_safetensors(f"writing {target}")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {target}: the folder {target.parent} does not exist")
+    from safetensors.numpy import save_file
+
+    unfinished = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        # the library writes the memory of an array as it lies there
+        save_file({name: np.asarray(leaf, order="C") for name, leaf in named_leaves(params).items()}, unfinished)
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def load_parameters(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a file of `save_parameters`.
+
+    Args:
+        path: The safetensors file.
+
+    Returns:
+        Nested dict of numpy arrays; lists and tuples of the saved tree come back as dicts with the keys `"0"`, `"1"`,
+        ... (`initialised` puts them back into the model's own structure).
+
+    Raises:
+        ImportError: If the safetensors package is not installed.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is no complete safetensors file.
+    """
+    tree: dict[str, Any] = {}
+    for name, array in read_tensors(path).items():
+        *parents, last = name.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = array
+    return tree
+
+
+def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
+    """A model that starts from given parameters instead of drawing them.
+
+    Args:
+        model: The model.
+        params: A file of `save_parameters`, or a pytree of arrays such as `Trained.params`.
+        model_state: The same for the non-trainable state (batch statistics, `Trained.model_state`); `None` leaves it as
+            the model makes it.
+
+    Returns:
+        The model with another `init`. Making the first model raises `ValueError` where names, shapes or dtypes are not
+        those of the model: which tensors are missing or unexpected, or what was found and what is expected.
+
+    Raises:
+        ImportError, FileNotFoundError, ValueError: If a file cannot be read.
+    """
+    given = _named(params)
+    given_state = None if model_state is None else _named(model_state)
+
+    def init(key: Key, batch: Batch) -> tuple[Params, State]:
+        made_params, made_state = model.init(key, batch)
+        placed = _placed(model.name, "parameters", given, made_params)
+        if given_state is not None:
+            made_state = _placed(model.name, "model state", given_state, made_state)
+        return placed, made_state
+
+    source = os.fspath(params) if isinstance(params, str | os.PathLike) else "given parameters"
+    return dataclasses.replace(model, init=init, description=model.description | {"initialised": source})
+
+
+def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """The tensors of a safetensors file by name; raises as `load_parameters` does."""
+    source = pathlib.Path(path)
+    _require_safetensors(f"reading {source}")
+    if not source.is_file():
+        raise FileNotFoundError(f"there is no file {source}")
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return load_file(source)
+    except SafetensorError as error:
+        raise ValueError(f"{source} is not a complete safetensors file: {error}") from error
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """The leaves of a pytree by their path, joined by `/`."""
+    leaves = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        parts = [jax.tree_util.keystr((key,), simple=True) for key in path]
+        if any("/" in part for part in parts):
+            raise ValueError(f"tensor names join the keys of the tree by '/', so that no key may contain it: {parts}")
+        leaves["/".join(parts)] = leaf
+    return leaves
+
+
+def _require_safetensors(purpose: str) -> None:
+    if importlib.util.find_spec("safetensors") is None:
+        raise ImportError(f'{purpose} needs the safetensors package: pip install "jaxafl[bert]"')
+
+
+def _named(source: Any) -> dict[str, np.ndarray]:
+    if isinstance(source, str | os.PathLike):
+        return read_tensors(source)
+    return {name: np.asarray(leaf) for name, leaf in named_leaves(source).items()}
+
+
+def _placed(model: str, what: str, given: dict[str, np.ndarray], made: Any) -> Any:
+    """The given arrays in the structure that the model made."""
+    expected = named_leaves(made)
+    missing, unexpected = sorted(expected.keys() - given.keys()), sorted(given.keys() - expected.keys())
+    if missing or unexpected:
+        raise ValueError(
+            f"the given {what} are not those of {model}: missing {_listed(missing)}; unexpected {_listed(unexpected)}"
+        )
+    for name, leaf in expected.items():
+        found = given[name]
+        if found.shape != leaf.shape or found.dtype != leaf.dtype:
+            raise ValueError(
+                f"the given {what} do not fit {model}: tensor {name} is {found.dtype}{list(found.shape)}, expected "
+                f"{leaf.dtype}{list(leaf.shape)}"
+            )
+    return jax.tree.unflatten(jax.tree.structure(made), [jnp.asarray(given[name]) for name in expected])
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}" if names else "none"

@@ -1,0 +1,106 @@
+"""Normalisation of images: over the real samples of a batch, or within each sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxafl.models.options import check_positive
+
+Array = jax.Array
+NORMS = ("batch", "group")
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation with the numbers of `torch.nn.BatchNorm2d`, over the real samples of a batch.
+
+    y = γ (x - μ) / √(σ² + ε) + β per channel. In training μ and σ² are the mean and the biased variance over the
+    samples with `mask` True and over all pixels, and the running statistics follow them,
+
+        running_mean ← (1 - momentum) running_mean + momentum μ
+        running_var  ← (1 - momentum) running_var + momentum σ² n / (n - 1),   n = real samples × pixels;
+
+    in evaluation the running statistics are used. With n = 1 the factor n / (n - 1) is left out; a batch without a real
+    sample leaves the running statistics alone. `flax.linen.BatchNorm` keeps the biased variance instead, and gives NaN
+    for a batch without a real sample. Statistics and normalisation are computed in float32 also where `dtype` is lower.
+
+    The running statistics are non-trainable model state (collection `batch_stats`), which the engine averages over the
+    arrivals of a server step; γ and β are trained.
+
+    Attributes:
+        momentum: weight of the new batch in the running statistics.
+        epsilon: ε.
+        dtype: of the result; `None` for that of the input.
+
+    References:
+        Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate
+        Shift", ICML 2015.
+    """
+
+    momentum: float = 0.1
+    epsilon: float = 1e-5
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:
+        """Normalises x [B, ..., C]; `mask` is bool [B], all True if left out."""
+        channels = x.shape[-1:]
+        scale = self.param("scale", nn.initializers.ones_init(), channels, jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros_init(), channels, jnp.float32)
+        running_mean = self.variable("batch_stats", "mean", jnp.zeros, channels, jnp.float32)
+        running_var = self.variable("batch_stats", "var", jnp.ones, channels, jnp.float32)
+        values = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        if train:
+            mean, var, count = _statistics(values, mask)
+            if not self.is_initializing():
+                unbiased = var * count / jnp.maximum(count - 1, 1)
+                for running, new in ((running_mean, mean), (running_var, unbiased)):
+                    moved = running.value + self.momentum * (new - running.value)
+                    running.value = jnp.where(count > 0, moved, running.value).astype(jnp.float32)
+        else:
+            mean, var = running_mean.value, running_var.value
+        y = (values - mean) * (jax.lax.rsqrt(var + self.epsilon) * scale) + bias
+        return y.astype(self.dtype or x.dtype)
+
+
+def normalise(x: Array, norm: str, groups: int, train: bool, mask: Array | None, dtype: Any) -> Array:
+    """The normalisation layer `norm` of a network, applied to x [B, H, W, C]; to be called in a compact method.
+
+    Args:
+        x: float [B, H, W, C].
+        norm: `"batch"`: `BatchNorm`; `"group"`: group normalisation over `groups` groups of neighbouring channels
+            (Wu and He, ECCV 2018), each sample by itself, with the ε = 1e-5 of PyTorch.
+        groups: number of groups, which divides C.
+        train: whether batch statistics are used.
+        mask: bool [B].
+        dtype: of the result; `None` for that of the input.
+    """
+    if norm == "batch":
+        return BatchNorm(dtype=dtype)(x, train, mask)
+    return nn.GroupNorm(num_groups=groups, epsilon=1e-5, use_fast_variance=False, dtype=dtype)(x)
+
+
+def check_norm(model: str, norm: str, groups: int, channels: int) -> None:
+    """Raises `ValueError` unless `norm` is known and `groups` divides the fewest `channels` of the network."""
+    if norm not in NORMS:
+        raise ValueError(f'{model}: norm must be "batch" or "group", got {norm!r}')
+    check_positive("groups", groups)
+    if channels % groups:
+        raise ValueError(f"{model}: groups must divide the {channels} channels of the first stage, got {groups}")
+
+
+def _statistics(values: Array, mask: Array | None) -> tuple[Array, Array, Array]:
+    """Mean and biased variance per channel over the real samples, both 0 without any, and how many values these are."""
+    axes = tuple(range(values.ndim - 1))
+    pixels = values.size // (values.shape[0] * values.shape[-1])
+    if mask is None:
+        mask = jnp.ones(values.shape[0], bool)
+    count = jnp.sum(mask).astype(values.dtype) * pixels
+    real = mask.reshape(-1, *(1,) * (values.ndim - 1))
+    divisor = jnp.maximum(count, 1)
+    mean = jnp.sum(jnp.where(real, values, 0), axes) / divisor
+    var = jnp.sum(jnp.where(real, jnp.square(values - mean), 0), axes) / divisor
+    return mean, var, count

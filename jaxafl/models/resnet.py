@@ -1,0 +1,146 @@
+"""Residual networks for small images."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxafl.models.adapters import from_linen
+from jaxafl.models.layers import Array, Conv, require_images
+from jaxafl.models.model import Model
+from jaxafl.models.normalisation import check_norm, normalise
+from jaxafl.models.options import check_positive, compute_dtype
+
+_ONE_AROUND = ((1, 1), (1, 1))  # "SAME" pads a strided convolution on one side only
+
+
+def resnet20(
+    num_classes: int = 10, norm: str = "batch", width: int = 16, groups: int = 2, dtype: str = "float32"
+) -> Model:
+    """ResNet-20 of the CIFAR-10 experiments of He et al.: 3 stages of 3 basic blocks, of 16, 32 and 64 channels.
+
+    A 3×3 convolution to `width` channels, normalisation, ReLU; the stages, of which the second and the third halve the
+    image; the mean over the image; one dense layer. Where a stage begins with more channels, the shortcut takes every
+    second pixel and appends channels of zeros: option A of the paper, without parameters (a 1×1 convolution instead,
+    option B, would make 272,474 parameters). 269,722 parameters on 32×32×3 images with 10 classes.
+
+    Args:
+        num_classes: number of classes.
+        norm: `"batch"`: batch normalisation, as published, whose running statistics are state, not parameters; or
+            `"group"`: group normalisation, each sample by itself.
+        width: channels of the first stage.
+        groups: groups of channels of `norm="group"`; 2 as in Reddi et al. (2021), who follow Hsieh et al. (2020).
+        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters and statistics are float32.
+
+    Returns:
+        The model; inputs [B, H, W, C] float of at least 4×4 pixels, labels [B] integers.
+
+    Raises:
+        ValueError: where an option cannot work.
+
+    References:
+        He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2. Initialisation:
+        He et al., "Delving Deep into Rectifiers", ICCV 2015. Groups: Reddi et al., "Adaptive Federated Optimization",
+        ICLR 2021; Hsieh et al., "The Non-IID Data Quagmire of Decentralized Machine Learning", ICML 2020.
+    """
+    check_positive("num_classes", num_classes)
+    check_positive("width", width)
+    check_norm("resnet20", norm, groups, width)
+    compute_dtype(dtype)
+    network = ResNet(num_classes, (width, 2 * width, 4 * width), 3, "pad", norm, groups, dtype)
+    return from_linen(network, name="resnet20")
+
+
+def resnet18(
+    num_classes: int = 10, norm: str = "batch", width: int = 64, groups: int = 2, dtype: str = "float32"
+) -> Model:
+    """ResNet-18 for CIFAR: 4 stages of 2 basic blocks, of 64, 128, 256 and 512 channels.
+
+    The network of He et al. with a 3×3 convolution of stride 1 and no max-pooling at its beginning, so that images of
+    32×32 pixels keep their size in the first stage; shortcuts are a 1×1 convolution and a normalisation where the
+    number of channels changes. The mean over the image (4×4 of 32×32) and one dense layer end it. 11,173,962 parameters
+    on 32×32×3 images with 10 classes, with either normalisation.
+
+    Args:
+        num_classes: number of classes.
+        norm, width, groups, dtype: as of `resnet20`.
+
+    Returns:
+        The model; inputs [B, H, W, C] float of at least 8×8 pixels, labels [B] integers.
+
+    Raises:
+        ValueError: where an option cannot work.
+
+    References:
+        He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; see `resnet20`.
+    """
+    check_positive("num_classes", num_classes)
+    check_positive("width", width)
+    check_norm("resnet18", norm, groups, width)
+    compute_dtype(dtype)
+    network = ResNet(num_classes, (width, 2 * width, 4 * width, 8 * width), 2, "project", norm, groups, dtype)
+    return from_linen(network, name="resnet18")
+
+
+class ResNet(nn.Module):
+    """Conv - norm - ReLU - stages of basic blocks - mean over the image - dense."""
+
+    num_classes: int
+    widths: tuple[int, ...]
+    blocks: int
+    shortcut: str
+    norm: str
+    groups: int
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:
+        stages = len(self.widths)
+        require_images(x, f"resnet{2 * stages * self.blocks + 2}", smallest=2 ** (stages - 1))
+        dtype = compute_dtype(self.dtype)
+        x = Conv(self.widths[0], (3, 3), (1, 1), _ONE_AROUND, False, nn.initializers.he_normal(), dtype=dtype)(x)
+        x = nn.relu(normalise(x, self.norm, self.groups, train, mask, dtype))
+        for stage, width in enumerate(self.widths):
+            for block in range(self.blocks):
+                stride = 2 if stage > 0 and block == 0 else 1
+                x = BasicBlock(width, stride, self.shortcut, self.norm, self.groups, self.dtype)(x, train, mask)
+        return nn.Dense(self.num_classes, dtype=dtype)(x.mean((1, 2)))
+
+
+class BasicBlock(nn.Module):
+    """ReLU(F(x) + shortcut(x)) with F: conv 3×3 - norm - ReLU - conv 3×3 - norm.
+
+    Attributes:
+        features: output channels.
+        stride: of the first convolution and of the shortcut.
+        shortcut: where the shape changes: `"pad"` (every second pixel, channels of zeros appended) or `"project"` (1×1
+            convolution and normalisation).
+        norm, groups, dtype: as of `resnet20`.
+    """
+
+    features: int
+    stride: int
+    shortcut: str
+    norm: str
+    groups: int
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:
+        dtype, strides = compute_dtype(self.dtype), (self.stride, self.stride)
+
+        def convolution(x: Array, kernel: int, strides: tuple[int, int]) -> Array:
+            padding = _ONE_AROUND if kernel == 3 else "VALID"
+            size = (kernel, kernel)
+            x = Conv(self.features, size, strides, padding, False, nn.initializers.he_normal(), dtype=dtype)(x)
+            return normalise(x, self.norm, self.groups, train, mask, dtype)
+
+        y = nn.relu(convolution(x, 3, strides))
+        y = convolution(y, 3, (1, 1))
+        if self.stride > 1 or x.shape[-1] != self.features:
+            if self.shortcut == "project":
+                x = convolution(x, 1, strides)
+            else:
+                missing = self.features - x.shape[-1]
+                x = jnp.pad(x[:, :: self.stride, :: self.stride], ((0, 0), (0, 0), (0, 0), (0, missing)))
+        return nn.relu(x + y)
