@@ -28,16 +28,13 @@ import optax
 from curves import report
 
 import jaxafl as afl
-from jaxafl.data.glue import glue_mrpc, glue_sst2
-from jaxafl.models.bert import bert
-from jaxafl.models.model import Batch
 
 HERE = pathlib.Path(__file__).resolve().parent
 BUFFER, CONCURRENCY, CLIENTS = 3, 5, 10
 TASKS = {
     # name: (dataset, most tokens, η, η_l)
-    "mrpc": (glue_mrpc, 64, 7e-4, 0.01),
-    "sst2": (glue_sst2, 32, 7e-4, 0.01),
+    "mrpc": (afl.data.glue_mrpc, 64, 7e-4, 0.01),
+    "sst2": (afl.data.glue_sst2, 32, 7e-4, 0.01),
 }
 
 
@@ -55,7 +52,7 @@ def simulation(task: str, checkpoint: str, seed: int) -> afl.Simulation:
     data = dataset(checkpoint, max_length).partition(afl.data.dirichlet(0.6, clients=CLIENTS), seed=seed)
     return afl.Simulation(
         data=data,
-        model=bert(checkpoint, num_classes=2, r=1, alpha=8, dropout=0.0),
+        model=afl.models.bert(checkpoint, num_classes=2, r=1, alpha=8, dropout=0.0),
         client=afl.Client(optax.sgd, learning_rate=local_rate, steps=2, batch_size=8),
         server=afl.server.fadas(learning_rate=rate),
         clock=afl.clock.free_running(
@@ -69,7 +66,7 @@ def f1_score(sim: afl.Simulation, params: Any) -> float:
 
     @jax.jit
     def correct(params: Any, frozen: Any, x: Any, y: jax.Array) -> jax.Array:
-        batch = Batch(sim.data.preprocess(x), y, np.ones(len(y), bool))
+        batch = afl.models.Batch(sim.data.preprocess(x), y, np.ones(len(y), bool))
         return sim.model.apply(params, {}, batch, jax.random.key(0), False, frozen)[0].metrics["accuracy"]
 
     x, y = sim.data.test_arrays()

@@ -6,7 +6,7 @@ clients). The networks are those of the package; for lax.conv its convolution is
 programs of a model run in turn in each repeat, so that a busy machine slows all alike. Memory is what the compiled
 program needs for temporaries, as XLA states it.
 
-    python experiments/benchmarks/models.py                                  # all models, some minutes on two cores
+    python experiments/benchmarks/models.py --skip-lax    # all models; lax.conv takes most of the time
     python experiments/benchmarks/models.py resnet20 --chunks 1 4 16 --clients 16 --batch-size 50
 """
 

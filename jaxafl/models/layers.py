@@ -2,7 +2,7 @@
 
 When every client has its own weights, `jax.vmap` turns `lax.conv` into a grouped convolution, which XLA runs badly,
 and inside a loop on CPU any `lax.conv` is slow. Written as products patches × weights it stays a (batched) matrix
-product everywhere. `experiments/benchmarks/convolution.py` measures both.
+product everywhere. `experiments/benchmarks/convolution.py` and `models.py` measure both.
 """
 
 from __future__ import annotations
