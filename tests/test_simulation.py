@@ -147,8 +147,8 @@ class Watch:
         self.made: list[tuple[Any, Any, Any, Any]] = []
         original = compilation.compiled
 
-        def watched(function: Any, static: Any, arguments: Any, donate: Any = ()) -> Any:
-            program, seconds = original(function, static, arguments, donate)
+        def watched(function: Any, static: Any, arguments: Any, donate: Any = (), **options: Any) -> Any:
+            program, seconds = original(function, static, arguments, donate, **options)
             shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arguments)
             self.made.append((function, static, shapes, program))
             return program, seconds

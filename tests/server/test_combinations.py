@@ -144,11 +144,11 @@ def check(combination: tuple[Any, Any, Any]) -> None:
     made: list[tuple[Any, Any, Any]] = []
     original = compilation.compiled
 
-    def watched(function: Any, static: Any, arguments: Any, donate: Any = ()) -> Any:
+    def watched(function: Any, static: Any, arguments: Any, donate: Any = (), **options: Any) -> Any:
         made.append(
             (function, static, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arguments))
         )
-        return original(function, static, arguments, donate)
+        return original(function, static, arguments, donate, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         for driver in (ahead, beside, drive):
