@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from flax import linen as nn
-
-from jaxafl.models.adapters import from_linen
-from jaxafl.models.layers import Array, Conv, flatten, max_pool, require_images
 from jaxafl.models.model import Model
-from jaxafl.models.options import check_positive, compute_dtype
+from jaxafl.models.two_convolutions import two_convolutions
 
 
 def cnn_defedavg(num_classes: int = 10, dtype: str = "float32") -> Model:
@@ -25,22 +21,4 @@ def cnn_defedavg(num_classes: int = 10, dtype: str = "float32") -> Model:
     Raises:
         ValueError: where `num_classes` is not a whole number >= 1, or `dtype` is another name.
     """
-    check_positive("num_classes", num_classes)
-    compute_dtype(dtype)
-    return from_linen(CNNDeFedAvg(num_classes, dtype), name="cnn_defedavg")
-
-
-class CNNDeFedAvg(nn.Module):
-    """Conv 32 - pool - ReLU - conv 64 - pool - ReLU - dense 512 - ReLU - dense; ReLU after the pool costs a quarter."""
-
-    num_classes: int
-    dtype: str
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        require_images(x, "cnn_defedavg", smallest=16)
-        dtype = compute_dtype(self.dtype)
-        x = nn.relu(max_pool(Conv(32, (5, 5), dtype=dtype)(x)))
-        x = nn.relu(max_pool(Conv(64, (5, 5), dtype=dtype)(x)))
-        x = nn.relu(nn.Dense(512, dtype=dtype)(flatten(x)))
-        return nn.Dense(self.num_classes, dtype=dtype)(x)
+    return two_convolutions("cnn_defedavg", (32, 64), 512, num_classes, dtype)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from flax import linen as nn
-
-from jaxafl.models.adapters import from_linen
-from jaxafl.models.layers import Array, Conv, flatten, max_pool, require_images
 from jaxafl.models.model import Model
-from jaxafl.models.options import check_positive, compute_dtype
+from jaxafl.models.two_convolutions import two_convolutions
 
 
 def cnn_small(num_classes: int = 10, dtype: str = "float32") -> Model:
@@ -25,22 +21,4 @@ def cnn_small(num_classes: int = 10, dtype: str = "float32") -> Model:
     Raises:
         ValueError: where `num_classes` is not a whole number >= 1, or `dtype` is another name.
     """
-    check_positive("num_classes", num_classes)
-    compute_dtype(dtype)
-    return from_linen(CNNSmall(num_classes, dtype), name="cnn_small")
-
-
-class CNNSmall(nn.Module):
-    """Conv 10 - pool - ReLU - conv 20 - pool - ReLU - dense 50 - ReLU - dense; ReLU after the pool costs a quarter."""
-
-    num_classes: int
-    dtype: str
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        require_images(x, "cnn_small", smallest=16)
-        dtype = compute_dtype(self.dtype)
-        x = nn.relu(max_pool(Conv(10, (5, 5), dtype=dtype)(x)))
-        x = nn.relu(max_pool(Conv(20, (5, 5), dtype=dtype)(x)))
-        x = nn.relu(nn.Dense(50, dtype=dtype)(flatten(x)))
-        return nn.Dense(self.num_classes, dtype=dtype)(x)
+    return two_convolutions("cnn_small", (10, 20), 50, num_classes, dtype)
