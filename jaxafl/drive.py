@@ -103,7 +103,7 @@ def drive(driver: Driver, server_steps: int, every: int, reporter: Reporter, beg
         begun: `time.perf_counter()` when the preparation began.
     """
     prepared = time.perf_counter()
-    evaluations, eval_step, records, done = [driver.evaluate()], [0], [], 0
+    evaluations, eval_step, records, done = [_finite(driver.evaluate())], [0], [], 0
     with reporter:
         while done < server_steps and not all(driver.failures()):
             stop = min(done + every, server_steps)
@@ -140,6 +140,16 @@ def drive(driver: Driver, server_steps: int, every: int, reporter: Reporter, beg
             )
         )
     return ended
+
+
+def _finite(evaluation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The evaluation of initial models; raises `ValueError` where their loss is not finite."""
+    if not np.all(np.isfinite(evaluation["loss"])):
+        raise ValueError(
+            "the loss of the initial model on the test set is not finite: a label is outside the model's outputs, a "
+            "token outside its vocabulary, a sample is not finite, or the initial parameters are too large"
+        )
+    return evaluation
 
 
 def initial_states(program: Program, configs: list[Config], dataset: Dataset, keys: list[Key]) -> list[State]:

@@ -152,7 +152,7 @@ def apply_server(
         record["executed_local_steps"] = stored.local_steps
     if program.observe is not None:
         record |= _observed(program.observe, model.params)
-    failure = _failure(state.failure, number, arrivals, squares, model.params)
+    failure = _failure(state.failure, number, arrivals, squares, model)
     state = state._replace(model=model, server=update.state, clients=clients, average=average, failure=failure)
     return state, update, record
 
@@ -213,9 +213,9 @@ def _mean_state(mask: Array, multiplicity: Array, states: Tree, current: Tree) -
     return jax.tree.map(mean, states, current)
 
 
-def _failure(before: Failure, number: Array, arrivals: Arrivals, squares: list[Array], params: Tree) -> Failure:
-    """Marks the first step whose parameters are not finite, and the client whose update did it."""
-    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]).all()
+def _failure(before: Failure, number: Array, arrivals: Arrivals, squares: list[Array], model: Version) -> Failure:
+    """Marks the first step whose parameters or model state are not finite, and the client whose update did it."""
+    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(model)]).all()
     size = jnp.where(arrivals.mask, sum(squares), -1)
     culprit = jnp.argmax(jnp.where(jnp.isfinite(size), size, jnp.inf))  # the first that is not finite, else the largest
     failed = (before.step < 0) & ~finite

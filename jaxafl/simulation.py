@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from flax.errors import FlaxError
 
 from jaxafl import results
 from jaxafl.ahead import planned, shared
@@ -24,6 +22,7 @@ from jaxafl.clock.contract import Clock
 from jaxafl.data.federated import FederatedData
 from jaxafl.diagnostics import check_diagnostics
 from jaxafl.drive import Driver, Observe, Recording, Speed, Trained, drive
+from jaxafl.fitting import check_model
 from jaxafl.models.model import Model
 from jaxafl.plan import Plan
 from jaxafl.progress import Bar, Reporter, Silent
@@ -31,7 +30,7 @@ from jaxafl.pytrees import as_arrays, plain
 from jaxafl.references import citation
 from jaxafl.schedule import Schedule, compute_schedule
 from jaxafl.server.contract import Server
-from jaxafl.state import Config, Dataset, Program, example_batch
+from jaxafl.state import Config, Dataset, Program
 
 Tree = Any
 _FULL_BATCH_PIECE = 256  # samples per gradient evaluation of a full batch, unless the client says otherwise
@@ -77,7 +76,7 @@ class Simulation:
                 f"it runs on {', '.join(sorted(self.server.clocks))}"
             )
         self.server.check(self.clock, self.client, clients)
-        check_model(self.model, self.data)
+        check_model(self.model, self.data, self.client)
         if self.server.needs.replies_steps:
             self._check_replies()
         if self.clock_sees_training:
@@ -310,26 +309,6 @@ class Simulation:
             )
         capacity = self.clock.capacity(self.data.num_clients)
         return Program(self.model, self.data, capacity=capacity, micro_batch=piece, **shapes)
-
-
-_fitting: weakref.WeakKeyDictionary[Model, weakref.WeakSet[FederatedData]] = weakref.WeakKeyDictionary()
-
-
-def check_model(model: Model, data: FederatedData) -> None:
-    """Raises `ValueError` for a model with fewer outputs than classes, or one that does not take such samples."""
-    if data in _fitting.setdefault(model, weakref.WeakSet()):
-        return
-    outputs = model.description.get("num_classes")
-    if isinstance(outputs, int) and outputs < data.num_classes:
-        raise ValueError(
-            f"the model {model.name} tells {outputs} classes apart, but {data.name} has {data.num_classes}: make it "
-            f"with num_classes={data.num_classes}"
-        )
-    try:
-        jax.eval_shape(model.init, jax.random.key(0), example_batch(data))
-    except (ValueError, TypeError, FlaxError) as error:
-        raise ValueError(f"the model {model.name} does not take the samples of {data.name}: {error}") from error
-    _fitting[model].add(data)
 
 
 class _FedProx:

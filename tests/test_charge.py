@@ -55,8 +55,10 @@ def test_time_is_that_of_the_steps_made(clock: afl.clock.Clock) -> None:
         {"concurrency": 8},
         pytest.param({"concurrency": 3, "buffer": 2}, marks=pytest.mark.slow),
         pytest.param({"concurrency": 4, "buffer": 2, "dispatch": "step"}, marks=pytest.mark.slow),
+        pytest.param({"concurrency": 4, "buffer": 2, "before_step": True}, marks=pytest.mark.slow),
+        pytest.param({"concurrency": 4, "buffer": 2, "dispatch": "step", "start_skew": True}, marks=pytest.mark.slow),
     ],
-    ids=["all in flight", "arrival", "step"],
+    ids=["all in flight", "arrival", "step", "before_step", "start_skew"],
 )
 def test_free_running_is_the_fixed_point_of_schedule_and_training(options: dict[str, Any]) -> None:
     """Beside: charge and schedule in one pass. Here: execute a schedule, charge what was made, and so on until nothing

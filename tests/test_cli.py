@@ -154,7 +154,6 @@ def test_help_is_of_the_server_that_is_named(capsys):
         (["run", *SMALL, "--output", "absent/result.nc"], "no directory absent"),
         (["run", *SMALL, "--plot", "result.doc"], "must end in one of"),
         (["run", *SMALL, "--partition", "iid"], "takes no --partition"),
-        (["run", "--data", "mnist", "--data_dir", "absent"], "dataset 'mnist' was not found"),
         (["run", *SMALL, "--server", "fedprox", "--client.proximal", "1"], "--server.mu"),
         (["sweep", *SMALL], "at least one --axis"),
         (["sweep", *SMALL, "--axis", "server.bogus=1"], "bogus"),
@@ -170,6 +169,15 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments, said, capsys, tmp_path
     assert main(arguments) == 2
     assert said in one_line(capsys)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_dataset_is_explained_in_lines(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--data", "mnist", "--data_dir", "absent"]) == 2
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "jaxafl: error: dataset 'mnist' was not found. Looked in:"
+    assert lines[0] == "  absent/mnist (does not exist)"
+    assert "--data-dir on the command line" in lines[-1]
 
 
 @pytest.mark.parametrize("arguments", [["run", "--server_steps", "many"], ["list", "extra"], ["plot", "a.nc"]])

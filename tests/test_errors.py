@@ -174,7 +174,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "data None": (lambda: simulation(data=None), r"Simulation\(data=.*None"),
     "images of another shape": (
         lambda: simulation(model=models.cnn_small()).schedule(3),
-        r"cnn_small does not take the samples of .*needs images.*at least 16x16 pixels, got inputs of shape \[6\]",
+        r"cnn_small cannot be made for the samples of .*needs images.*at least 16x16 pixels, got inputs of shape \[6\]",
     ),
     "fewer outputs than classes": (
         lambda: simulation(data=synthetic(clients=4, max_size=60), model=models.logistic(7)).check(),

@@ -77,7 +77,7 @@ def _usage() -> str:
 
 
 def _mistake(message: str) -> int:
-    print("jaxafl: error: " + " ".join(message.split()), file=sys.stderr)
+    print(f"jaxafl: error: {message.strip()}", file=sys.stderr)
     return 2
 
 

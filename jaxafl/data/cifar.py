@@ -14,7 +14,7 @@ from jaxafl.data.archive import damaged, read_members
 from jaxafl.data.augmentation import crop_and_flip
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.directory import data_directory
-from jaxafl.data.image_source import Images, find_images
+from jaxafl.data.image_source import Images, find_images, partial_dataset
 from jaxafl.data.preprocessing import normalise
 
 
@@ -23,7 +23,8 @@ def cifar10(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = F
 
     Looked for in this order in the data directory: in `<data_dir>/cifar10`, then in `<data_dir>` itself, the folder
     `cifar-10-batches-bin` (`data_batch_1.bin` to `data_batch_5.bin`, `test_batch.bin`) or the archive
-    `cifar-10-binary.tar.gz`, which is read in memory and not unpacked; then `<data_dir>/cifar10/<version>` as prepared
+    `cifar-10-binary.tar.gz`, which is read in memory and not unpacked (and is used too where the folder beside it lacks
+    files); then `<data_dir>/cifar10/<version>` as prepared
     by TensorFlow Datasets (see `prepare_tfds`), which is read without TensorFlow. Every route gives the same images in
     the same order.
 
@@ -151,12 +152,12 @@ def _read_binary(source: _Source, directory: pathlib.Path) -> Images | None:
     for place in (directory / source.name, directory):
         folder, archive = place / source.folder, place / source.archive
         absent = [file.name for file in files if not (folder / file.name).is_file()]
-        if 0 < len(absent) < len(files):
-            raise FileNotFoundError(f"{folder} holds only part of {source.name}: {', '.join(absent)} is missing")
         if not absent:
             contents, origin = [(folder / file.name).read_bytes() for file in files], folder
         elif archive.is_file():
             contents, origin = _unpack(source, archive), archive
+        elif len(absent) < len(files):
+            raise partial_dataset(folder, source.name, ", ".join(absent))
         else:
             continue
         parts = [_decode(source, file, content, origin) for file, content in zip(files, contents, strict=True)]

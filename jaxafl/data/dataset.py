@@ -30,7 +30,8 @@ class Dataset:
         source: Where the samples came from, for the `description` of what is built from them.
 
     Raises:
-        ValueError: If lengths differ, a set is empty, or a label lies outside `[0, num_classes)`.
+        ValueError: If lengths differ, a set is empty, a label lies outside `[0, num_classes)`, or training and test
+            samples differ in shape or dtype.
         TypeError: If labels or users are not integers.
     """
 
@@ -47,6 +48,12 @@ class Dataset:
     def __post_init__(self) -> None:
         object.__setattr__(self, "y", _labels(self.name, "training", self.x, self.y, self.num_classes))
         object.__setattr__(self, "y_test", _labels(self.name, "test", self.x_test, self.y_test, self.num_classes))
+        kinds = [_described(samples) for samples in (self.x, self.x_test)]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"{self.name}: training samples are {kinds[0]} and test samples {kinds[1]}; they need one shape and "
+                "one dtype"
+            )
         if self.users is not None:
             users = np.asarray(self.users)
             if not np.issubdtype(users.dtype, np.integer):
@@ -89,6 +96,12 @@ class Dataset:
                 "partition_seed": seed,
             },
         )
+
+
+def _described(samples: Any) -> str:
+    """Shape and dtype of one sample."""
+    kinds = jax.tree.map(lambda leaf: f"{np.asarray(leaf).dtype}{list(np.shape(leaf)[1:])}", samples)
+    return str(kinds).replace("'", "")
 
 
 def _labels(name: str, part: str, x: Any, y: Any, num_classes: int) -> np.ndarray:

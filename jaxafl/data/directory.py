@@ -35,6 +35,6 @@ def missing_dataset(name: str, looked_in: Sequence[pathlib.Path], ways: Sequence
     choices = "".join(f"\n  {number}. {way}" for number, way in enumerate(ways, 1))
     return FileNotFoundError(
         f"dataset {name!r} was not found. Looked in:{places}\nWays to get it:{choices}\n"
-        "The data directory is the data_dir argument, else the environment variable JAXAFL_DATA_DIR, else TensorFlow "
-        "Datasets' own default."
+        "The data directory is the data_dir argument (--data-dir on the command line), else the environment variable "
+        "JAXAFL_DATA_DIR, else TensorFlow Datasets' own default."
     )

@@ -117,9 +117,13 @@ def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple
         `{"x", "y", "index" int32 [sum counts], "offset" int32 [N]}` and `counts` int64 `[N]`.
 
     Raises:
-        ValueError: If the clients hold 2^31 samples or more together, which int32 offsets cannot address.
+        ValueError: If a row is outside the data, or the clients hold 2^31 samples or more together, which int32 offsets
+            cannot address.
+        TypeError: If rows are not integers.
     """
     counts = np.array([len(rows) for rows in clients], np.int64)
+    for client, rows in enumerate(clients):
+        _check_rows(client, np.asarray(rows), len(y))
     if clients and all(
         rows is clients[0] for rows in clients[1:]
     ):  # clients that hold the same samples share one list of them
@@ -129,3 +133,13 @@ def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple
     index = np.concatenate([np.zeros(0, np.int32), *clients]).astype(np.int32)
     offset = (np.cumsum(counts) - counts).astype(np.int32)
     return {"x": x, "y": y, "index": index, "offset": offset}, counts
+
+
+def _check_rows(client: int, rows: np.ndarray, samples: int) -> None:
+    """What a partitioner gave one client."""
+    if rows.size and rows.dtype.kind not in "iu":
+        raise TypeError(f"a partition gives each client integer rows of its samples; client {client} got {rows.dtype}")
+    if rows.size and (rows.min() < 0 or rows.max() >= samples):
+        raise ValueError(
+            f"a partition gave client {client} rows {rows.min()}..{rows.max()} of {samples} samples (0..{samples - 1})"
+        )

@@ -83,7 +83,11 @@ def _from_directory(
         arrays, split = read_json(train, test, CLASSES)
         return arrays, {"source": "LEAF json", "files": len(train) + len(test), "split": split}
     if train or test:
-        raise FileNotFoundError(f"{folder} holds only part of femnist: no json file in {'test' if train else 'train'}")
+        there, absent = ("train", "test") if train else ("test", "train")
+        raise FileNotFoundError(
+            f"{folder} holds only part of femnist: no json file in {absent}. Add those that LEAF wrote with the ones in "
+            f"{there}, or remove these to let {_LARGE} be used."
+        )
     path = folder / _LARGE
     if not path.is_file():
         raise missing_dataset(

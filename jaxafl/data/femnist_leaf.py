@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.data.leaf import collect_users
+from jaxafl.data.leaf import collect_users, leaf_split
 
 _PIXELS = 28 * 28
 
@@ -25,8 +25,7 @@ def read_json(
 
     Returns:
         Arrays under the keys `users` (names, sorted), `x_train` uint8 `[n, 28, 28]`, `y_train`, `user_train` (index
-        into `users`) and the same with `_test`; and how LEAF split the samples: `"sample"` (every test writer also
-        has training samples) or `"user"` (none has).
+        into `users`) and the same with `_test`; and how LEAF split the samples, see `leaf_split`.
 
     Raises:
         ValueError: If a file is damaged (see `read_leaf`), an image does not have 784 pixels in [0, 1], a label is out
@@ -41,19 +40,12 @@ def read_json(
     for files, writers in ((train, trained), (test, tested)):
         if not writers:
             raise ValueError(f"femnist: no sample in the {len(files)} json files of {files[0].parent}")
-    strangers = tested - trained
-    if strangers and strangers != tested:
-        raise ValueError(
-            f"femnist: {len(strangers)} of {len(tested)} writers in {test[0].parent} have no training sample in "
-            f"{train[0].parent} (for example {min(strangers)!r}), which neither of LEAF's splits "
-            "makes: -t sample gives every writer both, -t user gives none both. "
-            "Put the files of one run of LEAF there, all of them."
-        )
+    split = leaf_split("femnist", "writers", train, test, trained, tested)
     users = np.array(sorted(trained | tested))
     arrays = {"users": users}
     for name, half in zip(("train", "test"), halves, strict=True):
         arrays |= {f"{key}_{name}": array for key, array in _flat(half, users).items()}
-    return arrays, "user" if strangers else "sample"
+    return arrays, split
 
 
 def _pixels(x: list[Any]) -> np.ndarray:

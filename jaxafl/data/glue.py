@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.directory import data_directory, missing_dataset
+from jaxafl.data.image_source import partial_dataset
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.data.tfds_source import prepared_directory, read_prepared
 from jaxafl.data.tokenise import load_tokenizer, tokenise
@@ -64,12 +65,14 @@ def glue_mrpc(
 
     Returns:
         The dataset: x a dict of `input_ids`, `token_type_ids` and `attention_mask` `[n, L]` (see
-        `jaxafl.data.tokenise.Tokens`), L the longest pair after cutting; int32 in the step.
+        `jaxafl.data.tokenise.Tokens`), L the longest pair after cutting; int32 in the step. `vocabulary`
+        of the description is the number of tokens that the tokenizer knows.
 
     Raises:
         FileNotFoundError: If the dataset or the tokenizer is in none of these places.
         ImportError: If the tokenizers package is not installed.
-        ValueError: If a file lacks a column (which, and what its header has) or holds an unknown label (in which line).
+        ValueError: If a file lacks a column (which, and what its header has), holds an unknown label (in which line) or
+            no sample.
 
     References:
         Wang et al., "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding", ICLR 2019;
@@ -162,6 +165,7 @@ def _load(task: _Task, name: str, max_length: int, data_dir: str | os.PathLike[s
         source={
             "source": route,
             "tokenizer": os.fspath(name),
+            "vocabulary": tokenizer.get_vocab_size(),
             "max_length": max_length,
             "truncated_training_samples": x.truncated,
             "truncated_test_samples": x_test.truncated,
@@ -177,7 +181,7 @@ def _tsv_files(task: _Task, directory: pathlib.Path) -> list[pathlib.Path]:
         found = {name: path for name in names for path in (folder / f"{name}.gz", folder / name) if path.is_file()}
         absent = [name for name in names if name not in found]
         if found and absent:
-            raise FileNotFoundError(f"{folder} holds only part of {task.name}: {absent[0]} (or *.gz) is missing")
+            raise partial_dataset(folder, task.name, f"{absent[0]} (or *.gz)")
         if found:
             return [found[name] for name in names]
     return []

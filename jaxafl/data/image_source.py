@@ -74,6 +74,23 @@ def find_images(
     return Images(f"tfds {prepared.name}", x, y, x_test, y_test)
 
 
+def partial_dataset(folder: pathlib.Path, name: str, absent: str) -> FileNotFoundError:
+    """The error for a folder with only some of the files of a dataset.
+
+    Args:
+        folder: The folder.
+        name: Name of the dataset.
+        absent: The missing files, for the error: "... is missing".
+
+    Returns:
+        The error, to be raised by the caller.
+    """
+    return FileNotFoundError(
+        f"{folder} holds only part of {name}: {absent} is missing. Add what is missing, or remove the rest to let "
+        "another source be used."
+    )
+
+
 def _prepared_half(prepared: pathlib.Path, split: str, numbered: bool) -> tuple[np.ndarray, np.ndarray]:
     if not numbered:
         x, y = read_prepared(prepared, split, "image", "label")

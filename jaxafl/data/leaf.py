@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -78,8 +78,8 @@ def collect_users(
 
     Args:
         files: Paths of json files, see `read_leaf`.
-        convert: Makes arrays `(x [n, ...], y [n])` of a user's lists; raises `ValueError` with what is wrong (no full
-            stop) where it cannot.
+        convert: Makes two arrays of a user's lists, for example `(x [n, ...], y [n])`; raises `ValueError` with what is
+            wrong (no full stop) where it cannot.
 
     Returns:
         The arrays of each user, in the order in which users first occur. Samples of a user in several files follow each
@@ -98,6 +98,36 @@ def collect_users(
     return {user: _joined(own) for user, own in parts.items()}
 
 
+def leaf_split(
+    name: str, who: str, train: Sequence[pathlib.Path], test: Sequence[pathlib.Path], trained: Set[str], tested: Set[str]
+) -> str:
+    """How LEAF split the samples.
+
+    Args:
+        name: Name of the dataset.
+        who: What its users are, in the plural.
+        train: Files of the training half, at least one.
+        test: Files of the test half, at least one.
+        trained: Users with training samples.
+        tested: Users with test samples.
+
+    Returns:
+        `"sample"` (every test user also has training samples) or `"user"` (none has).
+
+    Raises:
+        ValueError: If only some of the test users have training samples.
+    """
+    strangers = tested - trained
+    if strangers and strangers != tested:
+        raise ValueError(
+            f"{name}: {len(strangers)} of {len(tested)} {who} in the {len(test)} json files of {test[0].parent} for "
+            f"test have no training sample in the {len(train)} of {train[0].parent} for training (for example "
+            f"{min(strangers)!r}), which neither of LEAF's splits makes: -t sample gives everyone both, -t user gives "
+            "none both. Put the files of one run of LEAF there, all of them."
+        )
+    return "user" if strangers else "sample"
+
+
 def _joined(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     if len(parts) == 1:
         return parts[0]
@@ -110,7 +140,7 @@ def _parsed(path: pathlib.Path) -> tuple[list[str], dict[str, Any]]:
     number = functools.lru_cache(maxsize=4096)(float)
     try:
         content = json.loads(read_content(path).decode("utf-8-sig"), parse_float=number)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(path, f"expected json; {error}", _ADVICE) from error
     lacking = _lacking(content, "users", "user_data")
     if lacking:

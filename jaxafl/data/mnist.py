@@ -12,7 +12,7 @@ from jaxafl.checks import check_choice
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.directory import data_directory, missing_dataset
 from jaxafl.data.idx import read_idx
-from jaxafl.data.image_source import Images, find_images
+from jaxafl.data.image_source import Images, find_images, partial_dataset
 from jaxafl.data.preprocessing import normalise
 from jaxafl.data.tfds_source import prepared_directory
 
@@ -145,7 +145,7 @@ def _idx_files(name: str, directory: pathlib.Path) -> list[pathlib.Path]:
         found = {file: path for file in _FILES for path in (folder / f"{file}.gz", folder / file) if path.is_file()}
         absent = [file for file in _FILES if file not in found]
         if found and absent:
-            raise FileNotFoundError(f"{folder} holds only part of {name}: {', '.join(absent)} (or *.gz) is missing")
+            raise partial_dataset(folder, name, f"{', '.join(absent)} (or *.gz)")
         if found:
             return [found[file] for file in _FILES]
     return []

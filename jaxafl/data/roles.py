@@ -51,7 +51,7 @@ def read_roles(files: Sequence[pathlib.Path]) -> dict[tuple[str, str], str]:
 def _parsed(path: pathlib.Path, number: int, line: str) -> tuple[str, str, list[str]]:
     try:
         found: Any = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise damaged(path, f"line {number} is not json; {error}", _ADVICE) from error
     lacking = [key for key in ("play", "role", "lines") if not isinstance(found, dict) or key not in found]
     if lacking:

@@ -13,12 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.checks import check_choice, check_number
-from jaxafl.data.archive import damaged
 from jaxafl.data.characters import VOCABULARY, encode
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.directory import data_directory, missing_dataset
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.leaf import leaf_files, read_leaf
+from jaxafl.data.leaf import collect_users, leaf_files, leaf_split
 from jaxafl.data.partition.by_user import by_user
 from jaxafl.data.partition.partitioner import check_clients, check_count
 from jaxafl.data.preprocessing import Preprocessing
@@ -170,9 +169,10 @@ def _from_leaf(
     test, unknown_test = _windows(test_files)
     users = sorted((user for user in train if len(train[user])), key=lambda user: (-len(train[user]), user))
     _check_number_of_clients(clients, len(users), f"users with samples in {train_files[0].parent}")
-    users = users[:clients]
-    by_sample = any(user in train for user in test)
-    pool = np.concatenate([test[user] for user in (users if by_sample else test) if user in test] or [_none()])
+    tested = {user for user, windows in test.items() if len(windows)}
+    split = leaf_split(_NAME, "users", train_files, test_files, set(users), tested)
+    users, by_sample = users[:clients], split == "sample"
+    pool = np.concatenate([_none(), *(test[user] for user in (users if by_sample else test) if user in test)])
     if not len(pool):
         raise ValueError(f"{_NAME}: LEAF's test files hold no sample of the {len(users)} users in use")
     chosen = pool[_evenly_spaced(len(pool), test_samples)]
@@ -189,7 +189,7 @@ def _from_leaf(
         source={
             "source": "LEAF json",
             "files": len(train_files) + len(test_files),
-            "split": "sample" if by_sample else "user",
+            "split": split,
             "unknown_characters": unknown_train + unknown_test,
             "clients_without_test": sum(len(test.get(user, ())) == 0 for user in users) if by_sample else 0,
             **_said_of_test(len(pool), len(chosen)),
@@ -200,26 +200,25 @@ def _from_leaf(
 
 def _windows(files: list[pathlib.Path]) -> tuple[dict[str, np.ndarray], int]:
     """Windows with the character to predict at their end, uint8 `[n, 81]` by user, and unknown characters in them."""
-    parts: dict[str, list[np.ndarray]] = {}
-    unknown = 0
-    for path in files:
-        for user, x, y in read_leaf([path]):
-            wrong = [
-                sample
-                for sample in zip(x, y, strict=True)
-                if not all(isinstance(part, str) for part in sample) or tuple(map(len, sample)) != (CONTEXT, 1)
-            ]
-            if wrong:
-                raise damaged(
-                    path,
-                    f"{len(wrong)} samples of user {user!r} are not {CONTEXT} characters and the next one, such as "
-                    f"{str(wrong[0])[:100]}",
-                    "Use LEAF's shakespeare data.",
-                )
-            tokens, outside = encode("".join(context + following for context, following in zip(x, y, strict=True)))
-            parts.setdefault(user, []).append(tokens.reshape(-1, CONTEXT + 1))
-            unknown += outside
-    return {user: np.concatenate(pieces) for user, pieces in parts.items()}, unknown
+    users = collect_users(files, _user_windows)
+    windows = {user: own for user, (own, _) in users.items()}
+    return windows, sum(int(unknown.sum()) for _, unknown in users.values())
+
+
+def _user_windows(x: list[Any], y: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Windows uint8 `[n, 81]`, and int64 `[1]`, unknown characters in all of them."""
+    pairs = list(zip(x, y, strict=True))
+    wrong = [
+        pair
+        for pair in pairs
+        if not all(isinstance(part, str) for part in pair) or tuple(map(len, pair)) != (CONTEXT, 1)
+    ]
+    if wrong:
+        raise ValueError(
+            f"{len(wrong)} samples are not {CONTEXT} characters and the next one, such as {str(wrong[0])[:100]}"
+        )
+    tokens, unknown = encode("".join(context + following for context, following in pairs))
+    return tokens.reshape(-1, CONTEXT + 1), np.array([unknown], np.int64)
 
 
 def _none() -> np.ndarray:
@@ -233,7 +232,11 @@ def _leaf_halves(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib
         leaf_files(folder / half) or [path for path in beside if half in path.name] for half in ("train", "test")
     )
     if bool(train) != bool(test):
-        raise FileNotFoundError(f"{folder} holds only part of {_NAME}: no LEAF json for {'test' if train else 'train'}")
+        there, absent = ("train", "test") if train else ("test", "train")
+        raise FileNotFoundError(
+            f"{folder} holds only part of {_NAME}: no LEAF json for {absent}. Add the files that LEAF wrote with those "
+            f"for {there}, or use the text of roles instead: roles.jsonl in {folder} and source='roles'."
+        )
     return train, test
 
 

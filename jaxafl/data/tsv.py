@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import pathlib
-import zlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+
+from jaxafl.data.archive import damaged, read_content
+
+_ADVICE = "Replace it by GLUE's own file."
 
 
 def read_tsv(
@@ -27,14 +29,17 @@ def read_tsv(
         For each line its wanted columns, and int32 `[n]`, the classes.
 
     Raises:
-        ValueError: If the file is damaged, lacks a column (which, and what its header has), or a line has another
-            number of columns than the header or an unknown label (which line).
+        ValueError: If the file is damaged, lacks a column (which, and what its header has), has no line below its header,
+            or a line has another number of columns than the header or an unknown label (which line).
     """
     header, *lines = _text(path).split("\n")
     names = header.rstrip("\r").split("\t")
     for name in (*columns, label):
         if name not in names:
-            raise ValueError(f"{path} has no column {name!r}; its first line names {', '.join(map(repr, names))}")
+            raise ValueError(
+                f"{path} has no column {name!r}; its first line names {', '.join(map(repr, names))}. Replace it by GLUE's "
+                "own file, or name its columns so in a first line."
+            )
     places, label_place = [names.index(name) for name in columns], names.index(label)
     texts, classes = [], []
     for number, line in enumerate(lines, 2):
@@ -42,22 +47,19 @@ def read_tsv(
             continue
         values = line.rstrip("\r").split("\t")
         if len(values) != len(names):
-            raise ValueError(f"{path}, line {number}: {len(values)} columns, the first line names {len(names)}")
+            raise ValueError(f"{path}, line {number}: {len(values)} columns, the first line names {len(names)}. {_ADVICE}")
         if values[label_place] not in labels:
             allowed = ", ".join(map(repr, labels))
-            raise ValueError(f"{path}, line {number}: {label} is {values[label_place]!r}, not one of {allowed}")
+            raise ValueError(f"{path}, line {number}: {label} is {values[label_place]!r}, not one of {allowed}. {_ADVICE}")
         texts.append(tuple(values[place] for place in places))
         classes.append(labels[values[label_place]])
+    if not texts:
+        raise ValueError(f"{path} has no sample below its header. {_ADVICE}")
     return texts, np.array(classes, np.int32)
 
 
 def _text(path: pathlib.Path) -> str:
-    raw = path.read_bytes()
     try:
-        if path.suffix == ".gz":
-            raw = gzip.decompress(raw)
-        return raw.decode("utf-8-sig")  # some copies begin with a byte-order mark
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is not a complete gzip file: {error}") from error
+        return read_content(path).decode("utf-8-sig")  # some copies begin with a byte-order mark
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error}") from error
+        raise damaged(path, f"expected UTF-8 text; {error}", _ADVICE) from error

@@ -74,7 +74,8 @@ def from_linen(module: linen.Module, loss: Loss = softmax_cross_entropy, name: s
         for option in dataclasses.fields(module)
         if option.name not in ("parent", "name")
     }
-    return Model(name or type(module).__name__, init, apply, {"network": type(module).__name__, **options})
+    network = type(module).__name__
+    return Model(name or network, init, apply, {"network": network, **options}, sees_mask="mask" in accepted)
 
 
 def from_nnx(
@@ -127,7 +128,8 @@ def from_nnx(
         return outputs, state
 
     network = type(blueprint).__name__
-    return Model(name or network, init, apply, {"network": network})
+    masked = "mask" in accepted or not jax.tree.leaves(nnx.state(blueprint, nnx.BatchStat))
+    return Model(name or network, init, apply, {"network": network}, sees_mask=masked)
 
 
 def from_functions(

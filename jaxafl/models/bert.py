@@ -95,7 +95,9 @@ def _check_lora(r: Any, alpha: Any, dropout: Any) -> None:
 def _with_dropout(config: BertConfig, dropout: float | None) -> BertConfig:
     if dropout is None:
         return config
-    return dataclasses.replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    return dataclasses.replace(
+        config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, classifier_dropout=dropout
+    )
 
 
 def _of_the_base(params: Params) -> Params:

@@ -42,6 +42,7 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
+    classifier_dropout: float | None = None  # before the head; None: hidden_dropout_prob
     initializer_range: float = 0.02
 
 
@@ -109,7 +110,9 @@ class BertClassifier(nn.Module):
         encoder = BertEncoder(self.config, self.r, self.alpha, self.dtype, name="encoder")
         last = encoder(input_ids, token_type_ids, attention_mask, train)[-1]
         pooled = nn.tanh(nn.Dense(self.config.hidden_size, dtype=self.dtype, name="pooler")(last[:, 0]))
-        pooled = nn.Dropout(self.config.hidden_dropout_prob)(pooled, deterministic=not train)
+        rate = self.config.classifier_dropout
+        rate = self.config.hidden_dropout_prob if rate is None else rate
+        pooled = nn.Dropout(rate)(pooled, deterministic=not train)
         start = nn.initializers.normal(self.config.initializer_range)
         return nn.Dense(self.num_classes, dtype=self.dtype, kernel_init=start, name="classifier")(pooled)
 

@@ -112,5 +112,6 @@ def _require_characters(x: Array) -> None:
     if x.ndim != 2 or not jnp.issubdtype(x.dtype, jnp.integer):
         raise ValueError(
             f"char_lstm reads characters as integers [batch, length], got inputs of shape {list(x.shape)} and dtype "
-            f"{x.dtype}; use it with text such as jaxafl.data.shakespeare()"
+            f"{x.dtype}; use it with text such as jaxafl.data.shakespeare(), or with integers of your own "
+            "(from_arrays turns uint8 into floats unless given preprocessing=jaxafl.data.as_is())"
         )

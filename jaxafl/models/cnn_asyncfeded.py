@@ -35,11 +35,14 @@ def cnn_asyncfeded(
     """
     check_positive("num_classes", num_classes)
     check_positive("kernel", kernel)
-    if len(features) != 2:
-        raise ValueError(f"cnn_asyncfeded has two convolutions: features must be two numbers, got {features!r}")
-    for channels in features:
+    try:
+        first, second = features
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"cnn_asyncfeded has two convolutions: features must be two numbers, for example (32, 64), got {features!r}"
+        ) from None
+    for channels in (first, second):
         check_positive("features", channels)
-    first, second = features
     compute_dtype(dtype)
     return from_linen(CNNAsyncFedED(num_classes, (first, second), kernel, dtype), name="cnn_asyncfeded")
 

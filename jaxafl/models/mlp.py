@@ -28,13 +28,17 @@ def mlp(num_classes: int, hidden: Sequence[int] = (200, 200), dtype: str = "floa
         The model; inputs [B, ...] float, labels [B] integers.
 
     Raises:
-        ValueError: where a width or `num_classes` is not a whole number >= 1, or `dtype` is another name.
+        ValueError: where `hidden` is not a list of widths, a width or `num_classes` is not a whole number >= 1, or `dtype` is another name.
     """
     check_positive("num_classes", num_classes)
-    for width in hidden:
+    try:
+        widths = tuple(hidden)
+    except TypeError:
+        raise ValueError(f"mlp: hidden must be a list of widths, for example (200, 200), got {hidden!r}") from None
+    for width in widths:
         check_positive("hidden widths", width)
     compute_dtype(dtype)
-    return from_linen(MLP(num_classes, tuple(hidden), dtype), name="mlp")
+    return from_linen(MLP(num_classes, widths, dtype), name="mlp")
 
 
 class MLP(nn.Module):

@@ -47,6 +47,8 @@ class Model:
             Python bool. A model with `frozen` arrays takes them as its last argument.
         frozen: pytree of numpy arrays that are neither trained nor federated (a pretrained base): one copy on the
             device serves all clients, and none is in the ring or in an update. `None` where there is none.
+        sees_mask: whether state (batch statistics) leaves out the padding that `Batch.mask` marks; where it does not,
+            training that pads is refused.
         description: options of the model that can be written as JSON, for result files.
     """
 
@@ -55,6 +57,7 @@ class Model:
     apply: Callable[..., tuple[Outputs, State]]
     description: dict[str, Any] = field(default_factory=dict)
     frozen: Any = None
+    sees_mask: bool = True
 
     def bound(self, frozen: Any) -> Apply:
         """`apply` without its last argument, which is `frozen`: `self.frozen`, placed on the device or traced."""

@@ -88,7 +88,7 @@ def check_norm(model: str, norm: str, groups: int, channels: int) -> None:
     if norm not in NORMS:
         raise ValueError(f'{model}: norm must be "batch" or "group", got {norm!r}')
     check_positive("groups", groups)
-    if channels % groups:
+    if norm == "group" and channels % groups:
         raise ValueError(f"{model}: groups must divide the {channels} channels of the first stage, got {groups}")
 
 

@@ -33,7 +33,9 @@ class ClassesPerClient:
 
     def _check(self, classes: np.ndarray, counts: np.ndarray) -> None:
         if self.k > len(classes):
-            raise ValueError(f"classes_per_client: k={self.k}, but the data has {len(classes)} classes")
+            raise ValueError(
+                f"classes_per_client: k={self.k}, but the data has {len(classes)} classes; use k={len(classes)} or less"
+            )
         if self.k * self.clients < len(classes):
             raise ValueError(
                 f"classes_per_client: {self.clients} clients of {self.k} classes cannot hold all {len(classes)} "

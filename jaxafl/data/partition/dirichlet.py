@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from jaxafl.checks import check_whole
 from jaxafl.data.partition.partitioner import check_alpha, check_clients
 
 _MAX_DRAWS = 1000
@@ -81,6 +82,7 @@ def dirichlet(alpha: float, clients: int, min_size: int = 0) -> Dirichlet:
     Raises:
         ValueError: If `alpha` is not positive and finite, `clients` is below 1 or `min_size` is negative; on splitting,
             if no draw satisfies `min_size`, or if clients are left without samples.
+        TypeError: If `alpha` is not a number, or `clients` or `min_size` not a whole number.
 
     References:
         Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
@@ -88,6 +90,5 @@ def dirichlet(alpha: float, clients: int, min_size: int = 0) -> Dirichlet:
         Nonparametric Federated Learning of Neural Networks", ICML 2019.
     """
     alpha = check_alpha("dirichlet", alpha)
-    if min_size < 0:
-        raise ValueError(f"dirichlet: min_size must be 0 or more; got {min_size}")
-    return Dirichlet(alpha, check_clients(clients), min_size)
+    check_whole("dirichlet", "min_size", min_size, least=0)
+    return Dirichlet(alpha, check_clients(clients), int(min_size))

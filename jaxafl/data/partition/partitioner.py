@@ -9,6 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
+from jaxafl.checks import as_numbers
+
 
 class Partitioner(Protocol):
     """A way to split pooled samples over clients: any small immutable object with these two members."""
@@ -39,20 +41,20 @@ def check_clients(clients: int) -> int:
 
 def check_count(name: str, number: int) -> int:
     """A count as an int; `TypeError` or `ValueError` unless it is a positive integer."""
-    try:
-        whole = operator.index(number)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer; got {number!r}") from None
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise TypeError(f"{name} must be an integer; got {number!r}")
+    whole = operator.index(number)
     if whole < 1:
         raise ValueError(f"{name} must be at least 1; got {whole}")
     return whole
 
 
 def check_alpha(owner: str, alpha: float) -> float:
-    """A concentration as a float; `ValueError` unless it is positive and finite."""
-    if not 0 < alpha < math.inf:
-        raise ValueError(f"{owner}: alpha must be positive and finite; got {alpha}")
-    return float(alpha)
+    """A concentration as a float; `TypeError` or `ValueError` unless it is one positive and finite number."""
+    number = as_numbers(owner, "alpha", alpha)
+    if number.shape != () or not 0 < number < math.inf:
+        raise ValueError(f"{owner}: alpha must be positive and finite, one number; got {alpha}")
+    return float(number)
 
 
 def check_enough(owner: str, clients: int, samples: int) -> None:

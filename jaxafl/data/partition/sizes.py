@@ -40,7 +40,9 @@ class Sizes:
     def _quotas(self, classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Samples of each client and class, int `[N, C]`, exactly `classes` of them positive per client."""
         if classes > len(counts):
-            raise ValueError(f"sizes: classes={classes}, but the data has {len(counts)} classes")
+            raise ValueError(
+                f"sizes: classes={classes}, but the data has {len(counts)} classes; use classes={len(counts)} or less"
+            )
         for _ in range(_MAX_DRAWS):
             quotas = _try_quotas(self.sizes, classes, counts, rng)
             if quotas is not None:

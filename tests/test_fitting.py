@@ -1,0 +1,137 @@
+"""Models that do not fit the data, or that would learn from padding, are refused before anything is compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import jaxafl as afl
+
+CLOCK = afl.clock.free_running(concurrency=2, buffer=2, durations=afl.clock.uniform(1, 2))
+STEPS = {"steps": 2, "batch_size": 4}
+EPOCHS = {"epochs": 1, "batch_size": 4}
+
+
+def arrays(x: Any, **options: Any) -> afl.data.FederatedData:
+    labels = np.arange(len(x)) % 3
+    given = {"x_test": x[:3], "y_test": labels[:3], "num_classes": 3} | options
+    return afl.data.from_arrays(x, labels, np.arange(len(x)) % 2, **given)
+
+
+IMAGES = np.random.default_rng(0).normal(size=(18, 20, 20, 1)).astype(np.float32)
+
+
+def simulation(model: afl.models.Model, data: Any = None, training: Any = STEPS) -> afl.Simulation:
+    client = afl.Client(optax.sgd, learning_rate=0.1, **training)
+    return afl.Simulation(arrays(IMAGES) if data is None else data, model, client, afl.server.fedbuff(), CLOCK)
+
+
+class Normalised(nn.Module):
+    """Batch normalisation that is not told of padding."""
+
+    @nn.compact
+    def __call__(self, x: Any, train: bool) -> Any:
+        return nn.Dense(3)(nn.BatchNorm(use_running_average=not train)(x.reshape(len(x), -1)))
+
+
+class Masked(nn.Module):
+    """The same with the package's layer."""
+
+    @nn.compact
+    def __call__(self, x: Any, train: bool, mask: Any = None) -> Any:
+        return nn.Dense(3)(afl.models.BatchNorm()(x.reshape(len(x), -1), train, mask))
+
+
+class NormalisedNNX(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.norm, self.out = nnx.BatchNorm(400, rngs=rngs), nnx.Linear(400, 3, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.out(self.norm(x.reshape(len(x), -1)))
+
+
+class FailsInTraining(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any, train: bool) -> Any:
+        if train:
+            raise RuntimeError("only in training")
+        return nn.Dense(3)(x.reshape(len(x), -1))
+
+
+@pytest.mark.parametrize("model", [afl.models.from_linen(Normalised()), afl.models.from_nnx(NormalisedNNX)])
+@pytest.mark.parametrize("training", [EPOCHS, {"steps": 1, "batch_size": None}, STEPS | {"micro_batch": 3}])
+def test_batch_statistics_of_padding_are_refused(model: Any, training: Any) -> None:
+    with pytest.raises(ValueError, match=r"takes no mask.*count the padding.*BatchNorm"):
+        simulation(model, training=training).check()
+    simulation(model).check()  # mini-batches without padding
+    simulation(model, training={"epochs": 1, "batch_size": 3}).check()  # both clients hold 9 samples
+    simulation(afl.models.from_linen(Masked()), training=training).check()
+    simulation(afl.models.mlp(3), training=training).check()
+
+
+def test_samples_that_are_not_for_the_model_are_described() -> None:
+    tokens = {"input_ids": np.ones((6, 5), np.int32), "attention_mask": np.ones((6, 5), np.int32)}
+    dataset = afl.data.Dataset("text", tokens, np.arange(6) % 3, tokens, np.arange(6) % 3, 3, afl.data.as_is())
+    with pytest.raises(
+        ValueError, match=r"mlp cannot be made for the samples of text, {attention_mask: int32\[5\], in"
+    ):
+        simulation(afl.models.mlp(3), dataset.partition(afl.data.iid(2))).check()
+    with pytest.raises(ValueError, match=r"FailsInTraining cannot be made .* float32\[20, 20, 1\]: only in training"):
+        simulation(afl.models.from_linen(FailsInTraining())).check()
+
+
+def test_augmentation_that_does_not_take_the_samples_is_found() -> None:
+    preprocessing = afl.data.normalise(255.0, augment=afl.data.crop_and_flip())
+    data = arrays(np.zeros((6, 8, 8), np.uint8), preprocessing=preprocessing)
+    with pytest.raises(ValueError, match=r"crop_and_flip needs images \[H, W, C\]"):
+        simulation(afl.models.mlp(3), data).check()
+
+
+@pytest.mark.parametrize("test", [np.zeros((3, 20, 16, 1), np.float32), np.zeros((3, 20, 20, 1), np.uint8)])
+def test_training_and_test_samples_are_alike(test: Any) -> None:
+    with pytest.raises(ValueError, match=r"training samples are float32\[20, 20, 1\] and test samples .*one dtype"):
+        arrays(IMAGES, x_test=test, y_test=np.zeros(3, int))
+
+
+def test_another_vocabulary_is_refused() -> None:
+    model = dataclasses.replace(afl.models.mlp(3), description={"vocab_size": 30})
+    data = dataclasses.replace(arrays(IMAGES), description={"vocabulary": 40})
+    with pytest.raises(ValueError, match="knows 30 tokens, but arrays was tokenised with a vocabulary of 40"):
+        simulation(model, data).check()
+
+
+def test_fewer_outputs_than_labels_are_found_by_the_initial_loss() -> None:
+    too_few = afl.models.from_functions(
+        lambda key, batch: jnp.zeros((400, 2)),
+        lambda w, batch, key: optax.softmax_cross_entropy_with_integer_labels(batch.x.reshape(-1, 400) @ w, batch.y),
+    )
+    with pytest.raises(ValueError, match=r"loss of the initial model .* not finite: a label is outside"):
+        simulation(too_few).run(2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "words"),
+    [
+        (np.arange(30), ValueError, r"client 1 rows 0\.\.29 of 18 samples"),
+        (np.arange(-1, 3), ValueError, r"client 1 rows -1\.\.2 of 18"),
+        (np.array([0.0, 1.0]), TypeError, "client 1 got float64"),
+    ],
+)
+def test_rows_of_a_partition_are_checked(rows: Any, error: Any, words: str) -> None:
+    class Mine:
+        description: dict[str, Any] = {"partition": "mine"}  # noqa: RUF012
+
+        def split(self, labels: Any, users: Any, rng: Any) -> Any:
+            return [np.arange(2), rows]
+
+    labels = np.arange(18) % 3
+    dataset = afl.data.Dataset("images", IMAGES, labels, IMAGES, labels, 3, afl.data.cast())
+    with pytest.raises(error, match=words):
+        dataset.partition(Mine())
