@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 _JAXAFL = """@software{jaxafl,
@@ -200,40 +199,14 @@ BIBTEX = {
 }""",
 }
 
-CITED = {
-    # datasets
-    "QMNIST writers": ("yadav2019",),
-    "cifar10": ("krizhevsky2009",),
-    "cifar100": ("krizhevsky2009",),
-    "fashion_mnist": ("xiao2017",),
-    "femnist": ("caldas2018",),
-    "glue_mrpc": ("wang2019glue", "dolan2005"),
-    "glue_rte": ("wang2019glue", "dagan2006"),
-    "glue_sst2": ("wang2019glue", "socher2013"),
-    "mnist": ("lecun1998",),
-    "shakespeare": ("mcmahan2017", "caldas2018"),
-    "synthetic": ("li2020",),
-    # models
-    "bert": ("devlin2019", "hu2022"),
-    "char_lstm": ("caldas2018",),
-    "cnn_afl": ("afl2025",),
-    "cnn_asyncfeded": ("wang2022asyncfeded",),
-    "cnn_defedavg": ("wang2024defedavg",),
-    "cnn_over": ("hao2025",),
-    "cnn_small": ("hao2025",),
-    "resnet18": ("he2016",),
-    "resnet20": ("he2016",),
-}
-"""What a dataset or a model is cited by, by its name without options."""
 
-
-def citation(names: Iterable[str], *parts: Any) -> str:
-    """BibTeX of jaxafl, of datasets and models by name, and of the publications that dataclasses, and what they hold,
-    name in `references`."""
-    keys = [key for name in names for key in CITED.get(name.partition("(")[0], ())]
+def citation(*parts: Any) -> str:
+    """BibTeX of jaxafl and of the publications that parts, and the dataclasses that they hold, name in `references`:
+    keys of `BIBTEX`, or entries of their own."""
+    keys: list[str] = []
     for part in parts:
         _collect(part, keys)
-    return "\n\n".join([_JAXAFL, *(BIBTEX[key] for key in dict.fromkeys(keys))])
+    return "\n\n".join([_JAXAFL, *(BIBTEX.get(key, key) for key in dict.fromkeys(keys))])
 
 
 def _collect(node: Any, keys: list[str]) -> None:

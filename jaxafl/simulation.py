@@ -220,8 +220,7 @@ class Simulation:
     def citation(self) -> str:
         """BibTeX for jaxafl and for everything that a run of this simulation uses."""
         fedprox = () if self.client.proximal is None else (_FedProx(),)
-        names = (self.data.name, str(self.data.description.get("users", "")), self.model.name)
-        return citation(names, self.server, self.clock, *fedprox)
+        return citation(self.data, self.model, self.server, self.clock, *fedprox)
 
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
         """The plan that `run` executes: which runs are trained together and where everything is kept."""

@@ -18,8 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; by default those of the process.
 
     Returns:
-        The exit code: 0, 1 for a run whose parameters stopped being finite, 2 for a mistake of the user's (one line on
-        stderr says which), 130 for an interruption.
+        The exit code: 0, 1 for a run whose parameters stopped being finite, 2 for a mistake of the user's (stderr says
+        which), 130 for an interruption.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     commands = _commands()

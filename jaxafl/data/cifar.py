@@ -143,6 +143,7 @@ def _load(source: _Source, data_dir: str | os.PathLike[str] | None, augment: boo
         source.labels[-1],
         preprocessing,
         source={"source": images.route},
+        references=("krizhevsky2009",),
     )
 
 

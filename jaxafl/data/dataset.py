@@ -28,6 +28,7 @@ class Dataset:
         preprocessing: What happens to raw samples inside the training step.
         users: Optional int `[n]`, natural client of each training sample (a writer, a speaker), for `by_user`.
         source: Where the samples came from, for the `description` of what is built from them.
+        references: What a run on this data should cite, see `FederatedData`.
 
     Raises:
         ValueError: If lengths differ, a set is empty, a label lies outside `[0, num_classes)`, or training and test
@@ -44,6 +45,7 @@ class Dataset:
     preprocessing: Preprocessing
     users: np.ndarray | None = None
     source: Mapping[str, str | int | float] = dataclasses.field(default_factory=dict)
+    references: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "y", _labels(self.name, "training", self.x, self.y, self.num_classes))
@@ -95,6 +97,7 @@ class Dataset:
                 **partitioner.description,
                 "partition_seed": seed,
             },
+            references=self.references,
         )
 
 

@@ -33,6 +33,7 @@ class FederatedData:
         preprocessing: Augmentation, cast and normalisation of raw samples.
         gather: Traced function `(arrays, client, positions) -> (raw x [B, ...], y [B])`.
         description: Source, partition, their options and seeds: what a result file says about the data.
+        references: What a run on this data should cite: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
     """
 
     name: str
@@ -44,6 +45,7 @@ class FederatedData:
     preprocessing: Preprocessing
     gather: Gather
     description: Mapping[str, str | int | float]
+    references: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         empty = int(np.sum(np.asarray(self.counts) < 1))

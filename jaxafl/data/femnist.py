@@ -85,8 +85,8 @@ def _from_directory(
     if train or test:
         there, absent = ("train", "test") if train else ("test", "train")
         raise FileNotFoundError(
-            f"{folder} holds only part of femnist: no json file in {absent}. Add those that LEAF wrote with the ones in "
-            f"{there}, or remove these to let {_LARGE} be used."
+            f"{folder} holds only part of femnist: no json file in {absent}. Add those that LEAF wrote with the ones "
+            f"in {there}, or remove these to let {_LARGE} be used."
         )
     path = folder / _LARGE
     if not path.is_file():
@@ -145,6 +145,7 @@ def _federated(
         normalise(255.0),
         users=_rows(train, kept),
         source=source,
+        references=("caldas2018",),
     )
     return dataset.partition(by_user())
 

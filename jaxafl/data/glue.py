@@ -65,8 +65,8 @@ def glue_mrpc(
 
     Returns:
         The dataset: x a dict of `input_ids`, `token_type_ids` and `attention_mask` `[n, L]` (see
-        `jaxafl.data.tokenise.Tokens`), L the longest pair after cutting; int32 in the step. `vocabulary`
-        of the description is the number of tokens that the tokenizer knows.
+        `jaxafl.data.tokenise.Tokens`), L the longest pair of both sets after cutting; int32 in the step.
+        `vocabulary` of the description is the number of tokens that the tokenizer knows.
 
     Raises:
         FileNotFoundError: If the dataset or the tokenizer is in none of these places.
@@ -117,13 +117,14 @@ class _Task:
     label: str
     labels: Mapping[str, int]
     features: tuple[str, ...]
+    reference: str
 
 
 _PAIR = ("sentence1", "sentence2")
 _BINARY = {"0": 0, "1": 1}
-_RTE = _Task("glue_rte", "RTE", "glue/rte", _PAIR, "label", {"entailment": 0, "not_entailment": 1}, _PAIR)
-_MRPC = _Task("glue_mrpc", "MRPC", "glue/mrpc", ("#1 String", "#2 String"), "Quality", _BINARY, _PAIR)
-_SST2 = _Task("glue_sst2", "SST-2", "glue/sst2", ("sentence",), "label", _BINARY, ("sentence",))
+_RTE = _Task("glue_rte", "RTE", "glue/rte", _PAIR, "label", {"entailment": 0, "not_entailment": 1}, _PAIR, "dagan2006")
+_MRPC = _Task("glue_mrpc", "MRPC", "glue/mrpc", ("#1 String", "#2 String"), "Quality", _BINARY, _PAIR, "dolan2005")
+_SST2 = _Task("glue_sst2", "SST-2", "glue/sst2", ("sentence",), "label", _BINARY, ("sentence",), "socher2013")
 
 
 class _Split(NamedTuple):
@@ -154,11 +155,12 @@ def _load(task: _Task, name: str, max_length: int, data_dir: str | os.PathLike[s
         )
     tokenizer = load_tokenizer(name, data_dir)
     x, x_test = (tokenise(tokenizer, split.sentences, max_length) for split in (train, test))
+    width = max(half.arrays["input_ids"].shape[1] for half in (x, x_test))
     return Dataset(
         task.name,
-        x.arrays,
+        _padded(x.arrays, width),
         train.labels,
-        x_test.arrays,
+        _padded(x_test.arrays, width),
         test.labels,
         2,
         Preprocessing(_as_int32, None, "WordPiece tokens"),
@@ -170,6 +172,7 @@ def _load(task: _Task, name: str, max_length: int, data_dir: str | os.PathLike[s
             "truncated_training_samples": x.truncated,
             "truncated_test_samples": x_test.truncated,
         },
+        references=("wang2019glue", task.reference),
     )
 
 
@@ -191,6 +194,11 @@ def _read_prepared(task: _Task, prepared: pathlib.Path, split: str) -> _Split:
     *sentences, labels = read_prepared(prepared, split, *task.features, "label")
     columns = [[text.decode("utf-8") for text in column] for column in sentences]
     return _Split(list(zip(*columns, strict=True)), labels)
+
+
+def _padded(arrays: dict[str, np.ndarray], width: int) -> dict[str, np.ndarray]:
+    """Arrays `[n, width]`, with zeros, as `tokenise` pads, behind the tokens."""
+    return {name: np.pad(array, ((0, 0), (0, width - array.shape[1]))) for name, array in arrays.items()}
 
 
 def _as_int32(x: Any) -> Any:

@@ -99,7 +99,12 @@ def collect_users(
 
 
 def leaf_split(
-    name: str, who: str, train: Sequence[pathlib.Path], test: Sequence[pathlib.Path], trained: Set[str], tested: Set[str]
+    name: str,
+    who: str,
+    train: Sequence[pathlib.Path],
+    test: Sequence[pathlib.Path],
+    trained: Set[str],
+    tested: Set[str],
 ) -> str:
     """How LEAF split the samples.
 

@@ -48,7 +48,12 @@ def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = No
         return _load(_MNIST, data_dir)
     users = _writers(data_directory(data_dir))
     dataset = _load(_MNIST, data_dir)
-    return dataclasses.replace(dataset, users=users, source={**dataset.source, "users": "QMNIST writers"})
+    return dataclasses.replace(
+        dataset,
+        users=users,
+        source={**dataset.source, "users": "QMNIST writers"},
+        references=(*dataset.references, "yadav2019"),
+    )
 
 
 def fashion_mnist(data_dir: str | os.PathLike[str] | None = None) -> Dataset:
@@ -82,6 +87,7 @@ class _Source:
     mean: float
     std: float
     sha256: tuple[str, str, str, str]
+    reference: str
 
 
 _FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -96,6 +102,7 @@ _MNIST = _Source(
         "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
         "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     ),
+    "lecun1998",
 )
 
 _FASHION_MNIST = _Source(
@@ -108,6 +115,7 @@ _FASHION_MNIST = _Source(
         "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
         "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     ),
+    "xiao2017",
 )
 
 _WRITERS = "qmnist-train-labels-idx2-int"
@@ -128,6 +136,7 @@ def _load(source: _Source, data_dir: str | os.PathLike[str] | None) -> Dataset:
         10,
         normalise(255.0, source.mean, source.std),
         source={"source": images.route},
+        references=(source.reference,),
     )
 
 

@@ -27,6 +27,7 @@ CONTEXT = 80
 """Characters before the one to predict."""
 
 _NAME = "shakespeare"
+_REFERENCES = ("mcmahan2017", "caldas2018")
 _MIN_CHARACTERS, _TEST_FRACTION = 1000, 0.1
 
 
@@ -70,8 +71,8 @@ def shakespeare(
 
     Raises:
         FileNotFoundError: If there are no files of the source.
-        ValueError: If an option is out of range or is not for the source found, a file is damaged or lacks keys, or
-            there are fewer roles than `clients`.
+        ValueError: If an option is out of range or is not for the source found, a file is damaged or lacks keys, only
+            some of the users in LEAF's test files have training samples, or there are fewer roles than `clients`.
 
     References:
         McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017;
@@ -159,6 +160,7 @@ def _from_roles(
             "preprocessing": _characters().description,
             **by_user(clients).description,
         },
+        _REFERENCES,
     )
 
 
@@ -194,6 +196,7 @@ def _from_leaf(
             "clients_without_test": sum(len(test.get(user, ())) == 0 for user in users) if by_sample else 0,
             **_said_of_test(len(pool), len(chosen)),
         },
+        references=_REFERENCES,
     )
     return dataset.partition(by_user())
 

@@ -20,6 +20,7 @@ from jaxafl.data.traverse import traverse
 
 FEATURES = 60
 CLASSES = 10
+_REFERENCES = ("li2020",)
 _PER_CLIENT = np.uint32(0xFFFFFFFF)  # in the place of a position: what is drawn once per client
 
 
@@ -87,10 +88,10 @@ def synthetic(
     name = f"synthetic({alpha:g},{beta:g})"
     if lazy:
         said = {"dataset": name, **description, "preprocessing": as_is().description, **by_user().description}
-        return FederatedData(name, CLASSES, train, arrays, x_test, y_test, as_is(), generate, said)
+        return FederatedData(name, CLASSES, train, arrays, x_test, y_test, as_is(), generate, said, _REFERENCES)
     x, y = _pool(arrays, np.zeros_like(train), train)
     users = np.repeat(np.arange(clients, dtype=np.int32), train)
-    dataset = Dataset(name, x, y, x_test, y_test, CLASSES, as_is(), users=users, source=description)
+    dataset = Dataset(name, x, y, x_test, y_test, CLASSES, as_is(), users, description, _REFERENCES)
     return dataset.partition(by_user())
 
 

@@ -29,16 +29,16 @@ def read_tsv(
         For each line its wanted columns, and int32 `[n]`, the classes.
 
     Raises:
-        ValueError: If the file is damaged, lacks a column (which, and what its header has), has no line below its header,
-            or a line has another number of columns than the header or an unknown label (which line).
+        ValueError: If the file is damaged, lacks a column (which, and what its header has), has no line below its
+            header, or a line has another number of columns than the header or an unknown label (which line).
     """
     header, *lines = _text(path).split("\n")
     names = header.rstrip("\r").split("\t")
     for name in (*columns, label):
         if name not in names:
             raise ValueError(
-                f"{path} has no column {name!r}; its first line names {', '.join(map(repr, names))}. Replace it by GLUE's "
-                "own file, or name its columns so in a first line."
+                f"{path} has no column {name!r}; its first line names {', '.join(map(repr, names))}. Replace it by "
+                "GLUE's own file, or name its columns so in a first line."
             )
     places, label_place = [names.index(name) for name in columns], names.index(label)
     texts, classes = [], []
@@ -47,10 +47,14 @@ def read_tsv(
             continue
         values = line.rstrip("\r").split("\t")
         if len(values) != len(names):
-            raise ValueError(f"{path}, line {number}: {len(values)} columns, the first line names {len(names)}. {_ADVICE}")
+            raise ValueError(
+                f"{path}, line {number}: {len(values)} columns, the first line names {len(names)}. {_ADVICE}"
+            )
         if values[label_place] not in labels:
             allowed = ", ".join(map(repr, labels))
-            raise ValueError(f"{path}, line {number}: {label} is {values[label_place]!r}, not one of {allowed}. {_ADVICE}")
+            raise ValueError(
+                f"{path}, line {number}: {label} is {values[label_place]!r}, not one of {allowed}. {_ADVICE}"
+            )
         texts.append(tuple(values[place] for place in places))
         classes.append(labels[values[label_place]])
     if not texts:

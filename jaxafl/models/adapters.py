@@ -21,7 +21,12 @@ from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State
 Loss = Callable[[Any, Batch], Outputs | Array]
 
 
-def from_linen(module: linen.Module, loss: Loss = softmax_cross_entropy, name: str | None = None) -> Model:
+def from_linen(
+    module: linen.Module,
+    loss: Loss = softmax_cross_entropy,
+    name: str | None = None,
+    references: tuple[str, ...] = (),
+) -> Model:
     """A Flax Linen module as a model.
 
     The collection `params` is trained; every other collection that `module.init` makes (`batch_stats`, ...) is the
@@ -33,6 +38,7 @@ def from_linen(module: linen.Module, loss: Loss = softmax_cross_entropy, name: s
         module: the network; maps inputs [B, ...] to predictions [B, ...].
         loss: `(predictions, batch) -> Outputs` or a loss per example [B].
         name: the name in results, by default the module's class name.
+        references: see `Model`.
 
     Returns:
         The model.
@@ -75,7 +81,8 @@ def from_linen(module: linen.Module, loss: Loss = softmax_cross_entropy, name: s
         if option.name not in ("parent", "name")
     }
     network = type(module).__name__
-    return Model(name or network, init, apply, {"network": network, **options}, sees_mask="mask" in accepted)
+    description = {"network": network, **options}
+    return Model(name or network, init, apply, description, sees_mask="mask" in accepted, references=references)
 
 
 def from_nnx(

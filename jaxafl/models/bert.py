@@ -138,7 +138,7 @@ def _model(module: BertClassifier, frozen: Params, description: dict[str, Any]) 
         outputs = softmax_cross_entropy(logits, batch)
         return jax.tree.map(lambda values: jnp.where(batch.mask, values, 0), outputs), state
 
-    return Model("bert", init, apply, description, frozen)
+    return Model("bert", init, apply, description, frozen, references=("devlin2019", "hu2022"))
 
 
 def _example() -> tuple[Array, Array, Array]:

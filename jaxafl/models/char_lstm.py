@@ -59,7 +59,8 @@ def char_lstm(
         check_positive(option, value)
     check_choice("char_lstm", "initialisation", initialisation, ("leaf", "torch"))
     compute_dtype(dtype)
-    return from_linen(CharLSTM(num_classes, embedding, hidden, layers, initialisation, dtype), name="char_lstm")
+    network = CharLSTM(num_classes, embedding, hidden, layers, initialisation, dtype)
+    return from_linen(network, name="char_lstm", references=("caldas2018",))
 
 
 class CharLSTM(nn.Module):

@@ -29,7 +29,7 @@ def cnn_afl(num_classes: int = 10, dtype: str = "float32") -> Model:
     """
     check_positive("num_classes", num_classes)
     compute_dtype(dtype)
-    return from_linen(CNNAFL(num_classes, dtype), name="cnn_afl")
+    return from_linen(CNNAFL(num_classes, dtype), name="cnn_afl", references=("afl2025",))
 
 
 class CNNAFL(nn.Module):

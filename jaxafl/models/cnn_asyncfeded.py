@@ -44,7 +44,11 @@ def cnn_asyncfeded(
     for channels in (first, second):
         check_positive("features", channels)
     compute_dtype(dtype)
-    return from_linen(CNNAsyncFedED(num_classes, (first, second), kernel, dtype), name="cnn_asyncfeded")
+    return from_linen(
+        CNNAsyncFedED(num_classes, (first, second), kernel, dtype),
+        name="cnn_asyncfeded",
+        references=("wang2022asyncfeded",),
+    )
 
 
 class CNNAsyncFedED(nn.Module):

@@ -21,4 +21,4 @@ def cnn_defedavg(num_classes: int = 10, dtype: str = "float32") -> Model:
     Raises:
         ValueError: where `num_classes` is not a whole number >= 1, or `dtype` is another name.
     """
-    return two_convolutions("cnn_defedavg", (32, 64), 512, num_classes, dtype)
+    return two_convolutions("cnn_defedavg", (32, 64), 512, num_classes, dtype, ("wang2024defedavg",))

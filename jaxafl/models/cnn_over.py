@@ -22,4 +22,4 @@ def cnn_over(num_classes: int = 10, dtype: str = "float32") -> Model:
     Raises:
         ValueError: where `num_classes` is not a whole number >= 1, or `dtype` is another name.
     """
-    return two_convolutions("cnn_over", (100, 200), 50, num_classes, dtype, second_bias=False)
+    return two_convolutions("cnn_over", (100, 200), 50, num_classes, dtype, ("hao2025",), second_bias=False)

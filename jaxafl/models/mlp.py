@@ -28,7 +28,8 @@ def mlp(num_classes: int, hidden: Sequence[int] = (200, 200), dtype: str = "floa
         The model; inputs [B, ...] float, labels [B] integers.
 
     Raises:
-        ValueError: where `hidden` is not a list of widths, a width or `num_classes` is not a whole number >= 1, or `dtype` is another name.
+        ValueError: where `hidden` is not a list of widths, a width or `num_classes` is not a whole number >= 1, or
+            `dtype` is another name.
     """
     check_positive("num_classes", num_classes)
     try:

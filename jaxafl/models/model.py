@@ -49,6 +49,7 @@ class Model:
             device serves all clients, and none is in the ring or in an update. `None` where there is none.
         sees_mask: whether state (batch statistics) leaves out the padding that `Batch.mask` marks; where it does not,
             training that pads is refused.
+        references: what a run with this model should cite: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
         description: options of the model that can be written as JSON, for result files.
     """
 
@@ -58,6 +59,7 @@ class Model:
     description: dict[str, Any] = field(default_factory=dict)
     frozen: Any = None
     sees_mask: bool = True
+    references: tuple[str, ...] = ()
 
     def bound(self, frozen: Any) -> Apply:
         """`apply` without its last argument, which is `frozen`: `self.frozen`, placed on the device or traced."""

@@ -48,7 +48,7 @@ def resnet20(
     check_norm("resnet20", norm, groups, width)
     compute_dtype(dtype)
     network = ResNet(num_classes, (width, 2 * width, 4 * width), 3, "pad", norm, groups, dtype)
-    return from_linen(network, name="resnet20")
+    return from_linen(network, name="resnet20", references=("he2016",))
 
 
 def resnet18(
@@ -79,7 +79,7 @@ def resnet18(
     check_norm("resnet18", norm, groups, width)
     compute_dtype(dtype)
     network = ResNet(num_classes, (width, 2 * width, 4 * width, 8 * width), 2, "project", norm, groups, dtype)
-    return from_linen(network, name="resnet18")
+    return from_linen(network, name="resnet18", references=("he2016",))
 
 
 class ResNet(nn.Module):

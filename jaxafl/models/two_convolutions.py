@@ -11,12 +11,19 @@ from jaxafl.models.options import check_positive, compute_dtype
 
 
 def two_convolutions(
-    name: str, features: tuple[int, int], hidden: int, num_classes: int, dtype: str, second_bias: bool = True
+    name: str,
+    features: tuple[int, int],
+    hidden: int,
+    num_classes: int,
+    dtype: str,
+    references: tuple[str, ...],
+    second_bias: bool = True,
 ) -> Model:
     """The network of one size as a model; raises `ValueError` where `num_classes` or `dtype` cannot work."""
     check_positive("num_classes", num_classes)
     compute_dtype(dtype)
-    return from_linen(TwoConvolutions(num_classes, features, hidden, second_bias, dtype), name=name)
+    network = TwoConvolutions(num_classes, features, hidden, second_bias, dtype)
+    return from_linen(network, name=name, references=references)
 
 
 class TwoConvolutions(nn.Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import io
 import pathlib
 import shutil
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import jaxafl.data as data
+from jaxafl.data import cifar
 
 CHECKOUT = pathlib.Path(data.__file__).resolve().parents[2]
 CIFAR10 = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
@@ -122,8 +125,24 @@ def test_a_folder_in_parts_says_what_is_missing(tmp_path):
     folder.mkdir()
     for name in CIFAR10[2:]:
         (folder / name).write_bytes(b"")
-    with pytest.raises(FileNotFoundError, match=r"holds only part of cifar10: data_batch_1\.bin, data_batch_2\.bin is"):
+    with pytest.raises(
+        FileNotFoundError, match=r"only part of cifar10: data_batch_1\.bin, data_batch_2\.bin is"
+    ) as raised:
         data.cifar10(tmp_path)
+    assert "Add what is missing, or remove the rest" in str(raised.value)
+
+
+def test_a_complete_archive_is_read_where_the_folder_beside_it_is_in_parts(cifar100_files, tmp_path, monkeypatch):
+    files = cifar100_files / "cifar100" / "cifar-100-binary"
+    members = {f"cifar-100-binary/{name}": (files / name).read_bytes() for name in ("train.bin", "test.bin")}
+    path = archive(tmp_path / "cifar-100-binary.tar.gz", members)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    monkeypatch.setattr(cifar, "_CIFAR100", dataclasses.replace(cifar._CIFAR100, archive_sha256=digest))
+    (tmp_path / "cifar-100-binary").mkdir()
+    (tmp_path / "cifar-100-binary" / "test.bin").write_bytes(b"half a download")
+    np.testing.assert_array_equal(data.cifar100(tmp_path).y, np.arange(50_000) % 100)
+    path.unlink()
 
 
 @pytest.mark.parametrize(

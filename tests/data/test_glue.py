@@ -143,7 +143,9 @@ def test_the_three_tasks_from_tsv_files_in_every_place(vocabulary, tmp_path, loa
 
 def test_a_missing_column_names_the_column_the_file_and_its_header(vocabulary, tmp_path):
     sst2(tmp_path, "good\t1", header="text\tlabel")
-    with pytest.raises(ValueError, match=r"train\.tsv has no column 'sentence'; its first line names 'text', 'label'"):
+    with pytest.raises(
+        ValueError, match=r"train\.tsv has no column 'sentence'; its first line names 'text', 'label'\. Replace"
+    ):
         glue_sst2(vocabulary, data_dir=tmp_path)
     sst2(tmp_path, "good\t1", header="sentence\tindex")
     with pytest.raises(ValueError, match=r"train\.tsv has no column 'label'; its first line names 'sentence', 'index'"):
@@ -159,16 +161,44 @@ def test_labels_out_of_range_and_ragged_lines_are_named_by_line(vocabulary, tmp_
         glue_sst2(vocabulary, data_dir=tmp_path)
 
 
+@pytest.mark.parametrize("rows", [[], [""]])
+def test_a_file_with_only_a_header_is_named(vocabulary, tmp_path, rows):
+    sst2(tmp_path, *rows)
+    with pytest.raises(ValueError, match=r"train\.tsv has no sample below its header\. Replace it"):
+        glue_sst2(vocabulary, data_dir=tmp_path)
+
+
+def test_the_description_tells_the_size_of_the_vocabulary(vocabulary, tmp_path):
+    sst2(tmp_path, "good\t1")
+    described = glue_sst2(vocabulary, data_dir=tmp_path).partition(dirichlet(1.0, clients=1)).description
+    assert described["vocabulary"] == len(WORDS)
+    assert json.loads(json.dumps(described["vocabulary"])) == len(WORDS)
+
+
+@pytest.mark.parametrize("longer", ["train", "dev"])
+def test_both_sets_are_padded_to_the_longest_example_of_either(vocabulary, tmp_path, longer):
+    sst2(tmp_path, "good\t1")
+    write(tmp_path / "glue" / "SST-2" / f"{longer}.tsv", "sentence\tlabel", "good bad film\t1")
+    dataset = glue_sst2(vocabulary, data_dir=tmp_path)
+    long, short = (dataset.x, dataset.x_test) if longer == "train" else (dataset.x_test, dataset.x)
+    assert long["input_ids"].tolist() == [[CLS, GOOD, BAD, FILM, SEP]]
+    assert short["input_ids"].tolist() == [[CLS, GOOD, SEP, PAD, PAD]]
+    assert short["attention_mask"].tolist() == [[1, 1, 1, 0, 0]]
+    assert [array.dtype for array in dataset.x_test.values()] == [np.uint16, np.uint8, np.uint8]
+
+
 def test_damaged_files_and_parts_of_a_dataset(vocabulary, tmp_path):
     path = write(tmp_path / "glue" / "RTE_train.tsv.gz", "index\tsentence1\tsentence2\tlabel")
-    with pytest.raises(FileNotFoundError, match=r"holds only part of glue_rte: RTE_dev\.tsv \(or \*\.gz\) is missing"):
+    with pytest.raises(
+        FileNotFoundError, match=r"holds only part of glue_rte: RTE_dev\.tsv \(or \*\.gz\) is missing\. Add"
+    ):
         glue_rte(vocabulary, data_dir=tmp_path)
     write(tmp_path / "glue" / "RTE_dev.tsv", "index\tsentence1\tsentence2\tlabel")
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(ValueError, match=r"RTE_train\.tsv\.gz is not a complete gzip file"):
+    with pytest.raises(ValueError, match=r"RTE_train\.tsv\.gz is damaged: expected a complete gzip file"):
         glue_rte(vocabulary, data_dir=tmp_path)
     path.write_bytes(gzip.compress(b"sentence1\xff"))
-    with pytest.raises(ValueError, match=r"RTE_train\.tsv\.gz is not UTF-8 text"):
+    with pytest.raises(ValueError, match=r"RTE_train\.tsv\.gz is damaged: expected UTF-8 text"):
         glue_rte(vocabulary, data_dir=tmp_path)
 
 

@@ -84,6 +84,7 @@ def test_what_a_conversion_refuses_names_file_and_user(tmp_path):
     [
         ("{", "expected json; Expecting property name"),
         ("", "expected json; Expecting value"),
+        ("[" * 100_000, "expected json; maximum recursion depth"),
         ("[]", "it lacks 'users', 'user_data'"),
         ({"users": []}, "it lacks 'user_data'"),
         (GOOD | {"users": "ab"}, "expected 'users' to be a list"),

@@ -169,6 +169,7 @@ def test_by_user_needs_enough_users():
         (lambda: data.dirichlet(-1.0, 5), "alpha must be positive"),
         (lambda: data.dirichlet(float("nan"), 5), "alpha must be positive"),
         (lambda: data.dirichlet(1.0, 5, min_size=-1), "min_size"),
+        (lambda: data.dirichlet([0.1, 0.2], 5), r"alpha must be positive and finite, one number; got \[0\.1, 0\.2\]"),
         (lambda: data.dirichlet(1.0, 0), "clients must be at least 1"),
         (lambda: data.iid(0), "clients must be at least 1"),
         (lambda: data.classes_per_client(0, 5), "k must be at least 1"),
@@ -180,13 +181,24 @@ def test_impossible_options_are_refused_at_once(make, message):
         make()
 
 
-def test_a_fractional_number_of_clients_is_refused():
-    with pytest.raises(TypeError, match=r"integer; got 2\.5"):
-        data.iid(2.5)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: data.iid(2.5), r"clients must be an integer; got 2\.5"),
+        (lambda: data.iid(True), "clients must be an integer; got True"),
+        (lambda: data.dirichlet("a", 10), "dirichlet: alpha must be a number, got 'a'"),
+        (lambda: data.dirichlet(None, 10), "dirichlet: alpha must be a number, got None"),
+        (lambda: data.dirichlet(0.3, 10, min_size="a"), "dirichlet: min_size must be a whole number, got 'a'"),
+        (lambda: data.dirichlet(0.3, 10, min_size=1.5), r"dirichlet: min_size must be a whole number, got 1\.5"),
+    ],
+)
+def test_options_of_another_kind_are_refused_at_once(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
 
 
 def test_more_classes_per_client_than_classes_is_refused():
-    with pytest.raises(ValueError, match="k=11, but the data has 10 classes"):
+    with pytest.raises(ValueError, match="k=11, but the data has 10 classes; use k=10 or less"):
         split(data.classes_per_client(11, 5), balanced(10, 20))
     with pytest.raises(ValueError, match="use at least 5 clients"):
         split(data.classes_per_client(2, 4), balanced(10, 20))

@@ -167,7 +167,7 @@ def test_impossible_options_are_refused_at_once(make, error, message):
     ("partitioner", "message"),
     [
         (sizes([600, 401]), "1001 samples asked for together, but the data has 1000"),
-        (sizes([20, 20], classes=11), "classes=11, but the data has 10 classes"),
+        (sizes([20, 20], classes=11), "classes=11, but the data has 10 classes; use classes=10 or less"),
         (sizes([201, 20], classes=2), r"sizes of 201\+20 .* hold 100 to 100.*Use more classes"),
     ],
 )

@@ -149,7 +149,7 @@ def test_leaf_windows_are_used_as_they_are(tmp_path, train, test):
     folder = tmp_path / "shakespeare"
     few, many = windows_of((OPHELIA * 2)[:85]), windows_of((LEAR * 2)[:100])
     write_leaf(folder / train, {"FEW": few, "MANY": many, "NONE": []})
-    write_leaf(folder / test, {"FEW": many[:2], "MANY": few[:3], "NONE": few[:1]})
+    write_leaf(folder / test, {"FEW": many[:2], "MANY": few[:3], "NONE": []})
     federated = shakespeare(data_dir=tmp_path)
     assert federated.counts.tolist() == [len(many), len(few)]
     for client, expected in enumerate((many, few)):
@@ -168,6 +168,26 @@ def test_leafs_split_by_user_tests_on_other_people(tmp_path):
     write_leaf(folder / "test" / "a.json", {"OTHER": windows_of("b" * 85)})
     federated = shakespeare(data_dir=tmp_path)
     assert (len(federated.y_test), federated.description["split"]) == (5, "user")
+
+
+@pytest.mark.parametrize("strangers_training", [{}, {"STRANGER": []}])
+def test_test_users_some_of_whom_have_no_training_samples_are_refused(tmp_path, strangers_training):
+    folder = tmp_path / "shakespeare"
+    write_leaf(folder / "leaf_train.json", {"ONE": windows_of("a" * 90), **strangers_training})
+    write_leaf(folder / "leaf_test.json", {"ONE": windows_of("b" * 85), "STRANGER": windows_of("c" * 85), "NONE": []})
+    with pytest.raises(
+        ValueError, match=r"1 of 2 users in .*test have no training sample .*'STRANGER'.*one run of LEAF"
+    ):
+        shakespeare(data_dir=tmp_path)
+
+
+def test_unknown_characters_are_counted_over_all_files_of_a_user(tmp_path):
+    folder = tmp_path / "shakespeare"
+    for name, character in (("train/a.json", "$"), ("train/b.json", "a"), ("test/a.json", "%")):
+        write_leaf(folder / name, {"ONE": [("a" * 79 + character, "b")]})
+    federated = shakespeare(data_dir=tmp_path)
+    assert federated.counts.tolist() == [2]
+    assert federated.description["unknown_characters"] == 2
 
 
 def test_roles_are_preferred_and_either_source_can_be_asked_for(roles):
@@ -189,7 +209,7 @@ def test_a_missing_dataset_is_one_clear_error(tmp_path):
 
 def test_half_of_leafs_files_is_not_enough(tmp_path):
     write_leaf(tmp_path / "shakespeare" / "train" / "a.json", {"ONE": windows_of("a" * 90)})
-    with pytest.raises(FileNotFoundError, match="only part of shakespeare: no LEAF json for test"):
+    with pytest.raises(FileNotFoundError, match=r"only part of shakespeare: no LEAF json for test\. Add .*, or use"):
         shakespeare(data_dir=tmp_path)
 
 
@@ -200,6 +220,7 @@ def test_half_of_leafs_files_is_not_enough(tmp_path):
         ('{"speaker": "R"}', "line 2 lacks 'play', 'role', 'lines'"),
         ("[1, 2]", "line 2 lacks 'play'"),
         ('{"play": "P", ', "line 2 is not json"),
+        ("[" * 100_000, "line 2 is not json; maximum recursion depth"),
         ('{"play": "P", "role": "R", "lines": "text"}', "line 2 needs text as play and role and a list"),
         ('{"play": "P", "role": "R", "lines": ["a", 1]}', "line 2 needs text"),
         ('{"play": "Play", "role": "A", "lines": []}', "line 2 has role 'A' of 'Play', which came before"),
@@ -217,9 +238,9 @@ def test_lines_of_another_form_are_refused(tmp_path, line, message):
     [
         ({"users": ["A"]}, "lacks 'user_data'"),
         ({"users": ["A"], "user_data": {"A": {"x": ["a" * 80]}}}, "user 'A' lacks 'y'"),
-        ({"users": ["A"], "user_data": {"A": {"x": ["a" * 79], "y": ["b"]}}}, "1 samples of user 'A' are not 80 char"),
-        ({"users": ["A"], "user_data": {"A": {"x": ["a" * 80], "y": ["bc"]}}}, "1 samples of user 'A'"),
-        ({"users": ["A"], "user_data": {"A": {"x": [[0.5, 1.0]], "y": [3]}}}, "1 samples of user 'A'"),
+        ({"users": ["A"], "user_data": {"A": {"x": ["a" * 79], "y": ["b"]}}}, "user 'A': 1 samples are not 80 char"),
+        ({"users": ["A"], "user_data": {"A": {"x": ["a" * 80], "y": ["bc"]}}}, "user 'A': 1 samples are not"),
+        ({"users": ["A"], "user_data": {"A": {"x": [[0.5, 1.0]], "y": [3]}}}, "user 'A': 1 samples are not"),
         ({"users": ["A"], "user_data": {"A": {"x": [], "y": []}}}, "there are no users with samples"),
     ],
 )

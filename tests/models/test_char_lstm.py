@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
+from jaxafl import data
 from jaxafl.models import Batch
 from jaxafl.models.char_lstm import char_lstm
 from jaxafl.models.recurrent import LSTM
@@ -235,6 +236,18 @@ def test_other_inputs_than_text_are_refused_before_compilation(x, message):
     batch = Batch(jnp.asarray(x), jnp.zeros(2, jnp.int32), jnp.ones(2, bool))
     with pytest.raises(ValueError, match=rf"char_lstm reads characters as integers \[batch, length\].*{message}"):
         char_lstm().init(KEY, batch)
+
+
+def test_own_bytes_turned_into_floats_say_how_to_keep_them():
+    """What `from_arrays` does to uint8 by default, and the option that the error names."""
+    rng = np.random.default_rng(0)
+    arrays = rng.integers(0, 11, (6, 9)).astype(np.uint8), rng.integers(0, 11, 6), np.repeat([0, 1], 3)
+    model, options = char_lstm(**SMALL), {"test_fraction": 0.4, "num_classes": 11}
+    x, y = data.from_arrays(*arrays, **options).example
+    with pytest.raises(ValueError, match=r"from_arrays .*preprocessing=jaxafl\.data\.as_is\(\)"):
+        model.init(KEY, Batch(x, y, jnp.ones(len(y), bool)))
+    x, y = data.from_arrays(*arrays, **options, preprocessing=data.as_is()).example
+    model.init(KEY, Batch(x, y, jnp.ones(len(y), bool)))
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,11 @@ def test_smallest_image_of_cnn_asyncfeded():
     [
         (lambda: models.logistic(0), "num_classes .* got 0"),
         (lambda: models.mlp(10, hidden=(20, -1)), "hidden widths .* got -1"),
+        (lambda: models.mlp(10, hidden=5), r"hidden must be a list of widths, for example \(200, 200\), got 5"),
         (lambda: models.cnn_small(2.5), "num_classes .* got 2.5"),
         (lambda: models.cnn_defedavg("10"), "num_classes .* got '10'"),
         (lambda: models.cnn_asyncfeded(10, features=(32,)), "two numbers"),
+        (lambda: models.cnn_asyncfeded(10, features=5), r"features must be two numbers, for example .* got 5"),
         (lambda: models.cnn_asyncfeded(10, features=(32, 0)), "features .* got 0"),
         (lambda: models.cnn_asyncfeded(10, kernel=0), "kernel .* got 0"),
         (lambda: models.cnn_over(0), "num_classes .* got 0"),

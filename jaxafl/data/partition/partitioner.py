@@ -41,9 +41,12 @@ def check_clients(clients: int) -> int:
 
 def check_count(name: str, number: int) -> int:
     """A count as an int; `TypeError` or `ValueError` unless it is a positive integer."""
-    if isinstance(number, bool) or not hasattr(number, "__index__"):
+    try:
+        whole = None if isinstance(number, bool) else operator.index(number)
+    except TypeError:
+        whole = None
+    if whole is None:
         raise TypeError(f"{name} must be an integer; got {number!r}")
-    whole = operator.index(number)
     if whole < 1:
         raise ValueError(f"{name} must be at least 1; got {whole}")
     return whole
