@@ -63,7 +63,7 @@ def test_time_is_that_of_the_steps_made(clock: afl.clock.Clock) -> None:
 def test_free_running_is_the_fixed_point_of_schedule_and_training(options: dict[str, Any]) -> None:
     """Beside: charge and schedule in one pass. Here: execute a schedule, charge what was made, and so on until nothing
     changes."""
-    steps, more = 8, 18
+    steps, more = 10, 24
     durations = afl.clock.uniform(0.5, 1.5, per="client") * afl.clock.constant(SECONDS, per="step")
     clock = afl.clock.free_running(durations=durations, **options)
     beside = dataclasses.replace(simulation("executed", clock), server=afl.server.fedbuff(0.5))
