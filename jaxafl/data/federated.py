@@ -124,24 +124,27 @@ def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple
         TypeError: If rows are not integers.
     """
     counts = np.array([len(rows) for rows in clients], np.int64)
-    for client, rows in enumerate(clients):
-        _check_rows(client, np.asarray(rows), len(y))
-    if clients and all(
-        rows is clients[0] for rows in clients[1:]
-    ):  # clients that hold the same samples share one list of them
-        return {"x": x, "y": y, "index": clients[0].astype(np.int32), "offset": np.zeros(len(counts), np.int32)}, counts
-    if counts.sum() >= 2**31:
+    if clients and all(rows is clients[0] for rows in clients[1:]):  # clients that hold the same samples share the list
+        index, offset = np.asarray(clients[0]), np.zeros_like(counts)
+    elif counts.sum() < 2**31:
+        index, offset = np.concatenate([np.zeros(0, np.int32), *clients]), np.cumsum(counts) - counts
+    else:
         raise ValueError(f"the clients hold {counts.sum()} samples together; stored data is limited to {2**31 - 1}")
-    index = np.concatenate([np.zeros(0, np.int32), *clients]).astype(np.int32)
-    offset = (np.cumsum(counts) - counts).astype(np.int32)
-    return {"x": x, "y": y, "index": index, "offset": offset}, counts
+    _check_rows(index, clients, len(y))
+    return {"x": x, "y": y, "index": index.astype(np.int32), "offset": offset.astype(np.int32)}, counts
 
 
-def _check_rows(client: int, rows: np.ndarray, samples: int) -> None:
-    """What a partitioner gave one client."""
-    if rows.size and rows.dtype.kind not in "iu":
-        raise TypeError(f"a partition gives each client integer rows of its samples; client {client} got {rows.dtype}")
-    if rows.size and (rows.min() < 0 or rows.max() >= samples):
-        raise ValueError(
-            f"a partition gave client {client} rows {rows.min()}..{rows.max()} of {samples} samples (0..{samples - 1})"
-        )
+def _check_rows(index: np.ndarray, clients: Sequence[np.ndarray], samples: int) -> None:
+    """What a partitioner gave the clients, all in `index`."""
+    if index.dtype.kind in "iu" and (not index.size or (index.min() >= 0 and index.max() < samples)):
+        return
+    for client, rows in enumerate(map(np.asarray, clients)):
+        if rows.size and rows.dtype.kind not in "iu":
+            raise TypeError(
+                f"a partition gives each client integer rows of its samples; client {client} got {rows.dtype}"
+            )
+        if rows.size and (rows.min() < 0 or rows.max() >= samples):
+            raise ValueError(
+                f"a partition gave client {client} rows {rows.min()}..{rows.max()} of {samples} samples "
+                f"(0..{samples - 1})"
+            )
