@@ -215,7 +215,8 @@ def _mean_state(mask: Array, multiplicity: Array, states: Tree, current: Tree) -
 
 def _failure(before: Failure, number: Array, arrivals: Arrivals, squares: list[Array], model: Version) -> Failure:
     """Marks the first step whose parameters or model state are not finite, and the client whose update did it."""
-    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(model)]).all()
+    # inf · 0 and NaN · 0 are NaN; a sum of floats takes less than half the time of a conjunction over isfinite on a CPU
+    finite = jnp.stack([jnp.isfinite(jnp.sum(leaf * 0)) for leaf in jax.tree.leaves(model)]).all()
     size = jnp.where(arrivals.mask, sum(squares), -1)
     culprit = jnp.argmax(jnp.where(jnp.isfinite(size), size, jnp.inf))  # the first that is not finite, else the largest
     failed = (before.step < 0) & ~finite
