@@ -7,7 +7,6 @@ again.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -209,9 +208,12 @@ def chunk_of(lanes: int, chunk: int | None) -> int:
     return int(chunk)
 
 
+_initial = jax.jit(initial, static_argnums=0)  # of the module: a second run of the same shapes traces nothing
+
+
 def check_fit(simulation: Simulation, program: Program, config: Config, key: Key, count: int) -> None:
     """Raises `MemoryError` when `count` runs do not fit."""
-    state = jax.eval_shape(functools.partial(initial, program), config, simulation.dataset, key)
+    state = _initial.eval_shape(program, config, simulation.dataset, key)
     check_memory(
         {
             f"ring of {program.slots} versions": [state.ring] * count,

@@ -22,7 +22,17 @@ from jaxafl.server.contract import Needs
 from jaxafl.simulation import Simulation
 from tests.oracle import clock as oracle_clock
 from tests.oracle import server as oracle
-from tests.problems import GD, ORACLE_GD, assert_same, observe_w, quadratic, reference, simulate
+from tests.problems import (
+    GD,
+    ORACLE_GD,
+    START,
+    assert_same,
+    observe_w,
+    quadratic,
+    quadratic_loss,
+    reference,
+    simulate,
+)
 
 STEPS = 30
 TIMES = np.random.default_rng(0).uniform(0.5, 2.0, (6, 60))
@@ -214,6 +224,25 @@ def test_another_seed_compiles_nothing() -> None:
         again = simulation.run(12, eval_every=4, seed=1)
         assert again.attrs["compile_seconds"] == 0
         assert not np.array_equal(first.client, again.client)
+
+
+def test_another_seed_traces_nothing() -> None:
+    """The model's functions are Python; a run whose programs are kept does not call them again."""
+    problem, calls = quadratic(), [0]
+
+    def counted(function: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            calls[0] += 1
+            return function(*arguments)
+
+        return call
+
+    model = from_functions(counted(lambda key, batch: {"w": jnp.zeros(len(START))}), counted(quadratic_loss))
+    simulation = Simulation(problem.data, model, GD, server.fedavg(), synchronous(cohort=3, durations=uniform(1, 5)))
+    simulation.run(4, eval_every=4, seed=0)
+    before = calls[0]
+    simulation.run(4, eval_every=4, seed=1)
+    assert calls[0] == before > 0
 
 
 def test_another_rate_compiles_nothing() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import pathlib
 import time
+from typing import Any
 
 import numpy as np
 import optax
@@ -15,6 +17,7 @@ import jaxafl as afl
 from jaxafl import compilation
 from jaxafl.ahead import lockstep
 from jaxafl.drive import Recording, Speed, drive
+from jaxafl.history import slices_are_faster
 from jaxafl.progress import Silent
 from jaxafl.sweep import replace_at
 
@@ -51,6 +54,20 @@ def test_members_that_share_a_plan_are_separate_runs(sim: afl.Simulation) -> Non
             one = replace_at(replace_at(sim, "server.learning_rate", rate), "client.learning_rate", own)
             member = found.isel({"server.learning_rate": i, "client.learning_rate": j})
             same(member, one.run(STEPS, eval_every=EVERY, seed=3))
+
+
+@pytest.mark.skipif(not slices_are_faster(), reason="members share a vmap on every device but a CPU")
+def test_members_with_a_large_model_train_one_after_another(sim: afl.Simulation, monkeypatch: Any) -> None:
+    """Bit for bit as separate runs, in one program."""
+    monkeypatch.setattr(importlib.import_module("jaxafl.sweep"), "_TOGETHER", 610)  # those of `sim`'s model
+    wide = dataclasses.replace(sim, model=afl.models.mlp(10, hidden=(9,)))
+    for simulation, program in ((sim, "advance_shared"), (wide, "advance")):
+        compilation._programs.clear()
+        found = afl.sweep(simulation, {"server.learning_rate": [0.5, 1.0]}, STEPS, eval_every=EVERY)
+        assert [key[0].__name__ for key in compilation._programs if "advance" in key[0].__name__] == [program]
+    for index, rate in enumerate((0.5, 1.0)):
+        one = replace_at(wide, "server.learning_rate", rate).run(STEPS, eval_every=EVERY)
+        np.testing.assert_array_equal(found.loss.values[index], one.loss.values)
 
 
 def test_seeds_and_clock_numbers_have_plans_of_their_own(sim: afl.Simulation) -> None:
