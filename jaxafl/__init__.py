@@ -6,11 +6,13 @@ from jaxafl.results import load, save
 from jaxafl.schedule import Schedule
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import sweep
+from jaxafl.version import __version__
 
 __all__ = [
     "Client",
     "Schedule",
     "Simulation",
+    "__version__",
     "clock",
     "data",
     "load",

@@ -80,10 +80,11 @@ class Ahead:
     def finish(self, records: Any) -> list[tuple[Schedule, dict[str, np.ndarray], Version]]:
         ended = []
         for index, failure in enumerate(self.failures()):
-            mine = {name: values[index] for name, values in records.items()}
-            schedule = _charged(self.simulations[index], self.schedules[index], mine, self.seeds[index])
+            schedule = until(self.schedules[index], failure)
+            mine = {name: values[index][: schedule.server_steps] for name, values in records.items()}
+            schedule = _charged(self.simulations[index], schedule, mine, self.seeds[index])
             model = members.member(self.state.model, index) if self.batched else self.state.model
-            ended.append((until(schedule, failure), mine, model))
+            ended.append((schedule, mine, model))
         return ended
 
 
@@ -216,7 +217,7 @@ def _stack_shared(states: list[State]) -> State:
     def stack(axis: int | None, *parts: Any) -> Any:
         return parts[0] if axis is None else jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
 
-    return jax.tree.map(stack, members.SHARED_AXES, *states, is_leaf=lambda axis: axis is None)
+    return jax.tree.map(stack, members.shared_axes(states[0]), *states, is_leaf=lambda axis: axis is None)
 
 
 def _charged(simulation: Simulation, schedule: Schedule, records: dict[str, np.ndarray], seed: int) -> Schedule:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxafl import online
+from jaxafl.clock.contract import OnlineClock
 from jaxafl.compilation import compiled
 from jaxafl.drive import (
     Recording,
@@ -37,13 +38,13 @@ class Online:
 
     def __init__(self, simulation: Simulation, every: int, seed: int, speed: Speed, recording: Recording) -> None:
         self.simulation = simulation
-        clock, clients = simulation.clock, simulation.data.num_clients
+        clock, clients = cast(OnlineClock, simulation.clock), simulation.data.num_clients
         capacity, in_flight = clock.capacity(clients), clock.in_flight(clients)
         lanes = _online_lanes(speed.lanes, capacity, in_flight)
         self.program = simulation.program(
             lanes=lanes,
             chunk=chunk_of(lanes, speed.chunk),
-            slots=clock.ring_slots(clients),
+            slots=clock.slots_beside(clients),
             rows=capacity if lanes == capacity else in_flight + capacity,
             uniform=False,
             full=True,
@@ -58,7 +59,8 @@ class Online:
         wide = jnp.result_type(float) == jnp.float64
         with jax.enable_x64(True):
             self.clock = as_arrays(clock, jnp.float64)
-            steps = jnp.asarray(simulation.client.local_steps(simulation.data.counts), jnp.int32)
+            client = simulation.client
+            steps = jnp.asarray(client.steps if client.epochs is None else client.epochs, jnp.int32)
             first = (self.clock, state, key, steps)
             begin, _ = compiled(online.initial_online, (self.program, clients), first)
             self.state = begin(*first)
@@ -75,7 +77,10 @@ class Online:
             self.state, records = self.compiled(
                 self.clock, self.config, self.simulation.dataset, self.state, jnp.int32(start), jnp.int32(stop)
             )
-            raise_fault(jax.device_get(self.clock.fault(self.state.clock)))
+            fault, lost = jax.device_get((self.clock.fault(self.state.clock), self.state.lost))
+            raise_fault(fault)
+        if lost:
+            raise RuntimeError(f"{lost} runs were trained from a version that the ring no longer held")
         return trimmed(records, stop - start, alone=True)
 
     def evaluate(self) -> dict[str, np.ndarray]:
@@ -88,8 +93,7 @@ class Online:
         return done * self.program.capacity
 
     def finish(self, records: Any) -> list[tuple[Schedule, dict[str, np.ndarray], Version]]:
-        steps, diagnostics = jax.tree.map(lambda values: values[0], records)
-        dispatched = int(jax.device_get(self.state.clock.dispatches))
+        steps, dispatched, diagnostics = jax.tree.map(lambda values: values[0], records)
         schedule = schedule_of(self.simulation.clock, self.simulation.data.num_clients, steps, dispatched)
         return [(until(schedule, self.failures()[0]), diagnostics, self.state.run.model)]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
+import jax
 import numpy as np
 
 
@@ -47,10 +49,28 @@ def check_number(
 
 def as_numbers(owner: str, name: str, value: Any) -> np.ndarray:
     """A number or an array of numbers in float64 (`TypeError` for anything else)."""
-    kind = getattr(np.asarray(value), "dtype", np.dtype(object)).kind
-    if kind not in "iuf":
-        raise TypeError(f"{owner}: {name} must be a number, got {value!r}")
-    return np.asarray(value, np.float64)
+    array = as_array(owner, name, value)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{owner}: {name} must be a number, got {shown(value)}")
+    return array.astype(np.float64)
+
+
+def as_array(owner: str, name: str, value: Any) -> np.ndarray:
+    """`numpy.asarray`, but lists that make no array are a `ValueError` that says so."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise ValueError(
+            f"{owner}: {name} must be a number or an array, whose rows have one length, got {shown(value)}"
+        ) from None
+
+
+def shown(value: Any) -> str:
+    """A value in an error message: an array by shape and dtype, anything else by the beginning of its `repr`."""
+    if isinstance(value, np.ndarray | jax.Array) and value.size > 1:
+        kind = "a NumPy array" if isinstance(value, np.ndarray) else "a JAX array"
+        return f"{kind} of shape {value.shape} of {value.dtype}"
+    return reprlib.repr(value)
 
 
 def check_decay(owner: str, name: str, value: Any) -> None:
@@ -72,9 +92,30 @@ def check_flag(owner: str, name: str, value: Any) -> None:
         raise TypeError(f"{owner}: {name} must be True or False, got {value!r}")
 
 
-def check_whole(owner: str, name: str, value: Any, least: int = 1) -> None:
-    """A whole number of at least `least`."""
+def check_whole(owner: str, name: str, value: Any, least: int = 1, most: int | None = 2**31 - 1) -> int:
+    """A whole number within bounds, as an int.
+
+    Args:
+        owner: what the option belongs to, for the message.
+        name: the option.
+        value: what was passed.
+        least: value >= least.
+        most: value <= most; what becomes an int32 ends there. `None` sets no bound.
+
+    Raises:
+        TypeError: it is no whole number; an array is none either, because options are part of the program.
+        ValueError: it is out of bounds.
+    """
+    if isinstance(value, np.ndarray | jax.Array):
+        kind = "NumPy" if isinstance(value, np.ndarray) else "JAX"
+        advice = "use int(...)" if value.ndim == 0 else "use .tolist() where one number per client is meant"
+        raise TypeError(
+            f"{owner}: {name} must be a whole number (an int), got a {kind} array of shape {value.shape}: {advice}"
+        )
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{owner}: {name} must be a whole number, got {value!r}")
+        raise TypeError(f"{owner}: {name} must be a whole number, got {shown(value)}")
     if value < least:
-        raise ValueError(f"{owner}: {name} must be at least {least}, got {value}")
+        raise ValueError(f"{owner}: {name} must be at least {least:,}, got {value}")
+    if most is not None and value > most:
+        raise ValueError(f"{owner}: {name} must be at most {most:,}, got {value:,}")
+    return int(value)

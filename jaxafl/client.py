@@ -1,4 +1,4 @@
-"""Local training: what a client does between a download and an upload."""
+"""Local training: its options. `jaxafl.local` makes the steps."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxafl import sampling
 from jaxafl.checks import check_choice, check_number, check_whole
-from jaxafl.keys import Key, jax_key, per_client, threefry
-from jaxafl.models.model import Apply, Batch
 from jaxafl.pytrees import pytree, static
 
 Array = jax.Array
 Tree = Any
-_MODEL_STREAM, _DATA_STREAM = 0xFFFFFFFE, 0xFFFFFFFD
 
 
 @pytree
@@ -87,8 +82,14 @@ class LocalTraining:
         """int32 [], [N] or [N, R]: the local steps that a run makes, given the clients' numbers of samples."""
         if self.epochs is None:
             return np.asarray(self.steps, np.int32)
-        batches = np.ones_like(counts) if self.batch_size is None else -(-counts // self.batch_size)
-        return np.asarray(self.epochs * batches, np.int32)
+        steps = self.epochs * np.asarray(self.steps_per_epoch(counts), np.int64)
+        if steps.max() > np.iinfo(np.int32).max:
+            raise ValueError(f"Client: epochs={self.epochs} make {steps.max():,} local steps, too many to count")
+        return steps.astype(np.int32)
+
+    def steps_per_epoch(self, counts: Any) -> Any:
+        """The mini-batches of an epoch of clients with these numbers of samples."""
+        return counts * 0 + 1 if self.batch_size is None else -(-counts // self.batch_size)
 
 
 class Moment(NamedTuple):
@@ -99,33 +100,6 @@ class Moment(NamedTuple):
     run: Array  # int32: index of the run among the client's
     staleness: Array  # int32: τ of the run's update at the first server step that consumes it
     duration: Array  # float: simulated seconds that the run takes
-
-
-class Stopping(NamedTuple):
-    """Early stopping on the training loss of a run."""
-
-    best: Array  # the smallest loss of an epoch so far
-    waited: Array  # int32: epochs since
-    epoch_loss: Array  # sum over this epoch's mini-batches of their losses before the step
-    stopped: Array  # bool
-
-
-class Lane(NamedTuple):
-    """A run being trained."""
-
-    params: Tree
-    model_state: Tree
-    optimizer_state: Tree
-    anchor: Tree  # x_s where the proximal term needs it, else None
-    key: Key
-    shuffle_key: Key  # of the run, or of the client where epochs go on from run to run
-    client: Array
-    run: Array
-    step: Array  # local steps made
-    loss: Array  # sum over local steps of the mini-batch loss before the step
-    staleness: Array
-    duration: Array
-    stopping: Stopping | None
 
 
 def Client(
@@ -155,13 +129,15 @@ def Client(
 
     Args:
         optimizer: an Optax optimiser's constructor, e.g. `optax.sgd` or `optax.adam`.
-        steps: K, local steps of a run: one number, one per client, or an array [client, run]; or
+        steps: K, local steps of a run: one number, one per client, or an array [client, run], whose last column is
+            taken for all later runs; or
         epochs: local epochs of a run, each a fresh shuffle whose last, partial batch is kept and averaged over its real
             samples.
         batch_size: B; `None` takes all the client's data in every step (the exact mean, accumulated over
             micro-batches).
         proximal: μ of FedProx (AsyncFedED, eq. (39)).
-        weight_decay: added to the gradient, as in PyTorch's SGD.
+        weight_decay: w, added to the gradient as w · x, as in PyTorch's SGD; an optimiser that has a `weight_decay` of
+            its own (`optax.adamw`) is given it instead.
         run_decay: factor of the learning rate from one run of a client to its next (AsyncFedED's 0.995).
         step_schedule: factor of the learning rate as a function of the local step (from 0, traced int32).
         run_schedule: the same of the run's index among the client's (from 0).
@@ -188,6 +164,8 @@ def Client(
             "give its options by name"
         )
     known = inspect.signature(optimizer).parameters
+    if weight_decay is not None and "weight_decay" in known:
+        hyperparameters["weight_decay"], weight_decay = weight_decay, None
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values())
     unknown = [name for name in hyperparameters if name not in known and not takes_any]
     if unknown:
@@ -204,170 +182,21 @@ def Client(
         raise TypeError(f"the client's optimiser needs {', '.join(missing)}")
     numbers = {name: value for name, value in hyperparameters.items() if _is_number(value)}
     options = tuple((name, value) for name, value in hyperparameters.items() if not _is_number(value))
-    if isinstance(steps, list | tuple | np.ndarray):
-        steps = _as_tuples(np.asarray(steps).tolist())
+    if isinstance(steps, list | tuple | np.ndarray | jax.Array):
+        steps = _as_tuples(_array_of_steps(steps).tolist())
     return LocalTraining(
         numbers, proximal, weight_decay, run_decay, optimizer, options, steps, epochs, batch_size, sampling,
         step_schedule, run_schedule, rate_schedule, reset, patience, charge, micro_batch,
     )  # fmt: skip
 
 
-def begin(
-    client: LocalTraining,
-    params: Tree,
-    model_state: Tree,
-    batch_key: Key,
-    who: Array,
-    run: Array,
-    staleness: Array,
-    duration: Array,
-) -> Lane:
-    """A run that is about to make its first local step from `params`."""
-    key = threefry(batch_key, who, run)
-    zero = jnp.zeros((), jnp.result_type(float))
-    return Lane(
-        params=params,
-        model_state=model_state,
-        optimizer_state=_transformation(client, 1.0).init(params),
-        anchor=None if client.proximal is None else params,
-        key=key,
-        shuffle_key=key if client.epochs is not None else per_client(batch_key, who),
-        client=who,
-        run=run,
-        step=jnp.int32(0),
-        loss=zero,
-        staleness=staleness,
-        duration=duration.astype(zero.dtype),
-        stopping=None if client.patience is None else Stopping(zero + jnp.inf, jnp.int32(0), zero, jnp.bool_(False)),
-    )
-
-
-def local_step(
-    client: LocalTraining, apply: Apply, fetch: Callable[..., Any], micro_batch: int, count: Array, lane: Lane
-) -> Lane:
-    """One local step of one run.
-
-    Args:
-        client: the options.
-        apply: what is trained, see `Model.bound`.
-        fetch: (client, positions [B], keys [B]) -> (x [B, ...], y [B]) of that client's samples.
-        micro_batch: samples per gradient evaluation.
-        count: int32, n_i, the client's number of samples.
-        lane: the run.
-    """
-    size = count if client.batch_size is None else jnp.int32(client.batch_size)
-    positions, total = _positions(client, count, size, lane)
-
-    def gradient_sum(first: Array, params: Tree, model_state: Tree, width: int) -> tuple[Array, Tree, Tree]:
-        ranks = first + jnp.arange(width, dtype=jnp.int32)
-        where, mask = positions(ranks)
-        data_keys = jax_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), ranks, 0))
-        model_key = jax_key(threefry(threefry(lane.key, lane.step, _MODEL_STREAM), first, 0))
-        x, y = fetch(lane.client, where, data_keys)
-
-        def objective(params: Tree) -> tuple[Array, Tree]:
-            outputs, new_state = apply(params, model_state, Batch(x, y, mask), model_key, True)
-            return jnp.sum(jnp.where(mask, outputs.loss, 0)) / total, new_state
-
-        (loss, new_state), gradient = jax.value_and_grad(objective, has_aux=True)(params)
-        return loss, gradient, new_state
-
-    if client.batch_size is not None and client.batch_size <= micro_batch:
-        loss, gradient, model_state = gradient_sum(jnp.int32(0), lane.params, lane.model_state, client.batch_size)
-    else:
-
-        def accumulate(index: Array, carry: tuple[Array, Tree, Tree]) -> tuple[Array, Tree, Tree]:
-            loss, gradient, model_state = carry
-            more, term, model_state = gradient_sum(index * micro_batch, lane.params, model_state, micro_batch)
-            return loss + more, jax.tree.map(jnp.add, gradient, term), model_state
-
-        zero = (jnp.zeros_like(lane.loss), jax.tree.map(jnp.zeros_like, lane.params), lane.model_state)
-        loss, gradient, model_state = jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
-    if client.weight_decay is not None:
-        gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, lane.params)
-    if client.proximal is not None:
-        gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, lane.params, lane.anchor)
-    batches = jnp.int32(1) if client.batch_size is None else -(-count // client.batch_size)
-    optimizer = _transformation(client, _rate_factor(client, lane, batches))
-    optimizer_state = lane.optimizer_state
-    if client.reset == "epoch":
-        fresh = optimizer.init(lane.params)
-        begins = lane.step % batches == 0
-        optimizer_state = jax.tree.map(lambda new, old: jnp.where(begins, new, old), fresh, optimizer_state)
-    updates, optimizer_state = optimizer.update(gradient, optimizer_state, lane.params)
-    return lane._replace(
-        params=optax.apply_updates(lane.params, updates),
-        model_state=model_state,
-        optimizer_state=optimizer_state,
-        step=lane.step + 1,
-        loss=lane.loss + loss,
-        stopping=_stopping(client, lane, loss, batches),
-    )
-
-
-def _positions(
-    client: LocalTraining, count: Array, size: Array, lane: Lane
-) -> tuple[Callable[[Array], tuple[Array, Array]], Array]:
-    """(rank in the mini-batch -> sample position and whether the rank is real), and how many ranks are real."""
-    if client.batch_size is None:
-        return lambda ranks: (jnp.minimum(ranks, count - 1), ranks < count), count
-    if client.epochs is None and client.sampling == "replacement":
-
-        def drawn(ranks: Array) -> tuple[Array, Array]:
-            words, _ = threefry(lane.key, lane.step, ranks)
-            return sampling.below(words, count), ranks < size
-
-        return drawn, size
-    step = lane.step
-    if client.epochs is None:  # epochs go on where the client's last run stopped
-        per_run = jnp.asarray(client.steps, jnp.int32)  # not per run: `check` refuses that
-        step = step + lane.run * (per_run[lane.client] if per_run.ndim else per_run)
-    batches = -(-count // size)
-    first = step % batches * size
-
-    def ranked(ranks: Array) -> tuple[Array, Array]:
-        inside = (ranks < size) & (first + ranks < count)
-        return sampling.shuffled(lane.shuffle_key, step // batches, jnp.where(inside, first + ranks, 0), count), inside
-
-    return ranked, jnp.minimum(size, count - first)
-
-
-def _stopping(client: LocalTraining, lane: Lane, loss: Array, batches: Array) -> Stopping | None:
-    """Early stopping after a local step with this mini-batch loss."""
-    if lane.stopping is None or client.patience is None:
-        return None
-    best, waited, epoch_loss, stopped = lane.stopping
-    epoch_loss = epoch_loss + loss
-    ends = (lane.step + 1) % batches == 0
-    better = epoch_loss < best
-    waited = jnp.where(ends, jnp.where(better, 0, waited + 1), waited)
-    return Stopping(
-        jnp.where(ends & better, epoch_loss, best),
-        waited,
-        jnp.where(ends, 0, epoch_loss),
-        stopped | (ends & (waited >= client.patience)),
-    )
-
-
-def _rate_factor(client: LocalTraining, lane: Lane, batches: Array) -> Any:
-    factor: Any = 1.0
-    if client.rate_schedule is not None:
-        moment = Moment(lane.step, lane.step // batches, lane.run, lane.staleness, lane.duration)
-        factor = factor * client.rate_schedule(moment)
-    if client.step_schedule is not None:
-        factor = factor * client.step_schedule(lane.step)
-    if client.run_schedule is not None:
-        factor = factor * client.run_schedule(lane.run)
-    if client.run_decay is not None:
-        factor = factor * client.run_decay ** lane.run.astype(jnp.result_type(float))
-    return factor
-
-
-def _transformation(client: LocalTraining, rate_factor: Any) -> optax.GradientTransformation:
-    numbers = dict(client.hyperparameters)
-    if "learning_rate" in numbers:
-        numbers["learning_rate"] = numbers["learning_rate"] * rate_factor
-    return client.optimizer(**numbers, **dict(client.options))
+def _array_of_steps(steps: Any) -> np.ndarray:
+    try:
+        return np.asarray(steps)
+    except ValueError as error:
+        raise ValueError(
+            f"Client: steps per client and run must have as many runs for every client, got {steps}"
+        ) from error
 
 
 def _as_tuples(values: Any) -> Any:
@@ -377,7 +206,8 @@ def _as_tuples(values: Any) -> Any:
 def _check_steps(steps: Any, num_clients: int) -> None:
     """One whole number, one per client [N], or one per client and run [N, R]."""
     if not isinstance(steps, tuple):
-        return check_whole("Client", "steps", steps)
+        check_whole("Client", "steps", steps)
+        return
     array = np.asarray(steps, object)
     if array.ndim > 2 or len(steps) != num_clients:
         raise ValueError(

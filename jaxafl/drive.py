@@ -67,6 +67,7 @@ class Trained(NamedTuple):
         params: the last parameters.
         model_state: the last non-trainable model state.
         seconds: wall-clock seconds of preparing, compiling and running.
+        eval_every: server steps between evaluations.
     """
 
     schedule: Schedule
@@ -77,6 +78,7 @@ class Trained(NamedTuple):
     params: Any
     model_state: Any
     seconds: dict[str, float]
+    eval_every: int
 
 
 class Driver(Protocol):
@@ -136,6 +138,7 @@ def drive(driver: Driver, server_steps: int, every: int, reporter: Reporter, beg
                 params=model.params,
                 model_state=model.model_state,
                 seconds=seconds,
+                eval_every=every,
             )
         )
     return ended

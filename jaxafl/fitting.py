@@ -1,9 +1,11 @@
-"""Whether a model fits the data that it is to be trained on, found out by tracing before anything is compiled."""
+"""Whether model, data and local training fit together, found out by tracing before anything is compiled."""
 
 from __future__ import annotations
 
+import functools
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,25 +13,80 @@ import numpy as np
 
 from jaxafl.client import LocalTraining
 from jaxafl.data.federated import FederatedData
+from jaxafl.keys import seed_key
+from jaxafl.local import begin, local_step
 from jaxafl.models.model import Batch, Model
+from jaxafl.pytrees import as_arrays
 from jaxafl.state import example_batch
 
-_states: weakref.WeakKeyDictionary[Model, weakref.WeakKeyDictionary[FederatedData, Any]] = weakref.WeakKeyDictionary()
 _BATCH = 2
 
 
+class _Traced(NamedTuple):
+    """What is known of a model on some data."""
+
+    state: Any  # shapes of the model's state
+    clients: set[Any]  # forms of local training that have been traced
+
+
+_traced: weakref.WeakKeyDictionary[Model, weakref.WeakKeyDictionary[FederatedData, _Traced]]
+_traced = weakref.WeakKeyDictionary()
+
+
 def check_model(model: Model, data: FederatedData, client: LocalTraining) -> None:
-    """Raises `ValueError` for a model that cannot be trained on such samples, or that would learn from padding."""
-    traced = _states.setdefault(model, weakref.WeakKeyDictionary())
-    if data not in traced:
+    """Raises `ValueError` for a model that cannot be trained so on such samples, or that would learn from padding."""
+    known = _traced.setdefault(model, weakref.WeakKeyDictionary())
+    if data not in known:
         _check_sizes(model, data)
-        traced[data] = _state_of(model, data)
-    if not model.sees_mask and jax.tree.leaves(traced[data]) and _pads(client, data.counts):
+        known[data] = _Traced(_state_of(model, data), set())
+    form = jax.tree.structure(client), tuple(np.shape(leaf) for leaf in jax.tree.leaves(client))
+    if form not in known[data].clients:
+        _check_training(model, data, client)
+        known[data].clients.add(form)
+    if not model.sees_mask and jax.tree.leaves(known[data].state) and _pads(client, data.counts):
         raise ValueError(
             f"the network of {model.name} keeps state from batch to batch (batch statistics?) and takes no mask, so "
             "that it would count the padding of local epochs and full batches. Let its __call__ take `mask` (bool [B]) "
             "and leave padding out, as jaxafl.models.BatchNorm does, or train with steps=... and a batch_size"
         )
+
+
+def check_observe(observe: Callable[[Any], Any], model: Model, data: FederatedData) -> None:
+    """Raises `ValueError` or `TypeError` for a function of the parameters that does not return a dict of arrays."""
+    try:
+        params, _ = jax.eval_shape(model.init, jax.random.key(0), example_batch(data))
+        seen = jax.eval_shape(observe, params)
+    except Exception as error:  # whatever the function does that cannot be traced
+        raise ValueError(f"observe cannot be traced on the parameters of {model.name}: {error}") from error
+    if not isinstance(seen, dict) or not all(hasattr(value, "shape") for value in seen.values()):
+        raise TypeError(f"observe must return a dict of name -> array, it returned {_described(seen, 0)}")
+
+
+def _check_training(model: Model, data: FederatedData, client: LocalTraining) -> None:
+    """Traces a local step: its optimiser, its schedules."""
+    example = example_batch(data)
+
+    def steps(arrays: Any, frozen: Any, client: LocalTraining, key: Any, count: Any) -> tuple[Any, Any]:
+        params, state = model.init(jax.random.key(0), example)
+        none = jnp.int32(0)
+        lane = begin(client, params, state, key, none, none, none, jnp.float32(0))
+        fetch = functools.partial(data.fetch, arrays)
+        piece = client.micro_batch or client.batch_size or _BATCH
+        return lane, local_step(client, model.bound(frozen), fetch, piece, count, lane)
+
+    numbers, count = as_arrays(client, jnp.result_type(float)), jnp.int32(1)
+    try:
+        lane, new = jax.eval_shape(steps, data.arrays, model.frozen, numbers, seed_key(0), count)
+    except Exception as error:  # whatever an optimiser or a schedule does that cannot be traced
+        name = getattr(client.optimizer, "__name__", repr(client.optimizer))
+        raise ValueError(
+            f"Client: a local step with {name} cannot be traced, so one of its options or a schedule is not what it "
+            f"should be (switches are True or False, schedules functions of traced numbers): {error}"
+        ) from error
+    for part in ("params", "optimizer_state"):
+        before, after = _described(getattr(lane, part), 0), _described(getattr(new, part), 0)
+        if before != after:
+            raise ValueError(f"Client: a local step turns {part} {before} into {after}")
 
 
 def _check_sizes(model: Model, data: FederatedData) -> None:

@@ -16,19 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl import history
-from jaxafl.client import Lane
 from jaxafl.execute import advance, evaluate, server_step
+from jaxafl.local import Lane
 from jaxafl.plan import Plan, Segments, Steps
 from jaxafl.state import Config, Dataset, Program, State, Version
 from jaxafl.train import train
 
 Array = jax.Array
-_LANE_AXES: Any = dict.fromkeys(Lane._fields, 0) | dict.fromkeys(
-    ("key", "shuffle_key", "client", "run", "step", "staleness", "duration")
-)
-_STATE_AXES: Any = dict.fromkeys(State._fields, 0) | {"lanes": Lane(**_LANE_AXES), "batch_key": None}
-SHARED_AXES: Any = State(**_STATE_AXES)
-"""Which parts of the state differ between members that share a plan."""
+_SHARED = ("key", "shuffle_key", "client", "run", "step", "staleness", "duration")
 
 
 class Rows(NamedTuple):
@@ -60,14 +55,26 @@ def advance_shared(
         program, length, dataset, segments, steps, start, stop: as there.
         varies: for every leaf of the configuration, whether it has one entry per member.
         config: the numbers of all members.
-        state: with a leading member axis where `SHARED_AXES` says so.
+        state: with a leading member axis where `shared_axes` says so.
     """
+    own = shared_axes(state)
     axes = jax.tree.unflatten(jax.tree.structure(config), [0 if own else None for own in varies])
 
     def member(config: Config, state: State) -> tuple[State, dict[str, Array]]:
         return advance(program, length, config, dataset, segments, steps, state, start, stop)
 
-    return jax.vmap(member, in_axes=(axes, SHARED_AXES), out_axes=(SHARED_AXES, 0))(config, state)
+    return jax.vmap(member, in_axes=(axes, own), out_axes=(own, 0))(config, state)
+
+
+def shared_axes(state: State) -> Any:
+    """Which parts of the state differ between members that share a plan (`vmap`'s axes).
+
+    Members make the same local steps of the same runs, unless runs stop early: each member then by its own losses.
+    """
+    shared = _SHARED if state.lanes.stopping is None else ()
+    lanes: Any = dict.fromkeys(Lane._fields, 0) | dict.fromkeys(shared)
+    axes: Any = dict.fromkeys(State._fields, 0) | {"lanes": Lane(**lanes), "batch_key": None}
+    return State(**axes)
 
 
 def advance_lockstep(

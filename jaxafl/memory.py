@@ -16,6 +16,11 @@ def available_bytes() -> int | None:
     if device.platform != "cpu":
         statistics = device.memory_stats() or {}
         return statistics.get("bytes_limit")
+    return host_bytes()
+
+
+def host_bytes() -> int | None:
+    """Memory of the host; `None` if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

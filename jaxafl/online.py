@@ -31,9 +31,10 @@ class OnlineState(NamedTuple):
 
     run: State
     clock: Any
-    next_steps: Array  # int32 [N]: local steps of each client's next run
+    next_steps: Array  # int32 [N]: K of each client's next run: local steps, or epochs where `Client` counts epochs
     slot_version: Array  # int32 [S]: the version in each ring slot
     row_dispatch: Array  # int32 [R]: the run whose update is in each store row
+    lost: Array  # int32: runs that were trained from, or measured against, a version that the ring no longer held: 0
 
 
 def initial_online(
@@ -46,6 +47,7 @@ def initial_online(
         next_steps=jnp.broadcast_to(local_steps, (num_clients,)).astype(jnp.int32),
         slot_version=jnp.full(program.slots, _NEVER, jnp.int32).at[0].set(0),
         row_dispatch=jnp.full(program.rows, _NEVER, jnp.int32),
+        lost=jnp.int32(0),
     )
 
 
@@ -69,7 +71,7 @@ def advance_online(
         state: where the run is.
 
     Returns:
-        The new state, and the schedule and the diagnostics of the steps, each [length, ...].
+        The new state, and the schedule, the runs started so far and the diagnostics of the steps, each [length, ...].
     """
 
     def one(carry: tuple[Array, OnlineState, Any]) -> tuple[Array, OnlineState, Any]:
@@ -93,11 +95,12 @@ def _step(
     dataset: Dataset,
     number: Array,
     state: OnlineState,
-) -> tuple[OnlineState, tuple[ServerStep, dict[str, Array]]]:
+) -> tuple[OnlineState, tuple[ServerStep, Array, dict[str, Array]]]:
     num_clients = state.next_steps.shape[0]
-    workload = Workload(state.next_steps, num_clients)
+    steps_of_one = _steps_of_one(config, dataset)
+    workload = Workload(state.next_steps * steps_of_one, num_clients)
     if config.client.charge == "executed":
-        workload = _Executed(state.next_steps, num_clients, program, wide, config, dataset, state)
+        workload = _Executed(workload.steps, num_clients, program, wide, config, dataset, state)
     clock_state, event = clock.next(state.clock, workload)
     flight = clock.in_flight_runs(clock_state)
     order = jnp.argsort(flight.arrives).astype(jnp.int32)
@@ -115,9 +118,11 @@ def _step(
             multiplicity=event.multiplicity,
             kind=event.kind,
             start_slot=_find(state.slot_version, event.reference),
-            write_slot=_free(state.slot_version, flight.version, flight.pinned),
+            write_slot=_free(state.slot_version, flight),
         )
         stored = history.read_many(state.run.store, step.row, program.sliced)
+        if config.server.needs.replies_steps:
+            stored = stored._replace(local_steps=stored.local_steps // steps_of_one[event.client])
         start = start_of(program, config, step, state.run)
         run, update, record = apply_server(program, config, dataset, step, number, stored, start, state.run)
         run = run._replace(ring=history.write(run.ring, step.write_slot, run.model))
@@ -127,7 +132,13 @@ def _step(
             next_steps = next_steps.at[where].set(update.next_steps.astype(jnp.int32), mode="drop")
         slot_version = state.slot_version.at[step.write_slot].set(number + 1)
     state = state._replace(run=run, next_steps=next_steps, slot_version=slot_version)
-    return state, (event, record)
+    return state, (event, clock_state.dispatches, record)
+
+
+def _steps_of_one(config: Config, dataset: Dataset) -> Array:
+    """int32 [N]: the local steps of one of the K that a server replies: a mini-batch step, or an epoch."""
+    steps = config.client.steps_per_epoch(dataset.counts) if config.client.epochs is not None else 1
+    return jnp.broadcast_to(jnp.asarray(steps, jnp.int32), dataset.counts.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,18 +181,16 @@ def _train_missing(
     """Trains the arrivals that are not yet trained, and with them runs under way, earliest arrival first."""
     if program.lanes == program.capacity:
         rows = jnp.arange(program.lanes, dtype=jnp.int32)
-        segment = _wave(rows, event.mask, event, rows, state)
+        segment, lost = _wave(rows, event.mask, event, rows, state)
         return state._replace(
             run=train(program, config, dataset, segment, state.run),
             row_dispatch=jnp.where(event.mask, event.dispatch, _NEVER),
+            lost=state.lost + lost,
         )
     ahead = jax.tree.map(lambda column: column[order], flight)
-    sources = {name: name for name in ("mask", "client", "run", "dispatch", "version", "local_steps")}
+    columns = ("mask", "client", "run", "dispatch", "version", "reference", "local_steps")
     waiting = event._replace(
-        **{
-            name: jnp.concatenate([getattr(event, name), getattr(ahead, source)])
-            for name, source in (sources | {"reference": "version"}).items()
-        }
+        **{name: jnp.concatenate([getattr(event, name), getattr(ahead, name)]) for name in columns}
     )
     untrained = waiting.mask & ~jnp.isin(waiting.dispatch, state.row_dispatch)
     live = jnp.isin(state.row_dispatch, jnp.where(waiting.mask, waiting.dispatch, _NEVER - 1))
@@ -195,11 +204,12 @@ def _train_missing(
     def wave(_: Array, state: OnlineState) -> OnlineState:
         picked = ("client", "run", "dispatch", "version", "reference", "local_steps")
         entries = waiting._replace(**{name: getattr(waiting, name)[first] for name in picked})
-        segment = _wave(free, chosen, entries, lanes, state)
+        segment, lost = _wave(free, chosen, entries, lanes, state)
         where = jnp.where(chosen, free, program.rows)
         return state._replace(
             run=train(program, config, dataset, segment, state.run),
             row_dispatch=state.row_dispatch.at[where].set(entries.dispatch, mode="drop"),
+            lost=state.lost + lost,
         )
 
     # a loop of at most one pass: a conditional would copy the buffers that it passes through
@@ -207,23 +217,27 @@ def _train_missing(
     return jax.lax.fori_loop(0, missing, wave, state)
 
 
-def _wave(rows: Array, mask: Array, runs: ServerStep, lanes: Array, state: OnlineState) -> Segments:
-    """The segment that trains the masked runs from beginning to end; masked entries come first."""
+def _wave(rows: Array, mask: Array, runs: ServerStep, lanes: Array, state: OnlineState) -> tuple[Segments, Array]:
+    """The segment that trains the masked runs from beginning to end, and how many of them lack a version in the ring;
+    masked entries come first."""
     count = jnp.sum(mask, dtype=jnp.int32)
-    return Segments(
+    load_slot, save_slot = _find(state.slot_version, runs.version), _find(state.slot_version, runs.reference)
+    held = (state.slot_version[load_slot] == runs.version) & (state.slot_version[save_slot] == runs.reference)
+    segment = Segments(
         active=jnp.where(mask, runs.local_steps, 0),
         load_count=count,
         load_lane=lanes,
-        load_slot=_find(state.slot_version, runs.version),
+        load_slot=load_slot,
         load_client=runs.client,
         load_run=runs.run,
         load_staleness=jnp.zeros_like(runs.run),  # not known when a run trains ahead; `rate_schedule` is refused
         load_duration=jnp.zeros(runs.run.shape, jnp.float32),
         save_count=count,
         save_lane=lanes,
-        save_slot=_find(state.slot_version, runs.reference),
+        save_slot=save_slot,
         save_row=rows,
     )
+    return segment, jnp.sum(mask & ~held, dtype=jnp.int32)
 
 
 def _find(table: Array, values: Array) -> Array:
@@ -233,7 +247,8 @@ def _find(table: Array, values: Array) -> Array:
     return order[jnp.minimum(place, table.shape[0] - 1)].astype(jnp.int32)
 
 
-def _free(slot_version: Array, versions: Array, pinned: Array) -> Array:
+def _free(slot_version: Array, flight: InFlight) -> Array:
     """A slot whose version nobody needs."""
-    needed = jnp.isin(slot_version, jnp.where(pinned, versions, _NEVER - 1))
-    return jnp.argmin(needed).astype(jnp.int32)
+    needed = jnp.concatenate([flight.version, flight.reference])
+    pinned = jnp.concatenate([flight.pinned, flight.pinned])
+    return jnp.argmin(jnp.isin(slot_version, jnp.where(pinned, needed, _NEVER - 1))).astype(jnp.int32)

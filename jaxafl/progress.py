@@ -5,7 +5,10 @@ from __future__ import annotations
 import types
 from typing import Any, Protocol
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
 
 
 class Reporter(Protocol):
@@ -30,17 +33,22 @@ class Silent:
 
 
 class Bar:
-    """A bar with the server steps made, client updates per second, the latest metrics and the time left."""
+    """A bar with the server steps made, the time left, client updates per second and the latest metrics.
 
-    def __init__(self, name: str, server_steps: int) -> None:
+    Where the line is short, the metrics give way first, then the rate and the name; the steps and the time never do.
+    """
+
+    def __init__(self, name: str, server_steps: int, console: Console | None = None) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            _Yielding("description"),
             BarColumn(bar_width=12),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TextColumn("{task.fields[metrics]}"),
-            TimeRemainingColumn(compact=True),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
             TextColumn("left"),
+            _Yielding("rate"),
+            _Yielding("metrics", Column(ratio=1)),
+            console=console,
+            expand=True,
         )
         self._task = self._progress.add_task(name, total=server_steps, rate="compiling", metrics="")
 
@@ -54,3 +62,15 @@ class Bar:
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
         shown = " ".join(f"{name} {value:.3g}" for name, value in metrics.items())
         self._progress.update(self._task, completed=done, rate=f"{updates_per_second:,.0f} updates/s", metrics=shown)
+
+
+class _Yielding(ProgressColumn):
+    """A text that is cut where there is no room."""
+
+    def __init__(self, name: str, column: Column | None = None) -> None:
+        super().__init__(column)
+        self._name = name
+
+    def render(self, task: Task) -> Text:
+        text = task.description if self._name == "description" else task.fields[self._name]
+        return Text(text, no_wrap=True, overflow="ellipsis")

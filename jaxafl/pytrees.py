@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.checks import as_array
+
 T = TypeVar("T")
 
 
@@ -30,30 +32,35 @@ def is_static(node: Any, name: str) -> bool:
     return bool(fields[name].metadata.get("static", False))
 
 
-def leaf(value: Any) -> Any:
-    """A number as it is; a list or tuple of numbers as an array, so that it is one leaf."""
-    return np.asarray(value) if isinstance(value, list | tuple) else value
+def leaf(value: Any, owner: str = "jaxafl", name: str = "an option") -> Any:
+    """A number as it is; a list or tuple of numbers as an array, so that it is one leaf (`owner` and `name` say in an
+    error what it is)."""
+    return as_array(owner, name, value) if isinstance(value, list | tuple) else value
 
 
 def as_arrays(tree: Any, dtype: Any) -> Any:
-    """Every numeric leaf as an array: floats in `dtype`, integers in int32, so that no leaf depends on x64 being
-    enabled."""
+    """Every numeric leaf as an array: floats in `dtype`, integers in int32 (in `dtype` where one does not fit), so that
+    no leaf depends on x64 being enabled."""
 
     def convert(leaf: Any) -> Any:
         kind = np.asarray(leaf).dtype.kind if not isinstance(leaf, jax.Array) else leaf.dtype.kind
         if kind not in "fiub":
             raise TypeError(f"{leaf!r} is not a number: mark the field that holds it with jaxafl.pytrees.static()")
+        if kind in "iu" and np.size(leaf) and max(int(np.max(leaf)), -int(np.min(leaf))) > np.iinfo(np.int32).max:
+            kind = "f"
         return jnp.asarray(leaf, {"f": dtype, "i": jnp.int32, "u": jnp.uint32, "b": jnp.bool_}[kind])
 
     return jax.tree.map(convert, tree)
 
 
 def plain(node: Any) -> Any:
-    """A JSON-able description of a dataclass and what it holds, for the attributes of a result."""
+    """A JSON-able description of a dataclass and what it holds, for the attributes of a result; without jaxafl's own
+    private functions, which follow from the name of the dataclass."""
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         name = getattr(node, "name", None)
         own = {"name": name if isinstance(name, str) else type(node).__name__}
-        return own | {field.name: plain(getattr(node, field.name)) for field in dataclasses.fields(node)}
+        held = {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
+        return own | {name: plain(value) for name, value in held.items() if not _is_internal(value)}
     if isinstance(node, dict):
         return {str(key): plain(value) for key, value in node.items()}
     if isinstance(node, list | tuple):
@@ -66,3 +73,8 @@ def plain(node: Any) -> Any:
     if callable(node):
         return getattr(node, "__name__", type(node).__name__)
     return node
+
+
+def _is_internal(value: Any) -> bool:
+    module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
+    return callable(value) and f"{module}".startswith("jaxafl.") and f"{name}".startswith("_")

@@ -35,6 +35,7 @@ from rich.table import Table
 from jaxafl import clock, data, models, results, server
 from jaxafl.client import Client
 from jaxafl.data import FederatedData
+from jaxafl.grid import MISSING
 from jaxafl.plot import accuracy_vs_time
 from jaxafl.plot.canvas import check_image_path
 from jaxafl.simulation import Simulation
@@ -45,7 +46,6 @@ _CLIENTS = 10
 _BUFFER = 5
 _EVALUATIONS = 30
 _TARGET = 0.9  # of the best accuracy of the weakest method
-_MISSING = {"client": -1, "run": -1, "staleness": -1, "local_steps": 0, "multiplicity": 0}
 
 
 class _Method(NamedTuple):
@@ -160,7 +160,7 @@ def joined(found: dict[str, xr.Dataset]) -> xr.Dataset:
     """
     # only the method that a diagnostic belongs to has it
     names = list(dict.fromkeys(name for run in found.values() for name in run.variables))
-    missing = {name: _MISSING.get(str(name), np.nan) for name in names}
+    missing = {name: MISSING.get(str(name), np.nan) for name in names}
     plain = [run.reset_coords(["eval_step", "eval_time", "eval_updates", "eval_local_steps"]) for run in found.values()]
     together = xr.concat(plain, dim="method", join="outer", data_vars="all", fill_value=missing, combine_attrs="drop")
     together = together.assign_coords(method=list(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import pathlib
@@ -11,9 +12,14 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from jaxafl.pytrees import plain
 from jaxafl.schedule import Schedule
 
 _UNITS = {
+    "step": ("1", "server step t; it makes version t + 1"),
+    "arrival": ("1", "place among the arrivals of a server step"),
+    "evaluation": ("1", "index of the evaluated model"),
+    "eval_step": ("1", "server steps made by the evaluated model"),
     "time": ("s", "simulated time of the server step"),
     "started": ("s", "simulated time at which the run started"),
     "arrived": ("s", "simulated time at which the run arrived"),
@@ -98,17 +104,20 @@ def build(
     for name, (units, meaning) in _UNITS.items():
         if name in dataset.variables:
             dataset[name].attrs |= {"units": units, "long_name": meaning}
-    dataset["step"].attrs["long_name"] = "server step t; it makes version t + 1"
-    dataset["eval_step"].attrs["long_name"] = "server steps made by the evaluated model"
+    for name in variables:
+        if name.startswith("observe_"):
+            meaning = f"`{name.removeprefix('observe_')}` of the user's observe, after the server step"
+            dataset[name].attrs |= {"units": "1", "long_name": meaning}
     dataset.attrs |= {name: flat(value) for name, value in attributes.items()}
     return dataset
 
 
 def flat(value: Any) -> Any:
     """A value that NetCDF can hold as an attribute: nested ones as JSON."""
+    value = plain(value)
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return value
-    return json.dumps(value)
+    return json.dumps(value, default=str)
 
 
 def check_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
@@ -116,8 +125,9 @@ def check_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
 
     Raises:
         FileNotFoundError: its directory does not exist.
-        PermissionError: it cannot be written.
+        PermissionError: it, or its directory, cannot be written.
         IsADirectoryError: it is a directory.
+        ValueError: it is another thing than a file, such as a device.
     """
     if path is None:
         return None
@@ -127,32 +137,77 @@ def check_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
         raise IsADirectoryError(f"the result path {path} is a directory; name a file, e.g. {path / 'result.nc'}")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the result cannot be written: there is no directory {path.parent}; create it first")
-    existed = path.exists()
+    if path.exists() and not path.is_file():
+        raise ValueError(f"the result path {path} is no regular file; name a file, e.g. result.nc")
+    beside = _beside(path)
     try:
-        with path.open("ab"):
-            pass
+        if path.exists():
+            path.open("ab").close()
+        beside.open("wb").close()
+        beside.unlink()
     except OSError as error:
         raise PermissionError(f"the result cannot be written to {path}: {error.strerror}") from error
-    if not existed:
-        path.unlink()
     return path
 
 
 def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
-    """Writes a result as NetCDF-4."""
-    dataset.to_netcdf(path, engine="h5netcdf")
+    """Writes a result as NetCDF-4: under another name in the same directory first, so that an earlier file of this name
+    is replaced by a whole one or stays as it is.
+
+    Raises:
+        OSError: it could not be written; says why.
+    """
+    beside = _beside(path)
+    try:
+        content = io.BytesIO()  # HDF5 itself brings the process down where the disk is full
+        dataset.to_netcdf(content, engine="h5netcdf")
+        beside.write_bytes(content.getbuffer())
+        os.replace(beside, pathlib.Path(path).resolve())
+    except Exception as error:  # of the file system, HDF5 or xarray
+        beside.unlink(missing_ok=True)
+        raise OSError(
+            f"the result could not be saved to {path}, where nothing has changed ({type(error).__name__}: {error}); "
+            "is the disk full, or the file open elsewhere?"
+        ) from error
+
+
+def save_finished(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
+    """As `save`, after a run: where that fails, the error holds the result."""
+    try:
+        save(dataset, path)
+    except OSError as error:
+        error.dataset = dataset  # type: ignore[attr-defined]
+        error.add_note("the result is kept, as the attribute `dataset` of this error: afl.save(error.dataset, path)")
+        raise
+
+
+def _beside(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The name of the unfinished file."""
+    target = pathlib.Path(path).resolve()  # a link stays one
+    return target.with_name(f".{target.name}.{os.getpid()}.part")
 
 
 def load(path: str | os.PathLike[str]) -> xr.Dataset:
-    """Reads a result into memory.
+    """Reads a result of a run, a sweep or the quickstart into memory.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not a NetCDF file.
+        ValueError: it is damaged, or not a result.
     """
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"there is no result file {path}")
     try:
-        return xr.load_dataset(path, engine="h5netcdf")
-    except OSError as error:
-        raise ValueError(f"{path} is not a result file (NetCDF): {error}") from error
+        dataset = xr.load_dataset(path, engine="h5netcdf")
+    except Exception as error:  # h5netcdf and h5py raise many kinds for damaged files
+        raise ValueError(
+            f"{path} is not a result file (NetCDF), or it is damaged ({type(error).__name__}: {error}); run again to "
+            "make a new one"
+        ) from error
+    # the quickstart's file holds the attributes of its results as JSON
+    made_here = "jaxafl_version" in dataset.attrs or "jaxafl_version" in str(dataset.attrs.get("methods"))
+    if "step" not in dataset.dims or not made_here:
+        raise ValueError(
+            f"{path} is a NetCDF file but not a result of jaxafl: it has no dimension `step` or no attribute "
+            "`jaxafl_version`; give a file that run(save=...), sweep(save=...) or the quickstart wrote"
+        )
+    return dataset

@@ -14,7 +14,10 @@ from jaxafl.checks import check_whole
 from jaxafl.clock.contract import FAULTS, Clock, Fault, ServerStep, Workload
 from jaxafl.compilation import compiled
 from jaxafl.keys import seed_key
+from jaxafl.memory import host_bytes
 from jaxafl.pytrees import as_arrays
+
+_ENTRY_BYTES = 49  # of an arrival: eight int32, two float64 and a bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,7 +38,7 @@ class Schedule:
         started, arrived: float64 [T, A], simulated seconds.
         multiplicity: int32 [T, A], how many times an update counts.
         kind: int32 [T, A], what the protocol says of the arrival.
-        dispatched: runs started up to the last server step; those that no step consumed are never trained.
+        starts: int32 [T], runs started up to each server step.
     """
 
     protocol: str
@@ -54,7 +57,12 @@ class Schedule:
     arrived: np.ndarray
     multiplicity: np.ndarray
     kind: np.ndarray
-    dispatched: int
+    starts: np.ndarray
+
+    @property
+    def dispatched(self) -> int:
+        """Runs started up to the last server step; those that no step consumed are never trained."""
+        return int(self.starts[-1])
 
     @property
     def server_steps(self) -> int:
@@ -108,35 +116,38 @@ def compute_schedule(
     """
     check_whole("schedule", "server_steps", server_steps)
     clock.check(num_clients)
+    _check_length(clock, num_clients, server_steps)
     with jax.enable_x64(True), jax.default_device(_cpu()):
         workload = Workload(jnp.asarray(np.asarray(local_steps), jnp.int32), num_clients)
         arguments = (as_arrays(clock, jnp.float64), workload, seed_key(seed))
         program, _ = compiled(_scan, (num_clients, int(server_steps)), arguments)
-        steps, fault, dispatched = jax.device_get(program(*arguments))
+        steps, starts, fault = jax.device_get(program(*arguments))
     if check:
         raise_fault(fault)
-    return schedule_of(clock, num_clients, steps, int(dispatched))
+    return schedule_of(clock, num_clients, steps, starts)
 
 
-def schedule_of(clock: Clock, num_clients: int, steps: ServerStep, dispatched: int) -> Schedule:
-    """The schedule of a clock's server steps [T, ...], on the host.
+def schedule_of(clock: Clock, num_clients: int, steps: ServerStep, starts: np.ndarray) -> Schedule:
+    """The schedule of a clock's server steps [T, ...], and of the runs started up to each, [T], on the host.
 
     Where every server step takes time in which no client computes (`durations.frozen`), everything after it is that
-    much later.
+    much later. A run may arrive before the step that consumes it (it waits in a client's buffer): it is late by the
+    steps that were taken before it arrived.
     """
     frozen = float(getattr(getattr(clock, "durations", None), "frozen", 0.0))
     taken = np.arange(len(steps.time))
+    before = np.clip(np.searchsorted(steps.time, steps.arrived), steps.reference, taken[:, None])
     steps = steps._replace(
         time=steps.time + frozen * (taken + 1),
         started=steps.started + frozen * steps.reference,
-        arrived=steps.arrived + frozen * taken[:, None],
+        arrived=steps.arrived + frozen * before,
     )
     return Schedule(
         protocol=clock.name,
         num_clients=num_clients,
         in_flight=clock.in_flight(num_clients),
         ring_slots=clock.ring_slots(num_clients),
-        dispatched=dispatched,
+        starts=starts,
         **steps._asdict(),
     )
 
@@ -157,12 +168,27 @@ def raise_fault(fault: Fault) -> None:
         raise ValueError(FAULTS[int(fault.code)].format(**where))
 
 
+def _check_length(clock: Clock, num_clients: int, server_steps: int) -> None:
+    """Raises `MemoryError` for a schedule that is longer than the memory of the host."""
+    needed = 2 * server_steps * (12 + _ENTRY_BYTES * clock.capacity(num_clients))  # in the program and out of it
+    available = host_bytes()
+    if available is not None and needed > available:
+        raise MemoryError(
+            f"a schedule of {server_steps:,} server steps needs {needed / 2**30:.0f} GiB, and there are "
+            f"{available / 2**30:.0f} GiB"
+        )
+
+
 def _scan(
     num_clients: int, server_steps: int, clock: Any, workload: Workload, key: Any
-) -> tuple[ServerStep, Fault, jax.Array]:
-    state = clock.init(key, num_clients)
-    state, steps = jax.lax.scan(lambda state, _: clock.next(state, workload), state, length=server_steps)
-    return steps, clock.fault(state), state.dispatches
+) -> tuple[ServerStep, jax.Array, Fault]:
+
+    def one(state: Any, _: None) -> tuple[Any, tuple[ServerStep, jax.Array]]:
+        state, step = clock.next(state, workload)
+        return state, (step, state.dispatches)
+
+    state, (steps, starts) = jax.lax.scan(one, clock.init(key, num_clients), length=server_steps)
+    return steps, starts, clock.fault(state)
 
 
 def _cpu() -> Any:

@@ -22,7 +22,7 @@ from jaxafl.clock.contract import Clock
 from jaxafl.data.federated import FederatedData
 from jaxafl.diagnostics import check_diagnostics
 from jaxafl.drive import Driver, Observe, Recording, Speed, Trained, drive
-from jaxafl.fitting import check_model
+from jaxafl.fitting import check_model, check_observe
 from jaxafl.models.model import Model
 from jaxafl.plan import Plan
 from jaxafl.progress import Bar, Reporter, Silent
@@ -31,6 +31,7 @@ from jaxafl.references import citation
 from jaxafl.schedule import Schedule, compute_schedule
 from jaxafl.server.contract import Server
 from jaxafl.state import Config, Dataset, Program
+from jaxafl.version import __version__
 
 Tree = Any
 _FULL_BATCH_PIECE = 256  # samples per gradient evaluation of a full batch, unless the client says otherwise
@@ -69,6 +70,7 @@ class Simulation:
         """Raises `ValueError` for anything that cannot work; `schedule` and `run` call it first."""
         clients = self.data.num_clients
         self.client.check(clients)
+        self.client.local_steps(self.data.counts)  # may be too many to count
         self.clock.check(clients)
         if self.clock.name not in self.server.clocks:
             raise ValueError(
@@ -136,10 +138,12 @@ class Simulation:
             observe: traced function of the parameters, returning a dict of small arrays recorded at every server step.
             diagnostics: what to record besides, because it costs memory or a full pass over the training data per
                 server step: `"drift"`: ‖x_t - x_s‖ of every arrival; `"gradient_norm"`: ‖∇F(x_t)‖²;
-                `"asynchronous_error"`: ‖∇F(x_t) - applied gradient‖ with the applied gradient (x_t - x_{t+1}) / η;
+                `"asynchronous_error"`: ‖∇F(x_t) - applied gradient‖ with the applied gradient (x_t - x_{t+1}) / η, for
+                servers with a `learning_rate` η;
                 `"average"`: test metrics of the mean of all versions x_1 .. x_t.
             progress: show a progress bar, or a `Reporter` of your own.
-            save: path of a NetCDF file to write; checked before the run.
+            save: path of a NetCDF file to write; checked before the run. Where it cannot be written after all, the
+                error's attribute `dataset` is the result.
 
         Returns:
             A dataset with dimensions `step` (server steps), `arrival` and `evaluation`: accuracy and loss against
@@ -163,7 +167,7 @@ class Simulation:
         )
         dataset = self.result(trained, seed)
         if path is not None:
-            results.save(dataset, path)
+            results.save_finished(dataset, path)
         return dataset
 
     def train(
@@ -180,22 +184,24 @@ class Simulation:
         """As `run`, returning the trained parameters and the raw diagnostics."""
         begun = time.perf_counter()
         self.check()
-        recording = as_recording(observe, diagnostics, self.server)
+        recording = as_recording(observe, diagnostics, self)
         every = evaluation_interval(eval_every, server_steps)
+        reporter = as_reporter(progress, f"{self.server.name} on {self.clock.name}", server_steps)
         driver: Driver
         if self.clock_sees_training:
             driver = Online(self, every, seed, speed, recording)
         else:
             driver = shared([self], self.compute_schedule(server_steps, seed), every, seed, speed, recording)
-        reporter = as_reporter(progress, f"{self.server.name} on {self.clock.name}", server_steps)
         return drive(driver, server_steps, every, reporter, begun)[0]
 
     def result(self, trained: Trained, seed: int) -> xr.Dataset:
         """The dataset of a run that has ended."""
         attributes = {
             "title": f"{self.server.name} on {self.clock.name}, {self.data.name}",
-            "jaxafl_version": _version(),
-            "seed": seed,
+            "jaxafl_version": __version__,
+            "seed": int(seed),
+            "precision": str(jnp.result_type(float)),
+            "eval_every": trained.eval_every,
             "server_steps": trained.schedule.server_steps,
             "num_clients": self.data.num_clients,
             "data": dict(self.data.description),
@@ -234,17 +240,17 @@ class Simulation:
     def charged(self, schedule: Schedule, executed: np.ndarray, seed: int) -> Schedule:
         """The schedule with the time of the local steps that were executed, [T, A]; who arrives stays the same."""
         mask = schedule.mask
-        most = int(schedule.run[mask].max()) + 1
+        most = int(schedule.run[mask].max(initial=0)) + 1
         planned = self.client.local_steps(self.data.counts).reshape(-1, 1)
         table = np.array(np.broadcast_to(planned, (self.data.num_clients, most)))
         table[schedule.client[mask], schedule.run[mask]] = executed[mask]
         return compute_schedule(self.clock, self.data.num_clients, table, schedule.server_steps, seed)
 
     def _check_replies(self) -> None:
-        if self.client.local_steps(self.data.counts).ndim:
+        if self.client.steps is not None and np.ndim(self.client.steps):
             raise ValueError(
                 f"{self.server.name} adapts a number of local steps that all clients begin with: give Client(steps=K) "
-                "one number"
+                "or Client(epochs=K) one number"
             )
         if self.client.patience is not None:
             raise ValueError(f"patience does not work with {self.server.name}, which adapts local steps")
@@ -254,10 +260,10 @@ class Simulation:
                 "number of local steps"
             )
         most = getattr(self.server, "max_steps", None)
-        if most is not None and self.client.steps is not None and int(np.max(self.client.steps)) > most:
-            raise ValueError(
-                f"{self.server.name}: the client begins with steps={self.client.steps}, more than max_steps={most}"
-            )
+        unit = "steps" if self.client.epochs is None else "epochs"
+        begins = getattr(self.client, unit)
+        if most is not None and begins > most:
+            raise ValueError(f"{self.server.name}: the client begins with {unit}={begins}, more than max_steps={most}")
 
     def _check_beside(self) -> None:
         if not hasattr(self.clock, "in_flight_runs"):
@@ -324,20 +330,13 @@ def as_reporter(progress: bool | Reporter, name: str, server_steps: int) -> Repo
     return progress
 
 
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("jaxafl")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def as_recording(observe: Any, diagnostics: Any, server: Server) -> Recording:
+def as_recording(observe: Any, diagnostics: Any, simulation: Simulation) -> Recording:
     """What a run records besides what every run returns; checked."""
     if observe is not None and not callable(observe):
         raise TypeError(f"observe must be a function of the parameters returning a dict of arrays, got {observe!r}")
-    return Recording(observe, check_diagnostics(diagnostics, server))
+    if observe is not None:
+        check_observe(observe, simulation.model, simulation.data)
+    return Recording(observe, check_diagnostics(diagnostics, simulation.server))
 
 
 def evaluation_interval(eval_every: Any, server_steps: Any) -> int:

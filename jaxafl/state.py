@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl import history
-from jaxafl.client import Lane, LocalTraining, begin
+from jaxafl.client import LocalTraining
 from jaxafl.data.federated import FederatedData
 from jaxafl.keys import Key, Purpose, jax_key, purpose_key
+from jaxafl.local import Lane, begin
 from jaxafl.models.model import Batch, Model
 from jaxafl.pytrees import pytree
 from jaxafl.server.contract import Server

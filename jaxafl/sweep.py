@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,17 +17,20 @@ from jaxafl import results
 from jaxafl.ahead import lockstep, shared
 from jaxafl.beside import Online
 from jaxafl.checks import check_whole
+from jaxafl.data.federated import FederatedData
 from jaxafl.drive import Driver, Observe, Recording, Speed, Trained, drive
+from jaxafl.grid import PARTS, grid, labels
 from jaxafl.history import slices_are_faster
+from jaxafl.models.model import Model
 from jaxafl.progress import Reporter
-from jaxafl.pytrees import is_static
+from jaxafl.pytrees import is_static, leaf
+from jaxafl.schedule import Schedule
 from jaxafl.simulation import Simulation, as_recording, as_reporter, evaluation_interval
 from jaxafl.state import example_batch
 
 # Parameters up to which members that share a plan train faster together than one after another on a CPU: eight members
 # together take 0.65 to 0.75 of the time at 8,000 to 26,000, 0.95 at 51,000, 1.1 at 102,000, 1.45 at 582,000.
 _TOGETHER = 50_000
-_PARTS = ("data", "model", "client", "server", "clock")
 
 
 class _Member:
@@ -36,6 +38,7 @@ class _Member:
 
     def __init__(self, place: int, simulation: Simulation, seed: int) -> None:
         self.place, self.simulation, self.seed = place, simulation, seed
+        self.schedule: Schedule | None = None  # one object for members that share it; none where training makes it
 
 
 def sweep(
@@ -65,7 +68,7 @@ def sweep(
         simulation: what is varied.
         axes: path -> values. A path is `"seed"`, or an option of a part of the simulation: `"server.lam"`,
             `"client.learning_rate"`, `"clock.buffer"`, `"clock.durations.low"`, or a whole part: `"data"`, `"model"`,
-            `"server"`, `"clock"`, `"client"`.
+            `"server"`, `"clock"`, `"client"` (whose dimension is called `local_training`).
         server_steps: T.
         eval_every: server steps between evaluations.
         seed: of all members, unless `"seed"` is an axis.
@@ -77,22 +80,25 @@ def sweep(
 
     Returns:
         A dataset as `Simulation.run`'s with one leading dimension per axis, named by its path. What differs between
-        members in the attributes of a run (`failed_step`, `runs_never_consumed` ...) is a variable. A member whose
-        parameters stop being finite ends there; the others go on.
+        members in the attributes of a run (`failed_step`, `runs_never_consumed` ...) is a variable; the options of a
+        part that is swept over are called `server_options`, `client_options` ..., as JSON. A member whose parameters
+        stop being finite ends there; the others go on.
 
     Raises:
         ValueError, TypeError: an axis or a value cannot work; raised before the first run.
     """
     path = results.check_path(save)
     begun = time.perf_counter()
-    values = {name: list(column) for name, column in axes.items()}
+    values = _axes(simulation, axes)
     members = _members(simulation, values, seed)
     every = evaluation_interval(eval_every, server_steps)
-    recording = as_recording(observe, diagnostics, simulation.server)
+    recording = as_recording(observe, diagnostics, simulation)
     if together is not None:
         check_whole("sweep", "together", together)
     speed = Speed(lanes)
-    batches = [batch for group in _programs(members, values) for batch in _batches(group, values, together)]
+    groups = _programs(members, values)
+    _add_schedules(groups, values, server_steps)
+    batches = [batch for group in groups for batch in _batches(group, values, together)]
     total = server_steps * len(batches)
     ended: dict[int, xr.Dataset] = {}
     with as_reporter(progress, f"sweep of {len(members)}", total) as reporter:
@@ -100,12 +106,11 @@ def sweep(
             part = _Part(reporter, index * server_steps)
             for member, trained in zip(batch, _run(batch, server_steps, every, speed, recording, part), strict=True):
                 ended[member.place] = member.simulation.result(trained, member.seed)
-    dataset = _grid([ended[place] for place in range(len(members))], values)
-    labels = {name: [_label(value) for value in column] for name, column in values.items()}
-    dataset.attrs["sweep"] = json.dumps(labels, default=str)
+    dataset = grid([ended[place] for place in range(len(members))], values)
+    dataset.attrs["sweep"] = json.dumps({name: labels(column) for name, column in values.items()}, default=str)
     dataset.attrs["wall_seconds"] = round(time.perf_counter() - begun, 3)
     if path is not None:
-        results.save(dataset, path)
+        results.save_finished(dataset, path)
     return dataset
 
 
@@ -119,24 +124,30 @@ def replace_at(node: Any, path: str, value: Any, whole: str | None = None) -> An
     name, _, rest = path.partition(".")
     fields = _options(node)
     if name not in fields:
-        raise ValueError(f"no option {name!r} in the path {whole!r}; there are {', '.join(sorted(fields))}")
-    new = (
-        replace_at(getattr(node, name) if hasattr(node, name) else fields[name], rest, value, whole) if rest else value
-    )
-    if hasattr(node, name):
-        return dataclasses.replace(node, **{name: new})
-    table = next(field.name for field in dataclasses.fields(node) if name in _table(node, field.name))
-    return dataclasses.replace(node, **{table: getattr(node, table) | {name: new}})
+        there = f"there are {', '.join(sorted(fields))}" if fields else "it has none"
+        raise ValueError(f"no option {name!r} in the path {whole!r}; {there}")
+    new = replace_at(fields[name], rest, value, whole) if rest else value
+    for field in dataclasses.fields(node):
+        if name in _table(node, field.name):
+            return dataclasses.replace(node, **{field.name: getattr(node, field.name) | {name: leaf(new)}})
+    return dataclasses.replace(node, **{name: _hashable(new) if is_static(node, name) else leaf(new)})
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def _options(node: Any) -> dict[str, Any]:
-    """The options that a path can name: fields, and entries of fields that are tables of numbers."""
-    if not dataclasses.is_dataclass(node):
+    """The options that a path can name: fields, and entries of fields that are tables of numbers. What data and models
+    are made of is not an option: they are swept over as a whole."""
+    if not dataclasses.is_dataclass(node) or isinstance(node, FederatedData | Model):
         return {}
     named: dict[str, Any] = {}
     for field in dataclasses.fields(node):
-        table = _table(node, field.name)
-        named |= table or {field.name: getattr(node, field.name)}
+        value = getattr(node, field.name)
+        private = callable(value) and getattr(value, "__name__", "").startswith("_")
+        if field.name != "name" and not private:
+            named |= _table(node, field.name) or {field.name: value}
     return named
 
 
@@ -147,13 +158,6 @@ def _table(node: Any, name: str) -> dict[str, Any]:
 
 def _members(simulation: Simulation, values: dict[str, list[Any]], default_seed: int) -> list[_Member]:
     """All combinations, checked."""
-    if not values:
-        raise ValueError('a sweep needs at least one axis, e.g. {"seed": range(5)}')
-    for name, column in values.items():
-        if not column:
-            raise ValueError(f"the sweep axis {name!r} has no values")
-        if name.partition(".")[0] not in (*_PARTS, "seed") or name.startswith("seed."):
-            raise ValueError(f"a sweep axis is 'seed' or begins with {', '.join(_PARTS)}; got {name!r}")
     members = []
     for place, combination in enumerate(itertools.product(*values.values())):
         variant, seed = simulation, _seed(default_seed)
@@ -165,16 +169,49 @@ def _members(simulation: Simulation, values: dict[str, list[Any]], default_seed:
         try:
             variant.check()
         except (ValueError, TypeError) as error:
-            chosen = ", ".join(f"{name}={_label(value)}" for name, value in zip(values, combination, strict=True))
-            raise type(error)(f"{error} (in the sweep at {chosen})") from error
+            raise type(error)(f"{error} ({_where(values, place)})") from error
         members.append(_Member(place, variant, seed))
     return members
 
 
+def _where(values: dict[str, list[Any]], place: int) -> str:
+    position = np.unravel_index(place, [len(column) for column in values.values()])
+    chosen = (f"{name}={labels(column)[at]}" for (name, column), at in zip(values.items(), position, strict=True))
+    return f"in the sweep at {', '.join(chosen)}"
+
+
+def _add_schedules(groups: list[list[_Member]], values: dict[str, list[Any]], server_steps: int) -> None:
+    """All schedules, before anything is trained: a recording that runs out for one member must not cost the results of
+    the others."""
+    for group in groups:
+        if group[0].simulation.clock_sees_training:
+            continue
+        for members in _grouped(group, values, _own_schedule(values)):
+            first = members[0]
+            try:
+                schedule = first.simulation.compute_schedule(server_steps, first.seed)
+            except ValueError as error:
+                raise ValueError(f"{error} ({_where(values, first.place)})") from error
+            for member in members:
+                member.schedule = schedule
+
+
+def _own_schedule(values: dict[str, list[Any]]) -> list[int]:
+    """The axes along which schedules differ within a program."""
+    return [index for index, name in enumerate(values) if name == "seed" or name.startswith("clock")]
+
+
 def _programs(members: list[_Member], values: dict[str, list[Any]]) -> list[list[_Member]]:
-    """Members grouped by the program that runs them: the values of their static axes."""
+    """Members grouped by the program that runs them: the values of their static axes, and the form of their numbers (an
+    option that is `None` for some members, or an array of another shape)."""
     static = [index for index, name in enumerate(values) if name != "seed" and _is_static(members[0].simulation, name)]
-    return _grouped(members, values, static)
+    groups: dict[Any, list[_Member]] = {}
+    for group in _grouped(members, values, static):
+        for member in group:
+            leaves, structure = jax.tree.flatten((member.simulation.client, member.simulation.server))
+            form = tuple((np.shape(leaf), np.asarray(leaf).dtype.kind) for leaf in leaves)
+            groups.setdefault((group[0].place, structure, form), []).append(member)
+    return list(groups.values())
 
 
 def _batches(group: list[_Member], values: dict[str, list[Any]], together: int | None) -> list[list[_Member]]:
@@ -184,8 +221,7 @@ def _batches(group: list[_Member], values: dict[str, list[Any]], together: int |
         return [[member] for member in group]
     if together is None and slices_are_faster() and _num_parameters(first) > _TOGETHER:
         together = 1
-    own = [index for index, name in enumerate(values) if name == "seed" or name.startswith("clock")]
-    sharing = _grouped(group, values, own)
+    sharing = _grouped(group, values, _own_schedule(values))
     if slices_are_faster() or first.server.needs.client_rows or first.server.needs.client_models:
         return [part for members in sharing for part in _parts(members, together)]
     if all(len(members) == 1 for members in sharing):
@@ -204,14 +240,13 @@ def _run(
     begun = time.perf_counter()
     simulations = [member.simulation for member in batch]
     seeds = [member.seed for member in batch]
+    schedules = [member.schedule for member in batch if member.schedule is not None]
     driver: Driver
-    if simulations[0].clock_sees_training:
+    if not schedules:
         driver = Online(simulations[0], every, seeds[0], speed, recording)
-    elif len({(id(s.clock), seed) for s, seed in zip(simulations, seeds, strict=True)}) == 1 or len(batch) == 1:
-        schedule = simulations[0].compute_schedule(server_steps, seeds[0])
-        driver = shared(simulations, schedule, every, seeds[0], speed, recording)
+    elif all(schedule is schedules[0] for schedule in schedules):
+        driver = shared(simulations, schedules[0], every, seeds[0], speed, recording)
     else:
-        schedules = [s.compute_schedule(server_steps, seed) for s, seed in zip(simulations, seeds, strict=True)]
         driver = lockstep(simulations, schedules, every, seeds, speed, recording)
     return drive(driver, server_steps, every, reporter, begun)
 
@@ -258,61 +293,40 @@ def _is_static(simulation: Simulation, path: str) -> bool:
     return name in {field.name for field in dataclasses.fields(node)} and is_static(node, name)
 
 
-def _grid(members: list[xr.Dataset], values: dict[str, list[Any]]) -> xr.Dataset:
-    """Results of all members as one dataset with a dimension per axis."""
-    for name, column in _differing(members).items():
-        for dataset, value in zip(members, column, strict=True):
-            dataset[name] = value
-    flat = xr.concat(
-        members,
-        dim="member",
-        data_vars="all",
-        coords="different",
-        join="outer",
-        combine_attrs="drop_conflicts",
-        compat="equals",
-    )
-    shape = [len(column) for column in values.values()]
-
-    def unfolded(variable: xr.DataArray) -> Any:
-        if "member" not in variable.dims:
-            return (variable.dims, variable.values, variable.attrs)
-        variable = variable.transpose("member", ...)
-        return ((*values, *variable.dims[1:]), variable.values.reshape(*shape, *variable.shape[1:]), variable.attrs)
-
-    axes = {name: ([name], [_label(value) for value in column]) for name, column in values.items()}
-    return xr.Dataset(
-        {str(name): unfolded(variable) for name, variable in flat.data_vars.items()},
-        {str(name): unfolded(variable) for name, variable in flat.coords.items()} | axes,
-        flat.attrs,
-    )
+def _axes(simulation: Any, axes: Any) -> dict[str, list[Any]]:
+    """The axes with their values, checked for what needs no simulation."""
+    if not isinstance(simulation, Simulation):
+        raise TypeError(f"sweep(simulation, ...) got {simulation!r}, which is not a Simulation")
+    if not isinstance(axes, Mapping) or not axes:
+        raise ValueError(f'a sweep needs at least one axis, e.g. {{"seed": range(5)}}; got {axes!r}')
+    values: dict[str, list[Any]] = {}
+    for name, column in axes.items():
+        part = str(name).partition(".")[0]
+        if part not in (*PARTS, "seed") or not all(str(name).split(".")) or str(name).startswith("seed."):
+            raise ValueError(f"a sweep axis is 'seed' or begins with {', '.join(PARTS)}; got {name!r}")
+        if not isinstance(column, Iterable) or isinstance(column, str):
+            raise TypeError(f"the sweep axis {name!r} needs a list of values, got {column!r}")
+        values[name] = _numbers(list(column))
+        if not values[name]:
+            raise ValueError(f"the sweep axis {name!r} has no values")
+        if part in ("data", "model") and name != part:
+            raise ValueError(
+                f"the sweep axis {name!r} names what is fixed when the {part} is made; sweep over whole ones: "
+                f'{{"{part}": [...]}}'
+            )
+        for other in values:
+            if name.startswith(f"{other}.") or other.startswith(f"{name}."):
+                raise ValueError(f"the sweep axes {other!r} and {name!r} overlap: give one of them")
+    return values
 
 
-def _differing(members: list[xr.Dataset]) -> dict[str, list[Any]]:
-    """Numeric attributes of the runs: they become variables."""
-    table = {}
-    for name in ("failed_step", "failed_client", *sorted(members[0].attrs)):
-        column = [dataset.attrs.get(name) for dataset in members]
-        if name in ("failed_step", "failed_client") or (
-            all(isinstance(value, int | float) for value in column) and len(set(map(str, column))) > 1
-        ):
-            table[name] = [math.nan if value is None else value for value in column]
-    table.pop("seed", None)
-    return table
+def _numbers(column: list[Any]) -> list[Any]:
+    """Whole numbers beside fractions as floats, so that 0.5 and 1 run in one program."""
+    kinds = {type(value) for value in column}
+    if float in kinds and kinds <= {int, float}:
+        return [float(value) for value in column]
+    return column
 
 
 def _seed(value: Any) -> int:
-    check_whole("sweep", "seed", value, least=0)
-    return int(value)
-
-
-def _label(value: Any) -> Any:
-    """A coordinate that NetCDF can hold."""
-    if isinstance(value, bool | np.bool_ | None.__class__):
-        return str(value)
-    if isinstance(value, int | float | str | np.generic):
-        return value
-    if isinstance(value, jax.Array) and value.ndim == 0:
-        return value.item()
-    name = getattr(value, "name", None)
-    return name if isinstance(name, str) else repr(value)
+    return check_whole("sweep", "seed", value, least=0, most=2**64 - 1)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl import history
-from jaxafl.client import Lane, begin, local_step
+from jaxafl.local import Lane, begin, local_step
 from jaxafl.plan import Segments
 from jaxafl.state import Config, Dataset, Program, State, Stored
 

@@ -104,3 +104,42 @@ def test_what_cannot_charge_is_refused() -> None:
         dataclasses.replace(sim, client=scheduled).check()
     with pytest.raises(ValueError, match="give patience"):
         afl.Client(optax.sgd, learning_rate=0.1, epochs=2, charge="executed").check(8)
+
+
+@pytest.mark.parametrize("lanes", [None, 8])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"buffer": 3, "dispatch": "step", "start_skew": True},
+        {"buffer": 2, "dispatch": "step", "start_skew": True},
+        {"buffer": 4, "before_step": True},
+    ],
+    ids=["skew of 3", "skew of 2", "before_step"],
+)
+def test_where_nobody_stops_early_both_charges_are_one_run(options: dict[str, Any], lanes: int | None) -> None:
+    """Long enough that every slot of the ring is written many times, with runs much later than others."""
+    results = []
+    for charge in ("planned", "executed"):
+        clock = afl.clock.free_running(concurrency=6, durations=afl.clock.uniform(0.5, 6), **options)
+        client = afl.Client(optax.sgd, learning_rate=0.1, epochs=2, batch_size=16, patience=1000, charge=charge)
+        sim = dataclasses.replace(simulation(charge, clock), client=client, server=afl.server.fedbuff(0.5))
+        results.append(sim.run(40, eval_every=10, seed=2, lanes=lanes))
+    planned, executed = results
+    for name in ("client", "run", "staleness", "time", "started", "arrived"):
+        np.testing.assert_array_equal(executed[name].values, planned[name].values)
+    for name in ("loss", "delta_norm"):
+        np.testing.assert_allclose(executed[name].values, planned[name].values, rtol=2e-5)
+    for name in ("runs_started", "runs_never_consumed"):
+        assert executed.attrs[name] == planned.attrs[name]
+
+
+def test_a_run_that_fails_is_charged_up_to_there() -> None:
+    clock = afl.clock.synchronous(cohort=4, durations=afl.clock.constant(SECONDS, per="step"))
+    sim = simulation("executed", clock)
+    failing = afl.Client(optax.sgd, learning_rate=3.4e38, epochs=3, batch_size=16, patience=1, charge="executed")
+    result = dataclasses.replace(sim, client=failing).run(20, eval_every=4)
+    assert result.attrs["failed_step"] == 0
+    assert result.time.values == SECONDS * result.executed_local_steps.values.max()
+    found = afl.sweep(sim, {"client": [sim.client, failing]}, 20, eval_every=4)
+    assert found.failed_step.values.tolist() == [-1, 0]
+    assert np.isfinite(found.loss.values[0]).all()

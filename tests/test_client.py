@@ -12,10 +12,12 @@ import pytest
 
 from jaxafl import sampling, server
 from jaxafl.client import Client
+from jaxafl.clock import constant, synchronous
 from jaxafl.keys import Purpose, per_client, per_run, purpose_key, seed_key
+from jaxafl.simulation import Simulation
 from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining as OracleTraining
-from tests.problems import assert_same, quadratic, record, reference, simulate
+from tests.problems import START, assert_same, quadratic, record, reference, simulate
 
 STEPS = 8
 SIZES = (4, 1, 7, 3, 5, 2)
@@ -204,3 +206,24 @@ def test_other_seeds_draw_other_batches() -> None:
     first, second = (simulate(problem, server.fedbuff(0.8), clock, STEPS, client, seed=seed) for seed in (0, 1))
     np.testing.assert_array_equal(first.client, second.client)
     assert not np.allclose(first.observe_w, second.observe_w)
+
+
+def test_weight_decay_is_the_optimisers_own_where_it_has_one() -> None:
+    """One step of AdamW from a known point; an optimiser without one gets w · x in its gradient."""
+    client = Client(optax.adamw, learning_rate=0.1, weight_decay=0.5, steps=1, batch_size=None)
+    assert client.weight_decay is None
+    problem = quadratic()
+    decayed, plain = (
+        Simulation(
+            problem.data,
+            problem.model,
+            Client(optax.adamw, learning_rate=0.1, weight_decay=decay, steps=1, batch_size=None),
+            server.fedavg(),
+            synchronous(durations=constant(1)),
+        )
+        .train(1)
+        .params["w"]
+        for decay in (0.5, 0.0)
+    )
+    start = np.asarray(START, np.float32)
+    np.testing.assert_allclose(np.asarray(decayed), np.asarray(plain) - 0.1 * 0.5 * start, rtol=1e-5)

@@ -135,3 +135,52 @@ def test_rows_of_a_partition_are_checked(rows: Any, error: Any, words: str) -> N
     dataset = afl.data.Dataset("images", IMAGES, labels, IMAGES, labels, 3, afl.data.cast())
     with pytest.raises(error, match=words):
         dataset.partition(Mine())
+
+
+def trained_with(**options: Any) -> afl.Simulation:
+    settings = {"learning_rate": 0.1, "steps": 2, "batch_size": 4} | options
+    return afl.Simulation(
+        afl.data.synthetic(1.0, 1.0, clients=4, max_size=40),
+        afl.models.logistic(10),
+        afl.Client(settings.pop("optimizer", optax.sgd), **settings),
+        afl.server.fedasync(),
+        afl.clock.free_running(concurrency=2, durations=afl.clock.uniform(1, 2)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"optimizer": optax.lbfgs}, "a local step with lbfgs cannot be traced"),
+        ({"momentum": 0.5, "nesterov": 1}, "switches are True or False"),
+        ({"momentum": "a"}, "a local step with sgd cannot be traced"),
+        ({"step_schedule": lambda step, more: 1.0}, "missing 1 required positional argument"),
+        ({"step_schedule": lambda step: None}, "NoneType"),
+        ({"run_schedule": lambda run: 0.1 if run > 1 else 1.0}, "boolean conversion of traced array"),
+        ({"step_schedule": lambda step: jnp.ones(10)}, r"must return one number, got an array of shape \(10,\)"),
+        ({"learning_rate": lambda step, more: 1.0}, "missing 1 required positional argument"),
+        ({"steps": None, "epochs": 2**29}, r"epochs=536870912 make [\d,]+ local steps, too many"),
+    ],
+)
+def test_local_training_that_cannot_be_is_found_before_compilation(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        trained_with(**options).check()
+
+
+@pytest.mark.parametrize(
+    ("observe", "error", "words"),
+    [
+        (lambda params: 1.0, TypeError, "must return a dict"),
+        (lambda params: {"all": params}, TypeError, "must return a dict"),
+        (lambda params: params["nothing"], ValueError, "observe cannot be traced .* 'nothing'"),
+    ],
+)
+def test_observe_is_traced_before_compilation(observe: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        trained_with().run(2, observe=observe)
+
+
+def test_a_schedule_longer_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxafl.schedule.host_bytes", lambda: 2**33)
+    with pytest.raises(MemoryError, match=r"2,000,000,000 server steps needs 227 GiB, and there are 8 GiB"):
+        trained_with().schedule(2 * 10**9)

@@ -203,5 +203,5 @@ def arbitrary_schedule(rng: np.random.Generator) -> Schedule:
     return Schedule(
         "any", CLIENTS, 4 * STEPS, STEPS + 1, np.arange(STEPS, dtype=float), mask, **columns,
         started=times, arrived=times, multiplicity=np.ones(shape, np.int32), kind=np.zeros(shape, np.int32),
-        dispatched=len(offered),
+        starts=np.full(STEPS, len(offered), np.int32),
     )  # fmt: skip

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from jaxafl import clock, plot
@@ -77,6 +78,16 @@ def test_seeds_become_one_mean_line_with_a_band_and_other_axes_a_line_each():
     assert "3 seeds" in ax.get_legend().get_title().get_text()
 
 
+def test_where_lines_have_unlike_numbers_of_seeds_each_says_its_own():
+    ax = plot.accuracy_vs_time({"x": grid(), "y": result()}).axes[0]
+    assert [line.get_label() for line in ax.lines] == [
+        "x, server.alpha=0.2 (3 seeds)",
+        "x, server.alpha=0.5 (3 seeds)",
+        "y (1 seed)",
+    ]
+    assert ax.get_legend().get_title().get_text() == "mean ± std over seeds"
+
+
 def test_the_mean_over_time_stays_within_what_all_seeds_cover():
     ax = plot.accuracy_vs_time(grid()).axes[0]
     assert ax.lines[0].get_xdata().max() == pytest.approx(12.0)  # the shortest of 12, 13.2 and 14.4 s
@@ -120,6 +131,19 @@ def test_the_timeline_of_thousands_of_clients_shows_some_and_says_so():
     assert len(ax.collections[0].get_paths()) <= 60
 
 
+@pytest.mark.parametrize("worst", [0, 1, 3])
+def test_the_colours_of_the_timeline_are_the_levels_of_staleness_there_are(worst):
+    made = result()
+    made["staleness"][:] = np.minimum(made["staleness"], worst)
+    figure = plot.timeline(made)
+    bars, bar = figure.axes[0].collections[0], figure.axes[1]
+    assert [label.get_text() for label in bar.get_yticklabels()] == [str(level) for level in range(worst + 1)]
+    assert bar.get_ylim() == (-0.5, worst + 0.5)
+    shades = bars.to_rgba(np.arange(worst + 1))
+    assert len({tuple(shade) for shade in shades}) == worst + 1
+    assert tuple(shades[0]) == colormaps["viridis_r"](0)  # fresh is pale, whatever else there is
+
+
 def test_a_run_that_is_offered_again_is_drawn_once():
     made = result(4)
     made["client"][:], made["run"][:] = 0, 0
@@ -138,7 +162,7 @@ def test_a_result_that_cannot_be_drawn_is_an_error_that_says_why(tmp_path):
         plot.accuracy_vs_time([1, 2])
     with pytest.raises(ValueError, match="empty"):
         plot.timeline({})
-    with pytest.raises(ValueError, match="no accuracy"):
+    with pytest.raises(ValueError, match=r"no accuracy; .*afl\.models\.softmax_cross_entropy\(logits, batch\)"):
         plot.accuracy_vs_time(result().drop_vars("accuracy"))
     with pytest.raises(ValueError, match=r"must end in one of .*\.png"):
         plot.accuracy_vs_time(result(), path=tmp_path / "figure.doc")
@@ -154,6 +178,17 @@ def test_a_result_that_cannot_be_drawn_is_an_error_that_says_why(tmp_path):
 def test_members_of_a_dict_of_sweeps_carry_both_names():
     names = [member.name for member in members({"x": grid(), "y": result()}, "accuracy")]
     assert names == ["x, server.alpha=0.2", "x, server.alpha=0.5", "y"]
+
+
+def test_an_option_that_is_a_word_is_labelled_with_its_axis_and_a_whole_part_by_its_name():
+    swept = xr.concat([result(), result()], dim="server.staleness")
+    swept = swept.assign_coords({"server.staleness": ["constant", "polynomial"]})
+    assert [member.name for member in members({"st": swept}, "accuracy")] == [
+        "st, server.staleness=constant",
+        "st, server.staleness=polynomial",
+    ]
+    swept = swept.rename({"server.staleness": "server"}).assign_coords(server=["fedasync", "fedbuff"])
+    assert [member.name for member in members(swept, "accuracy")] == ["fedasync", "fedbuff"]
 
 
 def test_more_lines_than_colours_still_differ():

@@ -8,9 +8,11 @@ import pathlib
 import numpy as np
 import optax
 import pytest
+import xarray as xr
 
 import jaxafl as afl
 from jaxafl import results
+from jaxafl.pytrees import plain
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +34,8 @@ def test_axes_and_units_are_named(sim: afl.Simulation) -> None:
     np.testing.assert_array_equal(result.eval_time.values[1:], result.time.values[[3, 7, 8]])
     np.testing.assert_array_equal(result.eval_updates.values, [0, 8, 16, 18])
     np.testing.assert_array_equal(result.eval_local_steps.values, [0, 16, 32, 36])
-    for name in ("time", "staleness", "accuracy", "loss", "eval_time"):
-        assert result[name].attrs["units"] and result[name].attrs["long_name"]
+    for name, variable in result.variables.items():
+        assert variable.attrs["units"] and variable.attrs["long_name"], name
 
 
 def test_every_option_of_the_run_is_in_its_attributes(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
@@ -44,17 +46,72 @@ def test_every_option_of_the_run_is_in_its_attributes(sim: afl.Simulation, tmp_p
     assert json.loads(again.attrs["server"])["learning_rate"] == 1.0
     clock = json.loads(again.attrs["clock"])
     assert (clock["concurrency"], clock["buffer"], clock["dispatch"]) == (4, 2, "arrival")
-    assert clock["durations"]["parameters"] == {"low": 1, "high": 5}
+    assert clock["durations"] == {"name": "uniform", "parameters": {"low": 1, "high": 5}, "per": "run"}
     client = json.loads(again.attrs["client"])
     assert (client["steps"], client["batch_size"], client["hyperparameters"]) == (2, 5, {"learning_rate": 0.01})
     assert json.loads(again.attrs["data"])["clients"] == 6
     assert again.equals(result)
 
 
+@pytest.mark.parametrize("seed", [np.int64(1), np.uint32(7), 2**64 - 1])
+def test_any_whole_number_as_seed_can_be_saved(sim: afl.Simulation, seed: int, tmp_path: pathlib.Path) -> None:
+    sim.run(2, seed=seed, save=tmp_path / "result.nc")
+    assert afl.load(tmp_path / "result.nc").attrs["seed"] == seed
+
+
+def test_nested_options_of_numpy_are_flattened() -> None:
+    nested = {"a": np.float32(0.5), 3: [np.int64(1), np.bool_(True), {"b": np.arange(3)}], "where": pathlib.Path("x")}
+    assert json.loads(results.flat(nested)) == {"a": 0.5, "3": [1, True, {"b": [0, 1, 2]}], "where": "x"}
+    assert type(results.flat(np.int64(3))) is int
+
+
+def _scheduled(step: object) -> object:
+    return step
+
+
+def test_private_functions_of_a_user_stay_in_the_description(sim: afl.Simulation) -> None:
+    client = afl.Client(optax.sgd, learning_rate=0.01, steps=2, step_schedule=_scheduled)
+    assert plain(client)["step_schedule"] == "_scheduled"
+
+
+def test_a_result_is_replaced_while_it_is_open(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "result.nc"
+    earlier = sim.run(2, seed=1, save=path)
+    with xr.open_dataset(path, engine="h5netcdf") as held:
+        later = sim.run(3, seed=2, save=path)
+        np.testing.assert_array_equal(held["time"].values, earlier["time"].values)
+    assert afl.load(path).equals(later)
+    assert [file.name for file in tmp_path.iterdir()] == ["result.nc"]
+
+
+def test_an_earlier_result_survives_a_save_that_fails(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
+    resource = pytest.importorskip("resource", reason="limits of the size of files are of Unix")
+    path = tmp_path / "result.nc"
+    earlier = sim.run(2, save=path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        with pytest.raises(OSError, match=r"could not be saved to .*result\.nc.*File too large.*disk full"):
+            results.save(earlier.isel(step=[0]), path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert afl.load(path).equals(earlier)
+    assert [file.name for file in tmp_path.iterdir()] == ["result.nc"]
+
+
+def test_a_link_to_a_result_stays_one(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
+    link, target = tmp_path / "link.nc", tmp_path / "target.nc"
+    result = sim.run(2, save=target)
+    link.symlink_to(target)
+    results.save(result, link)
+    assert link.is_symlink() and afl.load(target).equals(result)
+
+
 def test_observed_arrays_are_recorded_at_every_step(sim: afl.Simulation) -> None:
     result = sim.run(5, observe=lambda params: {"norm": optax.tree.norm(params)})
     assert result.observe_norm.dims == ("step",)
     assert (result.observe_norm.values > 0).all()
+    assert result.observe_norm.attrs["units"] == "1" and "`norm`" in result.observe_norm.attrs["long_name"]
 
 
 def test_runs_that_nobody_consumes_are_counted(sim: afl.Simulation) -> None:
@@ -69,6 +126,22 @@ def test_a_file_that_is_no_result(tmp_path: pathlib.Path) -> None:
     broken.write_bytes(b"not a result")
     with pytest.raises(ValueError, match="not a result file"):
         results.load(broken)
+    other = tmp_path / "other.nc"
+    for dataset in (xr.Dataset({"x": ("step", [1.0])}), xr.Dataset({"x": 1.0}, attrs={"jaxafl_version": "1"})):
+        dataset.to_netcdf(other, engine="h5netcdf")
+        with pytest.raises(ValueError, match=r"other\.nc is a NetCDF file but not a result of jaxafl"):
+            results.load(other)
+
+
+def test_a_damaged_file_is_named(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
+    sim.run(2, save=tmp_path / "result.nc")
+    whole = (tmp_path / "result.nc").read_bytes()
+    for share in (0.0, 0.4, 0.6, 0.8, 0.95):  # not near the beginning, where HDF5 itself may never return
+        start = int(share * len(whole))
+        damaged = tmp_path / f"damaged at {share}.nc"
+        damaged.write_bytes(whole[:start] + bytes(300) + whole[start + 300 :])
+        with pytest.raises(ValueError, match=rf"damaged at {share}\.nc is not a result file.*or it is damaged"):
+            results.load(damaged)
 
 
 def test_progress_is_reported_after_every_chunk(sim: afl.Simulation) -> None:
@@ -89,3 +162,18 @@ def test_progress_is_reported_after_every_chunk(sim: afl.Simulation) -> None:
     sim.run(7, eval_every=3, progress=reporter)
     assert [done for done, _, _ in reporter.seen] == [3, 6, 7]
     assert all(rate > 0 and set(metrics) == {"loss", "accuracy"} for _, rate, metrics in reporter.seen)
+
+
+def test_a_result_that_cannot_be_saved_is_in_the_error(
+    sim: afl.Simulation, tmp_path: pathlib.Path, monkeypatch
+) -> None:
+    def full(dataset: object, path: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(results, "save", full)
+    with pytest.raises(OSError, match="disk is full") as caught:
+        sim.run(2, save=tmp_path / "result.nc")
+    assert caught.value.dataset.sizes["step"] == 2
+    with pytest.raises(OSError, match="disk is full") as caught:
+        afl.sweep(sim, {"seed": [0, 1]}, 2, save=tmp_path / "result.nc")
+    assert caught.value.dataset.sizes["seed"] == 2

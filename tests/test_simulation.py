@@ -281,6 +281,45 @@ def test_the_result_has_what_was_asked_for() -> None:
     assert 0 <= result.attrs["runs_never_consumed"] <= 4
 
 
+def test_a_failed_run_counts_the_runs_that_had_started(tmp_path: Any) -> None:
+    """And not those of the schedule that came after it. Seeds may be NumPy's."""
+    problem = quadratic()
+    client = Client(optax.sgd, learning_rate=3.4e38, steps=3, batch_size=None)
+    clock = free_running(concurrency=4, durations=uniform(1, 2))
+    simulation = Simulation(problem.data, problem.model, client, server.fedasync(), clock)
+    result = simulation.run(200, eval_every=4, seed=np.int64(1), save=tmp_path / "failed.nc")
+    assert result.attrs["failed_step"] == 0
+    assert (result.attrs["runs_started"], result.attrs["runs_never_consumed"]) == (4, 3)
+    assert load(tmp_path / "failed.nc").attrs["seed"] == 1
+    schedule = compute_schedule(clock, 6, 3, 200, 1)
+    assert schedule.dispatched == 203
+    assert schedule.starts.tolist() == list(range(4, 204))
+
+
+def test_asyncfeded_counts_epochs_where_the_client_does() -> None:
+    """K_i ← max(1, K_i + ⌊κ (γ̄ - γ_i)⌋) epochs of ⌈n_i / B⌉ mini-batches."""
+    problem = quadratic()
+    batches = -(-np.asarray(problem.data.counts) // 2)
+    assert len(set(batches)) > 2
+    algorithm = server.asyncfeded(kappa=1.0, target_staleness=2.0, max_steps=6)
+    simulation = Simulation(
+        problem.data, problem.model, Client(optax.sgd, learning_rate=0.1, epochs=3, batch_size=2), algorithm,
+        free_running(concurrency=4, durations=uniform(1, 2)),
+    )  # fmt: skip
+    result = simulation.run(40, eval_every=40)
+    epochs, seen = {}, set()
+    who, made_steps = result.client.values[:, 0], result.local_steps.values[:, 0]
+    for client, steps, gamma, reply in zip(
+        who, made_steps, result.gamma.values, result.next_local_steps.values, strict=True
+    ):
+        made = epochs.get(int(client), 3)
+        assert steps == made * batches[client]
+        epochs[int(client)] = min(6, max(1, made + int(np.floor(2.0 - gamma))))
+        assert reply == epochs[int(client)]
+        seen.add(int(reply))
+    assert len(seen) > 2
+
+
 def test_a_saved_result_is_the_result(tmp_path: Any) -> None:
     clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
     simulation = Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(), clock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import pathlib
 import time
 from typing import Any
@@ -85,7 +86,7 @@ def test_static_axes_compile_once_per_value(sim: afl.Simulation) -> None:
     small = found.sel({"clock.buffer": 1, "seed": 1})
     one = replace_at(sim, "clock.buffer", 1).run(STEPS, eval_every=EVERY, seed=1)
     np.testing.assert_allclose(small.accuracy.values, one.accuracy.values, atol=1e-6)
-    assert np.isnan(small.staleness.values[:, 1]).all()  # a smaller buffer has no second arrival
+    assert (small.staleness.values[:, 1] == -1).all()  # a smaller buffer has no second arrival
 
 
 def test_a_server_in_the_clock_is_swept_too(sim: afl.Simulation) -> None:
@@ -133,6 +134,13 @@ def test_one_member_may_fail(sim: afl.Simulation) -> None:
     same(found.isel({"client.learning_rate": 0}), sim.run(STEPS, eval_every=EVERY))
 
 
+def test_what_is_no_axis_or_no_simulation(sim: afl.Simulation) -> None:
+    with pytest.raises(TypeError, match=r"needs a list of values, got 0\.5"):
+        afl.sweep(sim, {"server.learning_rate": 0.5}, STEPS)
+    with pytest.raises(TypeError, match="not a Simulation"):
+        afl.sweep(5, {"seed": [0]}, STEPS)
+
+
 def test_the_result_is_saved(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "grid.nc"
     found = afl.sweep(sim, {"server.learning_rate": [0.5, 1.0]}, STEPS, eval_every=EVERY, save=path)
@@ -142,9 +150,97 @@ def test_the_result_is_saved(sim: afl.Simulation, tmp_path: pathlib.Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("path", "column"),
+    [
+        ("server.learning_rate", [0.5, 1]),
+        ("server.learning_rate", [0, 0.5]),
+        ("client.momentum", [0, 0.9]),
+        ("client.proximal", [None, 0.1]),
+        ("server.momentum", [0.9, None]),
+        ("clock.durations.high", [[2.0] * 8, [5.0] * 8]),
+        ("client.steps", [[1, 2, 3, 4, 1, 2, 3, 4], 3]),
+    ],
+)
+def test_values_of_any_form_are_separate_runs(sim: afl.Simulation, path: str, column: list[Any]) -> None:
+    """Whole numbers beside fractions, nothing beside a number, lists."""
+    found = afl.sweep(sim, {path: column}, 4, eval_every=4, together=2)
+    for index, value in enumerate(column):
+        same(found.isel({path: index}), replace_at(sim, path, value).run(4, eval_every=4))
+
+
+@pytest.mark.parametrize("charge", ["planned", "executed"])
+def test_runs_that_stop_early_stop_for_themselves(charge: str, sim: afl.Simulation) -> None:
+    client = afl.Client(optax.sgd, learning_rate=0.1, epochs=3, batch_size=16, patience=1, charge=charge)
+    clock = afl.clock.synchronous(cohort=4, durations=afl.clock.constant(0.5, per="step"))
+    patient = dataclasses.replace(sim, client=client, server=afl.server.fedavg(), clock=clock)
+    rates = [0.1, 0.6, 3e38]
+    found = afl.sweep(patient, {"client.learning_rate": rates}, 8, eval_every=4)
+    made = found.executed_local_steps.values
+    assert (made[0] != made[1]).any()
+    for index, rate in enumerate(rates[:2]):
+        run = replace_at(patient, "client.learning_rate", rate).run(8, eval_every=4)
+        same(found.isel({"client.learning_rate": index}), run)
+        np.testing.assert_array_equal(made[index], run.executed_local_steps.values)
+    assert found.failed_step.values.tolist()[:2] == [-1, -1]
+    assert found.failed_step.values[2] >= 0
+
+
+def test_the_options_of_a_swept_part_are_kept(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
+    servers = [afl.server.fedbuff(0.5), afl.server.fedbuff(0.5, reduce="sum"), afl.server.fadas()]
+    afl.sweep(sim, {"server": servers, "seed": [0, 1]}, 2, save=tmp_path / "servers.nc")
+    found = afl.load(tmp_path / "servers.nc")
+    assert found.server.values.tolist() == ["fedbuff(reduce=mean)", "fedbuff(reduce=sum)", "fadas"]
+    assert [json.loads(text)["name"] for text in found.server_options.values[:, 1]] == ["fedbuff", "fedbuff", "fadas"]
+    rates = afl.sweep(sim, {"server.learning_rate": [0.5, 1.0]}, 2)
+    assert [json.loads(text)["learning_rate"] for text in rates.server_options.values] == [0.5, 1.0]
+    clients = afl.sweep(sim, {"client": [sim.client, dataclasses.replace(sim.client, batch_size=3)]}, 2)
+    assert clients.local_training.values.tolist() == ["LocalTraining(batch_size=5)", "LocalTraining(batch_size=3)"]
+
+
+def test_whole_numbers_stay_whole_where_members_differ_in_length(sim: afl.Simulation) -> None:
+    found = afl.sweep(sim, {"clock.buffer": [1, 3]}, 4, eval_every=4)
+    for name, missing in (("client", -1), ("staleness", -1), ("local_steps", 0)):
+        assert found[name].dtype.kind == "i"
+        assert (found[name].values[0, :, 1:] == missing).all()
+
+
+def test_a_recording_that_runs_out_costs_no_other_member_its_results(sim: afl.Simulation) -> None:
+    """All schedules are made before the first member trains."""
+    clocks = [afl.clock.trace(sim.clock, durations=np.ones((8, runs))) for runs in (50, 2)]
+    reporter = Counting()
+    with pytest.raises(ValueError, match=r"run out.*in the sweep at clock=free_running 1"):
+        afl.sweep(sim, {"clock": clocks}, 20, progress=reporter)
+    assert not reporter.updates
+
+
+class Counting:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.updates: list[int] = []
+
+    def __enter__(self) -> Counting:
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        return None
+
+    def update(self, done: int, rate: float, metrics: dict[str, float]) -> None:
+        self.updates.append(done)
+
+
+@pytest.mark.parametrize(
     ("axes", "words"),
     [
         ({}, "at least one axis"),
+        (["seed"], "at least one axis"),
+        ({5: [1]}, "begins with"),
+        ({"server.": [1]}, "begins with"),
+        ({"data.alpha": [0.0, 5.0]}, "fixed when the data is made; sweep over whole ones"),
+        ({"model.num_classes": [10, 12]}, "fixed when the model is made"),
+        ({"clock.durations.name": ["a"]}, "no option 'name'.*there are high, low, per"),
+        ({"server.learning_rate.x": [1]}, "it has none"),
+        ({"server.learning_rate": [0.1], "server": [afl.server.fadas()]}, "overlap"),
         ({"seed": []}, "no values"),
         ({"server.lambda": [1.0]}, "no option 'lambda'.*learning_rate"),
         ({"severs.lam": [1.0]}, "begins with"),

@@ -25,10 +25,10 @@ from rich.table import Table
 
 import jaxafl as afl
 from jaxafl.ahead import Ahead, lockstep, shared
-from jaxafl.client import begin, local_step
 from jaxafl.compilation import compiled
 from jaxafl.drive import Recording, Speed, drive
 from jaxafl.keys import Purpose, purpose_key, seed_key
+from jaxafl.local import begin, local_step
 from jaxafl.plan import make_plan
 from jaxafl.progress import Silent
 from jaxafl.schedule import compute_schedule

@@ -8,6 +8,8 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
+from jaxafl.version import __version__
+
 _USER_ERRORS = (ValueError, TypeError, MemoryError, ImportError)  # where this package raises them itself
 
 
@@ -26,6 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"jaxafl {__version__}")
+        return 0
     if arguments[0] not in commands:
         return _mistake(f"there is no command {arguments[0]!r}; choose from {', '.join(commands)}")
     try:
@@ -65,6 +70,7 @@ def _usage() -> str:
     return "\n".join(
         [
             "usage: jaxafl COMMAND [options]",
+            "       jaxafl --version",
             "",
             "Simulates asynchronous federated learning.",
             "",

@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
+from collections.abc import Collection
 from typing import Any
 
+from jaxafl.cli import defaults
 from jaxafl.cli.expression import parse_durations
-from jaxafl.cli.options import Chosen
+from jaxafl.cli.names import Chosen
 from jaxafl.client import Client, LocalTraining
 from jaxafl.data import Dataset, FederatedData
 from jaxafl.simulation import Simulation
 
-_STEPS = 10
 
-
-def make_simulation(names: Chosen, options: Any) -> Simulation:
+def make_simulation(names: Chosen, options: Any, axes: Collection[str] = ()) -> Simulation:
     """The simulation that the options describe.
 
     Args:
         names: the constructors.
         options: an instance of `options_type(names, ...)`.
+        axes: the names of what varies.
 
     Raises:
         ValueError, TypeError, FileNotFoundError: an option cannot work, or the data is not there.
     """
-    clock = _values(options, "clock")
-    for option in names.clock.options:
-        if option.expression and clock[option.name] is not None:
-            clock[option.name] = parse_durations(clock[option.name])
     server, proximal = _values(options, "server"), None
     if names.server.name == "fedprox":
         proximal = server.pop("mu")
-    client = make_client(names, options, proximal)
+    client = make_client(names, options, proximal, axes)
     data = make_data(names, options)
     return Simulation(
         data=data,
         model=_make_model(names, options, data),
         client=client,
         server=names.server.call(**server),
-        clock=names.clock.call(**clock),
+        clock=_make_clock(names, options, data),
     )
 
 
@@ -60,8 +56,9 @@ def make_data(names: Chosen, options: Any) -> FederatedData:
     return data
 
 
-def make_client(names: Chosen, options: Any, proximal: float | None) -> LocalTraining:
-    """Local training; options that the command line leaves out (`None`) are not given to the optimiser."""
+def make_client(names: Chosen, options: Any, proximal: float | None, axes: Collection[str]) -> LocalTraining:
+    """Local training; options that the command line leaves out (`None`) are not given to the optimiser, and where the
+    optimiser varies, neither are those that are as the first one has them."""
     values = _values(options, "client")
     del values["optimizer"]
     if proximal is not None:
@@ -69,31 +66,22 @@ def make_client(names: Chosen, options: Any, proximal: float | None) -> LocalTra
             raise ValueError("fedprox takes its μ as --server.mu; --client.proximal is for the other servers")
         values["proximal"] = proximal
     if values["steps"] is None and values["epochs"] is None:
-        values["steps"] = _STEPS
-    options_of_optimizer = {option.name for option in names.optimizer.options}
-    kept = {name: value for name, value in values.items() if value is not None or name not in options_of_optimizer}
-    return Client(names.optimizer.call, **kept)
+        values["steps"] = defaults.local_training(names.server)["steps"]
+    for option in names.optimizer.options:
+        usual = "client.optimizer" in axes and values[option.name] == option.default
+        if values[option.name] is None or (usual and f"client.{option.name}" not in axes):
+            del values[option.name]
+    return Client(names.optimizer.call, **values)
 
 
-def parse_axis(text: str) -> tuple[str, list[Any]]:
-    """The name and values of `server.lam=1,3,5` or `seed=0:5` (0, 1, 2, 3, 4).
-
-    Raises:
-        ValueError: it has another form, or no values.
-    """
-    name, equals, values = text.partition("=")
-    name, form = name.strip(), "write NAME=VALUE,VALUE,... or NAME=FIRST:STOP, e.g. server.lam=1,3,5 or seed=0:5"
-    if not (name and equals and values.strip()):
-        raise ValueError(f"--axis {text!r}: {form}")
-    if ":" not in values:
-        return name, [_literal(value.strip()) for value in values.split(",")]
-    try:
-        found = list(range(*(int(part) for part in values.split(":"))))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"--axis {text!r}: a range needs whole numbers; {form}") from error
-    if not found:
-        raise ValueError(f"--axis {text!r}: the range is empty; {form}")
-    return name, found
+def _make_clock(names: Chosen, options: Any, data: FederatedData) -> Any:
+    clock = _values(options, "clock")
+    for option in names.clock.options:
+        if option.expression and clock[option.name] is not None:
+            clock[option.name] = parse_durations(str(clock[option.name]))
+    if "concurrency" in clock and clock["concurrency"] is None:
+        clock["concurrency"] = min(defaults.CONCURRENCY, data.num_clients)
+    return names.clock.call(**clock)
 
 
 def _make_model(names: Chosen, options: Any, data: FederatedData) -> Any:
@@ -113,12 +101,3 @@ def _values(options: Any, part: str) -> dict[str, Any]:
 
 def _takes(function: Any, name: str) -> bool:
     return name in inspect.signature(function).parameters
-
-
-def _literal(text: str) -> Any:
-    """A number, True, False or None as Python writes it; anything else is a string."""
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-    return value if value is None or isinstance(value, int | float) else text

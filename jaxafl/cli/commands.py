@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from jaxafl.cli.names import Chosen
 
 T = TypeVar("T")
 
 
 def run(arguments: list[str]) -> int:
     """Simulate one configuration and report accuracy, simulated time and staleness."""
-    names, options = _simulation_options(arguments, "run")
     from jaxafl.cli.build import make_simulation
+    from jaxafl.cli.names import chosen
     from jaxafl.plot.canvas import check_image_path
 
+    names = chosen(arguments)
+    options = _simulation_options(arguments, "run", names, run.__doc__)
     check_image_path(options.plot)
-    result = make_simulation(names, options).run(
+    with _building():
+        simulation = make_simulation(names, options)
+        simulation.check()
+    result = simulation.run(
         options.server_steps,
         eval_every=options.eval_every,
         seed=options.seed,
@@ -30,44 +38,37 @@ def run(arguments: list[str]) -> int:
         progress=options.progress,
         save=options.output,
     )
-    _report(result, options.output, options.plot)
-    if result.attrs["failed_step"] < 0:
-        return 0
-    print(
-        f"jaxafl: the parameters stopped being finite at server step {result.attrs['failed_step']}, after an update of "
-        f"client {result.attrs['failed_client']}; the result ends there. Smaller learning rates may help.",
-        file=sys.stderr,
-    )
-    return 1
+    return _report(result, options.output, options.plot)
 
 
 def sweep(arguments: list[str]) -> int:
     """Simulate a grid of configurations: `--axis server.alpha=0.2,0.5 --axis seed=0:5`."""
-    names, options = _simulation_options(arguments, "sweep")
-    from jaxafl.cli.build import make_simulation, parse_axis
+    from jaxafl.cli.axes import as_paths, begin_with, read_axes
+    from jaxafl.cli.build import make_simulation
+    from jaxafl.cli.names import chosen
     from jaxafl.plot.canvas import check_image_path
     from jaxafl.sweep import sweep as run_sweep
 
-    if not options.axis:
+    axes = read_axes(arguments)
+    names = chosen(arguments, axes)
+    options = _simulation_options(arguments, "sweep", names, sweep.__doc__, axes)
+    if not axes:
         raise ValueError("a sweep needs at least one --axis, e.g. --axis server.lam=1,3,5 --axis seed=0:5")
-    axes: dict[str, list[Any]] = {}
-    for name, values in map(parse_axis, options.axis):
-        if name in axes:
-            raise ValueError(f"--axis {name} is given twice; write all of its values in one")
-        axes[name] = values
-    axes.setdefault("seed", [options.seed])
     check_image_path(options.plot)
+    with _building():
+        simulation = make_simulation(names, begin_with(options, axes), axes)
+        varied = as_paths(axes, names, simulation)
+    varied.setdefault("seed", [options.seed])
     result = run_sweep(
-        make_simulation(names, options),
-        axes,
+        simulation,
+        varied,
         server_steps=options.server_steps,
         eval_every=options.eval_every,
         lanes=options.lanes,
         progress=options.progress,
         save=options.output,
     )
-    _report(result, options.output, options.plot)
-    return 0
+    return _report(result, options.output, options.plot)
 
 
 def list_names(arguments: list[str]) -> int:
@@ -110,27 +111,55 @@ def quickstart(arguments: list[str]) -> int:
     return 0
 
 
-def _simulation_options(arguments: Sequence[str], command: str) -> tuple[Any, Any]:
-    from jaxafl.cli.options import chosen, options_type
+def _simulation_options(
+    arguments: Sequence[str], command: str, names: Chosen, description: str | None, axes: Collection[str] = ()
+) -> Any:
+    import tyro
 
-    names = chosen(arguments)
-    description = {"run": run, "sweep": sweep}[command].__doc__ or ""
+    from jaxafl.cli.names import program
+    from jaxafl.cli.options import options_type
+    from jaxafl.cli.unknown import refuse
+
     more = "\n\nOptions depend on the data, model, server and clock that the command line names (see `jaxafl list`)."
-    return names, _parse(options_type(names, command == "sweep"), arguments, command, description + more)
+    options: Any
+    options, unknown = tyro.cli(
+        options_type(names, command == "sweep", axes),
+        prog=program(command, arguments, names),
+        description=(description or "") + more,
+        args=arguments,
+        return_unknown_args=True,
+    )
+    if unknown:
+        refuse(unknown, names, options)
+    return options
 
 
 def _parse(options: type[T], arguments: Sequence[str], command: str, description: str | None) -> T:
     import tyro
 
-    return tyro.cli(options, prog=f"jaxafl {command}", description=description, args=arguments, use_underscores=True)
+    return tyro.cli(options, prog=f"jaxafl {command}", description=description, args=arguments)
 
 
-def _report(result: xr.Dataset, output: pathlib.Path | None, image: pathlib.Path | None) -> None:
+@contextlib.contextmanager
+def _building() -> Iterator[None]:
+    """Whatever a value of an option makes a constructor or a check raise is the user's to correct."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _report(result: xr.Dataset, output: pathlib.Path | None, image: pathlib.Path | None) -> int:
+    """Prints and draws what came out; the exit code is 1 where every run failed."""
     from jaxafl import plot as figures
-    from jaxafl.cli.summary import show
+    from jaxafl.cli.summary import failures, show
 
     show(result)
     print(f"wrote {output}" if output else "the result is not saved; --output result.nc would")
     if image:
         figures.accuracy_vs_time(result, path=image)
         print(f"wrote {image}")
+    failed, runs = failures(result)
+    if failed:
+        print(f"jaxafl: {failed}", file=sys.stderr)
+    return 1 if runs == 0 else 0

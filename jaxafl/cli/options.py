@@ -3,63 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import pathlib
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from jaxafl.cli import catalogue
+from jaxafl.cli import catalogue, defaults
 from jaxafl.cli.catalogue import REQUIRED, Constructor, Option
+from jaxafl.cli.names import Chosen
 
 _FROM_PYTHON = ("data_dir", "optimizer")  # given by options of their own
-_DEFAULTS = {"concurrency": 10, "durations": "uniform(1, 5)", "learning_rate": 0.05}  # where Python has none
-_PARTITION_CLIENTS = 10
-_USUAL_CLOCKS: tuple[str, ...] = ("synchronous", "free_running")  # where a server runs on several
 
 Field = tuple[str, Any, Any]  # name, type, default
 
 
-class Chosen(NamedTuple):
-    """The constructors that a command line names."""
-
-    data: Constructor
-    partition: Constructor | None
-    model: Constructor
-    optimizer: Constructor
-    server: Constructor
-    clock: Constructor
-
-
-def chosen(arguments: Sequence[str]) -> Chosen:
-    """Reads the names, because they decide which other options there are.
-
-    Raises:
-        ValueError: there is nothing of that name.
-    """
-    server = _named(arguments, ("--server",), "server", catalogue.servers(), "fedavg")
-    return Chosen(
-        data=_named(arguments, ("--data", "--dataset"), "dataset", catalogue.datasets(), "femnist"),
-        partition=_partition(arguments),
-        model=_named(arguments, ("--model",), "model", catalogue.models(), "cnn_small"),
-        optimizer=_named(arguments, ("--client.optimizer",), "optimiser", catalogue.optimizers(), "sgd"),
-        server=server,
-        clock=_named(arguments, ("--clock",), "clock", catalogue.clocks(), _usual_clock(server)),
-    )
-
-
-def options_type(names: Chosen, sweep: bool) -> type:
+def options_type(names: Chosen, sweep: bool = False, axes: Collection[str] = ()) -> type:
     """A dataclass for tyro with the options of one command line.
 
     Its fields `<part>_name` hold names, its fields `<part>` the options of what was named; the rest is as in
     `Simulation.run`.
+
+    Args:
+        names: the constructors.
+        sweep: whether there are axes.
+        axes: their names; they give options that are required otherwise.
     """
     parts = {name: getattr(names, name) for name in ("data", "partition", "model", "server", "clock")}
     groups = [
-        _group(part, f"{made.name}: {made.summary}", _options(made), names) for part, made in parts.items() if made
+        _group(part, f"{made.name}: {made.summary}", _options(part, made, axes), names)
+        for part, made in parts.items()
+        if made
     ]
-    client = _group("client", f"local training with {names.optimizer.name}", _client_options(names.optimizer), names)
+    client = _group("client", f"local training with {names.optimizer.name}", _client_options(names), names)
     fields = [*_run_fields(sweep), *_name_fields(names), *groups, client]
     return dataclasses.make_dataclass(
         "Options",
@@ -71,7 +48,10 @@ def options_type(names: Chosen, sweep: bool) -> type:
 
 def _run_fields(sweep: bool) -> list[Field]:
     """What `Simulation.run` takes, and where the results go."""
-    axis = "what varies: server.lam=1,3,5 or seed=0:5 (0 to 4); repeat it for a grid. Names as in Python, and seed"
+    axis = (
+        "what varies: seed=0:5 (0 to 4), or an option of server, client or clock, server.lam=1,3,5; repeat it for a "
+        "grid. Values are numbers, words, none, true, false, lists [1,2], durations and names of optimisers"
+    )
     data_dir = "data directory; by default $JAXAFL_DATA_DIR, else that of TensorFlow Datasets"
     fields: list[Field] = [
         _field("server_steps", int, 200, "server steps T"),
@@ -124,27 +104,26 @@ def _group(part: str, summary: str, options: Sequence[Option], names: Chosen) ->
     """A field that holds the options of one part, `--<part>.<option>`."""
     fields: list[Any] = []
     for option in options:
-        alias, default = _alias(part, option.name, names), _default(part, option)
+        alias = _alias(part, option.name, names)
         details = arg(
             help=option.help.replace("`", ""),
             aliases=(alias,) if alias else None,
-            metavar="EXPR" if option.expression else None,
+            metavar="EXPR" if option.expression else _choices(option),
         )
-        kind = _annotated(option.type, details)
-        fields.append((option.name, kind, dataclasses.field(**({} if default is REQUIRED else {"default": default}))))
+        default = {} if option.default is REQUIRED else {"default": option.default}
+        fields.append((option.name, _annotated(option.type, details), dataclasses.field(**default)))
     made = dataclasses.make_dataclass(f"{part.title()}Options", fields, kw_only=True, frozen=True)
     made.__doc__ = summary
     complete = all(field.default is not dataclasses.MISSING for field in dataclasses.fields(made))
     return part, made, made() if complete else dataclasses.MISSING
 
 
-def _default(part: str, option: Option) -> Any:
-    """The default of the command line, which has some where Python has none."""
-    if option.default is not REQUIRED:
-        return option.default
-    return (
-        _PARTITION_CLIENTS if (part, option.name) == ("partition", "clients") else _DEFAULTS.get(option.name, REQUIRED)
-    )
+def _choices(option: Option) -> str | None:
+    """`{a,b}` of an option whose help names its values, as `"a"`."""
+    named = list(dict.fromkeys(re.findall(r'`"(\w+)"`', option.help)))
+    if option.type not in (str, str | None) or len(named) < 2 or option.default not in (None, REQUIRED, *named):
+        return None
+    return f"{{{','.join((['None'] if option.default is None else []) + named)}}}"
 
 
 def _alias(part: str, option: str, names: Chosen) -> str | None:
@@ -155,54 +134,33 @@ def _alias(part: str, option: str, names: Chosen) -> str | None:
     return "--clients" if (part, option) == (makes_clients, "clients") else None
 
 
-def _options(constructor: Constructor) -> list[Option]:
-    return [option for option in constructor.options if option.name not in _FROM_PYTHON]
+def _options(part: str, constructor: Constructor, axes: Collection[str]) -> list[Option]:
+    """The options of a part, with the defaults of the command line; what an axis gives is not required."""
+    options = [defaults.of(part, option) for option in constructor.options if option.name not in _FROM_PYTHON]
+    return [
+        option._replace(type=option.type | None, default=None)
+        if option.default is REQUIRED and f"{part}.{option.name}" in axes
+        else option
+        for option in options
+    ]
 
 
-def _client_options(optimizer: Constructor) -> list[Option]:
+def _client_options(names: Chosen) -> list[Option]:
     """The optimiser's name, its numbers, and what `Client` takes beside them."""
     from jaxafl.client import Client
 
-    own = _options(catalogue.describe(Client))
-    taken = {option.name for option in own}
-    name = Option("optimizer", _one_of(catalogue.optimizers()), optimizer.name, "Optax optimiser of the clients")
-    every = [name, *(option for option in optimizer.options if option.name not in taken), *own]
+    optimizer = names.optimizer
+    named = Option("optimizer", _one_of(catalogue.optimizers()), optimizer.name, "Optax optimiser of the clients")
+    every = {option.name: option for option in (named, *optimizer.options, *catalogue.describe(Client).options)}
+    usual = defaults.local_training(names.server)
+    steps = usual.pop("steps")
+    for name, default in usual.items():
+        every[name] = every[name]._replace(default=default)
     helps = {
-        "steps": "K, local steps of a run (10, unless epochs are given)",
+        "steps": f"K, local steps of a run ({steps}, unless epochs are given)",
         "learning_rate": "η_l, the local learning rate",
     }
-    return [option._replace(help=helps.get(option.name, option.help)) for option in every]
-
-
-def _partition(arguments: Sequence[str]) -> Constructor | None:
-    known = catalogue.partitions()
-    name = _last(arguments, ("--partition",), "none")
-    return None if name == "none" else _find(name, "partition", known)
-
-
-def _usual_clock(server: Constructor) -> str:
-    available = catalogue.clocks()
-    usual = [name for name in _USUAL_CLOCKS if name in server.clocks]
-    return (usual or [name for name in server.clocks if name in available] or sorted(available))[0]
-
-
-def _named(
-    arguments: Sequence[str], flags: tuple[str, ...], what: str, known: dict[str, Constructor], default: str
-) -> Constructor:
-    return _find(_last(arguments, flags, default), what, known)
-
-
-def _find(name: str, what: str, known: dict[str, Constructor]) -> Constructor:
-    if name not in known:
-        raise ValueError(f"there is no {what} {name!r}; choose from {', '.join(known)}")
-    return known[name]
-
-
-def _last(arguments: Sequence[str], flags: tuple[str, ...], default: str) -> str:
-    """The value of a flag, written `--flag value` or `--flag=value`; the last one counts."""
-    value = default
-    for argument, following in itertools.pairwise([*arguments, ""]):
-        flag, equals, rest = argument.partition("=")
-        if flag in flags:
-            value = rest if equals else following
-    return value
+    for option in optimizer.options:
+        if option.name == "weight_decay":  # `Client` hands it to an optimiser that has one
+            helps["weight_decay"] = f"{option.help} (by default {option.default:g}, that of {optimizer.name})"
+    return [option._replace(help=helps.get(option.name, option.help)) for option in every.values()]

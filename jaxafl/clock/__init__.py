@@ -1,4 +1,4 @@
-"""Clocks: who trains when, and who arrives; see `contract`."""
+"""Clocks: who trains when, and who arrives; see `contract`, and `durations.duration` for durations of one's own."""
 
 from jaxafl.clock.bernoulli import Bernoulli, bernoulli
 from jaxafl.clock.contract import Clock, ServerStep, Workload
@@ -15,6 +15,7 @@ from jaxafl.clock.durations import (
     transmission,
     uniform,
 )
+from jaxafl.clock.durations.duration import Composable, Draw, Run
 from jaxafl.clock.free_running import FreeRunning, free_running
 from jaxafl.clock.interrupting import Interrupting, interrupting
 from jaxafl.clock.sampled import Sampled, sampled
@@ -26,8 +27,11 @@ from jaxafl.clock.trace import trace
 __all__ = [
     "Bernoulli",
     "Clock",
+    "Composable",
+    "Draw",
     "FreeRunning",
     "Interrupting",
+    "Run",
     "Sampled",
     "SemiAsync",
     "ServerStep",

@@ -11,8 +11,7 @@ from jaxafl.checks import as_numbers, check_whole
 
 def check_concurrency(clock: str, name: str, value: Any, num_clients: int) -> None:
     """A number of clients between 1 and N."""
-    check_whole(clock, name, value)
-    if value > num_clients:
+    if check_whole(clock, name, value) > num_clients:
         raise ValueError(f"{clock}: {name}={value} is more than the {num_clients} clients there are")
 
 
@@ -88,5 +87,7 @@ def check_probability(clock: str, name: str, value: Any, num_clients: int) -> No
             f"{clock}: {name} must be a number or an array of one number per client ({num_clients},), "
             f"got shape {array.shape}"
         )
-    if not ((array >= 0) & (array <= 1)).all():
-        raise ValueError(f"{clock}: {name} must be in [0, 1], got {value}")
+    outside = np.flatnonzero(~((array >= 0) & (array <= 1)))
+    if outside.size:
+        whose = f" (client {outside[0]}, the first of {outside.size})" if array.ndim else ""
+        raise ValueError(f"{clock}: {name} must be in [0, 1], got {array.ravel()[outside[0]]:.10g}{whose}")

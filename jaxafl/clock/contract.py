@@ -1,21 +1,25 @@
 """What a clock is: the records that it exchanges with the engine.
 
-A clock is a frozen dataclass of numbers (leaves) and options (static) with
+A clock is a frozen dataclass (`jaxafl.pytrees.pytree`) of numbers (leaves) and options (static) with
 
-    name                                              the protocol, as in the results and the table of jaxafl/README.md
-    check(num_clients)                                raises `ValueError` for options that cannot work, before
-    compilation capacity(num_clients)      -> int                 A, the arrivals that one server step can take
-    in_flight(num_clients)     -> int                 the most runs that are under way at once
-    ring_slots(num_clients)    -> int                 versions of the global model that must be kept: the pins + 1
-    init(key, num_clients)     -> state               a pytree with `dispatches` (runs started); float64 times
-    next(state, workload)      -> (state, ServerStep) advances simulated time to the next server step
-    fault(state)               -> Fault               the first thing that went wrong (a recorded trace that runs out)
+    name                                           the protocol, as results and `Server.clocks` name it
+    check(num_clients)                             raises `ValueError` for options that cannot work, before compilation
+    capacity(num_clients) -> int                   A, the arrivals that one server step can take
+    in_flight(num_clients) -> int                  the most runs that are under way at once
+    ring_slots(num_clients) -> int                 versions of the global model that must be kept: the pins + 1
+    init(key, num_clients) -> state                a pytree with `dispatches` (runs started); float64 times
+    next(state, workload) -> (state, ServerStep)   advances simulated time to the next server step
+    fault(state) -> Fault                          the first thing that went wrong (a recorded trace that runs out)
 
-    in_flight_runs(state)      -> InFlight            the runs under way, for servers whose replies change the next
+and, where they apply,
 
-All but the first five are traced by JAX with 64-bit types enabled, so that time is float64. `next` never sees a model
-value. The same functions run ahead of the training, on the CPU (`schedule.py`), or beside it, when a server's replies
-change the work of the next runs (`online.py`).
+    in_flight_runs(state) -> InFlight              the runs under way, for servers whose replies change the next
+    order_free                                     True where durations do not change who arrives
+    references                                     what `Simulation.citation` names, as a server's
+
+`init`, `next`, `fault` and `in_flight_runs` are traced by JAX with 64-bit types enabled, so that time is float64.
+`next` never sees a model value. The same functions run ahead of the training, on the CPU (`schedule.py`), or beside it,
+when a server's replies change the work of the next runs (`online.py`).
 """
 
 from __future__ import annotations
@@ -37,30 +41,53 @@ class ServerStep(NamedTuple):
 
     A *run* is one local training of one client. It may be consumed by several server steps (a client that offers the
     same update until an upload succeeds), by one, or by none.
+
+    Attributes:
+        time: float64, the instant of the step, that of its last arrival, in simulated seconds.
+        mask: bool [A], whether the entry is an arrival; the rest of an entry that is none means nothing.
+        client: int32 [A], who arrived.
+        run: int32 [A], index among the runs of this client, in the order they start.
+        dispatch: int32 [A], index among all runs, in the order they start: names the run.
+        version: int32 [A]: the run trained from x_version.
+        reference: int32 [A]: its update is measured against x_reference and its staleness is t - reference.
+        local_steps: int32 [A], local steps that the run made.
+        started: float64 [A], when the run started.
+        arrived: float64 [A], when it arrived.
+        multiplicity: int32 [A], how many times the update counts (a client drawn twice).
+        kind: int32 [A], 0, or what the protocol says of this arrival (`semi_async`: 0 picked, 1 undrafted, 2
+            resynchronised without an update).
     """
 
-    time: Array  # float64: the instant of the step, that of its last arrival
-    mask: Array  # bool [A]: whether the entry is an arrival
-    client: Array  # int32 [A]
-    run: Array  # int32 [A]: index among the runs of this client, in the order they start
-    dispatch: Array  # int32 [A]: index among all runs, in the order they start: names the run
-    version: Array  # int32 [A]: the run trained from x_version
-    reference: Array  # int32 [A]: its update is measured against x_reference and its staleness is t - reference
-    local_steps: Array  # int32 [A]: local steps that the run made
-    started: Array  # float64 [A]: when the run started
-    arrived: Array  # float64 [A]: when it arrived
-    multiplicity: Array  # int32 [A]: how many times the update counts (a client drawn twice)
-    kind: Array  # int32 [A]: 0, or what the protocol says of this arrival (picked, undrafted, resynchronised)
+    time: Array
+    mask: Array
+    client: Array
+    run: Array
+    dispatch: Array
+    version: Array
+    reference: Array
+    local_steps: Array
+    started: Array
+    arrived: Array
+    multiplicity: Array
+    kind: Array
 
 
 class Fault(NamedTuple):
-    """The first thing that went wrong in a schedule; `code` 0 means nothing did."""
+    """The first thing that went wrong in a schedule.
 
-    code: Array  # int32: an index into FAULTS
-    dispatch: Array  # int32: at which dispatch
-    client: Array  # int32
-    run: Array  # int32
-    round: Array  # int32: at which server step
+    Attributes:
+        code: int32, an index into `FAULTS`; 0 means that nothing went wrong.
+        dispatch: int32, at which dispatch.
+        client: int32, whose run.
+        run: int32, which of the client's runs.
+        round: int32, at which server step.
+    """
+
+    code: Array
+    dispatch: Array
+    client: Array
+    run: Array
+    round: Array
 
 
 FAULTS = (
@@ -134,13 +161,14 @@ class InFlight(NamedTuple):
     run: Array
     dispatch: Array
     version: Array  # of a run under way; or promised to one that is about to start
+    reference: Array  # the version that the update will be measured against
     local_steps: Array
     arrives: Array  # float64: when the run will arrive
-    pinned: Array  # bool: whether `version` must be kept
+    pinned: Array  # bool: whether `version` and `reference` must be kept
 
 
 class Clock(Protocol):
-    """See the module docstring."""
+    """What every clock has; `help(jaxafl.clock.contract)` says what each member is."""
 
     name: ClassVar[str]
 
@@ -157,3 +185,4 @@ class OnlineClock(Clock, Protocol):
     """A clock that can run beside the training."""
 
     def in_flight_runs(self, state: Any) -> InFlight: ...
+    def slots_beside(self, num_clients: int) -> int: ...  # `ring_slots` where a run is trained as late as it arrives

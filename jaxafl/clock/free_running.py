@@ -145,10 +145,17 @@ class FreeRunning:
         """The runs under way, for a driver that trains beside the clock."""
         flight = state.flight
         version = jnp.where(flight.busy, flight.version, flight.handout)
-        pinned = jnp.ones_like(flight.busy) if self.before_step else flight.busy
+        reference = jnp.where(flight.busy, flight.reference, version)
+        promised = self.before_step or self.start_skew  # who starts next trains from an older version than the newest
+        pinned = jnp.ones_like(flight.busy) if promised else flight.busy
         return InFlight(
-            flight.busy, flight.client, flight.run, flight.dispatch, version, flight.local_steps, flight.arrives, pinned
-        )
+            flight.busy, flight.client, flight.run, flight.dispatch, version, reference, flight.local_steps,
+            flight.arrives, pinned,
+        )  # fmt: skip
+
+    def slots_beside(self, num_clients: int) -> int:
+        """A skewed run needs two versions, and keeps both until it arrives."""
+        return self.concurrency * (2 if self.start_skew else 1) + 1
 
     def _start(self, state: State, workload: Workload) -> State:
         """Starts one client, if any is due and all arrivals of this instant have been delivered."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeVar
 
-import numpy as np
-
+from jaxafl.checks import as_array
 from jaxafl.clock.durations import recorded
 
 T = TypeVar("T")
@@ -28,7 +27,8 @@ def trace(protocol: T, *, durations: Any = None, per: str = "run", **recordings:
         A clock of the same protocol.
 
     Raises:
-        TypeError: the protocol does not draw what was recorded.
+        ValueError: a recording has rows of different lengths.
+        TypeError: the protocol does not draw what was recorded, or durations are no numbers.
     """
     fields = dataclasses.fields(protocol)  # type: ignore[arg-type]
     allowed = [field.name for field in fields if field.default is None and not field.metadata.get("static")]
@@ -37,7 +37,7 @@ def trace(protocol: T, *, durations: Any = None, per: str = "run", **recordings:
         if name not in allowed and not (name == "durations" and timed):
             replayed = ", ".join([*(["durations"] if timed else []), *allowed])
             raise TypeError(f"{type(protocol).__name__} draws no {name!r}; it can replay: {replayed}")
-    changes: dict[str, Any] = {name: np.asarray(values) for name, values in recordings.items()}
+    changes: dict[str, Any] = {name: as_array("trace", name, values) for name, values in recordings.items()}
     if durations is not None:
         changes["durations"] = recorded(durations, per)
     return dataclasses.replace(protocol, **changes)  # type: ignore[type-var]

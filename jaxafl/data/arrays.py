@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.data.dataset import Dataset
+from jaxafl.checks import as_array, check_number, check_whole
+from jaxafl.data.dataset import Dataset, integer_labels
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.by_user import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast
@@ -47,21 +48,26 @@ def from_arrays(
         The federated dataset.
 
     Raises:
-        ValueError: If shapes disagree, samples are not finite, or the test set is not given in exactly one way.
-        TypeError: If labels are not integers.
+        ValueError: If shapes disagree, there are no samples, samples are not finite or overflow float32, or the test
+            set is not given in exactly one way.
+        TypeError: If samples are not numbers, labels not integers, client ids neither integers nor strings, or an
+            option is of another type.
     """
-    samples, labels, ids = _samples(name, x), np.asarray(y), np.asarray(client_ids)
-    if labels.ndim != 1 or ids.shape != labels.shape or len(samples) != len(labels):
+    samples = _samples(name, "x", x)
+    if len(samples) == 0:
+        raise ValueError(f"{name}: there are no samples: x is empty")
+    labels, users = integer_labels(name, "training", y), _users(name, client_ids)
+    if labels.ndim != 1 or users.shape != labels.shape or len(samples) != len(labels):
         raise ValueError(
             f"{name}: x, y and client_ids need one entry per sample; got shapes {samples.shape}, {labels.shape} and "
-            f"{ids.shape}"
+            f"{users.shape}"
         )
     if (x_test is None) != (y_test is None) or (x_test is None) == (test_fraction is None):
         raise ValueError(f"{name}: give either x_test and y_test, or test_fraction")
-    _, users = np.unique(ids, return_inverse=True)
     if test_fraction is None:
-        held_out, held_out_labels = _samples(name, x_test), np.asarray(y_test)
+        held_out, held_out_labels = _samples(name, "x_test", x_test), integer_labels(name, "test", y_test)
     else:
+        seed = check_whole(name, "seed", seed, least=0, most=None)
         test = _hold_out(name, users, test_fraction, np.random.default_rng(seed))
         held_out, held_out_labels = samples[test], labels[test]
         samples, labels, users = samples[~test], labels[~test], users[~test]
@@ -71,25 +77,54 @@ def from_arrays(
         preprocessing = cast() if samples.dtype == np.uint8 or samples.dtype.kind == "f" else as_is()
     source: dict[str, str | int | float] = {"source": "arrays"}
     if test_fraction is not None:
-        source |= {"test_fraction": test_fraction, "test_seed": seed}
+        source |= {"test_fraction": float(test_fraction), "test_seed": seed}
     dataset = Dataset(
         name, samples, labels, held_out, held_out_labels, num_classes, preprocessing, users=users, source=source
     )
     return dataset.partition(by_user())
 
 
-def _samples(name: str, x: Any) -> np.ndarray:
-    samples = np.asarray(x)
+def _samples(name: str, argument: str, x: Any) -> np.ndarray:
+    samples = as_array(name, argument, x)
     if samples.ndim == 0 or samples.dtype.kind not in "fiub":
-        raise TypeError(f"{name}: samples must be numeric arrays [n, ...]; got shape {samples.shape}, {samples.dtype}")
-    if samples.dtype.kind == "f":
-        samples = samples.astype(np.float32, copy=False)
-        if not np.isfinite(samples).all():
-            raise ValueError(f"{name}: samples hold NaN or infinite values; remove or replace them first")
-    return samples
+        raise TypeError(
+            f"{name}: {argument} must be a numeric array [n, ...]; got shape {samples.shape}, {samples.dtype}"
+        )
+    if samples.dtype.kind != "f":
+        return samples
+    bad = ~np.isfinite(samples)
+    if bad.any():
+        raise ValueError(f"{name}: {bad.sum()} values of {argument} are NaN or infinite; remove or replace them first")
+    limit = float(np.finfo(np.float32).max)
+    bad = (samples > limit) | (samples < -limit)
+    if bad.any():
+        raise ValueError(
+            f"{name}: {bad.sum()} values of {argument} overflow float32, which goes to {limit:.3g}, for example "
+            f"{samples[bad][0]:g}; scale them first"
+        )
+    return samples.astype(np.float32, copy=False)
+
+
+def _users(name: str, client_ids: Any) -> np.ndarray:
+    """Clients numbered in sorted order of their ids."""
+    ids = as_array(name, "client_ids", client_ids)
+    if ids.dtype == object:  # as of a pandas column
+        kinds = {str if isinstance(entry, str) else int for entry in ids.ravel() if _is_id(entry)}
+        wrong = [place for place, entry in enumerate(ids.ravel()) if not _is_id(entry)]
+        if wrong or len(kinds) > 1:
+            what = f"entry {wrong[0]} is {ids.ravel()[wrong[0]]!r}" if wrong else "got both"
+            raise TypeError(f"{name}: client_ids must be integers or strings, all of one kind; {what}")
+    elif ids.dtype.kind not in "iuUST":
+        raise TypeError(f"{name}: client_ids must be integers or strings, one per sample; got dtype {ids.dtype}")
+    return np.unique(ids, return_inverse=True)[1].reshape(ids.shape)
+
+
+def _is_id(entry: Any) -> bool:
+    return isinstance(entry, str | int | np.integer) and not isinstance(entry, bool)
 
 
 def _hold_out(name: str, users: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
+    check_number(name, "test_fraction", fraction)
     if not 0 < fraction < 1:
         raise ValueError(f"{name}: test_fraction must lie in (0, 1); got {fraction}")
     test = np.zeros(len(users), bool)

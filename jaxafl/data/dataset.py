@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxafl.checks import as_array, check_whole
 from jaxafl.data.federated import FederatedData, client_arrays, gather_stored
 from jaxafl.data.partition.partitioner import Partitioner
 from jaxafl.data.preprocessing import Preprocessing
@@ -33,7 +34,7 @@ class Dataset:
     Raises:
         ValueError: If lengths differ, a set is empty, a label lies outside `[0, num_classes)`, or training and test
             samples differ in shape or dtype.
-        TypeError: If labels or users are not integers.
+        TypeError: If labels or users are not integers, or `num_classes` is not a whole number.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Dataset:
     references: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "num_classes", check_whole(self.name, "num_classes", self.num_classes))
         object.__setattr__(self, "y", _labels(self.name, "training", self.x, self.y, self.num_classes))
         object.__setattr__(self, "y_test", _labels(self.name, "test", self.x_test, self.y_test, self.num_classes))
         kinds = [_described(samples) for samples in (self.x, self.x_test)]
@@ -57,7 +59,7 @@ class Dataset:
                 "one dtype"
             )
         if self.users is not None:
-            users = np.asarray(self.users)
+            users = as_array(self.name, "users", self.users)
             if not np.issubdtype(users.dtype, np.integer):
                 raise TypeError(
                     f"{self.name}: users must be integers, one per training sample; got dtype {users.dtype}"
@@ -78,7 +80,13 @@ class Dataset:
 
         Raises:
             ValueError: If the split is impossible or leaves clients without samples (how many, and what to do).
+            TypeError: If `partitioner` is none, or `seed` is not a whole number.
         """
+        if not hasattr(partitioner, "split") or isinstance(partitioner, type):
+            raise TypeError(
+                f"{self.name}: partitioner must be a partitioner, for example jaxafl.data.iid(10); got {partitioner!r}"
+            )
+        seed = check_whole(self.name, "seed", seed, least=0, most=None)
         clients = partitioner.split(self.y, self.users, np.random.default_rng(seed))
         arrays, counts = client_arrays(self.x, self.y, clients)
         return FederatedData(
@@ -107,10 +115,19 @@ def _described(samples: Any) -> str:
     return str(kinds).replace("'", "")
 
 
-def _labels(name: str, part: str, x: Any, y: Any, num_classes: int) -> np.ndarray:
-    labels = np.asarray(y)
+def integer_labels(name: str, part: str, y: Any) -> np.ndarray:
+    """Labels as an array; `TypeError` unless they are integers."""
+    labels = as_array(name, f"{part} labels", y)
     if not np.issubdtype(labels.dtype, np.integer):
-        raise TypeError(f"{name}: {part} labels must be integer classes; got dtype {labels.dtype}")
+        raise TypeError(
+            f"{name}: {part} labels must be integer classes; got dtype {labels.dtype}. "
+            "numpy.unique(y, return_inverse=True)[1] numbers any labels"
+        )
+    return labels
+
+
+def _labels(name: str, part: str, x: Any, y: Any, num_classes: int) -> np.ndarray:
+    labels = integer_labels(name, part, y)
     lengths = {len(leaf) for leaf in jax.tree.leaves(x)}
     if labels.ndim != 1 or lengths != {len(labels)}:
         raise ValueError(f"{name}: {part} labels have shape {labels.shape} for inputs of length {sorted(lengths)}")

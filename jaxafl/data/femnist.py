@@ -10,13 +10,13 @@ import pathlib
 
 import numpy as np
 
+from jaxafl.checks import check_whole
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.directory import data_directory, missing_dataset
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.femnist_leaf import read_json
 from jaxafl.data.leaf import leaf_files
 from jaxafl.data.partition.by_user import by_user
-from jaxafl.data.partition.partitioner import check_clients
 from jaxafl.data.preprocessing import normalise
 
 CLASSES = 62
@@ -59,7 +59,7 @@ def femnist(clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None
         Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097, 2018; Cohen et al., "EMNIST:
         extending MNIST to handwritten letters", IJCNN 2017.
     """
-    clients = None if clients is None else check_clients(clients)
+    clients = None if clients is None else check_whole("femnist", "clients", clients)
     shipped = _read(_SHIPPED, importlib.resources.files("jaxafl.data").joinpath("files", _SHIPPED).read_bytes())
     first = [str(user) for user in shipped["users"]]
     if clients is not None and clients <= len(first):

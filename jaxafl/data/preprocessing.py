@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.checks import as_numbers, check_number
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Preprocessing:
@@ -46,11 +48,13 @@ def normalise(
         The preprocessing.
 
     Raises:
-        ValueError: If `scale` or `std` is not positive.
+        ValueError: If `scale` or `std` is not positive, or a number is not finite.
+        TypeError: If something is not a number.
     """
-    centre, width = np.asarray(mean, np.float32), np.asarray(std, np.float32)
-    if not scale > 0 or not np.all(width > 0):
-        raise ValueError(f"normalise needs scale > 0 and std > 0; got scale={scale}, std={std}")
+    check_number("normalise", "scale", scale, above=0)
+    centre, width = (as_numbers("normalise", *given).astype(np.float32) for given in (("mean", mean), ("std", std)))
+    if not np.isfinite(centre).all() or not ((width > 0) & np.isfinite(width)).all():
+        raise ValueError(f"normalise: mean and std must be finite and std > 0, got mean={mean}, std={std}")
 
     def transform(x: Any) -> jax.Array:
         return (jnp.asarray(x).astype(jnp.float32) / scale - centre) / width

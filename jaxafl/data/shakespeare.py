@@ -12,14 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.checks import check_choice, check_number
+from jaxafl.checks import check_choice, check_number, check_whole
 from jaxafl.data.characters import VOCABULARY, encode
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.directory import data_directory, missing_dataset
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.leaf import collect_users, leaf_files, leaf_split
 from jaxafl.data.partition.by_user import by_user
-from jaxafl.data.partition.partitioner import check_clients, check_count
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.data.roles import read_roles, role_files
 
@@ -79,8 +78,8 @@ def shakespeare(
         Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097, 2018.
     """
     check_choice(_NAME, "source", source, ("auto", "roles", "leaf"))
-    clients = None if clients is None else check_clients(clients)
-    test_samples = None if test_samples is None else check_count("test_samples", test_samples)
+    clients = None if clients is None else check_whole(_NAME, "clients", clients)
+    test_samples = None if test_samples is None else check_whole(_NAME, "test_samples", test_samples)
     folder = data_directory(data_dir) / _NAME
     roles = role_files(folder) if source != "leaf" else []
     if roles:
@@ -263,7 +262,7 @@ def _check_roles_options(min_characters: int, test_fraction: float) -> None:
     if test_fraction >= 1:
         raise ValueError(f"{_NAME}: test_fraction must lie in (0, 1); got {test_fraction}")
     needed = math.ceil((CONTEXT + 1) / (1 - test_fraction))
-    if check_count("min_characters", min_characters) < needed:
+    if check_whole(_NAME, "min_characters", min_characters) < needed:
         raise ValueError(
             f"{_NAME}: with test_fraction={test_fraction:g} a role needs {needed} characters for one training window "
             f"of {CONTEXT} and the next; got min_characters={min_characters}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import jax
@@ -11,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl import keys
+from jaxafl.checks import check_flag, check_number, check_whole
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.by_user import by_user
-from jaxafl.data.partition.partitioner import check_clients
 from jaxafl.data.preprocessing import as_is
 from jaxafl.data.traverse import traverse
 
@@ -61,15 +60,21 @@ def synthetic(
 
     Raises:
         ValueError: If an option is out of range, or stored data would hold 2^31 samples or more.
+        TypeError: If an option is of another type.
 
     References:
         Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, section 5.1 (FedProx); Li et al.,
         "Fair Resource Allocation in Federated Learning", ICLR 2020 (q-FFL).
     """
-    clients = check_clients(clients)
-    _check(alpha, beta, max_size, max_test)
+    for option, deviation in {"alpha": alpha, "beta": beta}.items():
+        check_number("synthetic", f"{option}, a standard deviation,", deviation, least=0)
+    clients, max_test = check_whole("synthetic", "clients", clients), check_whole("synthetic", "max_test", max_test)
+    if max_size is not None:  # at least one sample to train on and one to test
+        max_size = check_whole("synthetic", "max_size", max_size, least=2)
+    check_flag("synthetic", "lazy", lazy)
+    seed = check_whole("synthetic", "seed", seed, least=0, most=2**64 - 1)
     arrays = {
-        "key": np.array(keys.seed_key(operator.index(seed)), np.uint32),
+        "key": np.array(keys.seed_key(seed), np.uint32),
         "deviation": np.array([alpha, beta], np.float32),
     }
     sizes = _sizes(clients, seed, max_size)
@@ -77,15 +82,15 @@ def synthetic(
     x_test, y_test = _pool(arrays, train, _test_stops(train, sizes, max_test))
     description: dict[str, str | int | float] = {
         "source": "synthetic",
-        "alpha": alpha,
-        "beta": beta,
+        "alpha": float(alpha),
+        "beta": float(beta),
         "clients": clients,
         "seed": seed,
         "max_size": "none" if max_size is None else max_size,
         "max_test": max_test,
         "form": "lazy" if lazy else "stored",
     }
-    name = f"synthetic({alpha:g},{beta:g})"
+    name = f"synthetic({float(alpha):g},{float(beta):g})"
     if lazy:
         said = {"dataset": name, **description, "preprocessing": as_is().description, **by_user().description}
         return FederatedData(name, CLASSES, train, arrays, x_test, y_test, as_is(), generate, said, _REFERENCES)
@@ -151,14 +156,3 @@ def _pool(arrays: Any, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarra
         x[done : done + len(client)], y[done : done + len(client)] = samples, labels
         done += len(client)
     return x, y
-
-
-def _check(alpha: float, beta: float, max_size: int | None, max_test: int) -> None:
-    if not (0 <= alpha < math.inf and 0 <= beta < math.inf):
-        raise ValueError(f"synthetic: alpha and beta are standard deviations, 0 or more; got {alpha} and {beta}")
-    if max_size is not None and max_size < 2:
-        raise ValueError(
-            f"synthetic: max_size must be at least 2 (one sample to train on, one to test); got {max_size}"
-        )
-    if max_test < 1:
-        raise ValueError(f"synthetic: max_test must be at least 1; got {max_test}")

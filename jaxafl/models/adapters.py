@@ -36,7 +36,7 @@ def from_linen(
 
     Args:
         module: the network; maps inputs [B, ...] to predictions [B, ...].
-        loss: `(predictions, batch) -> Outputs` or a loss per example [B].
+        loss: `(predictions, batch) -> Outputs` or a loss per example [B], which alone records no accuracy.
         name: the name in results, by default the module's class name.
         references: see `Model`.
 
@@ -96,7 +96,7 @@ def from_nnx(
 
     Args:
         make_module: makes the network from its random streams, e.g. `lambda rngs: nnx.Linear(784, 10, rngs=rngs)`.
-        loss: `(predictions, batch) -> Outputs` or a loss per example [B].
+        loss: `(predictions, batch) -> Outputs` or a loss per example [B], which alone records no accuracy.
         name: the name in results, by default the module's class name.
 
     Returns:
@@ -148,8 +148,9 @@ def from_functions(
 
     Args:
         init: `(key, batch) -> params`, any pytree of float arrays.
-        loss: `(params, batch, key) -> ` loss per example [B], or `Outputs` with metrics; the same in training and
-            evaluation.
+        loss: `(params, batch, key) ->` a loss per example [B], or `Outputs` with metrics; the same in training and
+            evaluation. A loss alone records no accuracy: return `softmax_cross_entropy(logits, batch)`, or
+            `Outputs(loss, {"accuracy": correct})` with `correct` [B].
         name: the name in results, by default that of `loss`.
 
     Returns:

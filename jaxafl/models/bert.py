@@ -16,7 +16,7 @@ from jaxafl.models.bert_encoder import BertClassifier, BertConfig, read_config
 from jaxafl.models.bert_weights import read_weights
 from jaxafl.models.losses import softmax_cross_entropy
 from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State
-from jaxafl.models.options import check_positive, compute_dtype
+from jaxafl.models.options import compute_dtype
 
 
 def bert(
@@ -63,7 +63,7 @@ def bert(
         Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022. FADAS (Wang et al., ICML 2024,
         section 6) uses r = 1, α = 8.
     """
-    check_positive("num_classes", num_classes)
+    check_whole("bert", "num_classes", num_classes)
     _check_lora(r, alpha, dropout)
     precision = compute_dtype(dtype)
     folder = pretrained_directory(checkpoint, ["model.safetensors"], data_dir)

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxafl.checks import check_choice
+from jaxafl.checks import check_choice, check_whole
 from jaxafl.models.adapters import from_linen
 from jaxafl.models.layers import Array
 from jaxafl.models.model import Model
-from jaxafl.models.options import check_positive, compute_dtype
+from jaxafl.models.options import compute_dtype
 from jaxafl.models.recurrent import LSTM, forget_gate_open
 
 
@@ -48,7 +48,8 @@ def char_lstm(
         [0, `num_classes`). A character outside gives a loss of NaN rather than that of another character.
 
     Raises:
-        ValueError: where an option is not a whole number >= 1, or `initialisation` or `dtype` is another name.
+        ValueError: where a number is below 1, or `initialisation` or `dtype` is another name.
+        TypeError: where a number is not a whole one.
 
     References:
         Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097, 2018; McMahan et al.,
@@ -56,7 +57,7 @@ def char_lstm(
     """
     options = {"num_classes": num_classes, "embedding": embedding, "hidden": hidden, "layers": layers}
     for option, value in options.items():
-        check_positive(option, value)
+        check_whole("char_lstm", option, value)
     check_choice("char_lstm", "initialisation", initialisation, ("leaf", "torch"))
     compute_dtype(dtype)
     network = CharLSTM(num_classes, embedding, hidden, layers, initialisation, dtype)

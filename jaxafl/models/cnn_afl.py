@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from flax import linen as nn
 
+from jaxafl.checks import check_whole
 from jaxafl.models.adapters import from_linen
 from jaxafl.models.layers import Array, Conv, require_images
 from jaxafl.models.model import Model
-from jaxafl.models.options import check_positive, compute_dtype
+from jaxafl.models.options import compute_dtype
 
 
 def cnn_afl(num_classes: int = 10, dtype: str = "float32") -> Model:
@@ -25,9 +26,10 @@ def cnn_afl(num_classes: int = 10, dtype: str = "float32") -> Model:
         The model; inputs [B, H, W, C] float of at least 3×3 pixels, labels [B] integers.
 
     Raises:
-        ValueError: where `num_classes` is not a whole number >= 1, or `dtype` is another name.
+        ValueError: where `num_classes` is below 1, or `dtype` is another name.
+        TypeError: where `num_classes` is not a whole number.
     """
-    check_positive("num_classes", num_classes)
+    check_whole("cnn_afl", "num_classes", num_classes)
     compute_dtype(dtype)
     return from_linen(CNNAFL(num_classes, dtype), name="cnn_afl", references=("afl2025",))
 

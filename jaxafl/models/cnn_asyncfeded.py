@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from flax import linen as nn
 
+from jaxafl.checks import check_whole
 from jaxafl.models.adapters import from_linen
 from jaxafl.models.layers import Array, Conv, flatten, max_pool, require_images
 from jaxafl.models.model import Model
-from jaxafl.models.options import check_positive, compute_dtype
+from jaxafl.models.options import compute_dtype
 
 
 def cnn_asyncfeded(
@@ -30,11 +31,11 @@ def cnn_asyncfeded(
         The model; inputs [B, H, W, C] float of at least 2 `kernel` pixels each way, labels [B] integers.
 
     Raises:
-        ValueError: where an option is not a whole number >= 1, there are not two features, or `dtype` is another
-            name.
+        ValueError: where a number is below 1, there are not two features, or `dtype` is another name.
+        TypeError: where a number is not a whole one.
     """
-    check_positive("num_classes", num_classes)
-    check_positive("kernel", kernel)
+    check_whole("cnn_asyncfeded", "num_classes", num_classes)
+    check_whole("cnn_asyncfeded", "kernel", kernel)
     try:
         first, second = features
     except (TypeError, ValueError):
@@ -42,7 +43,7 @@ def cnn_asyncfeded(
             f"cnn_asyncfeded has two convolutions: features must be two numbers, for example (32, 64), got {features!r}"
         ) from None
     for channels in (first, second):
-        check_positive("features", channels)
+        check_whole("cnn_asyncfeded", "features", channels)
     compute_dtype(dtype)
     return from_linen(
         CNNAsyncFedED(num_classes, (first, second), kernel, dtype),

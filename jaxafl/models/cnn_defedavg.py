@@ -19,6 +19,7 @@ def cnn_defedavg(num_classes: int = 10, dtype: str = "float32") -> Model:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
 
     Raises:
-        ValueError: where `num_classes` is not a whole number >= 1, or `dtype` is another name.
+        ValueError: where `num_classes` is below 1, or `dtype` is another name.
+        TypeError: where `num_classes` is not a whole number.
     """
     return two_convolutions("cnn_defedavg", (32, 64), 512, num_classes, dtype, ("wang2024defedavg",))

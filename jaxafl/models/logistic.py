@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from flax import linen as nn
 
+from jaxafl.checks import check_whole
 from jaxafl.models.adapters import from_linen
 from jaxafl.models.layers import Array, flatten
 from jaxafl.models.model import Model
-from jaxafl.models.options import check_positive, compute_dtype
+from jaxafl.models.options import compute_dtype
 
 
 def logistic(num_classes: int, dtype: str = "float32") -> Model:
@@ -24,9 +25,10 @@ def logistic(num_classes: int, dtype: str = "float32") -> Model:
         The model; inputs [B, ...] float, labels [B] integers.
 
     Raises:
-        ValueError: where `num_classes` is not a whole number >= 1, or `dtype` is another name.
+        ValueError: where `num_classes` is below 1, or `dtype` is another name.
+        TypeError: where `num_classes` is not a whole number.
     """
-    check_positive("num_classes", num_classes)
+    check_whole("logistic", "num_classes", num_classes)
     compute_dtype(dtype)
     return from_linen(Logistic(num_classes, dtype), name="logistic")
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from flax import linen as nn
 
+from jaxafl.checks import check_whole
 from jaxafl.models.adapters import from_linen
 from jaxafl.models.layers import Array, flatten
 from jaxafl.models.model import Model
-from jaxafl.models.options import check_positive, compute_dtype
+from jaxafl.models.options import compute_dtype
 
 
 def mlp(num_classes: int, hidden: Sequence[int] = (200, 200), dtype: str = "float32") -> Model:
@@ -28,16 +29,17 @@ def mlp(num_classes: int, hidden: Sequence[int] = (200, 200), dtype: str = "floa
         The model; inputs [B, ...] float, labels [B] integers.
 
     Raises:
-        ValueError: where `hidden` is not a list of widths, a width or `num_classes` is not a whole number >= 1, or
-            `dtype` is another name.
+        ValueError: where `hidden` is not a list of widths, a width or `num_classes` is below 1, or `dtype` is another
+            name.
+        TypeError: where a width or `num_classes` is not a whole number.
     """
-    check_positive("num_classes", num_classes)
+    check_whole("mlp", "num_classes", num_classes)
     try:
         widths = tuple(hidden)
     except TypeError:
         raise ValueError(f"mlp: hidden must be a list of widths, for example (200, 200), got {hidden!r}") from None
     for width in widths:
-        check_positive("hidden widths", width)
+        check_whole("mlp", "hidden widths", width)
     compute_dtype(dtype)
     return from_linen(MLP(num_classes, widths, dtype), name="mlp")
 

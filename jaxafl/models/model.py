@@ -15,18 +15,29 @@ State = Any
 
 
 class Batch(NamedTuple):
-    """One mini-batch of one client."""
+    """One mini-batch of one client.
 
-    x: Array  # [B, ...] preprocessed inputs
-    y: Array  # [B, ...] labels
-    mask: Array  # bool [B]; False marks the padding of a partial batch, which must influence nothing
+    Attributes:
+        x: preprocessed inputs [B, ...]: an array, or a pytree of them.
+        y: labels [B, ...].
+        mask: bool [B]; False marks the padding of a partial batch, which must influence nothing.
+    """
+
+    x: Array
+    y: Array
+    mask: Array
 
 
 class Outputs(NamedTuple):
-    """What a model says of a batch, per example: the simulator takes the masked means."""
+    """What a model says of a batch, per example: the simulator takes the masked means.
 
-    loss: Array  # float [B]
-    metrics: dict[str, Array]  # each [B]
+    Attributes:
+        loss: float [B].
+        metrics: name -> [B]; each becomes a variable of the result. `"accuracy"` is what figures show.
+    """
+
+    loss: Array
+    metrics: dict[str, Array]
 
 
 Apply = Callable[[Params, State, Batch, Key, bool], tuple[Outputs, State]]

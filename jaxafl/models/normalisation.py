@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxafl.models.options import check_positive
+from jaxafl.checks import check_whole
 
 Array = jax.Array
 NORMS = ("batch", "group")
@@ -87,7 +87,7 @@ def check_norm(model: str, norm: str, groups: int, channels: int) -> None:
     """Raises `ValueError` unless `norm` is known and `groups` divides the fewest `channels` of the network."""
     if norm not in NORMS:
         raise ValueError(f'{model}: norm must be "batch" or "group", got {norm!r}')
-    check_positive("groups", groups)
+    check_whole(model, "groups", groups)
     if norm == "group" and channels % groups:
         raise ValueError(f"{model}: groups must divide the {channels} channels of the first stage, got {groups}")
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxafl.checks import check_whole
 from jaxafl.models.adapters import from_linen
 from jaxafl.models.layers import Array, Conv, require_images
 from jaxafl.models.model import Model
 from jaxafl.models.normalisation import check_norm, normalise
-from jaxafl.models.options import check_positive, compute_dtype
+from jaxafl.models.options import compute_dtype
 
 _ONE_AROUND = ((1, 1), (1, 1))  # "SAME" pads a strided convolution on one side only
 
@@ -43,8 +44,8 @@ def resnet20(
         He et al., "Delving Deep into Rectifiers", ICCV 2015. Groups: Reddi et al., "Adaptive Federated Optimization",
         ICLR 2021; Hsieh et al., "The Non-IID Data Quagmire of Decentralized Machine Learning", ICML 2020.
     """
-    check_positive("num_classes", num_classes)
-    check_positive("width", width)
+    check_whole("resnet20", "num_classes", num_classes)
+    check_whole("resnet20", "width", width)
     check_norm("resnet20", norm, groups, width)
     compute_dtype(dtype)
     network = ResNet(num_classes, (width, 2 * width, 4 * width), 3, "pad", norm, groups, dtype)
@@ -63,7 +64,10 @@ def resnet18(
 
     Args:
         num_classes: number of classes.
-        norm, width, groups, dtype: as of `resnet20`.
+        norm: `"batch"` or `"group"` normalisation, as of `resnet20`.
+        width: channels of the first stage.
+        groups: groups of channels of `norm="group"`.
+        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters and statistics are float32.
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 8×8 pixels, labels [B] integers.
@@ -74,8 +78,8 @@ def resnet18(
     References:
         He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; see `resnet20`.
     """
-    check_positive("num_classes", num_classes)
-    check_positive("width", width)
+    check_whole("resnet18", "num_classes", num_classes)
+    check_whole("resnet18", "width", width)
     check_norm("resnet18", norm, groups, width)
     compute_dtype(dtype)
     network = ResNet(num_classes, (width, 2 * width, 4 * width, 8 * width), 2, "project", norm, groups, dtype)

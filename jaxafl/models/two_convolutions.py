@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from flax import linen as nn
 
+from jaxafl.checks import check_whole
 from jaxafl.models.adapters import from_linen
 from jaxafl.models.layers import Array, Conv, flatten, max_pool, require_images
 from jaxafl.models.model import Model
-from jaxafl.models.options import check_positive, compute_dtype
+from jaxafl.models.options import compute_dtype
 
 
 def two_convolutions(
@@ -20,7 +21,7 @@ def two_convolutions(
     second_bias: bool = True,
 ) -> Model:
     """The network of one size as a model; raises `ValueError` where `num_classes` or `dtype` cannot work."""
-    check_positive("num_classes", num_classes)
+    check_whole(name, "num_classes", num_classes)
     compute_dtype(dtype)
     network = TwoConvolutions(num_classes, features, hidden, second_bias, dtype)
     return from_linen(network, name=name, references=references)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.plot.canvas import check_image_path, figure_of, finish, legend_beside, line_styles, new_figure, tidy
-from jaxafl.plot.members import Results, heading, members
+from jaxafl.plot.members import Member, Results, heading, members
 
 _GRID = 400  # points at which the runs of different seeds are averaged
 
@@ -41,7 +41,7 @@ def accuracy_vs_steps(results: Results, ax: Axes | None = None, path: str | os.P
 
 
 def _accuracy(
-    results: Results, against: str, label: str, ax: Axes | None, path: str | os.PathLike[str] | None
+    results: Results, against: str, axis_label: str, ax: Axes | None, path: str | os.PathLike[str] | None
 ) -> Figure:
     file = check_image_path(path)
     lines = members(results, "accuracy", against)
@@ -50,19 +50,31 @@ def _accuracy(
         ax = figure.subplots()
     else:
         figure = figure_of(ax)
-    for line, style in zip(lines, line_styles(len(lines)), strict=True):
+    labels, header = _legend(lines)
+    for line, label, style in zip(lines, labels, line_styles(len(lines)), strict=True):
         at, mean, deviation = _mean(line.runs, against)
-        ax.plot(at, mean, label=line.name or "all", linewidth=1.8, **style)
+        ax.plot(at, mean, label=label, linewidth=1.8, **style)
         if len(line.runs) > 1:
             ax.fill_between(at, mean - deviation, mean + deviation, color=style["color"], alpha=0.15, linewidth=0)
-    ax.set(xlabel=label, ylabel="test accuracy (%)", title=heading(results))
+    ax.set(xlabel=axis_label, ylabel="test accuracy (%)", title=heading(results))
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
     tidy(ax)
-    seeds = sorted({len(line.runs) for line in lines} - {1})
-    if len(lines) > 1 or seeds:
-        legend_beside(ax, len(lines), f"mean ± std of {'/'.join(map(str, seeds))} seeds" if seeds else None)
+    if len(lines) > 1 or header:
+        legend_beside(ax, len(lines), header)
     return finish(figure, file)
+
+
+def _legend(lines: list[Member]) -> tuple[list[str], str | None]:
+    """The labels of the lines and the header over them; lines of unlike numbers of seeds each name theirs."""
+    names = [line.name or "all" for line in lines]
+    seeds = [len(line.runs) for line in lines]
+    if set(seeds) == {1}:
+        return names, None
+    if len(set(seeds)) == 1:
+        return names, f"mean ± std of {seeds[0]} seeds"
+    counted = [f"{name} ({count} seed{'s' * (count > 1)})" for name, count in zip(names, seeds, strict=True)]
+    return counted, "mean ± std over seeds"
 
 
 def _mean(runs: list[xr.Dataset], against: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

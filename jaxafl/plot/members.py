@@ -11,6 +11,10 @@ import xarray as xr
 Results = xr.Dataset | Mapping[str, xr.Dataset]
 _OF_A_RUN = {"step", "arrival", "evaluation"}
 _SEED = "seed"
+_NO_ACCURACY = (
+    ". A model's loss function records an accuracy if it returns afl.models.softmax_cross_entropy(logits, batch), or "
+    'afl.models.Outputs(loss, {"accuracy": correct}), each [B]'
+)
 
 
 class Member(NamedTuple):
@@ -43,7 +47,8 @@ def members(results: Results, *variables: str) -> list[Member]:
         missing = [variable for variable in variables if variable not in dataset.variables]
         if missing:
             label, known = name or dataset.attrs.get("title", ""), ", ".join(map(str, dataset.data_vars))
-            raise ValueError(f"the result {label} has no {', '.join(missing)}; it has {known}")
+            remedy = _NO_ACCURACY if "accuracy" in missing else ""
+            raise ValueError(f"the result {label} has no {', '.join(missing)}; it has {known}{remedy}")
     return [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
 
 
@@ -70,7 +75,8 @@ def _split(name: str, dataset: xr.Dataset, variables: tuple[str, ...]) -> list[M
 
 
 def _label(dataset: xr.Dataset, axis: str, index: int) -> str:
+    """`server.alpha=0.2`; a whole part (axis `server`) has a name of its own."""
     value = dataset[axis].values[index] if axis in dataset.coords else index
-    return (
-        str(value) if isinstance(value, str) else f"{axis}={value:g}" if hasattr(value, "dtype") else f"{axis}={value}"
-    )
+    if isinstance(value, str):
+        return f"{axis}={value}" if "." in axis else str(value)
+    return f"{axis}={value:g}" if hasattr(value, "dtype") else f"{axis}={value}"

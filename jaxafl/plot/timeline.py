@@ -125,7 +125,9 @@ def _draw(ax: Axes, name: str, runs: _Runs, max_clients: int, max_runs: int) -> 
 def _colours(worst: int) -> tuple[object, Normalize | BoundaryNorm]:
     """A colour per staleness where they are few, else a scale; pale is fresh, dark is stale."""
     scale = colormaps["viridis_r"]
-    return scale, BoundaryNorm(np.arange(max(worst, 1) + 2) - 0.5, scale.N) if worst <= 9 else Normalize(0, worst)
+    if worst > 9:
+        return scale, Normalize(0, worst)
+    return scale.resampled(worst + 1), BoundaryNorm(np.arange(worst + 2) - 0.5, worst + 1)
 
 
 def _cuts(shown: int, heard: int, end: float, last: float) -> list[str]:

@@ -92,7 +92,8 @@ def asyncfeded(
     γ_i = ‖x_t - x_s‖₂ / ‖Δ_i‖₂ over all trainable parameters as one vector; η_i = λ / (γ_i + ε); x_{t+1} = x_t + η_i
     Δ_i; K_i ← max(1, K_i + ⌊κ (γ̄ - γ_i)⌋), sent back together with x_{t+1}.
 
-    K counts mini-batch steps: the paper's "epoch" k is one step of its eq. (2). ⌊·⌋ floors negative numbers too, so
+    K counts mini-batch steps (`Client(steps=K_0)`): the paper's "epoch" k is one step of its eq. (2). With
+    `Client(epochs=K_0)` it counts true epochs: a run makes K_i ⌈n_i / B⌉ steps. ⌊·⌋ floors negative numbers too, so
     with κγ̄ < 1 K can only fall (as in the paper's FEMNIST setting). When ‖Δ_i‖ = 0: γ = 0 if the model has not moved
     since, else the update is dropped (the version advances, K stays, γ is reported as infinite) and counted.
 

@@ -1,13 +1,19 @@
 """What a server is: the records that it exchanges with the engine.
 
-A server is a frozen dataclass of numbers (leaves, so that they can be swept) and options (static) with
+A server is a frozen dataclass (`jaxafl.pytrees.pytree`) of numbers (leaves, so that they can be swept) and options
+(static) with
 
-    name       the algorithm
-    clocks     names of the protocols it runs on
-    needs      what it needs of the engine: `Needs`
-    check(clock, client, num_clients)    raises `ValueError` for options that cannot work, before compilation
-    init(params, samples) -> state       a pytree; samples: float [N], n_i
-    update(params, state, arrivals) -> Update
+    name                                         the algorithm
+    clocks                                       names of the protocols it runs on
+    needs                                        what it needs of the engine: `Needs`
+    check(clock, client, num_clients)            raises `ValueError` for options that cannot work, before compilation
+    init(params, samples) -> state               a pytree; samples: float [N], n_i
+    update(params, state, arrivals) -> Update    the next model from the `Arrivals` of one step
+
+and, where there is something to cite,
+
+    references                                   what `Simulation.citation` names: a tuple of keys of
+                                                 `jaxafl.references.BIBTEX`, or of BibTeX entries
 
 `init` and `update` are traced by JAX. Updates Δ_i = x_i^K - x_s point downhill: servers ADD them (an Optax gradient is
 -Δ).
@@ -30,21 +36,38 @@ Tree = Any
 
 
 class Arrivals(NamedTuple):
-    """The updates that one server step consumes, in the order of delivery; the leading axis A is the clock's
-    capacity."""
+    """The updates that one server step consumes, in the order of delivery; the leading axis A is the clock's capacity.
 
-    mask: Array  # bool [A]: whether the entry is an arrival
-    client: Array  # int32 [A]
-    multiplicity: Array  # int32 [A]: how many times the update counts
-    kind: Array  # int32 [A]: what the protocol says of the arrival
-    delta: Tree  # Δ_i = x_i^K - x_s, each leaf [A, ...]; 0 where masked
-    start: Tree  # x_s, each leaf [A, ...], if the server needs it, else None
-    staleness: Array  # int32 [A]: τ = t - s, 0 for a fresh update
-    samples: Array  # float [A]: n_i
-    local_steps: Array  # int32 [A]: local steps made
-    loss: Array  # float [A]: mean over the local steps of the mini-batch loss
-    step: Array  # int32: t
-    time: Array  # float: simulated seconds
+    A step may have fewer than A arrivals. The other entries are padding: `delta`, `staleness`, `samples`, `local_steps`
+    and `loss` are 0 there, the rest means nothing.
+
+    Attributes:
+        mask: bool [A], whether the entry is an arrival.
+        client: int32 [A], who arrived.
+        multiplicity: int32 [A], how many times the update counts (a client drawn twice).
+        kind: int32 [A], what the protocol says of the arrival (`help(jaxafl.clock.ServerStep)`).
+        delta: Δ_i = x_i^K - x_s, each leaf [A, ...].
+        start: x_s, each leaf [A, ...], if the server needs it (`Needs`), else `None`.
+        staleness: int32 [A], τ = t - s; 0 for a fresh update.
+        samples: float [A], n_i.
+        local_steps: int32 [A], local steps made.
+        loss: float [A], mean over the local steps of the mini-batch loss.
+        step: int32, t.
+        time: float, simulated seconds.
+    """
+
+    mask: Array
+    client: Array
+    multiplicity: Array
+    kind: Array
+    delta: Tree
+    start: Tree
+    staleness: Array
+    samples: Array
+    local_steps: Array
+    loss: Array
+    step: Array
+    time: Array
 
 
 class Needs(NamedTuple):
@@ -73,17 +96,26 @@ class Needs(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What a server step gives."""
+    """What a server step gives.
 
-    params: Tree  # x_{t+1}
+    Attributes:
+        params: x_{t+1}.
+        state: the server's next state, of the structure that `init` gave.
+        info: diagnostics of this step, scalars or [A]; each becomes a variable of the result.
+        next_steps: int32 [A], local steps of each client's next run, if the server replies with them
+            (`Needs.replies_steps`).
+        client_params: each leaf [A, ...], the clients' own models, if they have any (`Needs.client_models`).
+    """
+
+    params: Tree
     state: Any
-    info: dict[str, Array]  # diagnostics of this step: scalars, or [A]
-    next_steps: Array | None = None  # int32 [A]: local steps of each client's next run, if the server replies with them
-    client_params: Tree = None  # [A, ...]: the clients' own models, if they have any
+    info: dict[str, Array]
+    next_steps: Array | None = None
+    client_params: Tree = None
 
 
 class Server(Protocol):
-    """See the module docstring."""
+    """What every server has; `help(jaxafl.server.contract)` says what each member is."""
 
     @property
     def name(self) -> str: ...

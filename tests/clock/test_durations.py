@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from typing import Any
 
 import jax
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from jaxafl.clock import (
+    bernoulli,
     constant,
     exponential,
     free_running,
@@ -156,3 +159,37 @@ def test_a_list_is_one_number_per_client() -> None:
     schedule = compute_schedule(clock, 3, 1, 6, 0)
     lasted = (schedule.arrived - schedule.started)[:, 0]
     np.testing.assert_allclose(lasted, schedule.client[:, 0] + 1)
+
+
+@pytest.mark.parametrize("module", [np, jnp])
+def test_an_array_on_the_left_is_one_number_per_client(module: Any) -> None:
+    per_client = module.arange(1, CLIENTS + 1)
+    drawn, numbers = work(constant(0) + uniform(1, 2)), np.arange(1, CLIENTS + 1)[:, None]
+    np.testing.assert_allclose(work(per_client * uniform(1, 2)), numbers * drawn)
+    np.testing.assert_allclose(work(per_client + uniform(1, 2)), numbers + drawn)
+
+
+@pytest.mark.parametrize("other", [None, "a", [1, None], np.array(["a"])])
+def test_what_is_no_number_cannot_be_added_or_multiplied(other: Any) -> None:
+    for operation in (lambda: uniform(1, 2) + other, lambda: uniform(1, 2) * other, lambda: other + uniform(1, 2)):
+        with pytest.raises(TypeError, match="value must be a number"):
+            operation()
+
+
+def test_a_message_about_many_clients_names_one() -> None:
+    low = np.ones(300)
+    low[[7, 9]] = -1
+    with pytest.raises(ValueError, match=r"got low=-1, high=3 \(client 7, the first of 2\)") as caught:
+        uniform(low, 3).check(300)
+    assert len(str(caught.value)) < 150
+    with pytest.raises(ValueError, match=r"p must be in \[0, 1\], got -1 \(client 7, the first of 2\)"):
+        bernoulli(low).check(300)
+    with pytest.raises(TypeError, match=r"low must be a number, got a NumPy array of shape \(300,\)"):
+        uniform(low.astype(str), 3)
+
+
+@pytest.mark.parametrize("make", [constant, uniform, exponential, half_normal, lognormal, recorded, suspension])
+def test_every_option_of_a_duration_is_documented(make: Any) -> None:
+    described = make.__doc__.split("Args:")[1]
+    for option in inspect.signature(make).parameters:
+        assert re.search(rf"^        {option}: \S", described, re.MULTILINE), option

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -82,3 +84,28 @@ def test_a_speed_instead_of_a_time() -> None:
 def test_mistakes_are_explained(durations: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         compute_schedule(synchronous(durations=durations), 5, 1, 1, 0)  # type: ignore[arg-type]
+
+
+def test_a_result_that_waits_in_a_buffer_arrived_before_the_steps_that_passed_meanwhile() -> None:
+    """Server steps in which nobody computes delay what comes after them: nobody trains twice at once."""
+    schedule = compute_schedule(sampled(drawn=3, durations=mac_network(17.0, 2.2)), CLIENTS, 3, 300, 0)
+    assert (schedule.arrived >= schedule.started)[schedule.mask].all()
+    assert (schedule.arrived <= schedule.time[:, None] + 1e-9)[schedule.mask].all()
+    runs = {
+        (int(client), int(run)): (float(started), float(arrived))
+        for client, run, started, arrived in zip(
+            *(column[schedule.mask] for column in (schedule.client, schedule.run, schedule.started, schedule.arrived)),
+            strict=True,
+        )
+    }
+    ordered = sorted(runs)
+    following = [(a, b) for a, b in itertools.pairwise(ordered) if a[0] == b[0]]
+    assert len(following) > 100
+    for earlier, later in following:
+        assert runs[later][0] >= runs[earlier][1] - 1e-9
+
+
+@pytest.mark.parametrize("seconds", [3_000_000_000, np.int64(3_000_000_000), [3_000_000_000] * CLIENTS])
+def test_durations_above_32_bits(seconds: object) -> None:
+    schedule = compute_schedule(synchronous(durations=constant(seconds)), CLIENTS, 1, 2, 0)
+    np.testing.assert_array_equal(schedule.time, [3e9, 6e9])

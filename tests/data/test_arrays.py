@@ -58,9 +58,64 @@ def test_bytes_are_cast_and_tokens_are_left_alone():
         ((X / 0.5 + np.nan, Y, IDS), {"test_fraction": 0.3}, ValueError, "NaN"),
         ((X, Y + 0.5, IDS), {"test_fraction": 0.3}, TypeError, "integer classes"),
         ((X.astype(str), Y, IDS), {"test_fraction": 0.3}, TypeError, "numeric"),
+        ((X, Y.astype(str), IDS), {"test_fraction": 0.3}, TypeError, "training labels must be integer classes"),
+        ((X, Y, IDS), {"x_test": X, "y_test": Y.astype(str)}, TypeError, "test labels must be integer classes"),
+        ((X, Y, IDS), {"test_fraction": 0.3, "num_classes": "3"}, TypeError, "num_classes must be a whole.*'3'"),
+        ((X, Y, IDS), {"test_fraction": 0.3, "num_classes": 3.7}, TypeError, r"num_classes must be a whole.*3\.7"),
+        ((X, Y, IDS), {"test_fraction": "a"}, TypeError, "test_fraction must be a number, got 'a'"),
+        ((X, Y, IDS), {"test_fraction": 0.3, "seed": "a"}, TypeError, "seed must be a whole number, got 'a'"),
+        ((X, Y, [*IDS[:9], None]), {"test_fraction": 0.3}, TypeError, "integers or strings.*entry 9 is None"),
+        ((X, Y, np.array([*IDS[:9], 4], object)), {"test_fraction": 0.3}, TypeError, "all of one kind; got both"),
+        ((X, Y, None), {"test_fraction": 0.3}, TypeError, "integers or strings"),
+        ((X, Y, np.arange(10.0)), {"test_fraction": 0.3}, TypeError, "integers or strings.*float64"),
+        ((X, Y, np.full(10, np.nan)), {"test_fraction": 0.3}, TypeError, "integers or strings"),
+        ((X[:0], Y[:0], IDS[:0]), {"test_fraction": 0.2}, ValueError, "there are no samples"),
+        (([], [], []), {"test_fraction": 0.2}, ValueError, "there are no samples"),
+        ((X * 1e300, Y, IDS), {"test_fraction": 0.3}, ValueError, "19 values of x overflow float32.*scale"),
+        (([[1], [1, 2]], Y, IDS), {"test_fraction": 0.3}, ValueError, "x must be .*rows have one length"),
         ((X, Y, IDS), {"test_fraction": 0.3, "num_classes": 2}, ValueError, "outside 0..1"),
     ],
 )
 def test_mistakes_are_explained(arguments, options, error, message):
     with pytest.raises(error, match=message):
         data.from_arrays(*arguments, **options)
+
+
+def test_numbers_that_overflow_are_refused_without_a_warning_of_numpy(recwarn):
+    with pytest.raises(ValueError, match=r"x_test overflow float32.*-1e\+39"):
+        data.from_arrays(X, Y, IDS, x_test=X[:3] - 1e39, y_test=Y[:3])
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("dtype", [object, np.dtypes.StringDType(), "S1"])
+def test_ids_of_a_table_are_strings_too(dtype):
+    federated = data.from_arrays(X, Y, IDS.astype(dtype), x_test=X[:3], y_test=Y[:3])
+    assert federated.counts.tolist() == [4, 5, 1]
+
+
+def test_the_number_of_classes_is_an_int_however_it_is_given():
+    federated = data.from_arrays(X, Y, IDS, test_fraction=0.5, num_classes=np.int64(5))
+    assert type(federated.num_classes) is int and federated.num_classes == 5
+
+
+def test_what_is_no_partitioner_is_refused():
+    dataset = data.Dataset("toy", X, Y, X, Y, 3, data.cast())
+    with pytest.raises(TypeError, match=r"partitioner must be a partitioner, for example jaxafl\.data\.iid\(10\)"):
+        dataset.partition(data.iid)
+    with pytest.raises(TypeError, match="seed must be a whole number, got 'a'"):
+        dataset.partition(data.iid(2), seed="a")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"scale": "a"}, TypeError, "normalise: scale must be a number, got 'a'"),
+        ({"scale": 0}, ValueError, "normalise: scale must be > 0, got 0"),
+        ({"std": [1.0, 0.0]}, ValueError, "std > 0"),
+        ({"mean": None}, TypeError, "normalise: mean must be a number, got None"),
+        ({"mean": [0.5, float("nan")]}, ValueError, "finite"),
+    ],
+)
+def test_a_normalisation_that_cannot_be_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        data.normalise(**options)

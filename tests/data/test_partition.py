@@ -184,8 +184,8 @@ def test_impossible_options_are_refused_at_once(make, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: data.iid(2.5), r"clients must be an integer; got 2\.5"),
-        (lambda: data.iid(True), "clients must be an integer; got True"),
+        (lambda: data.iid(2.5), r"iid: clients must be a whole number, got 2\.5"),
+        (lambda: data.iid(True), "clients must be a whole number, got True"),
         (lambda: data.dirichlet("a", 10), "dirichlet: alpha must be a number, got 'a'"),
         (lambda: data.dirichlet(None, 10), "dirichlet: alpha must be a number, got None"),
         (lambda: data.dirichlet(0.3, 10, min_size="a"), "dirichlet: min_size must be a whole number, got 'a'"),

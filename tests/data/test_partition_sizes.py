@@ -145,10 +145,10 @@ def test_the_seed_decides_the_partition(seed):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: sizes([]), ValueError, "clients must be at least 1; got 0"),
+        (lambda: sizes([]), ValueError, "clients must be at least 1, got 0"),
         (lambda: sizes(5), TypeError, "a list of one size per client"),
-        (lambda: sizes([5, 0]), ValueError, "each size must be at least 1; got 0"),
-        (lambda: sizes([5, 2.5]), TypeError, r"each size must be an integer; got 2\.5"),
+        (lambda: sizes([5, 0]), ValueError, "each size must be at least 1, got 0"),
+        (lambda: sizes([5, 2.5]), TypeError, r"each size must be a whole number, got 2\.5"),
         (lambda: sizes([5, 5], classes=2, alpha=1.0), ValueError, "classes or alpha, not both"),
         (lambda: sizes([5, 2], classes=3), ValueError, "a client of 2 samples cannot hold 3 classes"),
         (lambda: sizes([5], classes=0), ValueError, "classes must be at least 1"),

@@ -144,16 +144,36 @@ def test_labels_differ_between_clients_more_than_by_chance():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": -1.0}, "standard deviations"),
-        ({"beta": float("nan")}, "standard deviations"),
+        ({"alpha": -1.0}, "alpha, a standard deviation, must be >= 0, got -1"),
+        ({"beta": float("nan")}, "beta, a standard deviation, must be a finite number, got nan"),
         ({"clients": 0}, "clients must be at least 1"),
         ({"max_size": 1}, "max_size must be at least 2"),
         ({"max_test": 0}, "max_test must be at least 1"),
         ({"seed": -1}, "seed"),
+        ({"seed": 2**64}, "seed must be at most 18,446,744,073,709,551,615"),
+        ({"clients": 2**31}, "clients must be at most 2,147,483,647, got 2,147,483,648"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
+        data.synthetic(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": "a"}, "alpha, a standard deviation, must be a number, got 'a'"),
+        ({"beta": None}, "beta, a standard deviation, must be a number, got None"),
+        ({"clients": 2.5}, "clients must be a whole number"),
+        ({"clients": jnp.array(3)}, r"clients must be a whole number \(an int\), got a JAX array.*use int\(...\)"),
+        ({"max_size": "60"}, "max_size must be a whole number, got '60'"),
+        ({"max_test": None}, "max_test must be a whole number, got None"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"lazy": "no"}, "lazy must be True or False"),
+    ],
+)
+def test_options_of_another_kind_are_refused(options, message):
+    with pytest.raises(TypeError, match=message):
         data.synthetic(**options)
 
 

@@ -100,7 +100,7 @@ def test_smallest_image_of_cnn_asyncfeded():
     ],
 )
 def test_wrong_options(make, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         make()
 
 

@@ -32,7 +32,7 @@ class Distribution(Composable):
     parameters: dict[str, Any]
     name: str = static(default="")
     quantile: Callable[..., Array] = static(default=None)
-    validate: Callable[..., str | None] = static(default=None)
+    validate: Callable[..., tuple[str, np.ndarray]] = static(default=None)
     per: str = static(default="run")
 
     terms = 1
@@ -47,11 +47,20 @@ class Distribution(Composable):
                     f"{self.name}: {name} must be a number or an array of one number per client ({num_clients},), "
                     f"got shape {array.shape}"
                 )
-            if not np.isfinite(array).all():
-                raise ValueError(f"{self.name}: {name} must be finite, got {value}")
+            self._refuse(~np.isfinite(array), f"{name} must be finite", {name: array})
             values[name] = array
-        if message := self.validate(**values):
-            raise ValueError(f"{self.name}: {message}, got {', '.join(f'{k}={v}' for k, v in self.parameters.items())}")
+        rule, broken = self.validate(**values)
+        self._refuse(broken, rule, values)
+
+    def _refuse(self, broken: np.ndarray, rule: str, values: dict[str, np.ndarray]) -> None:
+        """Names the first client of those whose numbers break a rule."""
+        if not np.any(broken):
+            return
+        client = int(np.flatnonzero(broken)[0])
+        numbers = {name: f"{array[client] if array.ndim else array:.10g}" for name, array in values.items()}
+        got = ", ".join(f"{name}={number}" if len(values) > 1 else number for name, number in numbers.items())
+        whose = f" (client {client}, the first of {np.sum(broken)})" if np.ndim(broken) else ""
+        raise ValueError(f"{self.name}: {rule}, got {got}{whose}")
 
     def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:
         return keys[0]
@@ -69,28 +78,71 @@ class Distribution(Composable):
 
 
 def constant(value: Any, per: str = "run") -> Distribution:
-    """Always `value` seconds (per local step with `per="step"`)."""
-    return Distribution({"value": leaf(value)}, "constant", _constant, _check_constant, per)
+    """Always the same time.
+
+    Args:
+        value: seconds >= 0 (per local step with `per="step"`); a number or an array [N], one per client.
+        per: `"run"`, or `"step"` to multiply by the run's number of local steps; `"client"` is as `"run"`.
+    """
+    return _distribution("constant", _constant, _check_constant, per, value=value)
 
 
 def uniform(low: Any, high: Any, per: str = "run") -> Distribution:
-    """Uniform on [low, high) seconds."""
-    return Distribution({"low": leaf(low), "high": leaf(high)}, "uniform", _uniform, _check_uniform, per)
+    """Uniform on [low, high).
+
+    Args:
+        low: the shortest time in seconds, >= 0; a number or an array [N], one per client.
+        high: the bound of the longest time in seconds, >= low; a number or an array [N].
+        per: `"run"` draws for every run, `"client"` once for a client, `"step"` for every run a time per local step.
+    """
+    return _distribution("uniform", _uniform, _check_uniform, per, low=low, high=high)
 
 
 def exponential(mean: Any, per: str = "run") -> Distribution:
-    """Exponential with the given mean in seconds (QuAFL: per step, mean 2 for fast and 8 for slow clients)."""
-    return Distribution({"mean": leaf(mean)}, "exponential", _exponential, _check_exponential, per)
+    """Exponential with the given mean.
+
+    Args:
+        mean: in seconds, >= 0; a number or an array [N], one per client (QuAFL: per step, 2 for fast and 8 for slow
+            clients).
+        per: `"run"` draws for every run, `"client"` once for a client, `"step"` for every run a time per local step.
+    """
+    return _distribution("exponential", _exponential, _check_exponential, per, mean=mean)
 
 
 def half_normal(scale: Any, per: str = "run") -> Distribution:
-    """|Z| with Z ~ N(0, scale²) seconds (FedBuff)."""
-    return Distribution({"scale": leaf(scale)}, "half_normal", _half_normal, _check_scale, per)
+    """|Z| with Z ~ N(0, scale²) (FedBuff).
+
+    Args:
+        scale: standard deviation of Z in seconds, >= 0; a number or an array [N], one per client.
+        per: `"run"` draws for every run, `"client"` once for a client, `"step"` for every run a time per local step.
+    """
+    return _distribution("half_normal", _half_normal, _check_scale, per, scale=scale)
 
 
 def lognormal(mu: Any, sigma: Any, per: str = "run") -> Distribution:
-    """exp(Z) seconds with Z ~ N(mu, sigma²)."""
-    return Distribution({"mu": leaf(mu), "sigma": leaf(sigma)}, "lognormal", _lognormal, _check_lognormal, per)
+    """exp(Z) seconds with Z ~ N(mu, sigma²).
+
+    Args:
+        mu: mean of the logarithm of the seconds; the median is exp(mu) seconds. A number or an array [N], one per
+            client.
+        sigma: standard deviation of the logarithm, >= 0, without unit; a number or an array [N].
+        per: `"run"` draws for every run, `"client"` once for a client, `"step"` for every run a time per local step.
+    """
+    return _distribution("lognormal", _lognormal, _check_lognormal, per, mu=mu, sigma=sigma)
+
+
+def _distribution(
+    name: str,
+    quantile: Callable[..., Array],
+    validate: Callable[..., tuple[str, np.ndarray]],
+    per: str,
+    **parameters: Any,
+) -> Distribution:
+    leaves = {option: leaf(value, name, option) for option, value in parameters.items()}
+    for option, value in leaves.items():
+        if not isinstance(value, jax.Array):  # which may be traced
+            as_numbers(name, option, value)
+    return Distribution(leaves, name, quantile, validate, per)
 
 
 def _constant(u: Array, value: Array) -> Array:
@@ -114,21 +166,21 @@ def _lognormal(u: Array, mu: Array, sigma: Array) -> Array:
     return jnp.exp(mu + sigma * ndtri(u + 2.0**-54))
 
 
-def _check_constant(value: np.ndarray) -> str | None:
-    return "value must be >= 0" if (value < 0).any() else None
+def _check_constant(value: np.ndarray) -> tuple[str, np.ndarray]:
+    return "value must be >= 0", value < 0
 
 
-def _check_uniform(low: np.ndarray, high: np.ndarray) -> str | None:
-    return "0 <= low <= high is needed" if (low < 0).any() or (high < low).any() else None
+def _check_uniform(low: np.ndarray, high: np.ndarray) -> tuple[str, np.ndarray]:
+    return "0 <= low <= high is needed", (low < 0) | (high < low)
 
 
-def _check_exponential(mean: np.ndarray) -> str | None:
-    return "mean must be >= 0" if (mean < 0).any() else None
+def _check_exponential(mean: np.ndarray) -> tuple[str, np.ndarray]:
+    return "mean must be >= 0", mean < 0
 
 
-def _check_scale(scale: np.ndarray) -> str | None:
-    return "scale must be >= 0" if (scale < 0).any() else None
+def _check_scale(scale: np.ndarray) -> tuple[str, np.ndarray]:
+    return "scale must be >= 0", scale < 0
 
 
-def _check_lognormal(mu: np.ndarray, sigma: np.ndarray) -> str | None:
-    return "sigma must be >= 0" if (sigma < 0).any() else None
+def _check_lognormal(mu: np.ndarray, sigma: np.ndarray) -> tuple[str, np.ndarray]:
+    return "sigma must be >= 0", sigma < 0

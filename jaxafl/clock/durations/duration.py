@@ -1,13 +1,17 @@
 """Durations of local runs: distributions that compose with + and ×.
 
-A duration is a frozen dataclass with
+A duration is a frozen dataclass (`jaxafl.pytrees.pytree`) that inherits from `Composable`, which adds + and ×, with
 
-    terms            the number of independent draws it makes (each has its own random stream, numbered from the left)
-    check(N)         raises `ValueError` for numbers that cannot be durations, before compilation
-    prepare(keys, N) what is drawn or looked up once per client: a pytree, computed once
-    draw(prepared, run) -> Draw   the duration of one run
+    terms                          the number of independent draws it makes: each has its own random stream, numbered
+                                   from the left
+    check(num_clients)             raises `ValueError` for numbers that cannot be durations, before compilation
+    prepare(keys, num_clients)     what is drawn or looked up once per client, a pytree, computed once; `keys`: one per
+                                   term
+    draw(prepared, run) -> Draw    the duration of one run: `Run` -> `Draw`
 
-traced by JAX in float64. Times are in simulated seconds.
+`prepare` and `draw` are traced by JAX in float64. Times are in simulated seconds. Random numbers in [0, 1) come from
+`jaxafl.keys`: `uniform(per_run(key, run.client, run.run), jnp.float64)` for every run, with `per_client(key,
+run.client)` once for a client.
 """
 
 from __future__ import annotations
@@ -26,24 +30,37 @@ Array = jax.Array
 
 
 class Run(NamedTuple):
-    """What a duration may depend on."""
+    """What a duration may depend on: one run of one client.
 
-    client: Array  # int32
-    run: Array  # int32: index among the runs of this client
-    local_steps: Array  # int32
-    longest: Array  # float64: the longest run that started before this one, hangs excluded
-    now: Array | float = math.nan  # float64: simulated seconds at which it starts; not a number where nobody said
+    Attributes:
+        client: int32, whose run.
+        run: int32, index among the runs of this client.
+        local_steps: int32, local steps that the run makes.
+        longest: float64, the longest run that started before this one, hangs excluded, in seconds.
+        now: float64, simulated seconds at which it starts; NaN where nobody said.
+    """
+
+    client: Array
+    run: Array
+    local_steps: Array
+    longest: Array
+    now: Array | float = math.nan
 
 
 class Draw(NamedTuple):
-    """A duration in simulated seconds: time worked and time hung (not doing anything)."""
+    """A duration in simulated seconds.
+
+    Attributes:
+        work: float64, time worked.
+        hang: float64, time hung (not doing anything).
+    """
 
     work: Array
     hang: Array
 
 
 class Duration(Protocol):
-    """See the module docstring."""
+    """What every duration has; `help(jaxafl.clock.durations.duration)` says what each member is."""
 
     @property
     def terms(self) -> int: ...
@@ -60,7 +77,9 @@ def stream_keys(key: Key, duration: Duration) -> list[Key]:
 
 
 class Composable:
-    """The operators + and × of durations (a plain number stands for a constant)."""
+    """The operators + and × of durations (a plain number stands for a constant); every duration inherits from it."""
+
+    __array_ufunc__ = None  # an array on the left leaves the operation to the duration
 
     @property
     def frozen(self) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.checks import as_array, shown
 from jaxafl.clock.durations.duration import Composable, Draw, Run, worked
 from jaxafl.keys import Key
 from jaxafl.pytrees import pytree, static
@@ -53,5 +54,16 @@ def recorded(times: Any, per: str = "run") -> Recorded:
 
     Runs are counted per client in the order they start. A schedule that needs a run past the last column is an error
     that says at which dispatch.
+
+    Args:
+        times: seconds >= 0, an array [client, run].
+        per: `"run"`, or `"step"` for seconds per local step, multiplied by the run's number of local steps.
+
+    Raises:
+        ValueError: `times` has rows of different lengths.
+        TypeError: it holds something else than numbers.
     """
-    return Recorded(np.asarray(times, np.float64), per)
+    array = as_array("recorded durations", "times", times)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"recorded durations must be an array [client, run] of seconds, got {shown(times)}")
+    return Recorded(array.astype(np.float64), per)

@@ -40,6 +40,9 @@ def suspension(probability: Any) -> Suspension:
     Reading: "so far" means among all runs, of any client, that started before this one (in dispatch order), so the
     first run never hangs. Used as a term: `uniform(1, 5) + suspension(0.1)`.
 
+    Args:
+        probability: that a run hangs, in [0, 1].
+
     References:
         AsyncFedED (Wang et al., 2022), section 6.1.
     """

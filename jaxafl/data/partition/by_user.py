@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from jaxafl.data.partition.partitioner import check_clients
+from jaxafl.checks import check_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,5 +45,6 @@ def by_user(clients: int | None = None) -> ByUser:
 
     Raises:
         ValueError: If `clients` is below 1; on splitting, if the dataset has no users or fewer than `clients`.
+        TypeError: If `clients` is not a whole number.
     """
-    return ByUser(None if clients is None else check_clients(clients))
+    return ByUser(None if clients is None else check_whole("by_user", "clients", clients))

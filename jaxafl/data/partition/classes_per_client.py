@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from jaxafl.data.partition.partitioner import check_clients, check_count
+from jaxafl.checks import check_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +83,10 @@ def classes_per_client(k: int, clients: int) -> ClassesPerClient:
     Raises:
         ValueError: If `k` or `clients` is below 1; on splitting, if the data has fewer than k classes, if the clients
             cannot hold all classes together, or if there are too few samples.
+        TypeError: If `k` or `clients` is not a whole number.
     """
-    return ClassesPerClient(check_count("classes_per_client: k", k), check_clients(clients))
+    k = check_whole("classes_per_client", "k", k)
+    return ClassesPerClient(k, check_whole("classes_per_client", "clients", clients))
 
 
 def _equal_places(total: int, limit: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:

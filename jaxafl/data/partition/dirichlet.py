@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from jaxafl.checks import check_whole
-from jaxafl.data.partition.partitioner import check_alpha, check_clients
+from jaxafl.data.partition.partitioner import check_alpha
 
 _MAX_DRAWS = 1000
 
@@ -90,5 +90,5 @@ def dirichlet(alpha: float, clients: int, min_size: int = 0) -> Dirichlet:
         Nonparametric Federated Learning of Neural Networks", ICML 2019.
     """
     alpha = check_alpha("dirichlet", alpha)
-    check_whole("dirichlet", "min_size", min_size, least=0)
-    return Dirichlet(alpha, check_clients(clients), int(min_size))
+    smallest = check_whole("dirichlet", "min_size", min_size, least=0)
+    return Dirichlet(alpha, check_whole("dirichlet", "clients", clients), smallest)

@@ -6,8 +6,9 @@ import dataclasses
 
 import numpy as np
 
+from jaxafl.checks import check_whole
 from jaxafl.data.partition.class_mix import deal, dirichlet_mixes
-from jaxafl.data.partition.partitioner import check_alpha, check_clients, check_enough
+from jaxafl.data.partition.partitioner import check_alpha, check_enough
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +53,10 @@ def dirichlet_equal(alpha: float, clients: int) -> DirichletEqual:
     Raises:
         ValueError: If `alpha` is not positive and finite or `clients` is below 1; on splitting, if there are fewer
             samples than clients.
+        TypeError: If `alpha` is not a number, or `clients` not a whole one.
 
     References:
         Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
         Classification", arXiv:1909.06335, 2019.
     """
-    return DirichletEqual(check_alpha("dirichlet_equal", alpha), check_clients(clients))
+    return DirichletEqual(check_alpha("dirichlet_equal", alpha), check_whole("dirichlet_equal", "clients", clients))

@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from jaxafl.data.partition.partitioner import check_clients, check_enough
+from jaxafl.checks import check_whole
+from jaxafl.data.partition.partitioner import check_enough
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,5 +40,6 @@ def iid(clients: int) -> Iid:
 
     Raises:
         ValueError: If `clients` is below 1; on splitting, if there are fewer samples than clients.
+        TypeError: If `clients` is not a whole number.
     """
-    return Iid(check_clients(clients))
+    return Iid(check_whole("iid", "clients", clients))

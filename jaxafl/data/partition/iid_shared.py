@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from jaxafl.data.partition.partitioner import check_clients, check_count
+from jaxafl.checks import check_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +51,11 @@ def iid_shared(clients: int, samples: int | None = None) -> IidShared:
 
     Raises:
         ValueError: If `clients` or `samples` is below 1; on splitting, if there are fewer samples than the pool needs.
+        TypeError: If `clients` or `samples` is not a whole number.
 
     References:
         "The impact analysis of delays in asynchronous federated learning with data heterogeneity for edge
         intelligence": four clients share 25,000 samples of MNIST.
     """
-    return IidShared(check_clients(clients), None if samples is None else check_count("iid_shared: samples", samples))
+    samples = None if samples is None else check_whole("iid_shared", "samples", samples)
+    return IidShared(check_whole("iid_shared", "clients", clients), samples)

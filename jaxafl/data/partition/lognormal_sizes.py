@@ -6,8 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from jaxafl.checks import check_number
-from jaxafl.data.partition.partitioner import check_clients, check_count
+from jaxafl.checks import check_number, check_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +60,8 @@ def lognormal_sizes(clients: int, sigma: float = 1.0, min_size: int = 1) -> Logn
 
     Raises:
         ValueError: If an option is out of range; on splitting, if there are too few samples for `min_size`.
+        TypeError: If `sigma` is not a number, or `clients` or `min_size` not a whole one.
     """
     check_number("lognormal_sizes", "sigma", sigma, least=0)
-    return LognormalSizes(check_clients(clients), float(sigma), check_count("lognormal_sizes: min_size", min_size))
+    clients = check_whole("lognormal_sizes", "clients", clients)
+    return LognormalSizes(clients, float(sigma), check_whole("lognormal_sizes", "min_size", min_size))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -32,24 +31,6 @@ class Partitioner(Protocol):
     def description(self) -> Mapping[str, str | int | float]:
         """`"partition"`, the name, and one `"partition_<option>"` per option: what a result file says."""
         ...
-
-
-def check_clients(clients: int) -> int:
-    """The number of clients as an int; `TypeError` or `ValueError` unless it is a positive integer."""
-    return check_count("clients", clients)
-
-
-def check_count(name: str, number: int) -> int:
-    """A count as an int; `TypeError` or `ValueError` unless it is a positive integer."""
-    try:
-        whole = None if isinstance(number, bool) else operator.index(number)
-    except TypeError:
-        whole = None
-    if whole is None:
-        raise TypeError(f"{name} must be an integer; got {number!r}")
-    if whole < 1:
-        raise ValueError(f"{name} must be at least 1; got {whole}")
-    return whole
 
 
 def check_alpha(owner: str, alpha: float) -> float:

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from jaxafl.data.partition.partitioner import check_clients, check_count
+from jaxafl.checks import check_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +51,10 @@ def shards(per_client: int, clients: int) -> Shards:
 
     Raises:
         ValueError: If `per_client` or `clients` is below 1; on splitting, if there are fewer samples than shards.
+        TypeError: If `per_client` or `clients` is not a whole number.
 
     References:
         McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017,
         Section 3: MNIST in 200 shards, two for each of 100 clients.
     """
-    return Shards(check_count("shards: per_client", per_client), check_clients(clients))
+    return Shards(check_whole("shards", "per_client", per_client), check_whole("shards", "clients", clients))

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxafl.checks import check_whole
 from jaxafl.data.partition.class_mix import deal, dirichlet_mixes, take
-from jaxafl.data.partition.partitioner import check_alpha, check_clients, check_count
+from jaxafl.data.partition.partitioner import check_alpha
 
 _MAX_DRAWS = 100
 _MAX_GROUPS = 100
@@ -99,12 +100,12 @@ def sizes(sizes: Sequence[int], classes: int | None = None, alpha: float | None 
     """
     if np.ndim(sizes) != 1:
         raise TypeError(f"sizes: a list of one size per client is needed, for example [600, 200, 200]; got {sizes!r}")
-    held = tuple(check_count("sizes: each size", size) for size in sizes)
-    check_clients(len(held))
+    held = tuple(check_whole("sizes", "each size", size) for size in sizes)
+    check_whole("sizes", "the number of clients", len(held))
     if classes is not None and alpha is not None:
         raise ValueError(f"sizes: give classes or alpha, not both; got classes={classes} and alpha={alpha}")
     if classes is not None:
-        classes = check_count("sizes: classes", classes)
+        classes = check_whole("sizes", "classes", classes)
         if classes > min(held):
             raise ValueError(f"sizes: a client of {min(held)} samples cannot hold {classes} classes")
     return Sizes(held, classes, None if alpha is None else check_alpha("sizes", alpha))

@@ -1,0 +1,164 @@
+"""Defaults, names and help of the command line."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import optax
+import pytest
+import tyro
+
+import jaxafl as afl
+from jaxafl.cli import catalogue, main
+from jaxafl.cli.build import make_simulation
+from jaxafl.cli.listing import as_json
+from jaxafl.cli.names import chosen
+from jaxafl.cli.options import options_type
+
+DATA = ("--data", "synthetic", "--data.max-size", "60", "--data.clients", "6", "--model", "logistic")
+REQUIRED = {
+    "bernoulli": ("--clock.p", "0.5"),
+    "interrupting": ("--clock.period", "4", "--clock.contacted", "2"),
+    "sampled": ("--clock.drawn", "2"),
+    "semi_async": ("--clock.fraction", "0.5", "--clock.lag", "2"),
+    "stale_rounds": ("--clock.participants", "2", "--clock.max-staleness", "1"),
+}
+
+
+def simulation(*arguments: str) -> afl.Simulation:
+    names = chosen(arguments)
+    return make_simulation(names, tyro.cli(options_type(names), args=list(arguments)))
+
+
+@pytest.mark.parametrize("name", sorted(catalogue.servers()))
+def test_every_server_works_with_the_defaults_of_the_command_line(name):
+    clock = chosen(["--server", name]).clock.name
+    simulation(*DATA, "--server", name, *REQUIRED.get(clock, ())).check()
+
+
+@pytest.mark.parametrize("name", sorted(catalogue.servers()))
+def test_the_usual_clock_is_asynchronous_where_the_server_is(name):
+    server = catalogue.servers()[name]
+    clock = chosen(["--server", name]).clock.name
+    assert clock in server.clocks
+    assert clock != "synchronous" or "free_running" not in server.clocks
+
+
+@pytest.mark.parametrize(
+    ("server", "steps", "rate", "batch_size"),
+    [("fedbuff", 10, 0.05, 32), ("asysg", 1, 1.0, 32), ("audg", 1, 1.0, None), ("psurdg", 1, 1.0, None)],
+)
+def test_local_training_is_what_the_server_accepts(server, steps, rate, batch_size):
+    made = simulation(*DATA, "--server", server, *REQUIRED.get(chosen(["--server", server]).clock.name, ())).client
+    assert (made.steps, made.hyperparameters["learning_rate"], made.batch_size) == (steps, rate, batch_size)
+
+
+def test_options_of_local_training_go_before_its_defaults():
+    made = simulation(*DATA, "--server", "asysg", "--client.batch-size", "8").client
+    assert (made.steps, made.batch_size) == (1, 8)
+    made = simulation(*DATA, "--client.epochs", "2", "--client.learning-rate", "0.3").client
+    assert (made.steps, made.epochs, made.hyperparameters["learning_rate"]) == (None, 2, 0.3)
+
+
+@pytest.mark.parametrize(("clients", "concurrency"), [(5, 5), (10, 10), (12, 10)])
+def test_concurrency_is_ten_or_all_clients(clients, concurrency):
+    made = simulation("--data", "synthetic", "--clients", str(clients), "--model", "logistic", "--server", "fedasync")
+    assert made.clock.concurrency == concurrency
+    made.check()
+
+
+@pytest.mark.parametrize("server", ["afl", "audg", "defedavg_niid", "favano", "quafl", "safa"])
+def test_the_hint_at_the_help_of_a_missing_option_shows_that_option(server, capsys):
+    assert main(["run", "--server", server]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    clock = chosen(["--server", server]).clock.name
+    hint = f"jaxafl run --server {server} --clock {clock} --help"
+    assert f"For full helptext, run: {hint}" in said
+    assert main(hint.split()[1:]) == 0
+    shown = capsys.readouterr().out
+    assert all(flag in shown for flag in REQUIRED[clock][::2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--clock.buffer", "3"], ("no option --clock.buffer", "the clock is synchronous", "--clock.cohort")),
+        (["--server", "fedbuff", "--clock.cohort=3"], ("no option --clock.cohort", "the clock is free_running")),
+        (["--client.b1", "0.3"], ("the optimiser is sgd", "--client.momentum")),
+        (["--partition.alpha", "0.3"], ("no partition is chosen",)),
+        (["--sever-steps", "3"], ("did you mean --server-steps?",)),
+        (["fedbuff"], ("'fedbuff' is not an option",)),
+        (["--axis", "seed=0:2"], ("jaxafl sweep",)),
+    ],
+)
+def test_an_option_that_there_is_not_says_what_there_is(arguments, said, capsys):
+    assert main(["run", *DATA, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("jaxafl: error: ") and error.count("\n") == 1
+    assert all(text in error for text in said)
+
+
+def test_help_shows_hyphens_and_underscores_are_read(capsys):
+    assert main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--server-steps" in shown and "--server_steps" not in shown
+    names = chosen(DATA)
+    options = tyro.cli(options_type(names), args=[*DATA, "--server_steps", "7", "--client.batch_size", "4"])
+    assert (options.server_steps, options.client.batch_size) == (7, 4)
+
+
+def test_help_shows_the_values_that_the_docstring_names(capsys):
+    assert main(["run", "--server", "fedasync", "--help"]) == 0
+    assert "--server.staleness {constant,polynomial,hinge}" in capsys.readouterr().out
+    assert main(["run", "--server", "fadas", "--help"]) == 0
+    assert "--server.delay-scaling {None,eq4,eq77}" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"jaxafl {importlib.metadata.version('jaxafl')}\n"
+
+
+def test_no_option_is_without_help():
+    entries = [entry for kind in as_json().values() for entry in kind]
+    entries += [
+        {"name": one.name, "options": [option._asdict() for option in one.options]}
+        for one in catalogue.optimizers().values()
+    ]
+    empty = [
+        f"{entry['name']}.{option['name']}" for entry in entries for option in entry["options"] if not option["help"]
+    ]
+    assert empty == []
+
+
+def test_weight_decay_is_that_of_an_optimiser_that_has_one(capsys):
+    made = simulation(*DATA, "--client.optimizer", "adamw", "--client.weight-decay", "0.5").client
+    assert made == afl.Client(optax.adamw, learning_rate=0.05, steps=10, weight_decay=0.5, **_plain(made))
+    assert "weight_decay" not in simulation(*DATA, "--client.optimizer", "adamw").client.hyperparameters
+    made = simulation(*DATA, "--client.weight-decay", "0.5").client
+    assert made == afl.Client(optax.sgd, learning_rate=0.05, steps=10, weight_decay=0.5, nesterov=False)
+    assert main(["run", "--client.optimizer", "adamw", "--help"]) == 0
+    assert "by default 0.0001, that of adamw" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+def _plain(client) -> dict:
+    """The optimiser's other options, which the command line gives with their defaults."""
+    given = dict(client.hyperparameters) | dict(client.options)
+    return {name: value for name, value in given.items() if name not in ("learning_rate", "weight_decay")}
+
+
+@pytest.mark.parametrize("durations", ["uniform([[1],2],3)", "recorded([[1,2,3],[1,2]])", "constant('x')"])
+def test_durations_of_a_wrong_shape_or_kind_are_one_line(durations, capsys):
+    assert main(["run", *DATA, "--durations", durations]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("jaxafl: error: ") and error.count("\n") == 1
+
+
+def test_an_error_below_a_constructor_is_one_line(capsys, monkeypatch):
+    def broken(**_):
+        return float("no number")
+
+    toy = catalogue.clocks()["synchronous"]._replace(call=broken)
+    monkeypatch.setattr(catalogue, "clocks", lambda: {"synchronous": toy})
+    assert main(["run", *DATA]) == 2
+    assert "no number" in capsys.readouterr().err
