@@ -14,6 +14,7 @@ A clock is a frozen dataclass (`jaxafl.pytrees.pytree`) of numbers (leaves) and 
 and, where they apply,
 
     in_flight_runs(state) -> InFlight              the runs under way, for servers whose replies change the next
+    slots_beside(num_clients) -> int               as `ring_slots`, where a run is trained as late as it arrives
     order_free                                     True where durations do not change who arrives
     references                                     what `Simulation.citation` names, as a server's
 
@@ -185,4 +186,4 @@ class OnlineClock(Clock, Protocol):
     """A clock that can run beside the training."""
 
     def in_flight_runs(self, state: Any) -> InFlight: ...
-    def slots_beside(self, num_clients: int) -> int: ...  # `ring_slots` where a run is trained as late as it arrives
+    def slots_beside(self, num_clients: int) -> int: ...
