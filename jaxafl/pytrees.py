@@ -32,7 +32,7 @@ def is_static(node: Any, name: str) -> bool:
     return bool(fields[name].metadata.get("static", False))
 
 
-def leaf(value: Any, owner: str = "jaxafl", name: str = "an option") -> Any:
+def leaf(value: Any, owner: str, name: str) -> Any:
     """A number as it is; a list or tuple of numbers as an array, so that it is one leaf (`owner` and `name` say in an
     error what it is)."""
     return as_array(owner, name, value) if isinstance(value, list | tuple) else value

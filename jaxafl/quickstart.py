@@ -162,10 +162,13 @@ def joined(found: dict[str, xr.Dataset]) -> xr.Dataset:
     names = list(dict.fromkeys(name for run in found.values() for name in run.variables))
     missing = {name: MISSING.get(str(name), np.nan) for name in names}
     plain = [run.reset_coords(["eval_step", "eval_time", "eval_updates", "eval_local_steps"]) for run in found.values()]
-    together = xr.concat(plain, dim="method", join="outer", data_vars="all", fill_value=missing, combine_attrs="drop")
+    together = xr.concat(  # units and long names are those of all
+        plain, dim="method", join="outer", data_vars="all", fill_value=missing, combine_attrs="drop_conflicts"
+    )
     together = together.assign_coords(method=list(found))
     attributes = {name: run.attrs for name, run in found.items()}
-    return together.assign_attrs(title="jaxafl quickstart", methods=json.dumps(attributes, default=str))
+    together.attrs = {"title": "jaxafl quickstart", "methods": json.dumps(attributes, default=str)}
+    return together
 
 
 def majority_share(dataset: FederatedData) -> float:

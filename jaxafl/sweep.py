@@ -129,8 +129,10 @@ def replace_at(node: Any, path: str, value: Any, whole: str | None = None) -> An
     new = replace_at(fields[name], rest, value, whole) if rest else value
     for field in dataclasses.fields(node):
         if name in _table(node, field.name):
-            return dataclasses.replace(node, **{field.name: getattr(node, field.name) | {name: leaf(new)}})
-    return dataclasses.replace(node, **{name: _hashable(new) if is_static(node, name) else leaf(new)})
+            return dataclasses.replace(
+                node, **{field.name: getattr(node, field.name) | {name: leaf(new, "sweep", whole)}}
+            )
+    return dataclasses.replace(node, **{name: _hashable(new) if is_static(node, name) else leaf(new, "sweep", whole)})
 
 
 def _hashable(value: Any) -> Any:

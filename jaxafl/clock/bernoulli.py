@@ -116,7 +116,7 @@ def bernoulli(p: Any, q: Any = 1.0) -> Bernoulli:
         "The impact analysis of delays in asynchronous federated learning with data heterogeneity for edge
         intelligence", section II and eq. (1).
     """
-    return Bernoulli(leaf(p), leaf(q))
+    return Bernoulli(leaf(p, "bernoulli", "p"), leaf(q, "bernoulli", "q"))
 
 
 def _successes(recorded: Any, probability: Any, key: Key, clients: Array, tick: Array) -> tuple[Array, Array]:

@@ -24,9 +24,8 @@ def cifar10(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = F
     Looked for in this order in the data directory: in `<data_dir>/cifar10`, then in `<data_dir>` itself, the folder
     `cifar-10-batches-bin` (`data_batch_1.bin` to `data_batch_5.bin`, `test_batch.bin`) or the archive
     `cifar-10-binary.tar.gz`, which is read in memory and not unpacked (and is used too where the folder beside it lacks
-    files); then `<data_dir>/cifar10/<version>` as prepared
-    by TensorFlow Datasets (see `prepare_tfds`), which is read without TensorFlow. Every route gives the same images in
-    the same order.
+    files); then `<data_dir>/cifar10/<version>` as prepared by TensorFlow Datasets (see `prepare_tfds`), which is read
+    without TensorFlow. Every route gives the same images in the same order.
 
     Args:
         data_dir: Data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.

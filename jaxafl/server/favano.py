@@ -86,7 +86,7 @@ def favano(reweight: str = "deterministic", normaliser: Any = None) -> FAVANO:
     References:
         Leconte et al., "FAVAS: Federated averaging with asynchronous clients", 2023; a baseline of DeFedAvg.
     """
-    return FAVANO(leaf(normaliser), None, reweight)
+    return FAVANO(leaf(normaliser, "favano", "normaliser"), None, reweight)
 
 
 def expectations(

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from jaxafl.checks import shown
 from jaxafl.keys import Key, Purpose, purpose_key
 from jaxafl.pytrees import pytree
 
@@ -185,4 +186,10 @@ def _as_duration(value: Any) -> Any:
         return value
     from jaxafl.clock.durations.distributions import constant
 
-    return constant(value)
+    try:
+        return constant(value)
+    except TypeError:
+        raise TypeError(
+            "a duration is added to, or multiplied by, a duration, a number or one number per client, "
+            f"got {shown(value)}"
+        ) from None
