@@ -1,4 +1,4 @@
-"""Checks of model options."""
+"""The precision option of models."""
 
 from __future__ import annotations
 
