@@ -71,7 +71,7 @@ def f1_score(sim: afl.Simulation, params: Any) -> float:
 
     x, y = sim.data.test_arrays()
     pieces = [(jax.tree.map(lambda leaf, at=rows: leaf[at], x), y[rows]) for rows in np.array_split(range(len(y)), 8)]
-    right = np.concatenate([correct(params, sim.dataset.frozen, *piece) for piece in pieces])
+    right = np.concatenate([correct(params, sim.model.frozen, *piece) for piece in pieces])
     true_positives, wrong = np.sum(right * y), np.sum(1 - right)
     return float(2 * true_positives / (2 * true_positives + wrong))
 

@@ -1,13 +1,19 @@
 """jaxafl: a JAX-accelerated, vectorised simulator of asynchronous federated learning."""
 
-from jaxafl import clock, data, models, plot, server
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from jaxafl import clock, data, models, server
 from jaxafl.client import Client
+from jaxafl.clock import Schedule
+from jaxafl.references import version
 from jaxafl.results import load, save
-from jaxafl.schedule import Schedule
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import sweep
-from jaxafl.version import __version__
 
+__version__ = version()
 __all__ = [
     "Client",
     "Schedule",
@@ -22,3 +28,15 @@ __all__ = [
     "server",
     "sweep",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`jaxafl.plot` is imported when it is used: Matplotlib takes its time."""
+    if name == "plot":
+        return importlib.import_module("jaxafl.plot")
+    raise AttributeError(f"module 'jaxafl' has no attribute {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

@@ -64,6 +64,15 @@ class Bar:
         self._progress.update(self._task, completed=done, rate=f"{updates_per_second:,.0f} updates/s", metrics=shown)
 
 
+def reporter_of(progress: bool | Reporter, name: str, server_steps: int) -> Reporter:
+    """The reporter that `progress` asks for."""
+    if isinstance(progress, bool):
+        return Bar(name, server_steps) if progress else Silent()
+    if not hasattr(progress, "update") or not hasattr(progress, "__enter__"):
+        raise TypeError(f"progress must be True, False or a Reporter (see jaxafl.progress), got {progress!r}")
+    return progress
+
+
 class _Yielding(ProgressColumn):
     """A text that is cut where there is no room."""
 

@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
-import xarray as xr
 
 from jaxafl import results
-from jaxafl.ahead import planned, shared
-from jaxafl.beside import Online
-from jaxafl.checks import check_whole
-from jaxafl.client import LocalTraining
+from jaxafl.client import Client
+from jaxafl.clock import Schedule
 from jaxafl.clock.contract import Clock
+from jaxafl.clock.schedules import schedule
 from jaxafl.data.federated import FederatedData
-from jaxafl.diagnostics import check_diagnostics
-from jaxafl.drive import Driver, Observe, Recording, Speed, Trained, drive
-from jaxafl.fitting import check_model, check_observe
+from jaxafl.device import as_arrays
+from jaxafl.engine.diagnostics import check_diagnostics
+from jaxafl.engine.loop import Trained, run_to_end
+from jaxafl.engine.online import online
+from jaxafl.engine.plan import Plan
+from jaxafl.engine.planned import plan_of, planned
+from jaxafl.engine.problem import Numbers, Observe, Problem, Recording, Speed, placed
+from jaxafl.engine.validate import check_model, check_observe
 from jaxafl.models.model import Model
-from jaxafl.plan import Plan
-from jaxafl.progress import Bar, Reporter, Silent
-from jaxafl.pytrees import as_arrays, plain
+from jaxafl.options import Summarised, check_whole
+from jaxafl.progress import Reporter, reporter_of
 from jaxafl.references import citation
-from jaxafl.schedule import Schedule, compute_schedule
-from jaxafl.server.contract import Server
-from jaxafl.state import Config, Dataset, Program
-from jaxafl.version import __version__
+from jaxafl.server.contract import Server, check_parts, sees_training
 
-Tree = Any
-_FULL_BATCH_PIECE = 256  # samples per gradient evaluation of a full batch, unless the client says otherwise
+if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+    import xarray as xr
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Simulation:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Simulation(Summarised):
     """Asynchronous federated learning: data, model, local training, server and clock.
 
     Attributes:
@@ -51,7 +47,7 @@ class Simulation:
 
     data: FederatedData
     model: Model
-    client: LocalTraining
+    client: Client
     server: Server
     clock: Clock
 
@@ -66,30 +62,19 @@ class Simulation:
             if not hasattr(value, method) or isinstance(value, type):
                 raise TypeError(f"Simulation({name}=...) got {value!r}, which is not a {name}; see jaxafl.{name}")
 
+    def summary(self) -> dict[str, Any]:
+        """Its parts, in words."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     def check(self) -> None:
-        """Raises `ValueError` for anything that cannot work; `schedule` and `run` call it first."""
-        clients = self.data.num_clients
-        self.client.check(clients)
-        self.client.local_steps(self.data.counts)  # may be too many to count
-        self.clock.check(clients)
-        if self.clock.name not in self.server.clocks:
-            raise ValueError(
-                f"the server {self.server.name} does not run on the clock {self.clock.name}; "
-                f"it runs on {', '.join(sorted(self.server.clocks))}"
-            )
-        self.server.check(self.clock, self.client, clients)
+        """Raises `ValueError` or `TypeError` for anything that cannot work; `schedule` and `run` call it first."""
+        check_parts(self.server, self.clock, self.client, self.data.counts)
         check_model(self.model, self.data, self.client)
-        if self.server.needs.replies_steps:
-            self._check_replies()
-        if self.clock_sees_training:
-            self._check_beside()
 
     @property
-    def clock_sees_training(self) -> bool:
-        """Whether the schedule depends on what is trained, so that the clock has to run beside the training."""
-        return self.server.needs.replies_steps or (
-            self.client.charge == "executed" and not getattr(self.clock, "order_free", False)
-        )
+    def clock_sees_training(self) -> str:
+        """Why the schedule depends on what is trained, so that the clock has to run beside training; empty if not."""
+        return sees_training(self.server, self.clock, self.client)
 
     def schedule(self, server_steps: int, seed: int = 0) -> Schedule:
         """The clock alone: who arrives at every server step, when, and how stale. Nothing is trained.
@@ -102,15 +87,21 @@ class Simulation:
             ValueError: something cannot work, or the schedule depends on the training (a server that replies with K).
         """
         self.check()
-        if self.clock_sees_training:
-            why = "the server replies with the number of local steps"
-            if not self.server.needs.replies_steps:
-                why = "Client(charge='executed') charges the time of the local steps that a run made"
+        if why := self.clock_sees_training:
             raise ValueError(
                 f"the schedule of {self.server.name} depends on the training, because {why}; run() returns the "
                 "schedule with the results"
             )
         return self.compute_schedule(server_steps, seed)
+
+    def compute_schedule(self, server_steps: int, seed: int) -> Schedule:
+        """The schedule of a simulation that has been checked."""
+        steps = self.client.local_steps(self.data.counts)
+        return schedule(self.clock, self.data.num_clients, steps, server_steps, seed)
+
+    def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
+        """The plan that `run` executes: which runs are trained together and where everything is kept."""
+        return plan_of(self.schedule(server_steps, seed), self.server, lanes)
 
     def run(
         self,
@@ -123,7 +114,7 @@ class Simulation:
         observe: Observe | None = None,
         diagnostics: str | Sequence[str] = (),
         progress: bool | Reporter = False,
-        save: Any = None,
+        save: str | None = None,
     ) -> xr.Dataset:
         """Simulates `server_steps` server steps.
 
@@ -135,12 +126,13 @@ class Simulation:
             lanes: runs trained at once; `None` chooses. Changes speed, never results.
             chunk: lanes that advance together under `vmap`, a divisor of `lanes`; `None` chooses. Changes speed, never
                 results.
-            observe: traced function of the parameters, returning a dict of small arrays recorded at every server step.
+            observe: traced function of the parameters, returning a dict of small arrays recorded for every version,
+                x_0 included.
             diagnostics: what to record besides, because it costs memory or a full pass over the training data per
                 server step: `"drift"`: ‖x_t - x_s‖ of every arrival; `"gradient_norm"`: ‖∇F(x_t)‖²;
                 `"asynchronous_error"`: ‖∇F(x_t) - applied gradient‖ with the applied gradient (x_t - x_{t+1}) / η, for
                 servers with a `learning_rate` η;
-                `"average"`: test metrics of the mean of all versions x_1 .. x_t.
+                `"average"`: test metrics of the mean of all versions x_1 .. x_t (of x_0 at first).
             progress: show a progress bar, or a `Reporter` of your own.
             save: path of a NetCDF file to write; checked before the run. Where it cannot be written after all, the
                 error's attribute `dataset` is the result.
@@ -156,18 +148,11 @@ class Simulation:
             MemoryError: the run does not fit.
         """
         path = results.check_path(save)
-        trained = self.train(
-            server_steps,
-            eval_every=eval_every,
-            seed=seed,
-            speed=Speed(lanes, chunk),
-            observe=observe,
-            diagnostics=diagnostics,
-            progress=progress,
-        )
+        options = dict[str, Any](eval_every=eval_every, seed=seed, lanes=lanes, chunk=chunk, progress=progress)
+        trained = self.train(server_steps, observe=observe, diagnostics=diagnostics, **options)
         dataset = self.result(trained, seed)
         if path is not None:
-            results.save_finished(dataset, path)
+            results.save(dataset, path)
         return dataset
 
     def train(
@@ -176,7 +161,8 @@ class Simulation:
         *,
         eval_every: int | None = None,
         seed: int = 0,
-        speed: Speed = Speed(),  # noqa: B008 (immutable)
+        lanes: int | None = None,
+        chunk: int | None = None,
         observe: Observe | None = None,
         diagnostics: str | Sequence[str] = (),
         progress: bool | Reporter = False,
@@ -184,159 +170,38 @@ class Simulation:
         """As `run`, returning the trained parameters and the raw diagnostics."""
         begun = time.perf_counter()
         self.check()
-        recording = as_recording(observe, diagnostics, self)
         every = evaluation_interval(eval_every, server_steps)
-        reporter = as_reporter(progress, f"{self.server.name} on {self.clock.name}", server_steps)
-        driver: Driver
+        problem = self.problem(seed, self.recording(observe, diagnostics))
+        reporter = reporter_of(progress, f"{self.server.name} on {self.clock.name}", server_steps)
+        speed = Speed(lanes, chunk)
         if self.clock_sees_training:
-            driver = Online(self, every, seed, speed, recording)
+            execution = online(problem, every, speed)
         else:
-            driver = shared([self], self.compute_schedule(server_steps, seed), every, seed, speed, recording)
-        return drive(driver, server_steps, every, reporter, begun)[0]
+            execution = planned([problem], self.compute_schedule(server_steps, seed), every, speed)
+        return run_to_end(execution, server_steps, every, reporter, begun)[0]
 
     def result(self, trained: Trained, seed: int) -> xr.Dataset:
         """The dataset of a run that has ended."""
-        attributes = {
-            "title": f"{self.server.name} on {self.clock.name}, {self.data.name}",
-            "jaxafl_version": __version__,
-            "seed": int(seed),
-            "precision": str(jnp.result_type(float)),
-            "eval_every": trained.eval_every,
-            "server_steps": trained.schedule.server_steps,
-            "num_clients": self.data.num_clients,
-            "data": dict(self.data.description),
-            "model": {"name": self.model.name} | dict(self.model.description),
-            "client": plain(self.client),
-            "server": plain(self.server),
-            "clock": plain(self.clock),
-            "backend": jax.default_backend(),
-            "failed_step": trained.failure[0] if trained.failure else -1,
-            "failed_client": trained.failure[1] if trained.failure else -1,
-            "runs_started": trained.schedule.dispatched,
-            "runs_never_consumed": trained.schedule.dispatched
-            - len(np.unique(trained.schedule.dispatch[trained.schedule.mask])),
-        }
-        if not trained.failure:
-            attributes |= {f"staleness_{name}": value for name, value in _staleness(trained.schedule).items()}
-        records = dict(trained.records)
-        attributes |= {f"count_{name}": int(records[name].sum()) for name in ("dropped", "clipped") if name in records}
-        attributes |= {name: round(value, 3) for name, value in trained.seconds.items()}
-        return results.build(trained.schedule, records, trained.evaluations, trained.eval_step, attributes)
+        return results.of_run(trained, self.summary(), seed)
 
     def citation(self) -> str:
         """BibTeX for jaxafl and for everything that a run of this simulation uses."""
-        fedprox = () if self.client.proximal is None else (_FedProx(),)
-        return citation(self.data, self.model, self.server, self.clock, *fedprox)
+        return citation(self.data, self.model, self.client, self.server, self.clock)
 
-    def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
-        """The plan that `run` executes: which runs are trained together and where everything is kept."""
-        return planned(self.schedule(server_steps, seed), self.server, lanes)
+    def recording(self, observe: Any = None, diagnostics: Any = ()) -> Recording:
+        """What a run records besides what every run returns; checked."""
+        if observe is not None and not callable(observe):
+            raise TypeError(f"observe must be a function of the parameters returning a dict of arrays, got {observe!r}")
+        if observe is not None:
+            check_observe(observe, self.model, self.data)
+        return Recording(observe, check_diagnostics(diagnostics, self.server))
 
-    def compute_schedule(self, server_steps: int, seed: int) -> Schedule:
-        """The schedule of a simulation that has been checked."""
-        steps = self.client.local_steps(self.data.counts)
-        return compute_schedule(self.clock, self.data.num_clients, steps, server_steps, seed)
-
-    def charged(self, schedule: Schedule, executed: np.ndarray, seed: int) -> Schedule:
-        """The schedule with the time of the local steps that were executed, [T, A]; who arrives stays the same."""
-        mask = schedule.mask
-        most = int(schedule.run[mask].max(initial=0)) + 1
-        planned = self.client.local_steps(self.data.counts).reshape(-1, 1)
-        table = np.array(np.broadcast_to(planned, (self.data.num_clients, most)))
-        table[schedule.client[mask], schedule.run[mask]] = executed[mask]
-        return compute_schedule(self.clock, self.data.num_clients, table, schedule.server_steps, seed)
-
-    def _check_replies(self) -> None:
-        if self.client.steps is not None and np.ndim(self.client.steps):
-            raise ValueError(
-                f"{self.server.name} adapts a number of local steps that all clients begin with: give Client(steps=K) "
-                "or Client(epochs=K) one number"
-            )
-        if self.client.patience is not None:
-            raise ValueError(f"patience does not work with {self.server.name}, which adapts local steps")
-        if self.client.sampling == "epochs":
-            raise ValueError(
-                f"sampling='epochs' needs runs of equal length to go on from, but {self.server.name} changes the "
-                "number of local steps"
-            )
-        most = getattr(self.server, "max_steps", None)
-        unit = "steps" if self.client.epochs is None else "epochs"
-        begins = getattr(self.client, unit)
-        if most is not None and begins > most:
-            raise ValueError(f"{self.server.name}: the client begins with {unit}={begins}, more than max_steps={most}")
-
-    def _check_beside(self) -> None:
-        if not hasattr(self.clock, "in_flight_runs"):
-            raise ValueError(
-                f"the clock {self.clock.name} cannot run beside the training, as {self.server.name} with "
-                f"Client(charge={self.client.charge!r}) needs; free_running can, and on synchronous and stale_rounds "
-                "charge='executed' needs no such clock"
-            )
-        if self.client.rate_schedule is not None:
-            raise ValueError(
-                "rate_schedule needs the staleness and duration of a run when it is trained, which are not known where "
-                f"the clock runs beside the training ({self.server.name}, charge={self.client.charge!r})"
-            )
-        if self.clock.capacity(self.data.num_clients) < 1:
-            raise ValueError(f"the clock {self.clock.name} brings no arrivals")
-
-    @functools.cached_property
-    def dataset(self) -> Dataset:
-        """The training data and the model's frozen arrays on the device."""
-        arrays, frozen = jax.tree.map(jnp.asarray, (self.data.arrays, self.model.frozen))
-        return Dataset(arrays, jnp.asarray(self.data.counts, jnp.int32), frozen)
-
-    @functools.cached_property
-    def test(self) -> tuple[Tree, jax.Array]:
-        """The test set on the device."""
-        x, y = self.data.test_arrays()
-        return jax.tree.map(jnp.asarray, x), jnp.asarray(y)
-
-    def config(self, seed: int) -> Config:
-        """The numbers of the run, as arrays."""
-        server: Any = self.server
-        client = self.client
-        if server.needs.prepares:
-            server = server.prepare(self.clock, client.local_steps(self.data.counts), self.data.num_clients, seed)
-        if server.needs.local_rate != 1.0:
-            rate = client.hyperparameters["learning_rate"] * server.needs.local_rate
-            client = dataclasses.replace(client, hyperparameters=client.hyperparameters | {"learning_rate": rate})
-        return as_arrays(Config(client, server), jnp.result_type(float))
-
-    def program(self, **shapes: Any) -> Program:
-        """What the compiled program depends on."""
-        piece = self.client.micro_batch
-        if piece is None:
-            piece = (
-                min(int(self.data.counts.max()), _FULL_BATCH_PIECE)
-                if self.client.batch_size is None
-                else self.client.batch_size
-            )
-        capacity = self.clock.capacity(self.data.num_clients)
-        return Program(self.model, self.data, capacity=capacity, micro_batch=piece, **shapes)
-
-
-class _FedProx:
-    """What a proximal term is cited by."""
-
-    references = ("li2020",)
-
-
-def as_reporter(progress: bool | Reporter, name: str, server_steps: int) -> Reporter:
-    if isinstance(progress, bool):
-        return Bar(name, server_steps) if progress else Silent()
-    if not hasattr(progress, "update") or not hasattr(progress, "__enter__"):
-        raise TypeError(f"progress must be True, False or a Reporter (see jaxafl.progress), got {progress!r}")
-    return progress
-
-
-def as_recording(observe: Any, diagnostics: Any, simulation: Simulation) -> Recording:
-    """What a run records besides what every run returns; checked."""
-    if observe is not None and not callable(observe):
-        raise TypeError(f"observe must be a function of the parameters returning a dict of arrays, got {observe!r}")
-    if observe is not None:
-        check_observe(observe, simulation.model, simulation.data)
-    return Recording(observe, check_diagnostics(diagnostics, simulation.server))
+    def problem(self, seed: int = 0, recording: Recording = Recording()) -> Problem:  # noqa: B008 (immutable)
+        """What the engine runs, of a simulation that has been checked."""
+        server, client = self.server.prepare(self.clock, self.client, self.data.counts, seed)
+        numbers = as_arrays(Numbers(client, server), jnp.result_type(float))
+        device = placed(self.data, self.model)
+        return Problem(**self.summary(), numbers=numbers, device=device, seed=seed, recording=recording)
 
 
 def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
@@ -346,13 +211,3 @@ def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
         return max(1, int(server_steps) // 50)
     check_whole("run", "eval_every", eval_every)
     return min(int(eval_every), int(server_steps))
-
-
-def _staleness(schedule: Schedule) -> dict[str, float]:
-    statistics = schedule.statistics()
-    return {
-        "mean": statistics["staleness_mean"],
-        "max": statistics["staleness_max"],
-        "max_per_step_mean": statistics["max_staleness_per_step_mean"],
-        "max_per_step_median": statistics["max_staleness_per_step_median"],
-    }

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-from jaxafl import compilation
+from jaxafl.device import compilation
 
 CHECKOUT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -20,6 +20,7 @@ def _few_programs() -> Iterator[None]:
     `jaxafl.compilation`)."""
     yield
     compilation._programs.clear()
+    compilation._shapes.clear()
     jax.clear_caches()
 
 

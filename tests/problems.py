@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 from typing import Any
 
 import jax
@@ -12,8 +13,8 @@ import numpy as np
 import optax
 import xarray as xr
 
-from jaxafl.client import Client, LocalTraining
-from jaxafl.clock import constant, free_running, trace
+from jaxafl.client import Client, batches
+from jaxafl.clock import free_running, trace
 from jaxafl.data import FederatedData, from_arrays
 from jaxafl.models import from_functions
 from jaxafl.models.model import Batch, Model
@@ -98,7 +99,7 @@ class Recorded:
     def clock(self) -> Any:
         """The engine's clock that replays it."""
         recordings = {} if self.starts is None else {"starts": self.starts}
-        return trace(free_running(durations=constant(0), **self.options), durations=self.durations, **recordings)
+        return trace(free_running, durations=self.durations, **recordings, **self.options)
 
     def oracle(self, server_steps: int) -> list[oracle_clock.ServerStep]:
         """The oracle's schedule of it."""
@@ -160,7 +161,7 @@ def _valid_starts(
 
 
 def simulate(
-    problem: Problem, server: Any, clock: Any, server_steps: int, client: LocalTraining = GD, **options: Any
+    problem: Problem, server: Any, clock: Any, server_steps: int, client: Client = GD, **options: Any
 ) -> xr.Dataset:
     """The engine's run, with the parameters after every server step in `observe_w`."""
     simulation = Simulation(problem.data, problem.model, client, server, clock)
@@ -185,9 +186,10 @@ def assert_same(
         tolerance: relative, of the parameters.
         ordered: compare the order of arrivals within a step too (else by client).
     """
-    versions = np.asarray(expected.versions[1:])
-    assert result.observe_w.shape == versions.shape
-    np.testing.assert_allclose(result.observe_w.values, versions, rtol=tolerance, atol=tolerance)
+    versions = np.asarray(expected.versions)
+    found = result.observe_w.values
+    assert found.shape == versions.shape
+    np.testing.assert_allclose(found, versions, rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(result.time.values, expected.times, rtol=1e-9)
     for step, recorded in enumerate(expected.records):
         mask = result.client.values[step] >= 0
@@ -219,3 +221,11 @@ def assert_same(
 
 def _start(key: jax.Array, batch: Batch) -> dict[str, jax.Array]:
     return {"w": jnp.asarray(START)}
+
+
+def drawn(key: Any, step: Any, size: int, count: Any) -> jax.Array:
+    """The samples that a client of `count` takes in local step `step` of the run with this key, with replacement."""
+    client = Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=size)
+    at: Any = types.SimpleNamespace(key=key, step=step)
+    samples, _ = batches.positions(client, jnp.asarray(count), jnp.asarray(size), at)
+    return samples(jnp.arange(size))[0]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from jaxafl.schedule import Schedule
+from jaxafl.clock import Schedule
 from tests.oracle import simulate as oracle_simulate
 from tests.oracle.clock import Arrival, ServerStep
 
@@ -64,9 +64,9 @@ def assert_schedule(schedule: Schedule, steps: Sequence[ServerStep], *, local_st
     np.testing.assert_allclose(schedule.time, [step.time for step in steps], rtol=1e-9)
     for t, step in enumerate(steps):
         where = np.flatnonzero(schedule.mask[t])
-        where = where[np.argsort(schedule.dispatch[t, where])]
+        where = where[np.argsort(schedule.run_id[t, where])]
         arrivals = sorted(step.arrivals, key=lambda arrival: arrival.dispatch)
-        columns = ["dispatch", "client", "run", "version", "reference", "staleness", "multiplicity"]
+        columns = ["run_id", "client", "run", "version", "reference", "staleness", "multiplicity"]
         mine = [[int(getattr(schedule, name)[t, place]) for name in columns] for place in where]
         theirs = [
             [a.dispatch, a.client, a.run, a.trained_from, a.start_version, a.staleness, a.multiplicity]
@@ -80,13 +80,14 @@ def assert_schedule(schedule: Schedule, steps: Sequence[ServerStep], *, local_st
 
 
 def assert_versions(result: xr.Dataset, expected: oracle_simulate.Simulation, tolerance: float) -> None:
-    """x_1 .. x_T of the run are the reference's, relative to the tolerance; so are the norms ‖Δ‖, matched by client.
+    """x_0 .. x_T of the run are the reference's, relative to the tolerance; so are the norms ‖Δ‖, matched by client.
 
     For servers whose schedules `assert_schedule` compares: the updates are looked up by (client, run).
     """
-    versions = np.asarray(expected.versions[1:])
-    assert result.observe_w.shape == versions.shape
-    np.testing.assert_allclose(result.observe_w.values, versions, rtol=tolerance, atol=tolerance)
+    versions = np.asarray(expected.versions)
+    found = result.observe_w.values
+    assert found.shape == versions.shape
+    np.testing.assert_allclose(found, versions, rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(result.time.values, expected.times, rtol=1e-9)
     for t, record in enumerate(expected.records):
         mask = result.client.values[t] >= 0

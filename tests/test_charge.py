@@ -10,8 +10,10 @@ import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.ahead import shared
-from jaxafl.drive import Recording, Speed, drive
+from jaxafl.clock.schedules import recharged
+from jaxafl.engine.loop import run_to_end
+from jaxafl.engine.planned import planned
+from jaxafl.engine.problem import Speed
 from jaxafl.progress import Silent
 
 SECONDS = 0.5
@@ -52,7 +54,7 @@ def test_time_is_that_of_the_steps_made(clock: afl.clock.Clock) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"concurrency": 8},
+        pytest.param({"concurrency": 8}, marks=pytest.mark.slow),
         pytest.param({"concurrency": 3, "buffer": 2}, marks=pytest.mark.slow),
         pytest.param({"concurrency": 4, "buffer": 2, "dispatch": "step"}, marks=pytest.mark.slow),
         pytest.param({"concurrency": 4, "buffer": 2, "before_step": True}, marks=pytest.mark.slow),
@@ -70,19 +72,19 @@ def test_free_running_is_the_fixed_point_of_schedule_and_training(options: dict[
     result = beside.run(steps, eval_every=5, seed=2)
 
     ahead = dataclasses.replace(simulation("planned", clock), server=afl.server.fedbuff(0.5))
-    schedule, planned = ahead.compute_schedule(more, 2), ahead.client.local_steps(ahead.data.counts)
+    schedule, most = ahead.compute_schedule(more, 2), ahead.client.local_steps(ahead.data.counts)
     for _ in range(more):
-        schedule = dataclasses.replace(schedule, local_steps=planned[schedule.client])  # what a run may make
-        driver = shared([ahead], schedule, more, 2, Speed(), Recording())
-        (trained,) = drive(driver, more, more, Silent(), 0.0)
-        charged = ahead.charged(schedule, trained.records["executed_local_steps"], 2)
-        settled = np.array_equal(charged.time, schedule.time)
-        schedule = charged
+        schedule = dataclasses.replace(schedule, local_steps=most[schedule.client])  # what a run may make
+        execution = planned([ahead.problem(2)], schedule, more, Speed())
+        (trained,) = run_to_end(execution, more, more, Silent(), 0.0)
+        late = recharged(schedule, clock, most, trained.records["executed_local_steps"], 2)
+        settled = np.array_equal(late.time, schedule.time)
+        schedule = late
         if settled:
             break
     assert settled
     made = trained.records["executed_local_steps"][:steps]
-    assert (made < planned[schedule.client[:steps]]).any()  # some runs stopped early
+    assert (made < most[schedule.client[:steps]]).any()  # some runs stopped early
     for name in ("client", "run", "staleness", "arrived", "started", "time"):
         expected = getattr(schedule, name)[:steps]
         np.testing.assert_allclose(result[name].values, expected, rtol=1e-12, err_msg=name)

@@ -6,17 +6,19 @@ import inspect
 import json
 import subprocess
 import sys
+import typing
 
 import numpy as np
 import pytest
 
 import jaxafl as afl
-from jaxafl import quickstart
-from jaxafl.cli import catalogue, main
-from jaxafl.cli.build import make_simulation
-from jaxafl.cli.expression import parse_durations
-from jaxafl.cli.names import chosen
-from jaxafl.cli.options import options_type
+import jaxafl.cli.quickstart as quickstart
+from jaxafl import cli
+from jaxafl.cli import main
+from jaxafl.cli.build import make_simulation, parse_durations
+from jaxafl.cli.catalogue import KINDS, offered
+from jaxafl.cli.options import Run, chosen, options_type
+from jaxafl.server import Server
 
 SMALL = ["--data", "synthetic", "--data.max-size", "60", "--data.clients", "6", "--model", "logistic", "--no-progress"]
 FREE = ["--server", "fedasync", "--clock.concurrency", "3", "--server-steps", "6", "--client.steps", "2"]
@@ -26,7 +28,7 @@ def simulation(*arguments: str) -> afl.Simulation:
     import tyro
 
     names = chosen(arguments)
-    return make_simulation(names, tyro.cli(options_type(names), args=list(arguments)))
+    return make_simulation(names, tyro.cli(options_type(Run, names), args=list(arguments)))
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -77,25 +79,24 @@ def test_list_as_json_names_everything_with_its_options(capsys):
     lam = next(option for option in servers["asyncfeded"]["options"] if option["name"] == "lam")
     assert (lam["type"], lam["default"], lam["required"]) == ("float", 1.0, False)
     assert lam["help"]
+    recorded = next(entry for entry in listed["durations"] if entry["name"] == "recorded")
+    assert [option["name"] for option in recorded["options"]] == ["times", "per"]
+    dispatch = next(entry for entry in listed["clocks"] if entry["name"] == "free_running")["options"][3]
+    assert (dispatch["name"], dispatch["allowed"]) == ("dispatch", "arrival, step")
     assert all(entry["summary"] for entries in listed.values() for entry in entries)
 
 
 def test_list_for_people_shows_every_name(capsys):
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
-    kinds = (catalogue.datasets, catalogue.models, catalogue.servers, catalogue.clocks, catalogue.durations)
-    assert all(name in shown for kind in kinds for name in kind())
+    assert all(name in shown for kind in KINDS for name in offered(kind))
+    assert "`" not in shown and "\\" not in shown
 
 
 def test_every_public_constructor_of_a_server_is_offered():
-    offered = set(catalogue.servers()) - {"fedprox"}
-    made = {
-        name
-        for name in afl.server.__all__
-        if inspect.isfunction(getattr(afl.server, name))
-        and "clocks" in dir(inspect.signature(getattr(afl.server, name), eval_str=True).return_annotation)
-    }
-    assert offered == made
+    public = {name: getattr(afl.server, name) for name in afl.server.__all__ if name.islower()}
+    made = {name for name, call in public.items() if isinstance(call, type) and issubclass(call, Server)}
+    assert set(offered("servers")) - {"fedprox"} == made
 
 
 def test_options_of_what_is_named_reach_the_simulation():
@@ -117,12 +118,14 @@ def test_fedprox_is_fedavg_with_a_proximal_client():
     assert (made.server.name, made.client.proximal) == ("fedavg", 0.2)
 
 
-@pytest.mark.parametrize("name", sorted(catalogue.clocks()))
+@pytest.mark.parametrize("name", sorted(offered("clocks")))
 def test_every_clock_has_help_on_all_of_its_options(name, capsys):
     assert main(["run", "--clock", name, "--help"]) == 0
     shown = capsys.readouterr().out
-    parameters = inspect.signature(getattr(afl.clock, name)).parameters
-    assert all(f"--clock.{parameter.replace('_', '-')}" in shown for parameter in parameters)
+    recordings = {"starts", "sets", "stale", "uploads", "downloads"}  # of `jaxafl.clock.trace`
+    parameters = set(inspect.signature(getattr(afl.clock, name)).parameters) - recordings
+    assert parameters and all(f"--clock.{parameter.replace('_', '-')}" in shown for parameter in parameters)
+    assert not any(f"--clock.{parameter}" in shown for parameter in recordings)
 
 
 @pytest.mark.parametrize("command", ["run", "sweep", "list", "plot", "quickstart"])
@@ -130,13 +133,16 @@ def test_every_command_has_help(command, capsys):
     assert main([command, "--help"]) == 0
     assert f"usage: jaxafl {command}" in capsys.readouterr().out
     assert main(["--help"]) == 0
-    assert command in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert command in shown and max(map(len, shown.splitlines())) <= 80
 
 
 def test_help_is_of_the_server_that_is_named(capsys):
     assert main(["run", "--server", "fadas", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "--server.tau-c" in shown and "--server.alpha" not in shown
+    assert "`" not in shown and "\\" not in shown
+    assert max(map(len, shown.splitlines())) <= 120
 
 
 @pytest.mark.parametrize(
@@ -147,6 +153,12 @@ def test_help_is_of_the_server_that_is_named(capsys):
         (["run", "--server", "asyncfeded", "--clock", "synchronous"], "does not run on the clock synchronous"),
         (["run", *SMALL, "--clock.cohort", "20"], "more than the 6 clients"),
         (["run", *SMALL, "--server-steps", "0"], "at least 1"),
+        (["run", *SMALL, "--seed=-1"], "seed must be in"),
+        (["run", *SMALL, "--lanes", "0"], "lanes must be at least 1"),
+        (["run", *SMALL, "--lanes", "2", "--chunk", "3"], "divisor of lanes=2"),
+        (["run", *SMALL, "--durations", "recorded([[1],[1],[1],[1],[1],[1]])", "--server-steps", "2"], "run out"),
+        (["sweep", *SMALL, "--axis", "server.learning_rate=1,-1"], "must be >= 0, got -1 (in the sweep at"),
+        (["sweep", *SMALL, "--axis", "seed=1,x"], "seed must be a whole number"),
         (["run", *SMALL, "--durations", "uniform(1)"], "missing a required argument: 'high'"),
         (["run", *SMALL, "--output", "absent/result.nc"], "no directory absent"),
         (["run", *SMALL, "--plot", "result.doc"], "must end in one of"),
@@ -184,26 +196,24 @@ def test_what_the_parser_rejects_exits_with_2_and_no_traceback(arguments, capsys
     assert error and "Traceback" not in error
 
 
-def test_a_pooled_dataset_without_a_partition_is_an_error_that_says_what_to_add(capsys, monkeypatch):
-    pooled = afl.data.Dataset(
-        "toy", np.zeros((20, 3), np.float32), np.arange(20) % 2, np.zeros((2, 3), np.float32), np.arange(2), 2,
-        afl.data.cast(),
-    )  # fmt: skip
-    toy = catalogue.datasets()["mnist"]._replace(name="toy", call=lambda: pooled, options=())
-    monkeypatch.setattr(catalogue, "datasets", lambda: {"toy": toy})
-    assert main(["run", "--data", "toy", "--model", "logistic"]) == 2
-    assert "--partition iid" in one_line(capsys)
-    made = simulation("--data", "toy", "--partition", "iid", "--clients", "5", "--model", "logistic")
-    assert made.data.num_clients == 5
-
-
-def test_a_bug_is_not_passed_off_as_a_mistake_of_the_user(monkeypatch):
-    def broken(_: list[str]) -> int:
+def test_a_bug_is_not_passed_off_as_a_mistake_of_the_user(monkeypatch, capsys):
+    def broken(*_, **__) -> int:
         return int("no number")
 
-    monkeypatch.setattr("jaxafl.cli.commands.run", broken)
+    monkeypatch.setitem(cli.COMMANDS, "run", broken)
     with pytest.raises(ValueError, match="no number"):
         main(["run"])
+    monkeypatch.undo()
+    monkeypatch.setattr(afl.Simulation, "run", broken)
+    with pytest.raises(ValueError, match="no number"):
+        main(["run", *SMALL])
+    monkeypatch.undo()
+    for error in (OSError, MemoryError, ImportError):
+        monkeypatch.setattr(
+            afl.Simulation, "run", lambda *_, error=error, **__: (_ for _ in ()).throw(error("as said"))
+        )
+        assert main(["run", *SMALL]) == 2
+        assert one_line(capsys) == "jaxafl: error: as said\n"
 
 
 def test_a_run_that_fails_exits_with_1_and_says_where(capsys):
@@ -235,6 +245,7 @@ def test_durations_are_never_evaluated_as_code(text):
         parse_durations(text)
 
 
+@pytest.mark.slow
 def test_quickstart_compares_five_methods_and_writes_its_files(tmp_path, capsys, monkeypatch):
     # a network that compiles quickly; the next test takes the real one
     monkeypatch.setattr(quickstart.models, "cnn_asyncfeded", lambda classes, features: afl.models.logistic(classes))
@@ -256,6 +267,12 @@ def test_every_method_of_quickstart_ends_well_above_the_majority_class():
     for name, run in quickstart.quickstart().items():
         assert float(run["accuracy"][-1]) > 0.5, name
         assert quickstart.BUDGET <= int(run["local_steps"].sum()) <= 1.005 * quickstart.BUDGET, name
+
+
+def test_the_defaults_of_commands_are_those_of_what_they_call():
+    assert inspect.signature(cli.compare).parameters["budget"].default == quickstart.BUDGET
+    kinds = typing.get_type_hints(cli.plot_results)["kind"]
+    assert sorted(typing.get_args(kinds)) == sorted(afl.plot.__all__)
 
 
 def test_the_majority_class_of_the_ten_writers():

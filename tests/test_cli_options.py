@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import importlib.metadata
+import pathlib
 
 import optax
 import pytest
 import tyro
 
 import jaxafl as afl
-from jaxafl.cli import catalogue, main
+from jaxafl.cli import main
 from jaxafl.cli.build import make_simulation
-from jaxafl.cli.listing import as_json
-from jaxafl.cli.names import chosen
-from jaxafl.cli.options import options_type
+from jaxafl.cli.catalogue import KINDS, offered
+from jaxafl.cli.options import Run, chosen, options_type
 
 DATA = ("--data", "synthetic", "--data.max-size", "60", "--data.clients", "6", "--model", "logistic")
 REQUIRED = {
-    "bernoulli": ("--clock.p", "0.5"),
+    "bernoulli": ("--clock.upload", "0.5"),
     "interrupting": ("--clock.period", "4", "--clock.contacted", "2"),
     "sampled": ("--clock.drawn", "2"),
     "semi_async": ("--clock.fraction", "0.5", "--clock.lag", "2"),
@@ -27,19 +27,19 @@ REQUIRED = {
 
 def simulation(*arguments: str) -> afl.Simulation:
     names = chosen(arguments)
-    return make_simulation(names, tyro.cli(options_type(names), args=list(arguments)))
+    return make_simulation(names, tyro.cli(options_type(Run, names), args=list(arguments)))
 
 
-@pytest.mark.parametrize("name", sorted(catalogue.servers()))
+@pytest.mark.parametrize("name", sorted(offered("servers")))
 def test_every_server_works_with_the_defaults_of_the_command_line(name):
-    clock = chosen(["--server", name]).clock.name
+    clock = chosen(["--server", name])["clock"].name
     simulation(*DATA, "--server", name, *REQUIRED.get(clock, ())).check()
 
 
-@pytest.mark.parametrize("name", sorted(catalogue.servers()))
+@pytest.mark.parametrize("name", sorted(offered("servers")))
 def test_the_usual_clock_is_asynchronous_where_the_server_is(name):
-    server = catalogue.servers()[name]
-    clock = chosen(["--server", name]).clock.name
+    server = offered("servers")[name]
+    clock = chosen(["--server", name])["clock"].name
     assert clock in server.clocks
     assert clock != "synchronous" or "free_running" not in server.clocks
 
@@ -49,7 +49,7 @@ def test_the_usual_clock_is_asynchronous_where_the_server_is(name):
     [("fedbuff", 10, 0.05, 32), ("asysg", 1, 1.0, 32), ("audg", 1, 1.0, None), ("psurdg", 1, 1.0, None)],
 )
 def test_local_training_is_what_the_server_accepts(server, steps, rate, batch_size):
-    made = simulation(*DATA, "--server", server, *REQUIRED.get(chosen(["--server", server]).clock.name, ())).client
+    made = simulation(*DATA, "--server", server, *REQUIRED.get(chosen(["--server", server])["clock"].name, ())).client
     assert (made.steps, made.hyperparameters["learning_rate"], made.batch_size) == (steps, rate, batch_size)
 
 
@@ -71,7 +71,7 @@ def test_concurrency_is_ten_or_all_clients(clients, concurrency):
 def test_the_hint_at_the_help_of_a_missing_option_shows_that_option(server, capsys):
     assert main(["run", "--server", server]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    clock = chosen(["--server", server]).clock.name
+    clock = chosen(["--server", server])["clock"].name
     hint = f"jaxafl run --server {server} --clock {clock} --help"
     assert f"For full helptext, run: {hint}" in said
     assert main(hint.split()[1:]) == 0
@@ -83,6 +83,7 @@ def test_the_hint_at_the_help_of_a_missing_option_shows_that_option(server, caps
     ("arguments", "said"),
     [
         (["--clock.buffer", "3"], ("no option --clock.buffer", "the clock is synchronous", "--clock.cohort")),
+        (["--clock.sets", "3"], ("no option --clock.sets",)),
         (["--server", "fedbuff", "--clock.cohort=3"], ("no option --clock.cohort", "the clock is free_running")),
         (["--client.b1", "0.3"], ("the optimiser is sgd", "--client.momentum")),
         (["--partition.alpha", "0.3"], ("no partition is chosen",)),
@@ -103,7 +104,7 @@ def test_help_shows_hyphens_and_underscores_are_read(capsys):
     shown = capsys.readouterr().out
     assert "--server-steps" in shown and "--server_steps" not in shown
     names = chosen(DATA)
-    options = tyro.cli(options_type(names), args=[*DATA, "--server_steps", "7", "--client.batch_size", "4"])
+    options = tyro.cli(options_type(Run, names), args=[*DATA, "--server_steps", "7", "--client.batch_size", "4"])
     assert (options.server_steps, options.client.batch_size) == (7, 4)
 
 
@@ -119,31 +120,34 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"jaxafl {importlib.metadata.version('jaxafl')}\n"
 
 
-def test_no_option_is_without_help():
-    entries = [entry for kind in as_json().values() for entry in kind]
-    entries += [
-        {"name": one.name, "options": [option._asdict() for option in one.options]}
-        for one in catalogue.optimizers().values()
-    ]
-    empty = [
-        f"{entry['name']}.{option['name']}" for entry in entries for option in entry["options"] if not option["help"]
-    ]
+@pytest.mark.parametrize("kind", [*KINDS, "optimisers", "local training"])
+def test_no_option_is_without_help(kind):
+    assert offered(kind) and all(one.summary for one in offered(kind).values())
+    empty = [f"{one.name}.{o.name}" for one in offered(kind).values() for o in one.options if not o.help or not o.type]
     assert empty == []
+
+
+def test_the_page_of_options_is_what_the_command_prints(capsys):
+    assert main(["list", "--markdown"]) == 0
+    page = pathlib.Path(__file__).parent.parent / "docs" / "options.md"
+    again = "docs/options.md is out of date: jaxafl list --markdown > docs/options.md"
+    assert capsys.readouterr().out == page.read_text(encoding="utf-8"), again
 
 
 def test_weight_decay_is_that_of_an_optimiser_that_has_one(capsys):
     made = simulation(*DATA, "--client.optimizer", "adamw", "--client.weight-decay", "0.5").client
     assert made == afl.Client(optax.adamw, learning_rate=0.05, steps=10, weight_decay=0.5, **_plain(made))
+    assert made.hyperparameters["weight_decay"] == 0.5
     assert "weight_decay" not in simulation(*DATA, "--client.optimizer", "adamw").client.hyperparameters
     made = simulation(*DATA, "--client.weight-decay", "0.5").client
-    assert made == afl.Client(optax.sgd, learning_rate=0.05, steps=10, weight_decay=0.5, nesterov=False)
+    assert made == afl.Client(optax.sgd, learning_rate=0.05, steps=10, weight_decay=0.5)
     assert main(["run", "--client.optimizer", "adamw", "--help"]) == 0
     assert "by default 0.0001, that of adamw" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
 def _plain(client) -> dict:
     """The optimiser's other options, which the command line gives with their defaults."""
-    given = dict(client.hyperparameters) | dict(client.options)
+    given = dict(client.hyperparameters) | dict(client.switches)
     return {name: value for name, value in given.items() if name not in ("learning_rate", "weight_decay")}
 
 
@@ -152,13 +156,3 @@ def test_durations_of_a_wrong_shape_or_kind_are_one_line(durations, capsys):
     assert main(["run", *DATA, "--durations", durations]) == 2
     error = capsys.readouterr().err
     assert error.startswith("jaxafl: error: ") and error.count("\n") == 1
-
-
-def test_an_error_below_a_constructor_is_one_line(capsys, monkeypatch):
-    def broken(**_):
-        return float("no number")
-
-    toy = catalogue.clocks()["synchronous"]._replace(call=broken)
-    monkeypatch.setattr(catalogue, "clocks", lambda: {"synchronous": toy})
-    assert main(["run", *DATA]) == 2
-    assert "no number" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 
 import numpy as np
 import optax
@@ -11,11 +10,12 @@ import pytest
 import xarray as xr
 
 import jaxafl as afl
+from jaxafl import cli
 from jaxafl.cli import main
-from jaxafl.cli.axes import parse_axis
-from jaxafl.cli.summary import failures, show
-from jaxafl.grid import labels
-from jaxafl.sweep import replace_at
+from jaxafl.cli.build import parse_axis
+from jaxafl.cli.tables import failures, show_result
+from jaxafl.sweep.assemble import labels
+from jaxafl.sweep.axes import replace_at
 
 SMALL = [
     "--data", "synthetic", "--data.max-size", "60", "--data.clients", "3", "--model", "logistic", "--no-progress",
@@ -36,7 +36,7 @@ def members(monkeypatch, *arguments: str) -> dict[tuple, afl.Simulation]:
             made[tuple(label for label, _ in chosen)] = variant
         raise KeyboardInterrupt  # nothing is run
 
-    monkeypatch.setattr(sys.modules["jaxafl.sweep"], "sweep", record)
+    monkeypatch.setattr(cli, "run_sweep", record)
     assert main(["sweep", *SMALL, *arguments]) == 130
     return made
 
@@ -91,8 +91,8 @@ def test_optimisers_are_an_axis_by_name(monkeypatch):
 
 
 def test_what_is_required_or_absent_by_default_can_be_an_axis(monkeypatch):
-    found = members(monkeypatch, "--server", "audg", "--axis", "clock.p=0.5,[0.2,0.5,0.9]", "--axis", "seed=1:3")
-    assert [np.mean(one.clock.p) for one in found.values()] == pytest.approx([0.5, 0.5, 1.6 / 3, 1.6 / 3])
+    found = members(monkeypatch, "--server", "audg", "--axis", "clock.upload=0.5,[0.2,0.5,0.9]", "--axis", "seed=1:3")
+    assert [np.mean(one.clock.upload) for one in found.values()] == pytest.approx([0.5, 0.5, 1.6 / 3, 1.6 / 3])
     found = members(monkeypatch, "--axis", "client.momentum=0.1,0.9", "--axis", "client.epochs=1,2")
     assert [(one.client.hyperparameters["momentum"], one.client.epochs) for one in found.values()] == [
         (0.1, 1),
@@ -169,7 +169,7 @@ def test_the_table_averages_the_runs_that_have_not_failed(failed_step, said, acc
         },
         {"seed": [0, 1]},
     )
-    show(result)
+    show_result(result)
     shown = capsys.readouterr().out
     assert accuracy in shown and said in shown
     assert ("failed" in shown) == bool(said)
@@ -184,6 +184,8 @@ def test_a_damaged_or_foreign_file_is_one_line_that_names_it(tmp_path, capsys):
         content[start : start + 300] = bytes(range(50)) * 6
     damaged.write_bytes(content)
     xr.Dataset({"other": ("x", np.arange(3))}).to_netcdf(foreign, engine="h5netcdf")
+    assert main(["plot", str(good), "--output", str(tmp_path / "image.doc")]) == 2
+    assert "must end in one of" in error_of(capsys)
     for file in (damaged, foreign):
         assert main(["plot", str(file), "--output", str(tmp_path / "image.png")]) == 2
         assert str(file) in error_of(capsys)

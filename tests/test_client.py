@@ -10,14 +10,14 @@ import numpy as np
 import optax
 import pytest
 
-from jaxafl import sampling, server
-from jaxafl.client import Client
+from jaxafl import server
+from jaxafl.client import Client, batches
 from jaxafl.clock import constant, synchronous
 from jaxafl.keys import Purpose, per_client, per_run, purpose_key, seed_key
 from jaxafl.simulation import Simulation
 from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining as OracleTraining
-from tests.problems import START, assert_same, quadratic, record, reference, simulate
+from tests.problems import START, assert_same, drawn, quadratic, record, reference, simulate
 
 STEPS = 8
 SIZES = (4, 1, 7, 3, 5, 2)
@@ -111,9 +111,7 @@ def drawn_batches(size: int) -> Any:
     def batches(client: int, run: int, local_steps: int) -> list[list[int]]:
         key = per_run(batch_key(), jnp.int32(client), jnp.int32(run))
         count = jnp.int32(SIZES[client])
-        return [
-            np.asarray(sampling.with_replacement(key, jnp.int32(k), size, count)).tolist() for k in range(local_steps)
-        ]
+        return [np.asarray(drawn(key, jnp.int32(k), size, count)).tolist() for k in range(local_steps)]
 
     return batches
 
@@ -123,7 +121,7 @@ def test_mini_batches_drawn_with_replacement() -> None:
     check(client, OracleTraining(learning_rate=0.2, momentum=0.5, steps=4), batches=drawn_batches(3))
 
 
-compiled_shuffle = jax.jit(sampling.shuffled)
+compiled_shuffle = jax.jit(batches.shuffled)
 
 
 def shuffle(key: Any, epoch: int, count: int) -> list[int]:

@@ -41,7 +41,7 @@ def test_gradient_error_drift_and_average(sim: afl.Simulation) -> None:
         diagnostics=("drift", "gradient_norm", "asynchronous_error", "average"),
         observe=lambda w: {"w": w},
     )
-    versions = np.concatenate([np.zeros((1, 2)), result.observe_w.values])
+    versions = result.observe_w.values
     share = WEIGHTS / WEIGHTS.sum()
     for step in range(12):
         gradient = share @ (versions[step] - CENTRES)
@@ -56,6 +56,9 @@ def test_gradient_error_drift_and_average(sim: afl.Simulation) -> None:
         mean = versions[1 : made + 1].mean(0)
         loss = 0.5 * ((mean - CENTRES) ** 2).sum(-1).mean()
         np.testing.assert_allclose(result.average_loss.values[evaluation], loss, rtol=1e-5)
+    # before the first step there is x_0 alone, and its average is itself
+    assert result.average_loss.values[0] == result.loss.values[0]
+    assert versions[0].tolist() != versions[1].tolist()
 
 
 def test_a_run_records_nothing_that_was_not_asked_for(sim: afl.Simulation) -> None:
@@ -88,7 +91,7 @@ def test_adaptive_clocks_record_drift_too() -> None:
     ],
 )
 def test_mistakes_are_explained(names: str, server: object, words: str) -> None:
-    from jaxafl.diagnostics import check_diagnostics
+    from jaxafl.engine.diagnostics import check_diagnostics
 
     with pytest.raises(ValueError, match=words):
         check_diagnostics(names, server)

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxafl import ahead, beside, drive, models, server
+from jaxafl import models, server
 from jaxafl.client import Client
 from jaxafl.clock import (
     constant,
@@ -27,6 +27,7 @@ from jaxafl.clock import (
     uniform,
 )
 from jaxafl.data import synthetic
+from jaxafl.engine import loop, online
 from jaxafl.simulation import Simulation
 from tests.problems import GD, observe_w, quadratic
 
@@ -94,6 +95,9 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "batch size an array": (
         with_client(batch_size=jnp.array(3)), r"batch_size must be a whole number \(an int\).*JAX array.*int\(\.\.\.\)"
     ),
+    "batch size an array of one": (
+        with_client(batch_size=np.array([3])), r"\(an int\), got a NumPy array of shape \(1,\): use \.tolist\(\) where"
+    ),
     "batch size above int32": (with_client(batch_size=2**31), "batch_size must be at most 2,147,483,647, got 2,147"),
     "steps 0": (with_client(steps=0), "steps must be at least 1, got 0"),
     "steps and epochs": (with_client(epochs=1), "either steps or epochs"),
@@ -139,20 +143,24 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "durations a function": (with_clock(durations=lambda client, run: 1.0), "durations"),
     "durations None": (with_clock(durations=None), "durations"),
     "durations None in rounds": (lambda: simulation(**rounds(durations=None)).run(3), "durations"),
-    "duration negative": (with_clock(durations=uniform(-1, 2)), "uniform: 0 <= low <= high is needed, got low=-1"),
+    "duration negative": (with_clock(durations=uniform(-1, 2)), "uniform: low must be >= 0, got -1"),
     "duration of a client": (
         with_clock(durations=uniform(np.array([1, 1, 7, 1, 8, 1]), 5)),
         r"low <= high is needed, got low=7, high=5 \(client 2, the first of 2\)$",
     ),
     "duration of a client NaN": (
-        with_clock(durations=constant([1, 1, 1, 1, NAN, 1])), r"finite, got nan \(client 4, the first of 1\)$"
+        with_clock(durations=constant([1, 1, 1, 1, NAN, 1])), r"a finite number, got nan \(client 4, the first of 1\)$"
     ),
     "ragged durations": (lambda: uniform([[1], 2], 3), r"uniform: low must be.*rows have one length, got \[\[1\], 2\]"),
-    "ragged trace": (lambda: trace(clock(), durations=[[1], [1, 2]]), "recorded durations.*rows have one length"),
+    "a trace of clients with fewer runs": (
+        recorded([[1] * 50] * 5 + [[1, 2]], 60), r"run out: run 2 of client 5 \(start number \d+\)"
+    ),
+    "a trace of a client without runs": (recorded([[1] * 50] * 5 + [[]]), "at least one run of every client, client 5"),
+    "a trace of words": (lambda: trace(clock(), durations=[[1], ["a"]]), r"array \[client, run\] of seconds"),
     "ragged starts": (lambda: trace(clock(), starts=[[1], 2]), "trace: starts must be.*rows have one length"),
-    "trace a string": (lambda: trace(clock(), durations="abc"), r"recorded durations must be an array.*'abc'"),
-    "duration NaN": (with_clock(durations=uniform(1, NAN)), "uniform: high must be finite, got nan"),
-    "duration a string": (lambda: uniform("a", 2), "uniform: low must be a number, got 'a'"),
+    "trace a string": (recorded("abc"), r"recorded durations must be an array \[client, run\]"),
+    "duration NaN": (with_clock(durations=uniform(1, NAN)), "uniform: high must be a finite number, got nan"),
+    "duration a string": (with_clock(durations=uniform("a", 2)), "uniform: low must be a number, got 'a'"),
     "durations of other clients": (with_clock(durations=uniform(1, np.ones(5) * 2)), r"\(6,\), got shape \(5,\)"),
     "per unknown": (with_clock(durations=uniform(1, 2, per="round")), "one of 'client', 'run', 'step', got 'round'"),
     "suspension above 1": (with_clock(durations=uniform(1, 2) + suspension(1.5)), "probability must be.*1.*got 1.5"),
@@ -166,10 +174,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "trace infinite": (recorded(one_entry(np.inf)), r"inf \(client 2, run 3\)"),
     "trace of the wrong rank": (recorded(np.ones(6)), r"\[client, run\].*shape \(6,\)"),
     "trace of other clients": (recorded(np.ones((5, 50))), r"6 clients.*\(5, 50\)"),
-    "trace runs out": (recorded(np.ones((6, 2)), 30), r"durations run out: dispatch \d+ starts run 2 of client \d"),
-    "starts run out": (recorded(steps=10, starts=np.asarray([0, 1, 2, 3])), "starts run out at dispatch 4"),
-    "a busy client starts": (recorded(starts=np.asarray([0, 1, 1, 2, 3])), "client 1 at dispatch 2, but.*busy"),
-    "a start out of range": (recorded(starts=np.asarray([0, 1, 9, 2, 3])), r"clients 0\.\.5; dispatch 2 names 9"),
+    "trace runs out": (recorded(np.ones((6, 2)), 30), r"run out: run 2 of client \d+ \(start number \d+\)"),
+    "starts run out": (recorded(steps=10, starts=np.asarray([0, 1, 2, 3])), "starts run out at start number 4"),
+    "a busy client starts": (recorded(starts=np.asarray([0, 1, 1, 2, 3])), "client 1 at start number 2, but.*busy"),
+    "a start out of range": (recorded(starts=np.asarray([0, 1, 9, 2, 3])), r"clients 0\.\.5; start number 2 names 9"),
     "starts of numbers with a point": (recorded(starts=np.asarray([0.0, 1.0])), "client indices.*float64"),
     "a recording that is not drawn": (lambda: trace(clock(), sets=[[0]]), "draws no 'sets'.*starts"),
     "sets run out": (recorded_sets(np.asarray([[0, 1]])), "sets run out"),
@@ -210,7 +218,7 @@ def test_mistakes_are_explained_before_compilation(name: str, monkeypatch: pytes
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("the training was compiled before the mistake was found")
 
-    for driver in (ahead, beside, drive):
+    for driver in (loop, online):
         monkeypatch.setattr(driver, "compiled", refuse)
     action, words = CASES[name]
     with pytest.raises((ValueError, TypeError, OSError)) as caught:
@@ -227,7 +235,7 @@ def test_a_schedule_that_depends_on_the_training_cannot_be_computed_alone() -> N
 
 def test_a_trace_that_runs_out_beside_the_training_is_an_error() -> None:
     replayed = trace(clock(), durations=np.ones((6, 2)))
-    with pytest.raises(ValueError, match=r"durations run out: dispatch \d+ starts run 2 of client"):
+    with pytest.raises(ValueError, match=r"durations run out: run 2 of client \d+ \(start number \d+\)"):
         simulation(server=server.asyncfeded(), clock=replayed).run(40)
 
 
@@ -251,8 +259,8 @@ def test_a_run_that_diverges_stops_there(name: str, eval_every: int) -> None:
     step, culprit = result.attrs["failed_step"], result.attrs["failed_client"]
     assert 0 < step < 39
     assert result.sizes["step"] == step + 1
-    assert np.isfinite(result.observe_w.values[:step]).all()
-    assert not np.isfinite(result.observe_w.values[step]).all()
+    assert np.isfinite(result.observe_w.values[: step + 1]).all()
+    assert not np.isfinite(result.observe_w.values[step + 1]).all()
     assert culprit in result.client.values[step]
     kept = 1 + step // eval_every
     assert result.sizes["evaluation"] == kept and (result.eval_step.values <= step).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -10,9 +11,9 @@ import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.keys import seed_key
+from jaxafl.device import memory
+from jaxafl.engine.state import initial
 from jaxafl.models.model import Batch, Model, Outputs
-from jaxafl.state import initial
 
 BASE = np.random.default_rng(0).normal(size=(60, 16)).astype(np.float32)
 
@@ -47,8 +48,8 @@ def data() -> afl.data.FederatedData:
 
 @pytest.mark.parametrize(
     ("parts", "speed"),
-    [(BUFFERED, {}), (BUFFERED, {"lanes": 4, "chunk": 4}), (BESIDE, {})],
-    ids=["ahead, loop", "ahead, vmap", "beside"],
+    [pytest.param(BUFFERED, {}, marks=pytest.mark.slow), (BUFFERED, {"lanes": 4, "chunk": 4}), (BESIDE, {})],
+    ids=["planned, loop", "planned, vmap", "online"],
 )
 def test_results_are_those_of_a_constant_base(data: Any, parts: Any, speed: Any) -> None:
     frozen, constant = (
@@ -71,16 +72,14 @@ def test_sweeps_share_the_base(data: Any) -> None:
 
 
 def test_nothing_that_is_kept_per_version_client_or_update_holds_the_base(data: Any) -> None:
-    sim = afl.Simulation(data, FROZEN, CLIENT, afl.server.ca2fl(), BUFFERED[1])
-    program = sim.program(lanes=2, chunk=1, slots=7, rows=8, uniform=True, full=True, sliced=True, stop=True)
-    state = jax.eval_shape(lambda c, d: initial(program, c, d, seed_key(0)), sim.config(0), sim.dataset)
+    problem = afl.Simulation(data, FROZEN, CLIENT, afl.server.ca2fl(), BUFFERED[1]).problem(seed=0)
+    program = problem.program(members=1, lanes=2, chunk=1, slots=7, rows=8, uniform=True, full=True, sliced=True)
+    state = jax.eval_shape(functools.partial(initial, program), problem.numbers, problem.device, problem.key)
     assert not any(leaf.shape[-2:] == BASE.shape for leaf in jax.tree.leaves(state))
-    assert sim.dataset.frozen.shape == BASE.shape
+    assert problem.device.frozen.shape == BASE.shape
 
 
 def test_memory_check_counts_the_base(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import jaxafl.memory
-
-    monkeypatch.setattr(jaxafl.memory, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
     with pytest.raises(MemoryError, match="the model's frozen arrays"):
         afl.Simulation(data, FROZEN, CLIENT, *BUFFERED).run(2)

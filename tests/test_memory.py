@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxafl import ahead, beside, drive, memory, server
+from jaxafl import server
 from jaxafl.clock import free_running, synchronous, uniform
-from jaxafl.memory import check_memory
+from jaxafl.device import check_memory, memory
+from jaxafl.engine import loop, online
 from jaxafl.models import from_functions
 from jaxafl.simulation import Simulation
 from tests.problems import GD, quadratic
@@ -39,7 +41,7 @@ def with_available(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("the training was compiled before the memory was checked")
 
-    for driver in (ahead, beside, drive):
+    for driver in (loop, online):
         monkeypatch.setattr(driver, "compiled", refuse)
 
 
@@ -90,3 +92,23 @@ def test_the_ring_grows_with_the_clients_in_flight_only(concurrency: int) -> Non
     plan = simulation(free(concurrency), server.fedbuff()).plan(300)
     assert plan.slots <= concurrency + 1
     assert plan.rows <= concurrency + 1
+
+
+def test_a_device_that_runs_out_during_a_run_says_what_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 123 bytes.\nmany more lines"
+
+    def fail(*arguments: Any) -> Any:
+        raise jax.errors.JaxRuntimeError(said)
+
+    compile_ = loop.Execution.compile
+
+    def compiled(self: Any, *arguments: Any) -> Any:
+        compile_(self, *arguments).compiled = fail
+        return self
+
+    monkeypatch.setattr(loop.Execution, "compile", compiled)
+    with pytest.raises(MemoryError, match=r"lower lanes=4, chunk=2, micro_batch=7 \(RESOURCE.*123 bytes\.\)$"):
+        Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(), free(4)).run(3, lanes=4, chunk=2)
+    said = "INTERNAL: something else"
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(), free(4)).run(3)

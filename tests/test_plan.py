@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxafl.clock import constant, synchronous, trace
-from jaxafl.plan import Plan, make_plan
-from jaxafl.schedule import Schedule, compute_schedule
+from jaxafl.clock import Schedule, constant, synchronous, trace
+from jaxafl.clock.schedules import schedule as compute_schedule
+from jaxafl.engine.plan import Plan, make_plan
 from tests.problems import record
 
 CLIENTS, STEPS = 6, 14
@@ -34,7 +34,7 @@ class Lane:
         self.client, self.run, self.version, self.made = client, run, version, 0
 
 
-def replay(plan: Plan, schedule: Schedule, keep_start: bool) -> None:
+def replay(plan: Plan, schedule: Schedule, keep_base: bool) -> None:
     """Executes a plan on names: fails wherever a load, save or read meets something else than the schedule says."""
     runs = {}  # (client, run) -> (version, reference, local steps)
     for place in zip(*np.nonzero(schedule.mask), strict=True):
@@ -54,9 +54,9 @@ def replay(plan: Plan, schedule: Schedule, keep_start: bool) -> None:
         for entry in np.flatnonzero(schedule.mask[step]):
             who = int(schedule.client[step, entry]), int(schedule.run[step, entry])
             assert store[plan.steps.row[step, entry]] == who, "a store row holds another update"
-            if keep_start:
+            if keep_base:
                 reference = schedule.reference[step, entry]
-                assert ring[plan.steps.start_slot[step, entry]] == reference, "x_s is gone from the ring"
+                assert ring[plan.steps.base_slot[step, entry]] == reference, "x_s is gone from the ring"
         current = step + 1
         ring[plan.steps.write_slot[step]] = current
     assert segment == len(plan.segments.active) == plan.steps.segments_before[-1], "segments are left over"
@@ -106,25 +106,25 @@ def local_steps(ragged: bool, seed: int) -> Any:
     kind=st.sampled_from(["real", "ties", "late", "heavy"]),
     lanes=st.integers(1, 8),
     ragged=st.booleans(),
-    keep_start=st.booleans(),
+    keep_base=st.booleans(),
 )
 def test_the_ring_never_serves_a_wrong_version(
-    name: str, seed: int, kind: str, lanes: int, ragged: bool, keep_start: bool
+    name: str, seed: int, kind: str, lanes: int, ragged: bool, keep_base: bool
 ) -> None:
     recorded = record(seed, CLIENTS, STEPS, kind, **OPTIONS[name])
     clock = recorded.clock()
     schedule = compute_schedule(clock, CLIENTS, local_steps(ragged, seed), STEPS, 0)
-    plan = make_plan(schedule, lanes=lanes, keep_start=keep_start)
+    plan = make_plan(schedule, lanes=lanes, keep_base=keep_base)
     assert plan.slots <= clock.ring_slots(CLIENTS)
-    replay(plan, schedule, keep_start)
+    replay(plan, schedule, keep_base)
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), lanes=st.integers(1, 8), keep_start=st.booleans())
-def test_the_ring_never_serves_a_wrong_version_under_any_schedule(seed: int, lanes: int, keep_start: bool) -> None:
+@given(seed=st.integers(0, 2**32 - 1), lanes=st.integers(1, 8), keep_base=st.booleans())
+def test_the_ring_never_serves_a_wrong_version_under_any_schedule(seed: int, lanes: int, keep_base: bool) -> None:
     """Whatever a protocol may ask for: runs of any age, updates offered again and again, empty steps."""
     schedule = arbitrary_schedule(np.random.default_rng(seed))
-    replay(make_plan(schedule, lanes=lanes, keep_start=keep_start), schedule, keep_start)
+    replay(make_plan(schedule, lanes=lanes, keep_base=keep_base), schedule, keep_base)
 
 
 @settings(max_examples=20, deadline=None)
@@ -139,7 +139,7 @@ def test_rounds_need_two_versions(seed: int, lanes: int, replacement: bool) -> N
     protocol = synchronous(cohort=4, durations=constant(0), replacement=replacement)
     clock = trace(protocol, durations=rng.uniform(1, 5, (CLIENTS, STEPS)), sets=sets)
     schedule = compute_schedule(clock, CLIENTS, local_steps(True, seed), STEPS, 0)
-    plan = make_plan(schedule, lanes=lanes, keep_start=True)
+    plan = make_plan(schedule, lanes=lanes, keep_base=True)
     assert plan.slots <= 2
     replay(plan, schedule, True)
 
@@ -158,7 +158,7 @@ def test_a_wrong_plan_is_noticed() -> None:
     """The replay above can fail: one slot, row or segment changed, and it does."""
     recorded = record(0, CLIENTS, STEPS, "late", **OPTIONS["arrival, buffer"])
     schedule = compute_schedule(recorded.clock(), CLIENTS, 3, STEPS, 0)
-    plan = make_plan(schedule, lanes=2, keep_start=True)
+    plan = make_plan(schedule, lanes=2, keep_base=True)
     for part, name in (("segments", "load_slot"), ("segments", "save_row"), ("steps", "row"), ("steps", "write_slot")):
         array = getattr(getattr(plan, part), name)
         size = plan.rows if "row" in name else plan.slots
@@ -175,14 +175,14 @@ def arbitrary_schedule(rng: np.random.Generator) -> Schedule:
     """Random arrivals with random versions and references, some updates consumed more than once."""
     shape = (STEPS, 4)
     columns = {
-        name: np.zeros(shape, np.int32) for name in ("client", "run", "dispatch", "version", "reference", "local_steps")
+        name: np.zeros(shape, np.int32) for name in ("client", "run", "run_id", "version", "reference", "local_steps")
     }
     mask = rng.random(shape) < 0.7
     offered: list[tuple[int, ...]] = []
     for step, entry in zip(*np.nonzero(mask), strict=True):
         if offered and rng.random() < 0.3:
             chosen = offered[rng.integers(len(offered))]
-            if any(columns["dispatch"][step, other] == chosen[2] for other in range(entry) if mask[step, other]):
+            if any(columns["run_id"][step, other] == chosen[2] for other in range(entry) if mask[step, other]):
                 mask[step, entry] = False
                 continue
         else:
@@ -203,5 +203,5 @@ def arbitrary_schedule(rng: np.random.Generator) -> Schedule:
     return Schedule(
         "any", CLIENTS, 4 * STEPS, STEPS + 1, np.arange(STEPS, dtype=float), mask, **columns,
         started=times, arrived=times, multiplicity=np.ones(shape, np.int32), kind=np.zeros(shape, np.int32),
-        starts=np.full(STEPS, len(offered), np.int32),
+        runs_begun=np.full(STEPS, len(offered), np.int32),
     )  # fmt: skip

@@ -12,8 +12,8 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from jaxafl import clock, plot
+from jaxafl.clock.schedules import schedule as compute_schedule
 from jaxafl.plot.members import members
-from jaxafl.schedule import compute_schedule
 
 FIGURES = [plot.accuracy_vs_time, plot.accuracy_vs_steps, plot.staleness_histogram, plot.timeline]
 

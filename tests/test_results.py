@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 
+import h5py
 import numpy as np
 import optax
 import pytest
@@ -12,7 +14,15 @@ import xarray as xr
 
 import jaxafl as afl
 from jaxafl import results
-from jaxafl.pytrees import plain
+from jaxafl.results import plain
+
+
+@pytest.fixture(scope="module")
+def grid(sim: afl.Simulation) -> xr.Dataset:
+    """A sweep's result with texts and, as one that a user has reduced, a number without axes."""
+    servers = [afl.server.fedbuff(), afl.server.fadas(0.01)]
+    swept = afl.sweep(sim, {"seed": [0, 1], "server": servers}, 6, eval_every=3)
+    return swept.assign(final=swept.eval_time.max())
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +56,9 @@ def test_every_option_of_the_run_is_in_its_attributes(sim: afl.Simulation, tmp_p
     assert json.loads(again.attrs["server"])["learning_rate"] == 1.0
     clock = json.loads(again.attrs["clock"])
     assert (clock["concurrency"], clock["buffer"], clock["dispatch"]) == (4, 2, "arrival")
-    assert clock["durations"] == {"name": "uniform", "parameters": {"low": 1, "high": 5}, "per": "run"}
+    assert clock["durations"] == {"name": "uniform", "low": 1, "high": 5, "per": "run"}
     client = json.loads(again.attrs["client"])
-    assert (client["steps"], client["batch_size"], client["hyperparameters"]) == (2, 5, {"learning_rate": 0.01})
+    assert (client["steps"], client["batch_size"], client["learning_rate"]) == (2, 5, 0.01)
     assert json.loads(again.attrs["data"])["clients"] == 6
     assert again.equals(result)
 
@@ -109,7 +119,7 @@ def test_a_link_to_a_result_stays_one(sim: afl.Simulation, tmp_path: pathlib.Pat
 
 def test_observed_arrays_are_recorded_at_every_step(sim: afl.Simulation) -> None:
     result = sim.run(5, observe=lambda params: {"norm": optax.tree.norm(params)})
-    assert result.observe_norm.dims == ("step",)
+    assert result.observe_norm.dims == ("version",) and result.sizes["version"] == 6
     assert (result.observe_norm.values > 0).all()
     assert result.observe_norm.attrs["units"] == "1" and "`norm`" in result.observe_norm.attrs["long_name"]
 
@@ -133,15 +143,109 @@ def test_a_file_that_is_no_result(tmp_path: pathlib.Path) -> None:
             results.load(other)
 
 
+def test_damaged_data_is_named(grid: xr.Dataset, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "result.nc"
+    results.save(grid, path)
+    whole = path.read_bytes()
+    with h5py.File(path) as file:
+        stored = {name: variable.id for name, variable in file.items() if variable.id.get_offset() is not None}
+        places = {name: (data.get_offset(), data.get_storage_size()) for name, data in stored.items()}
+    assert set(places) == set(grid.variables) and places["final"][1] == 8
+    rng = np.random.default_rng(0)
+    for name, (start, size) in places.items():
+        for _ in range(10):
+            at = start + int(rng.integers(size))
+            flipped, zeroed = bytearray(whole), bytearray(whole)
+            flipped[at] ^= 1 << int(rng.integers(8))
+            zeroed[start : start + size] = bytes(size)
+            for damaged in (flipped, zeroed):
+                if damaged != whole:
+                    path.write_bytes(damaged)
+                    with pytest.raises(ValueError, match=rf"result\.nc is damaged: variable {name} changed.*run again"):
+                        afl.load(path)
+    first, second = (places[name][0] for name in ("time", "accuracy"))
+    both = bytearray(whole)
+    both[first] ^= 1
+    both[second] ^= 1
+    path.write_bytes(both)
+    with pytest.raises(ValueError, match=r"is damaged: variable (time, accuracy|accuracy, time) changed"):
+        afl.load(path)
+
+
+def test_missing_values_that_became_zero_are_damage(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "result.nc"
+    result = sim.run(20)
+    result["client"][:] = -1  # Fletcher-32 takes -1 for 0
+    results.save(result, path)
+    with h5py.File(path) as file:
+        start = file["client"].id.get_offset()
+    content = bytearray(path.read_bytes())
+    content[start : start + 80] = bytes(80)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is damaged: variable client changed"):
+        afl.load(path)
+
+
+def test_damaged_texts_and_options_are_found(grid: xr.Dataset, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "result.nc"
+    results.save(grid, path)
+    whole = path.read_bytes()
+    for text in (b"fadas", b"fedbuff", b"synthetic(1,1)", b"learning_rate", b"simulated time of", b"float32"):
+        assert text in whole
+        path.write_bytes(whole.replace(text, text[:-1] + b"x", 1))
+        with pytest.raises(ValueError, match=r"is damaged: its attributes, texts or structure changed.*run again"):
+            afl.load(path)
+
+
+def test_files_without_checksums_are_loaded(grid: xr.Dataset, tmp_path: pathlib.Path) -> None:
+    """Those of version 0.1, and those that xarray or h5py have written or changed since."""
+    path, copy = tmp_path / "result.nc", tmp_path / "copy.nc"
+    grid.to_netcdf(path, engine="h5netcdf")
+    assert afl.load(path).identical(grid)
+    results.save(grid, path)
+    with xr.open_dataset(path, engine="h5netcdf") as opened:
+        changed = opened.assign(accuracy=opened.accuracy / 2).assign_attrs(note="halved").load()
+    changed.to_netcdf(copy, engine="h5netcdf")
+    assert afl.load(copy).identical(changed)
+    xr.Dataset({"added": ("step", np.arange(grid.sizes["step"]))}).to_netcdf(path, mode="a", engine="h5netcdf")
+    assert "added" in afl.load(path)
+    results.save(grid, path)
+    with h5py.File(path, "a") as file:
+        file["accuracy"][...] = 0.5
+        file.attrs["seed"] = 7
+    assert (afl.load(path).accuracy == 0.5).all() and afl.load(path).attrs["seed"] == 7
+    results.save(afl.load(path), path)
+    assert (afl.load(path).accuracy == 0.5).all()
+
+
 def test_a_damaged_file_is_named(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
     sim.run(2, save=tmp_path / "result.nc")
     whole = (tmp_path / "result.nc").read_bytes()
-    for share in (0.0, 0.4, 0.6, 0.8, 0.95):  # not near the beginning, where HDF5 itself may never return
-        start = int(share * len(whole))
-        damaged = tmp_path / f"damaged at {share}.nc"
-        damaged.write_bytes(whole[:start] + bytes(300) + whole[start + 300 :])
-        with pytest.raises(ValueError, match=rf"damaged at {share}\.nc is not a result file.*or it is damaged"):
-            results.load(damaged)
+    damaged = tmp_path / "damaged.nc"
+    for start in range(0, len(whole), len(whole) // 50):
+        zeroed = whole[:start] + bytes(len(whole[start : start + 300])) + whole[start + 300 :]
+        for content in {zeroed, whole[:start] + bytes(len(whole) - start), whole[:start]} - {whole}:
+            damaged.write_bytes(content)
+            with pytest.raises(ValueError, match=r"damaged\.nc is (not a result file.*it is )?damaged.*run again"):
+                afl.load(damaged)
+
+
+@pytest.mark.slow
+def test_no_byte_of_a_file_changes_silently(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "result.nc"
+    result = sim.run(2, save=path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    harmless = set()
+    for at, byte in enumerate(whole):
+        value = rng.choice(list({0, 255 - byte, byte ^ 1 << int(rng.integers(8))} - {byte}))
+        path.write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
+        try:
+            assert afl.load(path).identical(result), f"byte {at} of {len(whole)} became {value}"
+            harmless.add(at)
+        except ValueError as error:
+            assert re.search(r"result\.nc is .*damaged.*run again", str(error), re.DOTALL), (at, value, error)
+    assert all(at >= whole.rindex(b'{"') for at in harmless)  # only letters of the names beside the checksums
 
 
 def test_progress_is_reported_after_every_chunk(sim: afl.Simulation) -> None:
@@ -167,13 +271,15 @@ def test_progress_is_reported_after_every_chunk(sim: afl.Simulation) -> None:
 def test_a_result_that_cannot_be_saved_is_in_the_error(
     sim: afl.Simulation, tmp_path: pathlib.Path, monkeypatch
 ) -> None:
-    def full(dataset: object, path: object) -> None:
+    def full(*arguments: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(results, "save", full)
+    monkeypatch.setattr(results.os, "replace", full)
     with pytest.raises(OSError, match="disk is full") as caught:
         sim.run(2, save=tmp_path / "result.nc")
     assert caught.value.dataset.sizes["step"] == 2
+    assert "afl.save(error.dataset, path)" in caught.value.__notes__[0]
     with pytest.raises(OSError, match="disk is full") as caught:
         afl.sweep(sim, {"seed": [0, 1]}, 2, save=tmp_path / "result.nc")
     assert caught.value.dataset.sizes["seed"] == 2
+    assert not list(tmp_path.iterdir())

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jaxafl import sampling
+from jaxafl.client import batches
 from jaxafl.keys import seed_key
+from tests.problems import drawn
 
 MOST = 512
-compiled_shuffle = jax.jit(sampling.shuffled)
-epochs_of = jax.jit(jax.vmap(sampling.shuffled, in_axes=(None, 0, None, None)))
+compiled_shuffle = jax.jit(batches.shuffled)
+epochs_of = jax.jit(jax.vmap(batches.shuffled, in_axes=(None, 0, None, None)))
 
 
 @settings(max_examples=100, deadline=None)
@@ -33,14 +34,14 @@ def test_a_shuffle_is_a_permutation(count: int, epoch: int, seed: int) -> None:
 @pytest.mark.parametrize("count", [2**16 + 1, 1_000_003])
 def test_large_shuffles_are_permutations(count: int) -> None:
     order = np.asarray(
-        sampling.shuffled(seed_key(5), jnp.int32(3), jnp.arange(count, dtype=jnp.int32), jnp.int32(count))
+        batches.shuffled(seed_key(5), jnp.int32(3), jnp.arange(count, dtype=jnp.int32), jnp.int32(count))
     )
     np.testing.assert_array_equal(np.sort(order), np.arange(count))
 
 
 def test_a_shuffle_may_be_entered_anywhere() -> None:
-    whole = np.asarray(sampling.shuffled(seed_key(1), jnp.int32(2), jnp.arange(50, dtype=jnp.int32), jnp.int32(50)))
-    part = np.asarray(sampling.shuffled(seed_key(1), jnp.int32(2), jnp.asarray([7, 49, 0], jnp.int32), jnp.int32(50)))
+    whole = np.asarray(batches.shuffled(seed_key(1), jnp.int32(2), jnp.arange(50, dtype=jnp.int32), jnp.int32(50)))
+    part = np.asarray(batches.shuffled(seed_key(1), jnp.int32(2), jnp.asarray([7, 49, 0], jnp.int32), jnp.int32(50)))
     np.testing.assert_array_equal(part, whole[[7, 49, 0]])
 
 
@@ -87,7 +88,7 @@ def test_neighbours_are_not_kept_together() -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 7, 100])
 def test_draws_with_replacement_are_uniform(count: int) -> None:
-    draws = jax.vmap(lambda step: sampling.with_replacement(seed_key(9), step, 50, jnp.int32(count)))
+    draws = jax.vmap(lambda step: drawn(seed_key(9), step, 50, jnp.int32(count)))
     values = np.asarray(draws(jnp.arange(2000, dtype=jnp.int32)))
     assert values.min() >= 0 and values.max() < count
     expected = values.size / count
@@ -99,6 +100,6 @@ def test_draws_with_replacement_are_uniform(count: int) -> None:
 
 
 def test_draws_do_not_depend_on_the_batch_size() -> None:
-    few = sampling.with_replacement(seed_key(9), jnp.int32(3), 4, jnp.int32(100))
-    many = sampling.with_replacement(seed_key(9), jnp.int32(3), 64, jnp.int32(100))
+    few = drawn(seed_key(9), jnp.int32(3), 4, jnp.int32(100))
+    many = drawn(seed_key(9), jnp.int32(3), 64, jnp.int32(100))
     np.testing.assert_array_equal(few, many[:4])

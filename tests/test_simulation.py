@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,14 @@ import numpy as np
 import optax
 import pytest
 
-from jaxafl import compilation, server
+from jaxafl import server
 from jaxafl.client import Client
 from jaxafl.clock import constant, free_running, suspension, synchronous, trace, uniform
+from jaxafl.clock.schedules import schedule as compute_schedule
+from jaxafl.device import compilation
 from jaxafl.models import from_functions
-from jaxafl.pytrees import pytree
 from jaxafl.results import load
-from jaxafl.schedule import compute_schedule
-from jaxafl.server.contract import Needs
+from jaxafl.server import Delivery, Needs
 from jaxafl.simulation import Simulation
 from tests.oracle import clock as oracle_clock
 from tests.oracle import server as oracle
@@ -122,11 +122,11 @@ def recorded_steps(result: Any) -> np.ndarray:
     return steps
 
 
-@pytree
-class WithoutReplies(server.AsyncFedED):
+class WithoutReplies(server.asyncfeded):
     """AsyncFedED whose replies nobody reads, so that its clock can run ahead."""
 
-    needs: ClassVar[Needs] = Needs(start=True)
+    requires = Delivery.CONTINUOUS
+    needs = Needs(base=True)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def wide_simulation(the_server: Any, clock: Any) -> Simulation:
 
 
 PROGRAMS: dict[str, tuple[Any, Any, str]] = {
-    "planned": (server.fedasync(), free_running(concurrency=4, durations=uniform(1, 5)), "advance"),
+    "planned": (server.fedasync(), free_running(concurrency=4, durations=uniform(1, 5)), "advance_planned"),
     "online": (server.asyncfeded(), free_running(concurrency=4, durations=uniform(1, 5)), "advance_online"),
 }
 
@@ -274,7 +274,7 @@ def test_the_result_has_what_was_asked_for() -> None:
     # the evaluated model is the one that the server step has made
     x, _ = problem.data.test_arrays()
     for step, loss in zip(result.eval_step.values[1:], result.loss.values[1:], strict=True):
-        w = result.observe_w.values[step - 1]
+        w = result.observe_w.values[step]
         np.testing.assert_allclose(loss, np.mean(0.5 * np.sum(x[:, :3] * (w - x[:, 3:]) ** 2, axis=1)), rtol=1e-5)
     assert result.attrs["seed"] == 5 and result.attrs["server_steps"] == 10
     assert result.attrs["runs_started"] - result.attrs["runs_never_consumed"] == 20
@@ -292,8 +292,8 @@ def test_a_failed_run_counts_the_runs_that_had_started(tmp_path: Any) -> None:
     assert (result.attrs["runs_started"], result.attrs["runs_never_consumed"]) == (4, 3)
     assert load(tmp_path / "failed.nc").attrs["seed"] == 1
     schedule = compute_schedule(clock, 6, 3, 200, 1)
-    assert schedule.dispatched == 203
-    assert schedule.starts.tolist() == list(range(4, 204))
+    assert schedule.runs_started == 203
+    assert schedule.runs_begun.tolist() == list(range(4, 204))
 
 
 def test_asyncfeded_counts_epochs_where_the_client_does() -> None:
@@ -338,3 +338,20 @@ def test_the_schedule_alone_is_that_of_the_run() -> None:
     for name in ("client", "run", "staleness", "started", "arrived", "time"):
         np.testing.assert_array_equal(getattr(schedule, name), result[name].values)
     assert simulation.plan(15, seed=2).needed == 3 * 30
+
+
+def test_large_things_print_in_a_few_lines_and_as_tables() -> None:
+    problem = quadratic(200)
+    clock = free_running(concurrency=50, durations=uniform(np.arange(1, 201), 300))
+    sim = Simulation(problem.data, problem.model, GD, server.fedbuff(), clock)
+    schedule = sim.schedule(300)
+    for one, said in [
+        (sim, "server=fedbuff("),
+        (schedule, "protocol=free_running"),
+        (sim.plan(300), "runs="),
+        (sim.train(2), "failure=None"),
+        (clock, "low=a NumPy array of shape (200,)"),
+    ]:
+        assert said in repr(one) and len(repr(one)) < 2000 and "\n" not in repr(one)
+    for one in (sim, schedule, sim.plan(300)):
+        assert one._repr_html_().startswith("<table>") and len(one._repr_html_()) < 4000

@@ -15,12 +15,12 @@ import pytest
 import xarray as xr
 
 import jaxafl as afl
-from jaxafl import compilation
-from jaxafl.ahead import lockstep
-from jaxafl.drive import Recording, Speed, drive
-from jaxafl.history import slices_are_faster
+from jaxafl.device import compilation, slices_are_faster
+from jaxafl.engine.lockstep import lockstep
+from jaxafl.engine.loop import run_to_end
+from jaxafl.engine.problem import Speed
 from jaxafl.progress import Silent
-from jaxafl.sweep import replace_at
+from jaxafl.sweep.axes import replace_at
 
 STEPS, EVERY = 12, 4
 
@@ -60,12 +60,12 @@ def test_members_that_share_a_plan_are_separate_runs(sim: afl.Simulation) -> Non
 @pytest.mark.skipif(not slices_are_faster(), reason="members share a vmap on every device but a CPU")
 def test_members_with_a_large_model_train_one_after_another(sim: afl.Simulation, monkeypatch: Any) -> None:
     """Bit for bit as separate runs, in one program."""
-    monkeypatch.setattr(importlib.import_module("jaxafl.sweep"), "_TOGETHER", 610)  # those of `sim`'s model
+    monkeypatch.setattr(importlib.import_module("jaxafl.sweep.run"), "_TOGETHER", 610)  # those of `sim`'s model
     wide = dataclasses.replace(sim, model=afl.models.mlp(10, hidden=(9,)))
-    for simulation, program in ((sim, "advance_shared"), (wide, "advance")):
+    for simulation, members in ((sim, 2), (wide, 1)):
         compilation._programs.clear()
         found = afl.sweep(simulation, {"server.learning_rate": [0.5, 1.0]}, STEPS, eval_every=EVERY)
-        assert [key[0].__name__ for key in compilation._programs if "advance" in key[0].__name__] == [program]
+        assert [key[1][0].members for key in compilation._programs if "advance" in key[0].__name__] == [members]
     for index, rate in enumerate((0.5, 1.0)):
         one = replace_at(wide, "server.learning_rate", rate).run(STEPS, eval_every=EVERY)
         np.testing.assert_array_equal(found.loss.values[index], one.loss.values)
@@ -99,21 +99,22 @@ def test_a_server_in_the_clock_is_swept_too(sim: afl.Simulation) -> None:
     same(found.isel({"server.lam": 0}), replace_at(adaptive, "server.lam", 0.5).run(STEPS, eval_every=EVERY))
 
 
-@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_lockstep_is_separate_runs(sim: afl.Simulation, lanes: int) -> None:
     seeds = [0, 1, 2]
     schedules = [sim.schedule(STEPS, seed) for seed in seeds]
-    driver = lockstep([sim] * 3, schedules, EVERY, seeds, Speed(lanes), Recording())
-    for seed, trained in zip(seeds, drive(driver, STEPS, EVERY, Silent(), time.perf_counter()), strict=True):
+    execution = lockstep([sim.problem(seed) for seed in seeds], schedules, EVERY, Speed(lanes))
+    for seed, trained in zip(seeds, run_to_end(execution, STEPS, EVERY, Silent(), time.perf_counter()), strict=True):
         same(sim.result(trained, seed), sim.run(STEPS, eval_every=EVERY, seed=seed))
 
 
+@pytest.mark.slow
 def test_lockstep_of_clients_with_different_numbers_of_steps(sim: afl.Simulation) -> None:
     ragged = dataclasses.replace(sim, client=afl.Client(optax.sgd, learning_rate=0.01, epochs=1, batch_size=16))
     seeds = [4, 5]
     schedules = [ragged.schedule(STEPS, seed) for seed in seeds]
-    driver = lockstep([ragged] * 2, schedules, 5, seeds, Speed(2), Recording())
-    for seed, trained in zip(seeds, drive(driver, STEPS, 5, Silent(), time.perf_counter()), strict=True):
+    execution = lockstep([ragged.problem(seed) for seed in seeds], schedules, 5, Speed(2))
+    for seed, trained in zip(seeds, run_to_end(execution, STEPS, 5, Silent(), time.perf_counter()), strict=True):
         same(ragged.result(trained, seed), ragged.run(STEPS, eval_every=5, seed=seed))
 
 
@@ -122,7 +123,7 @@ def test_dynamic_axes_compile_one_program(sim: afl.Simulation) -> None:
     afl.sweep(sim, {"seed": [11, 12, 13], "clock.durations.high": [4.0, 5.0]}, STEPS, eval_every=EVERY)
     new = [key[0].__name__ for key in compilation._programs if key not in known]
     # ring slots and store rows are those that a plan needs, so six plans may have two shapes, not six
-    assert new.count("advance") <= 2
+    assert new.count("advance_planned") <= 2
 
 
 def test_one_member_may_fail(sim: afl.Simulation) -> None:
@@ -152,13 +153,13 @@ def test_the_result_is_saved(sim: afl.Simulation, tmp_path: pathlib.Path) -> Non
 @pytest.mark.parametrize(
     ("path", "column"),
     [
-        ("server.learning_rate", [0.5, 1]),
+        pytest.param("server.learning_rate", [0.5, 1], marks=pytest.mark.slow),
         ("server.learning_rate", [0, 0.5]),
-        ("client.momentum", [0, 0.9]),
-        ("client.proximal", [None, 0.1]),
+        pytest.param("client.momentum", [0, 0.9], marks=pytest.mark.slow),
+        pytest.param("client.proximal", [None, 0.1], marks=pytest.mark.slow),
         ("server.momentum", [0.9, None]),
         ("clock.durations.high", [[2.0] * 8, [5.0] * 8]),
-        ("client.steps", [[1, 2, 3, 4, 1, 2, 3, 4], 3]),
+        pytest.param("client.steps", [[1, 2, 3, 4, 1, 2, 3, 4], 3], marks=pytest.mark.slow),
     ],
 )
 def test_values_of_any_form_are_separate_runs(sim: afl.Simulation, path: str, column: list[Any]) -> None:
@@ -168,7 +169,7 @@ def test_values_of_any_form_are_separate_runs(sim: afl.Simulation, path: str, co
         same(found.isel({path: index}), replace_at(sim, path, value).run(4, eval_every=4))
 
 
-@pytest.mark.parametrize("charge", ["planned", "executed"])
+@pytest.mark.parametrize("charge", ["planned", pytest.param("executed", marks=pytest.mark.slow)])
 def test_runs_that_stop_early_stop_for_themselves(charge: str, sim: afl.Simulation) -> None:
     client = afl.Client(optax.sgd, learning_rate=0.1, epochs=3, batch_size=16, patience=1, charge=charge)
     clock = afl.clock.synchronous(cohort=4, durations=afl.clock.constant(0.5, per="step"))
@@ -194,9 +195,10 @@ def test_the_options_of_a_swept_part_are_kept(sim: afl.Simulation, tmp_path: pat
     rates = afl.sweep(sim, {"server.learning_rate": [0.5, 1.0]}, 2)
     assert [json.loads(text)["learning_rate"] for text in rates.server_options.values] == [0.5, 1.0]
     clients = afl.sweep(sim, {"client": [sim.client, dataclasses.replace(sim.client, batch_size=3)]}, 2)
-    assert clients.local_training.values.tolist() == ["LocalTraining(batch_size=5)", "LocalTraining(batch_size=3)"]
+    assert clients.local_training.values.tolist() == ["Client(batch_size=5)", "Client(batch_size=3)"]
 
 
+@pytest.mark.slow
 def test_whole_numbers_stay_whole_where_members_differ_in_length(sim: afl.Simulation) -> None:
     found = afl.sweep(sim, {"clock.buffer": [1, 3]}, 4, eval_every=4)
     for name, missing in (("client", -1), ("staleness", -1), ("local_steps", 0)):

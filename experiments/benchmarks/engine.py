@@ -24,15 +24,17 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxafl as afl
-from jaxafl.ahead import Ahead, lockstep, shared
-from jaxafl.compilation import compiled
-from jaxafl.drive import Recording, Speed, drive
-from jaxafl.keys import Purpose, purpose_key, seed_key
-from jaxafl.local import begin, local_step
-from jaxafl.plan import make_plan
+from jaxafl.client import begin, local_step
+from jaxafl.clock import schedule as compute_schedule
+from jaxafl.device import compiled
+from jaxafl.engine.lockstep import lockstep
+from jaxafl.engine.loop import Execution, run_to_end
+from jaxafl.engine.plan import make_plan
+from jaxafl.engine.planned import planned
+from jaxafl.engine.problem import Speed
+from jaxafl.engine.state import example_batch
+from jaxafl.keys import Purpose, jax_key, purpose_key, seed_key
 from jaxafl.progress import Silent
-from jaxafl.schedule import compute_schedule
-from jaxafl.state import initial_model
 
 Row = tuple[str, str, str]
 CLIENTS, CONCURRENCY = 100, 20
@@ -60,36 +62,37 @@ def simulation(model: afl.models.Model, steps: int = 5, batch_size: int = 10) ->
 
 def bare_loop(sim: afl.Simulation, updates: int) -> tuple[Callable[[], Any], float]:
     """The same local training and the same mixing, one client after another, without clock, ring or store."""
-    config, dataset = sim.config(0), sim.dataset
-    program = sim.program(lanes=1, chunk=1, slots=1, rows=1, uniform=True, full=True, sliced=True, stop=False)
-    model, apply = initial_model(program, seed_key(0)), sim.model.bound(dataset.frozen)
+    problem = sim.problem(0)
+    apply = sim.model.bound(problem.device.frozen)
+    init_key = jax_key(purpose_key(seed_key(0), Purpose.MODEL))
+    params, model_state = sim.model.init(init_key, example_batch(sim.data))
 
-    def run(config: Any, dataset: Any, model: Any) -> Any:
+    def run(client: Any, device: Any, params: Any, model_state: Any) -> Any:
         key = purpose_key(seed_key(0), Purpose.BATCH)
 
         def update(index: jax.Array, params: Any) -> Any:
-            client = index % sim.data.num_clients
-            lane = begin(config.client, params, model.model_state, key, client, index, index, jnp.float32(0))
+            who = index % sim.data.num_clients
+            lane = begin(client, params, model_state, key, who, index, index, jnp.float32(0))
             step = functools.partial(
-                local_step, config.client, apply, lambda *a: sim.data.fetch(dataset.arrays, *a), program.micro_batch
+                local_step, client, apply, lambda *a: sim.data.fetch(device.arrays, *a), sim.client.batch_size
             )
-            count = dataset.counts[client]
-            lane = jax.lax.fori_loop(0, sim.client.steps, lambda _, lane: step(count, lane), lane)
+            lane = jax.lax.fori_loop(0, sim.client.steps, lambda _, lane: step(device.counts[who], lane), lane)
             return jax.tree.map(lambda x, new: x + 0.1 * (new - x), params, lane.params)
 
-        return jax.lax.fori_loop(0, updates, update, model.params)
+        return jax.lax.fori_loop(0, updates, update, params)
 
-    program_, seconds = compiled(run, (), (config, dataset, model))
-    return lambda: jax.block_until_ready(program_(config, dataset, model)), seconds
+    arguments = (problem.numbers.client, problem.device, params, model_state)
+    program, seconds = compiled(run, (), arguments)
+    return lambda: jax.block_until_ready(program(*arguments)), seconds
 
 
-def engine_loop(sim: afl.Simulation, updates: int, lanes: int = 1) -> tuple[Callable[[], Any], Ahead]:
+def engine_loop(sim: afl.Simulation, updates: int, lanes: int = 1) -> tuple[Callable[[], Any], Execution]:
     """The engine on a plan that is ready: what a run costs after compilation, evaluation left out.
 
     A repetition goes on from the state that the last one left: the plan, and so the work, is the same, and the ring is
     not copied for the sake of the measurement.
     """
-    driver = shared([sim], sim.schedule(updates), updates, 0, Speed(lanes), Recording())
+    driver = planned([sim.problem(0)], sim.schedule(updates), updates, Speed(lanes))
 
     def run() -> None:
         driver.advance(0, updates)
@@ -141,7 +144,7 @@ def overhead() -> list[Row]:
         compiling = (f"{driver.compile_seconds:.1f} s", f"with evaluation; bare loop {bare_compile:.1f} s")
         rows.append((f"{name}: compile time of the engine", *compiling))
         slots = f"{make_plan(sim.schedule(updates)).slots} ring slots"
-        rows.append((f"{name}: peak memory of the engine's program", mebibytes(driver.program), slots))
+        rows.append((f"{name}: peak memory of the engine's program", mebibytes(driver.compiled), slots))
     return rows
 
 
@@ -229,8 +232,8 @@ def sweep() -> list[Row]:
 
     def advance_all() -> None:
         schedules = [sim.schedule(updates, seed) for seed in seeds]
-        driver = lockstep([sim] * 8, schedules, updates, list(seeds), Speed(8), Recording())
-        drive(driver, updates, updates, Silent(), time.perf_counter())
+        driver = lockstep([sim.problem(seed) for seed in seeds], schedules, updates, Speed(8))
+        run_to_end(driver, updates, updates, Silent(), time.perf_counter())
         together_now.append(driver)
 
     rates, sweep_times, lock_times = seconds_of(separate, together, advance_all, repeats=3)
@@ -255,7 +258,7 @@ def sweep() -> list[Row]:
         (
             "lockstep: compile time",
             f"{first.compile_seconds:.1f} s",
-            f"peak {mebibytes(first.program)}",
+            f"peak {mebibytes(first.compiled)}",
         ),
     ]
 
@@ -277,13 +280,13 @@ def together() -> list[Row]:
         members = [dataclasses.replace(base, server=afl.server.fedbuff(0.1 * (1 + index))) for index in range(8)]
         schedules = [base.schedule(updates, seed) for seed in range(8)]
         drivers = [
-            [shared([member], schedules[0], updates, 0, Speed(), Recording()) for member in members],
-            [shared(members, schedules[0], updates, 0, Speed(), Recording())],
-            [shared([members[0]], schedules[seed], updates, seed, Speed(), Recording()) for seed in range(8)],
-            [lockstep(members[:1] * 8, schedules, updates, range(8), Speed(), Recording())],
+            [planned([member.problem(0)], schedules[0], updates, Speed()) for member in members],
+            [planned([member.problem(0) for member in members], schedules[0], updates, Speed())],
+            [planned([members[0].problem(seed)], schedules[seed], updates, Speed()) for seed in range(8)],
+            [lockstep([members[0].problem(seed) for seed in range(8)], schedules, updates, Speed())],
         ]
 
-        def advance(group: list[Ahead], updates: int = updates) -> None:
+        def advance(group: list[Execution], updates: int = updates) -> None:
             for driver in group:
                 driver.advance(0, updates)
 

@@ -1,16 +1,38 @@
-"""The command line: `jaxafl run | sweep | list | plot | quickstart`, with the names of the Python interface."""
+"""The command line: `jaxafl run | sweep | list | plot | quickstart`, with the names of the Python interface.
+
+The first line of a command's docstring is its line in the help, the `Args` are the help of its options.
+"""
 
 from __future__ import annotations
 
-import linecache
+import contextlib
+import functools
+import json as json_format
 import os
+import pathlib
 import sys
-import traceback
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Literal
 
-from jaxafl.version import __version__
+import tyro
+from tyro.conf import Positional, arg
 
-_USER_ERRORS = (ValueError, TypeError, MemoryError, ImportError)  # where this package raises them itself
+from jaxafl import results
+from jaxafl.cli import tables
+from jaxafl.cli.build import as_paths, make_simulation, read_axes
+from jaxafl.cli.options import Run, Sweep, chosen, options_type, program, refuse
+from jaxafl.keys import seed_key
+from jaxafl.options import UserError
+from jaxafl.references import version
+from jaxafl.sweep import sweep as run_sweep
+from jaxafl.sweep.axes import axis_values
+
+_Several = arg(metavar="RESULT.nc [RESULT.nc ...]", help_behavior_hint="(one or more)")
+_Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
+_HERE = pathlib.Path(".")
+_Image = Annotated[pathlib.Path, arg(metavar="IMAGE")]
+_Kind = Literal["accuracy_vs_steps", "accuracy_vs_time", "staleness_histogram", "timeline"]  # those of `jaxafl.plot`
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,20 +43,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0, 1 for a run whose parameters stopped being finite, 2 for a mistake of the user's (stderr says
-        which), 130 for an interruption.
+        which), 130 for an interruption. Anything else is a bug, and raised.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    commands = _commands()
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_usage(), file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else 2
-    if arguments[0] == "--version":
-        print(f"jaxafl {__version__}")
+    name, *arguments = [*(sys.argv[1:] if argv is None else argv)] or [""]
+    if name in ("", "-h", "--help"):
+        print(_usage(), file=sys.stdout if name else sys.stderr)
+        return 0 if name else 2
+    if name == "--version":
+        print(f"jaxafl {version()}")
         return 0
-    if arguments[0] not in commands:
-        return _mistake(f"there is no command {arguments[0]!r}; choose from {', '.join(commands)}")
     try:
-        return commands[arguments[0]](arguments[1:])
+        if name not in COMMANDS:
+            raise UserError(f"there is no command {name!r}; choose from {', '.join(COMMANDS)}")
+        if name in ("run", "sweep"):
+            return COMMANDS[name](arguments)
+        return tyro.cli(COMMANDS[name], prog=f"jaxafl {name}", args=arguments)
     except SystemExit as ended:  # of the option parser, which has said why
         return int(ended.code or 0)
     except KeyboardInterrupt:
@@ -43,53 +66,134 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `jaxafl list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        return _mistake(str(error))
-    except _USER_ERRORS as error:
-        if not _raised_here(error):
-            raise
-        return _mistake(str(error))
+    except (UserError, OSError, MemoryError, ImportError) as error:
+        print(f"jaxafl: error: {str(error).strip()}", file=sys.stderr)
+        return 2
 
 
-def _commands() -> dict[str, Callable[[list[str]], int]]:
-    """Each imports what it needs when it is called, so that help is quick."""
-    from jaxafl.cli import commands
+def run(arguments: list[str]) -> int:
+    """Simulate one configuration and report accuracy, simulated time and staleness."""
+    return _simulate(run, Run, arguments)
 
-    return {
-        "run": commands.run,
-        "sweep": commands.sweep,
-        "list": commands.list_names,
-        "plot": commands.plot,
-        "quickstart": commands.quickstart,
-    }
+
+def sweep(arguments: list[str]) -> int:
+    """Simulate a grid of configurations: `--axis server.alpha=0.2,0.5 --axis seed=0:5`."""
+    return _simulate(sweep, Sweep, arguments)
+
+
+def list_names(json: bool = False, markdown: bool = False) -> int:
+    """List datasets, partitions, models, servers (and their clocks), clocks and durations, with their options.
+
+    Args:
+        json: as JSON, with the type, default, allowed values and help of every option
+        markdown: the same as a page of tables
+    """
+    if json:
+        print(json_format.dumps(tables.as_json(), indent=2, ensure_ascii=False, default=repr))
+    elif markdown:
+        print(tables.as_markdown())
+    else:
+        tables.show_list()
+    return 0
+
+
+def plot_results(files: _Files, output: _Image, kind: _Kind = "accuracy_vs_time") -> int:
+    """Draw results: accuracy against simulated time or server steps, staleness, or who trained when.
+
+    Args:
+        files: result files (NetCDF)
+        output: image to write; its ending sets the format
+        kind: what is drawn
+    """
+    from jaxafl import plot as figures
+
+    if not files:
+        raise UserError("plot needs at least one result file, e.g. jaxafl plot result.nc --output result.png")
+    with _asked():
+        loaded = [results.load(file) for file in files]
+    short = len({file.stem for file in files}) == len(files)
+    named = {file.stem if short else str(file): result for file, result in zip(files, loaded, strict=True)}
+    getattr(figures, kind)(loaded[0] if len(loaded) == 1 else named, path=output)
+    print(f"wrote {output}")
+    return 0
+
+
+def compare(output_dir: pathlib.Path = _HERE, budget: int = 4000, seed: int = 0, progress: bool = True) -> int:
+    """Compare FedAvg, FedAsync, FedBuff, FADAS and AsyncFedED on ten FEMNIST writers with stragglers.
+
+    Args:
+        output_dir: folder for quickstart.nc and quickstart.png
+        budget: local steps of every method, all clients together
+        seed: seed of the initial model, the schedules and the mini-batches
+        progress: show progress bars
+    """
+    from jaxafl.cli.quickstart import report
+
+    report(output_dir, budget=budget, seed=seed, progress=progress)
+    return 0
+
+
+COMMANDS: dict[str, Any] = dict(run=run, sweep=sweep, list=list_names, plot=plot_results, quickstart=compare)
 
 
 def _usage() -> str:
-    described = {name: (command.__doc__ or "").splitlines()[0] for name, command in _commands().items()}
-    lines = [f"  {name:<11} {text}" for name, text in described.items()]
-    return "\n".join(
-        [
-            "usage: jaxafl COMMAND [options]",
-            "       jaxafl --version",
-            "",
-            "Simulates asynchronous federated learning.",
-            "",
-            *lines,
-            "",
-            "`jaxafl COMMAND --help` shows the options of a command; those of `run` and `sweep` depend on the names,",
-            "e.g. `jaxafl run --server fadas --clock free_running --help`.",
-        ]
+    wrap = functools.partial(textwrap.fill, width=80, break_on_hyphens=False)
+    lines = [
+        wrap(f"  {name:<11} {(command.__doc__ or '').splitlines()[0]}", subsequent_indent=" " * 14).replace("`", "")
+        for name, command in COMMANDS.items()
+    ]
+    head = "usage: jaxafl COMMAND [options]\n       jaxafl --version\n\nSimulates asynchronous federated learning.\n"
+    more = "jaxafl COMMAND --help shows the options of a command; those of run and sweep depend on the names, e.g."
+    return "\n".join([head, *lines, "", wrap(more), "jaxafl run --server fadas --clock free_running --help"])
+
+
+def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[str]) -> int:
+    """Runs what the options describe; the exit code is 1 where every run failed."""
+    from jaxafl.plot.canvas import check_image_path
+
+    axes = read_axes(arguments) if kind is Sweep else {}
+    names = chosen(arguments, axes)
+    more = "\n\nOptions depend on the data, model, server and clock that the command line names (see jaxafl list)."
+    options: Any
+    options, unknown = tyro.cli(
+        options_type(kind, names, axes),
+        prog=program(command.__name__, arguments, names),
+        description=f"{command.__doc__}{more}".replace("`", ""),
+        args=arguments,
+        return_unknown_args=True,
     )
+    if unknown:
+        refuse(unknown, names, options)
+    if kind is Sweep and not axes:
+        raise UserError("a sweep needs at least one --axis, e.g. --axis server.lam=1,3,5 --axis seed=0:5")
+    with _asked():
+        check_image_path(options.plot)
+        simulation = make_simulation(names, options, axes)
+        varied = as_paths(axes, names, simulation) | ({} if "seed" in axes else {"seed": [options.seed]})
+        for seed in axis_values(simulation, varied)["seed"]:
+            seed_key(seed)
+        if not axes:
+            simulation.check()
+    how = {name: getattr(options, name) for name in ("server_steps", "eval_every", "lanes", "chunk", "progress")}
+    how |= {"save": options.output}
+    result = run_sweep(simulation, varied, **how) if axes else simulation.run(seed=options.seed, **how)
+    tables.show_result(result)
+    print(f"wrote {options.output}" if options.output else "the result is not saved; --output result.nc would")
+    if options.plot:
+        from jaxafl.plot import accuracy_vs_time
+
+        accuracy_vs_time(result, path=options.plot)
+        print(f"wrote {options.plot}")
+    failed, runs = tables.failures(result)
+    if failed:
+        print(f"jaxafl: {failed}", file=sys.stderr)
+    return 1 if runs == 0 else 0
 
 
-def _mistake(message: str) -> int:
-    print(f"jaxafl: error: {message.strip()}", file=sys.stderr)
-    return 2
-
-
-def _raised_here(error: BaseException) -> bool:
-    """Whether a `raise` of this package made the error, rather than something that it called (which would be a bug)."""
-    frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
-    ours = frame.f_globals.get("__name__", "").split(".")[0] == __name__.split(".")[0]
-    source = linecache.getline(frame.f_code.co_filename, line).strip()
-    return ours and (source.startswith("raise") or not source)
+@contextlib.contextmanager
+def _asked() -> Iterator[None]:
+    """Whatever a value of an option makes a constructor or a check raise is the user's to correct."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise UserError(str(error)) from error

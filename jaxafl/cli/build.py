@@ -1,103 +1,243 @@
-"""From the options of a command line to a simulation."""
+"""From the options of a command line to a simulation and the axes of a sweep, which are written as
+`--axis server.lam=1,3,5 --axis seed=0:5`; durations, which are written as expressions."""
 
 from __future__ import annotations
 
-import dataclasses
+import ast
 import inspect
-from collections.abc import Collection
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxafl.cli import defaults
-from jaxafl.cli.expression import parse_durations
-from jaxafl.cli.names import Chosen
-from jaxafl.client import Client, LocalTraining
-from jaxafl.data import Dataset, FederatedData
+from jaxafl.cli.catalogue import Constructor, find, offered
+from jaxafl.cli.options import CONCURRENCY, Names, chooser, is_given, local_training, values_of
+from jaxafl.client import Client
+from jaxafl.clock import Duration, constant
+from jaxafl.data import Dataset
+from jaxafl.options import UserError
 from jaxafl.simulation import Simulation
+from jaxafl.sweep.axes import PARTS, replace_at
+
+Axes = dict[str, list[Any]]
+_FORM = "write NAME=VALUE,VALUE,... or NAME=FIRST:STOP, e.g. server.lam=1,3,5 or seed=0:5"
+_WORDS = {"none": None, "true": True, "false": False}
+_LONGEST = 2000
+_POOLED = "is one pooled dataset: split it over clients, e.g. --partition iid --clients 10"
+_SPLIT = "comes with its own clients and takes no --partition; --data.clients says how many"
 
 
-def make_simulation(names: Chosen, options: Any, axes: Collection[str] = ()) -> Simulation:
-    """The simulation that the options describe.
+def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]] | None = None) -> Simulation:
+    """The simulation that the options describe, with the first value of every axis.
 
     Args:
         names: the constructors.
-        options: an instance of `options_type(names, ...)`.
-        axes: the names of what varies.
+        options: an instance of `options_type(..., names, axes)`.
+        axes: name -> values.
 
     Raises:
         ValueError, TypeError, FileNotFoundError: an option cannot work, or the data is not there.
     """
-    server, proximal = _values(options, "server"), None
-    if names.server.name == "fedprox":
-        proximal = server.pop("mu")
-    client = make_client(names, options, proximal, axes)
-    data = make_data(names, options)
-    return Simulation(
-        data=data,
-        model=_make_model(names, options, data),
-        client=client,
-        server=names.server.call(**server),
-        clock=_make_clock(names, options, data),
-    )
+    axes, values = axes or {}, {part: dict(vars(getattr(options, part))) for part in names}
+    for name, column in axes.items():
+        part, _, option = name.partition(".")
+        if option in values.get(part, ()):
+            values[part][option] = next((value for value in column if value is not None), None)
+    for part, made in names.items():
+        for name in durations_of(made):
+            written = values[part][name]
+            values[part][name] = None if written is None else parse_durations(str(written))
+    if names["server"].name == "fedprox":
+        if values["client"]["proximal"] is not None:
+            raise UserError("fedprox takes its μ as --server.mu; --client.proximal is for the other servers")
+        values["client"]["proximal"] = values["server"].pop("mu")
+    pooled = data = _called(names["data"], values["data"], data_dir=options.data_dir)
+    if isinstance(pooled, Dataset) and "partition" in names:
+        data = pooled.partition(names["partition"].call(**values["partition"]), seed=options.partition_seed)
+    elif isinstance(pooled, Dataset):
+        raise UserError(f"{names['data'].name} {_POOLED}")
+    elif "partition" in names:
+        raise UserError(f"{names['data'].name} {_SPLIT}")
+    if values["clock"].get("concurrency", 0) is None:
+        values["clock"]["concurrency"] = min(CONCURRENCY, data.num_clients)
+    model = _called(names["model"], values["model"], num_classes=data.num_classes, data_dir=options.data_dir)
+    client = _client(names, values["client"], axes)
+    server, clock = (names[part].call(**values[part]) for part in ("server", "clock"))
+    return Simulation(data, model, client, server, clock)
 
 
-def make_data(names: Chosen, options: Any) -> FederatedData:
-    """The dataset, split over clients."""
-    data = names.data.call(**_values(options, "data"), **_where(names.data.call, options))
-    if isinstance(data, Dataset):
-        if names.partition is None:
-            raise ValueError(
-                f"{names.data.name} is one pooled dataset: split it over clients, e.g. --partition iid --clients 10"
-            )
-        return data.partition(names.partition.call(**_values(options, "partition")), seed=options.partition_seed)
-    if names.partition is not None:
-        raise ValueError(
-            f"{names.data.name} comes with its own clients and takes no --partition; --data.clients says how many"
-        )
-    return data
-
-
-def make_client(names: Chosen, options: Any, proximal: float | None, axes: Collection[str]) -> LocalTraining:
-    """Local training; options that the command line leaves out (`None`) are not given to the optimiser, and where the
-    optimiser varies, neither are those that are as the first one has them."""
-    values = _values(options, "client")
+def _client(names: Names, values: dict[str, Any], axes: Mapping[str, Any]) -> Client:
+    """Local training; options that are left out (`None`), or are as the optimiser has them, are not given to it."""
     del values["optimizer"]
-    if proximal is not None:
-        if values["proximal"] is not None:
-            raise ValueError("fedprox takes its μ as --server.mu; --client.proximal is for the other servers")
-        values["proximal"] = proximal
     if values["steps"] is None and values["epochs"] is None:
-        values["steps"] = defaults.local_training(names.server)["steps"]
-    for option in names.optimizer.options:
-        usual = "client.optimizer" in axes and values[option.name] == option.default
-        if values[option.name] is None or (usual and f"client.{option.name}" not in axes):
+        values["steps"] = local_training(names["server"])["steps"]
+    for option in names["client"].options:
+        if values[option.name] is None or (
+            values[option.name] == option.default and f"client.{option.name}" not in axes
+        ):
             del values[option.name]
-    return Client(names.optimizer.call, **values)
+    return Client(names["client"].call, **values)
 
 
-def _make_clock(names: Chosen, options: Any, data: FederatedData) -> Any:
-    clock = _values(options, "clock")
-    for option in names.clock.options:
-        if option.expression and clock[option.name] is not None:
-            clock[option.name] = parse_durations(str(clock[option.name]))
-    if "concurrency" in clock and clock["concurrency"] is None:
-        clock["concurrency"] = min(defaults.CONCURRENCY, data.num_clients)
-    return names.clock.call(**clock)
+def _called(made: Constructor, values: dict[str, Any], **elsewhere: Any) -> Any:
+    """What a constructor makes, given those of the options from elsewhere that it takes."""
+    taken = inspect.signature(made.call).parameters
+    return made.call(**values, **{name: given for name, given in elsewhere.items() if name in taken and given})
 
 
-def _make_model(names: Chosen, options: Any, data: FederatedData) -> Any:
-    classes = {"num_classes": data.num_classes} if _takes(names.model.call, "num_classes") else {}
-    return names.model.call(**classes, **_values(options, "model"), **_where(names.model.call, options))
+def durations_of(made: Constructor) -> list[str]:
+    """The options of a constructor that are written as expressions."""
+    return [option.name for option in made.options if option.type.startswith("duration")]
 
 
-def _where(function: Any, options: Any) -> dict[str, Any]:
-    """The data directory, for what takes one."""
-    return {"data_dir": options.data_dir} if options.data_dir is not None and _takes(function, "data_dir") else {}
+def read_axes(arguments: Sequence[str]) -> Axes:
+    """The axes as they are written, name -> values.
+
+    Raises:
+        UserError: one has another form, is given twice, or beside the option that it varies.
+    """
+    axes: Axes = {}
+    for name, values in map(parse_axis, values_of(arguments, "--axis")):
+        if name in axes:
+            raise UserError(f"--axis {name} is given twice; write all of its values in one")
+        flag = f"--{name.replace('_', '-')}"
+        if is_given(arguments, flag):
+            raise UserError(f"{flag} is given beside --axis {name}, which sets it; leave one of them out")
+        axes[name] = values
+    return axes
 
 
-def _values(options: Any, part: str) -> dict[str, Any]:
-    group = getattr(options, part, None)
-    return {} if group is None else {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}
+def parse_axis(text: str) -> tuple[str, list[Any]]:
+    """The name and values of `server.lam=1,3,5`, `seed=0:5` (0, 1, 2, 3, 4) or `client.steps=[1,2],[2,2]`.
+
+    Raises:
+        UserError: it has another form, or a value is empty.
+    """
+    name, equals, values = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not (name and equals and values.strip()):
+        raise UserError(f"--axis {text!r}: {_FORM}")
+    written = [value.strip() for value in _split(values)]
+    if "" in written:
+        raise UserError(f"--axis {text!r}: there is an empty value beside a comma; {_FORM}")
+    if ":" not in values:
+        return name, [_axis_value(value) for value in written]
+    try:
+        found = list(range(*map(int, values.split(":"))))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"--axis {text!r}: a range needs whole numbers; {_FORM}") from error
+    if not found:
+        raise UserError(f"--axis {text!r}: the range is empty; {_FORM}")
+    return name, found
 
 
-def _takes(function: Any, name: str) -> bool:
-    return name in inspect.signature(function).parameters
+def as_paths(axes: Axes, names: Names, simulation: Simulation) -> Axes:
+    """The axes as `jaxafl.sweep` takes them: by paths in the simulation, with names and durations resolved.
+
+    Raises:
+        UserError: there is no such option, or nothing of such a name.
+    """
+    resolved: Axes = {}
+    for name, values in axes.items():
+        path = "client.proximal" if (names["server"].name, name) == ("fedprox", "server.mu") else name
+        resolved[path] = [_resolved(name, value, names, simulation) for value in values]
+        part, _, option = path.partition(".")
+        for value in resolved[path] if part in PARTS and option else []:
+            try:
+                replace_at(simulation, path, value)
+            except (ValueError, TypeError) as error:
+                raise UserError(f"--axis {name}: {error}. T{chooser(part, names)[1:]}") from error
+    return resolved
+
+
+def _resolved(name: str, value: Any, names: Names, simulation: Simulation) -> Any:
+    part, _, option = name.partition(".")
+    if name == "client.optimizer":
+        optimizer = find(str(value), "optimisers")
+        unknown = set(simulation.client.hyperparameters) - {option.name for option in optimizer.options}
+        if unknown:
+            raise UserError(f"--axis {name}: {value} has no option {', '.join(sorted(unknown))}")
+        return optimizer.call
+    return parse_durations(str(value)) if part in names and option in durations_of(names[part]) else value
+
+
+def _split(text: str) -> list[str]:
+    """At the commas outside brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        parts += [""] if character == "," and not depth else []
+        parts[-1] += "" if character == "," and not depth else character
+    return parts
+
+
+def _axis_value(text: str) -> Any:
+    """A number, a list, True, False or None; anything else is a string, with or without quotes."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return value if isinstance(value, int | float | str | list) else text
+
+
+def parse_durations(text: str) -> Duration:
+    """The duration that an expression describes, without evaluating anything but it.
+
+    Allowed are numbers, the durations of `jaxafl.clock` and the user's own (`package.module:name`) with numbers,
+    strings and lists as arguments, `+`, `*` and parentheses.
+
+    Args:
+        text: the expression, e.g. `uniform(1, 5, per="client") * 2 + suspension(0.1)`.
+
+    Raises:
+        UserError: it is anything else.
+    """
+    if len(text) > _LONGEST:
+        raise UserError(f"durations: {len(text)} characters are too long (at most {_LONGEST}); use Python instead")
+    try:
+        value = _value(ast.parse(re.sub(r"(\w):(\w+\()", r"\1.\2", text.strip()), mode="eval").body)
+        return value if isinstance(value, Duration) else constant(value)
+    except SyntaxError as error:
+        said = f"is not an expression: {error.msg}; e.g. 'uniform(1, 5) + suspension(0.1)'"
+        raise UserError(f"durations {text!r} {said}") from error
+    except (RecursionError, MemoryError) as error:
+        raise UserError(f"durations {text[:40]!r}... is nested too deeply") from error
+
+
+def _duration(name: str, keywords: list[ast.keyword]) -> Constructor | None:
+    """The duration of a name, or `module.name`; `None` for whatever is not called so."""
+    if not re.fullmatch(r"[\w.]+", name) or not all(one.arg for one in keywords):
+        return None
+    if "." not in name:
+        return offered("durations").get(name)
+    made = find(":".join(name.rsplit(".", 1)), "durations")
+    return made if isinstance(made.call, type) else None
+
+
+def _value(node: ast.expr, term: bool = True) -> Any:
+    """What an expression stands for: a duration or a number; or else (no `term`) another argument of a duration."""
+    known = offered("durations")
+    match node:
+        case ast.Constant(value=bool() | str()) if not term:
+            return node.value
+        case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
+            return node.value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+        case ast.List(elts=elements) | ast.Tuple(elts=elements) if not term:
+            return [_value(element, term=False) for element in elements]
+        case ast.BinOp(left=left, op=ast.Add() | ast.Mult(), right=right):
+            operands = _value(left), _value(right)
+            return operands[0] + operands[1] if isinstance(node.op, ast.Add) else operands[0] * operands[1]
+        case ast.Call(func=called) if made := _duration(ast.unparse(called), node.keywords):
+            arguments = [_value(argument, term=False) for argument in node.args]
+            given = {str(one.arg): _value(one.value, term=False) for one in node.keywords}
+            try:
+                inspect.signature(made.call).bind(*arguments, **given)
+            except TypeError as error:
+                options = ", ".join(option.name for option in made.options)
+                raise UserError(f"durations: {ast.unparse(node)!r}: {error}; it is {made.name}({options})") from error
+            return made.call(*arguments, **given)
+    allowed = f"write numbers, + and *, and any of {', '.join(known)}"
+    raise UserError(f"durations: {ast.unparse(node)!r} is not allowed; {allowed}")

@@ -1,179 +1,163 @@
-"""What can be named on the command line: the public constructors of the packages, with their options.
+"""What the command line can name: constructors of datasets, partitions, models, servers and clocks, with their options.
 
-Nothing is registered. A constructor is a public function of a package whose return type is of the right kind, and its
-signature and docstring say the rest; a new server is therefore offered as soon as its package's `__init__` names it.
+Nothing is registered. The packages' own are found by what they make; one of the user's is named `package.module:name`.
+Signature, fields and docstring say the rest.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
+import os
+import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-REQUIRED = inspect.Parameter.empty
-_SCALARS = (float, int, str, bool)
-_NUMBER = int | float  # a whole number stays one
+import docstring_parser
+import optax
+from jax.typing import ArrayLike
+
+from jaxafl.client import Client
+from jaxafl.options import Bounds, UserError, bounds_of, types_of
+from jaxafl.options.checks import MOST
+
+REQUIRED = dataclasses.MISSING
+KINDS = {  # package, and what its constructors make: something with one of these methods
+    "datasets": ("jaxafl.data", ("fetch", "partition")),
+    "partitions": ("jaxafl.data.partition", ("split",)),
+    "models": ("jaxafl.models", ("bound",)),
+    "servers": ("jaxafl.server", ("update",)),
+    "clocks": ("jaxafl.clock", ("next",)),
+    "durations": ("jaxafl.clock", ("draw",)),
+}
+_ELSEWHERE = ("data_dir", "num_classes")  # given by --data-dir, and by the data
+_OPTIMIZERS = (optax.sgd, optax.adam, optax.adamw, optax.amsgrad, optax.adagrad, optax.rmsprop, optax.yogi, optax.lion)
+_PROXIMAL = "FedProx: `fedavg` with Client(proximal=mu), which adds μ (x - x_s) to every local gradient."
+# names of types, in order of preference -> their type on a command line; `None`: an array, which expressions can give
+_TYPES: dict[str, Any] = {"Duration": str, "Literal": typing.Literal, "float": int | float, "int": int}
+_TYPES |= {"str": str, "bool": bool, "Sequence": tuple, "tuple": tuple, "ndarray": None}
+_WORDS = {"Literal": "str", "Sequence": "list", "tuple": "list", "ndarray": "array"}
 
 
 class Option(NamedTuple):
     """One option of a constructor."""
 
     name: str
-    type: Any  # as typed on a command line; an expression for durations is a str
+    type: str  # in words; a "duration" is written as an expression
     default: Any  # REQUIRED where there is none
+    allowed: str  # values or bounds, in words
     help: str
-    expression: bool = False  # a duration
+    typed: Any  # its type on a command line
 
 
 class Constructor(NamedTuple):
-    """A function that makes a dataset, a partition, a model, a server, a clock or a duration."""
+    """What makes a part of a simulation."""
 
     name: str
     call: Callable[..., Any]
     summary: str
     options: tuple[Option, ...]
-    clocks: tuple[str, ...] = ()  # of a server: the clocks that it runs on
-
-
-def datasets() -> dict[str, Constructor]:
-    """Those that need nothing but a data directory."""
-    from jaxafl.data import Dataset, FederatedData
-
-    found = _constructors("jaxafl.data", lambda made: issubclass(made, Dataset | FederatedData))
-    return {name: one for name, one in found.items() if all(option.default is not REQUIRED for option in one.options)}
-
-
-def partitions() -> dict[str, Constructor]:
-    """Ways to split a pooled dataset over clients."""
-    return _constructors("jaxafl.data.partition", lambda made: hasattr(made, "split"))
-
-
-def models() -> dict[str, Constructor]:
-    """Networks; the number of classes comes from the data."""
-    from jaxafl.models import Model
-
-    found = _constructors("jaxafl.models", lambda made: issubclass(made, Model))
-    return {
-        name: one._replace(options=tuple(o for o in one.options if o.name != "num_classes"))
-        for name, one in found.items()
-    }
-
-
-def servers() -> dict[str, Constructor]:
-    """Algorithms, and FedProx, which is FedAvg with another client."""
-    found = _constructors("jaxafl.server", lambda made: hasattr(made, "update") and hasattr(made, "clocks"))
-    prox = found["fedavg"]._replace(
-        name="fedprox",
-        summary="FedProx: `fedavg` with Client(proximal=mu), which adds μ (x - x_s) to every local gradient.",
-        options=(*found["fedavg"].options, Option("mu", float, 0.01, "μ >= 0 of the proximal term.")),
-    )
-    return dict(sorted((found | {"fedprox": prox}).items()))
-
-
-def clocks() -> dict[str, Constructor]:
-    """Protocols."""
-    return _constructors("jaxafl.clock", lambda made: hasattr(made, "next") and hasattr(made, "ring_slots"))
-
-
-def durations() -> dict[str, Constructor]:
-    """The terms of a duration."""
-    return _constructors("jaxafl.clock", lambda made: hasattr(made, "draw"))
-
-
-def optimizers() -> dict[str, Constructor]:
-    """Local optimisers of Optax, as offered on the command line."""
-    import optax
-
-    named = (optax.sgd, optax.adam, optax.adamw, optax.amsgrad, optax.adagrad, optax.rmsprop, optax.yogi, optax.lion)
-    return {function.__name__: describe(function) for function in named}
-
-
-def describe(function: Callable[..., Any], server_class: Any = None) -> Constructor:
-    """A constructor as its signature and docstring describe it, without options that only Python can give."""
-    helps = _argument_help(function)
-    options = []
-    for parameter in inspect.signature(function, eval_str=True).parameters.values():
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            continue
-        kind = _command_line_type(parameter.annotation, parameter.default)
-        if kind is not None:
-            expression = _is_duration(parameter.annotation)
-            options.append(Option(parameter.name, kind, parameter.default, helps.get(parameter.name, ""), expression))
-    clocks = tuple(sorted(getattr(server_class, "clocks", ())))
-    return Constructor(function.__name__, function, _summary(function), tuple(options), clocks)
+    clocks: tuple[str, ...] = ()  # of a server: jaxafl's own that it runs on
 
 
 @functools.cache
-def _constructors(module: str, wanted: Callable[[type], bool]) -> dict[str, Constructor]:
-    found = {}
-    for name, function in sorted(vars(importlib.import_module(module)).items()):
-        if name.startswith("_") or not name.islower() or not inspect.isfunction(function):
-            continue
-        try:
-            signature = inspect.signature(function, eval_str=True)
-        except NameError:  # its types are imported for type checkers only
-            continue
-        made = signature.return_annotation
-        required = [one for one in signature.parameters.values() if one.default is REQUIRED]
-        typable = all(_command_line_type(one.annotation, one.default) is not None for one in required)
-        if isinstance(made, type) and wanted(made) and typable:
-            found[name] = describe(function, made)
+def offered(kind: str) -> dict[str, Constructor]:
+    """The constructors of a kind by name: one of `KINDS`, "optimisers" (of Optax), or "local training"."""
+    if kind in ("optimisers", "local training"):
+        return {call.__name__: describe(call) for call in (_OPTIMIZERS if kind == "optimisers" else [Client])}
+    module = importlib.import_module(KINDS[kind][0])
+    every = [getattr(module, name) for name in sorted(module.__all__) if name.islower()]
+    found = {call.__name__: describe(call, kind == "durations") for call in every if _makes(call, kind)}
+    if kind == "servers":  # FedProx is FedAvg with another client
+        mu, made = Option("mu", "float", 0.01, ">= 0", "μ of the proximal term.", int | float), found["fedavg"]
+        found["fedprox"] = made._replace(name="fedprox", summary=_PROXIMAL, options=(*made.options, mu))
+    return dict(sorted(found.items()))
+
+
+def find(name: str, kind: str) -> Constructor:
+    """The constructor of a name, or of a user's `package.module:name`, found from the current directory too.
+
+    Raises:
+        UserError: there is none, or it makes something else.
+        ImportError: there is no such module.
+    """
+    what, (place, colon, attribute) = kind.removesuffix("s"), name.partition(":")
+    if not (place and colon):
+        if name not in offered(kind):
+            own = "or name your own as package.module:name"
+            raise UserError(f"there is no {what} {name!r}; choose from {', '.join(offered(kind))}, {own}")
+        return offered(kind)[name]
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    call = getattr(importlib.import_module(place), attribute, None)
+    if not callable(call):
+        raise UserError(f"there is no {what} {name!r}: the module {place} has no class or function {attribute!r}")
+    if isinstance(call, type) and kind in KINDS and not _makes(call, kind):
+        raise UserError(f"{name} is no {what}: it has no method {' or '.join(KINDS[kind][1])}")
+    return describe(call)._replace(name=name)
+
+
+def describe(call: Any, arrays: bool = False) -> Constructor:
+    """A constructor as signature, fields and docstring say, without what only Python can give; arrays if wanted."""
+    options, helps = [], _helps(call)
+    plain_class = isinstance(call, type) and not hasattr(call, "is_part")
+    hints = types_of(vars(call).get("__init__", call) if plain_class else call)
+    bounds = {field.name: bounds_of(field) for field in dataclasses.fields(call)} if hasattr(call, "is_part") else {}
+    for name, parameter in inspect.signature(call).parameters.items():
+        kind, typed = _typed(hints.get(name, parameter.annotation), parameter.default)
+        if kind and (arrays or (typed is not None and name not in _ELSEWHERE)):
+            default = REQUIRED if parameter.default is parameter.empty else parameter.default
+            allowed = _allowed(kind, typed, bounds.get(name, Bounds()))
+            options.append(Option(name, kind, default, allowed, helps.get(name, ""), typed))
+    doc = inspect.getdoc(call) or ""
+    summary = "" if doc.startswith(f"{call.__name__}(") else " ".join(doc.partition("\n\n")[0].split())
+    return Constructor(call.__name__, call, summary, tuple(options), tuple(sorted(getattr(call, "clocks", ()))))
+
+
+def _makes(call: Any, kind: str) -> bool:
+    """Whether it makes something of a kind, of what can be written on a command line."""
+    made = call if isinstance(call, type) else types_of(call).get("return")
+    if not isinstance(made, type) or not any(hasattr(made, method) for method in KINDS[kind][1]):
+        return False
+    every = inspect.signature(call).parameters.values() if made is not call else ()
+    needed = [types_of(call).get(one.name) for one in every if one.default is one.empty]
+    return all(_typed(hint, None)[0] and hint is not ArrayLike for hint in needed)
+
+
+def _helps(call: Any) -> dict[str, str]:
+    """The `Args` of the docstring, and of those that a class inherits."""
+    found: dict[str, str] = {}
+    for documented in reversed(call.__mro__) if isinstance(call, type) else [call]:
+        with contextlib.suppress(docstring_parser.ParseError):
+            parsed = docstring_parser.parse(documented.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE)
+            found |= {one.arg_name: " ".join((one.description or "").split()) for one in parsed.params}
     return found
 
 
-def _command_line_type(annotation: Any, default: Any) -> Any:
-    """The type as typed on a command line, or `None` for an option that only Python can give."""
-    if _is_duration(annotation):
-        return str
-    if annotation in (Any, REQUIRED):
-        if isinstance(default, str | bool | float):
-            return type(default)
-        return _NUMBER | None if default is None else _NUMBER
-    if annotation in _SCALARS or typing.get_origin(annotation) is typing.Literal:
-        return annotation
-    parts = typing.get_args(annotation)
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        scalar = next((kind for kind in _SCALARS if kind in parts), None)
-        return scalar if scalar is None or type(None) not in parts else scalar | None
-    if typing.get_origin(annotation) in (list, tuple, Sequence) and all(part in (*_SCALARS, ...) for part in parts):
-        return tuple[parts] if len(parts) > 1 else tuple[parts[0], ...]  # type: ignore[valid-type]
-    return None
+def _typed(annotation: Any, default: Any) -> tuple[str, Any]:
+    """A type in words, "" where only Python can give it, and on a command line."""
+    annotation = type(default) if annotation is inspect.Parameter.empty else annotation
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    parts = {getattr(part, "__name__", ""): part for part in (typing.get_args(annotation) if union else [annotation])}
+    name = next((name for name in _TYPES if name in parts), "")
+    typed: Any = parts[name] if name in ("Literal", "tuple") else _TYPES.get(name)
+    if name == "Sequence":
+        typed = tuple[(*typing.get_args(parts[name]), ...)]  # type: ignore[misc]
+    word = _WORDS.get(name, name.lower())
+    return (f"{word} | None", typed | None) if typed and "NoneType" in parts else (word, typed)
 
 
-def _is_duration(annotation: Any) -> bool:
-    from jaxafl.clock.durations import Duration
-
-    return Duration in (annotation, *typing.get_args(annotation))
-
-
-def _summary(function: Callable[..., Any]) -> str:
-    """The first sentence or paragraph of the docstring, in one line."""
-    return " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
-
-
-def _argument_help(function: Callable[..., Any]) -> dict[str, str]:
-    """The `Args:` section of a Google-style docstring."""
-    helps: dict[str, str] = {}
-    lines = iter((inspect.getdoc(function) or "").splitlines())
-    for line in lines:
-        if line.strip() == "Args:":
-            break
-    indent, current = None, ""
-    for line in lines:
-        depth = len(line) - len(line.lstrip())
-        if not line.strip() or not depth:
-            if depth or not line.strip():
-                continue
-            break
-        indent = depth if indent is None else indent
-        name, colon, text = line.strip().partition(":")
-        if depth == indent and colon:
-            current = name.strip("*` ")
-            helps[current] = text.strip()
-        elif current:
-            helps[current] += " " + line.strip()
-    return helps
+def _allowed(kind: str, typed: Any, bounds: Bounds) -> str:
+    """Values or bounds in words."""
+    for literal in (typed, *typing.get_args(typed)):
+        if typing.get_origin(literal) is typing.Literal:
+            return ", ".join(typing.get_args(literal))
+    limits = {">=": bounds.least, ">": bounds.above, "<=": bounds.most, "<": bounds.below}
+    said = [f"{sign} {limit:g}" for sign, limit in limits.items() if limit not in (None, MOST)]
+    said += ["also one per client"] if bounds.per_client else []
+    return ", ".join(said) if kind.startswith(("int", "float")) else ""

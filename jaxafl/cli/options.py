@@ -1,166 +1,228 @@
-"""The typed options of `jaxafl run` and `jaxafl sweep`: those of the constructors that the command line names."""
+"""The options of `jaxafl run` and `jaxafl sweep`: their own, and those of the constructors that the command line names.
+
+The names decide which other options there are, so they are read first.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import itertools
 import pathlib
-import re
-from collections.abc import Collection, Iterable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, NoReturn
 
+import optax
 from tyro.conf import UseAppendAction, arg
 
-from jaxafl.cli import catalogue, defaults
-from jaxafl.cli.catalogue import REQUIRED, Constructor, Option
-from jaxafl.cli.names import Chosen
+from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, offered
+from jaxafl.client import Client
+from jaxafl.clock import Duration, constant
+from jaxafl.options import UserError
 
-_FROM_PYTHON = ("data_dir", "optimizer")  # given by options of their own
+CONCURRENCY = 10  # or all clients where there are fewer
+Names = dict[str, Constructor]
+_LOCAL_TRAINING: tuple[dict[str, Any], ...] = (  # usual training; else one mini-batch gradient; else one full gradient
+    {"learning_rate": 0.05, "steps": 10, "batch_size": 32},
+    {"learning_rate": 1.0, "steps": 1, "batch_size": 32},
+    {"learning_rate": 1.0, "steps": 1, "batch_size": None},
+)
+_PARTS = {  # part -> flags, kind, name by default, help
+    "data": (("--data", "--dataset"), "datasets", "femnist", "dataset"),
+    "partition": (("--partition",), "partitions", "none", "split of a pooled dataset over clients"),
+    "model": (("--model",), "models", "cnn_small", "network"),
+    "server": (("--server",), "servers", "fedavg", "algorithm; jaxafl list says on which clocks it runs"),
+    "clock": (("--clock",), "clocks", "", "protocol: who trains when, and who arrives"),
+    "client": (("--client.optimizer",), "optimisers", "sgd", "Optax optimiser of the clients"),
+}
+_USUAL: dict[str, dict[str, Any]] = {  # of options that Python requires
+    "clock": {"durations": "uniform(1, 5)", "concurrency": None},
+    "partition": {"clients": 10},
+}
+_ALL = f"M_c, clients in flight, at most N (by default {CONCURRENCY}, or all where there are fewer)"
+_HELPS = {"clock": {"concurrency": _ALL}, "client": {"learning_rate": "η_l, the local learning rate"}}
 
-Field = tuple[str, Any, Any]  # name, type, default
 
-
-def options_type(names: Chosen, sweep: bool = False, axes: Collection[str] = ()) -> type:
-    """A dataclass for tyro with the options of one command line.
-
-    Its fields `<part>_name` hold names, its fields `<part>` the options of what was named; the rest is as in
-    `Simulation.run`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """Options of a run.
 
     Args:
-        names: the constructors.
-        sweep: whether there are axes.
-        axes: their names; they give options that are required otherwise.
+        server_steps: server steps T
+        eval_every: server steps between evaluations; by default about 50 evaluations
+        seed: seed of the initial model, the schedule and the mini-batches
+        output: NetCDF file to write, e.g. result.nc
+        plot: image of accuracy against simulated time to write, e.g. result.png
+        progress: show a progress bar
+        lanes: runs trained at once; changes speed, never results
+        chunk: lanes that advance together, a divisor of lanes; changes speed, never results
+        data_dir: data directory; by default $JAXAFL_DATA_DIR, else that of TensorFlow Datasets
+        partition_seed: seed of the split of a pooled dataset over clients
     """
-    parts = {name: getattr(names, name) for name in ("data", "partition", "model", "server", "clock")}
-    groups = [
-        _group(part, f"{made.name}: {made.summary}", _options(part, made, axes), names)
-        for part, made in parts.items()
-        if made
-    ]
-    client = _group("client", f"local training with {names.optimizer.name}", _client_options(names), names)
-    fields = [*_run_fields(sweep), *_name_fields(names), *groups, client]
-    return dataclasses.make_dataclass(
-        "Options",
-        [(name, kind, dataclasses.field(default=default)) for name, kind, default in fields],
-        kw_only=True,
-        frozen=True,
-    )
+
+    server_steps: int = 200
+    eval_every: int | None = None
+    seed: int = 0
+    output: pathlib.Path | None = None
+    plot: pathlib.Path | None = None
+    progress: bool = True
+    lanes: int | None = None
+    chunk: int | None = None
+    data_dir: pathlib.Path | None = None
+    partition_seed: int = 0
 
 
-def _run_fields(sweep: bool) -> list[Field]:
-    """What `Simulation.run` takes, and where the results go."""
-    axis = (
-        "what varies: seed=0:5 (0 to 4), or an option of server, client or clock, server.lam=1,3,5; repeat it for a "
-        "grid. Values are numbers, words, none, true, false, lists [1,2], durations and names of optimisers"
-    )
-    data_dir = "data directory; by default $JAXAFL_DATA_DIR, else that of TensorFlow Datasets"
-    fields: list[Field] = [
-        _field("server_steps", int, 200, "server steps T"),
-        _field("eval_every", int | None, None, "server steps between evaluations; by default about 50 evaluations"),
-        _field("seed", int, 0, "seed of the initial model, the schedule and the mini-batches"),
-        _field("output", pathlib.Path | None, None, "NetCDF file to write, e.g. result.nc"),
-        _field("plot", pathlib.Path | None, None, "image of accuracy against simulated time to write, e.g. result.png"),
-        _field("progress", bool, True, "show a progress bar"),
-        _field("lanes", int | None, None, "runs trained at once; changes speed, never results"),
-        _field("data_dir", pathlib.Path | None, None, data_dir),
-        _field("partition_seed", int, 0, "seed of the split of a pooled dataset over clients"),
-    ]
-    if sweep:
-        kind: Any = UseAppendAction[Annotated[tuple[str, ...], arg(help=axis, metavar="NAME=VALUES")]]
-        return [("axis", kind, ()), *fields]
-    chunk = "lanes that advance together, a divisor of lanes; changes speed, never results"
-    return [*fields, _field("chunk", int | None, None, chunk)]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sweep(Run):
+    """Options of a sweep.
+
+    Args:
+        axis: what varies: seed=0:5 (0 to 4), or an option of server, client or clock, server.lam=1,3,5; repeat it for a
+            grid. Values are numbers, words, none, true, false, lists [1,2], durations and names of optimisers
+    """
+
+    axis: UseAppendAction[Annotated[tuple[str, ...], arg(metavar="NAME=VALUES")]] = ()
 
 
-def _name_fields(names: Chosen) -> list[Field]:
-    """What is simulated, by name."""
-    partition = names.partition.name if names.partition else "none"
-    server = "algorithm; `jaxafl list` says on which clocks it runs"
-    return [
-        _choice("data", catalogue.datasets(), names.data.name, "dataset", aliases=("--dataset",)),
-        _choice("partition", ("none", *catalogue.partitions()), partition, "split of a pooled dataset over clients"),
-        _choice("model", catalogue.models(), names.model.name, "network"),
-        _choice("server", catalogue.servers(), names.server.name, server),
-        _choice("clock", catalogue.clocks(), names.clock.name, "protocol: who trains when, and who arrives"),
-    ]
+def chosen(arguments: Sequence[str], axes: Mapping[str, Sequence[Any]] | None = None) -> Names:
+    """The constructors that a command line names, by part ("client": the optimiser); without "partition" if it is none.
+
+    Args:
+        arguments: the command line.
+        axes: of a sweep, name -> values; the optimisers can be an axis.
+
+    Raises:
+        UserError: there is nothing of that name.
+    """
+    names: Names = {}
+    for part, (flags, kind, usual, _) in _PARTS.items():
+        if part == "clock":  # asynchronous where the server is
+            clocks = names["server"].clocks
+            usual = next((name for name in ("free_running", "synchronous", *clocks) if name in clocks), "synchronous")
+        elif part == "client":
+            usual = str((axes or {}).get("client.optimizer", [usual])[0])
+        name = values_of(arguments, *flags, usual=usual)[-1]
+        if (part, name) != ("partition", "none"):
+            names[part] = find(name, kind)
+    return names
 
 
-def _field(name: str, kind: Any, default: Any, text: str) -> Field:
-    return name, _annotated(kind, arg(help=text)), default
+def program(command: str, arguments: Sequence[str], names: Names) -> str:
+    """The command with the names that were given, and the clock that follows from the server: what shows their help."""
+    flags = {part: (*flags, "--server") if part == "clock" else flags for part, (flags, *_) in _PARTS.items()}
+    given = [f"{flags[part][0]} {made.name}" for part, made in names.items() if is_given(arguments, *flags[part])]
+    return " ".join([f"jaxafl {command}", *given])
 
 
-def _choice(part: str, names: Iterable[str], default: str, text: str, aliases: tuple[str, ...] = ()) -> Field:
-    return f"{part}_name", _annotated(_one_of(names), arg(name=part, help=text, aliases=aliases)), default
+def is_given(arguments: Sequence[str], *flags: str) -> bool:
+    """Whether any of these flags is on the command line, with hyphens or underscores."""
+    return any(argument.partition("=")[0].replace("_", "-") in flags for argument in arguments)
 
 
-def _one_of(names: Iterable[str]) -> Any:
-    return Literal[tuple(names)]
+def values_of(arguments: Sequence[str], *flags: str, usual: str | None = None) -> list[str]:
+    """The values of a flag in the order given, each written `--flag value` or `--flag=value`; the usual one if none."""
+    pairs = itertools.pairwise([*arguments, ""])
+    written = [(*argument.partition("="), following) for argument, following in pairs]
+    found = [value if equals else following for flag, equals, value, following in written if flag in flags]
+    return found if found or usual is None else [usual]
 
 
-def _annotated(kind: Any, details: Any) -> Any:
-    return Annotated[kind, details]
+def options_type(command: type[Run], names: Names, axes: Collection[str] = ()) -> type:
+    """A dataclass for tyro with the options of one command line: those of the command, the names as `<part>_name`, and
+    in fields `<part>` the options of what was named.
 
-
-def _group(part: str, summary: str, options: Sequence[Option], names: Chosen) -> Field:
-    """A field that holds the options of one part, `--<part>.<option>`."""
+    Args:
+        command: `Run` or `Sweep`.
+        names: the constructors.
+        axes: names of axes; they give options that are required otherwise.
+    """
     fields: list[Any] = []
-    for option in options:
-        alias = _alias(part, option.name, names)
-        details = arg(
-            help=option.help.replace("`", ""),
-            aliases=(alias,) if alias else None,
-            metavar="EXPR" if option.expression else _choices(option),
-        )
-        default = {} if option.default is REQUIRED else {"default": option.default}
-        fields.append((option.name, _annotated(option.type, details), dataclasses.field(**default)))
-    made = dataclasses.make_dataclass(f"{part.title()}Options", fields, kw_only=True, frozen=True)
-    made.__doc__ = summary
-    complete = all(field.default is not dataclasses.MISSING for field in dataclasses.fields(made))
-    return part, made, made() if complete else dataclasses.MISSING
+    for part, (flags, kind, usual, text) in _PARTS.items():
+        if part != "client":
+            known = ",".join([usual] * (usual == "none") + list(offered(kind)))
+            details = arg(name=part, help=f"{text}; or MODULE:NAME", metavar=f"{{{known}}}", aliases=flags[1:])
+            fields.append((f"{part}_name", Annotated[str, details], names[part].name if part in names else "none"))
+    for part, made in names.items():
+        summary = f"local training with {made.name}" if part == "client" else f"{made.name}: {made.summary}"
+        options = [_field(part, option, names) for option in _options(part, names, axes)]
+        group = dataclasses.make_dataclass(part, options, namespace={"__doc__": summary.replace("`", "")})
+        fields.append((part, group))
+    return dataclasses.make_dataclass("Options", fields, bases=(command,), kw_only=True, frozen=True)
 
 
-def _choices(option: Option) -> str | None:
-    """`{a,b}` of an option whose help names its values, as `"a"`."""
-    named = list(dict.fromkeys(re.findall(r'`"(\w+)"`', option.help)))
-    if option.type not in (str, str | None) or len(named) < 2 or option.default not in (None, REQUIRED, *named):
-        return None
-    return f"{{{','.join((['None'] if option.default is None else []) + named)}}}"
+def _field(part: str, option: Option, names: Names) -> Any:
+    """The field `--<part>.<option>` of tyro, with a short name where it has one."""
+    short = {"durations": "clock", "clients": "partition" if "partition" in names else "data"}
+    listed = f"{{{option.allowed}}}" if option.typed is str and option.allowed else None
+    metavar = "EXPR" if option.type.startswith("duration") else listed
+    aliases = (f"--{option.name}",) if short.get(option.name) == part else None
+    details = arg(help=option.help.replace("`", ""), aliases=aliases, metavar=metavar)
+    default = repr(option.default) if isinstance(option.default, Duration) else option.default
+    return option.name, Annotated[option.typed, details], dataclasses.field(default=default, kw_only=True)
 
 
-def _alias(part: str, option: str, names: Chosen) -> str | None:
-    """Short names: `--durations`, and `--clients` of whatever makes the clients."""
-    if (part, option) == ("clock", "durations"):
-        return "--durations"
-    makes_clients = "partition" if names.partition else "data"
-    return "--clients" if (part, option) == (makes_clients, "clients") else None
-
-
-def _options(part: str, constructor: Constructor, axes: Collection[str]) -> list[Option]:
+def _options(part: str, names: Names, axes: Collection[str]) -> list[Option]:
     """The options of a part, with the defaults of the command line; what an axis gives is not required."""
-    options = [defaults.of(part, option) for option in constructor.options if option.name not in _FROM_PYTHON]
-    return [
-        option._replace(type=option.type | None, default=None)
-        if option.default is REQUIRED and f"{part}.{option.name}" in axes
-        else option
-        for option in options
-    ]
+    every, helps = {option.name: option for option in names[part].options}, dict(_HELPS.get(part, {}))
+    required = [name for name, option in every.items() if option.default is REQUIRED]
+    usual = {name: None for name in required if f"{part}.{name}" in axes}
+    usual |= {name: default for name, default in _USUAL.get(part, {}).items() if name in required}
+    if part == "client":
+        _, kind, _, text = _PARTS[part]
+        named = Option("optimizer", "str", names[part].name, ",".join(offered(kind)), f"{text}; or MODULE:NAME", str)
+        usual = local_training(names["server"])
+        helps["steps"] = f"K, local steps of a run ({usual.pop('steps')}, unless epochs are given)"
+        if "weight_decay" in every:  # `Client` hands it to an optimiser that has one
+            own = every["weight_decay"]
+            helps[own.name] = f"{own.help} (by default {own.default:g}, that of {names[part].name})"
+        every = {"optimizer": named} | every | {one.name: one for one in offered("local training")["Client"].options}
+    for name in usual.keys() & every.keys():
+        typed = every[name].typed | None if usual[name] is None else every[name].typed
+        every[name] = every[name]._replace(default=usual[name], typed=typed)
+    return [option._replace(help=helps.get(name, option.help)) for name, option in every.items()]
 
 
-def _client_options(names: Chosen) -> list[Option]:
-    """The optimiser's name, its numbers, and what `Client` takes beside them."""
-    from jaxafl.client import Client
+def local_training(server: Constructor) -> dict[str, Any]:
+    """Learning rate, local steps and batch size: the first of `_LOCAL_TRAINING` that the server's own check accepts."""
+    clock = offered("clocks")["free_running"].call(concurrency=1, durations=constant(1.0))
+    for numbers in _LOCAL_TRAINING:
+        try:
+            server.call().check(clock, Client(optax.sgd, **numbers), 1)
+            return dict(numbers)
+        except (ValueError, TypeError):  # TypeError: a server with required options
+            continue
+    return dict(_LOCAL_TRAINING[0])
 
-    optimizer = names.optimizer
-    named = Option("optimizer", _one_of(catalogue.optimizers()), optimizer.name, "Optax optimiser of the clients")
-    every = {option.name: option for option in (named, *optimizer.options, *catalogue.describe(Client).options)}
-    usual = defaults.local_training(names.server)
-    steps = usual.pop("steps")
-    for name, default in usual.items():
-        every[name] = every[name]._replace(default=default)
-    helps = {
-        "steps": f"K, local steps of a run ({steps}, unless epochs are given)",
-        "learning_rate": "η_l, the local learning rate",
-    }
-    for option in optimizer.options:
-        if option.name == "weight_decay":  # `Client` hands it to an optimiser that has one
-            helps["weight_decay"] = f"{option.help} (by default {option.default:g}, that of {optimizer.name})"
-    return [option._replace(help=helps.get(option.name, option.help)) for option in every.values()]
+
+def refuse(unknown: Sequence[str], names: Names, options: Any) -> NoReturn:
+    """Raises `UserError` for arguments that no option takes, and says which there are.
+
+    Args:
+        unknown: the arguments.
+        names: the constructors, which decide what options there are.
+        options: what the rest of the command line says.
+    """
+    flag = next((argument for argument in unknown if argument.startswith("--")), unknown[0]).partition("=")[0]
+    part, dot, _ = flag.removeprefix("--").partition(".")
+    if flag == "--axis":
+        raise UserError("--axis is for `jaxafl sweep`; `jaxafl run` simulates one configuration")
+    if not flag.startswith("--"):
+        raise UserError(f"{flag!r} is not an option, nor the value of one; --help lists all")
+    if not (dot and part in _PARTS):
+        close = difflib.get_close_matches(flag, _flags(options), n=1)
+        raise UserError(f"there is no option {flag}; {f'did you mean {close[0]}?' if close else '--help lists all'}")
+    if part not in names:
+        raise UserError(f"there is no option {flag}: no {part} is chosen; --{part} names one")
+    known = ", ".join(_flags(getattr(options, part), f"{part}.")) or "none"
+    raise UserError(f"there is no option {flag}: {chooser(part, names)}, which has {known}")
+
+
+def chooser(part: str, names: Names) -> str:
+    """What is chosen, and by which flag."""
+    what = "optimiser" if part == "client" else part
+    return f"the {what} is {names[part].name} ({_PARTS[part][0][0]} chooses another)"
+
+
+def _flags(options: Any, prefix: str = "") -> list[str]:
+    names = (prefix + field.name.removesuffix("_name") for field in dataclasses.fields(options))
+    return [f"--{name.replace('_', '-')}" for name in names]

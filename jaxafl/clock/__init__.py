@@ -1,42 +1,31 @@
 """Clocks: who trains when, and who arrives; see `contract`, and `durations.duration` for durations of one's own."""
 
-from jaxafl.clock.bernoulli import Bernoulli, bernoulli
-from jaxafl.clock.contract import Clock, ServerStep, Workload
-from jaxafl.clock.durations import (
-    constant,
-    device_trace,
-    exponential,
-    half_normal,
-    lognormal,
-    mac_network,
-    recorded,
-    suspension,
-    three_tier,
-    transmission,
-    uniform,
-)
-from jaxafl.clock.durations.duration import Composable, Draw, Run
-from jaxafl.clock.free_running import FreeRunning, free_running
-from jaxafl.clock.interrupting import Interrupting, interrupting
-from jaxafl.clock.sampled import Sampled, sampled
-from jaxafl.clock.semi_async import SemiAsync, semi_async
-from jaxafl.clock.stale_rounds import StaleRounds, stale_rounds
-from jaxafl.clock.synchronous import Synchronous, synchronous
-from jaxafl.clock.trace import trace
+from jaxafl.clock.bernoulli import bernoulli
+from jaxafl.clock.contract import Clock, Delivery, Runs, ServerStep, Starts, Workload
+from jaxafl.clock.durations.device_trace import device_trace
+from jaxafl.clock.durations.distributions import exponential, half_normal, lognormal, uniform
+from jaxafl.clock.durations.duration import Distribution, Draw, Duration, Run, constant, worked
+from jaxafl.clock.durations.papers import mac_network, suspension, three_tier, transmission
+from jaxafl.clock.free_running import free_running
+from jaxafl.clock.interrupting import interrupting
+from jaxafl.clock.rounds import stale_rounds, synchronous
+from jaxafl.clock.sampled import sampled
+from jaxafl.clock.schedules import Schedule, schedule
+from jaxafl.clock.semi_async import semi_async
+from jaxafl.clock.starts import no_starts
+from jaxafl.clock.trace import recorded, trace
 
 __all__ = [
-    "Bernoulli",
     "Clock",
-    "Composable",
+    "Delivery",
+    "Distribution",
     "Draw",
-    "FreeRunning",
-    "Interrupting",
+    "Duration",
     "Run",
-    "Sampled",
-    "SemiAsync",
+    "Runs",
+    "Schedule",
     "ServerStep",
-    "StaleRounds",
-    "Synchronous",
+    "Starts",
     "Workload",
     "bernoulli",
     "constant",
@@ -47,8 +36,10 @@ __all__ = [
     "interrupting",
     "lognormal",
     "mac_network",
+    "no_starts",
     "recorded",
     "sampled",
+    "schedule",
     "semi_async",
     "stale_rounds",
     "suspension",
@@ -57,4 +48,5 @@ __all__ = [
     "trace",
     "transmission",
     "uniform",
+    "worked",
 ]

@@ -1,4 +1,4 @@
-"""Checks that clocks share, made before compilation."""
+"""Checks that clocks share: rules between options, and recordings."""
 
 from __future__ import annotations
 
@@ -6,42 +6,56 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.checks import as_numbers, check_whole
+from jaxafl.clock.durations.duration import Duration
 
 
-def check_concurrency(clock: str, name: str, value: Any, num_clients: int) -> None:
-    """A number of clients between 1 and N."""
-    if check_whole(clock, name, value) > num_clients:
+def check_at_most(clock: str, name: str, value: int, num_clients: int) -> None:
+    """No more clients than there are.
+
+    Args:
+        clock: its name, for the message.
+        name, value: the option.
+        num_clients: N.
+    """
+    if value > num_clients:
         raise ValueError(f"{clock}: {name}={value} is more than the {num_clients} clients there are")
 
 
 def check_durations(clock: str, durations: Any, num_clients: int) -> None:
-    """A duration whose numbers can be durations."""
-    if not hasattr(durations, "draw"):
+    """A duration, whose options go together."""
+    if not isinstance(durations, Duration):
         raise TypeError(f"{clock}: durations must be a duration, e.g. jaxafl.clock.uniform(1, 5), got {durations!r}")
     durations.check(num_clients)
 
 
 def check_starts(clock: str, starts: Any, num_clients: int) -> None:
-    """Recorded starts: one client index per dispatch."""
+    """Recorded starts: one client index per start."""
     if starts is None:
         return
     array = np.asarray(starts)
     if array.ndim != 1 or array.dtype.kind not in "iu" or array.size == 0:
         raise ValueError(
-            f"{clock}: recorded starts must be a one-dimensional array of client indices, one per dispatch, "
+            f"{clock}: recorded starts must be a one-dimensional array of client indices, one per start, "
             f"got shape {array.shape} of {array.dtype}"
         )
     outside = np.flatnonzero((array < 0) | (array >= num_clients))
     if outside.size:
         raise ValueError(
             f"{clock}: recorded starts must name clients 0..{num_clients - 1}; "
-            f"dispatch {outside[0]} names {array[outside[0]]}"
+            f"start number {outside[0]} names {array[outside[0]]}"
         )
 
 
 def check_sets(clock: str, sets: Any, size: int, num_clients: int, *, repeats: bool) -> None:
-    """Recorded sets of clients: an integer array [round, size], without repeats in a round unless they are allowed."""
+    """Recorded sets of clients: an integer array [round, size], without repeats in a round unless they are allowed.
+
+    Args:
+        clock: its name, for the message.
+        sets: the recording, or `None`.
+        size: clients of a set.
+        num_clients: N.
+        repeats: whether a set may name a client twice.
+    """
     if sets is None:
         return
     array = np.asarray(sets)
@@ -66,7 +80,13 @@ def check_sets(clock: str, sets: Any, size: int, num_clients: int, *, repeats: b
 
 
 def check_masks(clock: str, name: str, masks: Any, num_clients: int) -> None:
-    """Recorded masks: bool [tick, client]."""
+    """Recorded masks: bool [tick, client].
+
+    Args:
+        clock, name: whose recording, and which, for the message.
+        masks: the recording, or `None`.
+        num_clients: N.
+    """
     if masks is None:
         return
     array = np.asarray(masks)
@@ -79,15 +99,24 @@ def check_masks(clock: str, name: str, masks: Any, num_clients: int) -> None:
         raise ValueError(f"{clock}: recorded {name} must be 0 or 1, got {array[~np.isin(array, (0, 1))][0]}")
 
 
-def check_probability(clock: str, name: str, value: Any, num_clients: int) -> None:
-    """A number in [0, 1], or one per client."""
-    array = as_numbers(clock, name, value)
-    if array.shape not in ((), (num_clients,)):
+def check_stale(clock: str, stale: Any, size: int, oldest: int) -> None:
+    """Recorded ages: an integer array [round, size] of versions back.
+
+    Args:
+        clock: its name, for the message.
+        stale: the recording, or `None`.
+        size: J.
+        oldest: the largest age.
+    """
+    if stale is None:
+        return
+    array = np.asarray(stale)
+    if array.ndim != 2 or array.shape[1] != size or array.dtype.kind not in "iu" or not len(array):
         raise ValueError(
-            f"{clock}: {name} must be a number or an array of one number per client ({num_clients},), "
-            f"got shape {array.shape}"
+            f"{clock}: recorded stale versions must be an integer array [round, J] with J = {size}, "
+            f"got shape {array.shape} of {array.dtype}"
         )
-    outside = np.flatnonzero(~((array >= 0) & (array <= 1)))
-    if outside.size:
-        whose = f" (client {outside[0]}, the first of {outside.size})" if array.ndim else ""
-        raise ValueError(f"{clock}: {name} must be in [0, 1], got {array.ravel()[outside[0]]:.10g}{whose}")
+    if (array < 0).any() or (array > oldest).any():
+        raise ValueError(
+            f"{clock}: recorded stale versions must be in 0..{oldest} (max_staleness), got {array.min()}..{array.max()}"
+        )

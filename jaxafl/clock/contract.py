@@ -1,140 +1,131 @@
 """What a clock is: the records that it exchanges with the engine.
 
-A clock is a frozen dataclass (`jaxafl.pytrees.pytree`) of numbers (leaves) and options (static) with
-
-    name                                           the protocol, as results and `Server.clocks` name it
-    check(num_clients)                             raises `ValueError` for options that cannot work, before compilation
-    capacity(num_clients) -> int                   A, the arrivals that one server step can take
-    in_flight(num_clients) -> int                  the most runs that are under way at once
-    ring_slots(num_clients) -> int                 versions of the global model that must be kept: the pins + 1
-    init(key, num_clients) -> state                a pytree with `dispatches` (runs started); float64 times
-    next(state, workload) -> (state, ServerStep)   advances simulated time to the next server step
-    fault(state) -> Fault                          the first thing that went wrong (a recorded trace that runs out)
-
-and, where they apply,
-
-    in_flight_runs(state) -> InFlight              the runs under way, for servers whose replies change the next
-    slots_beside(num_clients) -> int               as `ring_slots`, where a run is trained as late as it arrives
-    order_free                                     True where durations do not change who arrives
-    references                                     what `Simulation.citation` names, as a server's
-
-`init`, `next`, `fault` and `in_flight_runs` are traced by JAX with 64-bit types enabled, so that time is float64.
-`next` never sees a model value. The same functions run ahead of the training, on the CPU (`schedule.py`), or beside it,
-when a server's replies change the work of the next runs (`online.py`).
+A clock inherits from `Clock`; its options are its fields (see `jaxafl.options`). `init` and `next` are traced by JAX
+with 64-bit types enabled, so that time is float64. `next` never sees a model value: the same functions run ahead of the
+training, on the CPU (`jaxafl.clock.schedules`), or beside it, where the training changes the work of the next runs.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, Protocol
+import enum
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int32
 
 from jaxafl.keys import Key
-from jaxafl.pytrees import pytree, static
+from jaxafl.options import Part, static
 
-Array = jax.Array
+Recording: TypeAlias = jax.Array | np.ndarray | None
+
+
+class Delivery(enum.Flag):
+    """What the arrivals of a protocol are. A clock says which of these hold for it, a server which it needs
+    (`Needs.delivery`) and which it accepts (`Server.accepts`)."""
+
+    NONE = 0
+    STALE = enum.auto()  # an update may start from an older version than the newest
+    CONTINUOUS = enum.auto()  # clients start at any time, not together at a server step
+    AGED = enum.auto()  # runs start from versions of a drawn age
+    REPEATED = enum.auto()  # several server steps can take the same update
+    EMPTY = enum.auto()  # a server step may have no arrivals
+    MULTIPLE = enum.auto()  # an update may count several times (`multiplicity`)
+    PULLED = enum.auto()  # the server chooses whose updates it takes after they have started
+    PARTIAL = enum.auto()  # a run is handed in with the local steps that it has made, 0 included
+    BY_CLIENT = enum.auto()  # entry i is client i
+    KINDS = enum.auto()  # `kind` tells arrivals apart
+    REPLIES = enum.auto()  # the server may answer with the local steps of a client's next run
+
+
+class Runs(NamedTuple):
+    """Local trainings; a *run* is one local training of one client. All fields have one shape, [A] in a server step."""
+
+    client: Int32[Array, "*A"]  # whose
+    run: Int32[Array, "*A"]  # index among the runs of this client, in the order they start
+    run_id: Int32[Array, "*A"]  # index among all runs, in the order they start
+    version: Int32[Array, "*A"]  # it trains from x_version
+    local_steps: Int32[Array, "*A"]  # local steps that it makes
+    started: Float[Array, "*A"]  # simulated seconds
+    arrived: Float[Array, "*A"]  # simulated seconds at which it arrives
+    reference: Int32[Array, "*A"] | None = None  # its update is measured against x_reference; `None`: against x_version
+
+    def complete(self) -> Runs:
+        """The same with every field there."""
+        return self if self.reference is not None else self._replace(reference=self.version)
 
 
 class ServerStep(NamedTuple):
-    """The arrivals of one server step, in the order in which they are delivered; the leading axis A is the clock's
-    capacity.
+    """The arrivals of one server step, in the order in which they are delivered; A is the clock's capacity.
 
-    A *run* is one local training of one client. It may be consumed by several server steps (a client that offers the
-    same update until an upload succeeds), by one, or by none.
-
-    Attributes:
-        time: float64, the instant of the step, that of its last arrival, in simulated seconds.
-        mask: bool [A], whether the entry is an arrival; the rest of an entry that is none means nothing.
-        client: int32 [A], who arrived.
-        run: int32 [A], index among the runs of this client, in the order they start.
-        dispatch: int32 [A], index among all runs, in the order they start: names the run.
-        version: int32 [A]: the run trained from x_version.
-        reference: int32 [A]: its update is measured against x_reference and its staleness is t - reference.
-        local_steps: int32 [A], local steps that the run made.
-        started: float64 [A], when the run started.
-        arrived: float64 [A], when it arrived.
-        multiplicity: int32 [A], how many times the update counts (a client drawn twice).
-        kind: int32 [A], 0, or what the protocol says of this arrival (`semi_async`: 0 picked, 1 undrafted, 2
-            resynchronised without an update).
+    A run may be taken by several server steps (a client that offers the same update until an upload succeeds), by one,
+    or by none.
     """
 
-    time: Array
-    mask: Array
-    client: Array
-    run: Array
-    dispatch: Array
-    version: Array
-    reference: Array
-    local_steps: Array
-    started: Array
-    arrived: Array
-    multiplicity: Array
-    kind: Array
+    time: Float[Array, ""]  # the instant of the step, that of its last arrival, in simulated seconds
+    mask: Bool[Array, " A"]  # whether the entry is an arrival; the rest of an entry that is none means nothing
+    runs: Runs  # [A]
+    multiplicity: Int32[Array, " A"] | None = None  # how many times the update counts; `None`: once
+    kind: Int32[Array, " A"] | None = None  # index into the clock's `kinds`; `None`: 0
+
+    def complete(self) -> ServerStep:
+        """The same with every field there."""
+        once = jnp.ones_like(self.runs.client) if self.multiplicity is None else self.multiplicity
+        kind = jnp.zeros_like(self.runs.client) if self.kind is None else self.kind
+        return self._replace(runs=self.runs.complete(), multiplicity=once, kind=kind)
+
+
+class FaultCode(enum.IntEnum):
+    """What can go wrong in a schedule."""
+
+    NONE = 0
+    DURATIONS_END = 1
+    STARTS_END = 2
+    BUSY = 3
+    INVALID_DURATION = 4
+    SETS_END = 5
+    MASKS_END = 6
+    STALE_END = 7
+
+
+MESSAGES = {
+    FaultCode.DURATIONS_END: (
+        "the recorded durations run out: run {run} of client {client} (start number {run_id}) has no duration"
+    ),
+    FaultCode.STARTS_END: "the recorded starts run out at start number {run_id}",
+    FaultCode.BUSY: "the recorded starts name client {client} at start number {run_id}, but this client is busy",
+    FaultCode.INVALID_DURATION: (
+        "run {run} of client {client} (start number {run_id}) has a negative, infinite or NaN duration"
+    ),
+    FaultCode.SETS_END: "the recorded sets run out at round {round}",
+    FaultCode.MASKS_END: "the recorded uploads or downloads run out at tick {round}",
+    FaultCode.STALE_END: "the recorded stale versions run out at round {round}",
+}
 
 
 class Fault(NamedTuple):
-    """The first thing that went wrong in a schedule.
+    """The first thing that went wrong in a schedule."""
 
-    Attributes:
-        code: int32, an index into `FAULTS`; 0 means that nothing went wrong.
-        dispatch: int32, at which dispatch.
-        client: int32, whose run.
-        run: int32, which of the client's runs.
-        round: int32, at which server step.
-    """
-
-    code: Array
-    dispatch: Array
-    client: Array
-    run: Array
-    round: Array
+    code: Int32[Array, ""]  # a `FaultCode`
+    run_id: Int32[Array, ""]
+    client: Int32[Array, ""]
+    run: Int32[Array, ""]
+    round: Int32[Array, ""]  # at which server step
 
 
-FAULTS = (
-    "",
-    "the recorded durations run out: dispatch {dispatch} starts run {run} of client {client}, which has no duration",
-    "the recorded starts run out at dispatch {dispatch}",
-    "the recorded starts name client {client} at dispatch {dispatch}, but this client is busy",
-    "dispatch {dispatch} (run {run} of client {client}) has a negative, infinite or NaN duration",
-    "the recorded sets run out at round {round}",
-    "the recorded uploads or downloads run out at tick {round}",
-    "the recorded stale versions run out at round {round}",
-)
+class Starts(NamedTuple):
+    """What a clock keeps of the runs that it has started: the field `starts` of its state."""
+
+    count: Int32[Array, ""]  # type: ignore[assignment]  # runs started
+    longest: Float[Array, ""]  # the longest run so far, hangs excluded
+    fault: Fault
+    prepared: Any  # of the durations
 
 
-def no_fault() -> Fault:
-    """Nothing went wrong so far."""
-    return Fault(*(jnp.int32(0),) * len(Fault._fields))
-
-
-def first_fault(before: Fault, now: Fault) -> Fault:
-    """The earlier of two faults, if any."""
-    return jax.tree.map(lambda old, new: jnp.where(before.code == 0, new, old), before, now)
-
-
-def valid(duration: Array) -> Array:
-    """Whether a duration is one: finite and not negative."""
-    return jnp.isfinite(duration) & (duration >= 0)
-
-
-def durations_fault(
-    duration: Array, invalid: Array, dispatch: Array, client: Array, run: Array, version: Array
-) -> Fault:
-    """The first of several runs that start together whose duration is marked invalid (NaN: the recording has run
-    out)."""
-    first = jnp.argmax(invalid)
-    code = jnp.where(jnp.isnan(duration[first]), 1, 4)
-    code = jnp.where(jnp.any(invalid), code, 0).astype(jnp.int32)
-    return Fault(code, dispatch[first], client[first], run[first], version)
-
-
-@pytree
-class Workload:
-    """How many local steps each run makes: int32 [] for all, [N] per client, or [N, R] per client and run.
-
-    With [N, R], runs past the last column repeat it.
-    """
+class Workload(Part):
+    """How many local steps each run makes: int32 [] for all, [N] per client, or [N, R] per client and run (runs past
+    the last column repeat it)."""
 
     steps: Array
     num_clients: int = static()
@@ -144,7 +135,7 @@ class Workload:
 
         Args:
             client, run: which run.
-            version: what it trains from; given by an `OnlineClock`, whose workload may depend on it.
+            version: what it trains from; given by a clock that can run beside the training.
             begins: whether the run really begins; where it does not, the answer does not matter.
         """
         if self.steps.ndim == 0:
@@ -155,35 +146,60 @@ class Workload:
 
 
 class InFlight(NamedTuple):
-    """The runs under way, for a driver that trains beside the clock; leading axis: the clock's rows."""
+    """The runs under way, for training beside the clock; leading axis: the clock's rows."""
 
-    mask: Array  # bool: whether the row is a run under way
-    client: Array
-    run: Array
-    dispatch: Array
-    version: Array  # of a run under way; or promised to one that is about to start
-    reference: Array  # the version that the update will be measured against
-    local_steps: Array
-    arrives: Array  # float64: when the run will arrive
-    pinned: Array  # bool: whether `version` and `reference` must be kept
+    mask: Bool[Array, " R"]  # whether the row is a run under way
+    runs: Runs  # `version` of a row that is none: promised to the run that is about to start
+    pinned: Bool[Array, " R"]  # whether `version` and `reference` must be kept
 
 
-class Clock(Protocol):
-    """What every clock has; `help(jaxafl.clock.contract)` says what each member is."""
+class Clock(Part):
+    """Base of clocks: who trains when, and who arrives at every server step.
 
-    name: ClassVar[str]
+    Attributes:
+        delivers: what its arrivals are.
+        kinds: what the values of `ServerStep.kind` mean, where there are several.
+        order_free: whether durations leave who arrives as it is.
+    """
 
-    def check(self, num_clients: int) -> None: ...
-    def capacity(self, num_clients: int) -> int: ...
-    def in_flight(self, num_clients: int) -> int: ...
-    def ring_slots(self, num_clients: int) -> int: ...
-    def init(self, key: Key, num_clients: int) -> Any: ...
-    def next(self, state: Any, workload: Workload) -> tuple[Any, ServerStep]: ...
-    def fault(self, state: Any) -> Fault: ...
+    delivers: ClassVar[Delivery]
+    kinds: ClassVar[tuple[str, ...]] = ()
+    order_free: ClassVar[bool] = False
+
+    def check(self, num_clients: int) -> None:
+        """Raises `ValueError` for options that do not go together; each by itself is checked before."""
+
+    def capacity(self, num_clients: int) -> int:
+        """A, the arrivals that one server step can take."""
+        raise NotImplementedError(f"the clock {self.name} has no capacity(num_clients)")
+
+    def in_flight(self, num_clients: int) -> int:
+        """The most runs that are under way at once."""
+        return self.capacity(num_clients)
+
+    def ring_slots(self, num_clients: int) -> int:
+        """Versions of the global model that must be kept: those that runs under way need, and the newest."""
+        return self.in_flight(num_clients) + 1
+
+    def init(self, key: Key, num_clients: int) -> Any:
+        """The state before the first server step: a pytree with a field `starts`, see `Starts`."""
+        raise NotImplementedError(f"the clock {self.name} has no init(key, num_clients)")
+
+    def next(self, state: Any, workload: Workload) -> tuple[Any, ServerStep]:
+        """Advances simulated time to the next server step."""
+        raise NotImplementedError(f"the clock {self.name} has no next(state, workload)")
+
+    @property
+    def pause(self) -> float:
+        """Seconds that every server step adds to the clock, in which no client computes."""
+        return float(getattr(getattr(self, "durations", None), "pause", 0.0))
 
 
-class OnlineClock(Clock, Protocol):
-    """A clock that can run beside the training."""
+class OnlineClock(Protocol):
+    """What a clock has besides that can run beside the training (it then delivers `Delivery.REPLIES`)."""
 
-    def in_flight_runs(self, state: Any) -> InFlight: ...
-    def slots_beside(self, num_clients: int) -> int: ...
+    def in_flight_runs(self, state: Any) -> InFlight:
+        """The runs under way."""
+
+    def slots_beside(self, num_clients: int) -> int:
+        """As `ring_slots`, where a run is trained as late as it arrives."""

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+import dataclasses
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxafl.checks import check_choice, check_flag, check_whole
 from jaxafl.clock import selection
-from jaxafl.clock.checks import check_concurrency, check_durations, check_starts
-from jaxafl.clock.contract import Fault, InFlight, ServerStep, Workload, first_fault, no_fault, valid
-from jaxafl.clock.durations import Duration, Run, stream_keys
+from jaxafl.clock.checks import check_at_most, check_durations, check_starts
+from jaxafl.clock.contract import (
+    Clock,
+    Delivery,
+    FaultCode,
+    InFlight,
+    Recording,
+    Runs,
+    ServerStep,
+    Starts,
+    Workload,
+)
+from jaxafl.clock.durations.duration import Duration, Run
+from jaxafl.clock.starts import first_fault, invalid_code, no_starts, recorded_or, valid
 from jaxafl.keys import Key, Purpose, purpose_key
-from jaxafl.pytrees import pytree, static
+from jaxafl.options import recording, static
 
 Array = jax.Array
 _LATE = jnp.iinfo(jnp.int32).max
@@ -23,14 +34,7 @@ class Flight(NamedTuple):
     """One row per concurrent run, [M_c]; the run under way or, where `busy` is false, the last one."""
 
     busy: Array
-    client: Array
-    run: Array
-    dispatch: Array
-    version: Array
-    reference: Array
-    local_steps: Array
-    started: Array
-    arrives: Array
+    runs: Runs  # arrived = inf where none is under way
     freed: Array  # the order in which rows became free
     handout: Array  # the version that was current just before the row's arrival was delivered
 
@@ -40,217 +44,17 @@ class State(NamedTuple):
 
     now: Array
     version: Array
-    dispatches: Array
     deliveries: Array
     waiting: Array  # starts that are due
     restarting: Array  # the starts of this instant have begun
     flight: Flight
     busy: Array  # sorted busy clients, [M_c] ([0] when all clients are in flight)
     runs: Array
-    longest: Array
-    fault: Fault
-    prepared: Any
+    starts: Starts
     start_key: Key
 
 
-@pytree
-class FreeRunning:
-    """See `free_running`."""
-
-    durations: Any
-    starts: Any = None
-    concurrency: int = static(default=1)
-    buffer: int = static(default=1)
-    dispatch: str = static(default="arrival")
-    before_step: bool = static(default=False)
-    start_skew: bool = static(default=False)
-
-    name: ClassVar[str] = "free_running"
-
-    def check(self, num_clients: int) -> None:
-        check_concurrency("free_running", "concurrency", self.concurrency, num_clients)
-        check_whole("free_running", "buffer", self.buffer)
-        check_choice("free_running", "dispatch", self.dispatch, ("arrival", "step"))
-        check_flag("free_running", "before_step", self.before_step)
-        check_flag("free_running", "start_skew", self.start_skew)
-        if self.dispatch == "step" and self.buffer > self.concurrency:
-            raise ValueError(
-                f"a buffer of {self.buffer} can never fill: with dispatch='step' at most concurrency="
-                f"{self.concurrency} updates arrive before the next server step; use a buffer <= concurrency or "
-                "dispatch='arrival'"
-            )
-        if self.before_step and self.dispatch != "arrival":
-            raise ValueError(
-                "before_step=True needs dispatch='arrival': with 'step' nobody starts before the server step"
-            )
-        if self.start_skew and self.dispatch != "step":
-            raise ValueError(
-                "start_skew=True needs dispatch='step': it is how FADAS's released code starts M newcomers"
-            )
-        check_starts("free_running", self.starts, num_clients)
-        check_durations("free_running", self.durations, num_clients)
-
-    def capacity(self, num_clients: int) -> int:
-        return self.buffer
-
-    def in_flight(self, num_clients: int) -> int:
-        return self.concurrency
-
-    def ring_slots(self, num_clients: int) -> int:
-        return self.concurrency + 1 + self.start_skew
-
-    def init(self, key: Key, num_clients: int) -> State:
-        rows = jnp.arange(self.concurrency, dtype=jnp.int32)
-        zero = jnp.zeros_like(rows)
-        everyone = self.concurrency == num_clients
-        never = jnp.full(self.concurrency, jnp.inf, jnp.float64)
-        no_time = jnp.zeros(self.concurrency, jnp.float64)
-        none = jnp.int32(0)
-        return State(
-            now=jnp.float64(0),
-            version=none,
-            dispatches=none,
-            deliveries=jnp.int32(self.concurrency),
-            waiting=jnp.int32(self.concurrency),
-            restarting=jnp.bool_(True),
-            flight=Flight(rows < 0, rows, zero, zero, zero, zero, zero, no_time, never, rows, zero),
-            busy=jnp.zeros(0, jnp.int32) if everyone else selection.no_busy(self.concurrency, num_clients),
-            runs=selection.no_runs(num_clients),
-            longest=jnp.float64(0),
-            fault=no_fault(),
-            prepared=self.durations.prepare(stream_keys(key, self.durations), num_clients),
-            start_key=purpose_key(key, Purpose.START),
-        )
-
-    def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
-        """Delivers arrivals until M have come; whoever is due to start does so when the clock leaves the instant."""
-        zeros = jnp.zeros(self.buffer, jnp.int32)
-        times = jnp.zeros(self.buffer, jnp.float64)
-        empty = ServerStep(
-            jnp.float64(0), zeros < 0, zeros, zeros, zeros, zeros, zeros, zeros, times, times, zeros + 1, zeros
-        )
-
-        def advance(carry: tuple[State, ServerStep, Array]) -> tuple[State, ServerStep, Array]:
-            state, step, count = carry
-            state = self._start(state, workload)
-            return self._deliver(state, step, count, workload.num_clients)
-
-        state, step, _ = jax.lax.while_loop(lambda carry: carry[2] < self.buffer, advance, (state, empty, jnp.int32(0)))
-        return state, step._replace(time=state.now)
-
-    def fault(self, state: State) -> Fault:
-        return state.fault
-
-    def in_flight_runs(self, state: State) -> InFlight:
-        """The runs under way, for a driver that trains beside the clock."""
-        flight = state.flight
-        version = jnp.where(flight.busy, flight.version, flight.handout)
-        reference = jnp.where(flight.busy, flight.reference, version)
-        promised = self.before_step or self.start_skew  # who starts next trains from an older version than the newest
-        pinned = jnp.ones_like(flight.busy) if promised else flight.busy
-        return InFlight(
-            flight.busy, flight.client, flight.run, flight.dispatch, version, reference, flight.local_steps,
-            flight.arrives, pinned,
-        )  # fmt: skip
-
-    def slots_beside(self, num_clients: int) -> int:
-        """A skewed run needs two versions, and keeps both until it arrives."""
-        return self.concurrency * (2 if self.start_skew else 1) + 1
-
-    def _start(self, state: State, workload: Workload) -> State:
-        """Starts one client, if any is due and all arrivals of this instant have been delivered."""
-        flight = state.flight
-        starts = (state.waiting > 0) & (state.restarting | (jnp.min(flight.arrives) > state.now))
-        row = jnp.argmin(jnp.where(flight.busy, _LATE, flight.freed))
-        client, code = self._choose(state, row, workload.num_clients)
-        runs, run = selection.count_run(state.runs, client, starts)
-        version = flight.handout[row] if self.before_step else state.version
-        trained_from = version
-        if self.start_skew:  # all but the last of M newcomers train from the model before this step
-            last = (state.waiting - 1) % self.buffer == 0
-            trained_from = jnp.where(last, version, jnp.maximum(version - 1, 0))
-        local_steps = workload.local_steps(client, run, trained_from, starts).astype(jnp.int32)
-        drawn = self.durations.draw(state.prepared, Run(client, run, local_steps, state.longest, state.now))
-        duration = drawn.work + drawn.hang
-        invalid = ~valid(duration)
-        code = jnp.where(code > 0, code, jnp.where(jnp.isnan(duration), 1, jnp.where(invalid, 4, 0)).astype(jnp.int32))
-        arrives = state.now + jnp.where(invalid, 0, duration)
-        entry = Flight(
-            jnp.bool_(True), client, run, state.dispatches, trained_from, version, local_steps, state.now, arrives,
-            flight.freed[row], flight.handout[row],
-        )  # fmt: skip
-        one = starts.astype(jnp.int32)
-        waiting = state.waiting - one
-        failed = Fault(jnp.where(starts, code, 0), state.dispatches, client, run, state.version)
-        return state._replace(
-            dispatches=state.dispatches + one,
-            waiting=waiting,
-            restarting=jnp.where(starts, waiting > 0, state.restarting & (waiting > 0)),
-            flight=_set(flight, row, entry, starts),
-            busy=jnp.where(starts, selection.insert(state.busy, client), state.busy) if state.busy.size else state.busy,
-            runs=runs,
-            longest=jnp.where(starts & ~invalid, jnp.maximum(state.longest, drawn.work), state.longest),
-            fault=first_fault(state.fault, failed),
-        )
-
-    def _choose(self, state: State, row: Array, num_clients: int) -> tuple[Array, Array]:
-        """The client to start, and a fault code."""
-        fine = jnp.int32(0)
-        num_busy = jnp.sum(state.flight.busy, dtype=jnp.int32)
-        if self.starts is not None:
-            recorded = jnp.asarray(self.starts, jnp.int32)
-            inside = state.dispatches < recorded.shape[0]
-            client = recorded[jnp.minimum(state.dispatches, recorded.shape[0] - 1)]
-            taken = jnp.any(state.flight.busy & (state.flight.client == client))
-            return client, jnp.where(~inside, 2, jnp.where(taken, 3, fine)).astype(jnp.int32)
-        if not state.busy.size:
-            return state.flight.client[row], fine  # all clients are in flight: the arrived client itself restarts
-        return selection.idle_client(state.start_key, state.dispatches, state.busy, num_busy, num_clients), fine
-
-    def _deliver(
-        self, state: State, step: ServerStep, count: Array, num_clients: int
-    ) -> tuple[State, ServerStep, Array]:
-        """Delivers the earliest arrival, unless starts come first."""
-        flight = state.flight
-        earliest = jnp.min(flight.arrives)
-        delivers = ~state.restarting & ((state.waiting == 0) | (earliest == state.now))
-        row = jnp.argmin(jnp.where(flight.arrives == earliest, flight.client, _LATE))
-        client = flight.client[row]
-        entry = (
-            delivers, client, flight.run[row], flight.dispatch[row], flight.version[row], flight.reference[row],
-            flight.local_steps[row], flight.started[row], earliest, jnp.int32(1), jnp.int32(0),
-        )  # fmt: skip
-        index = jnp.where(delivers, count, self.buffer)
-        filled = [old.at[index].set(new, mode="drop") for old, new in zip(step[1:], entry, strict=True)]
-        count = count + delivers.astype(jnp.int32)
-        stepped = delivers & (count == self.buffer)
-        due = stepped * self.buffer if self.dispatch == "step" else delivers * 1
-        waiting = state.waiting + jnp.asarray(due, jnp.int32)
-        freed = jax.tree.map(lambda column: column[row], flight)._replace(
-            busy=jnp.bool_(False), arrives=jnp.float64(jnp.inf), freed=state.deliveries, handout=state.version
-        )
-        state = state._replace(
-            now=jnp.where(delivers, earliest, state.now),
-            version=state.version + stepped.astype(jnp.int32),
-            deliveries=state.deliveries + delivers.astype(jnp.int32),
-            waiting=waiting,
-            flight=_set(flight, row, freed, delivers),
-            busy=jnp.where(delivers, selection.remove(state.busy, client, num_clients), state.busy)
-            if state.busy.size
-            else state.busy,
-        )
-        return state, ServerStep(step.time, *filled), count
-
-
-def free_running(
-    *,
-    concurrency: int,
-    durations: Duration,
-    buffer: int = 1,
-    dispatch: str = "arrival",
-    before_step: bool = False,
-    start_skew: bool = False,
-) -> FreeRunning:
+class free_running(Clock):
     """M_c clients train at any time; the server steps after every M arrivals.
 
     The earliest finisher arrives. All arrivals of one instant are delivered, in client order, and the server steps they
@@ -273,7 +77,176 @@ def free_running(
     References:
         FADAS (Wang et al., 2024), Algorithm 1; AsyncFedED (Wang et al., 2022); FedBuff (Nguyen et al., 2022).
     """
-    return FreeRunning(durations, None, concurrency, buffer, dispatch, before_step, start_skew)
+
+    concurrency: int = static(kw_only=True)
+    durations: Duration = dataclasses.field(kw_only=True)
+    buffer: int = static(default=1, kw_only=True)
+    dispatch: Literal["arrival", "step"] = static(default="arrival", kw_only=True)
+    before_step: bool = static(default=False, kw_only=True)
+    start_skew: bool = static(default=False, kw_only=True)
+    starts: Recording = recording(default=None)
+
+    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.REPLIES
+
+    def check(self, num_clients: int) -> None:
+        check_at_most(self.name, "concurrency", self.concurrency, num_clients)
+        if self.dispatch == "step" and self.buffer > self.concurrency:
+            raise ValueError(
+                f"a buffer of {self.buffer} can never fill: with dispatch='step' at most concurrency="
+                f"{self.concurrency} updates arrive before the next server step; use a buffer <= concurrency or "
+                "dispatch='arrival'"
+            )
+        if self.before_step and self.dispatch != "arrival":
+            raise ValueError(
+                "before_step=True needs dispatch='arrival': with 'step' nobody starts before the server step"
+            )
+        if self.start_skew and self.dispatch != "step":
+            raise ValueError(
+                "start_skew=True needs dispatch='step': it is how FADAS's released code starts M newcomers"
+            )
+        check_starts(self.name, self.starts, num_clients)
+        check_durations(self.name, self.durations, num_clients)
+
+    def capacity(self, num_clients: int) -> int:
+        return self.buffer
+
+    def in_flight(self, num_clients: int) -> int:
+        return self.concurrency
+
+    def ring_slots(self, num_clients: int) -> int:
+        return self.concurrency + 1 + self.start_skew
+
+    def init(self, key: Key, num_clients: int) -> State:
+        size = self.concurrency
+        rows = jnp.arange(size, dtype=jnp.int32)
+        never = jnp.full(size, jnp.inf, jnp.float64)
+        zero = jnp.zeros_like(rows)
+        return State(
+            now=jnp.float64(0),
+            version=jnp.int32(0),
+            deliveries=jnp.int32(size),
+            waiting=jnp.int32(size),
+            restarting=jnp.bool_(True),
+            flight=Flight(rows < 0, self._no_runs(size)._replace(client=rows, arrived=never), rows, zero),
+            busy=jnp.zeros(0, jnp.int32) if size == num_clients else selection.no_busy(size, num_clients),
+            runs=selection.no_runs(num_clients),
+            starts=no_starts(self.durations, key, num_clients),
+            start_key=purpose_key(key, Purpose.START),
+        )
+
+    def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
+        """Delivers arrivals until M have come; whoever is due to start does so when the clock leaves the instant."""
+        empty = ServerStep(jnp.float64(0), jnp.zeros(self.buffer, bool), self._no_runs(self.buffer))
+
+        def advance(carry: tuple[State, ServerStep, Array]) -> tuple[State, ServerStep, Array]:
+            state, step, count = carry
+            state = self._start(state, workload)
+            return self._deliver(state, step, count, workload.num_clients)
+
+        state, step, _ = jax.lax.while_loop(lambda carry: carry[2] < self.buffer, advance, (state, empty, jnp.int32(0)))
+        return state, step._replace(time=state.now)
+
+    def in_flight_runs(self, state: State) -> InFlight:
+        """The runs under way, for a driver that trains beside the clock."""
+        busy, runs, _, handout = state.flight
+        version = jnp.where(busy, runs.version, handout)
+        reference = None if runs.reference is None else jnp.where(busy, runs.reference, version)
+        promised = self.before_step or self.start_skew  # who starts next trains from an older version than the newest
+        return InFlight(
+            busy, runs._replace(version=version, reference=reference), jnp.ones_like(busy) if promised else busy
+        )
+
+    def slots_beside(self, num_clients: int) -> int:
+        """A skewed run needs two versions, and keeps both until it arrives."""
+        return self.concurrency * (2 if self.start_skew else 1) + 1
+
+    def _no_runs(self, size: int) -> Runs:
+        zero, time = jnp.zeros(size, jnp.int32), jnp.zeros(size, jnp.float64)
+        return Runs(zero, zero, zero, zero, zero, time, time, reference=zero if self.start_skew else None)
+
+    def _start(self, state: State, workload: Workload) -> State:
+        """Starts one client, if any is due and all arrivals of this instant have been delivered."""
+        flight, known = state.flight, state.starts
+        begins = (state.waiting > 0) & (state.restarting | (jnp.min(flight.runs.arrived) > state.now))
+        row = jnp.argmin(jnp.where(flight.busy, _LATE, flight.freed))
+        client, code = self._choose(state, row, workload.num_clients)
+        runs, run = selection.count_run(state.runs, client, begins)
+        version, reference = flight.handout[row] if self.before_step else state.version, None
+        if self.start_skew:  # all but the last of M newcomers train from the model before this step
+            last = (state.waiting - 1) % self.buffer == 0
+            version, reference = jnp.where(last, version, jnp.maximum(version - 1, 0)), version
+        local_steps = workload.local_steps(client, run, version, begins).astype(jnp.int32)
+        drawn = self.durations.draw(known.prepared, Run(client, run, local_steps, known.longest, state.now))
+        duration = drawn.work + drawn.hang
+        fine = valid(duration)
+        code = jnp.where((code > 0) | fine, code, invalid_code(duration))
+        arrives = state.now + jnp.where(fine, duration, 0)
+        entry = Flight(
+            jnp.bool_(True), Runs(client, run, known.count, version, local_steps, state.now, arrives, reference),
+            flight.freed[row], flight.handout[row],
+        )  # fmt: skip
+        known = first_fault(
+            known, jnp.where(begins, code, FaultCode.NONE),
+            run_id=known.count, client=client, run=run, round=state.version,
+        )  # fmt: skip
+        one = begins.astype(jnp.int32)
+        waiting = state.waiting - one
+        return state._replace(
+            waiting=waiting,
+            restarting=jnp.where(begins, waiting > 0, state.restarting & (waiting > 0)),
+            flight=_set(flight, row, entry, begins),
+            busy=jnp.where(begins, selection.insert(state.busy, client), state.busy) if state.busy.size else state.busy,
+            runs=runs,
+            starts=known._replace(
+                count=known.count + one,
+                longest=jnp.where(begins & fine, jnp.maximum(known.longest, drawn.work), known.longest),
+            ),
+        )
+
+    def _choose(self, state: State, row: Array, num_clients: int) -> tuple[Array, Array]:
+        """The client to start, and a fault code."""
+        busy, clients = state.flight.busy, state.flight.runs.client
+
+        def draw() -> Array:
+            if not state.busy.size:
+                return clients[row]  # all clients are in flight: the arrived client itself restarts
+            num_busy = jnp.sum(busy, dtype=jnp.int32)
+            return selection.idle_client(state.start_key, state.starts.count, state.busy, num_busy, num_clients)
+
+        client, missing = recorded_or(self.starts, state.starts.count, draw)
+        if self.starts is None:
+            return client, jnp.int32(FaultCode.NONE)
+        taken = jnp.where(jnp.any(busy & (clients == client)), FaultCode.BUSY, FaultCode.NONE)
+        return client, jnp.where(missing, FaultCode.STARTS_END, taken).astype(jnp.int32)
+
+    def _deliver(
+        self, state: State, step: ServerStep, count: Array, num_clients: int
+    ) -> tuple[State, ServerStep, Array]:
+        """Delivers the earliest arrival, unless starts come first."""
+        flight = state.flight
+        earliest = jnp.min(flight.runs.arrived)
+        delivers = ~state.restarting & ((state.waiting == 0) | (earliest == state.now))
+        row = jnp.argmin(jnp.where(flight.runs.arrived == earliest, flight.runs.client, _LATE))
+        run = jax.tree.map(lambda column: column[row], flight.runs)
+        index = jnp.where(delivers, count, self.buffer)
+        mask, runs = jax.tree.map(
+            lambda column, value: column.at[index].set(value, mode="drop"), (step.mask, step.runs), (delivers, run)
+        )
+        count = count + delivers.astype(jnp.int32)
+        stepped = delivers & (count == self.buffer)
+        due = stepped * self.buffer if self.dispatch == "step" else delivers * 1
+        freed = Flight(jnp.bool_(False), run._replace(arrived=jnp.float64(jnp.inf)), state.deliveries, state.version)
+        state = state._replace(
+            now=jnp.where(delivers, earliest, state.now),
+            version=state.version + stepped.astype(jnp.int32),
+            deliveries=state.deliveries + delivers.astype(jnp.int32),
+            waiting=state.waiting + jnp.asarray(due, jnp.int32),
+            flight=_set(flight, row, freed, delivers),
+            busy=jnp.where(delivers, selection.remove(state.busy, run.client, num_clients), state.busy)
+            if state.busy.size
+            else state.busy,
+        )
+        return state, ServerStep(step.time, mask, runs), count
 
 
 def _set(flight: Flight, row: Array, entry: Flight, where: Array) -> Flight:

@@ -55,11 +55,6 @@ def remove(busy: Array, client: Array, num_clients: int) -> Array:
     return jnp.where((index < jnp.sum(busy < client, dtype=jnp.int32)), busy, shifted)
 
 
-def contains(busy: Array, client: Array) -> Array:
-    """Whether a client is busy."""
-    return jnp.any(busy == client)
-
-
 def no_runs(num_clients: int) -> Array:
     """Counters of the runs that each client has started, int32 [ceil(N / 64), 64]."""
     return jnp.zeros((-(-num_clients // _BLOCK), _BLOCK), jnp.int32)

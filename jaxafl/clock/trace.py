@@ -1,25 +1,97 @@
-"""Replay: a protocol whose random draws come from the user's arrays."""
+"""Replay: durations from the user's array, and a protocol whose random draws are recorded."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
 
-from jaxafl.checks import as_array
-from jaxafl.clock.durations import recorded
+import jax
+import jax.numpy as jnp
+import numpy as np
 
-T = TypeVar("T")
+from jaxafl.clock.contract import Clock
+from jaxafl.clock.durations.duration import POINTS, Draw, Duration, Run, Times, worked
+from jaxafl.keys import Key
+from jaxafl.options import as_array, as_numbers, shown, static
+
+Array = jax.Array
+C = TypeVar("C", bound=Clock)
 
 
-def trace(protocol: T, *, durations: Any = None, per: str = "run", **recordings: Any) -> T:
+class recorded(Duration):
+    """Durations replayed from an array [client, run] in seconds (seconds per local step with `per="step"`).
+
+    Runs are counted per client in the order they start. Clients may have recorded different numbers of runs, at least
+    one each: give lists of different lengths, or NaN after a client's last run. A schedule that needs a run that was
+    not recorded is an error that says which.
+
+    Args:
+        times: seconds >= 0, an array [client, run] or a list of one list per client.
+        per: `"run"`, or `"step"` for seconds per local step, multiplied by the run's number of local steps.
+
+    Raises:
+        TypeError: `times` holds something else than numbers.
+    """
+
+    times: Array | np.ndarray
+    per: Literal["run", "step"] = static(default="run")
+
+    terms = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.times, list | tuple | np.ndarray):
+            object.__setattr__(self, "times", _table(self.times))
+        super().__post_init__()
+
+    def check(self, num_clients: int) -> None:
+        times = np.asarray(self.times)
+        if times.ndim != 2 or times.shape[0] != num_clients or times.shape[1] == 0:
+            raise ValueError(
+                f"recorded durations must be an array [client, run] with {num_clients} clients and at least one run "
+                f"each, got shape {times.shape}"
+            )
+        counts = _counts(times)
+        if not counts.all():
+            raise ValueError(
+                f"recorded durations need at least one run of every client, client {counts.argmin()} has none"
+            )
+        wrong = ~(np.isfinite(times) & (times >= 0)) & (np.arange(times.shape[1]) < counts[:, None])
+        if wrong.any():
+            client, run = np.argwhere(wrong)[0]
+            raise ValueError(
+                f"recorded durations must be finite numbers >= 0; {wrong.sum()} are not, the first of them is "
+                f"{times[client, run]} (client {client}, run {run})"
+            )
+
+    def prepare(self, keys: Sequence[Key], num_clients: int) -> Array:
+        return jnp.asarray(self.times, jnp.float64)
+
+    def draw(self, prepared: Array, run: Run) -> Draw:
+        inside = run.run < prepared.shape[1]
+        time = jnp.where(inside, prepared[run.client, jnp.minimum(run.run, prepared.shape[1] - 1)], jnp.nan)
+        return worked(time * run.local_steps if self.per == "step" else time)
+
+    def step_times(self, num_clients: int, seed: int = 0) -> Times:
+        times = np.asarray(self.times, np.float64)
+        counts, most = _counts(times)[:, None], times.shape[1]
+        if (counts < most).any():  # every client's runs, equally often in a common number of columns
+            most = max(most, POINTS)
+            place = ((np.arange(most) + 0.5) / most * counts).astype(int)
+            times = np.take_along_axis(times, place, axis=1)
+        return (np.zeros_like(times), times) if self.per == "step" else (times, np.zeros_like(times))
+
+
+def trace(protocol: C | type[C], *, durations: Any = None, per: Literal["run", "step"] = "run", **recordings: Any) -> C:
     """The protocol with its random draws replaced by recorded ones.
 
     Args:
-        protocol: a clock, e.g. `free_running(...)`.
-        durations: array [client, run] of seconds, runs counted per client in the order they start; `None` keeps the
-            protocol's.
+        protocol: a clock, e.g. `free_running(...)`; or the clock's class, whose other options then come by name:
+            `trace(free_running, concurrency=6, durations=table)`.
+        durations: array [client, run] of seconds, runs counted per client in the order they start, as `recorded` takes
+            it; `None` keeps the protocol's.
         per: `"run"`, or `"step"` for seconds per local step.
-        **recordings: what else the protocol draws: `starts` [dispatch] for `free_running` (the first M_c are those in
+        **recordings: what else the protocol draws: `starts` [start] for `free_running` (the first M_c are those in
             flight at the start); `sets` [round, n] for `synchronous`, `sampled`, `interrupting` and `stale_rounds`;
             `stale` [round, J] for `stale_rounds`; `uploads` and `downloads` [tick, client] for `bernoulli`.
 
@@ -30,14 +102,32 @@ def trace(protocol: T, *, durations: Any = None, per: str = "run", **recordings:
         ValueError: a recording has rows of different lengths.
         TypeError: the protocol does not draw what was recorded, or durations are no numbers.
     """
-    fields = dataclasses.fields(protocol)  # type: ignore[arg-type]
-    allowed = [field.name for field in fields if field.default is None and not field.metadata.get("static")]
-    timed = any(field.name == "durations" for field in fields)
-    for name in [*recordings, *(["durations"] if durations is not None else [])]:
-        if name not in allowed and not (name == "durations" and timed):
-            replayed = ", ".join([*(["durations"] if timed else []), *allowed])
-            raise TypeError(f"{type(protocol).__name__} draws no {name!r}; it can replay: {replayed}")
-    changes: dict[str, Any] = {name: as_array("trace", name, values) for name, values in recordings.items()}
+    fields = {field.name: bool(field.metadata.get("recording")) for field in dataclasses.fields(protocol)}
+    drawn = [*(["durations"] if "durations" in fields else []), *(name for name, record in fields.items() if record)]
+    given = recordings if durations is None else {"durations": durations, **recordings}
+    for name in given:
+        if name not in (fields if isinstance(protocol, type) else drawn):
+            raise TypeError(f"{protocol.name} draws no {name!r}; it can replay: {', '.join(drawn)}")
+    changes = {name: as_array("trace", name, value) if fields[name] else value for name, value in recordings.items()}
     if durations is not None:
-        changes["durations"] = recorded(durations, per)
-    return dataclasses.replace(protocol, **changes)  # type: ignore[type-var]
+        changes["durations"] = durations if isinstance(durations, Duration) else recorded(durations, per)
+    return protocol(**changes) if isinstance(protocol, type) else dataclasses.replace(protocol, **changes)
+
+
+def _table(times: Any) -> np.ndarray:
+    """float64 [client, run], with NaN after the last run of clients that have fewer than others."""
+    try:
+        rows = [as_numbers("recorded durations", "times", row) for row in times]
+    except TypeError:
+        raise TypeError(f"recorded durations must be an array [client, run] of seconds, got {shown(times)}") from None
+    if any(row.ndim != 1 for row in rows) or (isinstance(times, np.ndarray) and times.dtype != object):
+        return as_numbers("recorded durations", "times", times)
+    table = np.full((len(rows), max(map(len, rows), default=0)), np.nan)
+    for row, values in zip(table, rows, strict=True):
+        row[: len(values)] = values
+    return table
+
+
+def _counts(times: np.ndarray) -> np.ndarray:
+    """int [client]: the runs of each, up to the last that is not NaN."""
+    return np.max(np.where(np.isnan(times), 0, np.arange(1, times.shape[1] + 1)), axis=1, initial=0)

@@ -1,7 +1,6 @@
 """Datasets: sources, partitions over clients, and the federated dataset that a simulation takes."""
 
 from jaxafl.data.arrays import from_arrays
-from jaxafl.data.augmentation import crop_and_flip
 from jaxafl.data.cifar import cifar10, cifar100
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
@@ -9,7 +8,7 @@ from jaxafl.data.femnist import femnist
 from jaxafl.data.glue import glue_mrpc, glue_rte, glue_sst2
 from jaxafl.data.mnist import fashion_mnist, mnist
 from jaxafl.data.partition import (
-    Partitioner,
+    Partition,
     by_user,
     classes_per_client,
     dirichlet,
@@ -20,17 +19,17 @@ from jaxafl.data.partition import (
     shards,
     sizes,
 )
-from jaxafl.data.preprocessing import Preprocessing, as_is, cast, normalise
+from jaxafl.data.preprocessing import Preprocessing, as_is, cast, crop_and_flip, normalise
 from jaxafl.data.shakespeare import shakespeare
 from jaxafl.data.statistics import PartitionStatistics, heat_map
 from jaxafl.data.synthetic import synthetic
-from jaxafl.data.tfds_source import prepare_tfds
+from jaxafl.readers.tfds_source import prepare_tfds
 
 __all__ = [
     "Dataset",
     "FederatedData",
+    "Partition",
     "PartitionStatistics",
-    "Partitioner",
     "Preprocessing",
     "as_is",
     "by_user",

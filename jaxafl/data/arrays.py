@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
-from jaxafl.checks import as_array, check_number, check_whole
 from jaxafl.data.dataset import Dataset, integer_labels
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.partition.by_user import by_user
+from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast
+from jaxafl.options import as_array, check_number, check_whole
 
 
 def from_arrays(
-    x: Any,
-    y: Any,
-    client_ids: Any,
+    x: ArrayLike,
+    y: ArrayLike,
+    client_ids: ArrayLike,
     *,
-    x_test: Any = None,
-    y_test: Any = None,
+    x_test: ArrayLike | None = None,
+    y_test: ArrayLike | None = None,
     test_fraction: float | None = None,
     num_classes: int | None = None,
     preprocessing: Preprocessing | None = None,
@@ -32,25 +32,26 @@ def from_arrays(
     drawn without replacement. To split arrays that have no client ids, build a `Dataset` and partition it.
 
     Args:
-        x: Samples `[n, ...]`; float64 is stored as float32, other dtypes are kept.
-        y: Integer labels `[n]` in `[0, num_classes)`.
-        client_ids: Client of each sample `[n]`, integers or strings; clients are numbered in sorted order of the ids.
-        x_test: Test samples `[n_test, ...]`.
-        y_test: Test labels `[n_test]`.
-        test_fraction: Share of each client's samples held out for testing, in (0, 1), instead of `x_test` and `y_test`.
-        num_classes: Number of classes; by default one more than the largest label, test labels included.
-        preprocessing: Cast and normalisation in the step. By default float and uint8 samples become float32 unscaled,
-            and other integers (tokens) stay as they are.
-        name: Name of the dataset.
-        seed: Seed of the held-out test samples.
+        x: samples `[n, ...]`; float64 is stored as float32 unless `jax_enable_x64` is set (then it is kept), other
+            floats as float32 too, and integers as they are.
+        y: integer labels `[n]` in `[0, num_classes)`.
+        client_ids: client of each sample `[n]`, integers or strings; clients are numbered in sorted order of the ids.
+        x_test: test samples `[n_test, ...]`.
+        y_test: test labels `[n_test]`.
+        test_fraction: share of each client's samples held out for testing, in (0, 1), instead of `x_test` and `y_test`.
+        num_classes: number of classes; by default one more than the largest label, test labels included.
+        preprocessing: cast and normalisation in the step. By default float and uint8 samples are cast to JAX's float
+            type (float32, with `jax_enable_x64` float64) unscaled, and other integers (tokens) stay as they are.
+        name: name of the dataset.
+        seed: seed of the held-out test samples.
 
     Returns:
         The federated dataset.
 
     Raises:
-        ValueError: If shapes disagree, there are no samples, samples are not finite or overflow float32, or the test
-            set is not given in exactly one way.
-        TypeError: If samples are not numbers, labels not integers, client ids neither integers nor strings, or an
+        ValueError: shapes disagree, there are no samples, samples are not finite or overflow the float type in which
+            they are stored, or the test set is not given in exactly one way.
+        TypeError: samples are not numbers, labels not integers, client ids neither integers nor strings, or an
             option is of another type.
     """
     samples = _samples(name, "x", x)
@@ -84,7 +85,7 @@ def from_arrays(
     return dataset.partition(by_user())
 
 
-def _samples(name: str, argument: str, x: Any) -> np.ndarray:
+def _samples(name: str, argument: str, x: ArrayLike | None) -> np.ndarray:
     samples = as_array(name, argument, x)
     if samples.ndim == 0 or samples.dtype.kind not in "fiub":
         raise TypeError(
@@ -95,17 +96,18 @@ def _samples(name: str, argument: str, x: Any) -> np.ndarray:
     bad = ~np.isfinite(samples)
     if bad.any():
         raise ValueError(f"{name}: {bad.sum()} values of {argument} are NaN or infinite; remove or replace them first")
-    limit = float(np.finfo(np.float32).max)
+    kept = jnp.result_type(float) if samples.dtype.itemsize >= 8 else np.dtype(np.float32)
+    limit = np.finfo(kept).max
     bad = (samples > limit) | (samples < -limit)
     if bad.any():
         raise ValueError(
-            f"{name}: {bad.sum()} values of {argument} overflow float32, which goes to {limit:.3g}, for example "
+            f"{name}: {bad.sum()} values of {argument} overflow {kept}, which goes to {limit:.3g}, for example "
             f"{samples[bad][0]:g}; scale them first"
         )
-    return samples.astype(np.float32, copy=False)
+    return samples.astype(kept, copy=False)
 
 
-def _users(name: str, client_ids: Any) -> np.ndarray:
+def _users(name: str, client_ids: ArrayLike) -> np.ndarray:
     """Clients numbered in sorted order of their ids."""
     ids = as_array(name, "client_ids", client_ids)
     if ids.dtype == object:  # as of a pandas column
@@ -119,14 +121,12 @@ def _users(name: str, client_ids: Any) -> np.ndarray:
     return np.unique(ids, return_inverse=True)[1].reshape(ids.shape)
 
 
-def _is_id(entry: Any) -> bool:
+def _is_id(entry: object) -> bool:
     return isinstance(entry, str | int | np.integer) and not isinstance(entry, bool)
 
 
 def _hold_out(name: str, users: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
-    check_number(name, "test_fraction", fraction)
-    if not 0 < fraction < 1:
-        raise ValueError(f"{name}: test_fraction must lie in (0, 1); got {fraction}")
+    check_number(name, "test_fraction", fraction, above=0, below=1)
     test = np.zeros(len(users), bool)
     order = np.argsort(users, kind="stable")
     for rows in np.split(order, np.cumsum(np.bincount(users))[:-1]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,29 +11,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.data.preprocessing import Preprocessing
-from jaxafl.data.statistics import PartitionStatistics, partition_statistics
+from jaxafl.data.statistics import Gather, PartitionStatistics, partition_statistics
+from jaxafl.options import Summarised
 
-Gather = Callable[[Any, Any, Any], tuple[Any, Any]]
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class FederatedData:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class FederatedData(Summarised):
     """Training samples of N clients and one shared test set.
 
     Equality and hashing go by identity, so that an instance can be a static argument of a compiled function; the arrays
     travel separately, through `arrays`.
 
     Attributes:
-        name: Name of the dataset, for example `"mnist"`.
-        num_classes: Number of classes C; labels are 0..C-1.
+        name: name of the dataset, for example `"mnist"`.
+        num_classes: number of classes C; labels are 0..C-1.
         counts: int64 `[N]`, training samples of each client; every entry is at least 1.
-        arrays: Pytree of numpy arrays that `fetch` reads, to be placed on the device once.
-        x_test: Raw test inputs `[n_test, ...]` (uint8 stays uint8), or a pytree of such arrays.
+        arrays: pytree of numpy arrays that `fetch` reads, to be placed on the device once.
+        x_test: raw test inputs `[n_test, ...]` (uint8 stays uint8), or a pytree of such arrays.
         y_test: int32 `[n_test]`, test labels.
-        preprocessing: Augmentation, cast and normalisation of raw samples.
-        gather: Traced function `(arrays, client, positions) -> (raw x [B, ...], y [B])`.
-        description: Source, partition, their options and seeds: what a result file says about the data.
-        references: What a run on this data should cite: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
+        preprocessing: augmentation, cast and normalisation of raw samples.
+        gather: traced function `(arrays, client, positions) -> (raw x [B, ...], y [B])`.
+        description: source, partition, their options and seeds: what a result file says about the data.
+        references: what a run on this data should cite: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
     """
 
     name: str
@@ -70,7 +69,15 @@ class FederatedData:
         x = jax.tree.map(lambda leaf: leaf[:1], self.x_test)
         return jax.device_get(self.preprocess(x)), self.y_test[:1]
 
-    def fetch(self, arrays: Any, client: Any, positions: Any, keys: jax.Array) -> tuple[Any, Any]:
+    def summary(self) -> dict[str, Any]:
+        """Clients, samples and the description, by name."""
+        sizes = {"samples": int(self.counts.sum()), "test_samples": len(self.y_test)}
+        kind = {"classes": self.num_classes, "sample": kind_of_sample(self.x_test)}
+        return {"name": self.name, "clients": self.num_clients, **sizes, **kind, **self.description}
+
+    def fetch(
+        self, arrays: Any, client: jax.Array | int, positions: jax.Array, keys: jax.Array
+    ) -> tuple[Any, jax.Array]:
         """Training samples of one client, preprocessed; traced, to be used inside `jit` and `vmap`.
 
         Args:
@@ -100,7 +107,13 @@ class FederatedData:
         return partition_statistics(self.name, self.num_classes, self.counts, self.gather, self.arrays)
 
 
-def gather_stored(arrays: Any, client: Any, positions: Any) -> tuple[Any, Any]:
+def kind_of_sample(x: Any) -> str:
+    """Dtype and shape of one of the samples `[n, ...]`, a pytree of arrays."""
+    kinds = jax.tree.map(lambda leaf: f"{np.asarray(leaf).dtype}{list(np.shape(leaf)[1:])}", x)
+    return str(kinds).replace("'", "")
+
+
+def gather_stored(arrays: Any, client: jax.Array | int, positions: jax.Array) -> tuple[Any, jax.Array]:
     """Raw samples of one client out of pooled arrays: sample `index[offset[client] + position]`."""
     rows = jnp.take(arrays["index"], jnp.take(arrays["offset"], client, mode="clip") + positions, mode="clip")
     x = jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), arrays["x"])
@@ -111,17 +124,17 @@ def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple
     """The arrays that `gather_stored` reads, with nothing copied or padded per client.
 
     Args:
-        x: Pooled raw samples `[n, ...]`, or a pytree of such arrays.
+        x: pooled raw samples `[n, ...]`, or a pytree of such arrays.
         y: int32 `[n]`, labels.
-        clients: For each client the int rows of its samples in x and y.
+        clients: for each client the int rows of its samples in x and y.
 
     Returns:
         `{"x", "y", "index" int32 [sum counts], "offset" int32 [N]}` and `counts` int64 `[N]`.
 
     Raises:
-        ValueError: If a row is outside the data, or the clients hold 2^31 samples or more together, which int32 offsets
+        ValueError: a row is outside the data, or the clients hold 2^31 samples or more together, which int32 offsets
             cannot address.
-        TypeError: If rows are not integers.
+        TypeError: rows are not integers.
     """
     counts = np.array([len(rows) for rows in clients], np.int64)
     if clients and all(rows is clients[0] for rows in clients[1:]):  # clients that hold the same samples share the list
@@ -135,7 +148,7 @@ def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple
 
 
 def _check_rows(index: np.ndarray, clients: Sequence[np.ndarray], samples: int) -> None:
-    """What a partitioner gave the clients, all in `index`."""
+    """Raises where the rows that a partition gave the clients, all in `index`, are no rows of the samples."""
     if index.dtype.kind in "iu" and (not index.size or (index.min() >= 0 and index.max() < samples)):
         return
     for client, rows in enumerate(map(np.asarray, clients)):

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.resources
 import io
 import os
 import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from jaxafl.checks import check_whole
 from jaxafl.data.dataset import Dataset
-from jaxafl.data.directory import data_directory, missing_dataset
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.femnist_leaf import read_json
-from jaxafl.data.leaf import leaf_files
-from jaxafl.data.partition.by_user import by_user
+from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import normalise
+from jaxafl.options import check_whole
+from jaxafl.readers.archive import check_sha256
+from jaxafl.readers.directory import data_directory, missing_dataset
+from jaxafl.readers.leaf import leaf_files, read_halves
 
 CLASSES = 62
+_PIXELS = 28 * 28
 _SHIPPED = "femnist_10writers.npz"
 _LARGE = "femnist_207writers.npz"
 _SHA256 = {
@@ -44,16 +46,16 @@ def femnist(clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None
     theirs. `description` says which files and which split.
 
     Args:
-        clients: Number of writers; `None` for all that the files hold.
-        data_dir: Data directory for more than ten writers; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        clients: number of writers; `None` for all that the files hold.
+        data_dir: data directory for more than ten writers; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
 
     Returns:
         The federated dataset: x uint8 `[n, 28, 28, 1]` in LEAF's polarity (paper is 255, ink is dark), scaled to x/255
         in the step (paper is 1.0).
 
     Raises:
-        FileNotFoundError: If more than ten writers are asked for and neither kind of file is there.
-        ValueError: If a file is damaged, or more writers are asked for than there are.
+        FileNotFoundError: more than ten writers are asked for and neither kind of file is there.
+        ValueError: a file is damaged, or more writers are asked for than there are.
 
     References:
         Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097, 2018; Cohen et al., "EMNIST:
@@ -80,7 +82,7 @@ def _from_directory(
     """The arrays of the json files, else of the npz file, with what `description` says of them."""
     train, test = leaf_files(folder / "train"), leaf_files(folder / "test")
     if train and test:
-        arrays, split = read_json(train, test, CLASSES)
+        arrays, split = read_json(train, test)
         return arrays, {"source": "LEAF json", "files": len(train) + len(test), "split": split}
     if train or test:
         there, absent = ("train", "test") if train else ("test", "train")
@@ -113,12 +115,7 @@ def _in_order(arrays: dict[str, np.ndarray], first: list[str]) -> list[str]:
 
 def _read(file: str, content: bytes) -> dict[str, np.ndarray]:
     """The arrays of an npz file whose SHA-256 is known; never unpickles."""
-    found = hashlib.sha256(content).hexdigest()
-    if found != _SHA256[file]:
-        raise ValueError(
-            f"{file} is damaged: expected SHA-256 {_SHA256[file]}; found {found} ({len(content)} bytes). Replace it by "
-            "the original file."
-        )
+    check_sha256(file, content, _SHA256[file])
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return dict(arrays)
 
@@ -127,25 +124,18 @@ def _federated(
     arrays: dict[str, np.ndarray], writers: list[str], source: dict[str, str | int | float]
 ) -> FederatedData:
     """One client per writer, in the order given."""
-    client_of = np.full(len(arrays["users"]), -1)
-    index = {str(user): number for number, user in enumerate(arrays["users"])}
-    client_of[[index[writer] for writer in writers]] = np.arange(len(writers))
+    number = {writer: client for client, writer in enumerate(writers)}
+    client_of = np.array([number.get(str(user), -1) for user in arrays["users"]])
     train = client_of[arrays["user_train"]]
     test = client_of[arrays["user_test"]] >= 0
     if source.get("split") == "user":
         test[:] = True
     kept = train >= 0
+    x, y = (_rows(arrays[f"{part}_train"], kept) for part in "xy")
+    x_test, y_test = (_rows(arrays[f"{part}_test"], test) for part in "xy")
+    scale, users = normalise(255.0), _rows(train, kept)
     dataset = Dataset(
-        "femnist",
-        _rows(arrays["x_train"], kept)[..., None],
-        _rows(arrays["y_train"], kept),
-        _rows(arrays["x_test"], test)[..., None],
-        _rows(arrays["y_test"], test),
-        CLASSES,
-        normalise(255.0),
-        users=_rows(train, kept),
-        source=source,
-        references=("caldas2018",),
+        "femnist", x[..., None], y, x_test[..., None], y_test, CLASSES, scale, users, source, ("caldas2018",)
     )
     return dataset.partition(by_user())
 
@@ -153,3 +143,62 @@ def _federated(
 def _rows(array: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """The rows to keep; the array itself, not a copy of hundreds of megabytes, where that is all of them."""
     return array if kept.all() else array[kept]
+
+
+def read_json(train: Sequence[pathlib.Path], test: Sequence[pathlib.Path]) -> tuple[dict[str, np.ndarray], str]:
+    """LEAF's json files as flat arrays. Pixels are kept as uint8, which loses nothing: LEAF writes x/255.
+
+    Args:
+        train: files of the training half.
+        test: files of the test half.
+
+    Returns:
+        Arrays under the keys `users` (names, sorted), `x_train` uint8 `[n, 28, 28]`, `y_train`, `user_train` (index
+        into `users`) and the same with `_test`; and how LEAF split the samples, see `read_halves`.
+
+    Raises:
+        ValueError: a file is damaged (see `read_leaf`), an image does not have 784 pixels in [0, 1], a label is out
+            of range, a half holds no sample, or only some of the test writers have training samples.
+    """
+    *halves, split = read_halves("femnist", "writers", train, test, lambda x, y: (_pixels(x), _labels(y)))
+    users = np.array(sorted(halves[0].keys() | halves[1].keys()))
+    arrays = {"users": users}
+    for name, half in zip(("train", "test"), halves, strict=True):
+        arrays |= {f"{key}_{name}": array for key, array in _flat(half, users).items()}
+    return arrays, split
+
+
+def _pixels(x: list[Any]) -> np.ndarray:
+    """Images as uint8 `[n, 28, 28]`."""
+    for image in x:
+        if not isinstance(image, list) or len(image) != _PIXELS:
+            size = f"{len(image)} values" if isinstance(image, list) else f"a {type(image).__name__}"
+            raise ValueError(f"an image needs {_PIXELS} pixels; got {size}")
+    try:
+        pixels = np.array(x, np.float32).reshape(-1, 28, 28)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"pixels must be numbers; {error}") from error
+    if not ((pixels >= 0) & (pixels <= 1)).all():
+        raise ValueError(f"pixels must lie in [0, 1]; they run from {pixels.min()} to {pixels.max()}")
+    return np.rint(pixels * 255).astype(np.uint8)
+
+
+def _labels(y: list[Any]) -> np.ndarray:
+    labels = np.array(y) if y else np.zeros(0, np.uint8)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ValueError(f"labels must be whole numbers; got {y[:3]}")
+    if len(labels) and not 0 <= labels.min() <= labels.max() < CLASSES:
+        raise ValueError(f"labels run from {labels.min()} to {labels.max()}, outside 0..{CLASSES - 1}")
+    return labels.astype(np.uint8)
+
+
+def _flat(half: dict[str, tuple[np.ndarray, np.ndarray]], users: np.ndarray) -> dict[str, np.ndarray]:
+    """Users one after the other, in sorted order; `half` is emptied on the way, so that pixels are not held twice."""
+    counts = [len(half[user][1]) if user in half else 0 for user in users.tolist()]
+    x, y = np.empty((sum(counts), 28, 28), np.uint8), np.empty(sum(counts), np.uint8)
+    done = 0
+    for user, count in zip(users.tolist(), counts, strict=True):
+        if count:
+            x[done : done + count], y[done : done + count] = half.pop(user)
+            done += count
+    return {"x": x, "y": y, "user": np.repeat(np.arange(len(users)), counts)}

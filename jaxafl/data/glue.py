@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.data.dataset import Dataset
-from jaxafl.data.directory import data_directory, missing_dataset
-from jaxafl.data.image_source import partial_dataset
-from jaxafl.data.preprocessing import Preprocessing
-from jaxafl.data.tfds_source import prepared_directory, read_prepared
-from jaxafl.data.tokenise import load_tokenizer, tokenise
-from jaxafl.data.tsv import read_tsv
+from jaxafl.data.preprocessing import Preprocessing, as_integers
+from jaxafl.readers.archive import find_files
+from jaxafl.readers.directory import data_directory, missing_dataset
+from jaxafl.readers.pretrained import load_tokenizer, tokenise
+from jaxafl.readers.text import read_tsv
+from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_prepared
 
 
 def glue_rte(
@@ -29,15 +26,15 @@ def glue_rte(
     Classes, numbered as TFDS does: 0 entailment, 1 not_entailment. Found as `glue_mrpc` is, with `RTE` for its folder.
 
     Args:
-        tokenizer: Folder or name of the checkpoint whose tokens are wanted: that of the model.
-        max_length: The most tokens of a pair; longer ones are cut and counted.
-        data_dir: Data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        tokenizer: folder or name of the checkpoint whose tokens are wanted: that of the model.
+        max_length: the most tokens of a pair; longer ones are cut and counted.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
 
     Returns:
         The dataset; see `glue_mrpc`.
 
     Raises:
-        FileNotFoundError, ImportError, ValueError: See `glue_mrpc`.
+        FileNotFoundError, ImportError, ValueError: see `glue_mrpc`.
 
     References:
         Wang et al., "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding", ICLR 2019;
@@ -58,20 +55,20 @@ def glue_mrpc(
     TensorFlow and has an order of its own.
 
     Args:
-        tokenizer: Folder or name of the checkpoint whose tokens are wanted: that of the model (see
-            `jaxafl.data.pretrained.pretrained_directory`).
-        max_length: The most tokens of a pair; longer ones are cut and counted (`truncated_...` of the description).
-        data_dir: Data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        tokenizer: folder or name of the checkpoint whose tokens are wanted: that of the model (see
+            `jaxafl.readers.pretrained.pretrained_directory`).
+        max_length: the most tokens of a pair; longer ones are cut and counted (`truncated_...` of the description).
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
 
     Returns:
         The dataset: x a dict of `input_ids`, `token_type_ids` and `attention_mask` `[n, L]` (see
-        `jaxafl.data.tokenise.Tokens`), L the longest pair of both sets after cutting; int32 in the step.
+        `jaxafl.readers.pretrained.Tokens`), L the longest pair of both sets after cutting; int32 in the step.
         `vocabulary` of the description is the number of tokens that the tokenizer knows.
 
     Raises:
-        FileNotFoundError: If the dataset or the tokenizer is in none of these places.
-        ImportError: If the tokenizers package is not installed.
-        ValueError: If a file lacks a column (which, and what its header has), holds an unknown label (in which line) or
+        FileNotFoundError: the dataset or the tokenizer is in none of these places.
+        ImportError: the tokenizers package is not installed.
+        ValueError: a file lacks a column (which, and what its header has), holds an unknown label (in which line) or
             no sample.
 
     References:
@@ -89,15 +86,15 @@ def glue_sst2(
     Classes: 0 negative, 1 positive. Found as `glue_mrpc` is, with `SST-2` for its folder and `sst2` in TFDS.
 
     Args:
-        tokenizer: Folder or name of the checkpoint whose tokens are wanted: that of the model.
-        max_length: The most tokens of a phrase; longer ones are cut and counted.
-        data_dir: Data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        tokenizer: folder or name of the checkpoint whose tokens are wanted: that of the model.
+        max_length: the most tokens of a phrase; longer ones are cut and counted.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
 
     Returns:
         The dataset; see `glue_mrpc`.
 
     Raises:
-        FileNotFoundError, ImportError, ValueError: See `glue_mrpc`.
+        FileNotFoundError, ImportError, ValueError: see `glue_mrpc`.
 
     References:
         Wang et al., "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding", ICLR 2019;
@@ -106,8 +103,7 @@ def glue_sst2(
     return _load(_SST2, tokenizer, max_length, data_dir)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Task:
+class _Task(NamedTuple):
     """What tells one task from another; `columns` and `labels` are those of the tsv files."""
 
     name: str
@@ -120,16 +116,12 @@ class _Task:
     reference: str
 
 
+_TOKENS = Preprocessing(as_integers, None, "WordPiece tokens")
 _PAIR = ("sentence1", "sentence2")
 _BINARY = {"0": 0, "1": 1}
 _RTE = _Task("glue_rte", "RTE", "glue/rte", _PAIR, "label", {"entailment": 0, "not_entailment": 1}, _PAIR, "dagan2006")
 _MRPC = _Task("glue_mrpc", "MRPC", "glue/mrpc", ("#1 String", "#2 String"), "Quality", _BINARY, _PAIR, "dolan2005")
 _SST2 = _Task("glue_sst2", "SST-2", "glue/sst2", ("sentence",), "label", _BINARY, ("sentence",), "socher2013")
-
-
-class _Split(NamedTuple):
-    sentences: list[tuple[str, ...]]
-    labels: np.ndarray
 
 
 def _load(task: _Task, name: str, max_length: int, data_dir: str | os.PathLike[str] | None) -> Dataset:
@@ -138,10 +130,10 @@ def _load(task: _Task, name: str, max_length: int, data_dir: str | os.PathLike[s
     prepared = None if files else prepared_directory(task.prepared, directory)
     if files:
         route = "tsv"
-        train, test = (_Split(*read_tsv(path, task.columns, task.label, task.labels)) for path in files)
+        (train, y), (test, y_test) = (read_tsv(path, task.columns, task.label, task.labels) for path in files)
     elif prepared:
         route = f"tfds {prepared.name}"
-        train, test = (_read_prepared(task, prepared, split) for split in ("train", "validation"))
+        (train, y), (test, y_test) = (_read_prepared(task, prepared, split) for split in ("train", "validation"))
     else:
         raise missing_dataset(
             task.name,
@@ -149,57 +141,39 @@ def _load(task: _Task, name: str, max_length: int, data_dir: str | os.PathLike[s
             [
                 f"Put GLUE's train.tsv and dev.tsv of {task.folder} (gzipped as *.gz or not) into "
                 f"{directory / 'glue' / task.folder}.",
-                f'Prepare it with TensorFlow Datasets: pip install "jaxafl[tfds]", then '
-                f"jaxafl.data.prepare_tfds({task.prepared!r}, data_dir=...); the reading needs no TensorFlow.",
+                how_to_prepare(task.prepared),
             ],
         )
     tokenizer = load_tokenizer(name, data_dir)
-    x, x_test = (tokenise(tokenizer, split.sentences, max_length) for split in (train, test))
+    x, x_test = (tokenise(tokenizer, sentences, max_length) for sentences in (train, test))
     width = max(half.arrays["input_ids"].shape[1] for half in (x, x_test))
-    return Dataset(
-        task.name,
-        _padded(x.arrays, width),
-        train.labels,
-        _padded(x_test.arrays, width),
-        test.labels,
-        2,
-        Preprocessing(_as_int32, None, "WordPiece tokens"),
-        source={
-            "source": route,
-            "tokenizer": os.fspath(name),
-            "vocabulary": tokenizer.get_vocab_size(),
-            "max_length": max_length,
-            "truncated_training_samples": x.truncated,
-            "truncated_test_samples": x_test.truncated,
-        },
-        references=("wang2019glue", task.reference),
-    )
+    source = {
+        "source": route,
+        "tokenizer": os.fspath(name),
+        "vocabulary": tokenizer.get_vocab_size(),
+        "max_length": max_length,
+        "truncated_training_samples": x.truncated,
+        "truncated_test_samples": x_test.truncated,
+    }
+    inputs, test_inputs = _padded(x.arrays, width), _padded(x_test.arrays, width)
+    references = ("wang2019glue", task.reference)
+    return Dataset(task.name, inputs, y, test_inputs, y_test, 2, _TOKENS, None, source, references)
 
 
 def _tsv_files(task: _Task, directory: pathlib.Path) -> list[pathlib.Path]:
-    """The training and the dev file, from the first place that holds either of them; empty if none does."""
-    places = [(directory / "glue" / task.folder, ""), (directory / task.folder, "")]
-    for folder, prefix in [*places, (directory / "glue", f"{task.folder}_")]:
-        names = [f"{prefix}{part}.tsv" for part in ("train", "dev")]
-        found = {name: path for name in names for path in (folder / f"{name}.gz", folder / name) if path.is_file()}
-        absent = [name for name in names if name not in found]
-        if found and absent:
-            raise partial_dataset(folder, task.name, f"{absent[0]} (or *.gz)")
-        if found:
-            return [found[name] for name in names]
-    return []
+    """The training and the dev file; empty if there are none."""
+    names = ["train.tsv", "dev.tsv"]
+    prefixed = [f"{task.folder}_{name}" for name in names]
+    folders = [directory / "glue" / task.folder, directory / task.folder]
+    return find_files(task.name, [*((folder, names) for folder in folders), (directory / "glue", prefixed)])
 
 
-def _read_prepared(task: _Task, prepared: pathlib.Path, split: str) -> _Split:
+def _read_prepared(task: _Task, prepared: pathlib.Path, split: str) -> tuple[list[tuple[str, ...]], np.ndarray]:
     *sentences, labels = read_prepared(prepared, split, *task.features, "label")
     columns = [[text.decode("utf-8") for text in column] for column in sentences]
-    return _Split(list(zip(*columns, strict=True)), labels)
+    return list(zip(*columns, strict=True)), labels
 
 
 def _padded(arrays: dict[str, np.ndarray], width: int) -> dict[str, np.ndarray]:
     """Arrays `[n, width]`, with zeros, as `tokenise` pads, behind the tokens."""
     return {name: np.pad(array, ((0, 0), (0, width - array.shape[1]))) for name, array in arrays.items()}
-
-
-def _as_int32(x: Any) -> Any:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(jnp.int32), x)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
-from jaxafl.checks import check_choice
 from jaxafl.data.dataset import Dataset
-from jaxafl.data.directory import data_directory, missing_dataset
-from jaxafl.data.idx import read_idx
-from jaxafl.data.image_source import Images, find_images, partial_dataset
-from jaxafl.data.preprocessing import normalise
-from jaxafl.data.tfds_source import prepared_directory
+from jaxafl.data.images import Images, image_dataset
+from jaxafl.data.preprocessing import Preprocessing, normalise
+from jaxafl.options import check_choice
+from jaxafl.readers.archive import find_files, read_idx
+from jaxafl.readers.directory import data_directory, missing_dataset
+from jaxafl.readers.tfds_source import prepared_directory
 
 
 def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = None) -> Dataset:
@@ -26,7 +27,7 @@ def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = No
     an order of its own, so that the two routes give different (equally valid) partitions; `description` says which.
 
     Args:
-        data_dir: Data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
         by: `"writer"` adds who wrote each training image, for `partition(by_user())`: 539 real clients of 19 to 131
             images (median 116). The writers are those of QMNIST (`qmnist-train-labels-idx2-int`, gzipped or not, beside
             the idx files), which numbers the images as the idx files do, so that the TFDS route cannot be used.
@@ -35,8 +36,8 @@ def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = No
         The dataset: x uint8 `[60000, 28, 28, 1]` (ink bright on 0), normalised in the step by mean 0.1307, std 0.3081.
 
     Raises:
-        FileNotFoundError: If it is in none of these places, or only some of the files are there.
-        ValueError: If a file is damaged (its content is checked against the SHA-256 of the canonical one), or `by` is
+        FileNotFoundError: it is in none of these places, or only some of the files are there.
+        ValueError: a file is damaged (its content is checked against the SHA-256 of the canonical one), or `by` is
             something else.
 
     References:
@@ -44,16 +45,12 @@ def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = No
         for the writers Yadav and Bottou, "Cold Case: The Lost MNIST Digits", NeurIPS 2019.
     """
     check_choice("mnist", "by", by, (None, "writer"))
-    if by is None:
-        return _load(_MNIST, data_dir)
-    users = _writers(data_directory(data_dir))
-    dataset = _load(_MNIST, data_dir)
-    return dataclasses.replace(
-        dataset,
-        users=users,
-        source={**dataset.source, "users": "QMNIST writers"},
-        references=(*dataset.references, "yadav2019"),
-    )
+    users = None if by is None else _writers(data_directory(data_dir))
+    dataset = _load("mnist", data_dir, _MNIST_SHA256, normalise(255.0, 0.1307, 0.3081), "lecun1998")
+    if users is None:
+        return dataset
+    source, references = {**dataset.source, "users": "QMNIST writers"}, (*dataset.references, "yadav2019")
+    return dataclasses.replace(dataset, users=users, source=source, references=references)
 
 
 def fashion_mnist(data_dir: str | os.PathLike[str] | None = None) -> Dataset:
@@ -62,102 +59,59 @@ def fashion_mnist(data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     Found as `mnist` is, with `<data_dir>/fashion_mnist` for its folder.
 
     Args:
-        data_dir: Data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
 
     Returns:
         The dataset: x uint8 `[60000, 28, 28, 1]`, normalised in the step by mean 0.2860, std 0.3530. Classes: T-shirt,
         trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot.
 
     Raises:
-        FileNotFoundError: If it is in none of these places, or only some of the four files are there.
-        ValueError: If a file is damaged (its content is checked against the SHA-256 of the canonical one).
+        FileNotFoundError: it is in none of these places, or only some of the four files are there.
+        ValueError: a file is damaged (its content is checked against the SHA-256 of the canonical one).
 
     References:
         Xiao, Rasul and Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
         arXiv:1708.07747, 2017.
     """
-    return _load(_FASHION_MNIST, data_dir)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Source:
-    """What tells one MNIST-shaped dataset from another; `sha256` is of the unzipped files, in the order of `_FILES`."""
-
-    name: str
-    mean: float
-    std: float
-    sha256: tuple[str, str, str, str]
-    reference: str
+    return _load("fashion_mnist", data_dir, _FASHION_SHA256, normalise(255.0, 0.2860, 0.3530), "xiao2017")
 
 
 _FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
-_MNIST = _Source(
-    "mnist",
-    0.1307,
-    0.3081,
-    (
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    ),
-    "lecun1998",
+# of the unzipped files, in the order of `_FILES`
+_MNIST_SHA256 = (
+    "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 )
-
-_FASHION_MNIST = _Source(
-    "fashion_mnist",
-    0.2860,
-    0.3530,
-    (
-        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    ),
-    "xiao2017",
+_FASHION_SHA256 = (
+    "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 )
-
 _WRITERS = "qmnist-train-labels-idx2-int"
 _WRITERS_SHA256 = "bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5"
 _WRITER_COLUMN = 2  # of class, HSF series, writer, index of the digit for this writer, ...
 
 
-def _load(source: _Source, data_dir: str | os.PathLike[str] | None) -> Dataset:
-    directory = data_directory(data_dir)
+def _load(
+    name: str, data_dir: str | os.PathLike[str] | None, sha256: Sequence[str], scale: Preprocessing, reference: str
+) -> Dataset:
+    def read(directory: pathlib.Path) -> Images | None:
+        files = _idx_files(name, directory)
+        if not files:
+            return None
+        x, y, x_test, y_test = map(read_idx, files, sha256)
+        return Images("idx", x[..., None], y, x_test[..., None], y_test)
+
     files = f"the four canonical files ({', '.join(_FILES)}; gzipped as *.gz or not)"
-    images = find_images(source.name, directory, lambda directory: _read_idx_files(source, directory), files)
-    return Dataset(
-        source.name,
-        images.x,
-        images.y,
-        images.x_test,
-        images.y_test,
-        10,
-        normalise(255.0, source.mean, source.std),
-        source={"source": images.route},
-        references=(source.reference,),
-    )
-
-
-def _read_idx_files(source: _Source, directory: pathlib.Path) -> Images | None:
-    files = _idx_files(source.name, directory)
-    if not files:
-        return None
-    x, y, x_test, y_test = map(read_idx, files, source.sha256)
-    return Images("idx", x[..., None], y, x_test[..., None], y_test)
+    return image_dataset(name, data_dir, read, files, 10, scale, reference)
 
 
 def _idx_files(name: str, directory: pathlib.Path) -> list[pathlib.Path]:
-    """The four files, from the first folder that holds any of them; empty if none does."""
-    for folder in (directory / name, directory):
-        found = {file: path for file in _FILES for path in (folder / f"{file}.gz", folder / file) if path.is_file()}
-        absent = [file for file in _FILES if file not in found]
-        if found and absent:
-            raise partial_dataset(folder, name, f"{', '.join(absent)} (or *.gz)")
-        if found:
-            return [found[file] for file in _FILES]
-    return []
+    return find_files(name, [(directory / name, _FILES), (directory, _FILES)])
 
 
 def _writers(directory: pathlib.Path) -> np.ndarray:
@@ -172,13 +126,10 @@ def _writers(directory: pathlib.Path) -> np.ndarray:
     paths = [place / file for place in (folder, directory) for file in (f"{_WRITERS}.gz", _WRITERS)]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
-        raise missing_dataset(
-            "mnist(by='writer')",
-            paths,
-            [
-                f"Put {_WRITERS}.gz of the QMNIST project (github.com/facebookresearch/qmnist) into {folder}, beside "
-                "MNIST's own idx files.",
-                "Use mnist() without writers and split it by iid, dirichlet or classes_per_client.",
-            ],
-        )
+        ways = [
+            f"Put {_WRITERS}.gz of the QMNIST project (github.com/facebookresearch/qmnist) into {folder}, beside "
+            "MNIST's own idx files.",
+            "Use mnist() without writers and split it by iid, dirichlet or classes_per_client.",
+        ]
+        raise missing_dataset("mnist(by='writer')", paths, ways)
     return read_idx(path, _WRITERS_SHA256)[:, _WRITER_COLUMN]

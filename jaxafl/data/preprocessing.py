@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.checks import as_numbers, check_number
+from jaxafl.options import Part, as_numbers, check_number, check_options, static
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -18,10 +18,10 @@ class Preprocessing:
     """Traced functions applied to a raw batch, and the words that describe them in a result file.
 
     Attributes:
-        transform: Maps a raw batch `[B, ...]` to what the model sees; applied to training and test samples.
-        augment: Maps `(raw sample, PRNG key)` to a raw sample of the same shape and dtype; applied under `vmap` to
+        transform: maps a raw batch `[B, ...]` to what the model sees; applied to training and test samples.
+        augment: maps `(raw sample, PRNG key)` to a raw sample of the same shape and dtype; applied under `vmap` to
             training samples only, before `transform`. `None` leaves training samples as they are.
-        description: One line for people, for example `"x/255, mean 0.1307, std 0.3081"`.
+        description: one line, for example `"x/255, mean 0.1307, std 0.3081"`.
     """
 
     transform: Callable[[Any], Any]
@@ -39,17 +39,14 @@ def normalise(
     """Cast to float32 and compute `(x / scale - mean) / std`, the usual treatment of uint8 pixels.
 
     Args:
-        scale: What a raw value is divided by first; 255 maps uint8 pixels to [0, 1].
-        mean: Mean of the scaled values, one number or one per channel (the last axis).
-        std: Standard deviation of the scaled values, one number or one per channel; positive.
-        augment: Optional random transformation of a raw training sample, see `Preprocessing`.
-
-    Returns:
-        The preprocessing.
+        scale: what a raw value is divided by first; 255 maps uint8 pixels to [0, 1].
+        mean: mean of the scaled values, one number or one per channel (the last axis).
+        std: standard deviation of the scaled values, one number or one per channel; positive.
+        augment: optional random transformation of a raw training sample, see `Preprocessing`.
 
     Raises:
-        ValueError: If `scale` or `std` is not positive, or a number is not finite.
-        TypeError: If something is not a number.
+        ValueError: `scale` or `std` is not positive, or a number is not finite.
+        TypeError: something is not a number.
     """
     check_number("normalise", "scale", scale, above=0)
     centre, width = (as_numbers("normalise", *given).astype(np.float32) for given in (("mean", mean), ("std", std)))
@@ -66,8 +63,13 @@ def normalise(
 
 
 def cast(*, augment: Callable[[Any, jax.Array], Any] | None = None) -> Preprocessing:
-    """Cast to float32 and change nothing else."""
-    return Preprocessing(lambda x: jnp.asarray(x).astype(jnp.float32), augment, "float32" + _words(augment))
+    """Cast to JAX's float type and change nothing else: float32, or float64 if `jax_enable_x64` is set at this call.
+
+    Args:
+        augment: optional random transformation of a raw training sample, see `Preprocessing`.
+    """
+    dtype = jnp.result_type(float)
+    return Preprocessing(lambda x: jnp.asarray(x).astype(dtype), augment, dtype.name + _words(augment))
 
 
 def as_is() -> Preprocessing:
@@ -75,8 +77,57 @@ def as_is() -> Preprocessing:
     return Preprocessing(lambda x: x, None, "none")
 
 
+def as_integers(x: Any) -> Any:
+    """A raw batch of tokens, an array or a pytree of them, in int32; traced."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(jnp.int32), x)
+
+
+class crop_and_flip(Part):
+    """Random crop and horizontal flip, the usual augmentation of CIFAR: `normalise(..., augment=crop_and_flip())`.
+
+    The image is framed by `padding` rows and columns of raw zeros (black, before normalisation, as torchvision's
+    `RandomCrop` does on raw images), cut back to its size at one of the (2·padding + 1)² places, all equally likely,
+    and mirrored left to right with probability 1/2.
+
+    Args:
+        padding: pixels on each side; 0 leaves the image where it is.
+        flip: whether to mirror.
+
+    Raises:
+        ValueError: `padding` is negative.
+        TypeError: `padding` is not a whole number, or `flip` not a bool.
+
+    References:
+        He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2.
+    """
+
+    padding: int = static(default=4, least=0)
+    flip: bool = static(default=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_options(self)
+
+    def __call__(self, sample: jax.Array, key: jax.Array) -> jax.Array:
+        """One raw image [H, W, C], changed, of the same shape and dtype; traced."""
+        if sample.ndim != 3:
+            raise ValueError(f"crop_and_flip needs images [H, W, C] with a channel axis; got shape {sample.shape}")
+        places = 2 * self.padding + 1
+        top, left, mirror = jax.random.randint(key, (3,), 0, jnp.array([places, places, 2], jnp.int32), jnp.int32)
+        around = (self.padding, self.padding)
+        padded = jnp.pad(sample, (around, around, (0, 0)))
+        crop = jax.lax.dynamic_slice(padded, (top, left, jnp.int32(0)), sample.shape)
+        return jnp.where(mirror == 1, crop[:, ::-1], crop) if self.flip else crop
+
+    @property
+    def description(self) -> str:
+        """One line, for the description of the dataset."""
+        flip = " and horizontal flip" if self.flip else ""
+        return f"random crop of the image padded by {self.padding} zeros{flip}"
+
+
 def _words(augment: Callable[[Any, jax.Array], Any] | None) -> str:
-    """What is said of an augmentation: its `description`, else its name."""
+    """An augmentation in words: its `description`, else its name."""
     if augment is None:
         return ""
     name = getattr(augment, "__name__", type(augment).__name__)

@@ -12,21 +12,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.checks import check_choice, check_number, check_whole
-from jaxafl.data.characters import VOCABULARY, encode
 from jaxafl.data.dataset import Dataset
-from jaxafl.data.directory import data_directory, missing_dataset
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.leaf import collect_users, leaf_files, leaf_split
-from jaxafl.data.partition.by_user import by_user
-from jaxafl.data.preprocessing import Preprocessing
-from jaxafl.data.roles import read_roles, role_files
+from jaxafl.data.partition import by_user
+from jaxafl.data.preprocessing import Preprocessing, as_integers
+from jaxafl.options import check_choice, check_number, check_whole
+from jaxafl.readers.directory import data_directory, missing_dataset
+from jaxafl.readers.leaf import leaf_files, read_halves
+from jaxafl.readers.text import VOCABULARY, encode, read_roles, role_files
 
 CONTEXT = 80
 """Characters before the one to predict."""
 
 _NAME = "shakespeare"
+_CLASSES = len(VOCABULARY)
 _REFERENCES = ("mcmahan2017", "caldas2018")
+_CHARACTERS = Preprocessing(as_integers, None, "characters as integers")
 _MIN_CHARACTERS, _TEST_FRACTION = 1000, 0.1
 
 
@@ -55,22 +56,22 @@ def shakespeare(
       every window that shows them.
 
     Args:
-        clients: Number of roles; by default all.
-        source: Which of the two; `"auto"` takes roles if there are any.
-        min_characters: For `"roles"`: leave out roles with less text; 1000 by default, with which a role keeps at least
+        clients: number of roles; by default all.
+        source: which of the two; `"auto"` takes roles if there are any.
+        min_characters: for `"roles"`: leave out roles with less text; 1000 by default, with which a role keeps at least
             20 test windows.
-        test_fraction: For `"roles"`: share of every role's text held out, from its end; 0.1 by default.
-        test_samples: The test set holds this many windows of all test windows in use, evenly spaced over them, so that
+        test_fraction: for `"roles"`: share of every role's text held out, from its end; 0.1 by default.
+        test_samples: the test set holds this many windows of all test windows in use, evenly spaced over them, so that
             evaluation stays affordable on a CPU (2000 windows measure an accuracy to about 1 point); `None` keeps all,
             some hundred thousand for all roles.
-        data_dir: Data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
 
     Returns:
         The federated dataset: x int32 `[B, 80]` and y int32 `[B]` in [0, 80).
 
     Raises:
-        FileNotFoundError: If there are no files of the source.
-        ValueError: If an option is out of range or is not for the source found, a file is damaged or lacks keys, only
+        FileNotFoundError: there are no files of the source.
+        ValueError: an option is out of range or is not for the source found, a file is damaged or lacks keys, only
             some of the users in LEAF's test files have training samples, or there are fewer roles than `clients`.
 
     References:
@@ -89,8 +90,7 @@ def shakespeare(
     train, test = _leaf_halves(folder) if source != "roles" else ([], [])
     if not train:
         raise _missing(folder, source)
-    given = {"min_characters": min_characters, "test_fraction": test_fraction}
-    for option, value in given.items():
+    for option, value in {"min_characters": min_characters, "test_fraction": test_fraction}.items():
         if value is not None:
             raise ValueError(
                 f"{_NAME}: {option}={value} is for roles text, and {train[0].parent} holds LEAF's json, which is cut "
@@ -99,7 +99,9 @@ def shakespeare(
     return _from_leaf(train, test, clients, test_samples)
 
 
-def gather_windows(arrays: Any, client: Any, positions: Any) -> tuple[jax.Array, jax.Array]:
+def gather_windows(
+    arrays: Mapping[str, jax.Array], client: jax.Array | int, positions: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Windows of one client's text; traced.
 
     Args:
@@ -137,94 +139,65 @@ def _from_roles(
     role = np.searchsorted(np.cumsum(windows), chosen, side="right")
     begin = (start + lengths - held_out)[role] + chosen - (np.cumsum(windows) - windows)[role]
     test = np.lib.stride_tricks.sliding_window_view(text, CONTEXT + 1)[begin]
+    counts, arrays = lengths - held_out - CONTEXT, {"text": text, "start": start.astype(np.int32)}
+    x_test, y_test = test[:, :CONTEXT], test[:, CONTEXT].astype(np.int32)
+    said = {
+        "dataset": _NAME,
+        "source": f"roles ({', '.join(path.name for path in files)})",
+        "min_characters": min_characters,
+        "roles_left_out": len(every) - len(texts),
+        "test_fraction": test_fraction,
+        "characters": len(text),
+        "unknown_characters": sum(unknown for _, unknown in encoded),
+        "clients_without_test": int(np.sum(windows == 0)),
+        "test_windows": int(windows.sum()),
+        "test_samples": len(chosen),
+        "preprocessing": _CHARACTERS.description,
+        **by_user(clients).description,
+    }
     return FederatedData(
-        _NAME,
-        len(VOCABULARY),
-        lengths - held_out - CONTEXT,
-        {"text": text, "start": start.astype(np.int32)},
-        test[:, :CONTEXT],
-        test[:, CONTEXT].astype(np.int32),
-        _characters(),
-        gather_windows,
-        {
-            "dataset": _NAME,
-            "source": f"roles ({', '.join(path.name for path in files)})",
-            "min_characters": min_characters,
-            "roles_left_out": len(every) - len(texts),
-            "test_fraction": test_fraction,
-            "characters": len(text),
-            "unknown_characters": sum(unknown for _, unknown in encoded),
-            "clients_without_test": int(np.sum(windows == 0)),
-            **_said_of_test(int(windows.sum()), len(chosen)),
-            "preprocessing": _characters().description,
-            **by_user(clients).description,
-        },
-        _REFERENCES,
+        _NAME, _CLASSES, counts, arrays, x_test, y_test, _CHARACTERS, gather_windows, said, _REFERENCES
     )
 
 
 def _from_leaf(
     train_files: list[pathlib.Path], test_files: list[pathlib.Path], clients: int | None, test_samples: int | None
 ) -> FederatedData:
-    train, unknown_train = _windows(train_files)
-    test, unknown_test = _windows(test_files)
-    users = sorted((user for user in train if len(train[user])), key=lambda user: (-len(train[user]), user))
+    train, test, split = read_halves(_NAME, "users", train_files, test_files, _user_windows)
+    users = sorted(train, key=lambda user: (-len(train[user][0]), user))
     _check_number_of_clients(clients, len(users), f"users with samples in {train_files[0].parent}")
-    tested = {user for user, windows in test.items() if len(windows)}
-    split = leaf_split(_NAME, "users", train_files, test_files, set(users), tested)
     users, by_sample = users[:clients], split == "sample"
-    pool = np.concatenate([_none(), *(test[user] for user in (users if by_sample else test) if user in test)])
-    if not len(pool):
+    tested = [user for user in (users if by_sample else test) if user in test]
+    if not tested:
         raise ValueError(f"{_NAME}: LEAF's test files hold no sample of the {len(users)} users in use")
+    pool = np.concatenate([test[user][0] for user in tested])
     chosen = pool[_evenly_spaced(len(pool), test_samples)]
-    samples = np.concatenate([train[user] for user in users])
-    dataset = Dataset(
-        _NAME,
-        samples[:, :CONTEXT],
-        samples[:, CONTEXT],
-        chosen[:, :CONTEXT],
-        chosen[:, CONTEXT],
-        len(VOCABULARY),
-        _characters(),
-        users=np.repeat(np.arange(len(users)), [len(train[user]) for user in users]),
-        source={
-            "source": "LEAF json",
-            "files": len(train_files) + len(test_files),
-            "split": split,
-            "unknown_characters": unknown_train + unknown_test,
-            "clients_without_test": sum(len(test.get(user, ())) == 0 for user in users) if by_sample else 0,
-            **_said_of_test(len(pool), len(chosen)),
-        },
-        references=_REFERENCES,
-    )
+    samples = np.concatenate([train[user][0] for user in users])
+    client = np.repeat(np.arange(len(users)), [len(train[user][0]) for user in users])
+    source: dict[str, str | int | float] = {
+        "source": "LEAF json",
+        "files": len(train_files) + len(test_files),
+        "split": split,
+        "unknown_characters": sum(int(unknown[0]) for half in (train, test) for _, unknown in half.values()),
+        "clients_without_test": len(users) - len(tested) if by_sample else 0,
+        "test_windows": len(pool),
+        "test_samples": len(chosen),
+    }
+    (x, y), (x_test, y_test) = ((windows[:, :CONTEXT], windows[:, CONTEXT]) for windows in (samples, chosen))
+    dataset = Dataset(_NAME, x, y, x_test, y_test, _CLASSES, _CHARACTERS, client, source, _REFERENCES)
     return dataset.partition(by_user())
 
 
-def _windows(files: list[pathlib.Path]) -> tuple[dict[str, np.ndarray], int]:
-    """Windows with the character to predict at their end, uint8 `[n, 81]` by user, and unknown characters in them."""
-    users = collect_users(files, _user_windows)
-    windows = {user: own for user, (own, _) in users.items()}
-    return windows, sum(int(unknown.sum()) for _, unknown in users.values())
-
-
 def _user_windows(x: list[Any], y: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Windows uint8 `[n, 81]`, and int64 `[1]`, unknown characters in all of them."""
+    """Windows uint8 `[n, 81]`, the character to predict at their end, and int64 `[1]`, how many are unknown."""
     pairs = list(zip(x, y, strict=True))
-    wrong = [
-        pair
-        for pair in pairs
-        if not all(isinstance(part, str) for part in pair) or tuple(map(len, pair)) != (CONTEXT, 1)
-    ]
+    wrong = [pair for pair in pairs if [len(part) if isinstance(part, str) else 0 for part in pair] != [CONTEXT, 1]]
     if wrong:
         raise ValueError(
             f"{len(wrong)} samples are not {CONTEXT} characters and the next one, such as {str(wrong[0])[:100]}"
         )
     tokens, unknown = encode("".join(context + following for context, following in pairs))
-    return tokens.reshape(-1, CONTEXT + 1), np.array([unknown], np.int64)
-
-
-def _none() -> np.ndarray:
-    return np.zeros((0, CONTEXT + 1), np.uint8)
+    return tokens.reshape(-1, CONTEXT + 1), np.array([unknown])
 
 
 def _leaf_halves(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
@@ -258,9 +231,7 @@ def _missing(folder: pathlib.Path, source: str) -> FileNotFoundError:
 
 
 def _check_roles_options(min_characters: int, test_fraction: float) -> None:
-    check_number(_NAME, "test_fraction", test_fraction, above=0)
-    if test_fraction >= 1:
-        raise ValueError(f"{_NAME}: test_fraction must lie in (0, 1); got {test_fraction}")
+    check_number(_NAME, "test_fraction", test_fraction, above=0, below=1)
     needed = math.ceil((CONTEXT + 1) / (1 - test_fraction))
     if check_whole(_NAME, "min_characters", min_characters) < needed:
         raise ValueError(
@@ -280,11 +251,3 @@ def _evenly_spaced(total: int, wanted: int | None) -> np.ndarray:
     """At most so many of the numbers 0..total-1, as evenly spaced as whole numbers allow."""
     number = total if wanted is None else min(wanted, total)
     return np.arange(number, dtype=np.int64) * total // number
-
-
-def _said_of_test(available: int, kept: int) -> Mapping[str, int]:
-    return {"test_windows": available, "test_samples": kept}
-
-
-def _characters() -> Preprocessing:
-    return Preprocessing(lambda x: jnp.asarray(x).astype(jnp.int32), None, "characters as integers")

@@ -1,4 +1,4 @@
-"""Statistics of a partition: who holds how much of what, as numbers, a table and a heat map."""
+"""Statistics of a partition: who holds how much of what, as numbers, a table and a heat map; a walk over samples."""
 
 from __future__ import annotations
 
@@ -6,30 +6,39 @@ import dataclasses
 import functools
 import io
 import pathlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
+import jax
 import numpy as np
 
-from jaxafl.data.traverse import traverse
+from jaxafl.device import compiled, on_device
+from jaxafl.options import Summarised
 
-if TYPE_CHECKING:
-    import rich.table
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
+Gather: TypeAlias = Callable[[Any, jax.Array | int, jax.Array], tuple[Any, jax.Array]]
+"""Traced `(pytree of arrays, client, positions [B]) -> (raw x [B, ...], y [B])`."""
+Evaluate: TypeAlias = Callable[[Any, jax.Array, jax.Array], Any]
+# What is imported only where it is used, so that `import jaxafl.data` is quick.
+Table: TypeAlias = Any
+"""A `rich.table.Table`."""
+Axes: TypeAlias = Any
+"""A `matplotlib.axes.Axes`."""
+Figure: TypeAlias = Any
+"""A `matplotlib.figure.Figure`."""
 
 _MAX_ROWS = 500
+_BLOCK = 128  # samples of one client evaluated together; sets how often per-client work is repeated
+_LANES = 256  # blocks per compiled call
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PartitionStatistics:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PartitionStatistics(Summarised):
     """Sizes and label histograms of a federated dataset.
 
     A sample that several clients hold (`iid_shared`) counts once for each of them.
 
     Attributes:
-        name: Name of the dataset.
+        name: name of the dataset.
         sizes: int64 `[N]`, training samples of each client.
         histogram: int64 `[N, C]`, training samples of each client and class.
     """
@@ -59,25 +68,28 @@ class PartitionStatistics:
         """int64 `[N]`, number of classes of which each client holds at least one sample."""
         return (self.histogram > 0).sum(1)
 
-    def summary(self) -> str:
-        """One line: clients, samples, spread of sizes and classes, heterogeneity."""
+    def summary(self) -> dict[str, Any]:
+        """Clients, samples, spread of sizes and classes, heterogeneity, by name."""
         low, middle, high = np.quantile(self.sizes, [0, 0.5, 1])
-        return (
-            f"{self.name}: {len(self.sizes)} clients, {self.sizes.sum()} training samples; "
-            f"per client {low:.0f} to {high:.0f} (median {middle:g}), {self.classes.min()} to {self.classes.max()} "
-            f"classes; mean distance to the global label distribution {self.heterogeneity:.3f}"
-        )
+        return {
+            "name": self.name,
+            "clients": len(self.sizes),
+            "samples": int(self.sizes.sum()),
+            "per_client": f"{low:.0f} to {high:.0f} (median {middle:g})",
+            "classes_per_client": f"{self.classes.min()} to {self.classes.max()}",
+            "heterogeneity": round(self.heterogeneity, 3),
+        }
 
-    def table(self, max_rows: int = 20, max_classes: int = 10) -> rich.table.Table:
+    def table(self, max_rows: int = 20, max_classes: int = 10) -> Table:
         """A rich table with one row per client.
 
         Args:
-            max_rows: Clients shown; the rest is said to be left out in the caption.
-            max_classes: Class columns are shown up to this number of classes; beyond it, only how many classes each
+            max_rows: clients shown; the caption says how many are left out.
+            max_classes: up to this number of classes there is a column for each; beyond it, only how many classes each
                 client holds.
 
         Returns:
-            The table, for `rich.print`; `str(statistics)` is its plain text below `summary()`.
+            The table, for `rich.print`; `str(statistics)` is its plain text below one line of numbers.
         """
         import rich.table
 
@@ -97,8 +109,14 @@ class PartitionStatistics:
     def __str__(self) -> str:
         import rich.console
 
+        said = self.summary()
+        line = (
+            f"{self.name}: {said['clients']} clients, {said['samples']} training samples; per client "
+            f"{said['per_client']}, {said['classes_per_client']} classes; mean distance to the global label "
+            f"distribution {self.heterogeneity:.3f}"
+        )
         text = io.StringIO()
-        rich.console.Console(file=text, width=160, color_system=None).print(self.summary(), self.table())
+        rich.console.Console(file=text, width=160, color_system=None).print(line, self.table())
         return text.getvalue()
 
 
@@ -109,20 +127,20 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
     a row is the mean of several neighbours; the title says of how many.
 
     Args:
-        statistics: What `FederatedData.statistics()` returns.
-        path: Where to save the figure (the suffix sets the format); `None` saves nothing.
-        ax: Axes to draw the heat map into, without the bar chart; `None` makes a figure of its own.
+        statistics: what `FederatedData.statistics()` returns.
+        path: where to save the figure (the suffix sets the format); `None` saves nothing.
+        ax: axes to draw the heat map into, without the bar chart; `None` makes a figure of its own.
 
     Returns:
         The figure.
     """
+    from matplotlib import figure as figures
     from matplotlib.colors import PowerNorm
-    from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     clients, classes = statistics.histogram.shape
     if ax is None:
-        figure = Figure(figsize=(2.5 + min(0.3 * classes, 9) + 2, 1.5 + min(max(0.22 * clients, 2), 9)))
+        figure = figures.Figure(figsize=(2.5 + min(0.3 * classes, 9) + 2, 1.5 + min(max(0.22 * clients, 2), 9)))
         figure.set_layout_engine("constrained")
         ax, bars = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
         # Steps, not bars, so that ten thousand clients draw as fast as ten.
@@ -163,9 +181,17 @@ def _rows(histogram: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def partition_statistics(
-    name: str, num_classes: int, counts: np.ndarray, gather: Callable[[Any, Any, Any], tuple[Any, Any]], arrays: Any
+    name: str, num_classes: int, counts: np.ndarray, gather: Gather, arrays: Any
 ) -> PartitionStatistics:
-    """Count the labels of every client; generated data is generated once for it, so time grows with the samples."""
+    """Count the labels of every client; generated data is generated once for it, so time grows with the samples.
+
+    Args:
+        name: of the data.
+        num_classes: C.
+        counts: int [N], samples of every client.
+        gather: reads them.
+        arrays: where it reads from.
+    """
     histogram = np.zeros((len(counts), num_classes), np.int64)
     for client, _, y in traverse(_labels_only(gather), arrays, np.zeros_like(counts), counts):
         np.add.at(histogram, (client, y), 1)
@@ -173,6 +199,42 @@ def partition_statistics(
 
 
 @functools.lru_cache(maxsize=16)
-def _labels_only(gather: Callable[[Any, Any, Any], tuple[Any, Any]]) -> Callable[[Any, Any, Any], Any]:
+def _labels_only(gather: Gather) -> Evaluate:
     """The labels that `gather` returns, as one and the same function each time, so that it is compiled once."""
     return lambda arrays, client, positions: gather(arrays, client, positions)[1]
+
+
+def traverse(
+    evaluate: Evaluate, arrays: Any, starts: np.ndarray, stops: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
+    """Evaluate a traced function at the positions `starts[k] <= p < stops[k]` of every client k, in order.
+
+    Args:
+        evaluate: traced `(arrays, client int32 scalar, positions int32 [B]) -> pytree with leading axis B`; compiled
+            once per function and shapes of `arrays`.
+        arrays: pytree of arrays handed to `evaluate`.
+        starts: int64 `[N]`, first position of each client.
+        stops: int64 `[N]`, one past the last position of each client.
+
+    Yields:
+        `(client [m], position [m], values)` as numpy arrays, with values a pytree of arrays `[m, ...]`.
+    """
+    arrays = on_device(arrays)
+    blocks = np.maximum(-(-(stops - starts) // _BLOCK), 0)
+    client = np.repeat(np.arange(len(blocks), dtype=np.int32), blocks)
+    first = np.arange(len(client)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+    for begin in range(0, len(client), _LANES):
+        lanes = client[begin : begin + _LANES]
+        position = starts[lanes, None] + first[begin : begin + _LANES, None] * _BLOCK + np.arange(_BLOCK)
+        wanted = position < stops[lanes, None]
+        # Short calls are filled up with positions of client 0, so that everything is compiled once.
+        padding = [(0, _LANES - len(lanes))]
+        positions = np.pad(np.where(wanted, position, 0), [*padding, (0, 0)]).astype(np.int32)
+        arguments = (arrays, *on_device((np.pad(lanes, padding), positions)))
+        values = compiled(_blocks, (evaluate,), arguments)[0](*arguments)
+        keep = jax.tree.map(lambda leaf, lanes=lanes, wanted=wanted: np.asarray(leaf)[: len(lanes)][wanted], values)
+        yield np.broadcast_to(lanes[:, None], wanted.shape)[wanted], position[wanted], keep
+
+
+def _blocks(evaluate: Evaluate, arrays: Any, client: jax.Array, positions: jax.Array) -> Any:
+    return jax.vmap(evaluate, in_axes=(None, 0, 0))(arrays, client, positions)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxafl import keys
-from jaxafl.checks import check_flag, check_number, check_whole
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.partition.by_user import by_user
+from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import as_is
-from jaxafl.data.traverse import traverse
+from jaxafl.data.statistics import traverse
+from jaxafl.options import check_flag, check_number, check_whole
 
+Arrays: TypeAlias = Mapping[str, np.ndarray | jax.Array]
 FEATURES = 60
 CLASSES = 10
 _REFERENCES = ("li2020",)
@@ -46,21 +48,21 @@ def synthetic(
     up to float32 rounding (labels could differ only where two classes tie to rounding).
 
     Args:
-        alpha: Standard deviation of u_k, the mean of a client's model parameters; 0 or more.
-        beta: Standard deviation of B_k, the mean of a client's centre of inputs; 0 or more.
-        clients: Number of clients N.
-        seed: Seed of everything, a non-negative integer.
-        max_size: Largest total size n_k of a client; larger draws are cut to it. `None` keeps the heavy tail: 10^5
+        alpha: standard deviation of u_k, the mean of a client's model parameters; 0 or more.
+        beta: standard deviation of B_k, the mean of a client's centre of inputs; 0 or more.
+        clients: number of clients N.
+        seed: seed of everything, a non-negative integer.
+        max_size: largest total size n_k of a client; larger draws are cut to it. `None` keeps the heavy tail: 10^5
             clients then hold about 46 million samples (11 GB stored).
-        lazy: Generate samples inside the training step instead of storing them: memory O(N), for millions of clients.
-        max_test: The pooled test set holds the test samples of clients 0, 1, 2, ... up to this number, in both forms.
+        lazy: generate samples inside the training step instead of storing them: memory O(N), for millions of clients.
+        max_test: the pooled test set holds the test samples of clients 0, 1, 2, ... up to this number, in both forms.
 
     Returns:
         The federated dataset; `description` records all options.
 
     Raises:
-        ValueError: If an option is out of range, or stored data would hold 2^31 samples or more.
-        TypeError: If an option is of another type.
+        ValueError: an option is out of range, or stored data would hold 2^31 samples or more.
+        TypeError: an option is of another type.
 
     References:
         Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, section 5.1 (FedProx); Li et al.,
@@ -100,7 +102,7 @@ def synthetic(
     return dataset.partition(by_user())
 
 
-def generate(arrays: Any, client: Any, positions: Any) -> tuple[jax.Array, jax.Array]:
+def generate(arrays: Arrays, client: jax.Array | int, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Samples of one client from the dataset's key; traced.
 
     Args:
@@ -145,7 +147,7 @@ def _test_stops(train: np.ndarray, sizes: np.ndarray, max_test: int) -> np.ndarr
     return train + np.clip(max_test - before, 0, test)
 
 
-def _pool(arrays: Any, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _pool(arrays: Arrays, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The samples of all clients between two positions, client after client."""
     total = int((stops - starts).sum())
     if total >= 2**31:

@@ -9,16 +9,21 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from flax import linen, nnx
+from flax import linen
 
-from jaxafl.models.losses import softmax_cross_entropy
-from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State
+from jaxafl.models.model import Apply, Array, Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
 
-Loss = Callable[[Any, Batch], Outputs | Array]
+Loss: TypeAlias = Callable[[Any, Batch], Outputs | Array]
+NNXRngs: TypeAlias = Any
+"""An `nnx.Rngs`; NNX is imported where it is used, because that takes a fifth of the time of `import jaxafl`."""
+NNXModule: TypeAlias = Any
+"""An `nnx.Module`."""
+NNXState: TypeAlias = Any
+"""An `nnx.State`."""
 
 
 def from_linen(
@@ -44,7 +49,7 @@ def from_linen(
         The model.
 
     Raises:
-        TypeError: where `module` is not a Linen module, or its `__call__` requires arguments other than the input,
+        TypeError: `module` is not a Linen module, or its `__call__` requires arguments other than the input,
             `train` and `mask`.
     """
     if not isinstance(module, linen.Module):
@@ -57,11 +62,6 @@ def from_linen(
         rngs = {"params": params_key, "dropout": dropout_key}
         variables = dict(module.init(rngs, batch.x, **_keywords(accepted, batch, False)))
         return variables.pop("params", {}), variables
-
-    def init(key: Key, batch: Batch) -> tuple[Params, State]:
-        params, state = make(key, batch)
-        jax.eval_shape(lambda: apply(params, state, batch, key, False))
-        return params, state
 
     def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
         keywords = _keywords(accepted, batch, train)
@@ -82,11 +82,12 @@ def from_linen(
     }
     network = type(module).__name__
     description = {"network": network, **options}
+    init = _tried(make, apply)
     return Model(name or network, init, apply, description, sees_mask="mask" in accepted, references=references)
 
 
 def from_nnx(
-    make_module: Callable[[nnx.Rngs], nnx.Module], loss: Loss = softmax_cross_entropy, name: str | None = None
+    make_module: Callable[[NNXRngs], NNXModule], loss: Loss = softmax_cross_entropy, name: str | None = None
 ) -> Model:
     """A Flax NNX module as a model.
 
@@ -103,9 +104,11 @@ def from_nnx(
         The model; `params` and `state` are nested dicts.
 
     Raises:
-        TypeError: where `make_module` does not return an NNX module, or its `__call__` requires arguments other than
+        TypeError: `make_module` does not return an NNX module, or its `__call__` requires arguments other than
             the input, `train` and `mask`.
     """
+    from flax import nnx
+
     blueprint = nnx.eval_shape(lambda: make_module(nnx.Rngs(0)))
     if not isinstance(blueprint, nnx.Module):
         raise TypeError(f"from_nnx needs a function that makes an nnx.Module, got one that makes {_what(blueprint)}")
@@ -114,15 +117,10 @@ def from_nnx(
     params_shape, streams_shape, state_shape = shapes
 
     @jax.jit
-    def make(key: Key) -> tuple[Params, State]:
+    def make(key: Key, batch: Batch) -> tuple[Params, State]:
         made = make_module(nnx.Rngs(key))
         params, _, state = nnx.state(made, nnx.Param, nnx.RngState, ...)
         return nnx.to_pure_dict(params), nnx.to_pure_dict(state)
-
-    def init(key: Key, batch: Batch) -> tuple[Params, State]:
-        params, state = make(key)
-        jax.eval_shape(lambda: apply(params, state, batch, key, False))
-        return params, state
 
     def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
         streams = _fresh_streams(streams_shape, key)
@@ -136,7 +134,7 @@ def from_nnx(
 
     network = type(blueprint).__name__
     masked = "mask" in accepted or not jax.tree.leaves(nnx.state(blueprint, nnx.BatchStat))
-    return Model(name or network, init, apply, {"network": network}, sees_mask=masked)
+    return Model(name or network, _tried(make, apply), apply, {"network": network}, sees_mask=masked)
 
 
 def from_functions(
@@ -160,16 +158,23 @@ def from_functions(
         if not callable(function):
             raise TypeError(f"from_functions needs a function as {role}, got {_what(function)}")
 
-    def checked_init(key: Key, batch: Batch) -> tuple[Params, State]:
-        params = init(key, batch)
-        jax.eval_shape(lambda: apply(params, {}, batch, key, False))
-        return params, {}
-
     def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
         return _outputs(loss(params, batch, key), batch), state
 
     network = getattr(loss, "__name__", type(loss).__name__)
-    return Model(name or network, checked_init, apply, {"network": network})
+    init_with_state = _tried(lambda key, batch: (init(key, batch), {}), apply)
+    return Model(name or network, init_with_state, apply, {"network": network})
+
+
+def _tried(make: Callable[[Key, Batch], tuple[Params, State]], apply: Apply) -> Callable[[Key, Batch], Any]:
+    """`make`, whose result is tried on the batch, so that what does not go together is an error there."""
+
+    def init(key: Key, batch: Batch) -> tuple[Params, State]:
+        params, state = make(key, batch)
+        jax.eval_shape(lambda: apply(params, state, batch, key, False))
+        return params, state
+
+    return init
 
 
 def _outputs(result: Outputs | Array, batch: Batch) -> Outputs:
@@ -202,8 +207,10 @@ def _keywords(accepted: frozenset[str], batch: Batch, train: bool) -> dict[str, 
     return {name: value for name, value in (("train", train), ("mask", batch.mask)) if name in accepted}
 
 
-def _fresh_streams(shapes: nnx.State, key: Key) -> nnx.State:
+def _fresh_streams(shapes: NNXState, key: Key) -> NNXState:
     """Random streams of a module, all counters at zero and every stream keyed from `key`."""
+    from flax import nnx
+
     paths = [path for path, _ in nnx.to_flat_state(shapes)]
 
     def start(path: Any, variable: Any) -> Any:
@@ -214,8 +221,10 @@ def _fresh_streams(shapes: nnx.State, key: Key) -> nnx.State:
     return nnx.map_state(start, shapes)
 
 
-def _filled(shapes: nnx.State, values: Any) -> nnx.State:
+def _filled(shapes: NNXState, values: Any) -> NNXState:
     """The module state of the structure of `shapes` with the arrays of a nested dict."""
+    from flax import nnx
+
     filled = jax.tree.map(lambda leaf: leaf, shapes)
     nnx.replace_by_pure_dict(filled, values)
     return filled

@@ -22,13 +22,13 @@ def save_parameters(path: str | os.PathLike[str], params: Params) -> None:
     replaced only when the new one is complete.
 
     Args:
-        path: The file to write; its folder must exist.
-        params: Pytree of arrays.
+        path: the file to write; its folder must exist.
+        params: pytree of arrays.
 
     Raises:
-        ImportError: If the safetensors package is not installed.
-        FileNotFoundError: If the folder does not exist.
-        ValueError: If a key of the tree contains `/`.
+        ImportError: the safetensors package is not installed.
+        FileNotFoundError: the folder does not exist.
+        ValueError: a key of the tree contains `/`.
     """
     target = pathlib.Path(path)
     _require_safetensors(f"writing {target}")
@@ -49,16 +49,16 @@ def load_parameters(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a file of `save_parameters`.
 
     Args:
-        path: The safetensors file.
+        path: the safetensors file.
 
     Returns:
         Nested dict of numpy arrays; lists and tuples of the saved tree come back as dicts with the keys `"0"`, `"1"`,
         ... (`initialised` puts them back into the model's own structure).
 
     Raises:
-        ImportError: If the safetensors package is not installed.
-        FileNotFoundError: If the file does not exist.
-        ValueError: If it is no complete safetensors file.
+        ImportError: the safetensors package is not installed.
+        FileNotFoundError: the file does not exist.
+        ValueError: it is no complete safetensors file.
     """
     tree: dict[str, Any] = {}
     for name, array in read_tensors(path).items():
@@ -74,9 +74,9 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
     """A model that starts from given parameters instead of drawing them.
 
     Args:
-        model: The model.
-        params: A file of `save_parameters`, or a pytree of arrays such as `Trained.params`.
-        model_state: The same for the non-trainable state (batch statistics, `Trained.model_state`); `None` leaves it as
+        model: the model.
+        params: a file of `save_parameters`, or a pytree of arrays such as `Trained.params`.
+        model_state: the same for the non-trainable state (batch statistics, `Trained.model_state`); `None` leaves it as
             the model makes it.
 
     Returns:
@@ -84,7 +84,7 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
         those of the model: which tensors are missing or unexpected, or what was found and what is expected.
 
     Raises:
-        ImportError, FileNotFoundError, ValueError: If a file cannot be read.
+        ImportError, FileNotFoundError, ValueError: a file cannot be read.
     """
     given = _named(params)
     given_state = None if model_state is None else _named(model_state)

@@ -77,7 +77,7 @@ def conv2d(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: 
         float [B, H', W', F].
 
     Raises:
-        ValueError: where the shapes do not go together, the kernel does not fit into the padded image, or an option is
+        ValueError: the shapes do not go together, the kernel does not fit into the padded image, or an option is
             unknown.
     """
     around = _checked_padding(x, kernel, strides, padding)
@@ -102,7 +102,7 @@ def max_pool(x: Array) -> Array:
         float [B, H // 2, W // 2, C].
 
     Raises:
-        ValueError: where x has no four axes or is smaller than 2×2.
+        ValueError: x has no four axes or is smaller than 2×2.
     """
     if x.ndim != 4 or min(x.shape[1:3]) < 2:
         raise ValueError(f"max_pool needs images [B, H, W, C] of at least 2x2, got shape {x.shape}")

@@ -8,10 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxafl.checks import check_whole
-
 Array = jax.Array
-NORMS = ("batch", "group")
 
 
 class BatchNorm(nn.Module):
@@ -81,15 +78,6 @@ def normalise(x: Array, norm: str, groups: int, train: bool, mask: Array | None,
     if norm == "batch":
         return BatchNorm(dtype=dtype)(x, train, mask)
     return nn.GroupNorm(num_groups=groups, epsilon=1e-5, use_fast_variance=False, dtype=dtype)(x)
-
-
-def check_norm(model: str, norm: str, groups: int, channels: int) -> None:
-    """Raises `ValueError` unless `norm` is known and `groups` divides the fewest `channels` of the network."""
-    if norm not in NORMS:
-        raise ValueError(f'{model}: norm must be "batch" or "group", got {norm!r}')
-    check_whole(model, "groups", groups)
-    if norm == "group" and channels % groups:
-        raise ValueError(f"{model}: groups must divide the {channels} channels of the first stage, got {groups}")
 
 
 def _statistics(values: Array, mask: Array | None) -> tuple[Array, Array, Array]:

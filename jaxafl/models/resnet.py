@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxafl.checks import check_whole
 from jaxafl.models.adapters import from_linen
-from jaxafl.models.layers import Array, Conv, require_images
-from jaxafl.models.model import Model
-from jaxafl.models.normalisation import check_norm, normalise
-from jaxafl.models.options import compute_dtype
+from jaxafl.models.layers import Conv, require_images
+from jaxafl.models.model import Array, Model, Precision, checked, compute_dtype
+from jaxafl.models.normalisation import normalise
 
 _ONE_AROUND = ((1, 1), (1, 1))  # "SAME" pads a strided convolution on one side only
 
 
+@checked
 def resnet20(
-    num_classes: int = 10, norm: str = "batch", width: int = 16, groups: int = 2, dtype: str = "float32"
+    num_classes: int = 10,
+    norm: Literal["batch", "group"] = "batch",
+    width: int = 16,
+    groups: int = 2,
+    dtype: Precision = "float32",
 ) -> Model:
     """ResNet-20 of the CIFAR-10 experiments of He et al.: 3 stages of 3 basic blocks, of 16, 32 and 64 channels.
 
@@ -37,23 +42,25 @@ def resnet20(
         The model; inputs [B, H, W, C] float of at least 4×4 pixels, labels [B] integers.
 
     Raises:
-        ValueError: where an option cannot work.
+        ValueError: an option cannot work.
 
     References:
         He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2. Initialisation:
         He et al., "Delving Deep into Rectifiers", ICCV 2015. Groups: Reddi et al., "Adaptive Federated Optimization",
         ICLR 2021; Hsieh et al., "The Non-IID Data Quagmire of Decentralized Machine Learning", ICML 2020.
     """
-    check_whole("resnet20", "num_classes", num_classes)
-    check_whole("resnet20", "width", width)
-    check_norm("resnet20", norm, groups, width)
-    compute_dtype(dtype)
+    _check_groups("resnet20", norm, groups, width)
     network = ResNet(num_classes, (width, 2 * width, 4 * width), 3, "pad", norm, groups, dtype)
     return from_linen(network, name="resnet20", references=("he2016",))
 
 
+@checked
 def resnet18(
-    num_classes: int = 10, norm: str = "batch", width: int = 64, groups: int = 2, dtype: str = "float32"
+    num_classes: int = 10,
+    norm: Literal["batch", "group"] = "batch",
+    width: int = 64,
+    groups: int = 2,
+    dtype: Precision = "float32",
 ) -> Model:
     """ResNet-18 for CIFAR: 4 stages of 2 basic blocks, of 64, 128, 256 and 512 channels.
 
@@ -73,17 +80,19 @@ def resnet18(
         The model; inputs [B, H, W, C] float of at least 8×8 pixels, labels [B] integers.
 
     Raises:
-        ValueError: where an option cannot work.
+        ValueError: an option cannot work.
 
     References:
         He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; see `resnet20`.
     """
-    check_whole("resnet18", "num_classes", num_classes)
-    check_whole("resnet18", "width", width)
-    check_norm("resnet18", norm, groups, width)
-    compute_dtype(dtype)
+    _check_groups("resnet18", norm, groups, width)
     network = ResNet(num_classes, (width, 2 * width, 4 * width, 8 * width), 2, "project", norm, groups, dtype)
     return from_linen(network, name="resnet18", references=("he2016",))
+
+
+def _check_groups(model: str, norm: str, groups: int, channels: int) -> None:
+    if norm == "group" and channels % groups:
+        raise ValueError(f"{model}: groups must divide the {channels} channels of the first stage, got {groups}")
 
 
 class ResNet(nn.Module):

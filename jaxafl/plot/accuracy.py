@@ -9,6 +9,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from jaxafl.options import UserError
 from jaxafl.plot.canvas import check_image_path, figure_of, finish, legend_beside, line_styles, new_figure, tidy
 from jaxafl.plot.members import Member, Results, heading, members
 
@@ -94,5 +95,5 @@ def _curve(run: xr.Dataset, against: str) -> tuple[np.ndarray, np.ndarray]:
     accuracy = run["accuracy"].values
     made = np.isfinite(accuracy)
     if not made.any():
-        raise ValueError("a result has no evaluation with a finite accuracy; there is nothing to plot")
+        raise UserError("a result has no evaluation with a finite accuracy; there is nothing to plot")
     return run[against].values[made].astype(float), 100 * accuracy[made]

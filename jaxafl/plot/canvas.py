@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from jaxafl.options import UserError
 from jaxafl.results import check_path
 
 # Okabe and Ito's palette without its yellow, which is too faint on white.
@@ -75,7 +76,7 @@ def check_image_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None
     path = pathlib.Path(path)
     known = sorted(FigureCanvasAgg.get_supported_filetypes())
     if path.suffix.lstrip(".").lower() not in known:
-        raise ValueError(f"the plot {path} must end in one of {', '.join('.' + ending for ending in known)}")
+        raise UserError(f"the plot {path} must end in one of {', '.join('.' + ending for ending in known)}")
     return check_path(path)
 
 

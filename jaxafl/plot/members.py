@@ -8,6 +8,8 @@ from typing import NamedTuple, cast
 
 import xarray as xr
 
+from jaxafl.options import UserError
+
 Results = xr.Dataset | Mapping[str, xr.Dataset]
 _OF_A_RUN = {"step", "arrival", "evaluation"}
 _SEED = "seed"
@@ -48,7 +50,7 @@ def members(results: Results, *variables: str) -> list[Member]:
         if missing:
             label, known = name or dataset.attrs.get("title", ""), ", ".join(map(str, dataset.data_vars))
             remedy = _NO_ACCURACY if "accuracy" in missing else ""
-            raise ValueError(f"the result {label} has no {', '.join(missing)}; it has {known}{remedy}")
+            raise UserError(f"the result {label} has no {', '.join(missing)}; it has {known}{remedy}")
     return [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
 
 

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from jaxafl.options import UserError
 from jaxafl.plot.canvas import check_image_path, figure_of, finish, legend_beside, line_styles, new_figure, tidy
 from jaxafl.plot.members import Results, heading, members
 
@@ -38,7 +39,7 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: str | os
     arrivals = [np.concatenate([run["staleness"].values.ravel() for run in member.runs]) for member in found]
     arrivals = [values[values >= 0] for values in arrivals]  # -1 (or missing, in a sweep): no arrival
     if not any(len(values) for values in arrivals):
-        raise ValueError("nobody arrived in these results; there is no staleness to plot")
+        raise UserError("nobody arrived in these results; there is no staleness to plot")
     names = [f"{member.name}\n{_summary(values)}".strip() for member, values in zip(found, arrivals, strict=True)]
     styles = line_styles(len(found))
     worst = max(int(values.max()) for values in arrivals if len(values))

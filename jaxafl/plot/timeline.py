@@ -14,9 +14,9 @@ from matplotlib.colors import BoundaryNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from jaxafl.clock import Schedule
 from jaxafl.plot.canvas import check_image_path, figure_of, finish, new_figure
 from jaxafl.plot.members import Results, heading, members
-from jaxafl.schedule import Schedule
 
 _PANELS = 6
 _STEPS_SHOWN = 60  # more server steps than this would be a grey surface

@@ -1,47 +1,27 @@
-"""Servers: what is done with the updates that arrive; see `contract`."""
+"""Servers: what is done with the updates that arrive; `jaxafl.server.contract` says how to write one."""
 
-from jaxafl.server.afl import AFL, afl, afl_rate
-from jaxafl.server.asyncfeded import AsyncFedED, asyncfeded
-from jaxafl.server.asysg import AsySG, asysg
-from jaxafl.server.audg import AUDG, audg
-from jaxafl.server.ca2fl import CA2FL, ca2fl
-from jaxafl.server.contract import Arrivals, Needs, Server, Update, mean_delta, norm, weighted_sum
-from jaxafl.server.defedavg_iid import DeFedAvgIID, defedavg_iid
-from jaxafl.server.defedavg_niid import DeFedAvgNonIID, defedavg_niid
-from jaxafl.server.fadas import FADAS, fadas
-from jaxafl.server.favano import FAVANO, favano
-from jaxafl.server.fedadagrad import fedadagrad
-from jaxafl.server.fedadam import fedadam
-from jaxafl.server.fedams import FedAMS, fedams
-from jaxafl.server.fedasync import FedAsync, fedasync
-from jaxafl.server.fedavg import FedAvg, fedavg
-from jaxafl.server.fedbuff import FedBuff, fedbuff
-from jaxafl.server.fedyogi import fedyogi
-from jaxafl.server.psurdg import PSURDG, psurdg
-from jaxafl.server.quafl import QuAFL, quafl
-from jaxafl.server.safa import SAFA, safa
+from jaxafl.clock.contract import Delivery
+from jaxafl.server.adaptive import fedadagrad, fedadam, fedyogi
+from jaxafl.server.afl import afl, afl_rate
+from jaxafl.server.asyncfeded import asyncfeded
+from jaxafl.server.averaging import asysg, defedavg_iid, defedavg_niid, fedavg, fedbuff
+from jaxafl.server.ca2fl import ca2fl
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, mean_delta, norm, weighted_sum
+from jaxafl.server.delayed_gradients import audg, psurdg
+from jaxafl.server.fadas import fadas, fedams
+from jaxafl.server.favano import favano
+from jaxafl.server.fedasync import fedasync
+from jaxafl.server.fedopt import OptaxServer, fedopt
+from jaxafl.server.quafl import quafl
+from jaxafl.server.safa import safa
 
 __all__ = [
-    "AFL",
-    "AUDG",
-    "CA2FL",
-    "FADAS",
-    "FAVANO",
-    "PSURDG",
-    "SAFA",
     "Arrivals",
-    "AsySG",
-    "AsyncFedED",
-    "DeFedAvgIID",
-    "DeFedAvgNonIID",
-    "FedAMS",
-    "FedAsync",
-    "FedAvg",
-    "FedBuff",
+    "Delivery",
     "Needs",
-    "QuAFL",
+    "OptaxServer",
+    "Outcome",
     "Server",
-    "Update",
     "afl",
     "afl_rate",
     "asyncfeded",
@@ -58,6 +38,7 @@ __all__ = [
     "fedasync",
     "fedavg",
     "fedbuff",
+    "fedopt",
     "fedyogi",
     "mean_delta",
     "norm",

@@ -2,62 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
-from jaxafl.checks import check_choice, check_flag, check_number
-from jaxafl.client import Moment
-from jaxafl.pytrees import pytree, static
-from jaxafl.server.contract import Arrivals, Needs, Tree, Update, counts, norm, weighted_sum
+from jaxafl.client import Client, Moment
+from jaxafl.clock.contract import Delivery
+from jaxafl.options import Number, Part, check_options, number, static
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, norm, weighted_sum
 
 Array = jax.Array
 
 
-@pytree
-class AFL:
-    """See `afl`."""
-
-    a: Any
-    tolerance: Any
-    broadcast: bool = static(default=True)
-
-    name: ClassVar[str] = "afl"
-    clocks: ClassVar[frozenset[str]] = frozenset({"stale_rounds"})
-    references: ClassVar[tuple[str, ...]] = ("afl2025",)
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(start=True, client_models=not self.broadcast)
-
-    def check(self, clock: Any, client: Any, num_clients: int) -> None:
-        check_number("afl", "a", self.a, least=0)
-        check_number("afl", "tolerance", self.tolerance, least=0)
-        check_flag("afl", "broadcast", self.broadcast)
-        if not self.broadcast and (clock.max_staleness or clock.replacement):
-            raise ValueError(
-                "afl(broadcast=False) lets every client go on from its own model: give stale_rounds(max_staleness=0) "
-                "without replacement"
-            )
-
-    def init(self, params: Tree, samples: Array) -> Array:
-        return jnp.bool_(False)  # whether the run has converged
-
-    def update(self, params: Tree, state: Array, arrivals: Arrivals) -> Update:
-        models = jax.tree.map(jnp.add, arrivals.start, arrivals.delta)
-        weights = counts(arrivals) * arrivals.samples
-        weights = weights * (1 + arrivals.staleness.astype(weights.dtype)) ** (-jnp.asarray(self.a, weights.dtype))
-        average = weighted_sum(weights / jnp.sum(weights), models)
-        new = jax.tree.map(lambda x, y: jnp.where(state, x, y), params, average)
-        step = norm(jax.tree.map(jnp.subtract, new, params))
-        stopped = state | ((step <= self.tolerance) & (self.tolerance > 0))
-        info = {"step_norm": step, "stopped": stopped}
-        return Update(new, stopped, info, client_params=None if self.broadcast else models)
-
-
-def afl(a: Any = 0.0, tolerance: Any = 0.0, broadcast: bool = True) -> AFL:
+class afl(Server):
     """AFL with non-convex objectives: x ← Σ w_i x_i^K over the J clients of a round, w_i ∝ n_i (1 + τ_i)^(-a).
 
     The J clients start from stale versions (`stale_rounds`). Local training is I epochs of Adam at the rate
@@ -76,28 +34,59 @@ def afl(a: Any = 0.0, tolerance: Any = 0.0, broadcast: bool = True) -> AFL:
         "Asynchronous federated learning with non-convex client objective functions and heterogeneous dataset",
         Algorithm 1.
     """
-    return AFL(a, tolerance, broadcast)
+
+    a: Number = number(default=0.0, least=0)
+    tolerance: Number = number(default=0.0, least=0)
+    broadcast: bool = static(default=True)
+
+    requires = Delivery.AGED
+    accepts = Delivery.STALE
+    references = ("afl2025",)
+    meanings: ClassVar[dict[str, str]] = {
+        "step_norm": "Euclidean norm of the server's step",
+        "stopped": "whether the run has converged",
+    }
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(base=True, client_models=not self.broadcast)
+
+    def check(self, clock: Any, client: Client, num_clients: int) -> None:
+        if not self.broadcast and (clock.max_staleness or clock.replacement):
+            raise ValueError(
+                "afl(broadcast=False) lets every client go on from its own model: give stale_rounds(max_staleness=0) "
+                "without replacement"
+            )
+
+    def init(self, params: Tree, samples: Array) -> Array:
+        return jnp.bool_(False)  # whether the run has converged
+
+    def update(self, params: Tree, state: Array, arrivals: Arrivals) -> Outcome:
+        models = jax.tree.map(jnp.add, arrivals.base, arrivals.delta)
+        weights = counts(arrivals) * arrivals.samples
+        weights = weights * (1 + arrivals.staleness.astype(weights.dtype)) ** (-jnp.asarray(self.a, weights.dtype))
+        average = weighted_sum(weights / jnp.sum(weights), models)
+        new = jax.tree.map(lambda x, y: jnp.where(state, x, y), params, average)
+        step = norm(jax.tree.map(jnp.subtract, new, params))
+        stopped = state | ((step <= self.tolerance) & (self.tolerance > 0))
+        info = {"step_norm": step, "stopped": stopped}
+        return Outcome(new, stopped, info, client_params=None if self.broadcast else models)
 
 
-@dataclasses.dataclass(frozen=True)
-class AFLRate:
-    """See `afl_rate`."""
-
-    alpha: float
-    delay: str
-
-    def __call__(self, moment: Moment) -> Array:
-        delay = moment.staleness if self.delay == "staleness" else moment.duration
-        return 1 / (jnp.sqrt(moment.epoch + 1.0) * (1 + self.alpha * delay))
-
-
-def afl_rate(alpha: float = 0.01, delay: str = "staleness") -> AFLRate:
+class afl_rate(Part):
     """AFL's local rate: the factor 1 / (√(e + 1) (1 + α d_i)) of local epoch e, for `Client(rate_schedule=...)`.
 
     Args:
         alpha: α >= 0.
         delay: d_i is the `"staleness"` τ_i of the update, or the `"seconds"` that the run takes.
     """
-    check_number("afl_rate", "alpha", alpha, least=0)
-    check_choice("afl_rate", "delay", delay, ("staleness", "seconds"))
-    return AFLRate(float(alpha), delay)
+
+    alpha: Number = number(default=0.01, least=0)
+    delay: Literal["staleness", "seconds"] = static(default="staleness")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def __call__(self, moment: Moment) -> Array:
+        delay = moment.staleness if self.delay == "staleness" else moment.duration
+        return 1 / (jnp.sqrt(moment.epoch + 1.0) * (1 + self.alpha * delay))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxafl.checks import check_choice, check_number, check_whole
-from jaxafl.pytrees import pytree, static
-from jaxafl.server.contract import Arrivals, Needs, Tree, Update, norm
+from jaxafl.client import Client
+from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.options import Number, number, static
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, norm
 
 Array = jax.Array
 
@@ -21,72 +22,7 @@ class AsyncFedEDState(NamedTuple):
     clipped: Array  # int32: replies above max_steps
 
 
-@pytree
-class AsyncFedED:
-    """See `asyncfeded`."""
-
-    lam: Any = 1.0
-    eps: Any = 1.0
-    target_staleness: Any = 3.0
-    kappa: Any = 1.0
-    max_steps: int = static(default=100)
-    rounding: str = static(default="floor")
-
-    name: ClassVar[str] = "asyncfeded"
-    clocks: ClassVar[frozenset[str]] = frozenset({"free_running"})
-    references: ClassVar[tuple[str, ...]] = ("wang2022asyncfeded",)
-    needs: ClassVar[Needs] = Needs(start=True, replies_steps=True)
-
-    def check(self, clock: Any, client: Any, num_clients: int) -> None:
-        check_number("asyncfeded", "lam", self.lam, above=0)
-        check_number("asyncfeded", "eps", self.eps, above=0)
-        check_number("asyncfeded", "target_staleness", self.target_staleness, least=0)
-        check_number("asyncfeded", "kappa", self.kappa, least=0)
-        check_choice("asyncfeded", "rounding", self.rounding, ("floor", "truncate"))
-        check_whole("asyncfeded", "max_steps", self.max_steps)
-        if clock.capacity(num_clients) != 1:
-            raise ValueError(
-                f"asyncfeded steps for every arrival, but the clock {clock.name} brings {clock.capacity(num_clients)} "
-                "per server step; use free_running with buffer=1"
-            )
-
-    def init(self, params: Tree, samples: Array) -> AsyncFedEDState:
-        return AsyncFedEDState(jnp.int32(0), jnp.int32(0))
-
-    def update(self, params: Tree, state: AsyncFedEDState, arrivals: Arrivals) -> Update:
-        delta, start = jax.tree.map(lambda leaf: leaf[0], (arrivals.delta, arrivals.start))
-        length = norm(delta)
-        distance = norm(jax.tree.map(jnp.subtract, params, start))
-        dropped = (length == 0) & (distance > 0)
-        gamma = jnp.where(length == 0, 0, distance / jnp.where(length == 0, 1, length))
-        rate = jnp.where(dropped, 0, self.lam / (gamma + self.eps))
-        params = jax.tree.map(lambda x, d: x + rate.astype(x.dtype) * d, params, delta)
-        change = self.kappa * (self.target_staleness - gamma)
-        rounded = jnp.floor(change) if self.rounding == "floor" else jnp.trunc(change)
-        steps = arrivals.local_steps[0]
-        wanted = jnp.maximum(1, steps + jnp.clip(rounded, -1e9, 1e9).astype(jnp.int32))
-        wanted = jnp.where(dropped, steps, wanted)
-        clipped = wanted > self.max_steps
-        state = AsyncFedEDState(state.dropped + dropped, state.clipped + clipped)
-        reply = jnp.minimum(wanted, self.max_steps)
-        info = {
-            "gamma": jnp.where(dropped, jnp.inf, gamma),
-            "server_rate": rate,
-            "next_local_steps": reply,
-            "dropped": dropped,
-            "clipped": clipped,
-        }
-        return Update(params, state, info, next_steps=reply[None])
-
-
-def asyncfeded(
-    lam: Any = 1.0,
-    eps: Any = 1.0,
-    target_staleness: Any = 3.0,
-    kappa: Any = 1.0,
-    max_steps: int = 100,
-    rounding: str = "floor",
-) -> AsyncFedED:
+class asyncfeded(Server):
     """AsyncFedED: a server step for every arrival, its rate set by the Euclidean distance that the model has moved.
 
     γ_i = ‖x_t - x_s‖₂ / ‖Δ_i‖₂ over all trainable parameters as one vector; η_i = λ / (γ_i + ε); x_{t+1} = x_t + η_i
@@ -109,4 +45,61 @@ def asyncfeded(
         Wang et al., "AsyncFedED: Asynchronous federated learning with Euclidean distance based adaptive weight
         aggregation", 2022, Algorithms 1 and 2, eqs. (5)-(8).
     """
-    return AsyncFedED(lam, eps, target_staleness, kappa, max_steps, rounding)
+
+    lam: Number = number(default=1.0, above=0)
+    eps: Number = number(default=1.0, above=0)
+    target_staleness: Number = number(default=3.0, least=0)
+    kappa: Number = number(default=1.0, least=0)
+    max_steps: int = static(default=100)
+    rounding: Literal["floor", "truncate"] = static(default="floor")
+
+    requires = Delivery.REPLIES
+    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    references = ("wang2022asyncfeded",)
+    needs = Needs(base=True, replies=True)
+    counters = ("dropped", "clipped")
+    meanings: ClassVar[dict[str, str]] = {
+        "gamma": "Euclidean staleness of AsyncFedED",
+        "next_local_steps": "local steps replied for the client's next run",
+    }
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        if clock.capacity(num_clients) != 1:
+            raise ValueError(
+                f"asyncfeded steps for every arrival, but the clock {clock.name} brings {clock.capacity(num_clients)} "
+                "per server step; use free_running with buffer=1"
+            )
+        unit = "steps" if client.epochs is None else "epochs"
+        begins = getattr(client, unit)
+        if isinstance(begins, int) and begins > self.max_steps:
+            raise ValueError(
+                f"{self.name}: the client begins with {unit}={begins}, more than max_steps={self.max_steps}"
+            )
+
+    def init(self, params: Tree, samples: Array) -> AsyncFedEDState:
+        return AsyncFedEDState(jnp.int32(0), jnp.int32(0))
+
+    def update(self, params: Tree, state: AsyncFedEDState, arrivals: Arrivals) -> Outcome:
+        delta, start = jax.tree.map(lambda leaf: leaf[0], (arrivals.delta, arrivals.base))
+        length = norm(delta)
+        distance = norm(jax.tree.map(jnp.subtract, params, start))
+        dropped = (length == 0) & (distance > 0)
+        gamma = jnp.where(length == 0, 0, distance / jnp.where(length == 0, 1, length))
+        rate = jnp.where(dropped, 0, self.lam / (gamma + self.eps))
+        params = jax.tree.map(lambda x, d: x + rate.astype(x.dtype) * d, params, delta)
+        change = self.kappa * (self.target_staleness - gamma)
+        rounded = jnp.floor(change) if self.rounding == "floor" else jnp.trunc(change)
+        steps = arrivals.local_steps[0]
+        wanted = jnp.maximum(1, steps + jnp.clip(rounded, -1e9, 1e9).astype(jnp.int32))
+        wanted = jnp.where(dropped, steps, wanted)
+        clipped = wanted > self.max_steps
+        state = AsyncFedEDState(state.dropped + dropped, state.clipped + clipped)
+        reply = jnp.minimum(wanted, self.max_steps)
+        info = {
+            "gamma": jnp.where(dropped, jnp.inf, gamma),
+            "server_rate": rate,
+            "next_local_steps": reply,
+            "dropped": dropped,
+            "clipped": clipped,
+        }
+        return Outcome(params, state, info, next_steps=reply[None])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxafl import history
-from jaxafl.checks import check_number
-from jaxafl.pytrees import pytree
-from jaxafl.server.contract import Arrivals, Needs, Tree, Update, counts, rows_of
+from jaxafl.clock.contract import Delivery
+from jaxafl.device import buffers
+from jaxafl.options import Number, number
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, stepped
 
 Array = jax.Array
 
@@ -22,44 +22,7 @@ class CA2FLState(NamedTuple):
     mean: Tree  # h̄ = (1/N) Σ h_i, as the parameters
 
 
-@pytree
-class CA2FL:
-    """See `ca2fl`."""
-
-    learning_rate: Any
-
-    name: ClassVar[str] = "ca2fl"
-    clocks: ClassVar[frozenset[str]] = frozenset({"synchronous", "free_running"})
-    references: ClassVar[tuple[str, ...]] = ("wang2024ca2fl",)
-    needs: ClassVar[Needs] = Needs(client_rows=1)
-
-    def check(self, clock: Any, client: Any, num_clients: int) -> None:
-        check_number("ca2fl", "learning_rate", self.learning_rate, least=0)
-
-    def init(self, params: Tree, samples: Array) -> CA2FLState:
-        return CA2FLState(rows_of(params, samples.shape[0]), jax.tree.map(jnp.zeros_like, params))
-
-    def update(self, params: Tree, state: CA2FLState, arrivals: Arrivals) -> Update:
-        num_clients = jax.tree.leaves(state.cache)[0].shape[0]
-
-        def arrive(entry: Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-            cache, change = carry
-            client, present = arrivals.client[entry], arrivals.mask[entry]
-            old = history.read(cache, client)
-            new = jax.tree.map(lambda d, h: jnp.where(present, d, h), history.read(arrivals.delta, entry), old)
-            change = jax.tree.map(lambda total, d, h: total + (d - h), change, new, old)
-            return history.write(cache, client, new), change
-
-        nothing = jax.tree.map(jnp.zeros_like, params)
-        cache, change = jax.lax.fori_loop(0, arrivals.mask.shape[0], arrive, (state.cache, nothing))
-        size = jnp.maximum(jnp.sum(counts(arrivals)), 1)
-        step = jax.tree.map(lambda h, d: h + d / size.astype(d.dtype), state.mean, change)
-        mean = jax.tree.map(lambda h, d: h + d / num_clients, state.mean, change)
-        params = jax.tree.map(lambda x, v: x + self.learning_rate * v, params, step)
-        return Update(params, CA2FLState(cache, mean), {})
-
-
-def ca2fl(learning_rate: Any = 1.0) -> CA2FL:
+class ca2fl(Server):
     """CA²FL: cached update calibration; the cache of every client stands in for those that do not arrive.
 
     h_i = 0 at first. On arrival D ← D + Δ_i - h_i, then h_i ← Δ_i. At M arrivals v = h̄ + D/M with h̄ = (1/N) Σ h_i
@@ -73,4 +36,30 @@ def ca2fl(learning_rate: Any = 1.0) -> CA2FL:
         Wang et al., "Tackling the data heterogeneity in asynchronous federated learning with cached update
         calibration", ICLR 2024.
     """
-    return CA2FL(learning_rate)
+
+    learning_rate: Number = number(default=1.0, least=0)
+
+    accepts = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE
+    references = ("wang2024ca2fl",)
+    needs = Needs(client_rows=1)
+
+    def init(self, params: Tree, samples: Array) -> CA2FLState:
+        return CA2FLState(buffers.allocate(params, samples.shape[0]), jax.tree.map(jnp.zeros_like, params))
+
+    def update(self, params: Tree, state: CA2FLState, arrivals: Arrivals) -> Outcome:
+        num_clients = jax.tree.leaves(state.cache)[0].shape[0]
+
+        def arrive(entry: Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+            cache, change = carry
+            client, present = arrivals.client[entry], arrivals.mask[entry]
+            old = buffers.read(cache, client)
+            new = jax.tree.map(lambda d, h: jnp.where(present, d, h), buffers.read(arrivals.delta, entry), old)
+            change = jax.tree.map(lambda total, d, h: total + (d - h), change, new, old)
+            return buffers.write(cache, client, new), change
+
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        cache, change = jax.lax.fori_loop(0, arrivals.mask.shape[0], arrive, (state.cache, nothing))
+        size = jnp.maximum(jnp.sum(counts(arrivals)), 1)
+        step = jax.tree.map(lambda h, d: h + d / size.astype(d.dtype), state.mean, change)
+        mean = jax.tree.map(lambda h, d: h + d / num_clients, state.mean, change)
+        return Outcome(stepped(params, self.learning_rate, step), CA2FLState(cache, mean), {})

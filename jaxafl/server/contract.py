@@ -1,42 +1,28 @@
 """What a server is: the records that it exchanges with the engine.
 
-A server is a frozen dataclass (`jaxafl.pytrees.pytree`) of numbers (leaves, so that they can be swept) and options
-(static) with
-
-    name                                         the algorithm
-    clocks                                       names of the protocols it runs on
-    needs                                        what it needs of the engine: `Needs`
-    check(clock, client, num_clients)            raises `ValueError` for options that cannot work, before compilation
-    init(params, samples) -> state               a pytree; samples: float [N], n_i
-    update(params, state, arrivals) -> Update    the next model from the `Arrivals` of one step
-
-and, where there is something to cite,
-
-    references                                   what `Simulation.citation` names: a tuple of keys of
-                                                 `jaxafl.references.BIBTEX`, or of BibTeX entries
-
-`init` and `update` are traced by JAX. Updates Δ_i = x_i^K - x_s point downhill: servers ADD them (an Optax gradient is
--Δ).
+A server inherits from `Server`; its options are its fields (see `jaxafl.options`). `init` and `update` are traced by
+JAX. Updates Δ_i = x_i^K - x_s point downhill: servers ADD them (an Optax gradient is -Δ).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array, Bool, Float, Int32, Num, PyTree
 
-from jaxafl.client import LocalTraining
-from jaxafl.clock.contract import Clock
+from jaxafl.client import Client
+from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.options import Number, Part, check_options
 
-Array = jax.Array
-Tree = Any
+Tree = Any  # a pytree of arrays
 
 
 class Arrivals(NamedTuple):
-    """The updates that one server step consumes, in the order of delivery; the leading axis A is the clock's capacity.
+    """The updates that one server step takes, in the order of delivery; A is the clock's capacity.
 
     A step may have fewer than A arrivals. The other entries are padding: `delta`, `staleness`, `samples`, `local_steps`
     and `loss` are 0 there, the rest means nothing.
@@ -45,9 +31,9 @@ class Arrivals(NamedTuple):
         mask: bool [A], whether the entry is an arrival.
         client: int32 [A], who arrived.
         multiplicity: int32 [A], how many times the update counts (a client drawn twice).
-        kind: int32 [A], what the protocol says of the arrival (`help(jaxafl.clock.ServerStep)`).
+        kind: int32 [A], what the protocol says of the arrival (`Clock.kinds`).
         delta: Δ_i = x_i^K - x_s, each leaf [A, ...].
-        start: x_s, each leaf [A, ...], if the server needs it (`Needs`), else `None`.
+        base: x_s, each leaf [A, ...], if the server needs it (`Needs.base`), else `None`.
         staleness: int32 [A], τ = t - s; 0 for a fresh update.
         samples: float [A], n_i.
         local_steps: int32 [A], local steps made.
@@ -56,79 +42,185 @@ class Arrivals(NamedTuple):
         time: float, simulated seconds.
     """
 
-    mask: Array
-    client: Array
-    multiplicity: Array
-    kind: Array
-    delta: Tree
-    start: Tree
-    staleness: Array
-    samples: Array
-    local_steps: Array
-    loss: Array
-    step: Array
-    time: Array
+    mask: Bool[Array, " A"]
+    client: Int32[Array, " A"]
+    multiplicity: Int32[Array, " A"]
+    kind: Int32[Array, " A"]
+    delta: PyTree[Num[Array, "A ..."]]
+    base: PyTree[Num[Array, "A ..."]] | None
+    staleness: Int32[Array, " A"]
+    samples: Float[Array, " A"]
+    local_steps: Int32[Array, " A"]
+    loss: Float[Array, " A"]
+    step: Int32[Array, ""]
+    time: Float[Array, ""]
 
 
 class Needs(NamedTuple):
     """What a server needs of the engine.
 
     Attributes:
-        start: it reads x_s (`Arrivals.start`), which is kept until the update is consumed.
-        replies_steps: it answers with the number of local steps of a client's next run, so that the clock runs beside
-            the training.
+        base: it reads x_s (`Arrivals.base`), which is kept until the update is taken.
+        replies: it answers with the number of local steps of a client's next run, so that the clock runs beside the
+            training.
         client_rows: parameter-sized rows that its state keeps per client (the memory check names them).
-        client_models: clients train from a model of their own, which it answers with (`Update.client_params`), not from
-            a global version; `Arrivals.start` is that model.
-        acts_when_empty: it steps also when nobody arrived; otherwise an empty step changes nothing.
-        local_rate: factor of the clients' learning rate.
-        prepares: it has `prepare(clock, local_steps, num_clients, seed)`, which returns it with tables that depend on
-            the clock.
+        client_models: clients train from a model of their own, which it answers with (`Outcome.client_params`), not
+            from a global version; `Arrivals.base` is that model.
+        empty_steps: it steps also when nobody arrived; otherwise an empty step changes nothing.
     """
 
-    start: bool = False
-    replies_steps: bool = False
+    base: bool = False
+    replies: bool = False
     client_rows: int = 0
     client_models: bool = False
-    acts_when_empty: bool = False
-    prepares: bool = False
-    local_rate: float = 1.0
+    empty_steps: bool = False
 
 
-class Update(NamedTuple):
+class Outcome(NamedTuple):
     """What a server step gives.
 
     Attributes:
         params: x_{t+1}.
         state: the server's next state, of the structure that `init` gave.
         info: diagnostics of this step, scalars or [A]; each becomes a variable of the result.
-        next_steps: int32 [A], local steps of each client's next run, if the server replies with them
-            (`Needs.replies_steps`).
+        next_steps: int32 [A], local steps of each client's next run, if the server replies (`Needs.replies`).
         client_params: each leaf [A, ...], the clients' own models, if they have any (`Needs.client_models`).
     """
 
-    params: Tree
+    params: PyTree[Num[Array, "..."]]
     state: Any
     info: dict[str, Array]
-    next_steps: Array | None = None
-    client_params: Tree = None
+    next_steps: Int32[Array, " A"] | None = None
+    client_params: PyTree[Num[Array, "A ..."]] | None = None
 
 
-class Server(Protocol):
-    """What every server has; `help(jaxafl.server.contract)` says what each member is."""
+class Server(Part):
+    """Base of servers: what is done with the updates that arrive.
+
+    Attributes:
+        requires: what a clock must deliver.
+        accepts: what else it may deliver; by default whatever needs no thought: stale updates, each once or with
+            multiplicity, of whole runs.
+        needs: what it needs of the engine.
+        clocks: names of jaxafl's own protocols that fit; set by `requires` and `accepts`.
+        counters: names of diagnostics whose sums are attributes of the result, `count_...`.
+        meanings: name of a diagnostic -> what it is, for the result.
+    """
+
+    requires: ClassVar[Delivery] = Delivery.NONE
+    accepts: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.AGED | Delivery.MULTIPLE
+    clocks: ClassVar[frozenset[str]] = frozenset()
+    counters: ClassVar[tuple[str, ...]] = ()
+    meanings: ClassVar[dict[str, str]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        shipped = (clock for clock in _descendants(Clock) if clock.__module__.startswith("jaxafl."))
+        cls.clocks = frozenset(clock.name for clock in shipped if not unfit(cls, clock))
 
     @property
-    def name(self) -> str: ...
-    @property
-    def clocks(self) -> frozenset[str]: ...
-    @property
-    def needs(self) -> Needs: ...
-    def check(self, clock: Clock, client: LocalTraining, num_clients: int) -> None: ...
-    def init(self, params: Tree, samples: Array) -> Any: ...
-    def update(self, params: Tree, state: Any, arrivals: Arrivals) -> Update: ...
+    def needs(self) -> Needs:
+        """What it needs of the engine."""
+        return Needs()
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        """Raises `ValueError` for options that do not go together, or not with clock and client; each option by itself
+        is checked before."""
+
+    def prepare(self, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[Server, Client]:
+        """The server, and the local training, that run: with tables that depend on the clock, with a scaled rate.
+
+        Args:
+            clock, client: of the simulation.
+            counts: int [N], n_i.
+            seed: of the run.
+        """
+        return self, client
+
+    def init(self, params: Tree, samples: Array) -> Any:
+        """The state before the first server step, a pytree; samples: float [N], n_i."""
+        return ()
+
+    def update(self, params: Tree, state: Any, arrivals: Arrivals) -> Outcome:
+        """The next model from the arrivals of one step."""
+        raise NotImplementedError(f"the server {self.name} has no update(params, state, arrivals)")
 
 
-def check_gradients(server: str, client: LocalTraining, *, full_batch: bool) -> None:
+def unfit(server: type[Server] | Server, clock: type[Clock] | Clock) -> str:
+    """Why a server does not run on a clock; empty where it does."""
+    missing = server.requires & ~clock.delivers
+    if missing:
+        return f"it needs arrivals that are {_words(missing)}"
+    # that a server may reply does not oblige it
+    foreign = clock.delivers & ~server.accepts & ~server.requires & ~Delivery.REPLIES
+    return f"it does not accept arrivals that are {_words(foreign)}" if foreign else ""
+
+
+def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray) -> None:
+    """Raises `ValueError` or `TypeError` for options that cannot work, by themselves or together.
+
+    Args:
+        server, clock, client: the parts.
+        counts: int [N], samples of every client.
+    """
+    clients = len(counts)
+    for part in (client, clock, server):
+        check_options(part, clients)
+    client.check(clients)
+    client.local_steps(counts)  # may be too many to count
+    clock.check(clients)
+    why = unfit(server, clock)
+    if why:
+        there = ", ".join(sorted(server.clocks)) or "none of jaxafl's own"
+        raise ValueError(f"the server {server.name} does not run on the clock {clock.name}; it runs on {there} ({why})")
+    server.check(clock, client, clients)
+    if server.needs.replies:
+        _check_replies(server, client)
+    if sees_training(server, clock, client):
+        _check_beside(server, clock, client, clients)
+
+
+def sees_training(server: Server, clock: Clock, client: Client) -> str:
+    """Why the schedule depends on what is trained, so that the clock has to run beside the training; empty if not."""
+    if server.needs.replies:
+        return "the server replies with the number of local steps"
+    if client.charge == "executed" and not clock.order_free:
+        return "Client(charge='executed') charges the time of the local steps that a run made"
+    return ""
+
+
+def _check_replies(server: Server, client: Client) -> None:
+    if client.steps is not None and np.ndim(np.asarray(client.steps, object)):
+        raise ValueError(
+            f"{server.name} adapts a number of local steps that all clients begin with: give Client(steps=K) "
+            "or Client(epochs=K) one number"
+        )
+    if client.patience is not None:
+        raise ValueError(f"patience does not work with {server.name}, which adapts local steps")
+    if client.sampling == "epochs":
+        raise ValueError(
+            f"sampling='epochs' needs runs of equal length to go on from, but {server.name} changes the "
+            "number of local steps"
+        )
+
+
+def _check_beside(server: Server, clock: Clock, client: Client, num_clients: int) -> None:
+    if Delivery.REPLIES not in clock.delivers:
+        raise ValueError(
+            f"the clock {clock.name} cannot run beside the training, as {server.name} with "
+            f"Client(charge={client.charge!r}) needs; free_running can, and on synchronous and stale_rounds "
+            "charge='executed' needs no such clock"
+        )
+    if client.rate_schedule is not None:
+        raise ValueError(
+            "rate_schedule needs the staleness and duration of a run when it is trained, which are not known where "
+            f"the clock runs beside the training ({server.name}, charge={client.charge!r})"
+        )
+    if clock.capacity(num_clients) < 1:
+        raise ValueError(f"the clock {clock.name} brings no arrivals")
+
+
+def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
     """Raises `ValueError` unless a run is one gradient: Δ = -∇f(x_s).
 
     Args:
@@ -137,10 +229,11 @@ def check_gradients(server: str, client: LocalTraining, *, full_batch: bool) -> 
         full_batch: whether the gradient must be that of all the client's data.
     """
     changes = ("proximal", "run_decay", "step_schedule", "run_schedule", "rate_schedule", "patience")
-    plain = all(getattr(client, option) is None for option in changes)
+    unchanged = all(getattr(client, option) is None for option in changes)
     rate = client.hyperparameters.get("learning_rate")
     one = client.steps == 1 or (client.epochs == 1 and client.batch_size is None)
-    if client.optimizer is not optax.sgd or set(client.hyperparameters) != {"learning_rate"} or not plain or not one:
+    sgd = client.optimizer is optax.sgd and set(client.hyperparameters) == {"learning_rate"}
+    if not (sgd and unchanged and one):
         raise ValueError(
             f"{server} takes one gradient from every run: give Client(optax.sgd, learning_rate=1.0, steps=1"
             f"{', batch_size=None' if full_batch else ''}); the rate is the server's learning_rate"
@@ -161,10 +254,19 @@ def counts(arrivals: Arrivals) -> Array:
     return jnp.where(arrivals.mask, arrivals.multiplicity, 0).astype(arrivals.samples.dtype)
 
 
+def shares(weights: Array) -> Array:
+    """Weights divided by their sum; 0 where nobody arrived."""
+    return weights / jnp.maximum(jnp.sum(weights), 1)
+
+
 def mean_delta(arrivals: Arrivals) -> Tree:
     """(1/M) Σ Δ_i over the arrivals, with multiplicity; 0 where nobody arrived."""
-    weights = counts(arrivals)
-    return weighted_sum(weights / jnp.maximum(jnp.sum(weights), 1), arrivals.delta)
+    return weighted_sum(shares(counts(arrivals)), arrivals.delta)
+
+
+def stepped(params: Tree, rate: Number, direction: Tree) -> Tree:
+    """x + rate · direction."""
+    return jax.tree.map(lambda x, d: x + rate * d, params, direction)
 
 
 def norm(tree: Tree) -> Array:
@@ -172,11 +274,10 @@ def norm(tree: Tree) -> Array:
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
 
 
-def rows_of(params: Tree, count: int) -> Tree:
-    """Zeros: one row of the shape of the parameters for each of `count` clients."""
-    return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), params)
+def _descendants(cls: type) -> list[Any]:
+    children: list[Any] = cls.__subclasses__()
+    return [found for child in children for found in (child, *_descendants(child))]
 
 
-def replace_rows(rows: Tree, mask: Array, new: Tree) -> Tree:
-    """Rows [N, ...] replaced by new ones [N, ...] where `mask` [N]: on clocks whose entry i is client i."""
-    return jax.tree.map(lambda a, b: jnp.where(mask.reshape(-1, *(1,) * (a.ndim - 1)), b, a), rows, new)
+def _words(delivery: Delivery) -> str:
+    return ", ".join(str(flag.name).lower().replace("_", " ") for flag in delivery)

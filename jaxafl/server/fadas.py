@@ -1,90 +1,23 @@
-"""FADAS."""
+"""FADAS and FedAMS: an AMSGrad step of the server."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxafl.checks import check_choice, check_decay, check_number
-from jaxafl.pytrees import pytree, static
-from jaxafl.server.contract import Arrivals, Needs, Tree, Update, mean_delta
+from jaxafl.clock.contract import Delivery
+from jaxafl.options import Number, number, static
+from jaxafl.server.contract import Arrivals, Tree
+from jaxafl.server.fedopt import OptaxServer
 
 Array = jax.Array
+Correction = Literal["none", "authors", "optax"]
 
 
-@pytree
-class FADAS:
-    """See `fadas`."""
-
-    learning_rate: Any = 1e-3
-    b1: Any = 0.9
-    b2: Any = 0.99
-    eps: Any = 1e-8
-    tau_c: Any = 1.0
-    bias_correction: str = static(default="none")
-    delay_scaling: str | None = static(default=None)
-
-    name: ClassVar[str] = "fadas"
-    clocks: ClassVar[frozenset[str]] = frozenset({"synchronous", "free_running", "bernoulli", "stale_rounds"})
-    references: ClassVar[tuple[str, ...]] = ("wang2024fadas",)
-    needs: ClassVar[Needs] = Needs()
-
-    def check(self, clock: Any, client: Any, num_clients: int) -> None:
-        check_number("fadas", "learning_rate", self.learning_rate, least=0)
-        check_decay("fadas", "b1", self.b1)
-        check_decay("fadas", "b2", self.b2)
-        check_number("fadas", "eps", self.eps, least=0)
-        check_number("fadas", "tau_c", self.tau_c, least=0)
-        check_choice("fadas", "bias_correction", self.bias_correction, ("none", "authors", "optax"))
-        check_choice("fadas", "delay_scaling", self.delay_scaling, (None, "eq4", "eq77"))
-
-    def init(self, params: Tree, samples: Array) -> optax.OptState:
-        return self._amsgrad().init(params)
-
-    def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Update:
-        gradient = jax.tree.map(jnp.negative, mean_delta(arrivals))
-        direction, state = self._amsgrad().update(gradient, state, params)
-        if self.bias_correction == "authors":
-            direction = self._corrected_after_the_maximum(state)
-        worst = jnp.max(jnp.where(arrivals.mask, arrivals.staleness, 0)).astype(arrivals.loss.dtype)
-        rate = self._rate(worst)
-        params = jax.tree.map(lambda x, d: x - rate.astype(x.dtype) * d, params, direction)
-        return Update(params, state, {"server_rate": rate})
-
-    def _amsgrad(self) -> optax.GradientTransformation:
-        corrected = self.bias_correction == "optax"
-        return optax.scale_by_amsgrad(
-            self.b1, self.b2, self.eps, bias_correction_mu=corrected, bias_correction_nu=corrected
-        )
-
-    def _corrected_after_the_maximum(self, state: Any) -> Tree:
-        count = state.count.astype(jnp.result_type(float))
-        first, second = 1 - self.b1**count, jnp.sqrt(1 - self.b2**count)
-        return jax.tree.map(lambda m, v: (m / first) / (jnp.sqrt(v) / second + self.eps), state.mu, state.nu_max)
-
-    def _rate(self, worst: Array) -> Array:
-        rate = jnp.asarray(self.learning_rate, worst.dtype)
-        if self.delay_scaling is None:
-            return rate
-        safe = jnp.maximum(
-            worst, 1
-        )  # only a staleness of 0 is raised, where a threshold of at least 0 never divides by it
-        reduced = jnp.minimum(rate, 1 / safe) if self.delay_scaling == "eq4" else rate / safe
-        return jnp.where(worst <= self.tau_c, rate, reduced)
-
-
-def fadas(
-    learning_rate: Any = 1e-3,
-    b1: Any = 0.9,
-    b2: Any = 0.99,
-    eps: Any = 1e-8,
-    bias_correction: str = "none",
-    delay_scaling: str | None = None,
-    tau_c: Any = 1.0,
-) -> FADAS:
+class fadas(OptaxServer):
     """FADAS: an AMSGrad step on the mean update of a buffer of M arrivals.
 
     D = (1/M) Σ Δ_i; m = β1 m + (1 - β1) D; v = β2 v + (1 - β2) D²; v̂ = max(v̂, v); x ← x + η_t m / (√v̂ + ε), all from
@@ -108,4 +41,94 @@ def fadas(
         Wang et al., "FADAS: Towards federated adaptive asynchronous optimization", ICML 2024, Algorithm 1, eqs. (4) and
         (77).
     """
-    return FADAS(learning_rate, b1, b2, eps, tau_c, bias_correction, delay_scaling)
+
+    learning_rate: Number = number(default=1e-3, least=0)
+    b1: Number = number(default=0.9, least=0, below=1)
+    b2: Number = number(default=0.99, least=0, below=1)
+    eps: Number = number(default=1e-8, least=0)
+    bias_correction: Correction = static(default="none")
+    delay_scaling: Literal["eq4", "eq77"] | None = static(default=None)
+    tau_c: Number = number(default=1.0, least=0)
+
+    references = ("wang2024fadas",)
+
+    def rate(self, arrivals: Arrivals) -> Array:
+        worst = jnp.max(jnp.where(arrivals.mask, arrivals.staleness, 0)).astype(arrivals.loss.dtype)
+        rate = jnp.asarray(self.learning_rate, worst.dtype)
+        if self.delay_scaling is None:
+            return rate
+        # only a staleness of 0 is raised, where a threshold of at least 0 never divides by it
+        safe = jnp.maximum(worst, 1)
+        reduced = jnp.minimum(rate, 1 / safe) if self.delay_scaling == "eq4" else rate / safe
+        return jnp.where(worst <= self.tau_c, rate, reduced)
+
+    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+        direction = scale_by_amsgrad(self.b1, self.b2, self.eps, self.bias_correction)
+        return optax.chain(direction, scale_down(self.learning_rate if rate is None else rate))
+
+
+class fedams(OptaxServer):
+    """FedAMS: FADAS's AMSGrad step on a synchronous cohort.
+
+    D = (1/n) Σ Δ_i; m = β1 m + (1 - β1) D; v = β2 v + (1 - β2) D²; v̂ = max(v̂, v); x ← x + η m / (√v̂ + ε), with v̂_0
+    = max_init.
+
+    Args:
+        learning_rate: η >= 0.
+        b1: β1 in [0, 1).
+        b2: β2 in [0, 1).
+        eps: ε >= 0.
+        bias_correction: as in `fadas`; the authors' code corrects (`"authors"`).
+        max_init: v̂_0, which is also the floor of v̂ (1e-3 in the authors' code, with ε = 0).
+
+    References:
+        Wang et al., "Communication-efficient adaptive federated learning", ICML 2022.
+    """
+
+    learning_rate: Number = number(default=1e-3, least=0)
+    b1: Number = number(default=0.9, least=0, below=1)
+    b2: Number = number(default=0.99, least=0, below=1)
+    eps: Number = number(default=1e-8, least=0)
+    bias_correction: Correction = static(default="none")
+    max_init: Number = number(default=0.0, least=0)
+
+    accepts = Delivery.MULTIPLE
+    references = ("wang2022fedams",)
+
+    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+        direction = scale_by_amsgrad(self.b1, self.b2, self.eps, self.bias_correction, self.max_init)
+        return optax.chain(direction, scale_down(self.learning_rate))
+
+
+def scale_by_amsgrad(
+    b1: Number, b2: Number, eps: Number, bias_correction: Correction, max_init: Number = 0.0
+) -> optax.GradientTransformation:
+    """`optax.scale_by_amsgrad` with the bias corrections of `fadas`, its running maximum from `max_init`.
+
+    Args:
+        b1, b2, eps: as of `fadas`.
+        bias_correction: as of `fadas`.
+        max_init: v̂_0.
+    """
+    corrected = bias_correction == "optax"
+    amsgrad = optax.scale_by_amsgrad(b1, b2, eps, bias_correction_mu=corrected, bias_correction_nu=corrected)
+
+    def init(params: Tree) -> Any:
+        state: Any = amsgrad.init(params)
+        # the running maximum starts at its floor and never falls below it
+        return state._replace(nu_max=jax.tree.map(lambda leaf: jnp.full_like(leaf, max_init), state.nu_max))
+
+    def update(gradient: Tree, state: Any, params: Tree = None) -> tuple[Tree, Any]:
+        direction, state = amsgrad.update(gradient, state, params)
+        if bias_correction == "authors":
+            count = state.count.astype(jnp.result_type(float))
+            first, second = 1 - b1**count, jnp.sqrt(1 - b2**count)
+            direction = jax.tree.map(lambda m, v: (m / first) / (jnp.sqrt(v) / second + eps), state.mu, state.nu_max)
+        return direction, state
+
+    return optax.GradientTransformation(init, update)
+
+
+def scale_down(rate: Number) -> optax.GradientTransformation:
+    """-rate times the direction, in the direction's precision."""
+    return optax.stateless_with_tree_map(lambda direction, _: -jnp.asarray(rate).astype(direction.dtype) * direction)

@@ -3,75 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.checks import as_numbers, check_choice
-from jaxafl.clock.step_times import step_times
-from jaxafl.pytrees import leaf, pytree, static
-from jaxafl.server.contract import Arrivals, Needs, Tree, Update, counts
+from jaxafl.client import Client
+from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.options import Number, number, recording, static
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts
 
 Array = jax.Array
 
 
-@pytree
-class FAVANO:
-    """See `favano`."""
-
-    normaliser: Any = None
-    table: Any = None
-    reweight: str = static(default="deterministic")
-
-    name: ClassVar[str] = "favano"
-    clocks: ClassVar[frozenset[str]] = frozenset({"interrupting"})
-    references: ClassVar[tuple[str, ...]] = ("leconte2023",)
-    needs: ClassVar[Needs] = Needs(start=True, prepares=True)
-
-    def check(self, clock: Any, client: Any, num_clients: int) -> None:
-        check_choice("favano", "reweight", self.reweight, ("deterministic", "stochastic"))
-        if self.normaliser is None and np.ndim(np.asarray(client.steps, object)) == 2:
-            raise ValueError(
-                "favano: the expected steps of a client need one number of local steps for all its runs; "
-                "give Client(steps=...) per client, or a normaliser"
-            )
-        if self.normaliser is not None:
-            array = as_numbers("favano", "normaliser", self.normaliser)
-            if array.shape != (num_clients,) or not (np.isfinite(array) & (array > 0)).all():
-                raise ValueError(f"favano: normaliser must be one positive number per client ({num_clients},)")
-
-    def prepare(self, clock: Any, local_steps: np.ndarray, num_clients: int, seed: int) -> FAVANO:
-        """The same server with its table: a_i, or P(E_i > 0) for `stochastic`."""
-        if self.normaliser is not None:
-            return dataclasses.replace(self, table=np.asarray(self.normaliser, np.float64))
-        latency, per_step = step_times(clock.durations, num_clients, seed)
-        most = np.broadcast_to(local_steps, (num_clients,))
-        probability = clock.contacted / num_clients
-        expected, positive = expectations(latency, per_step, float(clock.period), probability, most)
-        return dataclasses.replace(self, table=expected if self.reweight == "deterministic" else positive)
-
-    def init(self, params: Tree, samples: Array) -> tuple[()]:
-        return ()
-
-    def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Update:
-        weight = counts(arrivals)
-        a = jnp.asarray(self.table)[arrivals.client].astype(weight.dtype)
-        if self.reweight == "stochastic" and self.normaliser is None:
-            a = a * arrivals.local_steps
-        share = jnp.where(arrivals.local_steps > 0, weight / jnp.where(a > 0, a, 1), 0)
-        total = 1 + jnp.sum(weight)
-        params = jax.tree.map(
-            lambda x, s, d: (x + jnp.tensordot(weight, s, axes=1) + jnp.tensordot(share, d, axes=1)) / total,
-            params,
-            arrivals.start,
-            arrivals.delta,
-        )
-        return Update(params, state, {"normaliser": a})
-
-
-def favano(reweight: str = "deterministic", normaliser: Any = None) -> FAVANO:
+class favano(Server):
     """FAVANO: x ← (x + Σ u_i) / (s + 1) over the s contacted clients, u_i = x_s + (x_i - x_s) / a_i.
 
     A client that made no step gives u_i = x_s. With E_i the local steps that fit since i's last restart, capped at K:
@@ -81,12 +27,54 @@ def favano(reweight: str = "deterministic", normaliser: Any = None) -> FAVANO:
 
     Args:
         reweight: `"deterministic"` or `"stochastic"`.
-        normaliser: a_i of your own, [N], > 0.
+        normaliser: your own E[min(E_i, K)], or with `"stochastic"` P(E_i > 0), > 0, one number per client [N].
 
     References:
         Leconte et al., "FAVAS: Federated averaging with asynchronous clients", 2023; a baseline of DeFedAvg.
     """
-    return FAVANO(leaf(normaliser, "favano", "normaliser"), None, reweight)
+
+    reweight: Literal["deterministic", "stochastic"] = static(default="deterministic")
+    normaliser: Number | None = number(default=None, above=0, per_client=True)
+    table: Any = recording(default=None)  # float [N]: E[min(E_i, K)], or P(E_i > 0)
+
+    requires = Delivery.PARTIAL
+    accepts = Delivery.STALE | Delivery.PULLED
+    references = ("leconte2023",)
+    needs = Needs(base=True)
+    meanings: ClassVar[dict[str, str]] = {"normaliser": "a_i, by which FAVANO divides what a client has made"}
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        if self.normaliser is None and np.ndim(np.asarray(client.steps, object)) == 2:
+            raise ValueError(
+                "favano: the expected steps of a client need one number of local steps for all its runs; "
+                "give Client(steps=...) per client, or a normaliser"
+            )
+
+    def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[Server, Client]:
+        num_clients = len(counts)
+        if self.normaliser is not None:
+            table = np.broadcast_to(np.asarray(self.normaliser, np.float64), (num_clients,))
+            return dataclasses.replace(self, table=table), client
+        latency, per_step = clock.durations.step_times(num_clients, seed)
+        most = np.broadcast_to(client.local_steps(counts), (num_clients,))
+        probability = clock.contacted / num_clients
+        expected, positive = expectations(latency, per_step, float(clock.period), probability, most)
+        return dataclasses.replace(self, table=expected if self.reweight == "deterministic" else positive), client
+
+    def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
+        weight = counts(arrivals)
+        a = jnp.asarray(self.table)[arrivals.client].astype(weight.dtype)
+        if self.reweight == "stochastic":
+            a = a * arrivals.local_steps
+        share = jnp.where(arrivals.local_steps > 0, weight / jnp.where(a > 0, a, 1), 0)
+        total = 1 + jnp.sum(weight)
+        params = jax.tree.map(
+            lambda x, s, d: (x + jnp.tensordot(weight, s, axes=1) + jnp.tensordot(share, d, axes=1)) / total,
+            params,
+            arrivals.base,
+            arrivals.delta,
+        )
+        return Outcome(params, state, {"normaliser": a})
 
 
 def expectations(

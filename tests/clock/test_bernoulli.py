@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxafl.clock import bernoulli, trace
-from jaxafl.schedule import Schedule, compute_schedule
+from jaxafl.clock import Schedule, bernoulli, trace
+from jaxafl.clock import schedule as run_clock
 from tests.oracle.clock_bernoulli import bernoulli as reference
 from tests.problems_protocols import assert_schedule, mean_and_error
 
@@ -32,20 +32,20 @@ def masks(seed: int) -> tuple[np.ndarray, np.ndarray]:
 def test_recorded_ticks_are_those_of_the_reference(seed: int, failing: bool) -> None:
     uploads, downloads = masks(seed)
     recorded = {"uploads": uploads} | ({"downloads": downloads} if failing else {})
-    schedule = compute_schedule(trace(bernoulli(0.5), **recorded), CLIENTS, 3, TICKS, 0)
+    schedule = run_clock(trace(bernoulli(0.5), **recorded), CLIENTS, 3, TICKS, 0)
     steps = reference(uploads.tolist(), downloads.tolist() if failing else None)
     assert_schedule(schedule, steps)
     assert (schedule.local_steps == 3).all() and (schedule.kind == 0).all()
     np.testing.assert_array_equal(schedule.mask, uploads)
     np.testing.assert_array_equal(schedule.time, np.arange(1, TICKS + 1))
     # every run that was started: N at first, one for every download
-    assert schedule.dispatched == CLIENTS + (uploads & (downloads if failing else True)).sum()
+    assert schedule.runs_started == CLIENTS + (uploads & (downloads if failing else True)).sum()
 
 
 def test_an_update_is_offered_until_a_download_replaces_it() -> None:
     uploads = np.asarray([[1, 1], [0, 1], [1, 0], [1, 1]])
     downloads = np.asarray([[0, 1], [1, 1], [1, 1], [1, 0]])
-    schedule = compute_schedule(trace(bernoulli(1.0), uploads=uploads, downloads=downloads), 2, 1, 4, 0)
+    schedule = run_clock(trace(bernoulli(1.0), uploads=uploads, downloads=downloads), 2, 1, 4, 0)
     assert schedule.run[:, 0][schedule.mask[:, 0]].tolist() == [0, 0, 1]
     assert schedule.staleness.tolist() == [[0, 0], [-1, 0], [2, -1], [0, 1]]
 
@@ -61,7 +61,7 @@ def test_staleness_is_geometric(q: float) -> None:
     p = np.asarray([0.1, 0.25, 0.5, 0.9])
     means, variances = [], []
     for seed in range(60):
-        schedule = compute_schedule(bernoulli(p, q), 4, 1, 900, seed)
+        schedule = run_clock(bernoulli(p, q), 4, 1, 900, seed)
         late = [staleness_by_client(schedule, client, 300) for client in range(4)]
         means.append([values.mean() for values in late])
         variances.append([np.mean((values - (1 / (rate * q) - 1)) ** 2) for values, rate in zip(late, p, strict=True)])
@@ -72,7 +72,7 @@ def test_staleness_is_geometric(q: float) -> None:
 
 
 def test_certain_and_impossible_uploads() -> None:
-    schedule = compute_schedule(bernoulli(np.asarray([0.0, 1.0, 1.0]), np.asarray([1.0, 1.0, 0.0])), 3, 1, 50, 0)
+    schedule = run_clock(bernoulli(np.asarray([0.0, 1.0, 1.0]), np.asarray([1.0, 1.0, 0.0])), 3, 1, 50, 0)
     np.testing.assert_array_equal(schedule.mask, np.tile([False, True, True], (50, 1)))
     assert (schedule.staleness[:, 1] == 0).all()
     np.testing.assert_array_equal(schedule.staleness[:, 2], np.arange(50))
@@ -80,17 +80,20 @@ def test_certain_and_impossible_uploads() -> None:
 
 
 def test_uploads_are_the_same_whether_downloads_fail() -> None:
-    sure, lossy = (compute_schedule(bernoulli(0.3, q), 7, 1, 100, 5) for q in (1.0, 0.2))
+    sure, lossy = (run_clock(bernoulli(0.3, q), 7, 1, 100, 5) for q in (1.0, 0.2))
     np.testing.assert_array_equal(sure.mask, lossy.mask)
     assert sure.staleness.max() < lossy.staleness.max()
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "p above 1": (lambda: bernoulli(1.2), r"bernoulli: p must be in \[0, 1\], got 1.2"),
-    "p negative": (lambda: bernoulli([0.1, -0.1, 0.5]), r"p must be in \[0, 1\]"),
-    "p NaN": (lambda: bernoulli(float("nan")), r"p must be in \[0, 1\], got nan"),
-    "q above 1": (lambda: bernoulli(0.5, 2), r"bernoulli: q must be in \[0, 1\], got 2"),
-    "p of other clients": (lambda: bernoulli(np.ones(4)), r"p must be.*one number per client \(3,\), got shape \(4,\)"),
+    "p above 1": (lambda: bernoulli(1.2), r"bernoulli: upload must be in \[0, 1\], got 1.2"),
+    "p negative": (lambda: bernoulli([0.1, -0.1, 0.5]), r"upload must be in \[0, 1\]"),
+    "p NaN": (lambda: bernoulli(float("nan")), "upload must be a finite number, got nan"),
+    "q above 1": (lambda: bernoulli(0.5, 2), r"bernoulli: download must be in \[0, 1\], got 2"),
+    "p of other clients": (
+        lambda: bernoulli(np.ones(4)),
+        r"upload must be.*one number per client \(3,\), got shape \(4,\)",
+    ),
     "uploads of other clients": (
         lambda: trace(bernoulli(0.5), uploads=np.ones((9, 2), bool)),
         r"uploads must be a bool array \[tick, client\] with 3 clients, got shape \(9, 2\)",
@@ -110,7 +113,7 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_what_cannot_work_is_refused(name: str) -> None:
     make, message = BAD[name]
     with pytest.raises(ValueError, match=message):
-        compute_schedule(make(), 3, 1, 5, 0)
+        run_clock(make(), 3, 1, 5, 0)
 
 
 def test_what_the_protocol_does_not_draw_cannot_be_replayed() -> None:

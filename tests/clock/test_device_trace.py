@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gzip
 import json
@@ -26,10 +27,12 @@ from jaxafl.clock import (
     stale_rounds,
     synchronous,
 )
-from jaxafl.clock.durations import DeviceTrace, Draw, Run, stream_keys
-from jaxafl.clock.durations.cyclic_traces import CyclicTraces, cyclic_traces
+from jaxafl.clock import schedule as run_clock
+from jaxafl.clock.durations.cyclic_traces import CyclicTraces
+from jaxafl.clock.durations.duration import Draw, Run, stream_keys
 from jaxafl.keys import seed_key
-from jaxafl.schedule import compute_schedule
+from jaxafl.options import check_options
+from jaxafl.readers.phones import traces_of
 
 CLIENTS, RUNS = 60, 200
 SCORES = {"Google Nexus S": 400, "Xiaomi Redmi Note 7 Pro": 6400, "Google Pixel 4": 25600}
@@ -63,12 +66,19 @@ def random_traces(seed: int = 0) -> CyclicTraces:
         widths = random.uniform(0.01, 20, segments)
         times.append(np.concatenate([[0], np.cumsum(widths)]))
         amounts.append(np.concatenate([[0], np.cumsum(widths * rates)]))
-    return cyclic_traces(times, amounts)
+    return CyclicTraces.of(traces_of(times, amounts))
 
 
 def trace_of(traces: CyclicTraces, index: int) -> tuple[np.ndarray, np.ndarray]:
     rows = slice(traces.offsets[index], traces.offsets[index + 1])
     return traces.time[rows], traces.amount[rows]
+
+
+def phone(mean: float, sigma: float, links: CyclicTraces | None = None, megabytes: float | None = None) -> device_trace:
+    """One phone, with these seconds per step, links and megabytes."""
+    duration = device_trace(bandwidth=False)
+    measured = dataclasses.replace(duration.measured, mean=np.asarray([mean]), sigma=np.asarray([sigma]), links=links)
+    return dataclasses.replace(duration, measured=measured, megabytes=megabytes)
 
 
 @functools.cache
@@ -118,11 +128,12 @@ def test_elapsed_is_that_of_a_walk_over_the_trace(index: int, share: float, amou
 )
 def test_what_is_no_trace_is_refused(times: Any, amounts: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        cyclic_traces([np.asarray(time, float) for time in times], [np.asarray(a, float) for a in amounts])
+        traces_of([np.asarray(time, float) for time in times], [np.asarray(a, float) for a in amounts])
 
 
 def prepare(duration: Any, seed: int = 0, clients: int = CLIENTS) -> Any:
     with jax.enable_x64(True):
+        check_options(duration, clients)
         duration.check(clients)
         return duration.prepare(stream_keys(seed_key(seed), duration), clients)
 
@@ -179,12 +190,27 @@ def test_seconds_are_per_local_step() -> None:
 
 
 def test_step_times_are_a_normal_cut_off_at_zero() -> None:
-    work = draws(DeviceTrace(np.asarray([1.0]), np.asarray([2.0]))).work
+    work = draws(phone(1.0, 2.0)).work
     random = np.random.default_rng(0).normal(1, 2, 2_000_000)
     kept = random[random > 0]
     assert work.min() > 0
     assert abs(work.mean() - kept.mean()) < 5 * kept.std() / np.sqrt(work.size)
     assert abs(work.std() / kept.std() - 1) < 0.03
+
+
+def test_files_are_read_once_for_the_same_options(folder: pathlib.Path) -> None:
+    """Rebuilding the pytree or replacing a number reads nothing; another option reads what it needs."""
+    duration = device_trace(megabytes=1.5, availability=True, data_dir=folder)
+    for path in (folder / "device_traces").iterdir():
+        path.unlink()
+    rebuilt = jax.tree.map(lambda leaf: leaf, duration)
+    larger = dataclasses.replace(rebuilt, megabytes=3.0)
+    assert rebuilt.measured.links.count == larger.measured.links.count == 2
+    assert jax.tree.structure(jax.tree.map(lambda leaf: None, duration)) is not None
+    other = dataclasses.replace(device_trace(bandwidth=False), workload="celeba_cnn")
+    np.testing.assert_allclose(other.measured.mean, [5.392, 1.355, 0.561])
+    with pytest.raises(FileNotFoundError):
+        dataclasses.replace(duration, phones="benchmark")
 
 
 def test_each_way_takes_its_megabits_over_the_rate(folder: pathlib.Path) -> None:
@@ -197,7 +223,7 @@ def test_each_way_takes_its_megabits_over_the_rate(folder: pathlib.Path) -> None
 
 def test_transfers_are_integrals_of_the_rate() -> None:
     links = random_traces(3)
-    duration = DeviceTrace(np.asarray([1.0]), np.asarray([0.0]), 2.5, links)
+    duration = phone(1.0, 0.0, links, 2.5)
     transfers = draws(duration).work - 1
     with jax.enable_x64(True):
         shortest, longest = (
@@ -223,7 +249,7 @@ def _phases(links: CyclicTraces, index: int) -> np.ndarray:
 
 
 def test_devices_that_are_never_ready_are_left_out(folder: pathlib.Path) -> None:
-    ready = device_trace(bandwidth=False, availability=True, data_dir=folder).ready
+    ready = device_trace(bandwidth=False, availability=True, data_dir=folder).measured.ready
     assert ready.count == 2
     np.testing.assert_array_equal(ready.time, [0, 10, 15, 20, 25, 40, 0, 20, 60, 70, 100])
     np.testing.assert_array_equal(ready.amount, [0, 0, 5, 5, 10, 10, 0, 20, 20, 30, 30])
@@ -244,12 +270,13 @@ def test_a_run_works_only_while_its_device_is_ready(clock: str, folder: pathlib.
     check_availability(CLOCKS[clock](duration), duration, 20, 60)
 
 
-def check_availability(clock: Any, duration: DeviceTrace, clients: int, steps: int) -> None:
+def check_availability(clock: Any, duration: device_trace, clients: int, steps: int) -> None:
     """From start to arrival a device is ready for as long as the run works, and is so at the very end."""
-    schedule = compute_schedule(clock, clients, 3, steps, 0)
+    schedule = run_clock(clock, clients, 3, steps, 0)
     prepared = prepare(duration, clients=clients)
     with jax.enable_x64(True):
-        always = DeviceTrace(duration.mean, duration.sigma, duration.megabytes, duration.links)
+        measured = dataclasses.replace(duration.measured, ready=None)
+        always = dataclasses.replace(duration, measured=measured)
         runs = Run(*(jnp.asarray(schedule.__dict__[name][schedule.mask], jnp.int32) for name in _RUN), 0.0, 0.0)
         work = jax.vmap(lambda client, run, steps: always.draw(prepared, Run(client, run, steps, 0.0)).work)(*runs[:3])
     started, arrived = schedule.started[schedule.mask], schedule.arrived[schedule.mask]
@@ -257,7 +284,7 @@ def check_availability(clock: Any, duration: DeviceTrace, clients: int, steps: i
     waited = 0
     for client, start, end, worked in zip(np.asarray(runs.client), started, arrived, np.asarray(work), strict=True):
         device = int(prepared.device[client])
-        time, amount = trace_of(duration.ready, device)
+        time, amount = trace_of(duration.measured.ready, device)
         shift = float(prepared.phase[client]) * time[-1]
         want = oracle(time, amount, (shift + start) % time[-1], worked)
         assert abs(end - start - want) < 1e-6
@@ -286,14 +313,14 @@ def test_durations_that_need_the_start_are_not_numbers_without_it(folder: pathli
 def test_benchmark_phones_are_interpolated_between_the_measured_ones(folder: pathlib.Path) -> None:
     duration = device_trace("femnist_cnn", bandwidth=False, phones="benchmark", data_dir=folder)
     between = np.sqrt([1.642 * 0.588, 0.0995 * 0.0239])  # 1600 is the geometric mean of 400 and 6400
-    np.testing.assert_allclose(duration.mean, [1.642, 0.588, 0.179, between[0], 1.642, 0.179])
-    np.testing.assert_allclose(duration.sigma, [0.0995, 0.0239, 0.0023, between[1], 0.0995, 0.0023])
+    np.testing.assert_allclose(duration.measured.mean, [1.642, 0.588, 0.179, between[0], 1.642, 0.179])
+    np.testing.assert_allclose(duration.measured.sigma, [0.0995, 0.0239, 0.0023, between[1], 0.0995, 0.0023])
 
 
 def test_the_schedule_is_a_function_of_the_seed(folder: pathlib.Path) -> None:
     def times(seed: int) -> np.ndarray:
         duration = device_trace("femnist_cnn", 1.5, data_dir=folder)
-        return compute_schedule(free_running(concurrency=5, durations=duration), 20, 2, 40, seed).time
+        return run_clock(free_running(concurrency=5, durations=duration), 20, 2, 40, seed).time
 
     np.testing.assert_array_equal(times(0), times(0))
     assert not (times(0) == times(1)).any()
@@ -319,13 +346,11 @@ def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None
         device_trace(**options)
 
 
-def test_megabytes_are_checked_with_the_clock(folder: pathlib.Path) -> None:
-    for duration, message in (
-        (device_trace(megabytes=-1, data_dir=folder), "megabytes must be >= 0, got -1"),
-        (device_trace(megabytes=3, bandwidth=False), "megabytes=3 has no effect"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            free_running(concurrency=2, durations=duration).check(4)
+def test_megabytes_are_checked(folder: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match="megabytes must be >= 0, got -1"):
+        device_trace(megabytes=-1, data_dir=folder)
+    with pytest.raises(ValueError, match="megabytes=3 has no effect"):
+        free_running(concurrency=2, durations=device_trace(megabytes=3, bandwidth=False)).check(4)
 
 
 def test_flags_are_flags() -> None:
@@ -381,7 +406,7 @@ def test_a_malformed_file_is_named(change: dict[str, Any], message: str, folder:
 
 @pytest.mark.data
 def test_measured_links(data_dir: pathlib.Path) -> None:
-    links = device_trace(megabytes=1.0, data_dir=data_dir).links
+    links = device_trace(megabytes=1.0, data_dir=data_dir).measured.links
     assert links.count == 269
     ends = links.offsets[1:] - 1
     rates = links.amount[ends] / links.time[ends]
@@ -396,7 +421,7 @@ def test_measured_links(data_dir: pathlib.Path) -> None:
 
 @pytest.mark.data
 def test_measured_availability(data_dir: pathlib.Path) -> None:
-    ready = device_trace(bandwidth=False, availability=True, data_dir=data_dir).ready
+    ready = device_trace(bandwidth=False, availability=True, data_dir=data_dir).measured.ready
     assert 690 < ready.count <= 710
     ends = ready.offsets[1:] - 1
     days, share = ready.time[ends] / 86400, ready.amount[ends] / ready.time[ends]
@@ -416,7 +441,7 @@ def test_measured_phones_are_ordered_by_score(data_dir: pathlib.Path) -> None:
     with gzip.open(data_dir / "device_traces" / "flash_benchmark2score.json.gz", "rt") as file:
         scores = np.asarray(list(json.load(file).values()))
     for workload in ("femnist_cnn", "celeba_cnn", "shakespeare_lstm", "reddit_lstm"):
-        three = device_trace(workload, bandwidth=False).mean
-        mean = device_trace(workload, bandwidth=False, phones="benchmark", data_dir=data_dir).mean
+        three = device_trace(workload, bandwidth=False).measured.mean
+        mean = device_trace(workload, bandwidth=False, phones="benchmark", data_dir=data_dir).measured.mean
         assert (np.diff(three) < 0).all() and (np.diff(mean[np.argsort(scores)]) <= 0).all()
         np.testing.assert_allclose((mean.max(), mean.min()), (three[0], three[-1]))

@@ -24,9 +24,10 @@ from jaxafl.clock import (
     transmission,
     uniform,
 )
-from jaxafl.clock.durations import Draw, Run, stream_keys
+from jaxafl.clock import schedule as run_clock
+from jaxafl.clock.durations.duration import Draw, Duration, Run, stream_keys
 from jaxafl.keys import seed_key
-from jaxafl.schedule import compute_schedule
+from jaxafl.options import check_options
 
 CLIENTS, RUNS = 200, 500
 COUNT = CLIENTS * RUNS
@@ -35,6 +36,7 @@ COUNT = CLIENTS * RUNS
 def draws(duration: Any, steps: int = 1, longest: float = 0.0, seed: int = 0) -> Draw:
     """The durations [client, run] of CLIENTS × RUNS runs."""
     with jax.enable_x64(True):
+        check_options(duration, CLIENTS)
         duration.check(CLIENTS)
         prepared = duration.prepare(stream_keys(seed_key(seed), duration), CLIENTS)
 
@@ -156,9 +158,68 @@ def test_recorded_durations_are_replayed() -> None:
 
 def test_a_list_is_one_number_per_client() -> None:
     clock = free_running(concurrency=3, durations=uniform([1, 2, 3], [1, 2, 3]))
-    schedule = compute_schedule(clock, 3, 1, 6, 0)
+    schedule = run_clock(clock, 3, 1, 6, 0)
     lasted = (schedule.arrived - schedule.started)[:, 0]
     np.testing.assert_allclose(lasted, schedule.client[:, 0] + 1)
+
+
+def test_clients_may_have_recorded_different_numbers_of_runs() -> None:
+    """As lists of different lengths, or with NaN after a client's last run."""
+    ragged, nan = [[1.0, 2.0, 3.0], [10.0]], np.nan
+    for times in (ragged, tuple(np.asarray(row) for row in ragged), [[1, 2, 3], [10, nan, nan]]):
+        schedule = run_clock(free_running(concurrency=2, durations=recorded(times)), 2, 1, 3, 0)
+        np.testing.assert_array_equal(schedule.time, [1, 3, 6])
+        with pytest.raises(ValueError, match="the recorded durations run out: run 3 of client 0"):
+            run_clock(free_running(concurrency=2, durations=recorded(times)), 2, 1, 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        ([[1.0, np.nan, 2.0], [1.0]], r"finite numbers >= 0; 1 are not, the first of them is nan \(client 0, run 1\)"),
+        ([[1.0], [1.0, np.inf]], r"inf \(client 1, run 1\)"),
+        ([[1.0], [1.0, -1.0]], r"-1.0 \(client 1, run 1\)"),
+        ([[1.0], []], "need at least one run of every client, client 1 has none"),
+        ([[np.nan], [2.0]], "client 0 has none"),
+        ([[], []], r"at least one run each, got shape \(2, 0\)"),
+        ([1.0, 2.0], r"got shape \(2,\)"),
+        ([[1.0]], r"with 2 clients.*got shape \(1, 1\)"),
+    ],
+)
+def test_recordings_that_cannot_be_durations(times: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        run_clock(free_running(concurrency=2, durations=recorded(times)), 2, 1, 3, 0)
+
+
+def test_recorded_words_are_no_durations() -> None:
+    with pytest.raises(TypeError, match=r"must be an array \[client, run\] of seconds"):
+        recorded([["a"], [1.0]])
+
+
+class twice(Duration):
+    """A duration of one's own: another's, twice.
+
+    Args:
+        of: the other.
+    """
+
+    of: Duration
+
+    @property
+    def terms(self) -> int:
+        return self.of.terms
+
+    def prepare(self, keys: Any, num_clients: int) -> Any:
+        return self.of.prepare(keys, num_clients)
+
+    def draw(self, prepared: Any, run: Run) -> Draw:
+        drawn = self.of.draw(prepared, run)
+        return Draw(2 * drawn.work, 2 * drawn.hang)
+
+
+def test_a_duration_of_ones_own() -> None:
+    np.testing.assert_array_equal(work(twice(uniform(1, 5)) + 1), work(uniform(1, 5) * 2 + 1))
+    assert f"{twice(uniform(1, 5)) + 1}" == "twice(of=uniform(low=1, high=5)) + constant(value=1)"
 
 
 @pytest.mark.parametrize("module", [np, jnp])
@@ -179,13 +240,17 @@ def test_what_is_no_number_cannot_be_added_or_multiplied(other: Any) -> None:
 def test_a_message_about_many_clients_names_one() -> None:
     low = np.ones(300)
     low[[7, 9]] = -1
-    with pytest.raises(ValueError, match=r"got low=-1, high=3 \(client 7, the first of 2\)") as caught:
-        uniform(low, 3).check(300)
+    with pytest.raises(ValueError, match=r"low must be >= 0, got -1 \(client 7, the first of 2\)") as caught:
+        check_options(uniform(low, 3), 300)
     assert len(str(caught.value)) < 150
-    with pytest.raises(ValueError, match=r"p must be in \[0, 1\], got -1 \(client 7, the first of 2\)"):
-        bernoulli(low).check(300)
+    with pytest.raises(ValueError, match=r"got low=5, high=3 \(client 7, the first of 2\)"):
+        uniform(np.where(low < 0, 5, low), 3).check(300)
+    with pytest.raises(ValueError, match=r"low <= high is needed, got low=5, high=3$"):
+        uniform(5, 3).check(300)
+    with pytest.raises(ValueError, match=r"upload must be in \[0, 1\], got -1 \(client 7, the first of 2\)"):
+        check_options(bernoulli(low), 300)
     with pytest.raises(TypeError, match=r"low must be a number, got a NumPy array of shape \(300,\)"):
-        uniform(low.astype(str), 3)
+        check_options(uniform(low.astype(str), 3))
 
 
 @pytest.mark.parametrize("make", [constant, uniform, exponential, half_normal, lognormal, recorded, suspension])

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxafl.clock import constant, free_running, three_tier, trace, uniform
+from jaxafl.clock import Schedule, constant, free_running, three_tier, trace, uniform
+from jaxafl.clock import schedule as run_clock
 from jaxafl.clock.contract import Workload
+from jaxafl.device import as_arrays
 from jaxafl.keys import seed_key
-from jaxafl.pytrees import as_arrays
-from jaxafl.schedule import Schedule, compute_schedule
 from tests.problems import record
 
 CLIENTS, STEPS = 6, 14
@@ -57,23 +57,23 @@ def test_invariants_hold_at_every_server_step(name: str, seed: int, kind: str) -
     options = OPTIONS[name]
     for t in range(STEPS):
         flight = jax.tree.map(lambda leaf, t=t: leaf[t], after.flight)
-        busy = flight.client[flight.busy]
+        busy = flight.runs.client[flight.busy]
         assert len(set(busy)) == len(busy), "a client trains twice at once"
         assert flight.busy.sum() + after.waiting[t] == options["concurrency"]
-        assert (flight.arrives[flight.busy] >= after.now[t]).all(), "an arrival is in the past"
-        assert np.isinf(flight.arrives[~flight.busy]).all()
+        assert (flight.runs.arrived[flight.busy] >= after.now[t]).all(), "an arrival is in the past"
+        assert np.isinf(flight.runs.arrived[~flight.busy]).all()
         assert after.version[t] == t + 1
-        assert steps.mask[t].all() and len(set(steps.dispatch[t])) == options["buffer"]
-    assert (np.diff(steps.time) >= 0).all() and (np.diff(steps.arrived.ravel()) >= 0).all(), "time goes back"
-    assert (steps.started < steps.arrived).all()
-    np.testing.assert_array_equal(steps.time, steps.arrived[:, -1])
-    assert len(set(steps.dispatch.ravel())) == steps.dispatch.size, "a run arrives twice"
+        assert steps.mask[t].all() and len(set(steps.runs.run_id[t])) == options["buffer"]
+    assert (np.diff(steps.time) >= 0).all() and (np.diff(steps.runs.arrived.ravel()) >= 0).all(), "time goes back"
+    assert (steps.runs.started < steps.runs.arrived).all()
+    np.testing.assert_array_equal(steps.time, steps.runs.arrived[:, -1])
+    assert len(set(steps.runs.run_id.ravel())) == steps.runs.run_id.size, "a run arrives twice"
     in_flight_matches(runs_of(steps), options, steps)
 
 
 def runs_of(steps: Any) -> list[tuple[int, int, int, float, float]]:
     """(dispatch, client, run, started, arrived) of all arrivals, in the order of their starts."""
-    columns = (steps.dispatch, steps.client, steps.run, steps.started, steps.arrived)
+    columns = (steps.runs.run_id, steps.runs.client, steps.runs.run, steps.runs.started, steps.runs.arrived)
     return sorted(zip(*(column.ravel().tolist() for column in columns), strict=True))
 
 
@@ -84,7 +84,7 @@ def in_flight_matches(runs: list[tuple[int, int, int, float, float]], options: d
     for _, client, _, started, arrived in runs:
         assert started >= free_at.get(client, 0.0), "a client starts while it trains"
         free_at[client] = arrived
-    for moment in np.unique(steps.started):
+    for moment in np.unique(steps.runs.started):
         assert sum(started <= moment < arrived for *_, started, arrived in runs) <= options["concurrency"]
 
 
@@ -93,12 +93,12 @@ def in_flight_matches(runs: list[tuple[int, int, int, float, float]], options: d
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["real", "ties", "late"]))
 def test_the_schedule_is_that_of_an_event_queue(name: str, seed: int, kind: str) -> None:
     recorded = record(seed, CLIENTS, STEPS, kind, **OPTIONS[name])
-    schedule = compute_schedule(recorded.clock(), CLIENTS, 1, STEPS, 0)
+    schedule = run_clock(recorded.clock(), CLIENTS, 1, STEPS, 0)
     expected = recorded.oracle(STEPS)
     for column, attribute in (
         ("client", "client"),
         ("run", "run"),
-        ("dispatch", "dispatch"),
+        ("run_id", "dispatch"),
         ("version", "trained_from"),
         ("reference", "start_version"),
         ("staleness", "staleness"),
@@ -112,12 +112,12 @@ def test_the_schedule_is_that_of_an_event_queue(name: str, seed: int, kind: str)
 
 
 def drawn(seed: int, steps: int = 400, clients: int = 12, **options: Any) -> Schedule:
-    return compute_schedule(free_running(durations=uniform(1, 5), **options), clients, 1, steps, seed)
+    return run_clock(free_running(durations=uniform(1, 5), **options), clients, 1, steps, seed)
 
 
 def test_runs_are_counted_per_client_in_the_order_they_start() -> None:
     schedule = drawn(0, concurrency=5)
-    order = np.argsort(schedule.dispatch, axis=None)
+    order = np.argsort(schedule.run_id, axis=None)
     clients, runs = schedule.client.ravel()[order], schedule.run.ravel()[order]
     for client in range(12):
         mine = runs[clients == client]
@@ -140,7 +140,7 @@ def test_nobody_starves_when_all_are_in_flight() -> None:
 def test_clients_start_uniformly(dispatch: str) -> None:
     """Equal speeds, few in flight: chi-square of starts per client, 30 clients, against its 99.9 % quantile."""
     clock = free_running(concurrency=2, buffer=2, dispatch=dispatch, durations=uniform(1, 2))
-    schedule = compute_schedule(clock, 30, 1, 3000, 5)
+    schedule = run_clock(clock, 30, 1, 3000, 5)
     counts = np.bincount(schedule.client.ravel(), minlength=30)
     expected = counts.sum() / 30
     assert ((counts - expected) ** 2 / expected).sum() < 58.3  # 29 degrees of freedom
@@ -150,9 +150,9 @@ def test_starts_do_not_depend_on_the_durations() -> None:
     """The first M_c clients are drawn by dispatch index alone, so another duration leaves them alone."""
     firsts = []
     for durations in (uniform(1, 5), constant(3.0), three_tier()):
-        schedule = compute_schedule(free_running(concurrency=4, durations=durations), 40, 1, 60, 7)
-        first = schedule.dispatch < 4
-        firsts.append(dict(zip(schedule.dispatch[first].tolist(), schedule.client[first].tolist(), strict=True)))
+        schedule = run_clock(free_running(concurrency=4, durations=durations), 40, 1, 60, 7)
+        first = schedule.run_id < 4
+        firsts.append(dict(zip(schedule.run_id[first].tolist(), schedule.client[first].tolist(), strict=True)))
     common = set.intersection(*(set(first) for first in firsts))
     assert len(common) >= 3
     assert all(firsts[0][dispatch] == other[dispatch] for other in firsts for dispatch in common)
@@ -160,14 +160,14 @@ def test_starts_do_not_depend_on_the_durations() -> None:
 
 def test_the_schedule_is_a_prefix_of_a_longer_one() -> None:
     short, long = drawn(3, steps=50, concurrency=5, buffer=2), drawn(3, steps=200, concurrency=5, buffer=2)
-    for name in ("client", "run", "dispatch", "version", "staleness"):
+    for name in ("client", "run", "run_id", "version", "staleness"):
         np.testing.assert_array_equal(getattr(short, name), getattr(long, name)[:50])
     np.testing.assert_array_equal(short.time, long.time[:50])
 
 
 def test_equal_speeds_and_a_buffer_of_everyone_are_synchronous_rounds() -> None:
     clock = free_running(concurrency=8, buffer=8, durations=constant(2.0))
-    schedule = compute_schedule(clock, 8, 1, 5, 0)
+    schedule = run_clock(clock, 8, 1, 5, 0)
     np.testing.assert_array_equal(schedule.client, np.tile(np.arange(8), (5, 1)))
     np.testing.assert_array_equal(schedule.staleness, 0)
     np.testing.assert_array_equal(schedule.time, [2, 4, 6, 8, 10])
@@ -178,7 +178,7 @@ def test_time_is_float64() -> None:
     durations = np.full((2, 2000), 1000.0)
     durations[1] += 1e-7
     clock = trace(free_running(concurrency=2, durations=constant(0)), durations=durations)
-    schedule = compute_schedule(clock, 2, 1, 3000, 0)
+    schedule = run_clock(clock, 2, 1, 3000, 0)
     assert schedule.time.dtype == np.float64
     last = schedule.time[schedule.client[:, 0] == 1][-1]
     np.testing.assert_allclose(last, 1500 * (1000 + 1e-7), rtol=1e-13)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxafl.clock import constant, exponential, interrupting, trace, uniform
-from jaxafl.schedule import compute_schedule
+from jaxafl.clock import schedule as run_clock
 from tests.oracle.clock_interrupting import interrupting as reference
 from tests.problems_protocols import assert_schedule, lookup, sets_without_repeats
 
@@ -38,11 +38,11 @@ def recorded(seed: int, exact: bool) -> tuple[np.ndarray, np.ndarray]:
 @given(seed=st.integers(0, 2**32 - 1), exact=st.booleans(), most=st.sampled_from([1, 4, 50]))
 def test_recorded_contacts_are_those_of_the_reference(seed: int, exact: bool, most: int) -> None:
     sets, times = recorded(seed, exact)
-    schedule = compute_schedule(replay(sets, times, 2.0), CLIENTS, most, CONTACTS, 0)
+    schedule = run_clock(replay(sets, times, 2.0), CLIENTS, most, CONTACTS, 0)
     steps = reference(sets.tolist(), lookup(times), num_clients=CLIENTS, period=2.0, max_steps=most)
     assert_schedule(schedule, steps, local_steps=True)
     assert schedule.mask.all() and (np.diff(schedule.client, axis=1) > 0).all()
-    assert schedule.dispatched == CLIENTS + CONTACTS * CONTACTED
+    assert schedule.runs_started == CLIENTS + CONTACTS * CONTACTED
     # the slow client is contacted before its first step ends, or has made as many as fit
     slow = schedule.client == 0
     assert (schedule.local_steps[slow] == ((schedule.staleness[slow] + 1) * 2 // 12)).all()
@@ -51,7 +51,7 @@ def test_recorded_contacts_are_those_of_the_reference(seed: int, exact: bool, mo
 def test_each_client_has_its_own_most_steps() -> None:
     sets, times = recorded(0, True)
     most = np.asarray([1, 2, 3, 40, 5, 6])
-    schedule = compute_schedule(replay(sets, times, 2.0), CLIENTS, most, CONTACTS, 0)
+    schedule = run_clock(replay(sets, times, 2.0), CLIENTS, most, CONTACTS, 0)
     steps = reference(sets.tolist(), lookup(times), num_clients=CLIENTS, period=2.0, max_steps=1000)
     made = np.asarray([[arrival.local_steps for arrival in step.arrivals] for step in steps])
     np.testing.assert_array_equal(schedule.local_steps, np.minimum(made, most[schedule.client]))
@@ -61,22 +61,20 @@ def test_a_latency_comes_before_the_first_step() -> None:
     """Whole steps of 1/2 s after 3/4 s: none by 1 s, two by 2 s, ..., and a step that ends at the contact counts."""
     durations = constant(0.75) + constant(0.5, per="step")
     for period, made in ((0.25, 0), (1.0, 0), (1.25, 1), (2.0, 2), (2.25, 3), (7.0, 5)):
-        schedule = compute_schedule(interrupting(period=period, contacted=2, durations=durations), 2, 5, 1, 0)
+        schedule = run_clock(interrupting(period=period, contacted=2, durations=durations), 2, 5, 1, 0)
         assert (schedule.local_steps == made).all(), period
 
 
 def test_rounding_of_times_loses_no_step() -> None:
     """0.1 s steps at periods of 0.3 s: three steps fit, at every contact."""
-    schedule = compute_schedule(
-        interrupting(period=0.3, contacted=1, durations=constant(0.1, per="step")), 1, 100, 2000, 0
-    )
+    schedule = run_clock(interrupting(period=0.3, contacted=1, durations=constant(0.1, per="step")), 1, 100, 2000, 0)
     assert (schedule.local_steps == 3).all()
     np.testing.assert_allclose(schedule.time, 0.3 * np.arange(1, 2001), rtol=1e-12)
 
 
 def test_clients_are_contacted_uniformly_without_replacement() -> None:
     contacts = 3000
-    schedule = compute_schedule(
+    schedule = run_clock(
         interrupting(period=1.0, contacted=3, durations=uniform(0.1, 1, per="step")), 8, 5, contacts, 2
     )
     assert (np.diff(schedule.client, axis=1) > 0).all()
@@ -90,7 +88,7 @@ def test_clients_are_contacted_uniformly_without_replacement() -> None:
 
 def test_a_step_time_is_drawn_for_every_run() -> None:
     clock = interrupting(period=1.0, contacted=4, durations=exponential(0.3, per="step"))
-    schedule = compute_schedule(clock, 4, 1000, 2000, 0)
+    schedule = run_clock(clock, 4, 1000, 2000, 0)
     # P(no step in a period) = P(Exp(0.3) > 1)
     assert abs((schedule.local_steps == 0).mean() - np.exp(-1 / 0.3)) < 0.005
 
@@ -130,4 +128,4 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_what_cannot_work_is_refused(name: str) -> None:
     make, message = BAD[name]
     with pytest.raises(ValueError, match=message):
-        compute_schedule(make(), 4, 1, 8, 0)
+        run_clock(make(), 4, 1, 8, 0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxafl.clock import constant, free_running, mac_network, sampled, synchronous, uniform
-from jaxafl.schedule import compute_schedule
+from jaxafl.clock import schedule as run_clock
 
 CLIENTS, STEPS, ROUNDS = 100, 50, 200
 DRAWN = (10, 20, 40, 80)
@@ -30,7 +30,7 @@ def seconds_per_round(network: str, method: str, drawn: int, seeds: int) -> np.n
         "DeFedAvg-nIID": lambda: sampled(drawn=drawn, durations=durations),
         "FedAvg": lambda: synchronous(cohort=drawn, durations=durations),
     }[method]()
-    schedules = (compute_schedule(clock, CLIENTS, STEPS, ROUNDS, seed) for seed in range(seeds))
+    schedules = (run_clock(clock, CLIENTS, STEPS, ROUNDS, seed) for seed in range(seeds))
     return np.array([schedule.time[-1] / ROUNDS for schedule in schedules])
 
 
@@ -51,16 +51,16 @@ def test_all_published_rounds(network: str, method: str) -> None:
 
 
 def test_computing_takes_what_the_client_needs() -> None:
-    schedule = compute_schedule(synchronous(durations=mac_network(17.0, 2.2, freeze=False)), CLIENTS, STEPS, 2, 1)
+    schedule = run_clock(synchronous(durations=mac_network(17.0, 2.2, freeze=False)), CLIENTS, STEPS, 2, 1)
     lasted = (schedule.arrived - schedule.started)[0]
     assert lasted.min() > 0.085 and lasted.max() < 0.425 and lasted.max() / lasted.min() > 4
     np.testing.assert_allclose(lasted, (schedule.arrived - schedule.started)[1])  # once per client
 
 
 def test_transfers_stop_everyone() -> None:
-    still = compute_schedule(free_running(concurrency=5, durations=uniform(1, 3)), 5, 1, 30, 0)
+    still = run_clock(free_running(concurrency=5, durations=uniform(1, 3)), 5, 1, 30, 0)
     frozen = uniform(1, 3) + mac_network(0.0, 50.0)  # no computing, two transfers of one second
-    moved = compute_schedule(free_running(concurrency=5, durations=frozen), 5, 1, 30, 0)
+    moved = run_clock(free_running(concurrency=5, durations=frozen), 5, 1, 30, 0)
     np.testing.assert_array_equal(moved.client, still.client)
     np.testing.assert_allclose(moved.time, still.time + 2.0 * np.arange(1, 31))
     np.testing.assert_allclose(moved.started[:, 0], still.started[:, 0] + 2.0 * still.reference[:, 0])
@@ -68,7 +68,7 @@ def test_transfers_stop_everyone() -> None:
 
 def test_a_speed_instead_of_a_time() -> None:
     clock = synchronous(durations=mac_network(1000.0, 0.0, gflops=1.0, spread="speed", freeze=False))
-    lasted = compute_schedule(clock, CLIENTS, 10, 1, 0).time[-1]
+    lasted = run_clock(clock, CLIENTS, 10, 1, 0).time[-1]
     assert 2.0 < lasted <= 10.0  # 10 s at the speed of 1, 2 s at that of 5
 
 
@@ -83,12 +83,12 @@ def test_a_speed_instead_of_a_time() -> None:
 )
 def test_mistakes_are_explained(durations: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        compute_schedule(synchronous(durations=durations), 5, 1, 1, 0)  # type: ignore[arg-type]
+        run_clock(synchronous(durations=durations), 5, 1, 1, 0)  # type: ignore[arg-type]
 
 
 def test_a_result_that_waits_in_a_buffer_arrived_before_the_steps_that_passed_meanwhile() -> None:
     """Server steps in which nobody computes delay what comes after them: nobody trains twice at once."""
-    schedule = compute_schedule(sampled(drawn=3, durations=mac_network(17.0, 2.2)), CLIENTS, 3, 300, 0)
+    schedule = run_clock(sampled(drawn=3, durations=mac_network(17.0, 2.2)), CLIENTS, 3, 300, 0)
     assert (schedule.arrived >= schedule.started)[schedule.mask].all()
     assert (schedule.arrived <= schedule.time[:, None] + 1e-9)[schedule.mask].all()
     runs = {
@@ -107,5 +107,5 @@ def test_a_result_that_waits_in_a_buffer_arrived_before_the_steps_that_passed_me
 
 @pytest.mark.parametrize("seconds", [3_000_000_000, np.int64(3_000_000_000), [3_000_000_000] * CLIENTS])
 def test_durations_above_32_bits(seconds: object) -> None:
-    schedule = compute_schedule(synchronous(durations=constant(seconds)), CLIENTS, 1, 2, 0)
+    schedule = run_clock(synchronous(durations=constant(seconds)), CLIENTS, 1, 2, 0)
     np.testing.assert_array_equal(schedule.time, [3e9, 6e9])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxafl.clock import constant, exponential, sampled, trace, uniform
-from jaxafl.schedule import compute_schedule
+from jaxafl.clock import schedule as run_clock
 from tests.oracle.clock_sampled import sampled as reference
 from tests.problems_protocols import KINDS, assert_schedule, durations, lookup
 
@@ -31,7 +31,7 @@ def test_recorded_rounds_are_those_of_the_reference(receive: str, send: str, see
     sets = rng.integers(0, CLIENTS - 1, (ROUNDS, DRAWN))  # client 5 is never drawn
     sets[2], sets[3], sets[4] = [1, 1, 1], [2, 1, 2], [2, 1, 2]
     times = durations(rng, CLIENTS, RUNS, kind)
-    schedule = compute_schedule(replay(sets, times, receive, send), CLIENTS, 1, ROUNDS, 0)
+    schedule = run_clock(replay(sets, times, receive, send), CLIENTS, 1, ROUNDS, 0)
     options = {"num_clients": CLIENTS, "receive_buffer": receive, "send_buffer": send}
     assert_schedule(schedule, reference(sets.tolist(), lookup(times), **options))
     for t in range(ROUNDS):
@@ -44,21 +44,21 @@ def test_the_buffers_differ() -> None:
     sets, times = rng.integers(0, CLIENTS, (ROUNDS, DRAWN)), durations(rng, CLIENTS, RUNS, "late")
     handed_in = set()
     for receive, send in BUFFERS:
-        schedule = compute_schedule(replay(sets, times, receive, send), CLIENTS, 1, ROUNDS, 0)
+        schedule = run_clock(replay(sets, times, receive, send), CLIENTS, 1, ROUNDS, 0)
         handed_in.add(tuple(schedule.run[schedule.mask].tolist()))
     assert len(handed_in) == 4
 
 
 def test_full_buffers_are_served_at_once() -> None:
     """Rounds whose clients have results already take no time, and all of them come from the same version."""
-    schedule = compute_schedule(replay(np.asarray([[0], [1], [2]]), np.ones((3, 9)), "keep", "overwrite"), 3, 1, 3, 0)
+    schedule = run_clock(replay(np.asarray([[0], [1], [2]]), np.ones((3, 9)), "keep", "overwrite"), 3, 1, 3, 0)
     assert schedule.time.tolist() == [1, 1, 1]
     assert schedule.staleness.ravel().tolist() == [0, 1, 2]
 
 
 def test_clients_are_drawn_uniformly_with_replacement() -> None:
     rounds = 3000
-    schedule = compute_schedule(sampled(drawn=4, durations=uniform(1, 5)), 7, 1, rounds, 0)
+    schedule = run_clock(sampled(drawn=4, durations=uniform(1, 5)), 7, 1, rounds, 0)
     counts = np.where(schedule.mask, schedule.multiplicity, 0)
     assert (counts.sum(axis=1) == 4).all()
     per_client = np.bincount(schedule.client[schedule.mask], counts[schedule.mask], minlength=7)
@@ -69,11 +69,11 @@ def test_clients_are_drawn_uniformly_with_replacement() -> None:
 
 
 def test_only_runs_that_ended_are_handed_in_and_each_once() -> None:
-    schedule = compute_schedule(sampled(drawn=3, durations=exponential(2.0)), 9, 1, 300, 1)
+    schedule = run_clock(sampled(drawn=3, durations=exponential(2.0)), 9, 1, 300, 1)
     assert (schedule.arrived <= schedule.time[:, None] + 1e-9)[schedule.mask].all()
-    handed_in = schedule.dispatch[schedule.mask]
+    handed_in = schedule.run_id[schedule.mask]
     assert len(set(handed_in.tolist())) == len(handed_in)
-    assert (np.diff(schedule.time) >= 0).all() and schedule.dispatched > len(handed_in)
+    assert (np.diff(schedule.time) >= 0).all() and schedule.runs_started > len(handed_in)
 
 
 BAD: dict[str, tuple[Any, str]] = {
@@ -105,4 +105,4 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_what_cannot_work_is_refused(name: str) -> None:
     make, message = BAD[name]
     with pytest.raises((ValueError, TypeError), match=message):
-        compute_schedule(make(), 4, 1, 8, 0)
+        run_clock(make(), 4, 1, 8, 0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxafl.clock import constant, stale_rounds, trace, uniform
-from jaxafl.schedule import compute_schedule
+from jaxafl.clock import schedule as run_clock
 from tests.oracle.clock_stale_rounds import stale_rounds as reference
 from tests.problems_protocols import KINDS, assert_schedule, durations, lookup, sets_without_repeats
 
@@ -28,7 +28,7 @@ def test_recorded_rounds_are_those_of_the_reference(seed: int, kind: str, replac
     stale = rng.integers(0, OLDEST + 1, (ROUNDS, DRAWN))
     times = durations(rng, CLIENTS, DRAWN * ROUNDS, kind)
     protocol = stale_rounds(participants=DRAWN, max_staleness=OLDEST, durations=constant(0), replacement=replacement)
-    schedule = compute_schedule(trace(protocol, sets=sets, stale=stale, durations=times), CLIENTS, 1, ROUNDS, 0)
+    schedule = run_clock(trace(protocol, sets=sets, stale=stale, durations=times), CLIENTS, 1, ROUNDS, 0)
     assert_schedule(schedule, reference(sets.tolist(), stale.tolist(), lookup(times), num_clients=CLIENTS))
     assert schedule.mask.all() and (schedule.multiplicity == 1).all()
     np.testing.assert_array_equal(schedule.staleness, np.minimum(stale, np.arange(ROUNDS)[:, None]))
@@ -37,7 +37,7 @@ def test_recorded_rounds_are_those_of_the_reference(seed: int, kind: str, replac
 def test_versions_are_drawn_uniformly_and_clamped() -> None:
     rounds = 3000
     clock = stale_rounds(participants=2, max_staleness=4, durations=uniform(1, 2))
-    schedule = compute_schedule(clock, 9, 1, rounds, 0)
+    schedule = run_clock(clock, 9, 1, rounds, 0)
     assert schedule.staleness[0].tolist() == [0, 0] and (schedule.version >= 0).all()
     counts = np.bincount(schedule.staleness[4:].ravel(), minlength=5)
     assert len(counts) == 5
@@ -52,7 +52,7 @@ def test_clients_are_drawn_uniformly_with_or_without_replacement() -> None:
     rounds = 3000
     for replacement, different in ((False, 1.0), (True, 8 / 9 * 7 / 9)):
         clock = stale_rounds(participants=3, max_staleness=0, durations=uniform(1, 2), replacement=replacement)
-        schedule = compute_schedule(clock, 9, 1, rounds, 0)
+        schedule = run_clock(clock, 9, 1, rounds, 0)
         assert (np.diff(schedule.client, axis=1) >= 0).all()
         counts = np.bincount(schedule.client.ravel(), minlength=9)
         assert np.abs(counts - rounds / 3).max() < 4.5 * np.sqrt(rounds / 3)
@@ -61,7 +61,7 @@ def test_clients_are_drawn_uniformly_with_or_without_replacement() -> None:
 
 
 def test_a_round_lasts_as_long_as_its_slowest_run() -> None:
-    schedule = compute_schedule(stale_rounds(participants=4, max_staleness=3, durations=uniform(1, 5)), 9, 1, 40, 0)
+    schedule = run_clock(stale_rounds(participants=4, max_staleness=3, durations=uniform(1, 5)), 9, 1, 40, 0)
     np.testing.assert_array_equal(schedule.time, schedule.arrived.max(axis=1))
     np.testing.assert_array_equal(schedule.started[1:], np.repeat(schedule.time[:-1, None], 4, axis=1))
 
@@ -84,6 +84,14 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "stale of fractions": (lambda: trace(clock(), stale=np.zeros((9, 2))), "integer array.*float64"),
     "stale negative": (lambda: trace(clock(), stale=np.full((9, 2), -1)), r"must be in 0\.\.3.*got -1\.\.-1"),
+    "one stale negative among others": (
+        lambda: trace(clock(), stale=np.eye(9, 2, dtype=int) - np.eye(9, 2, -3, dtype=int)),
+        r"must be in 0\.\.3.*got -1\.\.1",
+    ),
+    "one too old among others": (
+        lambda: trace(clock(), stale=4 * np.eye(9, 2, dtype=int)),
+        r"must be in 0\.\.3.*got 0\.\.4",
+    ),
     "stale too old": (lambda: trace(clock(), stale=np.full((9, 2), 4)), r"must be in 0\.\.3.*got 4\.\.4"),
     "stale run out": (lambda: trace(clock(), stale=np.zeros((5, 2), int)), "stale versions run out at round 5"),
     "sets run out": (lambda: trace(clock(), sets=np.tile([0, 1], (6, 1))), "sets run out at round 6"),
@@ -98,4 +106,4 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_what_cannot_work_is_refused(name: str) -> None:
     make, message = BAD[name]
     with pytest.raises((ValueError, TypeError), match=message):
-        compute_schedule(make(), 4, 1, 8, 0)
+        run_clock(make(), 4, 1, 8, 0)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxafl.clock import constant, exponential, interrupting, uniform
-from jaxafl.clock.step_times import step_times
-from jaxafl.schedule import compute_schedule
+from jaxafl.clock import constant, exponential, interrupting, recorded, uniform
+from jaxafl.clock import schedule as run_clock
 
 
 def test_constant_times() -> None:
-    latency, per_step = step_times(constant(0.5) + constant(np.asarray([1.0, 2.0, 3.0]), per="step"), 3)
+    latency, per_step = (constant(0.5) + constant(np.asarray([1.0, 2.0, 3.0]), per="step")).step_times(3)
     np.testing.assert_allclose(latency, np.full((3, 1), 0.5))
     np.testing.assert_allclose(per_step, [[1], [2], [3]])
 
 
 def test_one_distribution_is_cut_into_equal_parts() -> None:
-    latency, per_step = step_times(exponential(2.0, per="step"), 4)
+    latency, per_step = exponential(2.0, per="step").step_times(4)
     assert (latency == 0).all() and per_step.shape[0] == 4
     np.testing.assert_allclose(per_step.mean(axis=1), 2.0, rtol=2e-3)
     # P(X <= 1) to a part
@@ -25,23 +24,42 @@ def test_one_distribution_is_cut_into_equal_parts() -> None:
 
 
 def test_a_time_per_run_is_a_latency() -> None:
-    latency, per_step = step_times(uniform(1, 3), 2)
+    latency, per_step = uniform(1, 3).step_times(2)
     assert (per_step == 0).all()
     np.testing.assert_allclose(latency.mean(axis=1), 2.0, rtol=1e-6)
 
 
 def test_a_product_is_drawn() -> None:
-    latency, per_step = step_times(uniform(1, 3) * uniform(0.1, 0.3, per="step"), 3)
+    latency, per_step = (uniform(1, 3) * uniform(0.1, 0.3, per="step")).step_times(3)
     assert (latency == 0).all()
     error = per_step.std(axis=1) / np.sqrt(per_step.shape[1])
     assert (np.abs(per_step.mean(axis=1) - 0.4) < 5 * error).all() and (error < 0.01).all()
+
+
+def test_a_fleet_in_which_only_some_times_vary_is_drawn() -> None:
+    """Client 0 always takes 1 s, client 1 between 1 and 3 s: its first two draws do not speak for it."""
+    durations = uniform([1, 1], [1, 3], per="step") + constant([0.5, 0.0])
+    latency, per_step = durations.step_times(2)
+    assert latency.shape == per_step.shape and per_step.shape[1] > 1000
+    np.testing.assert_allclose(latency, np.broadcast_to([[0.5], [0.0]], latency.shape), atol=1e-12)
+    np.testing.assert_allclose(per_step[0], 1)
+    assert abs(per_step[1].mean() - 2) < 0.05 and abs(per_step[1].std() - 2 / np.sqrt(12)) < 0.05
+
+
+def test_recorded_times_of_clients_with_different_numbers_of_runs() -> None:
+    """Each client's runs are equally likely, however many the others have."""
+    latency, per_step = recorded([[1.0, 2.0], [3.0], [1.0, 5.0, 6.0]], per="step").step_times(3)
+    assert (latency == 0).all()
+    np.testing.assert_allclose(per_step.mean(axis=1), [1.5, 3, 4], rtol=2e-3)
+    _, exact = recorded([[1.0, 2.0], [3.0, 7.0]], per="step").step_times(2)
+    np.testing.assert_array_equal(exact, [[1, 2], [3, 7]])
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7])
 def test_client_speeds_are_those_of_the_seed(seed: int) -> None:
     """A time drawn once per client is the one that the clock of a run with this seed draws."""
     durations = uniform(0.1, 5, per="client") * constant(1.0, per="step")
-    latency, per_step = step_times(durations, 5, seed)
+    latency, per_step = durations.step_times(5, seed)
     assert per_step.shape == (5, 1) and (latency == 0).all()
-    schedule = compute_schedule(interrupting(period=1000.0, contacted=5, durations=durations), 5, 10**6, 1, seed)
+    schedule = run_clock(interrupting(period=1000.0, contacted=5, durations=durations), 5, 10**6, 1, seed)
     np.testing.assert_allclose(schedule.local_steps[0], np.floor(1000 / per_step[:, 0]), atol=1)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxafl.clock import constant, suspension, synchronous, three_tier, trace, uniform
-from jaxafl.schedule import compute_schedule
+from jaxafl.clock import schedule as run_clock
 from tests.oracle import clock as oracle_clock
 
 CLIENTS, ROUNDS = 9, 10
@@ -21,7 +21,7 @@ def test_recorded_rounds_are_those_of_the_reference(seed: int, ties: bool) -> No
     sets = np.argsort(rng.random((ROUNDS, CLIENTS)), axis=1)[:, :4]
     durations = rng.integers(1, 4, (CLIENTS, ROUNDS)) if ties else rng.uniform(1, 5, (CLIENTS, ROUNDS))
     clock = trace(synchronous(cohort=4, durations=constant(0)), durations=durations, sets=sets)
-    schedule = compute_schedule(clock, CLIENTS, 1, ROUNDS, 0)
+    schedule = run_clock(clock, CLIENTS, 1, ROUNDS, 0)
     expected = oracle_clock.synchronous(sets.tolist(), lambda client, run: durations[client, run])
     np.testing.assert_allclose(schedule.time, [step.time for step in expected], rtol=1e-12)
     for t, step in enumerate(expected):
@@ -33,7 +33,7 @@ def test_recorded_rounds_are_those_of_the_reference(seed: int, ties: bool) -> No
 
 @pytest.mark.parametrize("seed", range(3))
 def test_cohorts_are_drawn_without_replacement_and_uniformly(seed: int) -> None:
-    schedule = compute_schedule(synchronous(cohort=4, durations=uniform(1, 5)), CLIENTS, 1, 2000, seed)
+    schedule = run_clock(synchronous(cohort=4, durations=uniform(1, 5)), CLIENTS, 1, 2000, seed)
     assert (np.diff(np.sort(schedule.client, axis=1), axis=1) > 0).all()
     counts = np.bincount(schedule.client.ravel(), minlength=CLIENTS)
     # each round is a draw without replacement: the variance of a count is T p (1 - p)
@@ -44,7 +44,7 @@ def test_cohorts_are_drawn_without_replacement_and_uniformly(seed: int) -> None:
 
 
 def test_everyone_takes_part_by_default() -> None:
-    schedule = compute_schedule(synchronous(durations=constant(2.0)), CLIENTS, 1, 3, 0)
+    schedule = run_clock(synchronous(durations=constant(2.0)), CLIENTS, 1, 3, 0)
     np.testing.assert_array_equal(schedule.client, np.tile(np.arange(CLIENTS), (3, 1)))
     np.testing.assert_array_equal(schedule.run, np.tile([[0], [1], [2]], CLIENTS))
     np.testing.assert_array_equal(schedule.time, [2, 4, 6])
@@ -52,7 +52,7 @@ def test_everyone_takes_part_by_default() -> None:
 
 def test_with_replacement_a_client_trains_once_and_counts_as_often_as_it_is_drawn() -> None:
     clock = synchronous(cohort=6, replacement=True, durations=uniform(1, 5))
-    schedule = compute_schedule(clock, CLIENTS, 1, 1500, 0)
+    schedule = run_clock(clock, CLIENTS, 1, 1500, 0)
     for t in range(1500):
         members = schedule.client[t][schedule.mask[t]]
         assert len(set(members)) == len(members)
@@ -60,12 +60,12 @@ def test_with_replacement_a_client_trains_once_and_counts_as_often_as_it_is_draw
     draws = np.zeros(CLIENTS)
     np.add.at(draws, schedule.client[schedule.mask], schedule.multiplicity[schedule.mask])
     assert np.abs(draws - 1000).max() < 4.5 * np.sqrt(9000 * 1 / 9 * 8 / 9)
-    order = np.argsort(schedule.dispatch[schedule.mask])
-    np.testing.assert_array_equal(schedule.dispatch[schedule.mask][order], np.arange(schedule.mask.sum()))
+    order = np.argsort(schedule.run_id[schedule.mask])
+    np.testing.assert_array_equal(schedule.run_id[schedule.mask][order], np.arange(schedule.mask.sum()))
 
 
 def test_a_round_lasts_as_long_as_its_slowest_run() -> None:
-    schedule = compute_schedule(synchronous(cohort=4, durations=three_tier()), CLIENTS, 1, 30, 0)
+    schedule = run_clock(synchronous(cohort=4, durations=three_tier()), CLIENTS, 1, 30, 0)
     np.testing.assert_allclose(schedule.time, schedule.arrived.max(axis=1))
     np.testing.assert_allclose(schedule.started[1:], np.repeat(schedule.time[:-1, None], 4, axis=1))
 
@@ -73,8 +73,8 @@ def test_a_round_lasts_as_long_as_its_slowest_run() -> None:
 def test_hangs_are_bounded_by_the_longest_run_that_started_before() -> None:
     """In the order of dispatch, also within a round; the very first run never hangs."""
     durations = uniform(1, 5)
-    plain = compute_schedule(synchronous(durations=durations), CLIENTS, 1, 20, 0)
-    hung = compute_schedule(synchronous(durations=durations + suspension(0.7)), CLIENTS, 1, 20, 0)
+    plain = run_clock(synchronous(durations=durations), CLIENTS, 1, 20, 0)
+    hung = run_clock(synchronous(durations=durations + suspension(0.7)), CLIENTS, 1, 20, 0)
     work, total = plain.arrived - plain.started, hung.arrived - hung.started
     hang = (total - work).ravel()
     longest = np.concatenate([[0], np.maximum.accumulate(work.ravel())[:-1]])

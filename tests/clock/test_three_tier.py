@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from jaxafl.clock import free_running, three_tier
-from jaxafl.clock.durations import stream_keys
+from jaxafl.clock import schedule as run_clock
+from jaxafl.clock.durations.duration import stream_keys
 from jaxafl.keys import seed_key
-from jaxafl.schedule import compute_schedule
 
 SEEDS = 50
 
@@ -20,7 +20,7 @@ def test_staleness_of_the_large_worst_case_delay() -> None:
     clock = free_running(concurrency=25, buffer=5, dispatch="step", durations=three_tier())
     rows = []
     for seed in range(SEEDS):
-        figures = compute_schedule(clock, 50, 1, 500, seed).statistics()
+        figures = run_clock(clock, 50, 1, 500, seed).statistics()
         names = ("staleness_max", "max_staleness_per_step_mean", "max_staleness_per_step_median", "time")
         rows.append([figures[name] for name in names])
     worst, mean, median, time = np.asarray(rows).T
@@ -52,7 +52,7 @@ def test_tiers_of_clients(gamma: float, expected: tuple[float, ...]) -> None:
 @pytest.mark.parametrize(("profile", "third", "per"), [("large", (50, 80), "run"), ("mild", (5, 8), "client")])
 def test_durations_of_the_tiers(profile: str, third: tuple[float, float], per: str) -> None:
     clock = free_running(concurrency=60, durations=three_tier(profile, per=per))
-    schedule = compute_schedule(clock, 60, 1, 3000, 0)
+    schedule = run_clock(clock, 60, 1, 3000, 0)
     seconds = (schedule.arrived - schedule.started).ravel()
     bounds = np.asarray([(1, 2), (3, 5), third]) * 10
     for client in range(60):

@@ -53,7 +53,7 @@ def test_bytes_are_cast_and_tokens_are_left_alone():
         ((X, Y, IDS), {"x_test": X}, ValueError, "either x_test and y_test, or test_fraction"),
         ((X, Y, IDS), {"x_test": X, "y_test": Y, "test_fraction": 0.1}, ValueError, "either x_test"),
         ((X, Y, IDS[:9]), {"test_fraction": 0.3}, ValueError, "one entry per sample"),
-        ((X, Y, IDS), {"test_fraction": 1.5}, ValueError, r"must lie in \(0, 1\); got 1.5"),
+        ((X, Y, IDS), {"test_fraction": 1.5}, ValueError, r"test_fraction must be < 1, got 1\.5"),
         ((X, Y, IDS), {"test_fraction": 0.01}, ValueError, "holds out no sample"),
         ((X / 0.5 + np.nan, Y, IDS), {"test_fraction": 0.3}, ValueError, "NaN"),
         ((X, Y + 0.5, IDS), {"test_fraction": 0.3}, TypeError, "integer classes"),
@@ -119,3 +119,16 @@ def test_what_is_no_partitioner_is_refused():
 def test_a_normalisation_that_cannot_be_is_refused(options, error, message):
     with pytest.raises(error, match=message):
         data.normalise(**options)
+
+
+def test_with_x64_doubles_stay_doubles():
+    with jax.enable_x64(True):
+        federated = data.from_arrays(X / 3 * 1e60, Y, IDS, x_test=X[:3] / 3, y_test=Y[:3])
+        x, _ = federated.fetch(federated.arrays, 1, jnp.arange(5), jax.random.key(0))
+        single = data.from_arrays(X.astype(np.float32), Y, IDS, x_test=X[:3].astype(np.float32), y_test=Y[:3])
+    assert federated.arrays["x"].dtype == federated.x_test.dtype == x.dtype == np.float64
+    np.testing.assert_array_equal(x, (X / 3 * 1e60)[IDS == "b"])
+    assert federated.description["preprocessing"] == "float64"
+    assert single.arrays["x"].dtype == np.float32
+    usual = data.from_arrays(X, Y, IDS, x_test=X[:3], y_test=Y[:3])
+    assert usual.arrays["x"].dtype == np.float32 and usual.description["preprocessing"] == "float32"

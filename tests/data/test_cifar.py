@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 import pathlib
@@ -138,7 +137,7 @@ def test_a_complete_archive_is_read_where_the_folder_beside_it_is_in_parts(cifar
     path = archive(tmp_path / "cifar-100-binary.tar.gz", members)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    monkeypatch.setattr(cifar, "_CIFAR100", dataclasses.replace(cifar._CIFAR100, archive_sha256=digest))
+    monkeypatch.setattr(cifar, "_CIFAR100", cifar._CIFAR100._replace(archive_sha256=digest))
     (tmp_path / "cifar-100-binary").mkdir()
     (tmp_path / "cifar-100-binary" / "test.bin").write_bytes(b"half a download")
     np.testing.assert_array_equal(data.cifar100(tmp_path).y, np.arange(50_000) % 100)
@@ -160,13 +159,6 @@ def test_a_missing_dataset_is_one_clear_error(load, file, folder, tmp_path, monk
     assert repr(load.__name__) in message
     assert f"{tmp_path / 'nowhere' / load.__name__} (does not exist)" in message
     assert file in message and folder in message and f"prepare_tfds('{load.__name__}'" in message
-
-
-def test_an_archive_whose_paths_leave_the_directory_is_refused(tmp_path):
-    path = archive(tmp_path / "cifar10" / "cifar-10-binary.tar.gz", {"../../.profile": b"harm"})
-    with pytest.raises(ValueError, match=r"member '\.\./\.\./\.profile' would leave the directory") as raised:
-        data.cifar10(tmp_path)
-    assert str(path) in str(raised.value)
 
 
 def test_a_truncated_archive_is_refused(tmp_path):

@@ -116,3 +116,17 @@ def test_normalisation_per_channel_acts_on_the_last_axis():
     x = np.full((2, 3, 3, 3), 51, np.uint8)
     out = data.normalise(255.0, (0.0, 0.1, 0.2), (1.0, 0.5, 0.1)).transform(x)
     np.testing.assert_allclose(out[0, 0, 0], [0.2, 0.2, 0.0], atol=1e-6)
+
+
+def test_representations_are_short_and_hold_no_arrays():
+    dataset = images()
+    federated = dataset.partition(data.dirichlet(0.7, 4, min_size=1), seed=11)
+    for one in (dataset, federated, federated.statistics(), data.synthetic(clients=200, max_size=60)):
+        assert len(repr(one)) < 2000 and "array" not in repr(one)
+        table = one._repr_html_()
+        assert table.startswith("<table>") and table.endswith("</table>") and len(table) < 6000
+    assert repr(dataset) == (
+        "Dataset(name=images, samples=40, test_samples=6, classes=5, sample=uint8[4, 4, 1], "
+        "preprocessing=x/255, mean 0.25, std 0.5)"
+    )
+    assert "clients=4, samples=40" in repr(federated) and "partition_alpha=0.7" in repr(federated)

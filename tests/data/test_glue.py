@@ -17,7 +17,7 @@ pytest.importorskip("tokenizers", reason="tokenizers is not installed (the bert 
 
 from jaxafl.data.glue import glue_mrpc, glue_rte, glue_sst2
 from jaxafl.data.partition import dirichlet
-from jaxafl.data.tokenise import load_tokenizer, tokenise
+from jaxafl.readers.pretrained import load_tokenizer, tokenise
 from tests.tiny_bert import WORDS
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]

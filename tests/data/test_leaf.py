@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxafl.data.leaf import collect_users, leaf_files, read_leaf
+from jaxafl.readers.leaf import collect_users, leaf_files, read_leaf
 
 GOOD = {
     "users": ["b", "a"],

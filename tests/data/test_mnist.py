@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxafl.data as data
-from jaxafl.data.idx import read_idx
+from jaxafl.readers.archive import read_idx
 
 FILES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
 
@@ -54,7 +54,7 @@ def test_content_that_is_not_the_canonical_one_is_refused(tmp_path):
     (tmp_path / "mnist").mkdir()
     for file, shape in zip(FILES, [(60000, 28, 28), (60000,), (10000, 28, 28), (10000,)], strict=True):
         (tmp_path / "mnist" / file).write_bytes(idx_bytes(np.zeros(shape, np.uint8)))
-    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte is damaged: expected content with SHA-256 ba8910"):
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte is damaged: expected SHA-256 ba8910"):
         data.mnist(tmp_path)
 
 
@@ -138,7 +138,7 @@ def test_writers_cannot_be_told_in_the_order_of_tfds(tmp_path):
 
 def test_damaged_writers_are_refused(tmp_path):
     (tmp_path / WRITERS).write_bytes(idx_bytes(np.zeros((60000, 8), ">i4"), 0x0C))
-    with pytest.raises(ValueError, match=rf"{WRITERS} is damaged: expected content with SHA-256 bb1b6e1e"):
+    with pytest.raises(ValueError, match=rf"{WRITERS} is damaged: expected SHA-256 bb1b6e1e"):
         data.mnist(tmp_path, by="writer")
 
 
@@ -174,5 +174,5 @@ def test_unzipped_files_directly_in_the_data_directory(data_dir, tmp_path):
 @pytest.mark.data
 def test_the_files_of_another_dataset_are_refused(data_dir, tmp_path):
     shutil.copytree(data_dir / "fashion_mnist", tmp_path / "mnist")
-    with pytest.raises(ValueError, match="expected content with SHA-256"):
+    with pytest.raises(ValueError, match="expected SHA-256"):
         data.mnist(tmp_path)

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxafl.data as data
-from jaxafl.data.partition import Partitioner
+from jaxafl.data.partition import Partition
 
 QUICK = settings(max_examples=40, deadline=None)
 
 
-def split(partitioner: Partitioner, labels: np.ndarray, seed: int = 0, users: np.ndarray | None = None):
+def split(partitioner: Partition, labels: np.ndarray, seed: int = 0, users: np.ndarray | None = None):
     return partitioner.split(labels, users, np.random.default_rng(seed))
 
 
@@ -165,11 +165,11 @@ def test_by_user_needs_enough_users():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: data.dirichlet(0.0, 5), "alpha must be positive"),
-        (lambda: data.dirichlet(-1.0, 5), "alpha must be positive"),
-        (lambda: data.dirichlet(float("nan"), 5), "alpha must be positive"),
+        (lambda: data.dirichlet(0.0, 5), "dirichlet: alpha must be > 0, got 0.0"),
+        (lambda: data.dirichlet(-1.0, 5), "alpha must be > 0"),
+        (lambda: data.dirichlet(float("nan"), 5), "alpha must be a finite number, got nan"),
         (lambda: data.dirichlet(1.0, 5, min_size=-1), "min_size"),
-        (lambda: data.dirichlet([0.1, 0.2], 5), r"alpha must be positive and finite, one number; got \[0\.1, 0\.2\]"),
+        (lambda: data.dirichlet([0.1, 0.2], 5), "alpha must be one number, got an array of shape"),
         (lambda: data.dirichlet(1.0, 0), "clients must be at least 1"),
         (lambda: data.iid(0), "clients must be at least 1"),
         (lambda: data.classes_per_client(0, 5), "k must be at least 1"),

@@ -10,13 +10,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import jaxafl.data as data
-from jaxafl.cli import catalogue
-from jaxafl.data.partition import Partitioner, lognormal_sizes, sizes
+from jaxafl.cli.catalogue import offered
+from jaxafl.data.partition import Partition, lognormal_sizes, sizes
 
 QUICK = settings(max_examples=40, deadline=None)
 
 
-def split(partitioner: Partitioner, labels: np.ndarray, seed: int = 0) -> list[np.ndarray]:
+def split(partitioner: Partition, labels: np.ndarray, seed: int = 0) -> list[np.ndarray]:
     return partitioner.split(labels, None, np.random.default_rng(seed))
 
 
@@ -152,7 +152,7 @@ def test_the_seed_decides_the_partition(seed):
         (lambda: sizes([5, 5], classes=2, alpha=1.0), ValueError, "classes or alpha, not both"),
         (lambda: sizes([5, 2], classes=3), ValueError, "a client of 2 samples cannot hold 3 classes"),
         (lambda: sizes([5], classes=0), ValueError, "classes must be at least 1"),
-        (lambda: sizes([5], alpha=0), ValueError, "sizes: alpha must be positive"),
+        (lambda: sizes([5], alpha=0), ValueError, "sizes: alpha must be > 0"),
         (lambda: lognormal_sizes(0), ValueError, "clients must be at least 1"),
         (lambda: lognormal_sizes(3, -1.0), ValueError, "sigma must be >= 0"),
         (lambda: lognormal_sizes(3, min_size=0), ValueError, "min_size must be at least 1"),
@@ -177,6 +177,6 @@ def test_what_the_data_cannot_give_is_refused(partitioner, message):
 
 
 def test_every_partition_can_be_named_on_the_command_line():
-    assert set(catalogue.partitions()) == {
+    assert set(offered("partitions")) == {
         name for name in data.partition.__all__ if name.islower() and callable(getattr(data.partition, name))
     }

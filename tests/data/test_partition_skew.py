@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxafl.data as data
-from jaxafl.data.partition import Partitioner, class_mix, dirichlet_equal, iid_shared, shards
+from jaxafl.data.partition import Partition, base, dirichlet_equal, iid_shared, shards
 
 QUICK = settings(max_examples=40, deadline=None)
 
 
-def split(partitioner: Partitioner, labels: np.ndarray, seed: int = 0) -> list[np.ndarray]:
+def split(partitioner: Partition, labels: np.ndarray, seed: int = 0) -> list[np.ndarray]:
     return partitioner.split(labels, None, np.random.default_rng(seed))
 
 
@@ -115,7 +115,7 @@ def test_dirichlet_equal_gives_every_sample_once_in_equal_parts(labels, clients,
 def test_mixes_have_the_moments_of_the_distribution():
     """An entry of Dir(alpha · p) has mean p_c and variance p_c (1 - p_c) / (alpha + 1)."""
     counts, alpha = np.array([700, 200, 100]), 3.0
-    mixes = class_mix.dirichlet_mixes(alpha, counts, 20_000, np.random.default_rng(0))
+    mixes = base.dirichlet_mixes(alpha, counts, 20_000, np.random.default_rng(0))
     prior = counts / counts.sum()
     np.testing.assert_allclose(mixes.mean(0), prior, atol=0.01)
     np.testing.assert_allclose(mixes.var(0), prior * (1 - prior) / (alpha + 1), rtol=0.05)
@@ -151,14 +151,14 @@ def test_a_class_that_runs_out_is_left_out_of_the_mix():
 
     labels = np.repeat(np.arange(3), counts)
     expected = np.mean([one_by_one() for _ in range(repeats)], axis=0)
-    dealt = [class_mix.deal(labels, np.array([size]), mix[None], rng)[0] for _ in range(repeats)]
+    dealt = [base.deal(labels, np.array([size]), mix[None], rng)[0] for _ in range(repeats)]
     actual = histogram(dealt, labels).mean(0)
     np.testing.assert_allclose(actual, expected, atol=0.06)
 
 
 def test_where_nothing_of_a_mix_is_left_the_samples_left_are_taken():
     labels = np.repeat(np.arange(3), [2, 5, 5])
-    parts = class_mix.deal(labels, np.array([12]), np.array([[1.0, 0.0, 0.0]]), np.random.default_rng(0))
+    parts = base.deal(labels, np.array([12]), np.array([[1.0, 0.0, 0.0]]), np.random.default_rng(0))
     assert_each_sample_once(parts, 12)
 
 
@@ -173,8 +173,8 @@ def test_the_seed_decides_the_partition(partitioner):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: dirichlet_equal(0.0, 5), "dirichlet_equal: alpha must be positive"),
-        (lambda: dirichlet_equal(float("inf"), 5), "alpha must be positive"),
+        (lambda: dirichlet_equal(0.0, 5), "dirichlet_equal: alpha must be > 0"),
+        (lambda: dirichlet_equal(float("inf"), 5), "alpha must be a finite number, got inf"),
         (lambda: dirichlet_equal(1.0, 0), "clients must be at least 1"),
         (lambda: iid_shared(0), "clients must be at least 1"),
         (lambda: iid_shared(3, 0), "iid_shared: samples must be at least 1"),

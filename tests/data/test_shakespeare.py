@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxafl as afl
-from jaxafl.data.characters import VOCABULARY, decode, encode
 from jaxafl.data.shakespeare import shakespeare
-from jaxafl.models.char_lstm import char_lstm
+from jaxafl.models import char_lstm
+from jaxafl.readers.text import VOCABULARY, decode, encode
 
 OPHELIA = "There's rosemary, that's for remembrance; pray, love, remember. "
 LEAR = "Howl, howl, howl, howl! O, you are men of stones: had I your tongues and eyes. "
@@ -241,7 +241,7 @@ def test_lines_of_another_form_are_refused(tmp_path, line, message):
         ({"users": ["A"], "user_data": {"A": {"x": ["a" * 79], "y": ["b"]}}}, "user 'A': 1 samples are not 80 char"),
         ({"users": ["A"], "user_data": {"A": {"x": ["a" * 80], "y": ["bc"]}}}, "user 'A': 1 samples are not"),
         ({"users": ["A"], "user_data": {"A": {"x": [[0.5, 1.0]], "y": [3]}}}, "user 'A': 1 samples are not"),
-        ({"users": ["A"], "user_data": {"A": {"x": [], "y": []}}}, "there are no users with samples"),
+        ({"users": ["A"], "user_data": {"A": {"x": [], "y": []}}}, "no sample in the 1 json files of"),
     ],
 )
 def test_leaf_json_of_another_form_is_refused(tmp_path, content, message):
@@ -260,7 +260,7 @@ def test_leaf_json_of_another_form_is_refused(tmp_path, content, message):
         ({"min_characters": 89}, "a role needs 90 characters .* got min_characters=89"),
         ({"min_characters": 300, "test_fraction": 0.01}, "no role more than 80 characters to test on"),
         ({"test_fraction": 0.0}, "test_fraction must be > 0"),
-        ({"test_fraction": 1.0}, r"test_fraction must lie in \(0, 1\)"),
+        ({"test_fraction": 1.0}, "test_fraction must be < 1"),
         ({"test_samples": 0}, "test_samples must be at least 1"),
         ({"source": "tfds"}, "source must be one of 'auto', 'roles', 'leaf'"),
     ],

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import functools
 import json
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -230,3 +233,15 @@ def test_wrong_networks(make, error, message):
 def test_a_loss_that_is_not_per_example_is_refused_at_initialisation(model):
     with pytest.raises(ValueError, match=r"loss per example, of shape \(4,\)"):
         model.init(KEY, toy_batch(4))
+
+
+def test_a_model_says_in_short_what_it_is():
+    assert repr(mlp(3, hidden=(7,))) == "Model(name=mlp, network=MLP, num_classes=3, hidden=[7], dtype=float32)"
+    assert "<th>num_classes</th><td>3</td>" in mlp(3)._repr_html_()
+
+
+def test_nnx_is_imported_only_where_it_is_used():
+    code = "import sys, jaxafl.models; print('flax.nnx' in sys.modules)"
+    checkout = pathlib.Path(__file__).resolve().parents[2]
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=checkout)
+    assert found.stdout == "False\n"

@@ -20,14 +20,13 @@ from jaxafl.clock import constant, free_running
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.partition import iid
 from jaxafl.data.preprocessing import as_is
-from jaxafl.history import num_bytes
-from jaxafl.keys import seed_key
+from jaxafl.device.buffers import num_bytes
+from jaxafl.engine.state import initial
 from jaxafl.models.bert import bert
-from jaxafl.models.bert_encoder import BertConfig, BertEncoder, read_config
+from jaxafl.models.bert.encoder import BertConfig, BertEncoder, read_config
 from jaxafl.models.model import Batch
 from jaxafl.server import fadas
 from jaxafl.simulation import Simulation
-from jaxafl.state import initial
 from tests import tiny_bert
 from tests.tiny_bert import batch_of, losses, made, started, tokens
 
@@ -274,9 +273,9 @@ def test_a_federation_learns(shallow):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_run_keeps_only_the_small_parameters_per_version_in_float32(folder, dtype):
-    sim = simulation(folder, dtype=dtype)
-    program = sim.program(lanes=2, chunk=2, slots=4, rows=3, uniform=True, full=True, sliced=False, stop=False)
-    state = jax.eval_shape(functools.partial(initial, program), sim.config(0), sim.dataset, seed_key(0))
+    problem = simulation(folder, dtype=dtype).problem(seed=0)
+    program = problem.program(members=1, lanes=2, chunk=2, slots=4, rows=3, uniform=True, full=True, sliced=False)
+    state = jax.eval_shape(functools.partial(initial, program), problem.numbers, problem.device, problem.key)
     floats = [leaf.dtype for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     assert set(floats) == {jnp.dtype(jnp.float32)}
     assert num_bytes(state.ring) == 4 * 4 * LORA_AND_HEAD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pathlib
 
@@ -112,12 +113,12 @@ def test_an_incomplete_checkpoint_says_what_is_wrong(tmp_path):
 
 
 @pytest.fixture
-def offline(monkeypatch):
+def offline(monkeypatch, tmp_path):
     """A hub that cannot be reached, and no directories of the user's."""
     monkeypatch.delenv("JAXAFL_DATA_DIR", raising=False)
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
-    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
 
     def refuse(*arguments, **options):
         raise OSError("no network\nand more")
@@ -129,7 +130,6 @@ def offline(monkeypatch):
 def test_a_name_is_found_in_the_data_directory_then_in_the_cache_then_on_the_hub(
     folder, tmp_path, monkeypatch, offline
 ):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     repository = tmp_path / "home" / "hub" / "models--google-bert--bert-base-uncased"
     for snapshot, seed in [("aaaa", 1), ("bbbb", 2)]:
         tiny_bert.write(repository / "snapshots" / snapshot, tiny_bert.tensors(seed=seed))
@@ -152,7 +152,6 @@ def test_a_name_is_found_in_the_data_directory_then_in_the_cache_then_on_the_hub
 
 
 def test_a_checkpoint_that_is_nowhere_says_where_it_was_looked_for(tmp_path, monkeypatch, offline):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     (tmp_path / "data" / "my-bert").mkdir(parents=True)
     (tmp_path / "data" / "my-bert" / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(FileNotFoundError) as raised:
@@ -164,3 +163,12 @@ def test_a_checkpoint_that_is_nowhere_says_where_it_was_looked_for(tmp_path, mon
     assert "convert them to safetensors" in message and "hf download my-bert" in message
     with pytest.raises(FileNotFoundError, match="not asked: this is a path"):
         bert(str(tmp_path / "nowhere"))
+
+
+def test_without_huggingface_hub_the_error_says_so(tmp_path, monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "huggingface_hub" else find_spec(name, *rest)
+    )
+    with pytest.raises(FileNotFoundError, match="not asked: the package huggingface_hub is not installed"):
+        bert("my-bert", data_dir=tmp_path)

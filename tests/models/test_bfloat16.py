@@ -11,8 +11,8 @@ from jax.extend.core import jaxprs_in_params
 
 import jaxafl as afl
 from jaxafl import models
-from jaxafl.ahead import shared
-from jaxafl.drive import Recording, Speed
+from jaxafl.engine.planned import planned
+from jaxafl.engine.problem import Speed
 from jaxafl.models import Batch
 from jaxafl.models.resnet import ResNet
 from tests.models.test_resnet import filled
@@ -101,7 +101,7 @@ def test_losses_and_gradients_are_near_those_of_float32(name):
 @pytest.mark.parametrize("make", [functools.partial(models.mlp, 10), functools.partial(models.cnn_afl, 10)])
 @pytest.mark.parametrize("dtype", ["float16", "bf16", None])
 def test_other_precisions_are_refused(make, dtype):
-    with pytest.raises(ValueError, match='dtype must be "float32" or "bfloat16"'):
+    with pytest.raises(ValueError, match="dtype must be one of 'float32', 'bfloat16'"):
         make(dtype=dtype)
 
 
@@ -123,7 +123,7 @@ def simulation(dtype):
 
 def test_a_run_in_bfloat16_learns_and_keeps_its_state_in_float32():
     sim = simulation("bfloat16")
-    driver = shared([sim], sim.schedule(25), 25, 0, Speed(), Recording())
+    driver = planned([sim.problem(seed=0)], sim.schedule(25), 25, Speed())
     before = driver.evaluate()
     driver.advance(0, 25)
     held = (driver.state.model, driver.state.ring, driver.state.server, driver.state.store, driver.state.lanes.params)

@@ -12,8 +12,7 @@ from jax.test_util import check_grads
 
 from jaxafl import data
 from jaxafl.models import Batch
-from jaxafl.models.char_lstm import char_lstm
-from jaxafl.models.recurrent import LSTM
+from jaxafl.models.recurrent import LSTM, char_lstm
 
 KEY = jax.random.key(0)
 SMALL = {"num_classes": 11, "embedding": 4, "hidden": 6, "layers": 2}
@@ -258,7 +257,7 @@ def test_own_bytes_turned_into_floats_say_how_to_keep_them():
         ({"hidden": -2}, "hidden .* got -2"),
         ({"layers": 0}, "layers .* got 0"),
         ({"initialisation": "keras"}, "initialisation must be .*'leaf', 'torch'.* got 'keras'"),
-        ({"dtype": "float16"}, 'dtype must be "float32" or "bfloat16"'),
+        ({"dtype": "float16"}, "dtype must be one of 'float32', 'bfloat16'"),
     ],
 )
 def test_wrong_options(options, message):

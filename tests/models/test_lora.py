@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxafl.models.lora import LoRA
+from jaxafl.models.bert import LoRA
 from tests import tiny_bert
 from tests.tiny_bert import batch_of, made, started, tokens
 

@@ -82,7 +82,7 @@ def test_smallest_image_of_cnn_asyncfeded():
     ("make", "message"),
     [
         (lambda: models.logistic(0), "num_classes .* got 0"),
-        (lambda: models.mlp(10, hidden=(20, -1)), "hidden widths .* got -1"),
+        (lambda: models.mlp(10, hidden=(20, -1)), "hidden .* got -1"),
         (lambda: models.mlp(10, hidden=5), r"hidden must be a list of widths, for example \(200, 200\), got 5"),
         (lambda: models.cnn_small(2.5), "num_classes .* got 2.5"),
         (lambda: models.cnn_defedavg("10"), "num_classes .* got '10'"),
@@ -94,7 +94,7 @@ def test_smallest_image_of_cnn_asyncfeded():
         (lambda: models.cnn_afl(True), "num_classes .* got True"),
         (lambda: models.resnet20(-1), "num_classes .* got -1"),
         (lambda: models.resnet20(width=0), "width .* got 0"),
-        (lambda: models.resnet18(norm="layer"), 'resnet18: norm must be "batch" or "group", got \'layer\''),
+        (lambda: models.resnet18(norm="layer"), "resnet18: norm must be one of 'batch', 'group', got 'layer'"),
         (lambda: models.resnet18(norm="group", groups=0), "groups .* got 0"),
         (lambda: models.resnet20(norm="group", groups=3), "groups must divide the 16 channels .* got 3"),
     ],

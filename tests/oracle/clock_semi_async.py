@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 from .clock import Arrival, Duration, Run, ServerStep, arrival
@@ -17,7 +18,7 @@ def semi_async(*, num_clients: int, fraction: float, lag: int, duration: Duratio
     - tolerable: still training, t - s <= lag.
     The first two receive x_t and start a run from it, in client order; tolerable clients go on.
 
-    The quota is max(1, round(fraction N)) (halves to even). Runs arrive in order of time, ties in client order. Those
+    The quota is max(1, ceil(fraction N)). Runs arrive in order of time, ties in client order. Those
     of clients that were NOT picked in the round before have priority: the first `quota` of them are picked. The round
     closes at the instant at which they reach the quota, or when nobody trains any more; in that case the earliest of
     the other arrivals are picked too, up to the quota. Every arrival that is not picked is undrafted, also whoever
@@ -45,7 +46,7 @@ def semi_async(*, num_clients: int, fraction: float, lag: int, duration: Duratio
         raise ValueError(f"fraction must be in (0, 1], got {fraction}")
     if lag < 0:
         raise ValueError(f"lag must be at least 0, got {lag}")
-    quota = max(1, round(fraction * num_clients))
+    quota = max(1, math.ceil(fraction * num_clients * (1 - 1e-12)))  # 0.1 * 30 is above 3, and means 3
     book = RunBook(num_clients)
     training: dict[int, Run] = {}
     picked_before: set[int] = set()

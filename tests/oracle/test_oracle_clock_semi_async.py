@@ -49,10 +49,10 @@ def test_whoever_arrives_at_the_instant_of_the_close_is_undrafted():
 
 
 @pytest.mark.parametrize(
-    ("num_clients", "fraction", "quota"), [(100, 0.29, 29), (10, 0.17, 2), (10, 0.25, 2), (10, 0.01, 1)]
+    ("num_clients", "fraction", "quota"), [(100, 0.29, 29), (10, 0.17, 2), (10, 0.25, 3), (10, 0.01, 1), (30, 0.1, 3)]
 )
-def test_the_quota_is_rounded_and_at_least_one(num_clients, fraction, quota):
-    # .29 times 100 is 28.999...96 in floating point.
+def test_the_quota_is_rounded_up_and_at_least_one(num_clients, fraction, quota):
+    # In floating point .29 times 100 is 28.999...96, and .1 times 30 is 3.000...04.
     duration = per_client([1.0] * num_clients)
     (step,) = semi_async(num_clients=num_clients, fraction=fraction, lag=1, duration=duration, rounds=1)
     assert sum(arrival.kind == "picked" for arrival in step.arrivals) == quota

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxafl import ahead, beside, compilation, drive, server
+from jaxafl import server
 from jaxafl.client import Client
 from jaxafl.clock import (
     bernoulli,
@@ -28,6 +28,8 @@ from jaxafl.clock import (
     synchronous,
     uniform,
 )
+from jaxafl.device import compilation
+from jaxafl.engine import loop, online
 from jaxafl.simulation import Simulation
 from tests.problems import quadratic
 
@@ -151,7 +153,7 @@ def check(combination: tuple[Any, Any, Any]) -> None:
         return original(function, static, arguments, donate, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        for driver in (ahead, beside, drive):
+        for driver in (loop, online):
             patch.setattr(driver, "compiled", watched)
         first = simulation.run(STEPS, eval_every=STEPS, seed=0)
         programs = {(function, static, str(shapes)) for function, static, shapes in made}
@@ -174,7 +176,7 @@ def check(combination: tuple[Any, Any, Any]) -> None:
     assert not re.search(r"callback|infeed|outfeed", jaxpr)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(combination=combinations)
 def test_some_combinations(combination: tuple[Any, Any, Any]) -> None:
     check(combination)

@@ -29,12 +29,12 @@ SYNCHRONOUS: dict[str, tuple[Any, Callable[[], Any]]] = {
 FREE: dict[str, tuple[Any, Callable[[], Any], int]] = {
     "fedasync constant": (server.fedasync(0.6), lambda: oracle.FedAsync(alpha=0.6), 1),
     "fedasync polynomial": (
-        server.fedasync(0.6, "polynomial", a=0.7),
+        server.fedasync(0.6, "polynomial", exponent=0.7),
         lambda: oracle.FedAsync(alpha=0.6, weighting="polynomial", a=0.7),
         1,
     ),
     "fedasync hinge": (
-        server.fedasync(0.6, "hinge", a=2.0, b=1.0),
+        server.fedasync(0.6, "hinge", exponent=2.0, threshold=1.0),
         lambda: oracle.FedAsync(alpha=0.6, weighting="hinge", a=2.0, b=1.0),
         1,
     ),
@@ -44,12 +44,12 @@ FREE: dict[str, tuple[Any, Callable[[], Any], int]] = {
         1,
     ),
     "fedasync polynomial, buffer": (
-        server.fedasync(0.6, "polynomial", a=0.7),
+        server.fedasync(0.6, "polynomial", exponent=0.7),
         lambda: oracle.FedAsync(alpha=0.6, weighting="polynomial", a=0.7),
         3,
     ),
     "fedasync delta, buffer": (
-        server.fedasync(0.3, "hinge", a=0.5, b=2.0, mix="delta"),
+        server.fedasync(0.3, "hinge", exponent=0.5, threshold=2.0, mix="delta"),
         lambda: oracle.FedAsync(alpha=0.3, weighting="hinge", a=0.5, b=2.0, mix="delta"),
         3,
     ),

@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 
 from experiments import audg_psurdg_table3 as table
-from jaxafl import data, sampling, server
+from jaxafl import data, server
 from jaxafl.client import Client
 from jaxafl.clock import bernoulli, trace
 from jaxafl.keys import Purpose, per_run, purpose_key, seed_key
@@ -22,7 +22,7 @@ from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining as OracleTraining
 from tests.oracle.clock_bernoulli import bernoulli as oracle_bernoulli
 from tests.oracle.server_gradient import AUDG, PSURDG, AsySG
-from tests.problems import GD, ORACLE_GD, START, assert_same, quadratic, record, reference, simulate
+from tests.problems import GD, ORACLE_GD, assert_same, drawn, quadratic, record, reference, simulate
 
 CLIENTS, TICKS = 6, 20
 PRECISIONS = {"float64": (True, 1e-9), "float32": (False, 1e-5)}
@@ -55,7 +55,7 @@ def check(mine: Any, theirs: Any, precision: str, seed: int = 0, averaging: bool
 
 def steps_made(result: xr.Dataset) -> np.ndarray:
     """‖x_{t+1} - x_t‖ of every tick."""
-    versions = np.concatenate([[START], result.observe_w.values])
+    versions = result.observe_w.values
     return np.linalg.norm(np.diff(versions, axis=0), axis=1)
 
 
@@ -119,7 +119,6 @@ def test_asysg_on_mini_batches() -> None:
     """One mini-batch gradient per run, of the samples that the run's key draws."""
     seed, size = 3, 2
     recorded = record(1, CLIENTS, 15, "ties", concurrency=6, buffer=2)
-    drawn = jax.jit(sampling.with_replacement, static_argnums=2)
 
     def batches(client: int, run: int, local_steps: int) -> list[list[int]]:
         key = per_run(purpose_key(seed_key(seed), Purpose.BATCH), jnp.int32(client), jnp.int32(run))

@@ -13,7 +13,7 @@ import xarray as xr
 from jaxafl import server
 from jaxafl.client import Client
 from jaxafl.clock import constant, exponential, interrupting, trace, uniform
-from jaxafl.schedule import compute_schedule
+from jaxafl.clock.schedules import schedule as compute_schedule
 from jaxafl.server.favano import expectations
 from tests.oracle.client import LocalTraining as OracleTraining
 from tests.oracle.clock import ServerStep
@@ -83,15 +83,17 @@ def test_favano(reweight: str, constant_times: bool, precision: str) -> None:
     assert_follows(result, expected, steps, tolerance)
 
 
-def test_favano_with_numbers_of_ones_own() -> None:
-    """They are a_i, whatever `reweight` says."""
+@pytest.mark.parametrize("reweight", ["deterministic", "stochastic"])
+def test_favano_with_numbers_of_ones_own(reweight: str) -> None:
+    """They stand for E[min(E_i, K)], or for the P(E_i > 0) that multiplies the steps made."""
     clock, steps, _ = contacts(1)
     numbers = [1.0, 2.0, 0.5, 3.0, 1.5, 9.0]
-    expected = reference(quadratic(), FAVANO(normaliser=numbers), steps, ORACLE_LOCAL)
+    expected = reference(quadratic(), FAVANO(normaliser=numbers, reweight=reweight), steps, ORACLE_LOCAL)
     with jax.enable_x64(True):
-        result = simulate(quadratic(), server.favano("stochastic", np.asarray(numbers)), clock, CONTACTS, LOCAL)
+        result = simulate(quadratic(), server.favano(reweight, np.asarray(numbers)), clock, CONTACTS, LOCAL)
     assert_follows(result, expected, steps, 1e-9)
-    np.testing.assert_array_equal(result.normaliser.values, np.asarray(numbers)[result.client.values])
+    made = result.local_steps.values if reweight == "stochastic" else 1
+    np.testing.assert_array_equal(result.normaliser.values, made * np.asarray(numbers)[result.client.values])
 
 
 @pytest.mark.parametrize(("scaled", "precision"), [(False, "float64"), (True, "float64"), (False, "float32")])
@@ -158,7 +160,9 @@ def test_expectations_are_those_of_the_clock(durations: Any) -> None:
     schedule = compute_schedule(clock, clients, most, rounds, 3)
     tables = {}
     for reweight in ("deterministic", "stochastic"):
-        tables[reweight] = server.favano(reweight).prepare(clock, np.asarray(most), clients, 3).table
+        client = Client(optax.sgd, learning_rate=1.0, steps=most)
+        made, _ = server.favano(reweight).prepare(clock, client, np.ones(clients, int), 3)
+        tables[reweight] = made.table
     for client in range(clients):
         made = schedule.local_steps[200:][schedule.client[200:] == client]
         for values, exact in ((made, tables["deterministic"]), (made > 0, tables["stochastic"])):

@@ -149,11 +149,11 @@ def test_defedavg_niid(receive: str, send: str, precision: str) -> None:
 
 STALE: dict[str, tuple[Any, Callable[[], Any]]] = {
     "fedasync": (
-        server.fedasync(0.6, "polynomial", a=0.7),
+        server.fedasync(0.6, "polynomial", exponent=0.7),
         lambda: oracle.FedAsync(alpha=0.6, weighting="polynomial", a=0.7),
     ),
     "fedasync delta": (
-        server.fedasync(0.3, "hinge", a=0.5, b=3.0, mix="delta"),
+        server.fedasync(0.3, "hinge", exponent=0.5, threshold=3.0, mix="delta"),
         lambda: oracle.FedAsync(alpha=0.3, weighting="hinge", a=0.5, b=3.0, mix="delta"),
     ),
     "fedbuff": (
@@ -182,7 +182,7 @@ def test_a_client_drawn_twice_into_a_stale_round_makes_two_runs() -> None:
     with jax.enable_x64(True):
         result = simulate(quadratic(), mine, clock, STEPS)
     expected = np.asarray(reference(quadratic(), theirs(), steps).versions[1:])
-    np.testing.assert_allclose(result.observe_w.values, expected, rtol=1e-9)
+    np.testing.assert_allclose(result.observe_w.values[1:], expected, rtol=1e-9)
 
 
 def lagging(seed: int, kind: str, fraction: float, lag: int) -> Schedule:
@@ -207,7 +207,7 @@ def check_safa(seed: int, kind: str, fraction: float, lag: int, precision: str) 
 
 
 def test_safa_sorts_arrivals_out() -> None:
-    result = check_safa(0, "late", 0.34, 1, "float64")
+    result = check_safa(0, "late", 0.33, 1, "float64")
     assert (result.picked > 0).all() and (result.undrafted > 0).any() and (result.deprecated > 0).any()
 
 

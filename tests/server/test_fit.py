@@ -40,6 +40,7 @@ SERVERS: dict[str, Any] = {
     "audg": server.audg(),
     "psurdg": server.psurdg(),
     "fedbuff": server.fedbuff(),
+    "fedopt": server.fedopt(optax.adam, 0.1),
     "fadas": server.fadas(),
     "ca2fl": server.ca2fl(),
     "defedavg_iid": server.defedavg_iid(),
@@ -60,13 +61,13 @@ CLOCKS: dict[str, Any] = {
     "semi_async": semi_async(fraction=0.5, lag=2, durations=constant(1)),
 }
 TABLE: dict[str, set[str]] = {
-    "synchronous": {"fedavg", "fedadagrad", "fedadam", "fedyogi", "fedams", "fedbuff", "fadas", "ca2fl"},
-    "free_running": {"fedasync", "asyncfeded", "fedbuff", "fadas", "ca2fl", "asysg", "defedavg_iid"},
-    "free_running, buffer": {"fedasync", "fedbuff", "fadas", "ca2fl", "asysg", "defedavg_iid"},
-    "bernoulli": {"audg", "psurdg", "fedavg", "fedbuff", "fadas"},
+    "synchronous": {"fedavg", "fedadagrad", "fedadam", "fedyogi", "fedams", "fedbuff", "fedopt", "fadas", "ca2fl"},
+    "free_running": {"fedasync", "asyncfeded", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"},
+    "free_running, buffer": {"fedasync", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"},
+    "bernoulli": {"audg", "psurdg", "fedavg", "fedbuff", "fedopt", "fadas"},
     "sampled": {"defedavg_niid"},
     "interrupting": {"quafl", "favano"},
-    "stale_rounds": {"afl", "fedasync", "fedbuff", "fadas"},
+    "stale_rounds": {"afl", "fedasync", "fedbuff", "fedopt", "fadas"},
     "semi_async": {"safa"},
 }
 GRADIENTS = {"asysg", "audg", "psurdg"}
@@ -91,6 +92,12 @@ def test_which_server_runs_on_which_clock(name: str, clock: str) -> None:
     message = str(raised.value)
     assert name in message and CLOCKS[clock].name in message
     assert any(other.split(",")[0] in message for other, servers in TABLE.items() if name in servers)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_names_the_clocks_that_it_fits(name: str) -> None:
+    expected = {clock.split(",")[0] for clock, servers in TABLE.items() if name in servers}
+    assert SERVERS[name].clocks == type(SERVERS[name]).clocks == expected
 
 
 def test_every_server_has_its_row() -> None:
@@ -184,11 +191,11 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "favano for other clients": (
         lambda: with_server("favano", "interrupting", server.favano(normaliser=np.ones(4))),
-        rf"normaliser must be one positive number per client \({CLIENTS},\)",
+        rf"normaliser must be a number or an array of one number per client \({CLIENTS},\), got shape \(4,\)",
     ),
     "favano dividing by zero": (
         lambda: with_server("favano", "interrupting", server.favano(normaliser=np.zeros(CLIENTS))),
-        "normaliser must be one positive number per client",
+        r"normaliser must be > 0, got 0 \(client 0, the first of 6\)",
     ),
     "cohort above the clients": (
         lambda: simulation("fedams", synchronous(cohort=7, durations=constant(1))),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.pytrees import pytree, static
+from jaxafl.options import Part, static
+from jaxafl.readers.phones import Traces
 
 Array = jax.Array
 
 
-@pytree
-class CyclicTraces:
+class CyclicTraces(Part):
     """Piecewise linear, non-decreasing functions A_i of time on [0, P_i], continued by A_i(t + P_i) = A_i(t) + A_i(P_i)
     for ever.
 
@@ -26,10 +23,15 @@ class CyclicTraces:
         halvings: of the longest trace, until one knot is left.
     """
 
-    time: Any
-    amount: Any
-    offsets: Any
+    time: Array | np.ndarray
+    amount: Array | np.ndarray
+    offsets: Array | np.ndarray
     halvings: int = static()
+
+    @classmethod
+    def of(cls, traces: Traces) -> CyclicTraces:
+        """Traces that have been read."""
+        return cls(*traces, halvings=int(np.diff(traces.offsets).max()).bit_length())
 
     @property
     def count(self) -> int:
@@ -72,44 +74,3 @@ class CyclicTraces:
         width = given[right] - given[right - 1]
         share = jnp.clip((value - given[right - 1]) / jnp.where(width > 0, width, 1), 0, 1)
         return wanted[right - 1] + share * (wanted[right] - wanted[right - 1])
-
-
-def cyclic_traces(times: Sequence[np.ndarray], amounts: Sequence[np.ndarray]) -> CyclicTraces:
-    """Stores traces one after another.
-
-    Args:
-        times: for every trace an array [knots >= 2] in seconds, increasing, the first 0.
-        amounts: what has accumulated at these times, the first 0, never decreasing.
-
-    Raises:
-        ValueError: a trace is none: which one, and why.
-    """
-    if not times:
-        raise ValueError("at least one trace is needed, got none")
-    for index, (time, amount) in enumerate(zip(times, amounts, strict=True)):
-        _check_trace(index, np.asarray(time), np.asarray(amount))
-    lengths = [len(time) for time in times]
-    return CyclicTraces(
-        np.concatenate(times).astype(np.float64),
-        np.concatenate(amounts).astype(np.float64),
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
-        max(lengths).bit_length(),
-    )
-
-
-def _check_trace(index: int, time: np.ndarray, amount: np.ndarray) -> None:
-    if time.ndim != 1 or time.shape != amount.shape or len(time) < 2:
-        raise ValueError(
-            f"trace {index}: times and amounts must be one-dimensional, of one length of at least 2, got shapes "
-            f"{time.shape} and {amount.shape}"
-        )
-    if not (np.isfinite(time).all() and np.isfinite(amount).all()):
-        raise ValueError(f"trace {index}: times and amounts must be finite numbers")
-    if time[0] != 0 or (np.diff(time) <= 0).any():
-        place = int(np.argmax(np.diff(time) <= 0)) + 1 if time[0] == 0 else 0
-        raise ValueError(f"trace {index}: times must begin at 0 and increase, got {time[place]} at place {place}")
-    if amount[0] != 0 or (np.diff(amount) < 0).any() or amount[-1] <= 0:
-        raise ValueError(
-            f"trace {index}: amounts must begin at 0, never decrease and end above 0 (a trace on which nothing "
-            f"accumulates is never done), got {amount[0]} to {amount[-1]}"
-        )

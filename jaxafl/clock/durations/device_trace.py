@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
-from jaxafl.checks import check_choice, check_flag, check_number
-from jaxafl.clock.durations import devices
 from jaxafl.clock.durations.cyclic_traces import CyclicTraces
-from jaxafl.clock.durations.duration import Composable, Draw, Run, worked
+from jaxafl.clock.durations.duration import Draw, Duration, Run, worked
 from jaxafl.keys import Key, below, per_client, per_run, uniform
-from jaxafl.pytrees import pytree
+from jaxafl.options import Number, Part, check_options, number, static
+from jaxafl.readers import phones
 
 Array = jax.Array
 
@@ -33,98 +33,24 @@ class Prepared(NamedTuple):
     upload_key: Key
 
 
-@pytree
-class DeviceTrace(Composable):
-    """See `device_trace`.
+class Measured(Part):
+    """The tables of a `device_trace`.
 
     Attributes:
         mean, sigma: float64 [phones], seconds per local step on each phone.
-        megabytes: of the model; `None` without links.
         links: megabits transferred along each link trace, or `None`.
         ready: seconds for which each device has been ready, or `None` where all always are.
+        options: those that the tables were read for.
     """
 
-    mean: Any
-    sigma: Any
-    megabytes: Any = None
-    links: CyclicTraces | None = None
-    ready: CyclicTraces | None = None
-
-    terms = 7
-    references: ClassVar[tuple[str, ...]] = ("yang2021", "mao2017")
-
-    @property
-    def depends_on_start(self) -> bool:
-        """Whether a run's duration depends on when it starts."""
-        return self.ready is not None
-
-    def check(self, num_clients: int) -> None:
-        mean, sigma = np.asarray(self.mean), np.asarray(self.sigma)
-        if mean.ndim != 1 or mean.shape != sigma.shape or not mean.size:
-            raise ValueError(f"device_trace: mean and sigma must be [phones], got shapes {mean.shape}, {sigma.shape}")
-        if not (np.isfinite(mean) & (mean > 0) & np.isfinite(sigma) & (sigma >= 0)).all():
-            raise ValueError("device_trace: seconds per local step must have a finite mean > 0 and a sigma >= 0")
-        if self.links is not None:
-            if self.megabytes is None:
-                raise ValueError("device_trace: bandwidth=True needs megabytes, the size of the model, e.g. 6.6")
-            check_number("device_trace", "megabytes", self.megabytes, least=0)
-        elif self.megabytes is not None:
-            raise ValueError(
-                f"device_trace: megabytes={self.megabytes} has no effect with bandwidth=False; leave it out"
-            )
-
-    def prepare(self, keys: Sequence[Key], num_clients: int) -> Prepared:
-        clients = jnp.arange(num_clients, dtype=jnp.int32)
-
-        def choose(key: Key, count: int) -> Array:
-            return below(per_client(key, clients)[0], jnp.uint32(count))
-
-        return Prepared(
-            phone=choose(keys[0], np.shape(self.mean)[0]),
-            link=choose(keys[2], 1 if self.links is None else self.links.count),
-            device=choose(keys[5], 1 if self.ready is None else self.ready.count),
-            phase=uniform(per_client(keys[6], clients), jnp.float64),
-            step_key=keys[1],
-            download_key=keys[3],
-            upload_key=keys[4],
-        )
-
-    def draw(self, prepared: Prepared, run: Run) -> Draw:
-        work = self._compute(prepared, run) + self._transfers(prepared, run)
-        if self.ready is None:
-            return worked(work)
-        device = prepared.device[run.client]
-        period = self.ready.period(device)
-        phase = jnp.mod(prepared.phase[run.client] * period + run.now, period)
-        return Draw(work, jnp.maximum(self.ready.elapsed(device, phase, work) - work, 0))
-
-    def _compute(self, prepared: Prepared, run: Run) -> Array:
-        """Seconds of local training: steps · N(mean, σ²) given that it is positive, by inverting its distribution."""
-        phone = prepared.phone[run.client]
-        mean, sigma = jnp.asarray(self.mean)[phone], jnp.asarray(self.sigma)[phone]
-        share = jnp.maximum(uniform(per_run(prepared.step_key, run.client, run.run), jnp.float64), 2.0**-54)
-        negative = ndtr(-mean / sigma)
-        return run.local_steps * (mean + sigma * ndtri(negative + (1 - negative) * share))
-
-    def _transfers(self, prepared: Prepared, run: Run) -> Array:
-        """Seconds of download and upload, each from a moment of the client's link trace drawn uniformly."""
-        if self.links is None:
-            return jnp.float64(0)
-        links, link = self.links, prepared.link[run.client]
-        keys = (prepared.download_key, prepared.upload_key)
-        share = jnp.stack([uniform(per_run(key, run.client, run.run), jnp.float64) for key in keys])
-        megabits = 8.0 * jnp.asarray(self.megabytes, jnp.float64)
-        return jnp.sum(jax.vmap(lambda start: links.elapsed(link, start, megabits))(share * links.period(link)))
+    mean: Array | np.ndarray
+    sigma: Array | np.ndarray
+    links: CyclicTraces | None
+    ready: CyclicTraces | None
+    options: tuple[object, ...] = static()
 
 
-def device_trace(
-    workload: str = "femnist_cnn",
-    megabytes: Any = None,
-    bandwidth: bool = True,
-    availability: bool = False,
-    phones: str = "three",
-    data_dir: str | os.PathLike[str] | None = None,
-) -> DeviceTrace:
+class device_trace(Duration):
     """Measured phones: time of a local step on the client's phone, transfers over its link, waits until it is ready.
 
     A client is assigned, once, a phone, a link trace and a device's availability, each uniformly at random. A run
@@ -158,23 +84,95 @@ def device_trace(
         "Commute path bandwidth traces from 3G networks", MMSys 2013; Mao et al., "Neural adaptive video streaming with
         Pensieve", SIGCOMM 2017.
     """
-    check_choice("device_trace", "workload", workload, tuple(devices.MEASURED))
-    check_choice("device_trace", "phones", phones, ("three", "benchmark"))
-    check_flag("device_trace", "bandwidth", bandwidth)
-    check_flag("device_trace", "availability", availability)
-    if bandwidth and megabytes is None:
-        raise ValueError(
-            "device_trace: bandwidth=True needs megabytes, the size of the model (e.g. megabytes=6.6); or give "
-            "bandwidth=False"
+
+    workload: Literal["femnist_cnn", "celeba_cnn", "shakespeare_lstm", "reddit_lstm"] = static(default="femnist_cnn")
+    megabytes: Number | None = number(default=None, least=0)
+    bandwidth: bool = static(default=True)
+    availability: bool = static(default=False)
+    phones: Literal["three", "benchmark"] = static(default="three")
+    data_dir: str | os.PathLike[str] | None = static(default=None)
+    measured: Measured = dataclasses.field(  # no option: read when these change, and kept when a pytree is rebuilt
+        default=Measured(np.zeros(0), np.zeros(0), None, None, ()), kw_only=True, metadata={"option": False}
+    )
+
+    terms = 7
+    references: ClassVar[tuple[str, ...]] = ("yang2021", "mao2017")
+
+    def __post_init__(self) -> None:
+        options = (self.workload, self.bandwidth, self.availability, self.phones, self.data_dir)
+        if isinstance(self.measured, Measured) and self.measured.options != options:
+            check_options(self)
+            if self.bandwidth and self.megabytes is None:
+                raise ValueError(
+                    "device_trace: bandwidth=True needs megabytes, the size of the model (e.g. megabytes=6.6); or give "
+                    "bandwidth=False"
+                )
+            object.__setattr__(self, "measured", _read(self, options))
+
+    @property
+    def depends_on_start(self) -> bool:
+        return self.measured.ready is not None
+
+    def check(self, num_clients: int) -> None:
+        if self.measured.links is None and self.megabytes is not None:
+            raise ValueError(
+                f"device_trace: megabytes={self.megabytes} has no effect with bandwidth=False; leave it out"
+            )
+
+    def prepare(self, keys: Sequence[Key], num_clients: int) -> Prepared:
+        clients = jnp.arange(num_clients, dtype=jnp.int32)
+
+        def choose(key: Key, count: int) -> Array:
+            return below(per_client(key, clients)[0], jnp.uint32(count))
+
+        return Prepared(
+            phone=choose(keys[0], np.shape(self.measured.mean)[0]),
+            link=choose(keys[2], 1 if self.measured.links is None else self.measured.links.count),
+            device=choose(keys[5], 1 if self.measured.ready is None else self.measured.ready.count),
+            phase=uniform(per_client(keys[6], clients), jnp.float64),
+            step_key=keys[1],
+            download_key=keys[3],
+            upload_key=keys[4],
         )
-    if phones == "three":
-        mean, sigma = devices.measured_step_times(workload)
+
+    def draw(self, prepared: Prepared, run: Run) -> Draw:
+        work = self._compute(prepared, run) + self._transfers(prepared, run)
+        if self.measured.ready is None:
+            return worked(work)
+        device = prepared.device[run.client]
+        period = self.measured.ready.period(device)
+        phase = jnp.mod(prepared.phase[run.client] * period + run.now, period)
+        return Draw(work, jnp.maximum(self.measured.ready.elapsed(device, phase, work) - work, 0))
+
+    def _compute(self, prepared: Prepared, run: Run) -> Array:
+        """Seconds of local training: steps · N(mean, σ²) given that it is positive, by inverting its distribution."""
+        phone = prepared.phone[run.client]
+        mean, sigma = jnp.asarray(self.measured.mean)[phone], jnp.asarray(self.measured.sigma)[phone]
+        share = jnp.maximum(uniform(per_run(prepared.step_key, run.client, run.run), jnp.float64), 2.0**-54)
+        negative = ndtr(-mean / sigma)
+        return run.local_steps * (mean + sigma * ndtri(negative + (1 - negative) * share))
+
+    def _transfers(self, prepared: Prepared, run: Run) -> Array:
+        """Seconds of download and upload, each from a moment of the client's link trace drawn uniformly."""
+        if self.measured.links is None:
+            return jnp.float64(0)
+        links, link = self.measured.links, prepared.link[run.client]
+        keys = (prepared.download_key, prepared.upload_key)
+        share = jnp.stack([uniform(per_run(key, run.client, run.run), jnp.float64) for key in keys])
+        megabits = 8.0 * jnp.asarray(self.megabytes, jnp.float64)
+        return jnp.sum(jax.vmap(lambda start: links.elapsed(link, start, megabits))(share * links.period(link)))
+
+
+def _read(duration: device_trace, options: tuple[object, ...]) -> Measured:
+    """The tables that the options ask for, from files where they do not ship with jaxafl."""
+    if duration.phones == "three":
+        mean, sigma = phones.measured_step_times(duration.workload)
     else:
-        mean, sigma = devices.benchmark_step_times(workload, devices.read_scores(data_dir))
-    return DeviceTrace(
+        mean, sigma = phones.benchmark_step_times(duration.workload, phones.read_scores(duration.data_dir))
+    return Measured(
         mean,
         sigma,
-        megabytes,
-        devices.read_links(data_dir) if bandwidth else None,
-        devices.read_availability(data_dir) if availability else None,
+        CyclicTraces.of(phones.read_links(duration.data_dir)) if duration.bandwidth else None,
+        CyclicTraces.of(phones.read_availability(duration.data_dir)) if duration.availability else None,
+        options,
     )

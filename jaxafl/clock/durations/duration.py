@@ -1,89 +1,62 @@
-"""Durations of local runs: distributions that compose with + and ×.
+"""Durations of local runs, which compose with + and ×.
 
-A duration is a frozen dataclass (`jaxafl.pytrees.pytree`) that inherits from `Composable`, which adds + and ×, with
-
-    terms                          the number of independent draws it makes: each has its own random stream, numbered
-                                   from the left
-    check(num_clients)             raises `ValueError` for numbers that cannot be durations, before compilation
-    prepare(keys, num_clients)     what is drawn or looked up once per client, a pytree, computed once; `keys`: one per
-                                   term
-    draw(prepared, run) -> Draw    the duration of one run: `Run` -> `Draw`
-
-`prepare` and `draw` are traced by JAX in float64. Times are in simulated seconds. Random numbers in [0, 1) come from
-`jaxafl.keys`: `uniform(per_run(key, run.client, run.run), jnp.float64)` for every run, with `per_client(key,
-run.client)` once for a client.
+A duration inherits from `Duration`; its options are its fields (see `jaxafl.options`). `prepare` and `draw` are traced
+by JAX in float64, and times are in simulated seconds. Random numbers in [0, 1) come from `jaxafl.keys`:
+`uniform(per_run(key, run.client, run.run), jnp.float64)` for every run, with `per_client(key, run.client)` once for a
+client.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxafl.checks import shown
-from jaxafl.keys import Key, Purpose, purpose_key
-from jaxafl.pytrees import pytree
+from jaxafl.device import cpu
+from jaxafl.keys import Key, Purpose, per_client, per_run, purpose_key, seed_key
+from jaxafl.keys import uniform as uniform_from_bits
+from jaxafl.options import Number, Part, UserError, as_numbers, number, shown, static
 
 Array = jax.Array
+Per: TypeAlias = Literal["client", "run", "step"]
+Times: TypeAlias = tuple[np.ndarray, np.ndarray]
+POINTS = 4096  # equally likely values by which a distribution is described
+D = TypeVar("D", bound="Distribution")
 
 
 class Run(NamedTuple):
-    """What a duration may depend on: one run of one client.
+    """What a duration may depend on: one run of one client."""
 
-    Attributes:
-        client: int32, whose run.
-        run: int32, index among the runs of this client.
-        local_steps: int32, local steps that the run makes.
-        longest: float64, the longest run that started before this one, hangs excluded, in seconds.
-        now: float64, simulated seconds at which it starts; NaN where nobody said.
-    """
-
-    client: Array
-    run: Array
-    local_steps: Array
-    longest: Array
-    now: Array | float = math.nan
+    client: Array  # int32, whose run
+    run: Array  # int32, index among the runs of this client
+    local_steps: Array  # int32, local steps that the run makes
+    longest: Array  # float64, the longest run that started before this one, hangs excluded, in seconds
+    now: Array | float = math.nan  # float64, simulated seconds at which it starts; NaN where nobody said
 
 
 class Draw(NamedTuple):
-    """A duration in simulated seconds.
+    """A duration in simulated seconds."""
 
-    Attributes:
-        work: float64, time worked.
-        hang: float64, time hung (not doing anything).
-    """
-
-    work: Array
-    hang: Array
+    work: Array  # float64, time worked
+    hang: Array  # float64, time hung (not doing anything)
 
 
-class Duration(Protocol):
-    """What every duration has; `help(jaxafl.clock.durations.duration)` says what each member is."""
-
-    @property
-    def terms(self) -> int: ...
-    def check(self, num_clients: int) -> None: ...
-    def prepare(self, keys: Sequence[Key], num_clients: int) -> Any: ...
-    def draw(self, prepared: Any, run: Run) -> Draw: ...
-    def __add__(self, other: Any) -> Any: ...
-    def __mul__(self, other: Any) -> Any: ...
-
-
-def stream_keys(key: Key, duration: Duration) -> list[Key]:
-    """One key per term: adding a term on the right leaves the draws of the others as they were."""
-    return [purpose_key(key, Purpose.DURATION, index) for index in range(duration.terms)]
-
-
-class Composable:
-    """The operators + and × of durations (a plain number stands for a constant); every duration inherits from it."""
+class Duration(Part):
+    """Base of durations, with the operators + and × (a plain number stands for a constant)."""
 
     __array_ufunc__ = None  # an array on the left leaves the operation to the duration
 
     @property
-    def frozen(self) -> float:
+    def terms(self) -> int:
+        """The number of independent draws: each has its own random stream, numbered from the left."""
+        return 1
+
+    @property
+    def pause(self) -> float:
         """Seconds that every server step adds to the clock, in which no client computes."""
         return 0.0
 
@@ -92,88 +65,77 @@ class Composable:
         """Whether a run's duration depends on when it starts (`Run.now`)."""
         return False
 
-    def __add__(self, other: Any) -> Sum:
+    def check(self, num_clients: int) -> None:
+        """Raises `ValueError` for options that do not go together; each by itself is checked before."""
+
+    def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:
+        """What is drawn or looked up once per client: a pytree.
+
+        Args:
+            keys: one per term.
+            num_clients: N.
+        """
+        return tuple(keys)
+
+    def draw(self, prepared: Any, run: Run) -> Draw:
+        """The duration of one run."""
+        raise NotImplementedError(f"the duration {self.name} has no draw(prepared, run)")
+
+    def step_times(self, num_clients: int, seed: int = 0) -> Times:
+        """Seconds that do not depend on the local steps, and seconds per local step, of every client.
+
+        Args:
+            num_clients: N.
+            seed: of the run, whose clients' own speeds are meant.
+
+        Returns:
+            Two float64 arrays [N, R] of equally likely values: R = 1 where no client's vary from run to run; the
+            midpoints of R equal parts of the distribution function where one distribution is drawn; the recorded runs;
+            R draws otherwise.
+
+        Raises:
+            ValueError: durations that end, or that depend on when a run starts, have no such values.
+        """
+        with jax.enable_x64(True), jax.default_device(cpu()):
+            latency, per_step = self._sample(num_clients, seed, 2)
+            # a fleet of which only some clients' times vary is drawn as a whole
+            if (latency[:, 0] == latency[:, 1]).all() and (per_step[:, 0] == per_step[:, 1]).all():
+                return latency[:, :1], per_step[:, :1]
+            latency, per_step = self._sample(num_clients, seed, POINTS)
+        if not (np.isfinite(latency) & np.isfinite(per_step)).all():
+            raise UserError(
+                "the expectations of a sum or product with recorded durations are unknown: give a normaliser"
+            )
+        return latency, per_step
+
+    def _sample(self, num_clients: int, seed: int, runs: int) -> Times:
+        """As `step_times`, of the first runs of every client."""
+        prepared = self.prepare(stream_keys(seed_key(seed), self), num_clients)
+
+        def lasting(client: Array, run: Array, steps: int) -> Array:
+            return sum(self.draw(prepared, Run(client, run, jnp.int32(steps), jnp.float64(0))))  # type: ignore[return-value]
+
+        grid = jax.vmap(jax.vmap(lasting, (None, 0, None)), (0, None, None))
+        clients, order = jnp.arange(num_clients, dtype=jnp.int32), jnp.arange(runs, dtype=jnp.int32)
+        latency = np.asarray(grid(clients, order, 0))
+        return latency, np.asarray(grid(clients, order, 1)) - latency
+
+    def __add__(self, other: Any) -> Duration:
         return Sum(self, _as_duration(other))
 
-    def __radd__(self, other: Any) -> Sum:
+    def __radd__(self, other: Any) -> Duration:
         return Sum(_as_duration(other), self)
 
-    def __mul__(self, other: Any) -> Product:
+    def __mul__(self, other: Any) -> Duration:
         return Product(self, _as_duration(other))
 
-    def __rmul__(self, other: Any) -> Product:
+    def __rmul__(self, other: Any) -> Duration:
         return Product(_as_duration(other), self)
 
 
-@pytree
-class Sum(Composable):
-    """The sum of two durations."""
-
-    left: Any
-    right: Any
-
-    @property
-    def terms(self) -> int:
-        return self.left.terms + self.right.terms
-
-    @property
-    def frozen(self) -> float:
-        return self.left.frozen + self.right.frozen
-
-    @property
-    def depends_on_start(self) -> bool:
-        return self.left.depends_on_start or self.right.depends_on_start
-
-    def check(self, num_clients: int) -> None:
-        if self.frozen and self.depends_on_start:
-            raise ValueError(
-                "availability (device_trace) needs to know when runs start, which transfers that stop everyone "
-                "(mac_network) shift: give mac_network(freeze=False)"
-            )
-        self.left.check(num_clients)
-        self.right.check(num_clients)
-
-    def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:
-        cut = self.left.terms
-        return self.left.prepare(keys[:cut], num_clients), self.right.prepare(keys[cut:], num_clients)
-
-    def draw(self, prepared: Any, run: Run) -> Draw:
-        left, right = self.left.draw(prepared[0], run), self.right.draw(prepared[1], run)
-        return Draw(left.work + right.work, left.hang + right.hang)
-
-
-@pytree
-class Product(Composable):
-    """The product of two durations: a time and a dimensionless factor."""
-
-    left: Any
-    right: Any
-
-    @property
-    def terms(self) -> int:
-        return self.left.terms + self.right.terms
-
-    def check(self, num_clients: int) -> None:
-        if self.left.frozen or self.right.frozen:
-            raise ValueError(
-                "a duration with transfers that stop everyone (mac_network) can be added to, not multiplied"
-            )
-        if self.left.depends_on_start or self.right.depends_on_start:
-            raise ValueError(
-                "a duration that waits until a device is available (device_trace) can be added to, not multiplied: "
-                "its work would not lie in the times at which the device is"
-            )
-        self.left.check(num_clients)
-        self.right.check(num_clients)
-
-    def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:
-        cut = self.left.terms
-        return self.left.prepare(keys[:cut], num_clients), self.right.prepare(keys[cut:], num_clients)
-
-    def draw(self, prepared: Any, run: Run) -> Draw:
-        left, right = self.left.draw(prepared[0], run), self.right.draw(prepared[1], run)
-        work = left.work * right.work
-        return Draw(work, (left.work + left.hang) * (right.work + right.hang) - work)
+def stream_keys(key: Key, duration: Duration) -> list[Key]:
+    """One key per term: adding a term on the right leaves the draws of the others as they were."""
+    return [purpose_key(key, Purpose.DURATION, index) for index in range(duration.terms)]
 
 
 def worked(time: Array) -> Draw:
@@ -181,15 +143,136 @@ def worked(time: Array) -> Draw:
     return Draw(time, jnp.zeros_like(time))
 
 
-def _as_duration(value: Any) -> Any:
-    if hasattr(value, "draw"):
-        return value
-    from jaxafl.clock.durations.distributions import constant
+class _Pair(Duration):
+    left: Duration
+    right: Duration
 
+    @property
+    def terms(self) -> int:
+        return self.left.terms + self.right.terms
+
+    @property
+    def pause(self) -> float:
+        return self.left.pause + self.right.pause
+
+    @property
+    def depends_on_start(self) -> bool:
+        return self.left.depends_on_start or self.right.depends_on_start
+
+    def check(self, num_clients: int) -> None:
+        self.left.check(num_clients)
+        self.right.check(num_clients)
+
+    def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:
+        cut = self.left.terms
+        return self.left.prepare(keys[:cut], num_clients), self.right.prepare(keys[cut:], num_clients)
+
+
+class Sum(_Pair):
+    """The sum of two durations."""
+
+    def __repr__(self) -> str:
+        return f"{self.left} + {self.right}"
+
+    def check(self, num_clients: int) -> None:
+        if self.pause and self.depends_on_start:
+            raise ValueError(
+                "availability (device_trace) needs to know when runs start, which transfers that stop everyone "
+                "(mac_network) shift: give mac_network(freeze=False)"
+            )
+        super().check(num_clients)
+
+    def draw(self, prepared: Any, run: Run) -> Draw:
+        left, right = self.left.draw(prepared[0], run), self.right.draw(prepared[1], run)
+        return Draw(left.work + right.work, left.hang + right.hang)
+
+
+class Product(_Pair):
+    """The product of two durations: a time and a dimensionless factor."""
+
+    def __repr__(self) -> str:
+        return " * ".join(f"({side})" if isinstance(side, Sum) else f"{side}" for side in (self.left, self.right))
+
+    def check(self, num_clients: int) -> None:
+        if self.pause:
+            raise ValueError(
+                "a duration with transfers that stop everyone (mac_network) can be added to, not multiplied"
+            )
+        if self.depends_on_start:
+            raise ValueError(
+                "a duration that waits until a device is available (device_trace) can be added to, not multiplied: "
+                "its work would not lie in the times at which the device is"
+            )
+        super().check(num_clients)
+
+    def draw(self, prepared: Any, run: Run) -> Draw:
+        left, right = self.left.draw(prepared[0], run), self.right.draw(prepared[1], run)
+        work = left.work * right.work
+        return Draw(work, (left.work + left.hang) * (right.work + right.hang) - work)
+
+
+class Distribution(Duration):
+    """Base of durations whose draws are independent, made by inverting a distribution function at one uniform number.
+
+    Its numbers are those of one client, or arrays [N] with one per client; `per` says when it is drawn: once for a
+    client, for every run, or for every run as a time per local step, multiplied by the run's number of local steps.
+    """
+
+    @property
+    def per(self) -> Per:
+        """When it is drawn; a distribution that offers the choice has an option of this name."""
+        return "run"
+
+    def quantile(self, u: Array) -> Array:
+        """Seconds below which a share `u` of the draws lies; the numbers are those of one client."""
+        raise NotImplementedError(f"the distribution {self.name} has no quantile(u)")
+
+    def draw(self, prepared: Any, run: Run) -> Draw:
+        (key,) = prepared
+        bits = per_client(key, run.client) if self.per == "client" else per_run(key, run.client, run.run)
+        mine = _in_float64(self, lambda values: values[run.client] if values.ndim else values)
+        time = mine.quantile(uniform_from_bits(bits, jnp.float64))
+        return worked(time * run.local_steps if self.per == "step" else time)
+
+    def step_times(self, num_clients: int, seed: int = 0) -> Times:
+        if self.per == "client":
+            return super().step_times(num_clients, seed)
+        with jax.enable_x64(True), jax.default_device(cpu()):
+            every = _in_float64(self, lambda values: jnp.broadcast_to(values, (num_clients,))[:, None])
+            shares = (jnp.arange(POINTS, dtype=jnp.float64) + 0.5) / POINTS
+            drawn = np.asarray(every.quantile(shares[None, :]))
+        return (np.zeros_like(drawn), drawn) if self.per == "step" else (drawn, np.zeros_like(drawn))
+
+
+class constant(Distribution):
+    """Always the same time.
+
+    Args:
+        value: seconds >= 0 (per local step with `per="step"`); a number or an array [N], one per client.
+        per: `"run"`, or `"step"` to multiply by the run's number of local steps; `"client"` is as `"run"`.
+    """
+
+    value: Number = number(least=0, per_client=True)
+    per: Per = static(default="run")
+
+    def quantile(self, u: Array) -> Array:
+        return 0 * u + self.value
+
+
+def _in_float64(duration: D, change: Callable[[Array], Array]) -> D:
+    """The duration with its numbers in float64, changed."""
+    return jax.tree.map(lambda value: change(jnp.asarray(value, jnp.float64)), duration)
+
+
+def _as_duration(value: Any) -> Duration:
+    if isinstance(value, Duration):
+        return value
     try:
-        return constant(value)
+        if not isinstance(value, jax.Array):  # which may be traced
+            as_numbers("constant", "value", value)
     except TypeError:
         raise TypeError(
             "a duration is added to, or multiplied by, a duration, a number or one number per client, "
             f"got {shown(value)}"
         ) from None
+    return constant(value)

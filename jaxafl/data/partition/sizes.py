@@ -2,33 +2,67 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxafl.checks import check_whole
-from jaxafl.data.partition.class_mix import deal, dirichlet_mixes, take
-from jaxafl.data.partition.partitioner import check_alpha
+from jaxafl.data.partition.base import Partition, deal, dirichlet_mixes, take
+from jaxafl.options import check_whole, number, static
 
 _MAX_DRAWS = 100
 _MAX_GROUPS = 100
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """See `sizes`."""
+class sizes(Partition):
+    """Give each client a stated number of samples, drawn at random without replacement.
 
-    sizes: tuple[int, ...]
-    classes: int | None
-    alpha: float | None
+    Samples beyond the sum of the sizes are used by nobody: `[10000, 5000, 5000, 5000]` takes 25,000 samples of MNIST's
+    60,000. Labels are those of the data, up to chance, or skewed in one of two ways:
+
+    - `classes`: each client holds exactly so many classes, drawn at random with probabilities in proportion to what is
+      left of them, the largest client first, and its samples spread over them as equally as their numbers allow;
+    - `alpha`: a mix of classes per client from Dir(alpha · p), as in `dirichlet_equal`.
+
+    Args:
+        sizes: samples of each client, at least 1 each.
+        classes: classes per client, at least 1.
+        alpha: concentration of the mix of classes, positive.
+
+    Raises:
+        ValueError: there are no sizes, one is below 1, or `classes` and `alpha` are both given or out of range; on
+            splitting, there are too few samples, or too few of the classes.
+        TypeError: `sizes` is not a list, or a size not an integer.
+
+    References:
+        "The impact analysis of delays in asynchronous federated learning with data heterogeneity for edge
+        intelligence", Table VI: 25,000 samples as 6250×4, 10000+5000×3 and 17500+2500×3.
+    """
+
+    sizes: Sequence[int] = static()
+    classes: int | None = static(default=None)
+    alpha: float | None = number(default=None, above=0)
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.sizes) != 1:
+            raise TypeError(
+                f"sizes: a list of one size per client is needed, for example [600, 200, 200]; got {self.sizes!r}"
+            )
+        held = tuple(check_whole("sizes", "each size", size) for size in self.sizes)
+        object.__setattr__(self, "sizes", held)
+        check_whole("sizes", "the number of clients", len(held))
+        super().__post_init__()
+        if self.classes is not None and self.alpha is not None:
+            raise ValueError(f"sizes: give classes or alpha, not both; got classes={self.classes}, alpha={self.alpha}")
+        if self.classes is not None and self.classes > min(held):
+            raise ValueError(f"sizes: a client of {min(held)} samples cannot hold {self.classes} classes")
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
-        """Rows of each client; see `Partitioner.split`."""
-        if sum(self.sizes) > len(labels):
+        """Rows of each client; see `Partition.split`."""
+        total = sum(self.sizes)
+        if total > len(labels):
             raise ValueError(
-                f"sizes: {sum(self.sizes)} samples asked for together, but the data has {len(labels)} training samples"
+                f"sizes: {total} samples asked for together, but the data has {len(labels)} training samples"
             )
         _, counts = np.unique(labels, return_counts=True)
         if self.alpha is not None:
@@ -36,7 +70,7 @@ class Sizes:
             return deal(labels, np.array(self.sizes), mixes, rng)
         if self.classes is not None:
             return take(labels, self._quotas(self.classes, counts, rng), rng)
-        return np.split(rng.permutation(len(labels))[: sum(self.sizes)], np.cumsum(self.sizes)[:-1])
+        return np.split(rng.permutation(len(labels))[:total], np.cumsum(self.sizes)[:-1])
 
     def _quotas(self, classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Samples of each client and class, int `[N, C]`, exactly `classes` of them positive per client."""
@@ -55,8 +89,8 @@ class Sizes:
         )
 
     @property
-    def description(self) -> dict[str, str | int | float]:
-        """Name and options."""
+    def description(self) -> Mapping[str, str | int | float]:
+        """Name, sizes in few words, and the skew."""
         skew: dict[str, str | int | float] = {"partition_labels": "iid"}
         if self.alpha is not None:
             skew = {"partition_labels": "dirichlet", "partition_alpha": self.alpha}
@@ -69,46 +103,6 @@ class Sizes:
             "partition_sizes": _written(self.sizes),
             **skew,
         }
-
-
-def sizes(sizes: Sequence[int], classes: int | None = None, alpha: float | None = None) -> Sizes:
-    """Give each client a stated number of samples, drawn at random without replacement.
-
-    Samples beyond the sum of the sizes are used by nobody: `[10000, 5000, 5000, 5000]` takes 25,000 samples of MNIST's
-    60,000. Labels are those of the data, up to chance, or skewed in one of two ways:
-
-    - `classes`: each client holds exactly so many classes, drawn at random with probabilities in proportion to what is
-      left of them, the largest client first, and its samples spread over them as equally as their numbers allow;
-    - `alpha`: a mix of classes per client from Dir(alpha · p), as in `dirichlet_equal`.
-
-    Args:
-        sizes: Samples of each client, at least 1 each.
-        classes: Classes per client, at least 1.
-        alpha: Concentration of the mix of classes, positive.
-
-    Returns:
-        The partitioner, for `Dataset.partition`.
-
-    Raises:
-        ValueError: If there are no sizes, one is below 1, or `classes` and `alpha` are both given or out of range; on
-            splitting, if there are too few samples, or too few of the classes.
-        TypeError: If `sizes` is not a list, or a size not an integer.
-
-    References:
-        "The impact analysis of delays in asynchronous federated learning with data heterogeneity for edge
-        intelligence", Table VI: 25,000 samples as 6250×4, 10000+5000×3 and 17500+2500×3.
-    """
-    if np.ndim(sizes) != 1:
-        raise TypeError(f"sizes: a list of one size per client is needed, for example [600, 200, 200]; got {sizes!r}")
-    held = tuple(check_whole("sizes", "each size", size) for size in sizes)
-    check_whole("sizes", "the number of clients", len(held))
-    if classes is not None and alpha is not None:
-        raise ValueError(f"sizes: give classes or alpha, not both; got classes={classes} and alpha={alpha}")
-    if classes is not None:
-        classes = check_whole("sizes", "classes", classes)
-        if classes > min(held):
-            raise ValueError(f"sizes: a client of {min(held)} samples cannot hold {classes} classes")
-    return Sizes(held, classes, None if alpha is None else check_alpha("sizes", alpha))
 
 
 def _try_quotas(sizes: Sequence[int], classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:

@@ -1,0 +1,209 @@
+"""The comparison that `jaxafl quickstart` makes: five algorithms on ten writers of FEMNIST, some of them stragglers.
+
+Every method trains the same network (AsyncFedED's with 8 and 16 channels) with the same clients: SGD with learning rate
+0.05 and momentum 0.5 on mini-batches of 16, K = 10 local steps in a run. A local step takes a client between 0.1 and 1
+s, a number of its own, and with probability 0.2 a run hangs in addition, for up to the length of the longest run so
+far. All ten clients are always at work (FedAvg's wait for the slowest of the round).
+
+| method     | server                                             | a server step takes |
+|------------|----------------------------------------------------|---------------------|
+| FedAvg     | η = 1                                              | all 10 clients      |
+| FedAsync   | α = 0.5, polynomial with a = 0.5                   | 1 arrival           |
+| FedBuff    | η = 1                                              | M = 5 arrivals      |
+| FADAS      | η = 0.003, β = (0.9, 0.99)                         | M = 5 arrivals      |
+| AsyncFedED | λ = 0.5, ε = 1, γ̄ = 3, κ = 0.05, K at most 20      | 1 arrival           |
+
+The same total of local steps for all: T = budget / (K × arrivals per server step), and for AsyncFedED, whose K changes,
+the first T at which its runs have made that many, found by a first run (so that it exceeds the budget by less than one
+local run).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+import optax
+import xarray as xr
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from jaxafl import clock, data, models, results, server
+from jaxafl.client import Client
+from jaxafl.data import FederatedData
+from jaxafl.options import UserError
+from jaxafl.plot import accuracy_vs_time
+from jaxafl.plot.canvas import check_image_path
+from jaxafl.simulation import Simulation
+from jaxafl.sweep.assemble import MISSING
+
+BUDGET = 4000  # local steps of each method
+_STEPS = 10  # K
+_CLIENTS = 10
+_BUFFER = 5
+_EVALUATIONS = 30
+_TARGET = 0.9  # of the best accuracy of the weakest method
+
+
+class _Method(NamedTuple):
+    simulation: Simulation
+    arrivals: int  # per server step
+
+
+def quickstart(seed: int = 0, budget: int = BUDGET, progress: bool = False) -> dict[str, xr.Dataset]:
+    """Runs the five methods.
+
+    Args:
+        seed: seed of the initial model, the schedules and the mini-batches.
+        budget: local steps of each method, all clients together; a multiple of 100, so that rounds and buffers come out
+            even.
+        progress: show progress bars.
+
+    Returns:
+        The results by method, in the order of the table above.
+
+    Raises:
+        ValueError: the budget is not a positive multiple of 100.
+    """
+    round_of_all = _STEPS * _CLIENTS
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1 or budget % round_of_all:
+        raise UserError(
+            f"budget must be a positive multiple of {round_of_all} local steps, one run of each client; got {budget!r}"
+        )
+    found = {}
+    for name, method in _methods(data.femnist(_CLIENTS)).items():
+        server_steps = budget // (_STEPS * method.arrivals)
+        every = max(1, server_steps // _EVALUATIONS)
+        if method.simulation.server.needs.replies:
+            server_steps = _steps_to_budget(method.simulation, budget, seed, every)
+        found[name] = method.simulation.run(server_steps, eval_every=every, seed=seed, progress=progress)
+    return found
+
+
+def report(
+    directory: str | os.PathLike[str] = ".", *, budget: int = BUDGET, seed: int = 0, progress: bool = True
+) -> None:
+    """Runs the comparison, prints its table, and writes `quickstart.nc` and `quickstart.png`.
+
+    Args:
+        directory: where the files go.
+        budget: see `quickstart`.
+        seed: see `quickstart`.
+        progress: show progress bars.
+
+    Raises:
+        FileNotFoundError, PermissionError: the files cannot be written there; said before anything runs.
+        ValueError: see `quickstart`.
+    """
+    folder = pathlib.Path(directory)
+    file, image = results.check_path(folder / "quickstart.nc"), check_image_path(folder / "quickstart.png")
+    found = quickstart(seed, budget, progress)
+    Console().print(table(found))
+    if file is not None:
+        results.save(joined(found), file)
+    accuracy_vs_time(found, path=image)
+    print(f"wrote {file} and {image}")
+
+
+def table(found: dict[str, xr.Dataset]) -> Table:
+    """The comparison as a table: a row per method, and the share of the majority class.
+
+    The common target is 90 % of the best accuracy of the weakest method, rounded down to a whole percent.
+
+    Args:
+        found: what `quickstart` returns.
+    """
+    target = np.floor(100 * _TARGET * min(float(run["accuracy"].max()) for run in found.values())) / 100
+    shown = Table(
+        title="Ten writers of FEMNIST with stragglers", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )
+    shown.add_column("method", no_wrap=True)
+    reach = f"time to\n{100 * target:.0f} %"
+    for column in (
+        "best\naccuracy",
+        reach,
+        "simulated\ntime",
+        "staleness\nmean / max",
+        "local\nsteps",
+        "updates\nper s",
+    ):
+        shown.add_column(column, justify="right", no_wrap=True)
+    for name, run in found.items():
+        reached = np.flatnonzero(run["accuracy"].values >= target)
+        stale = run["staleness"].values[run["staleness"].values >= 0]
+        shown.add_row(
+            name,
+            f"{100 * float(run['accuracy'].max()):.1f} %",
+            f"{float(run['eval_time'][reached[0]]):.0f} s" if len(reached) else "never",
+            f"{float(run['time'][-1]):.0f} s",
+            f"{stale.mean():.1f} / {stale.max()}",
+            str(int(run["local_steps"].sum())),
+            f"{len(stale) / run.attrs['run_seconds']:.0f}",
+        )
+    shown.add_section()
+    shown.add_row("majority class", f"{100 * majority_share(data.femnist(_CLIENTS)):.1f} %")
+    shown.caption = "times are simulated; updates per s are this machine's, without compiling"
+    return shown
+
+
+def joined(found: dict[str, xr.Dataset]) -> xr.Dataset:
+    """The results in one dataset with a leading dimension `method`; shorter ones are filled with missing values.
+
+    Args:
+        found: results by method.
+
+    Returns:
+        The dataset; its attribute `methods` holds those of the results, as JSON.
+    """
+    # only the method that a diagnostic belongs to has it
+    names = list(dict.fromkeys(name for run in found.values() for name in run.variables))
+    missing = {name: MISSING.get(str(name), np.nan) for name in names}
+    plain = [run.reset_coords(["eval_step", "eval_time", "eval_updates", "eval_local_steps"]) for run in found.values()]
+    together = xr.concat(  # units and long names are those of all
+        plain, dim="method", join="outer", data_vars="all", fill_value=missing, combine_attrs="drop_conflicts"
+    )
+    together = together.assign_coords(method=list(found))
+    attributes = {name: run.attrs for name, run in found.items()}
+    together.attrs = {"title": "jaxafl quickstart", "methods": json.dumps(attributes, default=str)}
+    return together
+
+
+def majority_share(dataset: FederatedData) -> float:
+    """The accuracy of always answering the most frequent class of the test set."""
+    labels = np.asarray(dataset.test_arrays()[1])
+    return float(np.bincount(labels).max() / len(labels))
+
+
+def _methods(dataset: FederatedData) -> dict[str, _Method]:
+    model = models.cnn_asyncfeded(dataset.num_classes, features=(8, 16))
+    client = Client(optax.sgd, learning_rate=0.05, momentum=0.5, steps=_STEPS, batch_size=16)
+    speeds = clock.uniform(1, 10, per="client") * clock.constant(0.1, per="step") + clock.suspension(0.2)
+    rounds = clock.synchronous(durations=speeds)
+    each = clock.free_running(concurrency=_CLIENTS, durations=speeds)
+    buffered = clock.free_running(concurrency=_CLIENTS, buffer=_BUFFER, durations=speeds)
+    asyncfeded = server.asyncfeded(lam=0.5, eps=1.0, target_staleness=3.0, kappa=0.05, max_steps=2 * _STEPS)
+
+    def method(algorithm: server.Server, protocol: clock.Clock, arrivals: int) -> _Method:
+        return _Method(Simulation(dataset, model, client, algorithm, protocol), arrivals)
+
+    return {
+        "FedAvg": method(server.fedavg(), rounds, _CLIENTS),
+        "FedAsync": method(server.fedasync(0.5, "polynomial", exponent=0.5), each, 1),
+        "FedBuff": method(server.fedbuff(), buffered, _BUFFER),
+        "FADAS": method(server.fadas(0.003), buffered, _BUFFER),
+        "AsyncFedED": method(asyncfeded, each, 1),
+    }
+
+
+def _steps_to_budget(simulation: Simulation, budget: int, seed: int, every: int) -> int:
+    """The first number of server steps whose runs have made `budget` local steps, where the server changes K."""
+    server_steps = 3 * budget // (2 * _STEPS)
+    while True:
+        made = np.cumsum(simulation.run(server_steps, eval_every=every, seed=seed)["local_steps"].values.sum(axis=1))
+        if made[-1] >= budget:
+            return int(np.argmax(made >= budget)) + 1
+        server_steps = int(1.1 * server_steps * budget / made[-1]) + 1

@@ -1,0 +1,141 @@
+"""What the command line prints: `jaxafl list`, and the table that `jaxafl run` and `jaxafl sweep` end with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from jaxafl.cli.catalogue import KINDS, REQUIRED, Option, offered
+
+_NAMED = 5  # failed runs that are named one by one
+_COLUMNS = ("best\naccuracy", "last\naccuracy", "simulated\ntime", "staleness\nmean / max")
+_DOCUMENT = """# Options
+
+Everything that `jaxafl run` and `jaxafl sweep` can name, as the fields and docstrings of the package say it: written by
+`jaxafl list --markdown`. A number may be swept over (`--axis`); of one per client, arrays are given in Python.
+"""
+
+
+def as_json() -> dict[str, list[dict[str, Any]]]:
+    """Kind -> entries with name, summary, options (name, type, required, default, allowed, help), clocks of servers."""
+    listed: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    for kind, entries in listed.items():
+        for one in offered(kind).values():
+            clocks = {"clocks": list(one.clocks)} if kind == "servers" else {}
+            options = [_plain(option) for option in one.options]
+            entries.append({"name": one.name, "summary": one.summary, "options": options} | clocks)
+    return listed
+
+
+def _plain(option: Option) -> dict[str, Any]:
+    required = option.default is REQUIRED
+    found = option._asdict() | {"required": required, "default": None if required else option.default}
+    return {name: value for name, value in found.items() if name != "typed"}
+
+
+def as_markdown() -> str:
+    """The same, and local training, as a page of tables."""
+    lines = [_DOCUMENT]
+    for kind in (*KINDS, "local training"):
+        lines.append(f"## {kind.capitalize()}\n")
+        for one in offered(kind).values():
+            lines.append(f"### {one.name}\n\n{one.summary}\n")
+            lines += [f"Runs on {', '.join(f'`{clock}`' for clock in one.clocks)}.\n"] if one.clocks else []
+            rows = [(f"`{o.name}`", o.type, _default(o), o.allowed, o.help) for o in one.options]
+            head = [("option", "type", "default", "allowed", "help"), ("---",) * 5] if rows else []
+            lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in head + rows]
+            lines += [""] if rows else []
+    return "\n".join(lines).rstrip()
+
+
+def _default(option: Option) -> str:
+    return "required" if option.default is REQUIRED else f"`{option.default!r}`"
+
+
+def show_list() -> None:
+    """Prints a table per kind: what it is, its options, and for servers the clocks."""
+    console = Console()
+    width = max(len(name) for kind in KINDS for name in offered(kind))
+    for kind in KINDS:
+        console.print(f"\n[bold underline]{kind}[/]")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold", width=width, no_wrap=True)
+        table.add_column()
+        for one in offered(kind).values():
+            options = (o.name if o.default is REQUIRED else f"{o.name}={o.default!r}" for o in one.options)
+            dim = [", ".join(options), f"runs on {', '.join(one.clocks)}" if one.clocks else ""]
+            lines = [escape(one.summary.replace("`", "")), *(f"[dim]{escape(line)}[/dim]" for line in dim if line)]
+            table.add_row(one.name, "\n".join(lines))
+        console.print(table, highlight=False)
+
+
+def show_result(result: xr.Dataset) -> None:
+    """Prints a row for each member of a result, its numbers averaged over seeds."""
+    from jaxafl.plot.members import heading, members
+
+    found = members(result, "accuracy", "staleness", "time")
+    seeds = len(found[0].runs)
+    any_failed = any(_failed_step(run) >= 0 for member in found for run in member.runs)
+    table = Table(title=heading(result), box=SIMPLE_HEAD)
+    table.add_column(f"mean ± std of {seeds} seeds" if seeds > 1 else "", overflow="fold")
+    for column in (*_COLUMNS, "failed") if any_failed else _COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for member in found:
+        table.add_row(member.name, *_numbers(member.runs), *([_failed(member.runs)] if any_failed else []))
+    Console().print(table)
+
+
+def failures(result: xr.Dataset) -> tuple[str, int]:
+    """What to say of the runs whose parameters stopped being finite ("" where there are none), and how many did not."""
+    from jaxafl.plot.members import members
+
+    runs = [(member.name, run) for member in members(result, "accuracy") for run in member.runs]
+    failed = [(name, run) for name, run in runs if _failed_step(run) >= 0]
+    advice = "Smaller learning rates may help."
+    if failed and "failed_step" not in result.variables:  # one run
+        where = (
+            f"at server step {result.attrs['failed_step']}, after an update of client {result.attrs['failed_client']}"
+        )
+        return f"the parameters stopped being finite {where}; the result ends there. {advice}", 0
+    places = []
+    for name, run in failed[:_NAMED]:
+        which = [name, f"seed={int(run['seed'])}"] if name else [f"seed={int(run['seed'])}"]
+        places.append(f"{', '.join(which)} at step {_failed_step(run)}")
+    places += [f"{len(failed) - _NAMED} more"] if len(failed) > _NAMED else []
+    counted = f"the parameters of {len(failed)} of {len(runs)} runs stopped being finite; their results end there"
+    return f"{counted}: {'; '.join(places)}. {advice}" if failed else "", len(runs) - len(failed)
+
+
+def _failed_step(run: xr.Dataset) -> int:
+    """-1 for a run that has not failed."""
+    return int(run["failed_step"]) if "failed_step" in run.variables else int(run.attrs.get("failed_step", -1))
+
+
+def _failed(runs: Sequence[xr.Dataset]) -> str:
+    steps = [step for step in map(_failed_step, runs) if step >= 0]
+    if not steps:
+        return "-"
+    return f"{len(steps)} of {len(runs)}" if len(runs) > 1 else f"at step {steps[0]}"
+
+
+def _numbers(runs: Sequence[xr.Dataset]) -> list[str]:
+    """Numbers over the runs that have not failed, or where all have, up to that."""
+    runs = [run for run in runs if _failed_step(run) < 0] or runs
+    accuracy = [run["accuracy"].values[np.isfinite(run["accuracy"].values)] for run in runs]
+    time = [run["time"].values[np.isfinite(run["time"].values)] for run in runs]
+    staleness = np.concatenate([run["staleness"].values[run["staleness"].values >= 0] for run in runs])
+    mean = f"{np.mean([values[-1] for values in time]):.1f} s"
+    stale = f"{staleness.mean():.2f} / {staleness.max():.0f}" if len(staleness) else "no arrivals"
+    return [_percent([values.max() for values in accuracy]), _percent([values[-1] for values in accuracy]), mean, stale]
+
+
+def _percent(shares: list[float]) -> str:
+    spread = f" ± {100 * np.std(shares):.1f}" if len(shares) > 1 else ""
+    return f"{100 * np.mean(shares):.1f}{spread} %"

@@ -1,0 +1,149 @@
+"""Local training: its options. `jaxafl.client.training` makes the steps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from jaxafl.client.optimizer import Optimised
+from jaxafl.options import Number, check_whole, number, static
+
+Array = jax.Array
+Counts = TypeVar("Counts", np.ndarray, jax.Array)
+
+
+class Moment(NamedTuple):
+    """When a local step happens, for `Client(rate_schedule=...)`; all traced scalars."""
+
+    step: Array  # int32: local step of the run, from 0
+    epoch: Array  # int32: local epoch of the run, from 0
+    run: Array  # int32: index of the run among the client's
+    staleness: Array  # int32: τ of the run's update at the first server step that takes it
+    duration: Array  # float: simulated seconds that the run takes
+
+
+class Client(Optimised, init=False):
+    """Local training of every client.
+
+    A local step is one step of the optimiser on g = ∇ mean loss of a mini-batch (+ weight_decay · x) (+ μ (x - x_s)),
+    with the learning rate times step_schedule(local step) · run_schedule(run) · run_decay^run. The optimiser starts
+    afresh in every run.
+
+    Args:
+        optimizer: an Optax optimiser's constructor, e.g. `optax.sgd` or `optax.adam`; its hyper-parameters
+            (learning_rate, momentum, b1 ...) are given by name, and numbers among them can be swept.
+        steps: K, local steps of a run: one number, one per client, or an array [client, run], whose last column is
+            taken for all later runs; or
+        epochs: local epochs of a run, each a fresh shuffle whose last, partial batch is kept and averaged over its real
+            samples.
+        batch_size: B; `None` takes all the client's data in every step (the exact mean, accumulated over
+            micro-batches).
+        proximal: μ of FedProx (AsyncFedED, eq. (39)).
+        weight_decay: w, added to the gradient as w · x, as in PyTorch's SGD; an optimiser that has a `weight_decay` of
+            its own (`optax.adamw`) is given it instead.
+        run_decay: factor of the learning rate from one run of a client to its next (AsyncFedED's 0.995).
+        step_schedule: factor of the learning rate as a function of the local step (from 0, traced int32).
+        run_schedule: the same of the run's index among the client's (from 0).
+        rate_schedule: the same of a `Moment`: step, epoch, run, staleness and duration.
+        sampling: with `steps`: `"replacement"` draws every sample uniformly; `"epochs"` goes on through shuffled epochs
+            from run to run.
+        reset: the optimiser starts afresh in every `"run"`, or in every local `"epoch"` (with `epochs`).
+        patience: with `epochs`: a run stops after this many epochs without a smaller training loss, and hands in its
+            last parameters. The loss of an epoch is the mean over its mini-batches, each before its step.
+        charge: with `patience`: simulated time is charged for the `"planned"` epochs, or for those `"executed"` (on
+            `synchronous` and `stale_rounds`, where rates by seconds see the planned ones, and on `free_running`, where
+            a run is trained twice: when it starts, to know how long it takes, and when it arrives).
+        micro_batch: samples per gradient evaluation; a batch larger than this is accumulated. Changes speed and memory
+            only, but for a model that looks across the samples of a batch (batch normalisation) or draws random
+            numbers (dropout): it does so within each micro-batch.
+
+    Raises:
+        TypeError: the optimiser has no such hyper-parameter, or needs one that is not given.
+    """
+
+    steps: int | tuple[int, ...] | tuple[tuple[int, ...], ...] | None = static(default=None, kw_only=True)
+    epochs: int | None = static(default=None, kw_only=True)
+    batch_size: int | None = static(default=32, kw_only=True)
+    proximal: Number | None = number(default=None, least=0, kw_only=True)
+    weight_decay: Number | None = number(default=None, least=0, kw_only=True)
+    run_decay: Number | None = number(default=None, least=0, kw_only=True)
+    step_schedule: Callable[[Array], Array] | None = static(default=None, kw_only=True)
+    run_schedule: Callable[[Array], Array] | None = static(default=None, kw_only=True)
+    rate_schedule: Callable[[Moment], Array] | None = static(default=None, kw_only=True)
+    sampling: Literal["replacement", "epochs"] = static(default="replacement", kw_only=True)
+    reset: Literal["run", "epoch"] = static(default="run", kw_only=True)
+    patience: int | None = static(default=None, kw_only=True)
+    charge: Literal["planned", "executed"] = static(default="planned", kw_only=True)
+    micro_batch: int | None = static(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.steps, np.ndarray | jax.Array):
+            object.__setattr__(self, "steps", self.steps.tolist())
+        super().__post_init__()
+        if isinstance(self.steps, tuple) and len({np.shape(np.asarray(own, object)) for own in self.steps}) > 1:
+            raise ValueError(
+                f"Client: steps per client and run must have as many runs for every client, got {self.steps}"
+            )
+        if self.weight_decay is not None and "weight_decay" in inspect.signature(self.optimizer).parameters:
+            numbers = self.hyperparameters | {"weight_decay": self.weight_decay}
+            object.__setattr__(self, "hyperparameters", numbers)
+            object.__setattr__(self, "weight_decay", None)
+
+    @property
+    def references(self) -> tuple[str, ...]:  # type: ignore[override]
+        """FedProx is a matter of local training."""
+        return () if self.proximal is None else ("li2020",)
+
+    def check(self, num_clients: int) -> None:
+        """Raises `ValueError` for options that do not go together."""
+        self.check_hyperparameters()
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(f"Client: give either steps or epochs, got steps={self.steps}, epochs={self.epochs}")
+        if self.steps is not None:
+            _check_steps(self.steps, num_clients)
+        if self.sampling == "epochs" and np.ndim(np.asarray(self.steps, object)) == 2:
+            raise ValueError("Client: sampling='epochs' needs runs of equal length, not steps per client and run")
+        if self.sampling == "epochs" and self.steps is None:
+            raise ValueError(
+                "Client: sampling='epochs' continues epochs over runs of a given number of steps; epochs=... implies it"
+            )
+        if self.charge == "executed" and self.patience is None:
+            raise ValueError("Client: charge='executed' is for runs that stop early: give patience")
+        if self.epochs is None and (self.reset == "epoch" or self.patience is not None):
+            raise ValueError("Client: reset='epoch' and patience count local epochs: give epochs, not steps")
+        if (self.step_schedule or self.run_schedule or self.rate_schedule or self.run_decay is not None) and (
+            "learning_rate" not in self.hyperparameters
+        ):
+            raise ValueError("a schedule or run_decay multiplies learning_rate, so that must be given as a number")
+
+    def local_steps(self, counts: np.ndarray) -> np.ndarray:
+        """int32 [], [N] or [N, R]: the local steps that a run makes, given the clients' numbers of samples."""
+        if self.epochs is None:
+            return np.asarray(self.steps, np.int32)
+        steps = self.epochs * np.asarray(self.steps_per_epoch(counts), np.int64)
+        if steps.max() > np.iinfo(np.int32).max:
+            raise ValueError(f"Client: epochs={self.epochs} make {steps.max():,} local steps, too many to count")
+        return steps.astype(np.int32)
+
+    def steps_per_epoch(self, counts: Counts) -> Counts:
+        """The mini-batches of an epoch of clients with these numbers of samples."""
+        return counts * 0 + 1 if self.batch_size is None else -(-counts // self.batch_size)
+
+
+def _check_steps(steps: Any, num_clients: int) -> None:
+    """One whole number, one per client [N], or one per client and run [N, R]."""
+    if not isinstance(steps, tuple):
+        check_whole("Client", "steps", steps)
+        return
+    array = np.asarray(steps, object)
+    if array.ndim > 2 or len(steps) != num_clients:
+        raise ValueError(
+            f"Client: steps must be one number, one per client ({num_clients},) or one per client and run, "
+            f"got shape {array.shape}"
+        )
+    for value in array.ravel():
+        check_whole("Client", "steps", value)

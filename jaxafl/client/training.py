@@ -1,0 +1,181 @@
+"""The steps that a client makes between a download and an upload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxafl.client import batches
+from jaxafl.client.options import Client, Moment
+from jaxafl.keys import Key, jax_key, per_client, threefry
+from jaxafl.models.model import Apply, Batch
+
+Array = jax.Array
+Tree = Any
+_MODEL_STREAM, _DATA_STREAM = 0xFFFFFFFE, 0xFFFFFFFD
+
+
+class Stopping(NamedTuple):
+    """Early stopping on the training loss of a run."""
+
+    best: Array  # the smallest loss of an epoch so far
+    waited: Array  # int32: epochs since
+    epoch_loss: Array  # sum over this epoch's mini-batches of their losses before the step
+    stopped: Array  # bool
+
+
+class Lane(NamedTuple):
+    """A run being trained."""
+
+    params: Tree
+    model_state: Tree
+    optimizer_state: Tree
+    anchor: Tree  # x_s where the proximal term needs it, else None
+    key: Key
+    shuffle_key: Key  # of the run, or of the client where epochs go on from run to run
+    client: Array
+    run: Array
+    step: Array  # local steps made
+    loss: Array  # sum over local steps of the mini-batch loss before the step
+    staleness: Array
+    duration: Array
+    stopping: Stopping | None
+
+
+def begin(
+    client: Client,
+    params: Tree,
+    model_state: Tree,
+    batch_key: Key,
+    who: Array,
+    run: Array,
+    staleness: Array,
+    duration: Array,
+) -> Lane:
+    """A run that is about to make its first local step from `params`.
+
+    Args:
+        client: local training.
+        params, model_state: the model that the run begins with.
+        batch_key: key of all mini-batches.
+        who, run: whose run, and which of its runs.
+        staleness: of the update at the server step that takes it.
+        duration: seconds that the run takes.
+    """
+    key = threefry(batch_key, who, run)
+    zero = jnp.zeros((), jnp.result_type(float))
+    return Lane(
+        params=params,
+        model_state=model_state,
+        optimizer_state=client.make_optimizer().init(params),
+        anchor=None if client.proximal is None else params,
+        key=key,
+        shuffle_key=key if client.epochs is not None else per_client(batch_key, who),
+        client=who,
+        run=run,
+        step=jnp.int32(0),
+        loss=zero,
+        staleness=staleness,
+        duration=duration.astype(zero.dtype),
+        stopping=None if client.patience is None else Stopping(zero + jnp.inf, jnp.int32(0), zero, jnp.bool_(False)),
+    )
+
+
+def local_step(
+    client: Client, apply: Apply, fetch: Callable[..., Any], micro_batch: int, count: Array, lane: Lane
+) -> Lane:
+    """One local step of one run.
+
+    Args:
+        client: the options.
+        apply: what is trained, see `Model.bound`.
+        fetch: (client, positions [B], keys [B]) -> (x [B, ...], y [B]) of that client's samples.
+        micro_batch: samples per gradient evaluation.
+        count: int32, n_i, the client's number of samples.
+        lane: the run.
+    """
+    size = count if client.batch_size is None else jnp.int32(client.batch_size)
+    positions, total = batches.positions(client, count, size, lane)
+
+    def gradient_sum(first: Array, params: Tree, model_state: Tree, width: int) -> tuple[Array, Tree, Tree]:
+        ranks = first + jnp.arange(width, dtype=jnp.int32)
+        where, mask = positions(ranks)
+        data_keys = jax_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), ranks, 0))
+        model_key = jax_key(threefry(threefry(lane.key, lane.step, _MODEL_STREAM), first, 0))
+        x, y = fetch(lane.client, where, data_keys)
+
+        def objective(params: Tree) -> tuple[Array, Tree]:
+            outputs, new_state = apply(params, model_state, Batch(x, y, mask), model_key, True)
+            return jnp.sum(jnp.where(mask, outputs.loss, 0)) / total, new_state
+
+        (loss, new_state), gradient = jax.value_and_grad(objective, has_aux=True)(params)
+        return loss, gradient, new_state
+
+    if client.batch_size is not None and client.batch_size <= micro_batch:
+        loss, gradient, model_state = gradient_sum(jnp.int32(0), lane.params, lane.model_state, client.batch_size)
+    else:
+
+        def accumulate(index: Array, carry: tuple[Array, Tree, Tree]) -> tuple[Array, Tree, Tree]:
+            loss, gradient, model_state = carry
+            more, term, model_state = gradient_sum(index * micro_batch, lane.params, model_state, micro_batch)
+            return loss + more, jax.tree.map(jnp.add, gradient, term), model_state
+
+        zero = (jnp.zeros_like(lane.loss), jax.tree.map(jnp.zeros_like, lane.params), lane.model_state)
+        loss, gradient, model_state = jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
+    if client.weight_decay is not None:
+        gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, lane.params)
+    if client.proximal is not None:
+        gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, lane.params, lane.anchor)
+    per_epoch = client.steps_per_epoch(count)
+    optimizer = client.make_optimizer(_rate_factor(client, lane, per_epoch))
+    optimizer_state = lane.optimizer_state
+    if client.reset == "epoch":
+        fresh = optimizer.init(lane.params)
+        begins = lane.step % per_epoch == 0
+        optimizer_state = jax.tree.map(lambda new, old: jnp.where(begins, new, old), fresh, optimizer_state)
+    updates, optimizer_state = optimizer.update(gradient, optimizer_state, lane.params)
+    return lane._replace(
+        params=optax.apply_updates(lane.params, updates),
+        model_state=model_state,
+        optimizer_state=optimizer_state,
+        step=lane.step + 1,
+        loss=lane.loss + loss,
+        stopping=_stopping(client, lane, loss, per_epoch),
+    )
+
+
+def _stopping(client: Client, lane: Lane, loss: Array, per_epoch: Array) -> Stopping | None:
+    """Early stopping after a local step with this mini-batch loss."""
+    if lane.stopping is None or client.patience is None:
+        return None
+    best, waited, epoch_loss, stopped = lane.stopping
+    epoch_loss = epoch_loss + loss
+    ends = (lane.step + 1) % per_epoch == 0
+    better = epoch_loss < best
+    waited = jnp.where(ends, jnp.where(better, 0, waited + 1), waited)
+    return Stopping(
+        jnp.where(ends & better, epoch_loss, best),
+        waited,
+        jnp.where(ends, 0, epoch_loss),
+        stopped | (ends & (waited >= client.patience)),
+    )
+
+
+def _rate_factor(client: Client, lane: Lane, per_epoch: Array) -> Any:
+    factor: Any = 1.0
+    if client.rate_schedule is not None:
+        moment = Moment(lane.step, lane.step // per_epoch, lane.run, lane.staleness, lane.duration)
+        factor = factor * client.rate_schedule(moment)
+    if client.step_schedule is not None:
+        factor = factor * client.step_schedule(lane.step)
+    if client.run_schedule is not None:
+        factor = factor * client.run_schedule(lane.run)
+    if client.run_decay is not None:
+        factor = factor * client.run_decay ** lane.run.astype(jnp.result_type(float))
+    if jnp.shape(factor) != ():
+        raise ValueError(f"a schedule must return one number, got an array of shape {jnp.shape(factor)}")
+    return factor

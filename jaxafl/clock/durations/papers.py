@@ -1,0 +1,158 @@
+"""Durations of published experiments: delays in tiers, networks, transfers, hanging clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import ndtri
+
+from jaxafl.clock.durations.duration import Draw, Duration, Run, worked
+from jaxafl.keys import Key, jax_key, per_client, per_run, uniform
+from jaxafl.options import Number, number, static
+
+Array = jax.Array
+_TIERS = {
+    "large": ((1.0, 2.0), (3.0, 5.0), (50.0, 80.0)),
+    "mild": ((1.0, 2.0), (3.0, 5.0), (5.0, 8.0)),
+}
+
+
+class three_tier(Duration):
+    """FADAS's delays: every client belongs to a tier for the whole run.
+
+    A client draws w ~ Dirichlet([3γ, 2γ, γ]) and belongs to the tier argmax(w) (small, medium, large); a run takes U(1,
+    2), U(3, 5) and U(50, 80) (`"large"` worst case) or U(5, 8) (`"mild"`) units.
+
+    Args:
+        profile: `"large"` or `"mild"`: the delays of the third tier.
+        gamma: concentration γ > 0; small values make tiers of more equal frequency.
+        unit: seconds per unit (FADAS reports time in units of 10 s).
+        per: `"run"` draws a delay for every run, `"client"` one for each client.
+        split: `"client"` draws each client's tier as above; `"population"` draws one symmetric Dirichlet(γ, γ, γ) and
+            splits the clients, in random order, in these proportions.
+
+    References:
+        FADAS (Wang et al., 2024), section 6 and Table 1.
+    """
+
+    profile: Literal["large", "mild"] = static(default="large")
+    gamma: Number = number(default=1.0, above=0)
+    unit: Number = number(default=10.0, above=0)
+    per: Literal["run", "client"] = static(default="run")
+    split: Literal["client", "population"] = static(default="client")
+
+    terms = 2
+    references: ClassVar[tuple[str, ...]] = ("wang2024fadas",)
+
+    def prepare(self, keys: Sequence[Key], num_clients: int) -> tuple[Key, Array]:
+        if self.split == "client":
+            shape = jnp.asarray(self.gamma, jnp.float64) * jnp.asarray([3.0, 2.0, 1.0])
+            bits = per_client(keys[1], jnp.arange(num_clients))
+            draws = jax.vmap(lambda low, high: jax.random.loggamma(jax_key((low, high)), shape, dtype=jnp.float64))(
+                *bits
+            )
+            return keys[0], jnp.argmax(draws, axis=-1)  # the largest weight of a Dirichlet is its largest gamma
+        shape = jnp.full(3, self.gamma, jnp.float64)
+        edges = jnp.cumsum(jax.nn.softmax(jax.random.loggamma(jax_key(keys[1]), shape, dtype=jnp.float64)))
+        order = jnp.argsort(uniform(per_client(keys[1], jnp.arange(num_clients)), jnp.float64))
+        rank = jnp.zeros(num_clients, jnp.int32).at[order].set(jnp.arange(num_clients, dtype=jnp.int32))
+        return keys[0], jnp.searchsorted(edges[:2], (rank + 0.5) / num_clients)
+
+    def draw(self, prepared: tuple[Key, Array], run: Run) -> Draw:
+        key, tiers = prepared
+        low, high = jnp.asarray(_TIERS[self.profile], jnp.float64)[tiers[run.client]]
+        bits = per_client(key, run.client) if self.per == "client" else per_run(key, run.client, run.run)
+        return worked((low + (high - low) * uniform(bits, jnp.float64)) * self.unit)
+
+
+class mac_network(Duration):
+    """DeFedAvg's delays: a run computes for c_i · local steps · mflop / gflops, with c_i ~ U(1, 5) once per client.
+
+    A server step costs its waiting time plus two one-way transfers of the model, during which NO client computes (that
+    is what the published times imply): every time after it is later by 2 · megabytes · 8 / mbits.
+
+    Args:
+        mflop: million floating-point operations per local step (17.0 for Fashion-MNIST, 31.4 for CIFAR-10).
+        megabytes: size of the model in 10⁶ bytes (2.2 and 3.53).
+        gflops: of a client, in 10⁹ operations per second.
+        mbits: of a link, in Mbit/s.
+        spread: c_i multiplies the `"time"` of a client, or its `"speed"`.
+        freeze: whether the transfers stop everyone. FAVANO's published round costs the two transfers alone: there give
+            `interrupting` that period, and `freeze=False`.
+
+    References:
+        "Achieving linear speedup in asynchronous federated learning with heterogeneous clients" (DeFedAvg), section
+        4.1.3.
+    """
+
+    mflop: Number = number(least=0)
+    megabytes: Number = number(least=0)
+    gflops: Number = number(default=10.0, above=0)
+    mbits: Number = number(default=400.0, above=0)
+    spread: Literal["time", "speed"] = static(default="time")
+    freeze: bool = static(default=True)
+
+    references: ClassVar[tuple[str, ...]] = ("wang2024defedavg",)
+
+    @property
+    def pause(self) -> float:
+        return 2 * float(self.megabytes) * 8 / float(self.mbits) if self.freeze else 0.0
+
+    def draw(self, prepared: Sequence[Key], run: Run) -> Draw:
+        factor = 1 + 4 * uniform(per_client(prepared[0], run.client), jnp.float64)
+        seconds = run.local_steps * self.mflop / (1000 * self.gflops)
+        return worked(seconds * factor if self.spread == "time" else seconds / factor)
+
+
+class transmission(Duration):
+    """Download plus upload, each `bytes`/`speed` · max(N(1, σ²), 0) seconds, drawn for every run.
+
+    Args:
+        bytes: size of the model in bytes.
+        speed: bytes per second.
+        sigma: relative standard deviation of the time of one way.
+
+    References:
+        AsyncFedED (Wang et al., 2022), appendix B.2.
+    """
+
+    bytes: Number = number(least=0)
+    speed: Number = number(above=0)
+    sigma: Number = number(default=0.1, least=0)
+
+    terms = 2
+    references: ClassVar[tuple[str, ...]] = ("wang2022asyncfeded",)
+
+    def draw(self, prepared: Sequence[Key], run: Run) -> Draw:
+        def factor(key: Key) -> Array:
+            normal = ndtri(uniform(per_run(key, run.client, run.run), jnp.float64) + 2.0**-54)
+            return jnp.maximum(1 + self.sigma * normal, 0)
+
+        return worked((factor(prepared[0]) + factor(prepared[1])) * (self.bytes / self.speed))
+
+
+class suspension(Duration):
+    """With this probability a run hangs for an extra U(0, L) seconds, L the longest run so far, hangs excluded.
+
+    Reading: "so far" means among all runs, of any client, that started before this one (in the order of their starts),
+    so the first run never hangs. Used as a term: `uniform(1, 5) + suspension(0.1)`.
+
+    Args:
+        probability: that a run hangs, in [0, 1].
+
+    References:
+        AsyncFedED (Wang et al., 2022), section 6.1.
+    """
+
+    probability: Number = number(least=0, most=1)
+
+    terms = 2
+    references: ClassVar[tuple[str, ...]] = ("wang2022asyncfeded",)
+
+    def draw(self, prepared: Sequence[Key], run: Run) -> Draw:
+        hits = uniform(per_run(prepared[0], run.client, run.run), jnp.float64) < self.probability
+        share = uniform(per_run(prepared[1], run.client, run.run), jnp.float64)
+        return Draw(jnp.zeros_like(share), jnp.where(hits, share * run.longest, 0.0))

@@ -1,0 +1,164 @@
+"""Rounds in which the server waits for everyone who takes part: the clocks of FedAvg, of FedAsync's own simulation, and
+of AFL."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.clock.checks import check_at_most, check_durations, check_sets, check_stale
+from jaxafl.clock.contract import Clock, Delivery, FaultCode, Recording, ServerStep, Starts, Workload
+from jaxafl.clock.durations.duration import Duration, constant
+from jaxafl.clock.starts import distinct, draw_clients, no_starts, replayed, start_together
+from jaxafl.keys import Key, Purpose, below, purpose_key, threefry
+from jaxafl.options import recording, static
+
+Array = jax.Array
+
+
+class State(NamedTuple):
+    """A clock between two rounds."""
+
+    now: Array
+    version: Array
+    runs: Array  # int32 [N], started by each client
+    starts: Starts
+    key: Key
+
+
+class synchronous(Clock):
+    """Rounds of n clients: all train from the newest version and the server waits for the slowest.
+
+    Args:
+        cohort: n, drawn uniformly without replacement in every round; `None` takes all clients.
+        durations: how long a run takes, in simulated seconds; a round lasts as long as its slowest run.
+        replacement: draw with replacement; a client drawn k times trains once and its update counts k times.
+
+    References:
+        McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
+    """
+
+    cohort: int | None = static(default=None, kw_only=True)
+    durations: Duration = dataclasses.field(default=constant(1.0), kw_only=True)
+    replacement: bool = static(default=False, kw_only=True)
+    sets: Recording = recording(default=None)
+
+    delivers: ClassVar[Delivery] = Delivery.MULTIPLE
+    order_free: ClassVar[bool] = True
+
+    def check(self, num_clients: int) -> None:
+        if self.cohort is not None and not self.replacement:
+            check_at_most(self.name, "cohort", self.cohort, num_clients)
+        if self.cohort is None and self.replacement:
+            raise ValueError("replacement=True needs a cohort size: cohort=n")
+        check_sets(self.name, self.sets, self.capacity(num_clients), num_clients, repeats=self.replacement)
+        check_durations(self.name, self.durations, num_clients)
+
+    def capacity(self, num_clients: int) -> int:
+        return num_clients if self.cohort is None else self.cohort
+
+    def ring_slots(self, num_clients: int) -> int:
+        return 2  # the version that the cohort trains from, and the one being written
+
+    def init(self, key: Key, num_clients: int) -> State:
+        return _initial(self.durations, key, num_clients)
+
+    def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
+        """One round: draw the cohort, wait for its slowest client."""
+        starts, client = _drawn(state, self.sets, self.capacity(workload.num_clients), workload, self.replacement)
+        client, mask, multiplicity = jnp.sort(client), jnp.ones(client.shape, bool), None
+        if self.replacement:  # a client drawn twice trains once and counts twice
+            client, mask, multiplicity = distinct(client)
+        starts, runs = start_together(
+            self.durations, starts, mask, client, state.runs[client], workload, state.now, state.version
+        )
+        return _ended(state, starts, ServerStep(jnp.max(runs.arrived), mask, runs, multiplicity))
+
+
+class stale_rounds(Clock):
+    """Rounds of J clients, each from a version drawn uniformly 0..max_staleness back (clamped at version 0).
+
+    Args:
+        participants: J, clients per round, drawn uniformly.
+        max_staleness: the oldest version (15 in FedAsync's own simulation).
+        durations: how long a run takes, in simulated seconds; a round lasts as long as the slowest of the J.
+        replacement: draw clients with replacement; a client drawn twice makes two runs.
+
+    References:
+        Xie et al., "Asynchronous federated optimization", 2019; "Asynchronous federated learning with non-convex client
+        objective functions and heterogeneous dataset", Algorithm 1.
+    """
+
+    participants: int = static(kw_only=True)
+    max_staleness: int = static(least=0, kw_only=True)
+    durations: Duration = dataclasses.field(kw_only=True)
+    replacement: bool = static(default=False, kw_only=True)
+    sets: Recording = recording(default=None)
+    stale: Recording = recording(default=None)
+
+    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.AGED
+    order_free: ClassVar[bool] = True
+
+    def check(self, num_clients: int) -> None:
+        if not self.replacement:
+            check_at_most(self.name, "participants", self.participants, num_clients)
+        check_sets(self.name, self.sets, self.participants, num_clients, repeats=self.replacement)
+        check_stale(self.name, self.stale, self.participants, self.max_staleness)
+        check_durations(self.name, self.durations, num_clients)
+
+    def capacity(self, num_clients: int) -> int:
+        return self.participants
+
+    def ring_slots(self, num_clients: int) -> int:
+        return self.max_staleness + 1
+
+    def init(self, key: Key, num_clients: int) -> State:
+        return _initial(self.durations, key, num_clients)
+
+    def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
+        """One round; a client drawn twice (with replacement) makes two runs, one after another in the run count."""
+        places = jnp.arange(self.participants, dtype=jnp.int32)
+
+        def ages() -> Array:
+            key = purpose_key(state.key, Purpose.STALE)
+            words, _ = threefry(key, jnp.broadcast_to(state.version, places.shape), places)
+            return below(words, jnp.int32(self.max_staleness + 1))
+
+        starts, client = _drawn(state, self.sets, self.participants, workload, self.replacement)
+        client = jnp.sort(client) if self.sets is None else client  # recorded ages go with recorded places
+        starts, stale = replayed(starts, self.stale, state.version, FaultCode.STALE_END, ages)
+        earlier = (client[:, None] == client[None, :]) & (places[None, :] < places[:, None])
+        run = state.runs[client] + jnp.sum(earlier, axis=1, dtype=jnp.int32)
+        mask = jnp.ones(client.shape, bool)
+        starts, runs = start_together(self.durations, starts, mask, client, run, workload, state.now, state.version)
+        runs = runs._replace(version=jnp.maximum(state.version - stale, 0))
+        return _ended(state, starts, ServerStep(jnp.max(runs.arrived), mask, runs))
+
+
+def _initial(durations: Duration, key: Key, num_clients: int) -> State:
+    return State(
+        now=jnp.float64(0),
+        version=jnp.int32(0),
+        runs=jnp.zeros(num_clients, jnp.int32),
+        starts=no_starts(durations, key, num_clients),
+        key=key,
+    )
+
+
+def _drawn(state: State, sets: Recording, size: int, workload: Workload, replacement: bool) -> tuple[Starts, Array]:
+    """The clients of a round, in the order in which they are drawn."""
+
+    def draw() -> Array:
+        key = purpose_key(state.key, Purpose.START)
+        return draw_clients(key, state.version, size, workload.num_clients, replacement)
+
+    return replayed(state.starts, sets, state.version, FaultCode.SETS_END, draw)
+
+
+def _ended(state: State, starts: Starts, step: ServerStep) -> tuple[State, ServerStep]:
+    """The clock after the step."""
+    runs = state.runs.at[step.runs.client].add(step.mask.astype(jnp.int32))
+    return State(step.time, state.version + 1, runs, starts, state.key), step

@@ -1,0 +1,176 @@
+"""What clocks share when clients start: durations of runs, drawn or recorded clients, faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.clock import selection
+from jaxafl.clock.contract import Fault, FaultCode, Recording, Runs, Starts, Workload
+from jaxafl.clock.durations.duration import Draw, Duration, Run, stream_keys
+from jaxafl.keys import Key, threefry, uniform
+
+Array = jax.Array
+
+
+def no_starts(
+    durations: Duration | None = None, key: Key | None = None, num_clients: int = 0, count: int = 0
+) -> Starts:
+    """Nothing has gone wrong, and `count` runs have started (of which no clock here knows a duration).
+
+    Args:
+        durations: of the clock, prepared for the runs to come; `None` without.
+        key: of the schedule.
+        num_clients: N.
+        count: runs that have started.
+    """
+    none = jnp.int32(0)
+    prepared = () if durations is None or key is None else durations.prepare(stream_keys(key, durations), num_clients)
+    return Starts(jnp.int32(count), jnp.float64(0), Fault(none, none, none, none, none), prepared)
+
+
+def first_fault(starts: Starts, code: Array | int, **where: Array) -> Starts:
+    """Records a fault (`FaultCode.NONE`: none) unless there was one before.
+
+    Args:
+        starts: what is known so far.
+        code: int32, a `FaultCode`.
+        **where: fields of `Fault`.
+    """
+    none = jnp.int32(0)
+    now = Fault(jnp.asarray(code, jnp.int32), **{name: where.get(name, none) for name in Fault._fields[1:]})
+    return starts._replace(
+        fault=jax.tree.map(lambda old, new: jnp.where(starts.fault.code == 0, new, old), starts.fault, now)
+    )
+
+
+def valid(duration: Array) -> Array:
+    """Whether a duration is one: finite and not negative."""
+    return jnp.isfinite(duration) & (duration >= 0)
+
+
+def invalid_code(duration: Array) -> Array:
+    """The fault of a duration that is none; NaN: the recording has run out."""
+    return jnp.where(jnp.isnan(duration), FaultCode.DURATIONS_END, FaultCode.INVALID_DURATION).astype(jnp.int32)
+
+
+def duration_fault(
+    starts: Starts, duration: Array, wrong: Array, run_id: Array, client: Array, run: Array, round: Array
+) -> Starts:
+    """Records the first of several runs [A] whose duration is marked wrong.
+
+    Args:
+        starts: what is known so far.
+        duration: float64 [A], of the runs.
+        wrong: bool [A], whether it is negative, infinite or NaN.
+        run_id, client, run: int32 [A], which runs.
+        round: int32, at which server step.
+    """
+    first = jnp.argmax(wrong)
+    code = jnp.where(jnp.any(wrong), invalid_code(duration[first]), FaultCode.NONE)
+    return first_fault(starts, code, run_id=run_id[first], client=client[first], run=run[first], round=round)
+
+
+def start_together(
+    durations: Duration,
+    starts: Starts,
+    who: Array,
+    client: Array,
+    run: Array,
+    workload: Workload,
+    now: Array,
+    version: Array,
+) -> tuple[Starts, Runs]:
+    """Starts several runs from the newest version at one instant, in this order.
+
+    Args:
+        durations: of a run.
+        starts: what is known of earlier runs.
+        who: bool [A], which of the entries really start.
+        client, run: int32 [A].
+        workload: how many local steps they make.
+        now: float64, simulated seconds.
+        version: int32, the newest, which is also the number of the server step.
+
+    Returns:
+        What is known afterwards, and the runs [A]; a duration that is none counts as 0.
+    """
+    local_steps = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
+
+    def draw(client: Array, run: Array, local_steps: Array, longest: Array) -> Draw:
+        return durations.draw(starts.prepared, Run(client, run, local_steps, longest, now))
+
+    before = jnp.full(client.shape, starts.longest)
+    work = jax.vmap(draw)(client, run, local_steps, before).work
+    earlier = jnp.concatenate([before[:1], jax.lax.cummax(jnp.where(who, work, 0))[:-1]])
+    drawn = jax.vmap(draw)(client, run, local_steps, jnp.maximum(before, earlier))
+    duration = drawn.work + drawn.hang
+    fine = valid(duration)
+    run_id = starts.count + jnp.cumsum(who, dtype=jnp.int32) - 1
+    starts = duration_fault(starts, duration, who & ~fine, run_id, client, run, version)
+    starts = starts._replace(
+        count=starts.count + jnp.sum(who, dtype=jnp.int32),
+        longest=jnp.maximum(starts.longest, jnp.max(jnp.where(who & fine, work, 0))),
+    )
+    return starts, Runs(
+        client, run, run_id, jnp.full(client.shape, version, jnp.int32), local_steps,
+        jnp.full(client.shape, now), now + jnp.where(fine, duration, 0),
+    )  # fmt: skip
+
+
+def recorded_or(recorded: Recording, index: Array, draw: Callable[[], Array]) -> tuple[Array, Array]:
+    """Row `index` of a recording, or what is drawn where there is none; and whether the recording has run out."""
+    if recorded is None:
+        return draw(), jnp.bool_(False)
+    table = jnp.asarray(recorded).astype(jax.eval_shape(draw).dtype)
+    return table[jnp.minimum(index, table.shape[0] - 1)], index >= table.shape[0]
+
+
+def replayed(
+    starts: Starts, recorded: Recording, round: Array, code: FaultCode, draw: Callable[[], Array]
+) -> tuple[Starts, Array]:
+    """As `recorded_or` for one round or tick; that the recording has run out is a fault of this code.
+
+    Args:
+        starts: what is known so far.
+        recorded: the recording, or `None`.
+        round: int32, which entry of it.
+        code: the fault where it has ended.
+        draw: what is drawn without a recording.
+    """
+    row, missing = recorded_or(recorded, round, draw)
+    return first_fault(starts, jnp.where(missing, code, FaultCode.NONE), round=round), row
+
+
+def draw_clients(key: Key, round: Array, size: int, num_clients: int, replacement: bool) -> Array:
+    """int32 [size]: independent uniform draws, or distinct clients drawn one after another from those not yet drawn.
+
+    Args:
+        key: of the draws.
+        round: int32, which draw of so many clients.
+        size: clients to draw.
+        num_clients: N.
+        replacement: whether a client may be drawn twice.
+    """
+    draws = round * size + jnp.arange(size, dtype=jnp.int32)
+    if replacement:
+        return jnp.floor(uniform(threefry(key, draws, 0), jnp.float64) * num_clients).astype(jnp.int32)
+    if size == num_clients:
+        return jnp.arange(size, dtype=jnp.int32)
+
+    def pick(chosen: Array, indexed: tuple[Array, Array]) -> tuple[Array, Array]:
+        position, draw = indexed
+        client = selection.idle_client(key, draw, chosen, position, num_clients)
+        return selection.insert(chosen, client), client
+
+    order = jnp.arange(size, dtype=jnp.int32)
+    return jax.lax.scan(pick, selection.no_busy(size, num_clients), (order, draws))[1]
+
+
+def distinct(drawn: Array) -> tuple[Array, Array, Array]:
+    """The drawn clients in client order, whether an entry is the first of its client, how often it was drawn."""
+    client = jnp.sort(drawn)
+    first = jnp.concatenate([jnp.ones(1, bool), client[1:] != client[:-1]])
+    return client, first, jnp.sum(client[:, None] == client[None, :], axis=1, dtype=jnp.int32)

@@ -1,0 +1,120 @@
+"""Partitions that do not look at labels: equal parts, one shared pool, lognormal sizes, natural users."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxafl.data.partition.base import Partition, require_samples, rows_of_each
+from jaxafl.options import number, static
+
+
+class by_user(Partition):
+    """Give every natural user (a writer, a speaker) its own samples.
+
+    Nothing is random: clients follow increasing user id, and samples keep their order.
+
+    Args:
+        clients: keep only this many users, those of the smallest ids; by default all of them.
+
+    Raises:
+        ValueError: `clients` is below 1; on splitting, the dataset has no users or fewer than `clients`.
+        TypeError: `clients` is not a whole number.
+    """
+
+    clients: int | None = static(default=None)
+
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+        """Rows of each client in their original order; see `Partition.split`."""
+        if users is None:
+            raise ValueError("by_user: this dataset has no natural users; use iid, dirichlet or classes_per_client")
+        rows, counts = rows_of_each(users)
+        if self.clients is not None and self.clients > len(counts):
+            raise ValueError(f"by_user: {self.clients} clients asked for, but the dataset has {len(counts)} users")
+        return rows[: self.clients]
+
+
+class iid(Partition):
+    """Shuffle all samples and deal them out in equal parts.
+
+    Every sample goes to exactly one client; sizes differ by at most one.
+
+    Args:
+        clients: number of clients N, at least 1.
+
+    Raises:
+        ValueError: `clients` is below 1; on splitting, there are fewer samples than clients.
+        TypeError: `clients` is not a whole number.
+    """
+
+    clients: int = static()
+
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+        """Rows of each client; see `Partition.split`."""
+        require_samples("iid", self.clients, len(labels))
+        return np.array_split(rng.permutation(len(labels)), self.clients)
+
+
+class iid_shared(Partition):
+    """Give every client one and the same pool of samples.
+
+    Each sample of the pool belongs to all N clients, and statistics count it once for each of them. The samples are
+    stored once, and so is the list of them that all clients share.
+
+    Args:
+        clients: number of clients N, at least 1.
+        samples: size of the pool, drawn from the training samples at random without replacement; `None` takes all of
+            them.
+
+    Raises:
+        ValueError: `clients` or `samples` is below 1; on splitting, there are fewer samples than the pool needs.
+        TypeError: `clients` or `samples` is not a whole number.
+
+    References:
+        "The impact analysis of delays in asynchronous federated learning with data heterogeneity for edge
+        intelligence": four clients share 25,000 samples of MNIST.
+    """
+
+    clients: int = static()
+    samples: int | None = static(default=None)
+
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+        """The same rows for every client; see `Partition.split`."""
+        size = len(labels) if self.samples is None else self.samples
+        if size > len(labels):
+            raise ValueError(
+                f"iid_shared: a pool of samples={size} asked for, but the data has {len(labels)} training samples"
+            )
+        return [rng.permutation(len(labels))[:size].astype(np.int32)] * self.clients
+
+
+class lognormal_sizes(Partition):
+    """Shuffle all samples and deal them out in parts of lognormal size.
+
+    Client k gets `min_size + (n - N · min_size) · w_k / sum(w)` samples, up to rounding, with `w_k` drawn from
+    lognormal(0, sigma). Every sample goes to exactly one client. The mean of the lognormal would cancel, and so it is
+    not an option.
+
+    Args:
+        clients: number of clients N, at least 1.
+        sigma: standard deviation of log w_k, 0 or more: 0 gives equal sizes, 2 a heavy tail as of `synthetic`.
+        min_size: what every client holds at least, 1 or more.
+
+    Raises:
+        ValueError: an option is out of range; on splitting, there are too few samples for `min_size`.
+        TypeError: `sigma` is not a number, or `clients` or `min_size` not a whole one.
+    """
+
+    clients: int = static()
+    sigma: float = number(default=1.0, least=0)
+    min_size: int = static(default=1)
+
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+        """Rows of each client; see `Partition.split`."""
+        require_samples("lognormal_sizes", self.clients, len(labels), self.min_size)
+        rest = len(labels) - self.clients * self.min_size
+        normal = rng.normal(0.0, self.sigma, self.clients)
+        weights = np.exp(normal - normal.max())  # only proportions count, and this cannot overflow
+        ends = np.floor(np.cumsum(weights) / weights.sum() * rest + 0.5).astype(np.int64)
+        ends[-1] = rest
+        stops = ends + self.min_size * np.arange(1, self.clients + 1)
+        return np.split(rng.permutation(len(labels)), stops[:-1])

@@ -1,0 +1,217 @@
+"""Partitions of skewed labels: Dirichlet shares, k classes per client, shards of the sorted samples."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxafl.data.partition.base import Partition, deal, dirichlet_mixes, require_samples, rows_of_each, shuffled
+from jaxafl.options import number, static
+
+_MAX_DRAWS = 1000
+
+
+class dirichlet(Partition):
+    """Split every class over the clients in proportions drawn from a symmetric Dirichlet distribution.
+
+    For each class c draw `p_c ~ Dir(alpha, ..., alpha)` over the N clients, shuffle the n_c samples of the class and
+    cut them at `floor(n_c * cumsum(p_c))`; what flooring leaves over goes to the last client. Each client's samples
+    are then shuffled. Every sample goes to exactly one client.
+
+    Args:
+        alpha: concentration, positive: small values give each client few classes, large values approach `iid`.
+        clients: number of clients N, at least 1.
+        min_size: draw all proportions again, up to 1000 times, until every client holds at least this many samples.
+            With the default 0 the first draw counts, and a draw that leaves clients empty is an error.
+
+    Raises:
+        ValueError: `alpha` is not positive and finite, `clients` is below 1 or `min_size` is negative; on splitting,
+            no draw satisfies `min_size`, or clients are left without samples.
+        TypeError: `alpha` is not a number, or `clients` or `min_size` not a whole number.
+
+    References:
+        Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+        Classification", arXiv:1909.06335, 2019; per class over clients as in Yurochkin et al., "Bayesian
+        Nonparametric Federated Learning of Neural Networks", ICML 2019.
+    """
+
+    alpha: float = number(above=0)
+    clients: int = static()
+    min_size: int = static(default=0, least=0)
+
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+        """Rows of each client; see `Partition.split`."""
+        of_class, counts = rows_of_each(labels)
+        ends = self._draw_ends(counts, rng)
+        parts = [
+            np.split(rng.permutation(rows), class_ends[:-1]) for rows, class_ends in zip(of_class, ends, strict=True)
+        ]
+        return shuffled([list(pieces) for pieces in zip(*parts, strict=True)], rng)
+
+    def _draw_ends(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Where each client's share of each class ends, int `[C, N]`: the first draw that satisfies `min_size`."""
+        require_samples("dirichlet", self.clients, counts.sum(), self.min_size)
+        largest = 0
+        for _ in range(_MAX_DRAWS):
+            shares = rng.dirichlet(np.full(self.clients, self.alpha), size=len(counts))
+            ends = np.floor(np.cumsum(shares, axis=1) * counts[:, None]).astype(np.int64)
+            ends = np.minimum(ends, counts[:, None])  # a cumulative sum may round to just above 1
+            ends[:, -1] = counts
+            smallest = int(np.diff(ends, axis=1, prepend=0).sum(0).min())
+            if smallest >= self.min_size:
+                return ends
+            largest = max(largest, smallest)
+        raise ValueError(
+            f"dirichlet: in {_MAX_DRAWS} draws with alpha={self.alpha:g} and {self.clients} clients the smallest "
+            f"client never held min_size={self.min_size} samples (at best {largest}). Use a larger alpha, fewer "
+            "clients or a smaller min_size."
+        )
+
+
+class dirichlet_equal(Partition):
+    """Give every client as many samples, of classes mixed in proportions drawn from a Dirichlet distribution.
+
+    For each client k draw a mix of classes `q_k ~ Dir(alpha · p)`, p being the class proportions of the data, and then
+    the class of each of its samples from `q_k`, without replacement. A class that runs out is left out of the mix, the
+    rest of which is renormalised. Clients are served in random order; because all samples are used, the last ones get
+    what is left. Every sample goes to exactly one client; sizes differ by at most one.
+
+    The entries of `alpha · p` sum to alpha, as in the paper below. Codes that draw from Dir(a, ..., a) over C balanced
+    classes mean alpha = a · C.
+
+    Args:
+        alpha: concentration, positive: towards 0 clients hold one class each, for large values the classes of the data.
+        clients: number of clients N, at least 1.
+
+    Raises:
+        ValueError: `alpha` is not positive and finite or `clients` is below 1; on splitting, there are fewer samples
+            than clients.
+        TypeError: `alpha` is not a number, or `clients` not a whole one.
+
+    References:
+        Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+        Classification", arXiv:1909.06335, 2019.
+    """
+
+    alpha: float = number(above=0)
+    clients: int = static()
+
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+        """Rows of each client; see `Partition.split`."""
+        require_samples("dirichlet_equal", self.clients, len(labels))
+        _, counts = np.unique(labels, return_counts=True)
+        sizes = np.full(self.clients, len(labels) // self.clients)
+        sizes[rng.permutation(self.clients)[: len(labels) % self.clients]] += 1
+        return deal(labels, sizes, dirichlet_mixes(self.alpha, counts, self.clients, rng), rng)
+
+
+class shards(Partition):
+    """Sort the samples by label, cut them into equal shards, and deal each client some of these at random.
+
+    The samples of a class are shuffled before. Sizes of shards differ by at most one, and every sample goes to exactly
+    one client. A shard may span a border between classes, and a client may draw two shards of one class: for exactly k
+    classes use `classes_per_client`.
+
+    Args:
+        per_client: shards per client, at least 1.
+        clients: number of clients N, at least 1.
+
+    Raises:
+        ValueError: `per_client` or `clients` is below 1; on splitting, there are fewer samples than shards.
+        TypeError: `per_client` or `clients` is not a whole number.
+
+    References:
+        McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017,
+        Section 3: MNIST in 200 shards, two for each of 100 clients.
+    """
+
+    per_client: int = static()
+    clients: int = static()
+
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+        """Rows of each client; see `Partition.split`."""
+        amount = self.per_client * self.clients
+        if amount > len(labels):
+            raise ValueError(
+                f"shards: {len(labels)} samples cannot be cut into {self.clients} × {self.per_client} shards; use "
+                "fewer clients or fewer shards per client"
+            )
+        order = rng.permutation(len(labels))
+        pieces = np.array_split(order[np.argsort(labels[order], kind="stable")], amount)
+        hands = rng.permutation(amount).reshape(self.clients, self.per_client)
+        return shuffled([[pieces[shard] for shard in hand] for hand in hands], rng)
+
+
+class classes_per_client(Partition):
+    """Give every client samples of exactly k classes, and every sample to exactly one client.
+
+    Classes are assigned at random such that each is held by as equal a number of clients as possible; the shuffled
+    samples of a class are dealt out in equal parts to the clients that hold it.
+
+    Args:
+        k: classes per client, at least 1 and at most the number of classes in the data.
+        clients: number of clients N; `k * clients` must be at least the number of classes.
+
+    Raises:
+        ValueError: `k` or `clients` is below 1; on splitting, the data has fewer than k classes, the clients cannot
+            hold all classes together, or there are too few samples.
+        TypeError: `k` or `clients` is not a whole number.
+    """
+
+    k: int = static()
+    clients: int = static()
+
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+        """Rows of each client; see `Partition.split`."""
+        of_class, counts = rows_of_each(labels)
+        holders = self._assign(counts, rng)
+        pieces: list[list[np.ndarray]] = [[] for _ in range(self.clients)]
+        for rows, holding in zip(of_class, holders.T, strict=True):
+            holding_clients = rng.permutation(np.flatnonzero(holding))
+            parts = np.array_split(rng.permutation(rows), len(holding_clients))
+            for client, piece in zip(holding_clients, parts, strict=True):
+                pieces[client].append(piece)
+        return shuffled(pieces, rng)
+
+    def _assign(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Who holds which class, bool `[N, C]`: each client exactly k, each class by as equal a number as possible.
+
+        A class has at most one holder per sample. Each client takes the k classes with most places left, ties broken
+        at random; with places as equal as they are here this never runs out before the last client.
+        """
+        classes = len(counts)
+        if self.k > classes:
+            raise ValueError(
+                f"classes_per_client: k={self.k}, but the data has {classes} classes; use k={classes} or less"
+            )
+        if self.k * self.clients < classes:
+            raise ValueError(
+                f"classes_per_client: {self.clients} clients of {self.k} classes cannot hold all {classes} "
+                f"classes; use at least {-(-classes // self.k)} clients or a larger k"
+            )
+        places = _equal_places(self.k * self.clients, np.minimum(counts, self.clients), rng)
+        if places is None:
+            raise ValueError(
+                f"classes_per_client: {counts.sum()} samples (smallest class {counts.min()}) are too few to give "
+                f"{self.clients} clients one sample of each of {self.k} classes; use fewer clients or a smaller k"
+            )
+        holders = np.zeros((self.clients, classes), bool)
+        for client in range(self.clients):
+            chosen = np.lexsort((rng.random(classes), -places))[: self.k]
+            holders[client, chosen] = True
+            places[chosen] -= 1
+        return holders[rng.permutation(self.clients)]
+
+
+def _equal_places(total: int, limit: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+    """Spread `total` places over the classes as equally as the limits allow; `None` if they do not fit."""
+    if total > limit.sum():
+        return None
+    level = 0
+    while np.minimum(limit, level + 1).sum() <= total:
+        level += 1
+        if level > limit.max():
+            break
+    places = np.minimum(limit, level)
+    open_classes = np.flatnonzero(limit > level)
+    places[rng.permutation(open_classes)[: total - places.sum()]] += 1
+    return places

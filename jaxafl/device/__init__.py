@@ -1,0 +1,53 @@
+"""The device: numbers and rows of parameters on it, its compiled programs, its memory."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from jaxafl.device.compilation import compiled, on_device, shapes_of
+from jaxafl.device.memory import check_memory, host_bytes, on_exhaustion
+
+__all__ = [
+    "as_arrays",
+    "check_memory",
+    "compiled",
+    "cpu",
+    "host_bytes",
+    "on_device",
+    "on_exhaustion",
+    "shapes_of",
+    "slices_are_faster",
+]
+
+T = TypeVar("T")
+
+
+def cpu() -> Any:
+    """The CPU backend, or the default device where JAX runs without one."""
+    try:
+        return jax.devices("cpu")[0]
+    except RuntimeError:
+        return None
+
+
+def slices_are_faster() -> bool:
+    """Whether several rows of a buffer are read and written faster by a loop of slices: on a CPU."""
+    return jax.default_backend() == "cpu"
+
+
+def as_arrays(tree: T, dtype: Any) -> T:
+    """Every numeric leaf as an array: floats in `dtype`, integers in int32 (in `dtype` where one does not fit), so that
+    no leaf depends on x64 being enabled."""
+
+    def convert(leaf: Any) -> Any:
+        kind = np.asarray(leaf).dtype.kind if not isinstance(leaf, jax.Array) else leaf.dtype.kind
+        if kind not in "fiub":
+            raise TypeError(f"{leaf!r} is not a number: declare the option that holds it with jaxafl.options.static()")
+        if kind in "iu" and np.size(leaf) and max(int(np.max(leaf)), -int(np.min(leaf))) > np.iinfo(np.int32).max:
+            kind = "f"
+        return on_device(np.asarray(leaf, {"f": dtype, "i": np.int32, "u": np.uint32, "b": np.bool_}[kind]))
+
+    return jax.tree.map(convert, tree)

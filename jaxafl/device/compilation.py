@@ -1,0 +1,98 @@
+"""Compiled programs, kept by what they depend on, so that a second run of the same shapes compiles nothing.
+
+Only the latest are kept: on a CPU every program holds some hundred memory mappings, of which a process has 65,530 on
+Linux, so a long session that compiled ever new shapes would be killed. JAX keeps what it traced, lowered and compiled
+for as long as the function lives that was traced, so every program is made from a function object of its own.
+
+Outside of programs, no operation may depend on the shapes of a run: JAX compiles it for each and keeps that, some
+1.4 MB even for the copy of `jnp.asarray` (others are `jnp.stack`, `x[0]` and a `jax.jit` of module level). So arrays
+reach the device by `on_device`, what is done there is a program of `compiled`, and shapes are found by `shapes_of`.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+
+_KEPT = 64
+_programs: OrderedDict[Any, Any] = OrderedDict()
+_shapes: OrderedDict[Any, Any] = OrderedDict()
+
+
+# One pass over a program that runs once: the initial parameters of a ResNet-20 then compile in a seventh of the time.
+_ONCE: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
+# jaxlib 0.11.1 copies the whole buffer for every small update in a loop that XLA compiles as one function on a CPU
+# (jax issue 40101, mended in 0.11.2); without this pass no loop is compiled so.
+_ALWAYS: dict[str, str | bool] = (
+    {"xla_disable_hlo_passes": "small-while-loop-hoisting"} if jaxlib.__version__ == "0.11.1" else {}
+)
+
+
+def compiled(
+    function: Callable[..., Any],
+    static: tuple[Any, ...],
+    arguments: tuple[Any, ...],
+    donate: tuple[int, ...] = (),
+    once: bool = False,
+) -> tuple[Any, float]:
+    """The compiled program of `function(*static, *arguments)`, to be called with the arguments.
+
+    Calling it with other shapes is an error, never a silent compilation.
+
+    Args:
+        function: a traceable function of module level.
+        static: its leading arguments, hashable.
+        arguments: its other arguments (arrays).
+        donate: indices into `arguments` whose memory may be reused.
+        once: the program runs once per run, so that compiling it fast matters more than running it fast.
+
+    Returns:
+        The program and the seconds it took to compile (0 if it was kept from an earlier call).
+    """
+    begun = time.perf_counter()
+
+    def compile_() -> Any:
+        jitted = jax.jit(functools.partial(function, *static), donate_argnums=donate)
+        return jitted.lower(*arguments).compile(compiler_options=_ALWAYS | (_ONCE if once else {}))
+
+    program, made = _kept(_programs, (function, static, donate, once), arguments, compile_)
+    return program, time.perf_counter() - begun if made else 0.0
+
+
+def shapes_of(function: Callable[..., Any], static: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
+    """The shapes of what `function(*static, *arguments)` returns; a second call for the same shapes traces nothing."""
+
+    def trace() -> Any:
+        return jax.eval_shape(functools.partial(function, *static), *arguments)
+
+    return _kept(_shapes, (function, static), arguments, trace)[0]
+
+
+def on_device(tree: Any) -> Any:
+    """Every array of a tree on the device; unlike `jnp.asarray`, without compiling a copy for every new shape."""
+    return jax.device_put(tree)
+
+
+def _kept(
+    store: OrderedDict[Any, Any], what: tuple[Any, ...], arguments: tuple[Any, ...], make: Callable[[], Any]
+) -> tuple[Any, bool]:
+    """What `make` returns for such arguments, and whether it had to be made."""
+    leaves, structure = jax.tree.flatten(arguments)
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    places = tuple(sorted({device.id for leaf in leaves for device in leaf.devices()}))
+    wide = jnp.result_type(float) == jnp.float64
+    key = (*what, structure, shapes, wide, jax.default_backend(), places)
+    if key in store:
+        store.move_to_end(key)
+        return store[key], False
+    store[key] = made = make()
+    if len(store) > _KEPT:
+        store.popitem(last=False)
+    return made, True

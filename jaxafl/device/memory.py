@@ -1,0 +1,61 @@
+"""How much memory there is, and how much a run needs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from jaxafl.device.buffers import num_bytes
+
+
+def available_bytes() -> int | None:
+    """Memory of the default device, or of the host where that is the device; `None` if unknown."""
+    device = jax.devices()[0]
+    return host_bytes() if device.platform == "cpu" else (device.memory_stats() or {}).get("bytes_limit")
+
+
+def host_bytes() -> int | None:
+    """Memory of the host; `None` if unknown."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def check_memory(parts: dict[str, Any], available: int | None = None) -> None:
+    """Raises `MemoryError` when the arrays of a run cannot fit.
+
+    Args:
+        parts: name -> pytree of arrays or shapes.
+        available: bytes; asked of the device when `None`.
+    """
+    available = available_bytes() if available is None else available
+    sizes = {name: num_bytes(tree) for name, tree in parts.items()}
+    total = sum(sizes.values())
+    if available is None or total <= available:
+        return
+    largest_first = sorted(sizes.items(), key=lambda item: -item[1])
+    listing = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in largest_first)
+    raise MemoryError(
+        f"this run needs at least {total / 2**30:.2f} GiB and the device has {available / 2**30:.2f} GiB: {listing}. "
+        "A lower concurrency needs fewer ring slots; servers that keep a row per client need fewer clients or a "
+        "smaller model"
+    )
+
+
+@contextlib.contextmanager
+def on_exhaustion(**sizes: int) -> Iterator[None]:
+    """Turns XLA's error of a device that runs out of memory into a `MemoryError` that says which sizes to lower."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        larger = [f"{name}={size}" for name, size in sizes.items() if size > 1]
+        advice = f"lower {', '.join(larger)}" if larger else "use a smaller model or fewer clients in flight"
+        first = str(error).partition("\n")[0]
+        raise MemoryError(f"the device has run out of memory during the run: {advice} ({first})") from error

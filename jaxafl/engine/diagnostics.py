@@ -1,0 +1,98 @@
+"""Diagnostics on request: what a run can record besides what every run returns, because it costs memory or a full
+pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.data.federated import FederatedData
+from jaxafl.keys import jax_key
+from jaxafl.models.model import Apply, Batch
+from jaxafl.server.contract import norm
+
+Array = jax.Array
+Tree = Any
+_PIECE = 256  # samples per gradient evaluation of a full pass
+
+DIAGNOSTICS = ("drift", "gradient_norm", "asynchronous_error", "average")
+"""What `Simulation.run(diagnostics=...)` can record; see there."""
+
+
+def check_diagnostics(names: Any, server: Any) -> tuple[str, ...]:
+    """The names as a tuple.
+
+    Raises:
+        ValueError: there is no such diagnostic, or it has no meaning for this server.
+    """
+    names = (names,) if isinstance(names, str) else tuple(names)
+    for name in names:
+        if name not in DIAGNOSTICS:
+            raise ValueError(f"there is no diagnostic {name!r}; there are {', '.join(DIAGNOSTICS)}")
+    if "asynchronous_error" in names and not hasattr(server, "learning_rate"):
+        raise ValueError(
+            f"asynchronous_error needs the gradient that was applied, (x_t - x_(t+1)) / η, but {server.name} has no "
+            "learning_rate"
+        )
+    if "drift" in names and server.needs.client_models:
+        raise ValueError(
+            f"drift is measured from a global version, but the clients of {server.name} have their own models"
+        )
+    return tuple(name for name in DIAGNOSTICS if name in names)
+
+
+def drift(params: Tree, start: Tree) -> Array:
+    """‖x_t - x_s‖ of every arrival, [A]: Definition 1 of the AFL paper."""
+    return jax.vmap(lambda x_s: norm(jax.tree.map(jnp.subtract, params, x_s)))(start)
+
+
+def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tree, rate: Any) -> dict[str, Array]:
+    """‖∇F(x_t)‖², and the asynchronous error ‖∇f(x_t) - (x_t - x_{t+1}) / η‖ (Definitions 1 and 2 of the AUDG/PSURDG
+    paper).
+
+    Args:
+        names: what was asked for.
+        gradient: ∇F(x_t).
+        before, after: x_t and x_{t+1}.
+        rate: η.
+    """
+    record = {}
+    if "gradient_norm" in names:
+        record["gradient_norm_squared"] = jnp.square(norm(gradient))
+    if "asynchronous_error" in names:
+        applied = jax.tree.map(lambda x, y: (x - y) / rate, before, after)
+        record["asynchronous_error"] = norm(jax.tree.map(jnp.subtract, gradient, applied))
+    return record
+
+
+def full_gradient(
+    apply: Apply, data: FederatedData, arrays: Any, counts: Array, params: Tree, model_state: Tree
+) -> Tree:
+    """∇F(x) = Σ_i (n_i / Σ n) ∇f_i(x) over all training data, without augmentation or dropout.
+
+    Args:
+        apply: the model.
+        data, arrays, counts: the training samples, and how many every client has.
+        params, model_state: x.
+    """
+    key = jax_key((jnp.uint32(0), jnp.uint32(0)))
+
+    def piece(client: Array, index: Array, total: Tree) -> Tree:
+        places = index * _PIECE + jnp.arange(_PIECE, dtype=jnp.int32)
+        inside = places < counts[client]
+        raw, y = data.gather(arrays, client, jnp.minimum(places, counts[client] - 1))
+        batch = Batch(data.preprocess(raw), y, inside)
+
+        def objective(params: Tree) -> Array:
+            outputs, _ = apply(params, model_state, batch, key, False)
+            return jnp.sum(jnp.where(inside, outputs.loss, 0))
+
+        return jax.tree.map(jnp.add, total, jax.grad(objective)(params))
+
+    def client(index: Array, total: Tree) -> Tree:
+        return jax.lax.fori_loop(0, -(-counts[index] // _PIECE), lambda place, total: piece(index, place, total), total)
+
+    total = jax.lax.fori_loop(0, counts.shape[0], client, jax.tree.map(jnp.zeros_like, params))
+    return jax.tree.map(lambda leaf: leaf / jnp.sum(counts).astype(leaf.dtype), total)

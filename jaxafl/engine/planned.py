@@ -1,0 +1,131 @@
+"""Runs whose clock has run ahead: the loop over their plan, for members that share it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.clock import Schedule
+from jaxafl.device import buffers, on_device
+from jaxafl.engine.batched import number_axes, over_members, shared_axes
+from jaxafl.engine.loop import Execution, prepared
+from jaxafl.engine.plan import Plan, Segments, Steps, make_plan, padded
+from jaxafl.engine.problem import DeviceData, Numbers, Problem, Program, Speed
+from jaxafl.engine.state import Records, State
+from jaxafl.engine.step import build_server_step, over_steps
+from jaxafl.engine.train import build_train
+from jaxafl.engine.validate import chunk_of
+from jaxafl.options import check_whole
+from jaxafl.server.contract import Server
+
+Array = jax.Array
+_WASTE = 1.25  # executed / needed local steps that the choice of lanes accepts
+
+
+def planned(problems: Sequence[Problem], schedule: Schedule, every: int, speed: Speed) -> Execution:
+    """One run, or several that share a plan: problems that differ in client and server numbers only.
+
+    Args:
+        problems: one per member.
+        schedule: theirs.
+        every: server steps between evaluations.
+        speed: lanes and chunk.
+    """
+    first = problems[0]
+    plan = plan_of(schedule, first.server, speed.lanes, "drift" in first.recording.diagnostics)
+    execution = prepared(
+        problems,
+        [schedule] * len(problems),
+        shared=True,
+        length=every,
+        lanes=plan.lanes,
+        chunk=chunk_of(plan.lanes, speed.chunk),
+        slots=min(_rounded(plan.slots), schedule.ring_slots),
+        rows=_rounded(plan.rows),
+        uniform=plan.uniform,
+        full=bool(schedule.mask.all()),
+    )
+    segments = padded(plan.segments, max(64, len(plan.segments.active)))
+    constant = (execution.numbers, first.device, *on_device((segments, plan.steps)))
+    return execution.compile(advance_planned, constant)
+
+
+def advance_planned(
+    program: Program,
+    numbers: Numbers,
+    device: DeviceData,
+    segments: Segments,
+    steps: Steps,
+    state: State,
+    start: Array,
+    stop: Array,
+) -> tuple[State, Records]:
+    """Takes the server steps start .. stop - 1 of all members, training before each what it needs.
+
+    The state is one pytree, donated from call to call. Loop bounds come from the plan and predicates are never batched,
+    so under `vmap` nothing turns into a select over whole buffers.
+
+    Args:
+        program: static.
+        numbers, device, segments, steps: what is run.
+        state: where the runs are.
+        start, stop: int32, stop - start <= program.length.
+
+    Returns:
+        The new state and the records of the steps, each [P, program.length, ...].
+    """
+
+    def member(numbers: Numbers, state: State) -> tuple[State, Records]:
+        train, _ = build_train(program, numbers, device)
+        server_step = build_server_step(program, numbers, device)
+
+        def take(number: Array, state: State) -> tuple[State, Records]:
+            state, _, record = server_step(buffers.read(steps, number), number, state)
+            return state, Records(record)
+
+        def one(number: Array, state: State) -> tuple[State, Records]:
+            begun = jnp.where(number > 0, steps.segments_before[jnp.maximum(number - 1, 0)], 0)
+            state = jax.lax.fori_loop(
+                begun,
+                steps.segments_before[number],
+                lambda index, state: train(buffers.read(segments, index), state),
+                state,
+            )
+            return take(number, state)
+
+        records = buffers.allocate(jax.eval_shape(lambda: take(start, state)[1]), program.length)
+        return over_steps(program, one, start, stop, state, records)
+
+    own = shared_axes(state)
+    axes = (number_axes(program, numbers), own)
+    return over_members(member, program.members, axes, (own, 0))(numbers, state)
+
+
+def plan_of(schedule: Schedule, server: Server, lanes: int | None, keep_base: bool = False) -> Plan:
+    """The plan of a schedule; `keep_base`: x_s is read whatever the server needs.
+
+    Args:
+        schedule: who arrives when.
+        server: what it needs.
+        lanes: L; `None` chooses.
+        keep_base: x_s is read whatever the server needs.
+    """
+    keep_base = keep_base or server.needs.base
+    if lanes is None and jax.default_backend() == "cpu":
+        lanes = 1
+    if lanes is not None:
+        check_whole("run", "lanes", lanes)
+        return make_plan(schedule, lanes=lanes, keep_base=keep_base)
+    width = 1 << (min(max(schedule.in_flight, 1), 512) - 1).bit_length()
+    while True:  # the most lanes that the schedule keeps busy
+        plan = make_plan(schedule, lanes=width, keep_base=keep_base)
+        if width == 1 or plan.executed(width) <= _WASTE * max(plan.needed, 1):
+            return plan
+        width //= 2
+
+
+def _rounded(count: int) -> int:
+    """A multiple of 4, so that other seeds, which need a few slots more or less, run in the same program."""
+    return -(-count // 4) * 4

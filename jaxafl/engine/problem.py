@@ -1,0 +1,168 @@
+"""What is run: one immutable record per run, made once by `Simulation` and passed down."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.client import Client
+from jaxafl.clock.contract import Clock
+from jaxafl.data.federated import FederatedData
+from jaxafl.device import on_device, slices_are_faster
+from jaxafl.keys import Key, seed_key
+from jaxafl.models.model import Model
+from jaxafl.server.contract import Server, Tree
+
+Array = jax.Array
+Observe = Callable[[Tree], dict[str, Array]]
+_FULL_BATCH_PIECE = 256  # samples per gradient evaluation of a full batch, unless the client says otherwise
+
+
+class Numbers(NamedTuple):
+    """The numbers of a run, arguments of its program."""
+
+    client: Client
+    server: Server
+
+
+class DeviceData(NamedTuple):
+    """What a run only reads, on the device."""
+
+    arrays: Any  # training samples, as `FederatedData.fetch` reads them
+    counts: Array  # int32 [N]
+    frozen: Any  # what the model neither trains nor federates: one copy for all clients
+    test: tuple[Any, Array]  # raw inputs, labels
+
+
+class Speed(NamedTuple):
+    """Options that change how fast a run is and what memory it takes, never its results (up to float rounding).
+
+    Attributes:
+        lanes: runs trained at once; `None` chooses: 1 on a CPU, elsewhere as many as the schedule keeps busy.
+        chunk: lanes that advance together under `vmap`; `None`: all on an accelerator, 1 on a CPU (where a loop is
+            faster).
+    """
+
+    lanes: int | None = None
+    chunk: int | None = None
+
+
+class Recording(NamedTuple):
+    """What a run records besides what every run returns.
+
+    Attributes:
+        observe: traced function of the parameters, returning a dict of arrays.
+        diagnostics: names from `diagnostics.DIAGNOSTICS`.
+    """
+
+    observe: Observe | None = None
+    diagnostics: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What a compiled program depends on, besides the shapes of its arguments.
+
+    Attributes:
+        model: what is trained.
+        data: where mini-batches come from (its arrays are arguments).
+        recording: what is recorded besides.
+        members: P, runs that advance together.
+        varies: which leaves of the numbers differ between them and have a leading member axis.
+        length: the most server steps of a call, and rows of the records that come back.
+        lanes: L, the most runs of one member that are trained at once.
+        chunk: lanes that advance together under `vmap`; a divisor of `lanes`.
+        slots: ring slots.
+        rows: rows of the update store.
+        capacity: A, arrivals per server step.
+        micro_batch: samples per gradient evaluation.
+        uniform: all active lanes of a segment make the same number of local steps, so none has to be masked.
+        full: every server step takes A arrivals, so none has to be masked.
+        sliced: several rows of a buffer are read and written by a loop of slices (on a CPU), not by a gather or a
+            scatter.
+        wide: the training itself uses 64-bit types.
+    """
+
+    model: Model
+    data: FederatedData
+    recording: Recording
+    members: int
+    varies: tuple[bool, ...]
+    length: int
+    lanes: int
+    chunk: int
+    slots: int
+    rows: int
+    capacity: int
+    micro_batch: int
+    uniform: bool
+    full: bool
+    sliced: bool
+    wide: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """One simulation with one seed.
+
+    Attributes:
+        model, data, client, server, clock: its parts, as the user gave them.
+        numbers: client and server as they run, on the device.
+        device: data on the device.
+        seed: of the initial model, the schedule and the mini-batches.
+        recording: what is recorded besides.
+    """
+
+    model: Model
+    data: FederatedData
+    client: Client
+    server: Server
+    clock: Clock
+    numbers: Numbers
+    device: DeviceData
+    seed: int
+    recording: Recording
+
+    @property
+    def key(self) -> Key:
+        """Made of the seed."""
+        return seed_key(self.seed)
+
+    def program(self, **shapes: Any) -> Program:
+        """The program that runs it; `shapes`: what the other members and the schedule decide of it."""
+        client = self.client
+        full = min(int(self.data.counts.max()), _FULL_BATCH_PIECE)
+        piece = client.micro_batch or client.batch_size or full
+        capacity = self.clock.capacity(self.data.num_clients)
+        wide = jnp.result_type(float) == jnp.float64
+        shapes = dict[str, Any](members=1, varies=(), length=1, sliced=slices_are_faster(), wide=wide) | shapes
+        return Program(self.model, self.data, self.recording, capacity=capacity, micro_batch=piece, **shapes)
+
+
+def placed(data: FederatedData, model: Model) -> DeviceData:
+    """The data and the model's frozen arrays on the device: placed once, and again only where x64 is switched."""
+    places = _placed.setdefault(data, weakref.WeakKeyDictionary()).setdefault(model, {})
+    wide = jnp.result_type(float) == jnp.float64
+    if wide not in places:
+        given = (data.arrays, np.asarray(data.counts, np.int32), model.frozen, data.test_arrays())
+        places[wide] = DeviceData(*on_device(given))
+    return places[wide]
+
+
+_placed: weakref.WeakKeyDictionary[FederatedData, weakref.WeakKeyDictionary[Model, dict[bool, DeviceData]]]
+_placed = weakref.WeakKeyDictionary()
+
+
+def stacked(numbers: Sequence[Numbers]) -> tuple[Numbers, tuple[bool, ...]]:
+    """The numbers of several members as one: leaves that differ get a leading member axis; and which leaves those
+    are."""
+    columns = list(zip(*(map(np.asarray, jax.tree.leaves(one)) for one in numbers), strict=True))
+    varies = tuple(any(not np.array_equal(leaf, column[0]) for leaf in column) for column in columns)
+    leaves = [on_device(np.stack(column) if own else column[0]) for column, own in zip(columns, varies, strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(numbers[0]), leaves), varies

@@ -1,0 +1,210 @@
+"""One server step: gather the updates that it takes, let the server act, write the new version into the ring; and the
+evaluation of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.device import buffers
+from jaxafl.device.buffers import expand
+from jaxafl.engine import diagnostics
+from jaxafl.engine.plan import Steps
+from jaxafl.engine.problem import DeviceData, Numbers, Observe, Program
+from jaxafl.engine.state import Failure, Records, State, Version
+from jaxafl.keys import jax_key
+from jaxafl.models.model import Batch
+from jaxafl.server.contract import Arrivals, Outcome, Tree
+
+Array = jax.Array
+OneStep = Callable[[Array, State], tuple[State, Records]]
+ServerStepFunction = Callable[[Steps, Array, State], tuple[State, Outcome, dict[str, Array]]]
+
+
+def build_server_step(program: Program, numbers: Numbers, device: DeviceData) -> ServerStepFunction:
+    """server_step(row, number, state) -> (state, outcome, record): the server step `number` of a row of the plan."""
+    client, server = numbers.client, numbers.server
+    asked = program.recording.diagnostics
+
+    def base_of(row: Steps, state: State) -> Tree:
+        """x_s of the arrivals, [A, ...], or the clients' own models; `None` where nobody reads them."""
+        if server.needs.client_models:
+            return buffers.read_many(state.clients, row.client, program.sliced)
+        if server.needs.base or "drift" in asked:
+            return buffers.read_many(state.ring.params, row.base_slot, program.sliced)
+        return None
+
+    def arrivals_of(row: Steps, number: Array, state: State) -> tuple[Arrivals, Tree]:
+        """The arrivals, and their non-trainable model state."""
+        stored = buffers.read_many(state.store, row.row, program.sliced)
+        if server.needs.replies and client.epochs is not None:  # K counts epochs
+            per_epoch = client.steps_per_epoch(device.counts)[row.client]
+            stored = stored._replace(local_steps=stored.local_steps // per_epoch)
+        base = base_of(row, state)
+        if not program.full:
+            stored = jax.tree.map(lambda leaf: jnp.where(expand(row.mask, leaf), leaf, jnp.zeros_like(leaf)), stored)
+        arrivals = Arrivals(
+            mask=row.mask,
+            client=row.client,
+            multiplicity=row.multiplicity,
+            kind=row.kind,
+            delta=stored.delta,
+            base=base,
+            staleness=jnp.where(row.mask, row.staleness, 0),
+            samples=jnp.where(row.mask, device.counts[row.client], 0).astype(stored.loss.dtype),
+            local_steps=stored.local_steps,
+            loss=stored.loss,
+            step=number,
+            time=row.time,
+        )
+        return arrivals, stored.model_state
+
+    def act(arrivals: Arrivals, state: State) -> Outcome:
+        outcome = server.update(state.model.params, state.server, arrivals)
+        if program.full or server.needs.empty_steps:
+            return outcome
+        acted = jnp.any(arrivals.mask)
+        params, server_state = jax.tree.map(
+            lambda new, old: jnp.where(acted, new, old),
+            (outcome.params, outcome.state),
+            (state.model.params, state.server),
+        )
+        return outcome._replace(params=params, state=server_state)
+
+    def recorded(
+        arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version
+    ) -> dict[str, Array]:
+        record = {"delta_norm": norms, "local_loss": arrivals.loss, **outcome.info}
+        rate = getattr(server, "learning_rate", None)
+        if rate is not None:
+            record.setdefault("server_rate", jnp.asarray(rate))
+        if "drift" in asked:
+            record["drift"] = diagnostics.drift(before.params, arrivals.base)
+        if {"gradient_norm", "asynchronous_error"} & set(asked):
+            apply = program.model.bound(device.frozen)
+            gradient = diagnostics.full_gradient(apply, program.data, device.arrays, device.counts, *before)
+            record |= diagnostics.of_gradient(asked, gradient, before.params, after.params, rate)
+        if client.patience is not None:
+            record["executed_local_steps"] = arrivals.local_steps
+        return record | observed(program.recording.observe, after.params)
+
+    def server_step(row: Steps, number: Array, state: State) -> tuple[State, Outcome, dict[str, Array]]:
+        arrivals, model_states = arrivals_of(row, number, state)
+        outcome = act(arrivals, state)
+        mean_state = _mean_state(arrivals, model_states, state.model.model_state)
+        model = Version(outcome.params, mean_state)
+        squares = sum(jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(arrivals.delta))
+        record = recorded(arrivals, outcome, jnp.sqrt(squares), state.model, model)
+        own_models = state.clients
+        if outcome.client_params is not None:  # what the server answered; arrivals are of distinct clients
+            own_models = buffers.write_many(
+                own_models, arrivals.client, arrivals.mask, outcome.client_params, program.sliced
+            )
+        state = state._replace(
+            model=model,
+            server=outcome.state,
+            clients=own_models,
+            average=_average(state.average, number, model.params),
+            failure=_failure(state.failure, number, arrivals, jnp.asarray(squares), model),
+            ring=buffers.write(state.ring, row.write_slot, model),
+        )
+        return state, outcome, record
+
+    return server_step
+
+
+def over_steps(
+    program: Program, one_step: OneStep, start: Array, stop: Array, state: State, records: Records
+) -> tuple[State, Records]:
+    """Takes the server steps start .. stop - 1, each `one_step(number, state) -> (state, record)`, up to a failure.
+
+    Args:
+        program: what is run.
+        one_step: takes one server step.
+        start, stop: int32.
+        state: where the runs are.
+        records: where their records go, row 0 that of `start`.
+    """
+
+    def one(carry: tuple[Array, State, Records]) -> tuple[Array, State, Records]:
+        number, state, records = carry
+        state, record = one_step(number, state)
+        return number + 1, state, buffers.write(records, number - start, record)
+
+    def proceed(carry: tuple[Array, State, Records]) -> Array:
+        number, state, _ = carry
+        # of several members, which would batch the predicate, those that have failed go on
+        return (number < stop) & (state.failure.step < 0) if program.members == 1 else number < stop
+
+    return jax.lax.while_loop(proceed, one, (start, state, records))[1:]
+
+
+def evaluate(program: Program, batch_size: int, frozen: Tree, x: Tree, y: Array, model: Version) -> dict[str, Array]:
+    """Mean loss and metrics over a test set, in batches of `batch_size`.
+
+    Args:
+        program: what is run.
+        batch_size: samples of a batch.
+        frozen: the model's frozen arrays.
+        x, y: raw inputs and labels.
+        model: what is evaluated.
+    """
+    count = y.shape[0]
+    batches = -(-count // batch_size)
+    rows = jnp.arange(batches * batch_size, dtype=jnp.int32).reshape(batches, batch_size)
+    key = jax_key((jnp.uint32(0), jnp.uint32(0)))
+    apply = program.model.bound(frozen)
+
+    def batch(rows: Array) -> dict[str, Array]:
+        inside = rows < count
+        where = jnp.minimum(rows, count - 1)
+        inputs = program.data.preprocess(jax.tree.map(lambda leaf: leaf[where], x))
+        outputs, _ = apply(model.params, model.model_state, Batch(inputs, y[where], inside), key, False)
+        values = {"loss": outputs.loss} | outputs.metrics
+        return {name: jnp.sum(jnp.where(inside, value, 0)) for name, value in values.items()}
+
+    return {name: jnp.sum(sums) / count for name, sums in jax.lax.map(batch, rows).items()}
+
+
+def observed(observe: Observe | None, params: Tree) -> dict[str, Array]:
+    """What the user's `observe` says of the parameters."""
+    if observe is None:
+        return {}
+    return {f"observe_{name}": jnp.asarray(value) for name, value in observe(params).items()}
+
+
+def _average(average: Tree, number: Array, params: Tree) -> Tree:
+    """The mean of x_1 .. x_{t+1}; x_0 does not count."""
+    if average is None:
+        return None
+
+    def moved(mean: Array, x: Array) -> Array:
+        return jnp.where(number == 0, x, mean + (x - mean) / (number + 1).astype(x.dtype))
+
+    return jax.tree.map(moved, average, params)
+
+
+def _mean_state(arrivals: Arrivals, states: Tree, current: Tree) -> Tree:
+    """Non-trainable model state: the plain mean over the arrivals; it stays when nobody arrived."""
+    weights = jnp.where(arrivals.mask, arrivals.multiplicity, 0)
+    total = jnp.sum(weights)
+
+    def mean(leaf: Array, old: Array) -> Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return jnp.where(total > 0, jnp.max(leaf, axis=0), old)  # counters: the furthest
+        average = jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1) / jnp.maximum(total, 1).astype(leaf.dtype)
+        return jnp.where(total > 0, average, old)
+
+    return jax.tree.map(mean, states, current)
+
+
+def _failure(before: Failure, number: Array, arrivals: Arrivals, squares: Array, model: Version) -> Failure:
+    """Marks the first step whose parameters or model state are not finite, and the client whose update did it."""
+    # inf · 0 and NaN · 0 are NaN; a sum of floats takes less than half the time of a conjunction over isfinite on a CPU
+    finite = jnp.stack([jnp.isfinite(jnp.sum(leaf * 0)) for leaf in jax.tree.leaves(model)]).all()
+    size = jnp.where(arrivals.mask, squares, -1)
+    culprit = jnp.argmax(jnp.where(jnp.isfinite(size), size, jnp.inf))  # the first that is not finite, else the largest
+    failed = (before.step < 0) & ~finite
+    return Failure(jnp.where(failed, number, before.step), jnp.where(failed, arrivals.client[culprit], before.client))

@@ -1,0 +1,167 @@
+"""Whether the parts of a simulation fit together, and into memory, found out before anything is compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.client import Client, begin, local_step
+from jaxafl.data.federated import FederatedData
+from jaxafl.device import as_arrays, check_memory, shapes_of
+from jaxafl.engine.problem import Problem, Program
+from jaxafl.engine.state import example_batch, initial
+from jaxafl.keys import seed_key
+from jaxafl.models.model import Batch, Model
+from jaxafl.options import UserError, check_whole
+
+_BATCH = 2
+
+
+# of a model on some data: the shapes of the model's state, and the forms of local training that have been traced
+_traced: weakref.WeakKeyDictionary[Model, weakref.WeakKeyDictionary[FederatedData, tuple[Any, set[Any]]]]
+_traced = weakref.WeakKeyDictionary()
+
+
+def check_model(model: Model, data: FederatedData, client: Client) -> None:
+    """Raises `ValueError` for a model that cannot be trained so on such samples, or that would learn from padding."""
+    known = _traced.setdefault(model, weakref.WeakKeyDictionary())
+    if data not in known:
+        _check_sizes(model, data)
+        known[data] = (_state_of(model, data), set())
+    state, clients = known[data]
+    form = jax.tree.structure(client), tuple(np.shape(leaf) for leaf in jax.tree.leaves(client))
+    if form not in clients:
+        _check_training(model, data, client)
+        clients.add(form)
+    if not model.sees_mask and jax.tree.leaves(state) and _pads(client, data.counts):
+        raise ValueError(
+            f"the network of {model.name} keeps state from batch to batch (batch statistics?) and takes no mask, so "
+            "that it would count the padding of local epochs and full batches. Let its __call__ take `mask` (bool [B]) "
+            "and leave padding out, as jaxafl.models.BatchNorm does, or train with steps=... and a batch_size"
+        )
+
+
+def check_observe(observe: Callable[[Any], Any], model: Model, data: FederatedData) -> None:
+    """Raises `ValueError` or `TypeError` for a function of the parameters that does not return a dict of arrays."""
+    with _explained(f"observe cannot be traced on the parameters of {model.name}"):
+        params, _ = jax.eval_shape(model.init, jax.random.key(0), example_batch(data))
+        seen = jax.eval_shape(observe, params)
+    if not isinstance(seen, dict) or not all(hasattr(value, "shape") for value in seen.values()):
+        raise TypeError(f"observe must return a dict of name -> array, it returned {_described(seen, 0)}")
+
+
+def _check_training(model: Model, data: FederatedData, client: Client) -> None:
+    """Traces a local step: its optimiser, its schedules."""
+    example = example_batch(data)
+
+    def steps(arrays: Any, frozen: Any, client: Client, key: Any, count: Any) -> tuple[Any, Any]:
+        params, state = model.init(jax.random.key(0), example)
+        none = jnp.int32(0)
+        lane = begin(client, params, state, key, none, none, none, jnp.float32(0))
+        fetch = functools.partial(data.fetch, arrays)
+        piece = client.micro_batch or client.batch_size or _BATCH
+        return lane, local_step(client, model.bound(frozen), fetch, piece, count, lane)
+
+    numbers, count = as_arrays(client, jnp.result_type(float)), jnp.int32(1)
+    name = getattr(client.optimizer, "__name__", repr(client.optimizer))
+    with _explained(
+        f"Client: a local step with {name} cannot be traced, so one of its options or a schedule is not what it "
+        "should be (switches are True or False, schedules functions of traced numbers)"
+    ):
+        lane, new = jax.eval_shape(steps, data.arrays, model.frozen, numbers, seed_key(0), count)
+    for part in ("params", "optimizer_state"):
+        before, after = _described(getattr(lane, part), 0), _described(getattr(new, part), 0)
+        if before != after:
+            raise ValueError(f"Client: a local step turns {part} {before} into {after}")
+
+
+def _check_sizes(model: Model, data: FederatedData) -> None:
+    outputs = model.description.get("num_classes")
+    if isinstance(outputs, int) and outputs < data.num_classes:
+        raise ValueError(
+            f"the model {model.name} tells {outputs} classes apart, but {data.name} has {data.num_classes}: make it "
+            f"with num_classes={data.num_classes}"
+        )
+    known, used = model.description.get("vocab_size"), data.description.get("vocabulary")
+    if known is not None and used is not None and used > known:
+        raise ValueError(
+            f"the model {model.name} knows {known} tokens, but {data.name} was tokenised with a vocabulary of {used}: "
+            "give both the same checkpoint"
+        )
+
+
+def _state_of(model: Model, data: FederatedData) -> Any:
+    """Shapes of the model's state, from tracing a step of training."""
+    example = example_batch(data)
+
+    def step(arrays: Any, frozen: Any, client: Any, positions: Any, key: Any) -> Any:
+        params, state = model.init(key, example)
+        x, y = data.fetch(arrays, client, positions, jax.random.split(key, _BATCH))
+        if _described(x) != _described(example.x):
+            raise ValueError(f"training samples are {_described(x)}, test samples {_described(example.x)}")
+        _, new = model.bound(frozen)(params, state, Batch(x, y, jnp.ones(_BATCH, bool)), key, True)
+        if _described(new, 0) != _described(state, 0):
+            raise ValueError(f"training turns its state {_described(state, 0)} into {_described(new, 0)}")
+        return state
+
+    integer = jax.ShapeDtypeStruct((), jnp.int32)
+    positions = jax.ShapeDtypeStruct((_BATCH,), jnp.int32)
+    with _explained(f"the model {model.name} cannot be made for the samples of {data.name}, {_described(example.x)}"):
+        return jax.eval_shape(step, data.arrays, model.frozen, integer, positions, jax.random.key(0))
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Whatever tracing raises, as a `ValueError` that says what was traced."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{what}: {error}") from error
+
+
+def _described(tree: Any, batch_axes: int = 1) -> str:
+    shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape[batch_axes:])}", tree)
+    return str(shapes).replace("'", "")
+
+
+def _pads(client: Client, counts: np.ndarray) -> bool:
+    """Whether some mini-batches are filled up with padding."""
+    size, piece = client.batch_size, client.micro_batch
+    if size is None:
+        return True
+    partial = (client.epochs is not None or client.sampling == "epochs") and bool(np.any(counts % size))
+    return partial or (piece is not None and size > piece and size % piece > 0)
+
+
+def chunk_of(lanes: int, chunk: int | None) -> int:
+    """Lanes that advance together, checked."""
+    if chunk is None:
+        return 1 if jax.default_backend() == "cpu" else lanes
+    check_whole("run", "chunk", chunk)
+    if lanes % chunk:
+        raise UserError(f"run: chunk must be a divisor of lanes={lanes}, got {chunk}")
+    return int(chunk)
+
+
+def check_fit(problem: Problem, program: Program) -> None:
+    """Raises `MemoryError` when the runs of a program do not fit."""
+    state = shapes_of(initial, (program,), (problem.numbers, problem.device, problem.key))
+    check_memory(
+        {
+            f"ring of {program.slots} versions": [state.ring] * program.members,
+            f"store of {program.rows} updates": [state.store] * program.members,
+            f"{program.lanes} lanes": [state.lanes] * program.members,
+            "server state (with its rows per client)": [state.server] * program.members,
+            "the clients' own models": [state.clients] * program.members,
+            "the average of all versions": [state.average] * program.members,
+            "training data": problem.device.arrays,
+            "the model's frozen arrays": problem.device.frozen,
+        }
+    )

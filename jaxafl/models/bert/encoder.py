@@ -1,0 +1,231 @@
+"""The BERT encoder with LoRA and its classification head as Flax modules."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxafl.models.model import Array
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": functools.partial(nn.gelu, approximate=False),
+    "gelu_new": functools.partial(nn.gelu, approximate=True),
+    "gelu_pytorch_tanh": functools.partial(nn.gelu, approximate=True),
+    "relu": nn.relu,
+    "silu": nn.silu,
+    "swish": nn.silu,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """What a checkpoint's config.json says of its architecture; the names are those of that file."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int
+    type_vocab_size: int = 2
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-12
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    classifier_dropout: float | None = None  # before the head; None: hidden_dropout_prob
+    initializer_range: float = 0.02
+
+
+def read_config(folder: pathlib.Path) -> BertConfig:
+    """The architecture of a checkpoint.
+
+    Args:
+        folder: the checkpoint's folder.
+
+    Raises:
+        FileNotFoundError: it has no config.json.
+        ValueError: the file is no json object, lacks a size, or describes something other than a BERT encoder with
+            absolute positions.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} has no config.json, which describes the architecture of a checkpoint")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid json: {error}") from error
+    if not isinstance(found, dict) or found.get("model_type") != "bert":
+        kind = found.get("model_type") if isinstance(found, dict) else found
+        raise ValueError(f'{path}: bert reads checkpoints with "model_type": "bert", this one has {kind!r}')
+    fields = dataclasses.fields(BertConfig)
+    absent = [field.name for field in fields if field.default is dataclasses.MISSING and field.name not in found]
+    if absent:
+        raise ValueError(f"{path} does not say {', '.join(absent)}")
+    config = BertConfig(**{field.name: found[field.name] for field in fields if field.name in found})
+    positions = found.get("position_embedding_type", "absolute")
+    if positions != "absolute" or found.get("is_decoder") or found.get("add_cross_attention"):
+        raise ValueError(
+            f"{path} describes a decoder or position_embedding_type {positions!r}; bert is an encoder with absolute "
+            "positions"
+        )
+    if config.hidden_act not in _ACTIVATIONS:
+        raise ValueError(f"{path}: hidden_act {config.hidden_act!r} is not one of {', '.join(_ACTIVATIONS)}")
+    if config.hidden_size % config.num_attention_heads:
+        raise ValueError(
+            f"{path}: hidden_size {config.hidden_size} is no multiple of num_attention_heads "
+            f"{config.num_attention_heads}"
+        )
+    return config
+
+
+class BertClassifier(nn.Module):
+    """Encoder, pooler (tanh dense on the first token), dropout, dense head.
+
+    Attributes:
+        config: the architecture, with the rates of dropout.
+        num_classes: number of classes.
+        r, alpha: rank and α of LoRA on the query and the value of every layer; rank 0 leaves it out.
+        dtype: precision of the computation, see `jaxafl.models.model.compute_dtype`.
+    """
+
+    config: BertConfig
+    num_classes: int
+    r: int
+    alpha: float
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, input_ids: Array, token_type_ids: Array, attention_mask: Array, train: bool = False) -> Array:
+        """Logits [B, C] of integer tokens and token types [B, L] and a mask [B, L], true where a token is real."""
+        encoder = BertEncoder(self.config, self.r, self.alpha, self.dtype, name="encoder")
+        last = encoder(input_ids, token_type_ids, attention_mask, train)[-1]
+        pooled = nn.tanh(nn.Dense(self.config.hidden_size, dtype=self.dtype, name="pooler")(last[:, 0]))
+        rate = self.config.classifier_dropout
+        rate = self.config.hidden_dropout_prob if rate is None else rate
+        pooled = nn.Dropout(rate)(pooled, deterministic=not train)
+        start = nn.initializers.normal(self.config.initializer_range)
+        return nn.Dense(self.num_classes, dtype=self.dtype, kernel_init=start, name="classifier")(pooled)
+
+
+class BertEncoder(nn.Module):
+    """Embeddings and layers; see `BertClassifier` for the attributes."""
+
+    config: BertConfig
+    r: int
+    alpha: float
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(
+        self, input_ids: Array, token_type_ids: Array, attention_mask: Array, train: bool = False
+    ) -> list[Array]:
+        """Hidden states [B, L, D]: of the embeddings, then of every layer."""
+        config = self.config
+
+        def embed(name: str, size: int, indices: Array) -> Array:
+            table = self.param(name, nn.initializers.normal(config.initializer_range), (size, config.hidden_size))
+            return jnp.take(table, indices, axis=0, mode="fill")  # NaN for a token outside the vocabulary
+
+        x = embed("word_embeddings", config.vocab_size, input_ids)
+        x = x + embed("position_embeddings", config.max_position_embeddings, jnp.arange(input_ids.shape[1]))
+        x = x + embed("token_type_embeddings", config.type_vocab_size, token_type_ids)
+        x = _norm(config, self.dtype, "embeddings_norm")(x)
+        states = [nn.Dropout(config.hidden_dropout_prob)(x, deterministic=not train)]
+        for index in range(config.num_hidden_layers):
+            layer = BertLayer(config, self.r, self.alpha, self.dtype, name=f"layer_{index}")
+            states.append(layer(states[-1], attention_mask, train))
+        return states
+
+
+class BertLayer(nn.Module):
+    """Self-attention and a two-layer perceptron, each added to its input and normalised; see `BertClassifier`."""
+
+    config: BertConfig
+    r: int
+    alpha: float
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, x: Array, attention_mask: Array, train: bool) -> Array:
+        config = self.config
+        dense = functools.partial(nn.Dense, dtype=self.dtype)
+
+        def adapted(name: str) -> Array:
+            y = dense(config.hidden_size, name=name)(x)
+            if self.r:
+                y = y + LoRA(config.hidden_size, self.r, self.alpha, self.dtype, name=f"{name}_lora")(x)
+            return y
+
+        def residual(before: Array, y: Array, name: str) -> Array:
+            y = nn.Dropout(config.hidden_dropout_prob)(y, deterministic=not train)
+            return _norm(config, self.dtype, name)(before + y)
+
+        queries, keys, values = adapted("query"), dense(config.hidden_size, name="key")(x), adapted("value")
+        dropout = nn.Dropout(config.attention_probs_dropout_prob, deterministic=not train)
+        y = _attend(queries, keys, values, attention_mask, config.num_attention_heads, dropout)
+        x = residual(x, dense(config.hidden_size, name="attention_output")(y), "attention_norm")
+        y = _ACTIVATIONS[config.hidden_act](dense(config.intermediate_size, name="intermediate")(x))
+        return residual(x, dense(config.hidden_size, name="output")(y), "output_norm")
+
+
+def _attend(
+    queries: Array, keys: Array, values: Array, mask: Array, heads: int, dropout: Callable[[Array], Array]
+) -> Array:
+    """softmax(Q Kᵀ / √d) V per head, over the real tokens; the softmax in float32."""
+    queries, keys, values = (z.reshape(*z.shape[:2], heads, -1) for z in (queries, keys, values))
+    scores = jnp.einsum("blhd,bmhd->bhlm", queries * queries.shape[-1] ** -0.5, keys)
+    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    # a finite number, so that a row without any real token stays finite
+    scores = jnp.where(mask[:, None, None, :], scores, jnp.finfo(scores.dtype).min)
+    weights = dropout(nn.softmax(scores).astype(values.dtype))
+    return jnp.einsum("bhlm,bmhd->blhd", weights, values).reshape(*mask.shape, -1)
+
+
+def _norm(config: BertConfig, dtype: Any, name: str) -> nn.LayerNorm:
+    # the slow variance, E[(x - E x)²], does not cancel on the large entries that trained encoders have
+    return nn.LayerNorm(config.layer_norm_eps, dtype=dtype, use_fast_variance=False, name=name)
+
+
+class LoRA(nn.Module):
+    """The low-rank term (α / r) · (x A) B, to be added to what a dense layer makes of the same x.
+
+    The sum equals the dense layer with the kernel W + (α / r) A B, which is never formed: clients differ in A and B
+    only, so that under `vmap` over clients the product with W stays one product of matrices for all of them.
+
+    A starts uniform in ±1/√features_in and B at zero, so that the term starts at zero, as in the authors' code.
+
+    Attributes:
+        features: outputs of the dense layer.
+        r: rank, at least 1.
+        alpha: α; the scale is α / r.
+        dtype: precision of the computation, see `jaxafl.models.model.compute_dtype`.
+
+    References:
+        Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, section 4.1.
+    """
+
+    features: int
+    r: int
+    alpha: float
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """[..., features_in] to [..., features]."""
+        a = self.param("a", _uniform, (x.shape[-1], self.r))
+        b = self.param("b", nn.initializers.zeros, (self.r, self.features))
+        x, a, b = nn.dtypes.promote_dtype(x, a, b, dtype=self.dtype)
+        return (x @ a) @ b * (self.alpha / self.r)
+
+
+def _uniform(key: Array, shape: tuple[int, int]) -> Array:
+    bound = shape[0] ** -0.5
+    return jax.random.uniform(key, shape, jnp.float32, -bound, bound)

@@ -1,0 +1,224 @@
+"""BERT for classification: a frozen pretrained encoder with LoRA and a trained head."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+from typing import Any, TypeAlias, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from jaxafl.models.bert.encoder import BertClassifier, BertConfig, read_config
+from jaxafl.models.checkpoint import read_tensors
+from jaxafl.models.model import Array, Batch, Model, Outputs, Params, Precision, compute_dtype, softmax_cross_entropy
+from jaxafl.options import check_choice, check_number, check_whole
+from jaxafl.readers.pretrained import pretrained_directory
+
+Flat: TypeAlias = dict[tuple[str, ...], Any]
+"""Parameters or their shapes by path, as of `flax.traverse_util.flatten_dict`."""
+_LAYER = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "attention_output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "intermediate": "intermediate.dense",
+    "output": "output.dense",
+    "output_norm": "output.LayerNorm",
+}
+_EMBEDDINGS = {"embeddings_norm": "embeddings.LayerNorm"}
+_LEAF = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
+def bert(
+    checkpoint: str = "bert-base-uncased",
+    num_classes: int = 2,
+    r: int = 1,
+    alpha: float = 8.0,
+    dropout: float | None = None,
+    dtype: Precision = "float32",
+    data_dir: str | os.PathLike[str] | None = None,
+) -> Model:
+    """A pretrained BERT encoder with LoRA on the query and the value of every layer, and a new classification head.
+
+    logits = head(dropout(tanh(pooler(h_[CLS]))), as BertForSequenceClassification of `transformers`. Only the LoRA
+    matrices (see `LoRA`) and the head are trained, federated, kept in the ring and stepped by the server:
+    2 r (D + D) numbers a layer and (D + 1) C of the head. The encoder, the pooler included, is one shared copy in
+    `Model.frozen`. A checkpoint without a pooler gets a new one, which then belongs to the head: it is trained.
+    A checkpoint's own head is not used.
+
+    Args:
+        checkpoint: a folder with config.json and model.safetensors of any BERT-architecture encoder, or a name that
+            `jaxafl.readers.pretrained.pretrained_directory` finds.
+        num_classes: number of classes C.
+        r: rank of LoRA; 0 trains the head alone.
+        alpha: α of LoRA; the low-rank term is scaled by α / r.
+        dropout: rate in [0, 1) of all dropout in training; `None` takes the checkpoint's own rates (0.1 as a rule).
+        dtype: precision of the computation, `"float32"` or `"bfloat16"`; trained parameters are float32 either way,
+            and the kernels of the frozen encoder are stored in it.
+        data_dir: data directory in which a name is looked for; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+
+    Returns:
+        The model. Inputs are a dict of integers [B, L], as `glue_mrpc` and its neighbours make it: `input_ids`,
+        `token_type_ids` and `attention_mask` (1 for a token, 0 for padding); labels [B] integers. A token outside the
+        vocabulary gives a loss of NaN.
+
+    Raises:
+        FileNotFoundError: the checkpoint is not found: where it was looked for.
+        ImportError: the safetensors package is not installed.
+        ValueError: an option cannot work, config.json does not describe a BERT encoder, or a tensor is missing or of
+            another shape than config.json says (which).
+
+    References:
+        Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", NAACL 2019;
+        Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022. FADAS (Wang et al., ICML 2024,
+        section 6) uses r = 1, α = 8.
+    """
+    check_whole("bert", "num_classes", num_classes)
+    check_whole("bert", "r", r, least=0)
+    check_number("bert", "alpha", alpha, above=0)
+    if dropout is not None:
+        check_number("bert", "dropout", dropout, least=0, below=1)
+    check_choice("bert", "dtype", dtype, get_args(Precision))
+    precision = compute_dtype(dtype)
+    folder = pretrained_directory(checkpoint, ["model.safetensors"], data_dir)
+    config = read_config(folder)
+    if dropout is not None:
+        config = dataclasses.replace(
+            config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, classifier_dropout=dropout
+        )
+    module = BertClassifier(config, num_classes, int(r), float(alpha), precision)
+    shapes = flatten_dict(jax.eval_shape(module.init, jax.random.key(0), *_example())["params"])
+    base, ignored = read_weights(folder, {keys: leaf for keys, leaf in shapes.items() if not _is_trained(keys)})
+    for keys, leaf in base.items():  # rounding a kernel once or in every product that it enters is the same
+        base[keys] = leaf.astype(precision or leaf.dtype) if keys[-1] == "kernel" else leaf
+    description = {
+        "network": "BertClassifier",
+        "checkpoint": os.fspath(checkpoint),
+        "num_classes": num_classes,
+        "r": int(r),
+        "alpha": float(alpha),
+        "dtype": dtype,
+        "new_pooler": ("pooler", "kernel") not in base,
+        "ignored_tensors": ignored,
+        **dataclasses.asdict(config),
+    }
+
+    @jax.jit  # which leaves out the base that module.init makes
+    def make(key: Array) -> Params:
+        made = flatten_dict(module.init(key, *_example())["params"])
+        return unflatten_dict({keys: leaf for keys, leaf in made.items() if keys not in base})
+
+    def init(key: Array, batch: Batch) -> tuple[Params, Params]:
+        params = make(key)
+        jax.eval_shape(lambda frozen: apply(params, {}, batch, key, False, frozen), frozen)
+        return params, {}
+
+    def apply(
+        params: Params, state: Params, batch: Batch, key: Array, train: bool, frozen: Params
+    ) -> tuple[Outputs, Params]:
+        variables = {"params": unflatten_dict(flatten_dict(frozen) | flatten_dict(params))}
+        logits: Any = module.apply(variables, *_inputs(batch.x, config), train, rngs={"dropout": key})
+        outputs = softmax_cross_entropy(logits, batch)
+        return jax.tree.map(lambda values: jnp.where(batch.mask, values, 0), outputs), state
+
+    frozen = unflatten_dict(base)
+    return Model("bert", init, apply, description, frozen, references=("devlin2019", "hu2022"))
+
+
+def _is_trained(keys: tuple[str, ...]) -> bool:
+    """Whether parameters belong to the head or to LoRA."""
+    return keys[0] == "classifier" or keys[-2].endswith("_lora")
+
+
+def _example() -> tuple[Array, Array, Array]:
+    token = jnp.zeros((1, 1), jnp.int32)
+    return token, token, token == 0
+
+
+def _inputs(x: Any, config: BertConfig) -> tuple[Array, Array, Array]:
+    """Tokens, token types and mask [B, L], checked."""
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    if not isinstance(x, dict) or set(x) != set(names):
+        found = f"a dict of {', '.join(map(str, x))}" if isinstance(x, dict) else f"an array of shape {jnp.shape(x)}"
+        raise TypeError(
+            f"bert needs tokens, a dict of {', '.join(names)}, got {found}; use a tokenised dataset such as glue_mrpc"
+        )
+    shapes = {jnp.shape(x[name]) for name in names}
+    if len(shapes) > 1 or len(shape := shapes.pop()) != 2:
+        raise ValueError(f"bert needs {', '.join(names)} of one shape [B, L], got {[jnp.shape(x[n]) for n in names]}")
+    if not all(jnp.issubdtype(x[name].dtype, jnp.integer) for name in names[:2]):
+        raise TypeError(f"bert needs integer tokens, got {x[names[0]].dtype} and {x[names[1]].dtype}")
+    if shape[1] > config.max_position_embeddings:
+        raise ValueError(
+            f"bert: the inputs are {shape[1]} tokens long, the checkpoint has {config.max_position_embeddings} "
+            "positions; load the dataset with a smaller max_length"
+        )
+    return x["input_ids"], x["token_type_ids"], x["attention_mask"] != 0
+
+
+def read_weights(folder: pathlib.Path, shapes: Flat) -> tuple[Flat, list[str]]:
+    """The tensors of a checkpoint in the places where the modules look for them.
+
+    Names are those of the BertModel of `transformers`, with or without the prefix `bert.`, of its old releases
+    (`LayerNorm.gamma`) too. bfloat16 and float16 become float32.
+
+    Args:
+        folder: the checkpoint's folder, with model.safetensors.
+        shapes: arrays or shapes of the modules' parameters by path, without a head; its `"pooler"` is left out where
+            the checkpoint has none.
+
+    Returns:
+        The float32 arrays by path, and the names of the tensors that were not asked for.
+
+    Raises:
+        ImportError: the safetensors package is not installed.
+        ValueError: tensors are missing or of the wrong shape: which, what was found and what is expected.
+    """
+    path = folder / "model.safetensors"
+    tensors = read_tensors(path)
+    own = {_own_name(name): name for name in tensors}
+    wanted = {keys: _tensor_name(keys) for keys in shapes}
+    if not any(name.startswith("pooler.") for name in own):
+        wanted = {keys: name for keys, name in wanted.items() if keys[0] != "pooler"}
+    missing = [name for name in wanted.values() if name not in own]
+    if missing:
+        raise ValueError(
+            f"{path} lacks {len(missing)} of {len(wanted)} tensors: {', '.join(missing[:5])}"
+            f"{' ...' if len(missing) > 5 else ''}; it has {', '.join(sorted(tensors)[:3])} ..."
+        )
+    found: Flat = {}
+    for keys, name in wanted.items():
+        value = np.asarray(tensors[own[name]], np.float32)
+        value = value.T if keys[-1] == "kernel" else value
+        if value.shape != shapes[keys].shape:
+            expected = shapes[keys].shape[::-1] if keys[-1] == "kernel" else shapes[keys].shape
+            raise ValueError(
+                f"{path}: tensor {own[name]} has shape {tensors[own[name]].shape}, the sizes in config.json ask for "
+                f"{expected}"
+            )
+        found[keys] = np.ascontiguousarray(value)
+    return found, sorted(set(tensors) - {own[name] for name in wanted.values()})
+
+
+def _own_name(name: str) -> str:
+    name = name.removeprefix("bert.")
+    for old, new in _OLD_NAMES.items():
+        name = name.replace(old, new)
+    return name
+
+
+def _tensor_name(keys: tuple[str, ...]) -> str:
+    """`("encoder", "layer_0", "query", "kernel")` as `encoder.layer.0.attention.self.query.weight`."""
+    if keys[0] == "pooler":
+        return f"pooler.dense.{_LEAF[keys[1]]}"
+    layer = re.fullmatch(r"layer_(\d+)", keys[1])
+    if layer:
+        return f"encoder.layer.{layer[1]}.{_LAYER[keys[2]]}.{_LEAF[keys[3]]}"
+    return f"{_EMBEDDINGS[keys[1]]}.{_LEAF[keys[2]]}" if len(keys) == 3 else f"embeddings.{keys[1]}.weight"

@@ -1,0 +1,188 @@
+"""Convolutional networks of published experiments."""
+
+from __future__ import annotations
+
+from flax import linen as nn
+
+from jaxafl.models.adapters import from_linen
+from jaxafl.models.layers import Conv, flatten, max_pool, require_images
+from jaxafl.models.model import Array, Model, Precision, check_widths, checked, compute_dtype
+
+
+@checked
+def cnn_small(num_classes: int = 10, dtype: Precision = "float32") -> Model:
+    """Two 5×5 convolutions of 10 and 20 channels with max-pooling, then dense layers of 50 and `num_classes`.
+
+    21,840 parameters on 28×28×1 images with 10 classes.
+
+    Args:
+        num_classes: number of classes.
+        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
+
+    Returns:
+        The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
+
+    Raises:
+        ValueError: `num_classes` is below 1, or `dtype` is another name.
+        TypeError: `num_classes` is not a whole number.
+    """
+    return from_linen(
+        TwoConvolutions(num_classes, (10, 20), 50, True, dtype), name="cnn_small", references=("hao2025",)
+    )
+
+
+@checked
+def cnn_over(num_classes: int = 10, dtype: Precision = "float32") -> Model:
+    """The over-parameterised network, `cnn_small` with ten times the channels: 5×5 convolutions of 100 and 200.
+
+    The second convolution has no bias: only so does a network of this topology with round widths have the published
+    663,160 parameters (on 28×28×1 images with 10 classes).
+
+    Args:
+        num_classes: number of classes.
+        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
+
+    Returns:
+        The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
+
+    Raises:
+        ValueError: `num_classes` is below 1, or `dtype` is another name.
+        TypeError: `num_classes` is not a whole number.
+    """
+    return from_linen(
+        TwoConvolutions(num_classes, (100, 200), 50, False, dtype), name="cnn_over", references=("hao2025",)
+    )
+
+
+@checked
+def cnn_defedavg(num_classes: int = 10, dtype: Precision = "float32") -> Model:
+    """The network of DeFedAvg: as `cnn_small`, with 32 and 64 channels and a dense layer of 512.
+
+    582,026 parameters on 28×28×1 images and 878,538 on 32×32×3 images, with 10 classes.
+
+    Args:
+        num_classes: number of classes.
+        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
+
+    Returns:
+        The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
+
+    Raises:
+        ValueError: `num_classes` is below 1, or `dtype` is another name.
+        TypeError: `num_classes` is not a whole number.
+    """
+    return from_linen(
+        TwoConvolutions(num_classes, (32, 64), 512, True, dtype), name="cnn_defedavg", references=("wang2024defedavg",)
+    )
+
+
+@checked
+def cnn_afl(num_classes: int = 10, dtype: Precision = "float32") -> Model:
+    """Three 3×3 convolutions of 32 channels, the mean over the image, and a dense layer: AFL's network for MNIST.
+
+    Convolutions are padded by one pixel and followed by ReLU; weights of all layers are Xavier uniform, biases zero.
+    The log-softmax that ends the published network is part of the loss here: cross-entropy of its output equals
+    `softmax_cross_entropy` of the logits. 19,146 parameters on one-channel images with 10 classes.
+
+    Args:
+        num_classes: number of classes.
+        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
+
+    Returns:
+        The model; inputs [B, H, W, C] float of at least 3×3 pixels, labels [B] integers.
+
+    Raises:
+        ValueError: `num_classes` is below 1, or `dtype` is another name.
+        TypeError: `num_classes` is not a whole number.
+    """
+    return from_linen(CNNAFL(num_classes, dtype), name="cnn_afl", references=("afl2025",))
+
+
+@checked
+def cnn_asyncfeded(
+    num_classes: int, features: tuple[int, int] = (32, 64), kernel: int = 3, dtype: Precision = "float32"
+) -> Model:
+    """Two convolutions, one max-pool, one dense layer: the network of AsyncFedED on FEMNIST.
+
+    Convolution - ReLU - convolution - ReLU - max-pool 2×2 - dense, convolutions without padding. The paper (Wang et
+    al., "AsyncFedED: Asynchronous Federated Learning with Euclidean Distance based Adaptive Weight Aggregation", 2022)
+    does not publish widths and kernel size, so they are options: 590,270 parameters on 28×28×1 images with 62 classes
+    and the defaults.
+
+    Args:
+        num_classes: number of classes.
+        features: channels of the two convolutions.
+        kernel: side of their square kernels, in pixels.
+        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
+
+    Returns:
+        The model; inputs [B, H, W, C] float of at least 2 `kernel` pixels each way, labels [B] integers.
+
+    Raises:
+        ValueError: a number is below 1, there are not two features, or `dtype` is another name.
+        TypeError: a number is not a whole one.
+    """
+    widths = check_widths("cnn_asyncfeded", "features", features, "two numbers, for example (32, 64)", length=2)
+    network = CNNAsyncFedED(num_classes, widths, kernel, dtype)
+    return from_linen(network, name="cnn_asyncfeded", references=("wang2022asyncfeded",))
+
+
+class TwoConvolutions(nn.Module):
+    """Conv 5×5 - pool - ReLU - conv 5×5 - pool - ReLU - dense - ReLU - dense, convolutions without padding.
+
+    ReLU after the pool gives the same values as before it at a quarter of the cost.
+
+    Attributes:
+        num_classes: outputs.
+        features: channels of the two convolutions.
+        hidden: width of the first dense layer.
+        second_bias: whether the second convolution has a bias.
+        dtype: precision of the computation.
+    """
+
+    num_classes: int
+    features: tuple[int, int]
+    hidden: int
+    second_bias: bool
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        require_images(x, "a network of two 5x5 convolutions", smallest=16)
+        dtype = compute_dtype(self.dtype)
+        for channels, bias in zip(self.features, (True, self.second_bias), strict=True):
+            x = nn.relu(max_pool(Conv(channels, (5, 5), use_bias=bias, dtype=dtype)(x)))
+        x = nn.relu(nn.Dense(self.hidden, dtype=dtype)(flatten(x)))
+        return nn.Dense(self.num_classes, dtype=dtype)(x)
+
+
+class CNNAFL(nn.Module):
+    """Conv 32 - ReLU - conv 32 - ReLU - conv 32 - ReLU - mean over the image - dense."""
+
+    num_classes: int
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        require_images(x, "cnn_afl", smallest=3)
+        dtype, xavier = compute_dtype(self.dtype), nn.initializers.xavier_uniform()
+        for _ in range(3):
+            x = nn.relu(Conv(32, padding="SAME", kernel_init=xavier, dtype=dtype)(x))
+        return nn.Dense(self.num_classes, kernel_init=xavier, dtype=dtype)(x.mean((1, 2)))
+
+
+class CNNAsyncFedED(nn.Module):
+    """Conv - ReLU - conv - ReLU - max-pool - dense."""
+
+    num_classes: int
+    features: tuple[int, int]
+    kernel: int
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        require_images(x, "cnn_asyncfeded", smallest=2 * self.kernel)
+        dtype = compute_dtype(self.dtype)
+        for channels in self.features:
+            x = nn.relu(Conv(channels, (self.kernel, self.kernel), dtype=dtype)(x))
+        return nn.Dense(self.num_classes, dtype=dtype)(flatten(max_pool(x)))

@@ -1,0 +1,51 @@
+"""Options, declared once (`part`), and their checks (`checks`)."""
+
+from jaxafl.options.checks import (
+    Bounds,
+    UserError,
+    as_array,
+    as_numbers,
+    check_choice,
+    check_flag,
+    check_number,
+    check_whole,
+    shown,
+)
+from jaxafl.options.part import (
+    Number,
+    Part,
+    Summarised,
+    bounds_of,
+    check_options,
+    is_static,
+    number,
+    options_of,
+    recording,
+    static,
+    tables_of,
+    types_of,
+)
+
+__all__ = [
+    "Bounds",
+    "Number",
+    "Part",
+    "Summarised",
+    "UserError",
+    "as_array",
+    "as_numbers",
+    "bounds_of",
+    "check_choice",
+    "check_flag",
+    "check_number",
+    "check_options",
+    "check_whole",
+    "is_static",
+    "number",
+    "options_of",
+    "recording",
+    "shown",
+    "static",
+    "tables_of",
+    "types_of",
+]

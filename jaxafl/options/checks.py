@@ -1,0 +1,163 @@
+"""Checks of options, made before compilation: what was passed, what is allowed."""
+
+from __future__ import annotations
+
+import reprlib
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+MOST = 2**31 - 1  # what becomes an int32 ends there
+
+
+class UserError(ValueError):
+    """What was asked for cannot work, and the message says why: the command line shows it without a traceback."""
+
+
+class Bounds(NamedTuple):
+    """What is allowed of an option; the metadata of its field."""
+
+    static: bool = False
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+    per_client: bool = False
+    checked: bool = True
+
+
+def check_number(
+    owner: str,
+    name: str,
+    value: Any,
+    *,
+    num_clients: int | None = None,
+    bounds: Bounds | None = None,
+    **limits: Any,
+) -> None:
+    """One finite number within bounds, or one per client where the bounds allow it.
+
+    Args:
+        owner: what the option belongs to, for the message.
+        name: the option.
+        value: what was passed.
+        num_clients: N; `None` lets any number of them pass.
+        bounds: what is allowed; or
+        **limits: the same by name (`least`, `above`, `most`, `below`, `per_client`).
+
+    Raises:
+        TypeError: it is not a number.
+        ValueError: it is an array where one number is needed, not finite, or out of bounds.
+    """
+    bounds = bounds or Bounds(**limits)
+    array = as_numbers(owner, name, value)
+    if array.shape != () and not bounds.per_client:
+        raise UserError(
+            f"{owner}: {name} must be one number, got an array of shape {array.shape}; sweep over it instead"
+        )
+    if array.ndim > 1 or (array.shape and num_clients is not None and array.shape != (num_clients,)):
+        raise UserError(
+            f"{owner}: {name} must be a number or an array of one number per client ({num_clients},), "
+            f"got shape {array.shape}"
+        )
+    for broken, rule in _rules(array, bounds):
+        if broken.any():
+            first = int(np.flatnonzero(broken)[0])
+            got = f"{array[first]:.10g} (client {first}, the first of {broken.sum()})" if array.ndim else value
+            raise UserError(f"{owner}: {name} must be {rule}, got {got}")
+
+
+def _rules(array: np.ndarray, bounds: Bounds) -> Iterator[tuple[np.ndarray, str]]:
+    """Where each rule is broken, and how it is said."""
+    yield ~np.isfinite(array), "a finite number"
+    if bounds.least is not None and (bounds.most is not None or bounds.below is not None):
+        end, closed = (bounds.most, True) if bounds.most is not None else (bounds.below, False)
+        over = array > end if closed else array >= end
+        yield (array < bounds.least) | over, f"in [{bounds.least:g}, {end:g}{']' if closed else ')'}"
+        return
+    if bounds.least is not None:
+        yield array < bounds.least, f">= {bounds.least:g}"
+    if bounds.above is not None:
+        yield array <= bounds.above, f"> {bounds.above:g}"
+    if bounds.most is not None:
+        yield array > bounds.most, f"<= {bounds.most:g}"
+    if bounds.below is not None:
+        yield array >= bounds.below, f"< {bounds.below:g}"
+
+
+def as_numbers(owner: str, name: str, value: Any) -> np.ndarray:
+    """A number or an array of numbers in float64 (`TypeError` for anything else)."""
+    array = as_array(owner, name, value)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{owner}: {name} must be a number, got {shown(value)}")
+    return array.astype(np.float64)
+
+
+def as_array(owner: str, name: str, value: Any) -> np.ndarray:
+    """`numpy.asarray`, but lists that make no array are a `ValueError` that says so."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise UserError(
+            f"{owner}: {name} must be a number or an array, whose rows have one length, got {shown(value)}"
+        ) from None
+
+
+def shown(value: Any) -> str:
+    """A value in a message: an array by shape and dtype, a function by its name, else the beginning of its `repr`."""
+    if isinstance(value, np.ndarray | jax.Array) and value.size > 1:
+        kind = "a NumPy array" if isinstance(value, np.ndarray) else "a JAX array"
+        return f"{kind} of shape {value.shape} of {value.dtype}"
+    if isinstance(value, types.FunctionType | type):
+        return value.__name__
+    return repr(value) if getattr(value, "is_part", False) else reprlib.repr(value)
+
+
+def check_choice(owner: str, name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    """One of a few options.
+
+    Args:
+        owner, name: what the option belongs to, and which, for the message.
+        value: what was passed.
+        allowed: the options.
+    """
+    if not any(value is option or (isinstance(value, str) and value == option) for option in allowed):
+        raise UserError(f"{owner}: {name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def check_flag(owner: str, name: str, value: Any) -> None:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{owner}: {name} must be True or False, got {value!r}")
+
+
+def check_whole(owner: str, name: str, value: Any, least: int = 1, most: int | None = MOST) -> int:
+    """A whole number within bounds, as an int.
+
+    Args:
+        owner: what the option belongs to, for the message.
+        name: the option.
+        value: what was passed.
+        least: value >= least.
+        most: value <= most; `None` sets no bound.
+
+    Raises:
+        TypeError: it is no whole number; an array is none either, because options are part of the program.
+        ValueError: it is out of bounds.
+    """
+    if isinstance(value, np.ndarray | jax.Array):
+        kind = "NumPy" if isinstance(value, np.ndarray) else "JAX"
+        advice = "use int(...)" if value.ndim == 0 else "use .tolist() where one number per client is meant"
+        raise TypeError(
+            f"{owner}: {name} must be a whole number (an int), got a {kind} array of shape {value.shape}: {advice}"
+        )
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{owner}: {name} must be a whole number, got {shown(value)}")
+    if value < least:
+        raise UserError(f"{owner}: {name} must be at least {least:,}, got {value}")
+    if most is not None and value > most:
+        raise UserError(f"{owner}: {name} must be at most {most:,}, got {value:,}")
+    return int(value)

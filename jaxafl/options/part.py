@@ -1,0 +1,202 @@
+"""Options, declared once.
+
+A *part* (a server, a clock, a duration, a partition, local training) is a class whose fields are its options: the
+field's type, default and bounds are what the constructor, the checks, sweeps, listings and the command line read, and
+the `Args` of the class's docstring are their help. Numbers are arguments of the compiled program, so that a sweep
+varies them without compiling; whatever fixes shapes or control flow is `static`.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import functools
+import html
+import types
+import typing
+from typing import Any, ClassVar, Literal, TypeAlias, dataclass_transform
+
+import jax
+import numpy as np
+
+from jaxafl.options.checks import MOST, Bounds, as_array, check_choice, check_flag, check_number, check_whole, shown
+
+Number: TypeAlias = float | jax.Array | np.ndarray
+"""A number that can be swept; where a part says so, an array of one number per client."""
+
+
+def number(*, default: Any = dataclasses.MISSING, kw_only: bool = False, **bounds: Any) -> Any:
+    """An option that is a finite number: a leaf of the pytree, which can be swept.
+
+    Args:
+        default: its default; `None` only where the type allows it. (By name, as type checkers want it.)
+        kw_only: whether it is given by name only.
+        **bounds: `least` (value >= least), `above`, `most`, `below`; `per_client=True` also allows an array [N].
+    """
+    return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": Bounds(**bounds)})
+
+
+def static(
+    *, default: Any = dataclasses.MISSING, least: int = 1, most: int | None = MOST, kw_only: bool = False
+) -> Any:
+    """An option that is part of the program: a change of its value compiles a new one.
+
+    Its type says what is allowed: `int` (a whole number between `least` and `most`), `bool`, `Literal`, a function;
+    with `| None` also `None`.
+
+    Args:
+        default: its default.
+        least, most: bounds of a whole number.
+        kw_only: whether it is given by name only.
+    """
+    bounds = Bounds(static=True, least=least, most=most)
+    return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": bounds})
+
+
+def recording(default: None) -> Any:
+    """Recorded draws in the place of random ones, `None` without: an array that only `jaxafl.clock.trace` sets."""
+    return dataclasses.field(
+        default=default, kw_only=True, metadata={"bounds": Bounds(checked=False), "recording": True}
+    )
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(number, static, recording, dataclasses.field))
+class Part:
+    """Base of everything with options: a frozen dataclass and a pytree, made so by inheriting from it.
+
+    Attributes:
+        name: what results and messages call it; by default the name of the class.
+        references: what a run with it should cite: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
+    """
+
+    name: ClassVar[str] = ""
+    references: ClassVar[tuple[str, ...]] = ()
+    is_part: ClassVar[bool] = True
+
+    def __init_subclass__(cls, init: bool = True) -> None:
+        """`init=False` tells type checkers that the constructor takes more than the fields (`Optimised`)."""
+        super().__init_subclass__()
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
+        dataclasses.dataclass(frozen=True, repr=False)(cls)
+        fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
+        leaves = [field.name for field in fields if not bounds_of(field).static]
+        jax.tree_util.register_dataclass(cls, leaves, [field.name for field in fields if field.name not in leaves])
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if type(value) in (list, tuple):
+                made = as_array(self.name, field.name, value) if not bounds_of(field).static else _as_tuples(value)
+                object.__setattr__(self, field.name, made)
+
+    def __repr__(self) -> str:
+        given = (f"{name}={shown(value)}" for name, value in options_of(self).items() if not _is_default(self, name))
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+class Summarised:
+    """Something large with a short representation: `summary()` in one line, and as a table in a notebook."""
+
+    is_part: ClassVar[bool] = True
+
+    def summary(self) -> dict[str, Any]:
+        """What to know of it at a glance, by name."""
+        raise NotImplementedError
+
+    def _shown(self, most: int) -> dict[str, str]:
+        texts = {name: value if isinstance(value, str) else shown(value) for name, value in self.summary().items()}
+        return {name: text if len(text) <= most else f"{text[: most - 3]}..." for name, text in texts.items()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in self._shown(60).items())})"
+
+    def _repr_html_(self) -> str:
+        rows = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._shown(200).items())
+        return f"<table><caption>{type(self).__name__}</caption>{''.join(rows)}</table>"
+
+
+def bounds_of(field: dataclasses.Field[Any]) -> Bounds:
+    """What is allowed of a field."""
+    return field.metadata.get("bounds", Bounds(checked=False))
+
+
+def is_static(node: Any, name: str) -> bool:
+    """Whether an option is part of the program (`KeyError` where there is none of this name)."""
+    return bounds_of({field.name: field for field in dataclasses.fields(node)}[name]).static
+
+
+def options_of(part: Any) -> dict[str, Any]:
+    """The options of a part by name, recordings only where they are given; a table of numbers as its entries."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, dict):
+            found |= value
+        elif (value is not None or not field.metadata.get("recording")) and field.metadata.get("option", True):
+            found.setdefault(field.name, value)
+    return found
+
+
+def tables_of(part: Any) -> list[str]:
+    """The fields of a part that are tables of numbers, whose entries are options of their own."""
+    return [field.name for field in dataclasses.fields(part) if isinstance(getattr(part, field.name), dict)]
+
+
+@functools.cache
+def types_of(cls: Any) -> dict[str, Any]:
+    """The types of a part's options; nothing where they cannot be resolved (names local to a function)."""
+    try:
+        return typing.get_type_hints(cls)
+    except NameError:
+        return {}
+
+
+def check_options(part: Any, num_clients: int | None = None) -> None:
+    """Checks every option of a part, and of the parts that it holds, against its type and bounds.
+
+    Raises:
+        ValueError, TypeError: naming owner, option, what was passed and what is allowed.
+    """
+    cls: Any = type(part)
+    kinds = types_of(cls)
+    for field in dataclasses.fields(part):
+        value, bounds = getattr(part, field.name), bounds_of(field)
+        kind, optional = _without_none(kinds.get(field.name, Any))
+        if isinstance(value, Part):
+            check_options(value, num_clients)
+        elif not bounds.checked or (value is None and optional):
+            continue
+        elif not bounds.static:
+            check_number(part.name, field.name, value, num_clients=num_clients, bounds=bounds)
+        else:
+            _check_static(part.name, field.name, value, kind, bounds, optional)
+
+
+def _check_static(owner: str, name: str, value: Any, kind: Any, bounds: Bounds, optional: bool) -> None:
+    if typing.get_origin(kind) is Literal:
+        allowed = typing.get_args(kind)
+        check_choice(owner, name, value, (None, *allowed) if optional else allowed)
+    elif kind is bool:
+        check_flag(owner, name, value)
+    elif kind is int:
+        check_whole(owner, name, value, int(bounds.least or 0), None if bounds.most is None else int(bounds.most))
+    elif typing.get_origin(kind) is collections.abc.Callable and not callable(value):
+        raise TypeError(f"{owner}: {name} must be a function, got {value!r}")
+
+
+def _without_none(kind: Any) -> tuple[Any, bool]:
+    """The type without `None`, and whether `None` is allowed."""
+    parts = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    kept = [part for part in parts if part is not types.NoneType]
+    return (kept[0] if len(kept) == 1 else kind), len(kept) < len(parts)
+
+
+def _is_default(part: Any, name: str) -> bool:
+    default = next((field.default for field in dataclasses.fields(part) if field.name == name), dataclasses.MISSING)
+    value = options_of(part)[name]
+    return value is default or (isinstance(value, int | float | str) and value == default)
+
+
+def _as_tuples(values: Any) -> Any:
+    return tuple(map(_as_tuples, values)) if type(values) in (list, tuple) else values

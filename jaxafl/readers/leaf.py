@@ -1,0 +1,180 @@
+"""LEAF's json files: samples by user, read one file at a time."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from jaxafl.readers.archive import damaged, read_text
+
+Pair: TypeAlias = tuple[np.ndarray, np.ndarray]
+Convert: TypeAlias = Callable[[list[Any], list[Any]], Pair]
+Users: TypeAlias = dict[str, Pair]
+_ADVICE = "Write it again with LEAF's preprocess.sh."
+_damaged = functools.partial(damaged, advice=_ADVICE)
+
+
+def leaf_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The json files of one half of a LEAF dataset, sorted by name.
+
+    Args:
+        folder: for example `<data_dir>/femnist/train`; it need not exist.
+
+    Returns:
+        `*.json` and `*.json.gz` directly in the folder; empty if there are none.
+
+    Raises:
+        ValueError: a file is there twice, gzipped and not.
+    """
+    files = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
+    for path in files:
+        if path.with_name(f"{path.name}.gz") in files:
+            raise ValueError(
+                f"{folder} holds {path.name} and {path.name}.gz, the same samples twice; remove one of them"
+            )
+    return files
+
+
+def read_leaf(files: Iterable[pathlib.Path]) -> Iterator[tuple[str, list[Any], list[Any]]]:
+    """Users with their samples as parsed, file after file.
+
+    A file is `{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}`. `num_samples` is
+    not read: in LEAF's own test files it is out of date, and the length of x says the same. Only one file is held at a
+    time, and its users are let go one by one, so convert what is yielded before asking for more.
+
+    Args:
+        files: paths of json files, gzipped (`*.gz`) or not.
+
+    Yields:
+        `(user, x, y)` with x and y lists of equal length, possibly empty; users of one file in its order. A user whose
+        samples lie in several files comes once per file.
+
+    Raises:
+        ValueError: a file is damaged, is not json, lacks a key (which), lists a user twice or without data, holds
+            data of a user it does not list, or has x and y of different lengths. The message names the file.
+    """
+    for path in files:
+        users, user_data = _parsed(path)
+        for user in users:
+            samples = user_data.pop(user)
+            lacking = _lacking(samples, "x", "y")
+            if lacking:
+                raise _damaged(path, f"user {user!r} lacks {lacking}")
+            x, y = samples["x"], samples["y"]
+            if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
+                wrong = f"got {_length(x)} and {_length(y)}"
+                raise _damaged(path, f"user {user!r} needs x and y as lists of one length; {wrong}")
+            yield user, x, y
+
+
+def collect_users(files: Iterable[pathlib.Path], convert: Convert) -> Users:
+    """All users of some files with their samples as arrays; memory beyond these is about that of one parsed file.
+
+    Args:
+        files: paths of json files, see `read_leaf`.
+        convert: makes two arrays of a user's lists, for example `(x [n, ...], y [n])`; raises `ValueError` with what is
+            wrong (no full stop) where it cannot.
+
+    Returns:
+        The arrays of each user, in the order in which users first occur. Samples of a user in several files follow each
+        other in the order of the files.
+
+    Raises:
+        ValueError: as `read_leaf`, or what `convert` raised, with the file and the user.
+    """
+    parts: dict[str, list[Pair]] = {}
+    for path in files:
+        for user, x, y in read_leaf([path]):
+            try:
+                parts.setdefault(user, []).append(convert(x, y))
+            except ValueError as error:
+                raise _damaged(path, f"user {user!r}: {error}") from error
+    return {user: own[0] if len(own) == 1 else _joined(own) for user, own in parts.items()}
+
+
+def read_halves(
+    name: str,
+    who: str,
+    train: Sequence[pathlib.Path],
+    test: Sequence[pathlib.Path],
+    convert: Convert,
+) -> tuple[Users, Users, str]:
+    """The training and the test samples of all users that have any, and how LEAF split the samples.
+
+    Args:
+        name: name of the dataset.
+        who: what its users are, in the plural.
+        train: files of the training half, at least one.
+        test: files of the test half, at least one.
+        convert: see `collect_users`; the first of its arrays has an entry per sample.
+
+    Returns:
+        Users and their arrays in training; the same in testing; `"sample"` (every test user also has training samples)
+        or `"user"` (none has).
+
+    Raises:
+        ValueError: as `collect_users`; or a half holds no sample, or only some of the test users have training samples.
+    """
+    halves = []
+    for files in (train, test):
+        halves.append({user: own for user, own in collect_users(files, convert).items() if len(own[0])})
+        if not halves[-1]:
+            raise ValueError(f"{name}: no sample in the {len(files)} json files of {files[0].parent}")
+    strangers = halves[1].keys() - halves[0].keys()
+    if strangers and strangers != halves[1].keys():
+        raise ValueError(
+            f"{name}: {len(strangers)} of {len(halves[1])} {who} in the {len(test)} json files of {test[0].parent} for "
+            f"test have no training sample in the {len(train)} of {train[0].parent} for training (for example "
+            f"{min(strangers)!r}), which neither of LEAF's splits makes: -t sample gives everyone both, -t user gives "
+            "none both. Put the files of one run of LEAF there, all of them."
+        )
+    return halves[0], halves[1], "user" if strangers else "sample"
+
+
+def _joined(parts: list[Pair]) -> Pair:
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+
+
+def _parsed(path: pathlib.Path) -> tuple[list[str], dict[str, Any]]:
+    """`users` and `user_data` of one file, which name the same users."""
+    # Pixels take 256 values: one object per value instead of one per pixel is a quarter of the memory.
+    number = functools.lru_cache(maxsize=4096)(float)
+    try:
+        content = json.loads(read_text(path, _ADVICE), parse_float=number)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise _damaged(path, f"expected json; {error}") from error
+    lacking = _lacking(content, "users", "user_data")
+    if lacking:
+        raise _damaged(path, f"expected LEAF's keys 'users', 'num_samples' and 'user_data'; it lacks {lacking}")
+    users, user_data = content["users"], content["user_data"]
+    if not isinstance(users, list) or not all(isinstance(user, str) for user in users):
+        raise _damaged(path, "expected 'users' to be a list of names")
+    if not isinstance(user_data, dict):
+        raise _damaged(path, "expected 'user_data' to be an object")
+    twice, without, unlisted = len(users) - len(set(users)), set(users) - set(user_data), set(user_data) - set(users)
+    if twice:
+        raise _damaged(path, f"'users' lists {twice} users more than once")
+    if without:
+        raise _damaged(path, f"{len(without)} of {len(users)} users have no entry in 'user_data': {_some(without)}")
+    if unlisted:
+        raise _damaged(path, f"'user_data' holds {len(unlisted)} users that 'users' does not list: {_some(unlisted)}")
+    return users, user_data
+
+
+def _lacking(content: object, *keys: str) -> str:
+    found = content if isinstance(content, dict) else {}
+    return ", ".join(repr(key) for key in keys if key not in found)
+
+
+def _length(values: object) -> str:
+    return f"{len(values)} entries" if isinstance(values, list) else f"a {type(values).__name__}"
+
+
+def _some(users: set[str]) -> str:
+    names = sorted(users)
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

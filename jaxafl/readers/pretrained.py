@@ -1,0 +1,200 @@
+"""Pretrained checkpoints: where one lies (a folder, the cache on disk, the Hugging Face hub), and its tokenizer."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from jaxafl.options import check_whole
+from jaxafl.readers.directory import data_directory
+
+Tokenizer: TypeAlias = Any
+"""A `tokenizers.Tokenizer`; the package is imported where it is used."""
+
+_SMALLEST = 8  # [CLS], two [SEP] and some words of either sentence
+_FILES = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+
+
+def pretrained_directory(
+    checkpoint: str | os.PathLike[str],
+    needed: Sequence[str],
+    data_dir: str | os.PathLike[str] | None = None,
+) -> pathlib.Path:
+    """The folder of a pretrained checkpoint.
+
+    Looked for in this order: the folder `checkpoint` itself, `<data_dir>/<checkpoint>`, and, where the package
+    `huggingface_hub` is installed, its cache on disk (for a name without an owner, that of any owner) and the hub.
+
+    Args:
+        checkpoint: a folder, or a name such as `"bert-base-uncased"` or `"owner/name"`.
+        needed: file names of which the folder must hold at least one.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileNotFoundError: no such folder holds a needed file: where it was looked for, and the ways to get it.
+    """
+    name = os.fspath(checkpoint)
+    looked_in = []
+    for folder, place in _candidates(name, data_directory(data_dir) / name):
+        if folder is not None and any((folder / file).is_file() for file in needed):
+            return folder
+        looked_in.append(f"\n  {place or f'{folder}: {_found(folder)}'}")
+    raise FileNotFoundError(
+        f"checkpoint {name!r} was not found with {' or '.join(needed)}. Looked in:{''.join(looked_in)}\n"
+        "Ways to get it:\n"
+        f"  1. Give a folder with config.json, model.safetensors and tokenizer.json (or vocab.txt), or put it into "
+        f"{data_directory(data_dir) / name}.\n"
+        f"  2. On a machine with network: pip install huggingface_hub, then hf download {name}; the cache is found "
+        "here when it is copied along.\n"
+        "Weights in pytorch_model.bin are not read, because reading them runs code: convert them to safetensors first."
+    )
+
+
+class Tokens(NamedTuple):
+    """Tokenised examples, as wide as the longest of them.
+
+    Attributes:
+        arrays: `input_ids` uint16 (int32 where the vocabulary needs it), `token_type_ids` uint8 (1 in the second
+            sentence) and `attention_mask` uint8 (1 for a token, 0 for padding), each `[n, L]`.
+        truncated: number of examples that were longer than allowed.
+    """
+
+    arrays: dict[str, np.ndarray]
+    truncated: int
+
+
+def load_tokenizer(tokenizer: str, data_dir: str | os.PathLike[str] | None = None) -> Tokenizer:
+    """The tokenizer of a checkpoint, from its tokenizer.json, else from its vocab.txt.
+
+    With vocab.txt, letters are lower-cased unless tokenizer_config.json says `"do_lower_case": false`.
+
+    Args:
+        tokenizer: the checkpoint's folder or name, see `pretrained_directory`.
+        data_dir: data directory in which a name is looked for.
+
+    Returns:
+        A `tokenizers.Tokenizer` without padding and truncation.
+
+    Raises:
+        ImportError: the tokenizers package is not installed.
+        FileNotFoundError: the checkpoint is not found.
+        ValueError: a file of it cannot be read.
+    """
+    if importlib.util.find_spec("tokenizers") is None:
+        raise ImportError('tokenising needs the tokenizers package: pip install "jaxafl[bert]"')
+    folder = pretrained_directory(tokenizer, ["tokenizer.json", "vocab.txt"], data_dir)
+    import tokenizers
+
+    try:
+        if (folder / "tokenizer.json").is_file():
+            made = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        else:
+            made = _from_vocabulary(folder)
+    except Exception as error:  # the library raises bare exceptions
+        raise ValueError(f"the tokenizer in {folder} cannot be read: {error}") from error
+    made.no_padding()
+    made.no_truncation()
+    return made
+
+
+def tokenise(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], max_length: int) -> Tokens:
+    """`[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]` of pairs.
+
+    An example longer than `max_length` tokens loses tokens at the end of the longer of its sentences, one by one
+    (`longest_first`), and is counted.
+
+    Args:
+        tokenizer: what `load_tokenizer` returns.
+        sentences: for each example its sentence, or its two sentences.
+        max_length: the most tokens of an example, special ones included; at least 8.
+
+    Returns:
+        The tokens.
+    """
+    check_whole("tokenise", "max_length", max_length, least=_SMALLEST)
+    tokenizer.enable_truncation(max_length, strategy="longest_first")
+    encoded = tokenizer.encode_batch([one[0] if len(one) == 1 else tuple(one) for one in sentences])
+    width = max(len(one.ids) for one in encoded)
+    kind = np.uint16 if tokenizer.get_vocab_size() <= np.iinfo(np.uint16).max + 1 else np.int32
+    arrays = {
+        "input_ids": np.zeros((len(encoded), width), kind),
+        "token_type_ids": np.zeros((len(encoded), width), np.uint8),
+        "attention_mask": np.zeros((len(encoded), width), np.uint8),
+    }
+    for row, one in enumerate(encoded):
+        arrays["input_ids"][row, : len(one.ids)] = one.ids
+        arrays["token_type_ids"][row, : len(one.ids)] = one.type_ids
+        arrays["attention_mask"][row, : len(one.ids)] = 1
+    return Tokens(arrays, sum(bool(one.overflowing) for one in encoded))
+
+
+def _candidates(name: str, in_data: pathlib.Path) -> Iterator[tuple[pathlib.Path | None, str]]:
+    """Folders that may hold the checkpoint, with what to say where one does not (empty: its content)."""
+    for folder in dict.fromkeys([pathlib.Path(name).expanduser(), in_data]):
+        yield folder, ""
+    if pathlib.Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        yield None, "the Hugging Face hub: not asked: this is a path"
+    elif importlib.util.find_spec("huggingface_hub") is None:
+        yield None, "the Hugging Face cache and hub: not asked: the package huggingface_hub is not installed"
+    else:
+        import huggingface_hub
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        for folder in _cached(name):
+            yield folder, ""
+        yield None, f"the Hugging Face cache {HF_HUB_CACHE}: nothing else of this name"
+        try:
+            downloaded = huggingface_hub.snapshot_download(name, allow_patterns=_FILES)
+            yield pathlib.Path(downloaded), "the Hugging Face hub: it has none of the files"
+        except Exception as error:  # no network, no such name, no permission: each is one more place without it
+            yield None, f"the Hugging Face hub: {str(error).strip().partition(chr(10))[0] or type(error).__name__}"
+
+
+def _cached(name: str) -> list[pathlib.Path]:
+    """Snapshots in the cache, of each repository the one that `main` means first."""
+    import huggingface_hub
+
+    try:
+        repositories = huggingface_hub.scan_cache_dir().repos
+    except huggingface_hub.CacheNotFound:
+        return []
+    named = [
+        repository
+        for repository in sorted(repositories, key=lambda repository: repository.repo_id)
+        if repository.repo_type == "model" and name in (repository.repo_id, repository.repo_id.partition("/")[2])
+    ]
+    return [
+        revision.snapshot_path
+        for repository in named
+        for revision in sorted(repository.revisions, key=lambda one: ("main" not in one.refs, one.commit_hash))
+    ]
+
+
+def _found(folder: pathlib.Path | None) -> str:
+    if folder is None or not folder.is_dir():
+        return "does not exist"
+    files = sorted(path.name for path in folder.iterdir())
+    return f"holds {', '.join(files[:12])}{' ...' if len(files) > 12 else ''}" if files else "is empty"
+
+
+def _from_vocabulary(folder: pathlib.Path) -> Tokenizer:
+    import tokenizers
+
+    path = folder / "tokenizer_config.json"
+    options = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    made = tokenizers.BertWordPieceTokenizer(
+        str(folder / "vocab.txt"),
+        lowercase=options.get("do_lower_case", True),
+        strip_accents=options.get("strip_accents"),
+        handle_chinese_chars=options.get("tokenize_chinese_chars", True),
+    )
+    return tokenizers.Tokenizer.from_str(made.to_str())

@@ -1,0 +1,123 @@
+"""TensorFlow Datasets: preparing a dataset (needs TensorFlow) and reading a prepared one (does not).
+
+Both modules are imported inside the functions: importing TFDS takes seconds, and most users never need it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+
+import numpy as np
+
+from jaxafl.readers.directory import data_directory
+
+
+def prepare_tfds(
+    name: str,
+    data_dir: str | os.PathLike[str] | None = None,
+    manual_dir: str | os.PathLike[str] | None = None,
+) -> pathlib.Path:
+    """Prepare a dataset with TensorFlow Datasets as array_record files, which can then be read without TensorFlow.
+
+    Args:
+        name: name of the TFDS dataset, for example `"fashion_mnist"`.
+        data_dir: data directory to write to; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        manual_dir: folder with the dataset's original files under their original names, for a machine without network:
+            TFDS takes them from there, checks their checksums, and downloads only what is missing.
+
+    Returns:
+        The prepared directory `<data_dir>/<name>/<version>`.
+
+    Raises:
+        ImportError: tensorFlow is not installed.
+        FileNotFoundError: `manual_dir` is given and does not exist.
+    """
+    if importlib.util.find_spec("tensorflow") is None:
+        raise ImportError(
+            f"preparing {name!r} with TensorFlow Datasets needs TensorFlow, which is not installed: "
+            'pip install "jaxafl[tfds]". Reading a prepared dataset does not need it.'
+        )
+    if manual_dir is not None and not pathlib.Path(manual_dir).is_dir():
+        raise FileNotFoundError(
+            f"manual_dir {manual_dir} does not exist; it should hold the original files of {name!r}"
+        )
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder(name, data_dir=data_directory(data_dir), file_format="array_record")
+    manual = None if manual_dir is None else os.fspath(manual_dir)
+    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual))
+    return pathlib.Path(builder.data_dir)
+
+
+def how_to_prepare(name: str) -> str:
+    """The way to get a dataset with TensorFlow Datasets, one sentence, for `missing_dataset`."""
+    return (
+        'Prepare it with TensorFlow Datasets: pip install "jaxafl[tfds]", then '
+        f"jaxafl.data.prepare_tfds({name!r}, data_dir=...); the reading needs no TensorFlow."
+    )
+
+
+def prepared_directory(name: str, directory: pathlib.Path) -> pathlib.Path | None:
+    """The newest version of a dataset that TFDS has prepared as array_record under a data directory.
+
+    Args:
+        name: name of the TFDS dataset.
+        directory: the data directory.
+
+    Returns:
+        `<directory>/<name>/<version>`, or `None` if there is no prepared version.
+
+    Raises:
+        ValueError: the only prepared versions are in a format that cannot be read without TensorFlow.
+    """
+    formats = {
+        path.parent: json.loads(path.read_text()).get("fileFormat", "tfrecord")
+        for path in (directory / name).glob("*/dataset_info.json")
+    }
+    readable = [path for path, file_format in formats.items() if file_format == "array_record"]
+    if formats and not readable:
+        raise ValueError(
+            f"{name!r} is prepared in {', '.join(map(str, formats))} as {', '.join(sorted(set(formats.values())))}, "
+            "which only TensorFlow reads. Remove it and prepare it again: "
+            f"jaxafl.data.prepare_tfds({name!r}, data_dir=...)."
+        )
+    return max(readable, key=_version, default=None)
+
+
+def read_prepared(prepared: pathlib.Path, split: str, *features: str) -> tuple[np.ndarray, ...]:
+    """Read some features of a split that TFDS has prepared as array_record, without TensorFlow.
+
+    Args:
+        prepared: directory of one prepared version, see `prepared_directory`.
+        split: `"train"`, `"test"`, ...
+        features: names of features with one fixed shape, or of text; images need an image decoder (Pillow).
+
+    Returns:
+        One array `[n, ...]` per feature, in TFDS's stored order; of text, an array of `bytes` objects.
+
+    Raises:
+        ImportError: the array_record reader is not installed.
+    """
+    if importlib.util.find_spec("array_record") is None:
+        raise ImportError(f'reading {prepared} needs the array_record package: pip install "jaxafl[tfds]"')
+    import tensorflow_datasets as tfds
+
+    source = tfds.builder_from_directory(prepared).as_data_source(split)
+    columns: dict[str, np.ndarray] = {}
+    for row, example in enumerate(source):
+        for feature in features:
+            value = example[feature]
+            if row == 0:
+                text = isinstance(value, str | bytes)  # of any length, which a dtype of NumPy would fix
+                columns[feature] = np.empty(
+                    (len(source), *np.shape(value)), object if text else np.asarray(value).dtype
+                )
+            columns[feature][row] = value
+    return tuple(columns[feature] for feature in features)
+
+
+def _version(prepared: pathlib.Path) -> tuple[int, ...]:
+    return tuple(int(part) for part in prepared.name.split("."))

@@ -1,0 +1,154 @@
+"""Servers that add a weighted mean of the updates: FedAvg, FedBuff, AsySG, DeFedAvg."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import optax
+
+from jaxafl.client import Client
+from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.options import Number, number, static
+from jaxafl.server.contract import Arrivals, check_gradients, counts, shares
+from jaxafl.server.fedopt import OptaxServer, discounted
+
+Array = jax.Array
+
+
+class fedavg(OptaxServer):
+    """Federated averaging: x ← x + η Σ_i w_i Δ_i over the cohort.
+
+    With η = 1 this is x ← Σ w_i x_i^K. FedProx is `fedavg` with `Client(proximal=μ)`. AsyncFedED's eq. (38) divides
+    once more by the size of the cohort; that is a slip and is not done here.
+
+    Args:
+        learning_rate: η >= 0.
+        weights: `"samples"`: w_i = n_i / Σ n over the cohort; `"uniform"`: all equal.
+
+    References:
+        McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017;
+        Li et al., "Federated optimization in heterogeneous networks" (FedProx), MLSys 2020.
+    """
+
+    learning_rate: Number = number(default=1.0, least=0)
+    weights: Literal["samples", "uniform"] = static(default="samples")
+
+    accepts = Delivery.STALE | Delivery.MULTIPLE | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
+    references = ("mcmahan2017",)
+
+    def weigh(self, arrivals: Arrivals) -> Array:
+        return shares(counts(arrivals) * (arrivals.samples if self.weights == "samples" else 1))
+
+    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+        return optax.sgd(self.learning_rate)
+
+
+class fedbuff(OptaxServer):
+    """FedBuff: x ← x + η D with D = (1/M) Σ s(τ_i) Δ_i over a buffer of M arrivals.
+
+    Args:
+        learning_rate: η >= 0.
+        staleness: `"none"`: s = 1 (as FADAS and DeFedAvg use it); `"polynomial"`: s = 1/√(1 + τ) (the original).
+        momentum: β in [0, 1) of a server momentum m ← βm + D, x ← x + ηm; `None` for none.
+        reduce: `"mean"` divides by M, `"sum"` does not.
+
+    References:
+        Nguyen et al., "Federated learning with buffered asynchronous aggregation", AISTATS 2022.
+    """
+
+    learning_rate: Number = number(default=1.0, least=0)
+    staleness: Literal["none", "polynomial"] = static(default="none")
+    momentum: Number | None = number(default=None, least=0, below=1)
+    reduce: Literal["mean", "sum"] = static(default="mean")
+
+    references = ("nguyen2022",)
+
+    def weigh(self, arrivals: Arrivals) -> Array:
+        return discounted(self.staleness, arrivals, mean=self.reduce == "mean")
+
+    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+        return optax.sgd(self.learning_rate, self.momentum)
+
+
+class _Mean(OptaxServer):
+    """x ← x + (η/n) Σ Δ_i over n arrivals."""
+
+    learning_rate: Number = number(default=1.0, least=0)
+
+    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+        return optax.sgd(self.learning_rate)
+
+
+class asysg(_Mean):
+    """Asynchronous parallel stochastic gradient: x ← x - η · mean over the n arrivals of ∇f_i(x_s).
+
+    One mini-batch gradient per run and no local rate: `Client(optax.sgd, learning_rate=1.0, steps=1)`, so that Δ = -∇f.
+
+    Args:
+        learning_rate: η >= 0.
+
+    References:
+        Lian et al., "Asynchronous parallel stochastic gradient for nonconvex optimization", NeurIPS 2015; the IID
+        baseline of DeFedAvg.
+    """
+
+    learning_rate: Number = number(default=0.1, least=0)
+
+    requires = Delivery.CONTINUOUS
+    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    references = ("lian2015",)
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        check_gradients(self.name, client, full_batch=False)
+
+
+class defedavg_iid(_Mean):
+    """DeFedAvg-IID: x ← x + (η/n) Σ Δ_i over the n updates that complete first.
+
+    All clients train all the time (`free_running` with concurrency = N and buffer = n); one that finishes starts again
+    at once from the newest model. On this clock FedBuff with s = 1 is the same algorithm.
+
+    Args:
+        learning_rate: η >= 0.
+
+    References:
+        "Achieving linear speedup in asynchronous federated learning with heterogeneous clients" (DeFedAvg), Algorithm
+        2.
+    """
+
+    requires = Delivery.CONTINUOUS
+    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    references = ("wang2024defedavg",)
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        if clock.in_flight(num_clients) != num_clients:
+            raise ValueError(
+                f"{self.name}: all clients train all the time: give free_running(concurrency={num_clients}), "
+                f"not {clock.in_flight(num_clients)}"
+            )
+        if getattr(clock, "dispatch", "arrival") != "arrival" or getattr(clock, "before_step", False):
+            raise ValueError(
+                f"{self.name}: a client that finishes starts again at once from the newest model: give "
+                "free_running(dispatch='arrival', before_step=False)"
+            )
+
+
+class defedavg_niid(_Mean):
+    """DeFedAvg-nIID: x ← x + (η/n) Σ Δ_i over n clients drawn with replacement, WITH multiplicity.
+
+    Runs on `sampled`: each drawn client must have a finished update in its send buffer. Eq. (8) and line 7 of the
+    algorithm count a client as often as it is drawn; the sign in eq. (3) and "|I_t| <= n" are slips (without
+    multiplicity the sum is biased).
+
+    Args:
+        learning_rate: η >= 0.
+
+    References:
+        "Achieving linear speedup in asynchronous federated learning with heterogeneous clients" (DeFedAvg), Algorithm
+        1.
+    """
+
+    requires = Delivery.PULLED | Delivery.MULTIPLE
+    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    references = ("wang2024defedavg",)

@@ -1,0 +1,122 @@
+"""The results of a sweep's members as one dataset with a named dimension per axis."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxafl.results import plain
+from jaxafl.sweep.axes import PARTS
+
+if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+    import xarray as xr
+
+MISSING = {"client": -1, "run": -1, "staleness": -1, "local_steps": 0, "multiplicity": 0}
+"""What stands where a variable of whole numbers has no value; NaN elsewhere."""
+_RENAMED = {"client": "local_training"}  # a variable of every result is called `client`
+_OWN = {"seed", "title", "failed_step", "failed_client"}  # an axis, a text for people, or treated apart
+_LONGEST = 40  # characters of an option's value in a label
+
+
+def grid(members: list[xr.Dataset], values: dict[str, list[Any]]) -> xr.Dataset:
+    """Results of all members as one dataset with a dimension per axis.
+
+    Args:
+        members: the members' results, in the order of the grid (the last axis fastest).
+        values: axis -> its values.
+    """
+    import xarray as xr
+
+    axes = {_RENAMED.get(name, name): column for name, column in values.items()}
+    for name, column in _differing(members).items():
+        for dataset, value in zip(members, column, strict=True):
+            dataset[name] = value
+    flat = xr.concat(
+        members,
+        dim="member",
+        data_vars="all",
+        coords="different",
+        join="outer",
+        combine_attrs="drop_conflicts",
+        compat="equals",
+        fill_value={name: MISSING.get(str(name), np.nan) for dataset in members for name in dataset.variables},
+    )
+    shape = [len(column) for column in axes.values()]
+
+    def unfolded(variable: xr.DataArray) -> Any:
+        if "member" not in variable.dims:
+            return (variable.dims, variable.values, variable.attrs)
+        variable = variable.transpose("member", ...)
+        return ((*axes, *variable.dims[1:]), variable.values.reshape(*shape, *variable.shape[1:]), variable.attrs)
+
+    coordinates = {name: ([name], labels(column)) for name, column in axes.items()}
+    return xr.Dataset(
+        {str(name): unfolded(variable) for name, variable in flat.data_vars.items()},
+        {str(name): unfolded(variable) for name, variable in flat.coords.items()} | coordinates,
+        flat.attrs,
+    )
+
+
+def labels(column: list[Any]) -> list[Any]:
+    """Coordinates that NetCDF can hold, each its own: values of one name get the options in which they differ."""
+    found = [label(value) for value in column]
+    for name in {name for name in found if isinstance(name, str) and found.count(name) > 1}:
+        places = [place for place, other in enumerate(found) if other == name]
+        options = [_options(column[place]) for place in places]
+        keys = dict.fromkeys(key for table in options for key in table)
+        short = [key for key in keys if all(len(str(table.get(key))) <= _LONGEST for table in options)]
+        differing = [key for key in short if len({repr(table.get(key)) for table in options}) > 1]
+        for number, (place, table) in enumerate(zip(places, options, strict=True)):
+            described = ", ".join(f"{key}={table[key]}" for key in differing if key in table)
+            found[place] = f"{name}({described})" if described else f"{name} {number}"
+    return found
+
+
+def label(value: Any) -> Any:
+    """A coordinate that NetCDF can hold."""
+    if isinstance(value, bool | np.bool_ | None.__class__):
+        return str(value)
+    if isinstance(value, int | float | str | np.generic):
+        return value
+    if isinstance(value, jax.Array) and value.ndim == 0:
+        return value.item()
+    name = getattr(value, "__name__" if callable(value) else "name", None)
+    if isinstance(name, str):
+        return name
+    return type(value).__name__ if dataclasses.is_dataclass(value) else repr(value)
+
+
+def _options(value: Any) -> dict[str, Any]:
+    """The options of a part by the paths that a sweep gives them."""
+    description = getattr(value, "description", None)
+    return _flat(description if isinstance(description, dict) else plain(value), ())
+
+
+def _flat(node: Any, path: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(node, dict):
+        return {".".join(path): node}
+    table: dict[str, Any] = {}
+    for key, value in node.items():
+        is_table = isinstance(value, dict) and "name" not in value  # a path leaves its name out
+        table |= _flat(value, path if is_table else (*path, key))
+    return table
+
+
+def _differing(members: list[xr.Dataset]) -> dict[str, list[Any]]:
+    """Attributes in which the runs differ: they become variables; the options of a part are named `<part>_options`."""
+    table: dict[str, list[Any]] = {}
+    known = {name for dataset in members for name in dataset.attrs}
+    for name in ("failed_step", "failed_client", *sorted(known - _OWN)):
+        column = [dataset.attrs.get(name) for dataset in members]
+        if name in ("failed_step", "failed_client"):
+            table[name] = [math.nan if value is None else value for value in column]
+        elif len(set(map(str, column))) > 1:
+            numbers = all(isinstance(value, int | float | None) for value in column)
+            table[f"{name}_options" if name in PARTS else name] = [
+                (math.nan if value is None else value) if numbers else str(value) for value in column
+            ]
+    return table

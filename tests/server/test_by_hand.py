@@ -1,0 +1,127 @@
+"""The servers' cases that are worked by hand (`tests/oracle/test_oracle_server`), run by the package's own servers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tests.oracle.test_oracle_server as by_hand
+from jaxafl import server
+from jaxafl.device import as_arrays
+from jaxafl.server import Arrivals, Delivery, Server
+from tests.oracle.test_oracle_server import (  # noqa: F401 (collected here too, with the servers below)
+    test_adaptive_servers,
+    test_afl,
+    test_asyncfeded,
+    test_asyncfeded_bounds_of_the_number_of_steps,
+    test_asyncfeded_without_an_update,
+    test_ca2fl,
+    test_fadas,
+    test_fadas_delay_scaling,
+    test_favano,
+    test_fedams_floor,
+    test_fedasync,
+    test_fedasync_applies_several_arrivals_in_turn,
+    test_fedavg,
+    test_fedbuff,
+    test_gradient_servers,
+)
+from tests.oracle.update import StepInfo, Update
+
+NAMES = {"eta": "learning_rate", "a": "exponent", "b": "threshold", "weighting": "staleness"}
+
+
+class Engine:
+    """One of the package's servers with the methods of an oracle's, for models of one array."""
+
+    def __init__(self, made: Server, samples: Sequence[int] | None = None) -> None:
+        self.server, self.samples, self.fixed = made, samples or (1,) * 10, samples is not None
+        self.state, self.count = None, 0
+        self.info = StepInfo()
+
+    def step(self, x: np.ndarray, updates: Sequence[Update]) -> np.ndarray:
+        if not updates and not self.server.needs.empty_steps:
+            return x
+        with jax.enable_x64(True):
+            return self._step(x, updates)
+
+    def _step(self, x: np.ndarray, updates: Sequence[Update]) -> np.ndarray:
+        made = as_arrays(self.server, jnp.float64)
+        params, samples = {"x": jnp.asarray(x)}, jnp.asarray(self.samples, jnp.float64)
+        if self.state is None:
+            self.state = made.init(params, samples)
+        entries: list[Update | None] = list(updates)
+        if made.requires & Delivery.BY_CLIENT:  # entry i is client i
+            entries = [next((one for one in updates if one.client == k), None) for k in range(len(self.samples))]
+        nobody = Update(client=0, delta=np.zeros_like(x), x_start=np.zeros_like(x), local_steps=0, num_samples=0)
+        filled = [one or nobody for one in entries]
+        column = {field.name: [getattr(one, field.name) for one in filled] for field in dataclasses.fields(Update)}
+        whole = {name: jnp.asarray(column[name], jnp.int32) for name in ("staleness", "local_steps", "multiplicity")}
+        own = [self.samples[one.client] if self.fixed else one.num_samples for one in filled]
+        arrivals = Arrivals(
+            mask=jnp.asarray([one is not None for one in entries]),
+            client=jnp.asarray(column["client"], jnp.int32),
+            kind=jnp.zeros(len(filled), jnp.int32),
+            delta={"x": jnp.asarray(column["delta"])},
+            base={"x": jnp.asarray(column["x_start"])},
+            samples=jnp.asarray(own, jnp.float64),
+            loss=jnp.zeros(len(filled)),
+            step=jnp.int32(self.count),
+            time=jnp.float64(0),
+            **whole,
+        )
+        outcome = made.update(params, self.state, arrivals)
+        self.state, self.count = outcome.state, self.count + 1
+        told = {name: np.ravel(value).tolist() for name, value in outcome.info.items()}
+        self.info = StepInfo(
+            eta=told.get("server_rate", [None])[-1],
+            gamma=told.get("gamma", [None])[0],
+            replies={} if outcome.next_steps is None else {updates[0].client: int(outcome.next_steps[0])},
+            dropped=int(sum(told.get("dropped", [0]))),
+            clipped=int(sum(told.get("clipped", [0]))),
+        )
+        return np.asarray(outcome.params["x"])
+
+
+def engine(constructor: Callable[..., Server]) -> Callable[..., Engine]:
+    """The constructor with the options' names of the oracle."""
+
+    def make(*, num_samples: Any = None, num_clients: int = 0, dim: int = 1, **options: Any) -> Engine:
+        given = {NAMES.get(name, name): value for name, value in options.items()}
+        if "scaling" in given:
+            given["staleness"] = {None: "none", "sqrt": "polynomial"}[given.pop("scaling")]
+        return Engine(constructor(**given), num_samples or (1,) * num_clients or None)
+
+    return make
+
+
+def favano(normaliser: Sequence[float], reweight: str) -> Engine:
+    return Engine(dataclasses.replace(server.favano(reweight), table=np.asarray(normaliser)))
+
+
+@pytest.fixture(autouse=True)
+def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package's servers in the place of the oracle's."""
+    monkeypatch.setattr(by_hand, "FAVANO", favano)
+    monkeypatch.setattr(by_hand, "AFL", lambda a=0.0: Engine(server.afl(a=a)))
+    monkeypatch.setattr(by_hand, "AUDG", engine(server.audg))
+    for name in ("FedAvg", "FedAsync", "AsyncFedED", "FedBuff", "FADAS", "FedAdagrad", "FedAdam", "FedYogi", "fedams"):
+        monkeypatch.setattr(by_hand, name, engine(getattr(server, name.lower())))
+    for name in ("PSURDG", "AsySG", "CA2FL"):
+        monkeypatch.setattr(by_hand, name, engine(getattr(server, name.lower())))
+    yield
+    monkeypatch.undo()
+
+
+def test_defedavg() -> None:
+    one, other = (by_hand.update(0, 3.0, multiplicity=2), by_hand.update(1, 6.0))
+    found = Engine(server.defedavg_niid()).step(by_hand.vector(1.0), [one, other])
+    assert found == pytest.approx(5.0)
+    found = Engine(server.defedavg_iid(0.5)).step(by_hand.vector(1.0), [by_hand.update(0, 3.0), by_hand.update(1, 5.0)])
+    assert found == pytest.approx(3.0)

@@ -1,0 +1,87 @@
+"""FedOpt: any Optax optimiser as the server's step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl import server
+from jaxafl.clock import bernoulli, free_running, uniform
+from tests.oracle.server import FedBuff, StepInfo
+from tests.problems import GD, assert_same, quadratic, record, reference, simulate
+
+STEPS = 12
+
+
+class AdamW(FedBuff):
+    """Loshchilov and Hutter's Algorithm 2 on the gradient -D, D the discounted mean of the buffer, written out."""
+
+    def __init__(self, eta: float, b1: float, b2: float, eps: float, decay: float) -> None:
+        super().__init__(eta=eta, scaling="sqrt")
+        self.b1, self.b2, self.eps, self.decay = b1, b2, eps, decay
+        self.first, self.second, self.count = np.zeros(1), np.zeros(1), 0
+        self.info = StepInfo(eta=eta)
+
+    def step(self, x: np.ndarray, arrivals: Sequence[Any]) -> np.ndarray:
+        gradient = np.zeros_like(x)
+        for update in arrivals:
+            gradient -= update.multiplicity * update.delta / np.sqrt(1 + update.staleness)
+        gradient /= sum(update.multiplicity for update in arrivals)
+        self.count += 1
+        self.first = self.b1 * self.first + (1 - self.b1) * gradient
+        self.second = self.b2 * self.second + (1 - self.b2) * gradient**2
+        first, second = self.first / (1 - self.b1**self.count), self.second / (1 - self.b2**self.count)
+        return x - self.eta * (first / (np.sqrt(second) + self.eps) + self.decay * x)
+
+
+def test_adamw_follows_its_reference() -> None:
+    recorded = record(4, 6, STEPS, "late", concurrency=4, buffer=2)
+    expected = reference(quadratic(), AdamW(0.1, 0.8, 0.95, 1e-6, 0.3), recorded.oracle(STEPS))
+    mine = server.fedopt(optax.adamw, 0.1, "polynomial", b1=0.8, b2=0.95, eps=1e-6, weight_decay=0.3)
+    with jax.enable_x64(True):
+        assert_same(simulate(quadratic(), mine, recorded.clock(), STEPS), expected, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("mine", "same"),
+    [
+        (server.fedopt(optax.sgd, 0.7, "polynomial"), server.fedbuff(0.7, "polynomial")),
+        pytest.param(
+            server.fedopt(learning_rate=0.7, momentum=0.5), server.fedbuff(0.7, momentum=0.5), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_with_sgd_it_is_fedbuff(mine: Any, same: Any) -> None:
+    for clock in (free_running(concurrency=4, buffer=2, durations=uniform(1, 5)), bernoulli(0.4, 0.7)):
+        found, expected = (simulate(quadratic(), one, clock, STEPS) for one in (mine, same))
+        np.testing.assert_array_equal(found.observe_w, expected.observe_w)
+
+
+def test_its_numbers_are_swept_in_one_program_and_its_optimiser_is_an_option() -> None:
+    problem = quadratic()
+    clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
+    sim = afl.Simulation(problem.data, problem.model, GD, server.fedopt(optax.adamw, 0.1, weight_decay=0.0), clock)
+    grid = {"server.weight_decay": [0.0, 0.2], "server.learning_rate": [0.1, 0.3]}
+    swept = afl.sweep(sim, grid, STEPS, eval_every=STEPS)
+    alone = server.fedopt(optax.adamw, 0.3, weight_decay=0.2)
+    expected = afl.Simulation(problem.data, problem.model, GD, alone, clock).run(STEPS, eval_every=STEPS)
+    chosen = swept.sel({"server.weight_decay": 0.2, "server.learning_rate": 0.3})
+    np.testing.assert_allclose(chosen.loss.values, expected.loss.values, rtol=1e-5)
+    assert len(np.unique(swept.loss.values[..., -1])) == 4
+
+
+def test_what_cannot_work_is_said() -> None:
+    with pytest.raises(TypeError, match=r"sgd has no option weight_decay; it has learning_rate, momentum"):
+        server.fedopt(optax.sgd, 0.1, weight_decay=0.1)
+    with pytest.raises(TypeError, match=r"fedopt: optimizer must be an Optax constructor such as optax.sgd"):
+        server.fedopt(optax.sgd(0.1))
+    with pytest.raises(ValueError, match=r"fedopt: learning_rate must be >= 0, got -1"):
+        simulate(quadratic(), server.fedopt(optax.adam, -1.0), bernoulli(0.4, 0.7), 2)
+    with pytest.raises(ValueError, match=r"fedopt: staleness must be one of 'none', 'polynomial', got 'linear'"):
+        simulate(quadratic(), server.fedopt(optax.adam, 1.0, "linear"), bernoulli(0.4, 0.7), 2)

@@ -1,0 +1,141 @@
+"""A process may run any number of shapes: what was compiled for those that are no longer kept is gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl.device import compilation, compiled, on_device, shapes_of
+from jaxafl.engine.lockstep import lockstep
+from jaxafl.engine.loop import run_to_end
+from jaxafl.engine.problem import Speed
+from jaxafl.progress import Silent
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two programs are kept, and compiled fast."""
+    monkeypatch.setattr(compilation, "_KEPT", 2)
+    compilation._programs.clear()
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def others() -> int:
+    """Compiled programs that the process holds besides those that are kept, whoever holds them."""
+    return len(jax.devices()[0].client.live_executables()) - len(compilation._programs)
+
+
+def mappings() -> int:
+    """Memory mappings of the process; 0 where the system does not list them."""
+    try:
+        with open("/proc/self/maps") as lines:
+            return sum(1 for _ in lines)
+    except OSError:
+        return 0
+
+
+def double(factor: int, x: jax.Array) -> jax.Array:
+    return jnp.sort(factor * x)  # a loop: a program with mappings of its own
+
+
+@pytest.mark.usefixtures("few")
+def test_programs_that_are_not_kept_are_gone() -> None:
+    held = []
+    for size in range(1, 41):
+        argument = on_device(np.arange(size))
+        program, _ = compiled(double, (2,), (argument,))
+        np.testing.assert_array_equal(program(argument), 2 * np.arange(size))
+        assert shapes_of(double, (2,), (argument,)).shape == (size,)
+        held.append((others(), mappings()))
+    assert held[39][0] == held[9][0]
+    assert held[39][1] < held[9][1] + 30  # where each of these programs has several
+    assert len(compilation._programs) == len(compilation._shapes) == 2
+
+
+def simulation(clients: int = 4, buffer: int = 2) -> afl.Simulation:
+    rng = np.random.default_rng(clients)
+    rows = np.arange(8 * clients)
+    data = afl.data.from_arrays(
+        rng.normal(size=(len(rows), 3)).astype(np.float32),
+        rows % 2,
+        rows % clients,
+        x_test=rng.normal(size=(clients, 3)),
+        y_test=np.zeros(clients, int),
+        name="points",
+    )
+    return afl.Simulation(
+        data,
+        MODEL,
+        afl.Client(optax.sgd, learning_rate=0.1, steps=[2] * clients, batch_size=2),
+        afl.server.fedbuff(),
+        afl.clock.free_running(concurrency=3, buffer=buffer, durations=afl.clock.uniform(1, 5)),
+    )
+
+
+MODEL = afl.models.logistic(2)
+
+
+def ever_more_clients(index: int) -> None:
+    simulation(clients=4 + index).run(5 + index, eval_every=2 + index)
+
+
+def ever_more_members(index: int) -> None:
+    rates = [0.1 * member for member in range(1, 3 + index)]
+    afl.sweep(simulation(), {"server.learning_rate": rates}, 3, eval_every=3)
+
+
+def ever_more_seeds(index: int) -> None:
+    one, seeds = simulation(), list(range(2 + index))
+    schedules = [one.schedule(4, seed) for seed in seeds]
+    problems = [one.problem(seed) for seed in seeds]
+    run_to_end(lockstep(problems, schedules, 4, Speed(1)), 4, 4, Silent(), 0.0)
+
+
+def ever_more_samples(index: int) -> None:
+    simulation(clients=4 + index).data.statistics()
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(
+    "run",
+    [
+        ever_more_clients,
+        ever_more_samples,
+        pytest.param(ever_more_members, marks=pytest.mark.slow),
+        pytest.param(ever_more_seeds, marks=pytest.mark.slow),
+    ],
+)
+def test_runs_of_new_shapes_leave_nothing(run: Callable[[int], Any]) -> None:
+    run(0)
+    before = others()
+    run(1)
+    assert others() == before
+
+
+def test_jaxlib_0_11_1_compiles_without_the_pass_that_copies_buffers_in_loops() -> None:
+    code = """
+import sys, jaxlib
+jaxlib.__version__ = sys.argv[1]
+import jax.numpy as jnp
+from jaxafl.device import compilation
+one = jnp.int32(1)
+print(list(compilation._ALWAYS.items()), int(compilation.compiled(jnp.add, (), (one, one))[0](one, one)))
+"""
+    told = {}
+    for version in ("0.11.0", "0.11.1", "0.11.2"):
+        made = [sys.executable, "-c", code, version]
+        told[version] = subprocess.run(made, capture_output=True, text=True, check=True).stdout.strip()
+    assert told["0.11.0"] == told["0.11.2"] == "[] 2"
+    assert told["0.11.1"] == "[('xla_disable_hlo_passes', 'small-while-loop-hoisting')] 2"

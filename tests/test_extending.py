@@ -1,0 +1,107 @@
+"""A part of a user's own is one file (`tests/extensions`), used from Python and by its name on the command line."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl.cli import main
+from tests.extensions.clock import in_turns
+from tests.extensions.dataset import pooled_moons, two_moons
+from tests.extensions.duration import every_so_often
+from tests.extensions.model import tanh_network
+from tests.extensions.partition import dealt
+from tests.extensions.server import clipped_mean
+
+STEPS = 12
+CLIENT = afl.Client(optax.sgd, learning_rate=0.1, steps=2, batch_size=8)
+FREE = afl.clock.free_running(concurrency=3, durations=afl.clock.uniform(1, 5))
+USUAL: dict[str, Any] = {"data": afl.data.synthetic(1.0, 1.0, clients=4, max_size=60, seed=1), "client": CLIENT}
+USUAL |= {"model": afl.models.logistic(10), "server": afl.server.fedbuff(), "clock": FREE}
+PYTHON = {
+    "server": {"server": clipped_mean(radius=0.5)},
+    "clock": {"clock": in_turns(2.0)},
+    "duration": {"clock": afl.clock.free_running(concurrency=3, durations=every_so_often(1.0, period=2))},
+    "dataset": {"data": two_moons(clients=4), "model": afl.models.logistic(2)},
+    "partition": {"data": pooled_moons().partition(dealt(4)), "model": afl.models.logistic(2)},
+    "model": {"model": tanh_network(10, features=4)},
+}
+SHELL = {
+    "server": "--server tests.extensions.server:clipped_mean --server.radius 0.5",
+    "clock": "--clock tests.extensions.clock:in_turns --clock.seconds 2",
+    "duration": "--clock.durations tests.extensions.duration:every_so_often(1.0,period=2)",
+    "dataset": "--data tests.extensions.dataset:two_moons --data.clients 4 --model logistic",
+    "partition": "--data tests.extensions.dataset:pooled_moons --model logistic "
+    "--partition tests.extensions.partition:dealt --partition.clients 4",
+    "model": "--model tests.extensions.model:tanh_network --model.features 4",
+}
+
+
+@pytest.mark.parametrize(
+    "part", ["server", "clock", "duration", pytest.param("dataset", marks=pytest.mark.slow), "partition", "model"]
+)
+def test_a_part_of_ones_own(part: str, tmp_path: pathlib.Path) -> None:
+    given = SHELL[part].split()
+    for name, usual in {"data": "synthetic", "model": "logistic", "server": "fedbuff", "clock": "free_running"}.items():
+        given += [] if f"--{name}" in given else [f"--{name}", usual]
+    if "synthetic" in given:
+        given += [
+            "--data.alpha",
+            "1",
+            "--data.beta",
+            "1",
+            "--data.clients",
+            "4",
+            "--data.max-size",
+            "60",
+            "--data.seed",
+            "1",
+        ]
+    if "free_running" in given:
+        given += ["--clock.concurrency", "3"]
+    given += ["--client.learning-rate", "0.1", "--client.steps", "2", "--client.batch-size", "8"]
+    path = tmp_path / "result.nc"
+    assert main(["run", *given, "--server-steps", str(STEPS), "--no-progress", "--output", str(path)]) == 0
+    written = afl.load(path)
+    result = afl.Simulation(**USUAL | PYTHON[part]).run(STEPS)
+    for name in ("client", "time", "loss", "delta_norm"):
+        np.testing.assert_array_equal(written[name], result[name])
+    for name in ("data", "model", "client", "server", "clock"):
+        assert json.loads(written.attrs[name]) == json.loads(result.attrs[name])
+    assert np.isfinite(result.loss).all() and result.loss[-1] < result.loss[0]
+
+
+def test_what_they_do() -> None:
+    """One fact of each that no part of the package shows."""
+    run = {part: afl.Simulation(**USUAL | given).run(STEPS) for part, given in PYTHON.items()}
+    assert float(run["server"].scale.min()) < 1
+    assert run["clock"].client.values[:, 0].tolist() == [0, 1, 2, 3] * 3
+    assert run["clock"].staleness.values[:, 0].tolist() == [0, 1, 2, 3] + [3] * 8
+    assert run["clock"].time.values.tolist() == [2.0 * (step + 1) for step in range(STEPS)]
+    lasted = run["duration"].arrived - run["duration"].started
+    assert set(np.unique(lasted)) == {1.0, 10.0}
+    counts = PYTHON["partition"]["data"].counts
+    assert counts.sum() == 200 and counts.max() - counts.min() <= 1
+    assert tanh_network(10).name == "tanh_network"
+
+
+def test_their_options_are_swept_and_checked_as_any() -> None:
+    sim = afl.Simulation(**USUAL | PYTHON["server"] | PYTHON["clock"])
+    swept = afl.sweep(sim, {"server.radius": [0.1, 5.0], "clock.seconds": [1.0, 2.0]}, STEPS)
+    alone = afl.Simulation(**USUAL | {"server": clipped_mean(radius=5.0), "clock": in_turns(1.0)}).run(STEPS)
+    chosen = swept.sel({"server.radius": 5.0, "clock.seconds": 1.0})
+    np.testing.assert_allclose(chosen.loss, alone.loss, rtol=1e-5)
+    np.testing.assert_array_equal(chosen.time, alone.time)
+    with pytest.raises(ValueError, match=r"clipped_mean: radius must be > 0, got -1"):
+        afl.Simulation(**USUAL | {"server": clipped_mean(radius=-1.0)}).check()
+    with pytest.raises(ValueError, match=r"every_so_often: factor must be >= 1, got 0.5"):
+        durations = every_so_often(1.0, factor=0.5)
+        afl.Simulation(**USUAL | {"clock": afl.clock.free_running(concurrency=3, durations=durations)}).check()
+    with pytest.raises(ValueError, match=r"dealt: clients must be"):
+        dealt(0)

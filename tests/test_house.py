@@ -1,0 +1,102 @@
+"""The structure of the package: which room imports which, no circles, nothing too long, no algorithm in the engine."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import jaxafl
+from jaxafl import clock, server
+
+PACKAGE = pathlib.Path(jaxafl.__file__).parent
+FILES = sorted(path for path in PACKAGE.rglob("*.py"))
+RANKS = {
+    "options": 0, "keys": 0, "references": 0, "progress": 0, "device": 1, "readers": 1, "data": 2, "models": 2,
+    "client": 3, "clock": 3, "server": 4, "engine": 5, "results": 6, "simulation": 7, "sweep": 8, "plot": 8, "cli": 9,
+    "__init__": 10,
+}  # fmt: skip
+"""Arrows go from a higher number to a lower one."""
+
+
+def module_of(path: pathlib.Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)
+
+
+MODULES = {module_of(path): path for path in FILES}
+
+
+def imported(path: pathlib.Path) -> set[str]:
+    """The modules of the package that a file imports, at the top, in functions or for type checkers only."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in (name for name in names if name.split(".")[0] == "jaxafl"):
+            while name not in MODULES and "." in name:
+                name = name.rpartition(".")[0]
+            found.add("jaxafl.__init__" if name == "jaxafl" else name)
+    return found
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_every_room_has_its_place_and_there_are_few() -> None:
+    rooms = {room(module) for module in MODULES}
+    assert rooms == set(RANKS)
+    assert len(rooms) <= 18
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_no_arrow_back_up(module: str) -> None:
+    upwards = {
+        other
+        for other in imported(MODULES[module])
+        if room(other) != room(module) and RANKS[room(other)] >= RANKS[room(module)]
+    }
+    assert not upwards
+
+
+def test_no_circle() -> None:
+    graph = {module: imported(path) - {module} for module, path in MODULES.items()}
+    tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+@pytest.mark.parametrize("path", FILES, ids=[module_of(path) for path in FILES])
+def test_files_are_short(path: pathlib.Path) -> None:
+    assert len(path.read_text().splitlines()) <= 300
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if room(module_of(p)) in ("engine", "simulation", "results")], ids=str
+)
+def test_the_engine_knows_no_algorithm_and_no_protocol(path: pathlib.Path) -> None:
+    tree = ast.parse(path.read_text())
+    words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    words |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    words |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    known = {name for name in (*server.__all__, *clock.__all__) if name.islower()} - {
+        "norm", "mean_delta", "weighted_sum", "schedule", "constant", "trace", "uniform", "recorded"
+    }  # fmt: skip
+    exact = {word for word in words if re.fullmatch(r"\w+", word)} & known
+    assert not exact
+
+
+def test_importing_is_quick_and_shows_the_public_names_only() -> None:
+    """Seconds are no test; what takes them is imported when it is used."""
+    slow = ("matplotlib", "xarray", "h5py", "tensorflow_datasets", "flax.nnx", "tyro", "jaxafl.plot")
+    code = f"import sys, jaxafl; print(sorted(set({slow}) & set(sys.modules)), dir(jaxafl) == sorted(jaxafl.__all__))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", "True"]
