@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxafl as afl
+from jaxafl.engine.state import initial
 from jaxafl.models import BatchNorm, Conv, from_linen
 from jaxafl.models.layers import flatten
 from jaxafl.models.normalisation import normalise
@@ -240,7 +241,7 @@ def state_after_local_training(torch, params, state, x, y):
 def test_running_statistics_of_the_global_model_are_the_mean_over_the_arrivals(lanes):
     torch = pytest.importorskip("torch")
     simulation, clients = batch_norm_simulation()
-    start = simulation.train(1, speed=afl.simulation.Speed(lanes, lanes))
+    start = simulation.train(1, lanes=lanes, chunk=lanes)
     initial_params, initial_state = initial_model_of(simulation)
     arrivals = start.schedule.client[0]
     assert len(set(arrivals)) == 3
@@ -253,5 +254,6 @@ def test_running_statistics_of_the_global_model_are_the_mean_over_the_arrivals(l
 
 
 def initial_model_of(simulation):
-    shapes = dict(lanes=1, chunk=1, slots=1, rows=1, uniform=True, full=True, sliced=True, stop=False)
-    return afl.state.initial_model(simulation.program(**shapes), afl.keys.seed_key(0))
+    problem = simulation.problem(seed=0)
+    program = problem.program(lanes=1, chunk=1, slots=1, rows=1, uniform=True, full=True)
+    return initial(program, problem.numbers, problem.device, problem.key).model
