@@ -102,7 +102,7 @@ class Summarised:
 
     def summary(self) -> dict[str, Any]:
         """What to know of it at a glance, by name."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no summary()")
 
     def _shown(self, most: int) -> dict[str, str]:
         texts = {name: value if isinstance(value, str) else shown(value) for name, value in self.summary().items()}

@@ -1,7 +1,7 @@
 """The schedules that are worked by hand (`tests/oracle/test_oracle_clock*`), made by the package's own clocks.
 
 Left out are those whose arrivals the package lists in another order (cohorts, which the conformance tests compare by
-client), and whose sets change their size.
+client), whose sets change their size, and that list abandoned runs, which are no arrivals here.
 """
 
 from __future__ import annotations
