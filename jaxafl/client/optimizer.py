@@ -72,20 +72,13 @@ class Optimised(Part):
                 "give its options by name"
             )
         known = inspect.signature(self.optimizer).parameters
-        kinds = {parameter.kind for parameter in known.values()}
         unknown = [name for name in given if name not in known]
-        if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+        if unknown and not any(one.kind is one.VAR_KEYWORD for one in known.values()):
             name = getattr(self.optimizer, "__name__", repr(self.optimizer))
             raise TypeError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
-        own = {field.name for field in dataclasses.fields(self)}
-        missing = [
-            name
-            for name, parameter in known.items()
-            if parameter.default is inspect.Parameter.empty
-            and parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-            and name not in given
-            and name not in own
-        ]
+        by_name = [one for one in known.values() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+        there = {*given, *(field.name for field in dataclasses.fields(self))}
+        missing = [one.name for one in by_name if one.default is one.empty and one.name not in there]
         if missing:
             raise TypeError(f"{self.name}: the optimiser needs {', '.join(missing)}")
         numbers = {name: value for name, value in given.items() if is_number(value)}
@@ -95,6 +88,6 @@ class Optimised(Part):
 
 def is_number(value: Any) -> bool:
     """Whether an option is a number, or an array of numbers, and so a leaf."""
-    if isinstance(value, bool | np.bool_ | str) or value is None or callable(value):
-        return False
-    return isinstance(value, float | int | np.generic | np.ndarray | jax.Array)
+    return isinstance(value, float | int | np.generic | np.ndarray | jax.Array) and not isinstance(
+        value, bool | np.bool_ | str
+    )

@@ -12,9 +12,8 @@ import optax
 from jaxafl.client import batches
 from jaxafl.client.options import Client, Moment
 from jaxafl.keys import Key, jax_key, per_client, threefry
-from jaxafl.models.model import Apply, Batch
+from jaxafl.models.model import Apply, Array, Batch
 
-Array = jax.Array
 Tree = Any
 _MODEL_STREAM, _DATA_STREAM = 0xFFFFFFFE, 0xFFFFFFFD
 
@@ -134,9 +133,8 @@ def local_step(
     optimizer = client.make_optimizer(_rate_factor(client, lane, per_epoch))
     optimizer_state = lane.optimizer_state
     if client.reset == "epoch":
-        fresh = optimizer.init(lane.params)
         begins = lane.step % per_epoch == 0
-        optimizer_state = jax.tree.map(lambda new, old: jnp.where(begins, new, old), fresh, optimizer_state)
+        optimizer_state = optax.tree.where(begins, optimizer.init(lane.params), optimizer_state)
     updates, optimizer_state = optimizer.update(gradient, optimizer_state, lane.params)
     return lane._replace(
         params=optax.apply_updates(lane.params, updates),
@@ -167,13 +165,15 @@ def _stopping(client: Client, lane: Lane, loss: Array, per_epoch: Array) -> Stop
 
 def _rate_factor(client: Client, lane: Lane, per_epoch: Array) -> Any:
     factor: Any = 1.0
-    if client.rate_schedule is not None:
-        moment = Moment(lane.step, lane.step // per_epoch, lane.run, lane.staleness, lane.duration)
-        factor = factor * client.rate_schedule(moment)
-    if client.step_schedule is not None:
-        factor = factor * client.step_schedule(lane.step)
-    if client.run_schedule is not None:
-        factor = factor * client.run_schedule(lane.run)
+    moment = Moment(lane.step, lane.step // per_epoch, lane.run, lane.staleness, lane.duration)
+    schedules: Any = (
+        (client.rate_schedule, moment),
+        (client.step_schedule, lane.step),
+        (client.run_schedule, lane.run),
+    )
+    for schedule, when in schedules:
+        if schedule is not None:
+            factor = factor * schedule(when)
     if client.run_decay is not None:
         factor = factor * client.run_decay ** lane.run.astype(jnp.result_type(float))
     if jnp.shape(factor) != ():

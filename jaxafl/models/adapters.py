@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen
 
-from jaxafl.models.model import Apply, Array, Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
+from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
 
 Loss: TypeAlias = Callable[[Any, Batch], Outputs | Array]
 NNXRngs: TypeAlias = Any
@@ -64,16 +64,10 @@ def from_linen(
         return variables.pop("params", {}), variables
 
     def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
+        variables, changing = {"params": params, **state}, list(state) if train else []
         keywords = _keywords(accepted, batch, train)
-        variables = {"params": params, **state}
-        if train and state:
-            predictions, state = module.apply(
-                variables, batch.x, rngs={"dropout": key}, mutable=list(state), **keywords
-            )
-            state = dict(state)
-        else:
-            predictions = module.apply(variables, batch.x, rngs={"dropout": key}, **keywords)
-        return _outputs(loss(predictions, batch), batch), state
+        predictions, new = module.apply(variables, batch.x, rngs={"dropout": key}, mutable=changing, **keywords)
+        return per_example(loss(predictions, batch), batch), {**state, **new}
 
     options = {
         option.name: _jsonable(getattr(module, option.name))
@@ -81,9 +75,8 @@ def from_linen(
         if option.name not in ("parent", "name")
     }
     network = type(module).__name__
-    description = {"network": network, **options}
-    init = _tried(make, apply)
-    return Model(name or network, init, apply, description, sees_mask="mask" in accepted, references=references)
+    description, masked = {"network": network, **options}, "mask" in accepted
+    return Model(name or network, tried(make, apply), apply, description, sees_mask=masked, references=references)
 
 
 def from_nnx(
@@ -113,8 +106,7 @@ def from_nnx(
     if not isinstance(blueprint, nnx.Module):
         raise TypeError(f"from_nnx needs a function that makes an nnx.Module, got one that makes {_what(blueprint)}")
     accepted = _accepted_keywords(type(blueprint).__call__, type(blueprint).__name__)
-    graph, *shapes = nnx.split(blueprint, nnx.Param, nnx.RngState, ...)
-    params_shape, streams_shape, state_shape = shapes
+    graph, params_shape, streams_shape, state_shape = nnx.split(blueprint, nnx.Param, nnx.RngState, ...)
 
     @jax.jit
     def make(key: Key, batch: Batch) -> tuple[Params, State]:
@@ -127,14 +119,14 @@ def from_nnx(
         module = nnx.merge(graph, _filled(params_shape, params), streams, _filled(state_shape, state))
         module.train() if train else module.eval()
         predictions = module(batch.x, **_keywords(accepted, batch, train))
-        outputs = _outputs(loss(predictions, batch), batch)
+        outputs = per_example(loss(predictions, batch), batch)
         if train:
             state = nnx.to_pure_dict(nnx.state(module, nnx.Not(nnx.Any(nnx.Param, nnx.RngState, nnx.Intermediate))))
         return outputs, state
 
     network = type(blueprint).__name__
     masked = "mask" in accepted or not jax.tree.leaves(nnx.state(blueprint, nnx.BatchStat))
-    return Model(name or network, _tried(make, apply), apply, {"network": network}, sees_mask=masked)
+    return Model(name or network, tried(make, apply), apply, {"network": network}, sees_mask=masked)
 
 
 def from_functions(
@@ -159,25 +151,27 @@ def from_functions(
             raise TypeError(f"from_functions needs a function as {role}, got {_what(function)}")
 
     def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
-        return _outputs(loss(params, batch, key), batch), state
+        return per_example(loss(params, batch, key), batch), state
 
     network = getattr(loss, "__name__", type(loss).__name__)
-    init_with_state = _tried(lambda key, batch: (init(key, batch), {}), apply)
-    return Model(name or network, init_with_state, apply, {"network": network})
+    with_state = tried(lambda key, batch: (init(key, batch), {}), apply)
+    return Model(name or network, with_state, apply, {"network": network})
 
 
-def _tried(make: Callable[[Key, Batch], tuple[Params, State]], apply: Apply) -> Callable[[Key, Batch], Any]:
+def tried(
+    make: Callable[[Key, Batch], tuple[Params, State]], apply: Callable[..., Any], *frozen: Any
+) -> Callable[[Key, Batch], tuple[Params, State]]:
     """`make`, whose result is tried on the batch, so that what does not go together is an error there."""
 
     def init(key: Key, batch: Batch) -> tuple[Params, State]:
         params, state = make(key, batch)
-        jax.eval_shape(lambda: apply(params, state, batch, key, False))
+        jax.eval_shape(lambda *frozen: apply(params, state, batch, key, False, *frozen), *frozen)
         return params, state
 
     return init
 
 
-def _outputs(result: Outputs | Array, batch: Batch) -> Outputs:
+def per_example(result: Outputs | Array, batch: Batch) -> Outputs:
     """Checks the shapes and takes the padding out."""
     outputs = result if isinstance(result, Outputs) else Outputs(result, {})
     for role, values in {"loss": outputs.loss, **outputs.metrics}.items():
@@ -192,10 +186,9 @@ def _outputs(result: Outputs | Array, batch: Batch) -> Outputs:
 def _accepted_keywords(call: Callable[..., Any], network: str) -> frozenset[str]:
     """Which of `train` and `mask` a network takes; the first two parameters are `self` and the input."""
     parameters = list(inspect.signature(call).parameters.values())[2:]
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     for parameter in parameters:
-        required = parameter.default is inspect.Parameter.empty and parameter.kind not in variadic
-        if required and parameter.name not in ("train", "mask"):
+        variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.default is parameter.empty and not variadic and parameter.name not in ("train", "mask"):
             raise TypeError(
                 f"{network}.__call__ requires {parameter.name!r}; a model is called with its input, "
                 "train= and mask= only: give it a default or wrap the module"

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from jaxafl.models.model import Batch, Key, Model, Params, State
 
@@ -60,14 +61,7 @@ def load_parameters(path: str | os.PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: the file does not exist.
         ValueError: it is no complete safetensors file.
     """
-    tree: dict[str, Any] = {}
-    for name, array in read_tensors(path).items():
-        *parents, last = name.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = array
-    return tree
+    return unflatten_dict(read_tensors(path), sep="/")
 
 
 def initialised(model: Model, params: Any, model_state: Any = None) -> Model:

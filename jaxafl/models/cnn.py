@@ -26,9 +26,8 @@ def cnn_small(num_classes: int = 10, dtype: Precision = "float32") -> Model:
         ValueError: `num_classes` is below 1, or `dtype` is another name.
         TypeError: `num_classes` is not a whole number.
     """
-    return from_linen(
-        TwoConvolutions(num_classes, (10, 20), 50, True, dtype), name="cnn_small", references=("hao2025",)
-    )
+    network = TwoConvolutions(num_classes, (10, 20), 50, True, dtype)
+    return from_linen(network, name="cnn_small", references=("hao2025",))
 
 
 @checked
@@ -49,9 +48,8 @@ def cnn_over(num_classes: int = 10, dtype: Precision = "float32") -> Model:
         ValueError: `num_classes` is below 1, or `dtype` is another name.
         TypeError: `num_classes` is not a whole number.
     """
-    return from_linen(
-        TwoConvolutions(num_classes, (100, 200), 50, False, dtype), name="cnn_over", references=("hao2025",)
-    )
+    network = TwoConvolutions(num_classes, (100, 200), 50, False, dtype)
+    return from_linen(network, name="cnn_over", references=("hao2025",))
 
 
 @checked
@@ -71,9 +69,8 @@ def cnn_defedavg(num_classes: int = 10, dtype: Precision = "float32") -> Model:
         ValueError: `num_classes` is below 1, or `dtype` is another name.
         TypeError: `num_classes` is not a whole number.
     """
-    return from_linen(
-        TwoConvolutions(num_classes, (32, 64), 512, True, dtype), name="cnn_defedavg", references=("wang2024defedavg",)
-    )
+    network = TwoConvolutions(num_classes, (32, 64), 512, True, dtype)
+    return from_linen(network, name="cnn_defedavg", references=("wang2024defedavg",))
 
 
 @checked

@@ -149,13 +149,10 @@ def _result_size(x: Array, kernel: Array, strides: tuple[int, int], around: Arou
 
 
 def _padding(size: Sequence[int], window: Sequence[int], strides: Sequence[int], padding: Padding) -> Around:
-    if padding == "VALID":
-        return ((0, 0), (0, 0))
-    if padding == "SAME":
-        total = [max((-(-n // s) - 1) * s + k - n, 0) for n, k, s in zip(size, window, strides, strict=True)]
-        (top, bottom), (left, right) = ((missing // 2, missing - missing // 2) for missing in total)
-        return (top, bottom), (left, right)
-    pairs = () if isinstance(padding, str) else tuple(tuple(pair) for pair in padding)
+    if isinstance(padding, str):
+        pairs = tuple(lax.padtype_to_pads(size, window, strides, padding)) if padding in ("VALID", "SAME") else ()
+    else:
+        pairs = tuple(tuple(pair) for pair in padding)
     if len(pairs) != 2 or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
         raise ValueError(
             f'padding must be "VALID", "SAME" or ((top, bottom), (left, right)) with numbers >= 0, got {padding!r}'
@@ -272,14 +269,12 @@ def _max_pool_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple
     x, y = residuals
     windows = _windows(x)
     is_open = jnp.ones(y.shape, bool)
-    rows = []
-    for i in (0, 1):
-        row = []
-        for j in (0, 1):
-            is_first = (windows[:, :, i, :, j] == y) & is_open
-            is_open &= ~is_first
-            row.append(jnp.where(is_first, gradient, 0))
-        rows.append(jnp.stack(row, axis=3))
+    corners = []
+    for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        is_first = (windows[:, :, i, :, j] == y) & is_open
+        is_open &= ~is_first
+        corners.append(jnp.where(is_first, gradient, 0))
+    rows = [jnp.stack(corners[:2], axis=3), jnp.stack(corners[2:], axis=3)]
     return (jnp.stack(rows, axis=2).reshape(x.shape),)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -12,16 +12,12 @@ from jaxafl.models.layers import Conv, require_images
 from jaxafl.models.model import Array, Model, Precision, checked, compute_dtype
 from jaxafl.models.normalisation import normalise
 
-_ONE_AROUND = ((1, 1), (1, 1))  # "SAME" pads a strided convolution on one side only
+Norm: TypeAlias = Literal["batch", "group"]
 
 
 @checked
 def resnet20(
-    num_classes: int = 10,
-    norm: Literal["batch", "group"] = "batch",
-    width: int = 16,
-    groups: int = 2,
-    dtype: Precision = "float32",
+    num_classes: int = 10, norm: Norm = "batch", width: int = 16, groups: int = 2, dtype: Precision = "float32"
 ) -> Model:
     """ResNet-20 of the CIFAR-10 experiments of He et al.: 3 stages of 3 basic blocks, of 16, 32 and 64 channels.
 
@@ -49,18 +45,12 @@ def resnet20(
         He et al., "Delving Deep into Rectifiers", ICCV 2015. Groups: Reddi et al., "Adaptive Federated Optimization",
         ICLR 2021; Hsieh et al., "The Non-IID Data Quagmire of Decentralized Machine Learning", ICML 2020.
     """
-    _check_groups("resnet20", norm, groups, width)
-    network = ResNet(num_classes, (width, 2 * width, 4 * width), 3, "pad", norm, groups, dtype)
-    return from_linen(network, name="resnet20", references=("he2016",))
+    return _model("resnet20", ResNet(num_classes, (width, 2 * width, 4 * width), 3, "pad", norm, groups, dtype))
 
 
 @checked
 def resnet18(
-    num_classes: int = 10,
-    norm: Literal["batch", "group"] = "batch",
-    width: int = 64,
-    groups: int = 2,
-    dtype: Precision = "float32",
+    num_classes: int = 10, norm: Norm = "batch", width: int = 64, groups: int = 2, dtype: Precision = "float32"
 ) -> Model:
     """ResNet-18 for CIFAR: 4 stages of 2 basic blocks, of 64, 128, 256 and 512 channels.
 
@@ -85,14 +75,15 @@ def resnet18(
     References:
         He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; see `resnet20`.
     """
-    _check_groups("resnet18", norm, groups, width)
-    network = ResNet(num_classes, (width, 2 * width, 4 * width, 8 * width), 2, "project", norm, groups, dtype)
-    return from_linen(network, name="resnet18", references=("he2016",))
+    widths = (width, 2 * width, 4 * width, 8 * width)
+    return _model("resnet18", ResNet(num_classes, widths, 2, "project", norm, groups, dtype))
 
 
-def _check_groups(model: str, norm: str, groups: int, channels: int) -> None:
-    if norm == "group" and channels % groups:
-        raise ValueError(f"{model}: groups must divide the {channels} channels of the first stage, got {groups}")
+def _model(name: str, network: ResNet) -> Model:
+    channels, groups = network.widths[0], network.groups
+    if network.norm == "group" and channels % groups:
+        raise ValueError(f"{name}: groups must divide the {channels} channels of the first stage, got {groups}")
+    return from_linen(network, name=name, references=("he2016",))
 
 
 class ResNet(nn.Module):
@@ -110,14 +101,12 @@ class ResNet(nn.Module):
     def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:
         stages = len(self.widths)
         require_images(x, f"resnet{2 * stages * self.blocks + 2}", smallest=2 ** (stages - 1))
-        dtype = compute_dtype(self.dtype)
-        x = Conv(self.widths[0], (3, 3), (1, 1), _ONE_AROUND, False, nn.initializers.he_normal(), dtype=dtype)(x)
-        x = nn.relu(normalise(x, self.norm, self.groups, train, mask, dtype))
+        x = nn.relu(_convolved(self, x, self.widths[0], 3, 1, train, mask))
         for stage, width in enumerate(self.widths):
             for block in range(self.blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
                 x = BasicBlock(width, stride, self.shortcut, self.norm, self.groups, self.dtype)(x, train, mask)
-        return nn.Dense(self.num_classes, dtype=dtype)(x.mean((1, 2)))
+        return nn.Dense(self.num_classes, dtype=compute_dtype(self.dtype))(x.mean((1, 2)))
 
 
 class BasicBlock(nn.Module):
@@ -140,20 +129,22 @@ class BasicBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:
-        dtype, strides = compute_dtype(self.dtype), (self.stride, self.stride)
-
-        def convolution(x: Array, kernel: int, strides: tuple[int, int]) -> Array:
-            padding = _ONE_AROUND if kernel == 3 else "VALID"
-            size = (kernel, kernel)
-            x = Conv(self.features, size, strides, padding, False, nn.initializers.he_normal(), dtype=dtype)(x)
-            return normalise(x, self.norm, self.groups, train, mask, dtype)
-
-        y = nn.relu(convolution(x, 3, strides))
-        y = convolution(y, 3, (1, 1))
+        y = nn.relu(_convolved(self, x, self.features, 3, self.stride, train, mask))
+        y = _convolved(self, y, self.features, 3, 1, train, mask)
         if self.stride > 1 or x.shape[-1] != self.features:
             if self.shortcut == "project":
-                x = convolution(x, 1, strides)
+                x = _convolved(self, x, self.features, 1, self.stride, train, mask)
             else:
                 missing = self.features - x.shape[-1]
                 x = jnp.pad(x[:, :: self.stride, :: self.stride], ((0, 0), (0, 0), (0, 0), (0, missing)))
         return nn.relu(x + y)
+
+
+def _convolved(
+    of: ResNet | BasicBlock, x: Array, features: int, kernel: int, stride: int, train: bool, mask: Array | None
+) -> Array:
+    """Convolution without bias and normalisation, as layers of the module `of`; to be called in its compact method."""
+    dtype, start = compute_dtype(of.dtype), nn.initializers.he_normal()
+    around = (kernel // 2, kernel // 2)  # "SAME" pads a strided convolution on one side only
+    x = Conv(features, (kernel, kernel), (stride, stride), (around, around), False, start, dtype=dtype)(x)
+    return normalise(x, of.norm, of.groups, train, mask, dtype)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import UserError
-from jaxafl.plot.canvas import check_image_path, figure_of, finish, legend_beside, line_styles, new_figure, tidy
+from jaxafl.plot.canvas import ImagePath, axes_of, check_image_path, finish, legend_beside, line_styles, tidy
 from jaxafl.plot.members import Member, Results, heading, members
 
 _GRID = 400  # points at which the runs of different seeds are averaged
 
 
-def accuracy_vs_time(results: Results, ax: Axes | None = None, path: str | os.PathLike[str] | None = None) -> Figure:
+def accuracy_vs_time(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
     """Test accuracy in percent against simulated time in seconds.
 
     Runs that differ in their seed only become one line, their mean, in a band of one standard deviation to each side.
@@ -36,30 +34,22 @@ def accuracy_vs_time(results: Results, ax: Axes | None = None, path: str | os.Pa
     return _accuracy(results, "eval_time", "simulated time (s)", ax, path)
 
 
-def accuracy_vs_steps(results: Results, ax: Axes | None = None, path: str | os.PathLike[str] | None = None) -> Figure:
+def accuracy_vs_steps(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
     """Test accuracy in percent against server steps; as `accuracy_vs_time` in everything else."""
     return _accuracy(results, "eval_step", "server steps", ax, path)
 
 
-def _accuracy(
-    results: Results, against: str, axis_label: str, ax: Axes | None, path: str | os.PathLike[str] | None
-) -> Figure:
+def _accuracy(results: Results, against: str, axis_label: str, ax: Axes | None, path: ImagePath) -> Figure:
     file = check_image_path(path)
     lines = members(results, "accuracy", against)
-    if ax is None:
-        figure = new_figure(8.5 if len(lines) > 1 else 6.5, 4.2)
-        ax = figure.subplots()
-    else:
-        figure = figure_of(ax)
+    figure, ax = axes_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
     labels, header = _legend(lines)
     for line, label, style in zip(lines, labels, line_styles(len(lines)), strict=True):
         at, mean, deviation = _mean(line.runs, against)
         ax.plot(at, mean, label=label, linewidth=1.8, **style)
         if len(line.runs) > 1:
             ax.fill_between(at, mean - deviation, mean + deviation, color=style["color"], alpha=0.15, linewidth=0)
-    ax.set(xlabel=axis_label, ylabel="test accuracy (%)", title=heading(results))
-    ax.set_xlim(left=0)
-    ax.set_ylim(bottom=0)
+    ax.set(xlabel=axis_label, ylabel="test accuracy (%)", title=heading(results), xlim=(0, None), ylim=(0, None))
     tidy(ax)
     if len(lines) > 1 or header:
         legend_beside(ax, len(lines), header)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import Any
+from typing import Any, TypeAlias
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from jaxafl.options import UserError
 from jaxafl.results import check_path
 
+ImagePath: TypeAlias = str | os.PathLike[str] | None
+"""Where to save a figure; `None` saves nothing."""
 # Okabe and Ito's palette without its yellow, which is too faint on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", ":", "-.")
@@ -24,6 +26,11 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def axes_of(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
+    """The given axes with their figure, or those of a new figure."""
+    return (figure_of(ax), ax) if ax is not None else (figure := new_figure(width, height), figure.subplots())
 
 
 def figure_of(ax: Axes) -> Figure:
@@ -64,7 +71,7 @@ def tidy(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def check_image_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
+def check_image_path(path: ImagePath) -> pathlib.Path | None:
     """The path of an image, after making sure that it can be written in the format that its ending names.
 
     Raises:

@@ -60,19 +60,15 @@ def heading(results: Results) -> str:
 
 
 def _split(name: str, dataset: xr.Dataset, variables: tuple[str, ...]) -> list[Member]:
-    swept = [
-        dim
-        for dim in dataset.dims
-        if any(dim in dataset[variable].dims for variable in variables) and dim not in _OF_A_RUN
-    ]
-    axes = [dim for dim in swept if dim != _SEED]
+    swept = {dim for variable in variables for dim in dataset[variable].dims} - _OF_A_RUN
+    axes = [dim for dim in dataset.dims if dim in swept and dim != _SEED]
     found = []
-    for place in itertools.product(*(range(dataset.sizes[axis]) for axis in axes)):
-        chosen = dataset.isel(dict(zip(axes, place, strict=True)))
-        parts = [name] if name else []
-        parts += [_label(dataset, str(axis), index) for axis, index in zip(axes, place, strict=True)]
+    for indices in itertools.product(*(range(dataset.sizes[axis]) for axis in axes)):
+        place = dict(zip(axes, indices, strict=True))
+        chosen = dataset.isel(place)
+        labels = [_label(dataset, str(axis), index) for axis, index in place.items()]
         runs = [chosen.isel({_SEED: seed}) for seed in range(chosen.sizes[_SEED])] if _SEED in swept else [chosen]
-        found.append(Member(", ".join(parts), runs))
+        found.append(Member(", ".join([name, *labels] if name else labels), runs))
     return found
 
 

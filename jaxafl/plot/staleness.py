@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.options import UserError
-from jaxafl.plot.canvas import check_image_path, figure_of, finish, legend_beside, line_styles, new_figure, tidy
+from jaxafl.plot.canvas import (
+    ImagePath,
+    axes_of,
+    check_image_path,
+    finish,
+    legend_beside,
+    line_styles,
+    new_figure,
+    tidy,
+)
 from jaxafl.plot.members import Results, heading, members
 
 _BINS = 40
 _PANELS = 8  # more members than this share one panel
 
 
-def staleness_histogram(results: Results, ax: Axes | None = None, path: str | os.PathLike[str] | None = None) -> Figure:
+def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
     """The share of arrivals in percent by their staleness τ = t - s in server steps, over all seeds of a member.
 
     Several members get a panel each; more than eight, or members drawn into given axes, are outlines in one panel. A
@@ -46,14 +53,12 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: str | os
     width = -(-(worst + 1) // _BINS)
     edges = np.arange(0, worst + width + 1, width) - 0.5
     shares = [100 * np.histogram(values, edges)[0] / max(len(values), 1) for values in arrivals]
-    if ax is not None:
-        figure, panels = figure_of(ax), [ax]
-    elif len(found) <= _PANELS:
+    if ax is None and len(found) <= _PANELS:
         figure = new_figure(7, 2.2 + 1.3 * len(found))
         panels = list(figure.subplots(len(found), sharex=True, squeeze=False)[:, 0])
     else:
-        figure = new_figure(8.5, 4.2)
-        panels = [figure.subplots()]
+        figure, ax = axes_of(ax, 8.5, 4.2)
+        panels = [ax]
     if len(panels) == len(found):
         for panel, share, name, style in zip(panels, shares, names, styles, strict=True):
             panel.bar(edges[:-1] + width / 2, share, 0.9 * width, color=style["color"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.clock import Schedule
-from jaxafl.plot.canvas import check_image_path, figure_of, finish, new_figure
+from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, new_figure
 from jaxafl.plot.members import Results, heading, members
 
+_COLUMNS = ("client", "run", "started", "arrived", "staleness")
 _PANELS = 6
 _STEPS_SHOWN = 60  # more server steps than this would be a grey surface
 
@@ -35,7 +35,7 @@ class _Runs(NamedTuple):
 def timeline(
     results: Results | Schedule,
     ax: Axes | None = None,
-    path: str | os.PathLike[str] | None = None,
+    path: ImagePath = None,
     *,
     max_clients: int = 50,
     max_runs: int = 400,
@@ -95,7 +95,8 @@ def _draw(ax: Axes, name: str, runs: _Runs, max_clients: int, max_runs: int) -> 
     corners = [
         [(a, y - 0.4), (b, y - 0.4), (b, y + 0.4), (a, y + 0.4)] for a, b, y in zip(left, right, row, strict=True)
     ]
-    colours, norm = _colours(int(runs.staleness[kept].max()))
+    worst = int(runs.staleness[kept].max())
+    colours, norm = _colours(worst)
     bars = PolyCollection(
         corners, array=runs.staleness[kept], cmap=colours, norm=norm, edgecolors="white", linewidths=0.6
     )
@@ -113,9 +114,7 @@ def _draw(ax: Axes, name: str, runs: _Runs, max_clients: int, max_runs: int) -> 
     bar = figure_of(ax).colorbar(bars, ax=ax, pad=0.01, aspect=12)
     bar.set_label("staleness (steps)", fontsize=8)
     if isinstance(norm, BoundaryNorm):
-        bar.set_ticks(
-            (norm.boundaries[:-1] + 0.5).tolist(), labels=[f"{value + 0.5:.0f}" for value in norm.boundaries[:-1]]
-        )
+        bar.set_ticks(list(range(worst + 1)), labels=[str(level) for level in range(worst + 1)])
         bar.ax.tick_params(length=0)
     else:
         bar.locator = MaxNLocator(5, integer=True)
@@ -136,36 +135,17 @@ def _cuts(shown: int, heard: int, end: float, last: float) -> list[str]:
 
 
 def _of_schedule(schedule: Schedule) -> _Runs:
-    return _sorted(
-        schedule.mask,
-        schedule.client,
-        schedule.run,
-        schedule.started,
-        schedule.arrived,
-        schedule.staleness,
-        schedule.time,
-    )
+    return _sorted(schedule.mask, [getattr(schedule, name) for name in _COLUMNS], schedule.time)
 
 
 def _of_result(run: xr.Dataset) -> _Runs:
-    names = ("client", "run", "started", "arrived", "staleness")
-    client, index, started, arrived, staleness = (run[name].values for name in names)
     time = run["time"].values
-    return _sorted(client >= 0, client, index, started, arrived, staleness, time[np.isfinite(time)])
+    return _sorted(run["client"].values >= 0, [run[name].values for name in _COLUMNS], time[np.isfinite(time)])
 
 
-def _sorted(
-    mask: np.ndarray,
-    client: np.ndarray,
-    run: np.ndarray,
-    started: np.ndarray,
-    arrived: np.ndarray,
-    staleness: np.ndarray,
-    time: np.ndarray,
-) -> _Runs:
+def _sorted(mask: np.ndarray, columns: list[np.ndarray], steps: np.ndarray) -> _Runs:
     """A run that several server steps consumed is drawn once, with the staleness of the first."""
-    columns = [values[mask] for values in (client, run, started, arrived, staleness)]
-    first = np.unique(np.stack(columns[:2]), axis=1, return_index=True)[1]
-    order = first[np.argsort(columns[2][first], kind="stable")]
-    client, _, started, arrived, staleness = (values[order] for values in columns)
-    return _Runs(client.astype(int), started, arrived, staleness, time)
+    client, run, started, arrived, staleness = (values[mask] for values in columns)
+    first = np.unique(np.stack([client, run]), axis=1, return_index=True)[1]
+    order = first[np.argsort(started[first], kind="stable")]
+    return _Runs(client[order].astype(int), started[order], arrived[order], staleness[order], steps)

@@ -86,21 +86,25 @@ def read_config(folder: pathlib.Path) -> BertConfig:
     return config
 
 
-class BertClassifier(nn.Module):
-    """Encoder, pooler (tanh dense on the first token), dropout, dense head.
+class BertModule(nn.Module):
+    """Base of the parts of BERT.
 
     Attributes:
         config: the architecture, with the rates of dropout.
-        num_classes: number of classes.
         r, alpha: rank and α of LoRA on the query and the value of every layer; rank 0 leaves it out.
         dtype: precision of the computation, see `jaxafl.models.model.compute_dtype`.
     """
 
     config: BertConfig
-    num_classes: int
     r: int
     alpha: float
     dtype: Any = None
+
+
+class BertClassifier(BertModule, kw_only=True):
+    """Encoder, pooler (tanh dense on the first token), dropout, dense head for `num_classes`."""
+
+    num_classes: int
 
     @nn.compact
     def __call__(self, input_ids: Array, token_type_ids: Array, attention_mask: Array, train: bool = False) -> Array:
@@ -115,13 +119,8 @@ class BertClassifier(nn.Module):
         return nn.Dense(self.num_classes, dtype=self.dtype, kernel_init=start, name="classifier")(pooled)
 
 
-class BertEncoder(nn.Module):
-    """Embeddings and layers; see `BertClassifier` for the attributes."""
-
-    config: BertConfig
-    r: int
-    alpha: float
-    dtype: Any = None
+class BertEncoder(BertModule):
+    """Embeddings and layers."""
 
     @nn.compact
     def __call__(
@@ -145,13 +144,8 @@ class BertEncoder(nn.Module):
         return states
 
 
-class BertLayer(nn.Module):
-    """Self-attention and a two-layer perceptron, each added to its input and normalised; see `BertClassifier`."""
-
-    config: BertConfig
-    r: int
-    alpha: float
-    dtype: Any = None
+class BertLayer(BertModule):
+    """Self-attention and a two-layer perceptron, each added to its input and normalised."""
 
     @nn.compact
     def __call__(self, x: Array, attention_mask: Array, train: bool) -> Array:

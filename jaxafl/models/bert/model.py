@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-import re
 from typing import Any, TypeAlias, get_args
 
 import jax
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jaxafl.models.adapters import per_example, tried
 from jaxafl.models.bert.encoder import BertClassifier, BertConfig, read_config
 from jaxafl.models.checkpoint import read_tensors
 from jaxafl.models.model import Array, Batch, Model, Outputs, Params, Precision, compute_dtype, softmax_cross_entropy
@@ -21,18 +21,23 @@ from jaxafl.readers.pretrained import pretrained_directory
 
 Flat: TypeAlias = dict[tuple[str, ...], Any]
 """Parameters or their shapes by path, as of `flax.traverse_util.flatten_dict`."""
-_LAYER = {
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
+_TENSORS = {
+    **{
+        name: f"embeddings.{name}.weight"
+        for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")
+    },
+    "embeddings_norm": "embeddings.LayerNorm",
+    **{name: f"attention.self.{name}" for name in ("query", "key", "value")},
     "attention_output": "attention.output.dense",
     "attention_norm": "attention.output.LayerNorm",
     "intermediate": "intermediate.dense",
     "output": "output.dense",
     "output_norm": "output.LayerNorm",
+    "pooler": "pooler.dense",
+    "kernel": "weight",
+    "scale": "weight",
 }
-_EMBEDDINGS = {"embeddings_norm": "embeddings.LayerNorm"}
-_LEAF = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+"""What a checkpoint calls parts of our paths; `layer_0` is `encoder.layer.0`."""
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
@@ -83,17 +88,15 @@ def bert(
     check_whole("bert", "num_classes", num_classes)
     check_whole("bert", "r", r, least=0)
     check_number("bert", "alpha", alpha, above=0)
+    rates: dict[str, Any] = {}
     if dropout is not None:
         check_number("bert", "dropout", dropout, least=0, below=1)
+        rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"), dropout)
     check_choice("bert", "dtype", dtype, get_args(Precision))
     precision = compute_dtype(dtype)
     folder = pretrained_directory(checkpoint, ["model.safetensors"], data_dir)
-    config = read_config(folder)
-    if dropout is not None:
-        config = dataclasses.replace(
-            config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, classifier_dropout=dropout
-        )
-    module = BertClassifier(config, num_classes, int(r), float(alpha), precision)
+    config = dataclasses.replace(read_config(folder), **rates)
+    module = BertClassifier(config, int(r), float(alpha), precision, num_classes=num_classes)
     shapes = flatten_dict(jax.eval_shape(module.init, jax.random.key(0), *_example())["params"])
     base, ignored = read_weights(folder, {keys: leaf for keys, leaf in shapes.items() if not _is_trained(keys)})
     for keys, leaf in base.items():  # rounding a kernel once or in every product that it enters is the same
@@ -115,20 +118,15 @@ def bert(
         made = flatten_dict(module.init(key, *_example())["params"])
         return unflatten_dict({keys: leaf for keys, leaf in made.items() if keys not in base})
 
-    def init(key: Array, batch: Batch) -> tuple[Params, Params]:
-        params = make(key)
-        jax.eval_shape(lambda frozen: apply(params, {}, batch, key, False, frozen), frozen)
-        return params, {}
-
     def apply(
         params: Params, state: Params, batch: Batch, key: Array, train: bool, frozen: Params
     ) -> tuple[Outputs, Params]:
         variables = {"params": unflatten_dict(flatten_dict(frozen) | flatten_dict(params))}
         logits: Any = module.apply(variables, *_inputs(batch.x, config), train, rngs={"dropout": key})
-        outputs = softmax_cross_entropy(logits, batch)
-        return jax.tree.map(lambda values: jnp.where(batch.mask, values, 0), outputs), state
+        return per_example(softmax_cross_entropy(logits, batch), batch), state
 
     frozen = unflatten_dict(base)
+    init = tried(lambda key, batch: (make(key), {}), apply, frozen)
     return Model("bert", init, apply, description, frozen, references=("devlin2019", "hu2022"))
 
 
@@ -195,15 +193,14 @@ def read_weights(folder: pathlib.Path, shapes: Flat) -> tuple[Flat, list[str]]:
         )
     found: Flat = {}
     for keys, name in wanted.items():
-        value = np.asarray(tensors[own[name]], np.float32)
-        value = value.T if keys[-1] == "kernel" else value
-        if value.shape != shapes[keys].shape:
-            expected = shapes[keys].shape[::-1] if keys[-1] == "kernel" else shapes[keys].shape
+        tensor, order = tensors[own[name]], -1 if keys[-1] == "kernel" else 1  # theirs are [out, in]
+        expected = shapes[keys].shape[::order]
+        if tensor.shape != expected:
             raise ValueError(
-                f"{path}: tensor {own[name]} has shape {tensors[own[name]].shape}, the sizes in config.json ask for "
-                f"{expected}"
+                f"{path}: tensor {own[name]} has shape {tensor.shape}, the sizes in config.json ask for {expected}"
             )
-        found[keys] = np.ascontiguousarray(value)
+        value = np.asarray(tensor, np.float32)
+        found[keys] = np.ascontiguousarray(value.T if order < 0 else value)
     return found, sorted(set(tensors) - {own[name] for name in wanted.values()})
 
 
@@ -216,9 +213,5 @@ def _own_name(name: str) -> str:
 
 def _tensor_name(keys: tuple[str, ...]) -> str:
     """`("encoder", "layer_0", "query", "kernel")` as `encoder.layer.0.attention.self.query.weight`."""
-    if keys[0] == "pooler":
-        return f"pooler.dense.{_LEAF[keys[1]]}"
-    layer = re.fullmatch(r"layer_(\d+)", keys[1])
-    if layer:
-        return f"encoder.layer.{layer[1]}.{_LAYER[keys[2]]}.{_LEAF[keys[3]]}"
-    return f"{_EMBEDDINGS[keys[1]]}.{_LEAF[keys[2]]}" if len(keys) == 3 else f"embeddings.{keys[1]}.weight"
+    parts = (_TENSORS.get(key) or key.replace("layer_", "encoder.layer.") for key in keys if key != "encoder")
+    return ".".join(parts)
