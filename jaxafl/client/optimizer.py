@@ -88,6 +88,5 @@ class Optimised(Part):
 
 def is_number(value: Any) -> bool:
     """Whether an option is a number, or an array of numbers, and so a leaf."""
-    return isinstance(value, float | int | np.generic | np.ndarray | jax.Array) and not isinstance(
-        value, bool | np.bool_ | str
-    )
+    kinds = float | int | np.generic | np.ndarray | jax.Array
+    return isinstance(value, kinds) and not isinstance(value, bool | np.bool_ | str)

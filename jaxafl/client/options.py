@@ -89,8 +89,7 @@ class Client(Optimised, init=False):
                 f"Client: steps per client and run must have as many runs for every client, got {self.steps}"
             )
         if self.weight_decay is not None and "weight_decay" in inspect.signature(self.optimizer).parameters:
-            numbers = self.hyperparameters | {"weight_decay": self.weight_decay}
-            object.__setattr__(self, "hyperparameters", numbers)
+            object.__setattr__(self, "hyperparameters", self.hyperparameters | {"weight_decay": self.weight_decay})
             object.__setattr__(self, "weight_decay", None)
 
     @property
@@ -115,9 +114,8 @@ class Client(Optimised, init=False):
             raise ValueError("Client: charge='executed' is for runs that stop early: give patience")
         if self.epochs is None and (self.reset == "epoch" or self.patience is not None):
             raise ValueError("Client: reset='epoch' and patience count local epochs: give epochs, not steps")
-        if (self.step_schedule or self.run_schedule or self.rate_schedule or self.run_decay is not None) and (
-            "learning_rate" not in self.hyperparameters
-        ):
+        scheduled = self.step_schedule or self.run_schedule or self.rate_schedule or self.run_decay is not None
+        if scheduled and "learning_rate" not in self.hyperparameters:
             raise ValueError("a schedule or run_decay multiplies learning_rate, so that must be given as a number")
 
     def local_steps(self, counts: np.ndarray) -> np.ndarray:
@@ -136,14 +134,11 @@ class Client(Optimised, init=False):
 
 def _check_steps(steps: Any, num_clients: int) -> None:
     """One whole number, one per client [N], or one per client and run [N, R]."""
-    if not isinstance(steps, tuple):
-        check_whole("Client", "steps", steps)
-        return
     array = np.asarray(steps, object)
-    if array.ndim > 2 or len(steps) != num_clients:
+    if isinstance(steps, tuple) and (array.ndim > 2 or len(steps) != num_clients):
         raise ValueError(
             f"Client: steps must be one number, one per client ({num_clients},) or one per client and run, "
             f"got shape {array.shape}"
         )
-    for value in array.ravel():
+    for value in array.ravel() if isinstance(steps, tuple) else (steps,):
         check_whole("Client", "steps", value)

@@ -166,12 +166,8 @@ def _stopping(client: Client, lane: Lane, loss: Array, per_epoch: Array) -> Stop
 def _rate_factor(client: Client, lane: Lane, per_epoch: Array) -> Any:
     factor: Any = 1.0
     moment = Moment(lane.step, lane.step // per_epoch, lane.run, lane.staleness, lane.duration)
-    schedules: Any = (
-        (client.rate_schedule, moment),
-        (client.step_schedule, lane.step),
-        (client.run_schedule, lane.run),
-    )
-    for schedule, when in schedules:
+    schedules: Any = (client.rate_schedule, client.step_schedule, client.run_schedule)
+    for schedule, when in zip(schedules, (moment, lane.step, lane.run), strict=True):
         if schedule is not None:
             factor = factor * schedule(when)
     if client.run_decay is not None:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen
 
-from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
+from jaxafl.models.model import Array, Batch, Init, Key, Model, Outputs, Params, State, softmax_cross_entropy
 
 Loss: TypeAlias = Callable[[Any, Batch], Outputs | Array]
 NNXRngs: TypeAlias = Any
@@ -58,25 +58,24 @@ def from_linen(
 
     @jax.jit  # which leaves out the forward pass of module.init
     def make(key: Key, batch: Batch) -> tuple[Params, State]:
-        params_key, dropout_key = jax.random.split(key)
-        rngs = {"params": params_key, "dropout": dropout_key}
+        rngs = dict(zip(("params", "dropout"), jax.random.split(key), strict=True))
         variables = dict(module.init(rngs, batch.x, **_keywords(accepted, batch, False)))
         return variables.pop("params", {}), variables
 
     def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
-        variables, changing = {"params": params, **state}, list(state) if train else []
-        keywords = _keywords(accepted, batch, train)
+        variables, keywords = {"params": params, **state}, _keywords(accepted, batch, train)
+        changing = list(state) if train else []
         predictions, new = module.apply(variables, batch.x, rngs={"dropout": key}, mutable=changing, **keywords)
         return per_example(loss(predictions, batch), batch), {**state, **new}
 
-    options = {
+    network = type(module).__name__
+    description = {"network": network} | {
         option.name: _jsonable(getattr(module, option.name))
         for option in dataclasses.fields(module)
         if option.name not in ("parent", "name")
     }
-    network = type(module).__name__
-    description, masked = {"network": network, **options}, "mask" in accepted
-    return Model(name or network, tried(make, apply), apply, description, sees_mask=masked, references=references)
+    init, masked = tried(make, apply), "mask" in accepted
+    return Model(name or network, init, apply, description, sees_mask=masked, references=references)
 
 
 def from_nnx(
@@ -158,9 +157,7 @@ def from_functions(
     return Model(name or network, with_state, apply, {"network": network})
 
 
-def tried(
-    make: Callable[[Key, Batch], tuple[Params, State]], apply: Callable[..., Any], *frozen: Any
-) -> Callable[[Key, Batch], tuple[Params, State]]:
+def tried(make: Init, apply: Callable[..., tuple[Outputs, State]], *frozen: Any) -> Init:
     """`make`, whose result is tried on the batch, so that what does not go together is an error there."""
 
     def init(key: Key, batch: Batch) -> tuple[Params, State]:
@@ -204,14 +201,13 @@ def _fresh_streams(shapes: NNXState, key: Key) -> NNXState:
     """Random streams of a module, all counters at zero and every stream keyed from `key`."""
     from flax import nnx
 
-    paths = [path for path, _ in nnx.to_flat_state(shapes)]
-
-    def start(path: Any, variable: Any) -> Any:
+    def start(index: int, variable: Any) -> Any:
         if isinstance(variable, nnx.RngKey):
-            return variable.replace(jax.random.fold_in(key, paths.index(path)))
+            return variable.replace(jax.random.fold_in(key, index))
         return variable.replace(jnp.zeros(variable.shape, variable.dtype))
 
-    return nnx.map_state(start, shapes)
+    flat = enumerate(nnx.to_flat_state(shapes))
+    return nnx.from_flat_state([(path, start(index, variable)) for index, (path, variable) in flat])
 
 
 def _filled(shapes: NNXState, values: Any) -> NNXState:

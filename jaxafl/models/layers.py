@@ -132,7 +132,15 @@ def _checked_padding(x: Array, kernel: Array, strides: tuple[int, int], padding:
         )
     if len(strides) != 2 or min(strides) < 1:
         raise ValueError(f"strides must be two numbers >= 1, got {strides}")
-    around = _padding(x.shape[1:3], kernel.shape[:2], strides, padding)
+    around: Any = ()
+    if not isinstance(padding, str):
+        around = tuple(tuple(pair) for pair in padding)
+    elif padding in ("VALID", "SAME"):
+        around = tuple(lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], strides, padding))
+    if len(around) != 2 or any(len(pair) != 2 or min(pair) < 0 for pair in around):
+        raise ValueError(
+            f'padding must be "VALID", "SAME" or ((top, bottom), (left, right)) with numbers >= 0, got {padding!r}'
+        )
     if min(_result_size(x, kernel, strides, around)) < 1:
         height, width = (n + sum(pair) for n, pair in zip(x.shape[1:3], around, strict=True))
         raise ValueError(
@@ -146,18 +154,6 @@ def _result_size(x: Array, kernel: Array, strides: tuple[int, int], around: Arou
     (top, bottom), (left, right) = around
     height, width = x.shape[1] + top + bottom, x.shape[2] + left + right
     return (height - kernel.shape[0]) // strides[0] + 1, (width - kernel.shape[1]) // strides[1] + 1
-
-
-def _padding(size: Sequence[int], window: Sequence[int], strides: Sequence[int], padding: Padding) -> Around:
-    if isinstance(padding, str):
-        pairs = tuple(lax.padtype_to_pads(size, window, strides, padding)) if padding in ("VALID", "SAME") else ()
-    else:
-        pairs = tuple(tuple(pair) for pair in padding)
-    if len(pairs) != 2 or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
-        raise ValueError(
-            f'padding must be "VALID", "SAME" or ((top, bottom), (left, right)) with numbers >= 0, got {padding!r}'
-        )
-    return pairs  # type: ignore[return-value]
 
 
 def _products(x: Array, kernel: Array, strides: tuple[int, int], around: Around) -> Array:

@@ -7,7 +7,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,6 @@ Params: TypeAlias = Any
 State: TypeAlias = Any
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 P = ParamSpec("P")
-M = TypeVar("M")
 
 
 class Batch(NamedTuple):
@@ -50,6 +49,7 @@ class Outputs(NamedTuple):
     metrics: dict[str, Array]
 
 
+Init = Callable[[Key, Batch], tuple[Params, State]]
 Apply = Callable[[Params, State, Batch, Key, bool], tuple[Outputs, State]]
 
 
@@ -75,7 +75,7 @@ class Model(Summarised):
     """
 
     name: str
-    init: Callable[[Key, Batch], tuple[Params, State]]
+    init: Init
     apply: Callable[..., tuple[Outputs, State]]
     description: dict[str, Any] = field(default_factory=dict)
     frozen: Any = None
@@ -146,13 +146,13 @@ def compute_dtype(name: str) -> Any:
     return jnp.bfloat16 if name == "bfloat16" else None
 
 
-def checked(make: Callable[P, M]) -> Callable[P, M]:
+def checked(make: Callable[P, Model]) -> Callable[P, Model]:
     """Decorator of a constructor of models: arguments annotated as `int` must be whole numbers >= 1, those of a
     `Literal` one of its values (`TypeError` or `ValueError` with the model, the option and what was passed)."""
     signature = inspect.signature(make)
 
     @functools.wraps(make)
-    def construct(*args: P.args, **kwargs: P.kwargs) -> M:
+    def construct(*args: P.args, **kwargs: P.kwargs) -> Model:
         given, kinds = signature.bind(*args, **kwargs), typing.get_type_hints(make)
         for name, value in given.arguments.items():
             if kinds[name] is int:

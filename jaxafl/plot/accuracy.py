@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import UserError
-from jaxafl.plot.canvas import ImagePath, axes_of, check_image_path, finish, legend_beside, line_styles, tidy
+from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
 from jaxafl.plot.members import Member, Results, heading, members
 
 _GRID = 400  # points at which the runs of different seeds are averaged
@@ -42,7 +42,7 @@ def accuracy_vs_steps(results: Results, ax: Axes | None = None, path: ImagePath 
 def _accuracy(results: Results, against: str, axis_label: str, ax: Axes | None, path: ImagePath) -> Figure:
     file = check_image_path(path)
     lines = members(results, "accuracy", against)
-    figure, ax = axes_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
+    figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
     labels, header = _legend(lines)
     for line, label, style in zip(lines, labels, line_styles(len(lines)), strict=True):
         at, mean, deviation = _mean(line.runs, against)

@@ -21,16 +21,13 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _DASHES = ("-", "--", ":", "-.")
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of this size in inches."""
+def panels_of(ax: Axes | None, width: float, height: float, rows: int = 1, **layout: Any) -> tuple[Figure, list[Axes]]:
+    """The given axes and their figure, or a new figure of this size in inches of rows of axes."""
+    if ax is not None:
+        return figure_of(ax), [ax]
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure
-
-
-def axes_of(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
-    """The given axes with their figure, or those of a new figure."""
-    return (figure_of(ax), ax) if ax is not None else (figure := new_figure(width, height), figure.subplots())
+    return figure, list(figure.subplots(rows, squeeze=False, **layout)[:, 0])
 
 
 def figure_of(ax: Axes) -> Figure:

@@ -8,16 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.options import UserError
-from jaxafl.plot.canvas import (
-    ImagePath,
-    axes_of,
-    check_image_path,
-    finish,
-    legend_beside,
-    line_styles,
-    new_figure,
-    tidy,
-)
+from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
 from jaxafl.plot.members import Results, heading, members
 
 _BINS = 40
@@ -53,12 +44,10 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
     width = -(-(worst + 1) // _BINS)
     edges = np.arange(0, worst + width + 1, width) - 0.5
     shares = [100 * np.histogram(values, edges)[0] / max(len(values), 1) for values in arrivals]
-    if ax is None and len(found) <= _PANELS:
-        figure = new_figure(7, 2.2 + 1.3 * len(found))
-        panels = list(figure.subplots(len(found), sharex=True, squeeze=False)[:, 0])
+    if len(found) <= _PANELS:
+        figure, panels = panels_of(ax, 7, 2.2 + 1.3 * len(found), len(found), sharex=True)
     else:
-        figure, ax = axes_of(ax, 8.5, 4.2)
-        panels = [ax]
+        figure, panels = panels_of(ax, 8.5, 4.2)
     if len(panels) == len(found):
         for panel, share, name, style in zip(panels, shares, names, styles, strict=True):
             panel.bar(edges[:-1] + width / 2, share, 0.9 * width, color=style["color"])

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.clock import Schedule
-from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, new_figure
+from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
 from jaxafl.plot.members import Results, heading, members
 
 _COLUMNS = ("client", "run", "started", "arrived", "staleness")
@@ -65,16 +65,12 @@ def timeline(
     else:
         named = members(results, "client", "started", "arrived", "staleness", "time")
         found = [(member.name or heading(results), _of_result(member.runs[0])) for member in named]
-    if ax is not None:
-        if len(found) > 1:
-            raise ValueError(f"{len(found)} results do not fit into one ax; plot one of them, or pass ax=None")
-        _draw(ax, *found[0], max_clients, max_runs)
-        return finish(figure_of(ax), file)
+    if ax is not None and len(found) > 1:
+        raise ValueError(f"{len(found)} results do not fit into one ax; plot one of them, or pass ax=None")
     shown = found[:_PANELS]
     rows = [min(len(np.unique(runs.client)), max_clients) for _, runs in shown]
     heights = [1.0 + 0.17 * max(count, 6) for count in rows]
-    figure = new_figure(10, sum(heights) + 0.3)
-    panels = figure.subplots(len(shown), squeeze=False, height_ratios=heights)[:, 0]
+    figure, panels = panels_of(ax, 10, sum(heights) + 0.3, len(shown), height_ratios=heights)
     for panel, (name, runs) in zip(panels, shown, strict=True):
         _draw(panel, name, runs, max_clients, max_runs)
     if len(found) > len(shown):
@@ -107,7 +103,9 @@ def _draw(ax: Axes, name: str, runs: _Runs, max_clients: int, max_runs: int) -> 
         ax.vlines(steps, -0.6, len(clients) - 0.4, color="0.55", linewidth=0.7, zorder=0)
     ax.set(xlim=(0, end), ylim=(len(clients) - 0.4, -0.6), ylabel="client")
     ax.set_xlabel("simulated time (s)" + (", grey lines: server steps" if few else ""))
-    ax.set_title(", ".join(filter(None, [name, *_cuts(len(clients), len(heard), end, runs.steps[-1])])), fontsize=10)
+    fewer = f"{len(clients)} of the {len(heard)} clients heard" if len(clients) < len(heard) else ""
+    shorter = f"first {end:.4g} of {runs.steps[-1]:.4g} s" if end < runs.steps[-1] else ""
+    ax.set_title(", ".join(filter(None, [name, fewer, shorter])), fontsize=10)
     every = -(-len(clients) // 25)
     ax.set_yticks(range(0, len(clients), every), [str(client) for client in clients[::every]], fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
@@ -127,11 +125,6 @@ def _colours(worst: int) -> tuple[object, Normalize | BoundaryNorm]:
     if worst > 9:
         return scale, Normalize(0, worst)
     return scale.resampled(worst + 1), BoundaryNorm(np.arange(worst + 2) - 0.5, worst + 1)
-
-
-def _cuts(shown: int, heard: int, end: float, last: float) -> list[str]:
-    cuts = [f"{shown} of the {heard} clients heard"] if shown < heard else []
-    return cuts + ([f"first {end:.4g} of {last:.4g} s"] if end < last else [])
 
 
 def _of_schedule(schedule: Schedule) -> _Runs:

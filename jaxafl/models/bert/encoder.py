@@ -78,11 +78,9 @@ def read_config(folder: pathlib.Path) -> BertConfig:
         )
     if config.hidden_act not in _ACTIVATIONS:
         raise ValueError(f"{path}: hidden_act {config.hidden_act!r} is not one of {', '.join(_ACTIVATIONS)}")
-    if config.hidden_size % config.num_attention_heads:
-        raise ValueError(
-            f"{path}: hidden_size {config.hidden_size} is no multiple of num_attention_heads "
-            f"{config.num_attention_heads}"
-        )
+    size, heads = config.hidden_size, config.num_attention_heads
+    if size % heads:
+        raise ValueError(f"{path}: hidden_size {size} is no multiple of num_attention_heads {heads}")
     return config
 
 
@@ -170,9 +168,7 @@ class BertLayer(BertModule):
         return residual(x, dense(config.hidden_size, name="output")(y), "output_norm")
 
 
-def _attend(
-    queries: Array, keys: Array, values: Array, mask: Array, heads: int, dropout: Callable[[Array], Array]
-) -> Array:
+def _attend(queries: Array, keys: Array, values: Array, mask: Array, heads: int, dropout: nn.Dropout) -> Array:
     """softmax(Q Kᵀ / √d) V per head, over the real tokens; the softmax in float32."""
     queries, keys, values = (z.reshape(*z.shape[:2], heads, -1) for z in (queries, keys, values))
     scores = jnp.einsum("blhd,bmhd->bhlm", queries * queries.shape[-1] ** -0.5, keys)

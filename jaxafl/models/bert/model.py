@@ -22,10 +22,9 @@ from jaxafl.readers.pretrained import pretrained_directory
 Flat: TypeAlias = dict[tuple[str, ...], Any]
 """Parameters or their shapes by path, as of `flax.traverse_util.flatten_dict`."""
 _TENSORS = {
-    **{
-        name: f"embeddings.{name}.weight"
-        for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")
-    },
+    "word_embeddings": "embeddings.word_embeddings.weight",
+    "position_embeddings": "embeddings.position_embeddings.weight",
+    "token_type_embeddings": "embeddings.token_type_embeddings.weight",
     "embeddings_norm": "embeddings.LayerNorm",
     **{name: f"attention.self.{name}" for name in ("query", "key", "value")},
     "attention_output": "attention.output.dense",
@@ -38,7 +37,6 @@ _TENSORS = {
     "scale": "weight",
 }
 """What a checkpoint calls parts of our paths; `layer_0` is `encoder.layer.0`."""
-_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 def bert(
@@ -205,10 +203,8 @@ def read_weights(folder: pathlib.Path, shapes: Flat) -> tuple[Flat, list[str]]:
 
 
 def _own_name(name: str) -> str:
-    name = name.removeprefix("bert.")
-    for old, new in _OLD_NAMES.items():
-        name = name.replace(old, new)
-    return name
+    name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
+    return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _tensor_name(keys: tuple[str, ...]) -> str:
