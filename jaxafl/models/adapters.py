@@ -105,7 +105,8 @@ def from_nnx(
     if not isinstance(blueprint, nnx.Module):
         raise TypeError(f"from_nnx needs a function that makes an nnx.Module, got one that makes {_what(blueprint)}")
     accepted = _accepted_keywords(type(blueprint).__call__, type(blueprint).__name__)
-    graph, params_shape, streams_shape, state_shape = nnx.split(blueprint, nnx.Param, nnx.RngState, ...)
+    graph, *shapes = nnx.split(blueprint, nnx.Param, nnx.RngState, ...)
+    params_shape, streams_shape, state_shape = shapes
 
     @jax.jit
     def make(key: Key, batch: Batch) -> tuple[Params, State]:
