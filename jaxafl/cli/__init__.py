@@ -5,14 +5,13 @@ The first line of a command's docstring is its line in the help, the `Args` are 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json as json_format
 import os
 import pathlib
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -23,7 +22,7 @@ from jaxafl.cli import tables
 from jaxafl.cli.build import as_paths, make_simulation, read_axes
 from jaxafl.cli.options import Run, Sweep, chosen, options_type, program, refuse
 from jaxafl.keys import seed_key
-from jaxafl.options import UserError
+from jaxafl.options import UserError, user_errors
 from jaxafl.references import version
 from jaxafl.sweep import sweep as run_sweep
 from jaxafl.sweep.axes import axis_values
@@ -109,7 +108,7 @@ def plot_results(files: _Files, output: _Image, kind: _Kind = "accuracy_vs_time"
 
     if not files:
         raise UserError("plot needs at least one result file, e.g. jaxafl plot result.nc --output result.png")
-    with _asked():
+    with user_errors():
         loaded = [results.load(file) for file in files]
     short = len({file.stem for file in files}) == len(files)
     named = {file.stem if short else str(file): result for file, result in zip(files, loaded, strict=True)}
@@ -166,7 +165,7 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
         refuse(unknown, names, options)
     if kind is Sweep and not axes:
         raise UserError("a sweep needs at least one --axis, e.g. --axis server.lam=1,3,5 --axis seed=0:5")
-    with _asked():
+    with user_errors():
         check_image_path(options.plot)
         simulation = make_simulation(names, options, axes)
         varied = as_paths(axes, names, simulation) | ({} if "seed" in axes else {"seed": [options.seed]})
@@ -188,12 +187,3 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     if failed:
         print(f"jaxafl: {failed}", file=sys.stderr)
     return 1 if runs == 0 else 0
-
-
-@contextlib.contextmanager
-def _asked() -> Iterator[None]:
-    """Whatever a value of an option makes a constructor or a check raise is the user's to correct."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        raise UserError(str(error)) from error

@@ -39,7 +39,7 @@ from jaxafl.options import UserError
 from jaxafl.plot import accuracy_vs_time
 from jaxafl.plot.canvas import check_image_path
 from jaxafl.simulation import Simulation
-from jaxafl.sweep.assemble import MISSING
+from jaxafl.sweep.assemble import concatenated
 
 BUDGET = 4000  # local steps of each method
 _STEPS = 10  # K
@@ -159,14 +159,8 @@ def joined(found: dict[str, xr.Dataset]) -> xr.Dataset:
     Returns:
         The dataset; its attribute `methods` holds those of the results, as JSON.
     """
-    # only the method that a diagnostic belongs to has it
-    names = list(dict.fromkeys(name for run in found.values() for name in run.variables))
-    missing = {name: MISSING.get(str(name), np.nan) for name in names}
     plain = [run.reset_coords(["eval_step", "eval_time", "eval_updates", "eval_local_steps"]) for run in found.values()]
-    together = xr.concat(  # units and long names are those of all
-        plain, dim="method", join="outer", data_vars="all", fill_value=missing, combine_attrs="drop_conflicts"
-    )
-    together = together.assign_coords(method=list(found))
+    together = concatenated(plain, "method").assign_coords(method=list(found))
     attributes = {name: run.attrs for name, run in found.items()}
     together.attrs = {"title": "jaxafl quickstart", "methods": json.dumps(attributes, default=str)}
     return together

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import reprlib
 import types
 from collections.abc import Iterator
@@ -15,6 +16,15 @@ MOST = 2**31 - 1  # what becomes an int32 ends there
 
 class UserError(ValueError):
     """What was asked for cannot work, and the message says why: the command line shows it without a traceback."""
+
+
+@contextlib.contextmanager
+def user_errors(where: str = "") -> Iterator[None]:
+    """Whatever a value makes a constructor or a check raise is the user's to correct; the message says where it is."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{error} ({where})" if where else str(error)) from error
 
 
 class Bounds(NamedTuple):

@@ -122,8 +122,8 @@ def bounds_of(field: dataclasses.Field[Any]) -> Bounds:
 
 
 def is_static(node: Any, name: str) -> bool:
-    """Whether an option is part of the program (`KeyError` where there is none of this name)."""
-    return bounds_of({field.name: field for field in dataclasses.fields(node)}[name]).static
+    """Whether an option is part of the program; an entry of a table of numbers is not."""
+    return any(field.name == name and bounds_of(field).static for field in dataclasses.fields(node))
 
 
 def options_of(part: Any) -> dict[str, Any]:

@@ -78,10 +78,8 @@ def is_static_path(simulation: Simulation, path: str) -> bool:
     node: Any = simulation
     *parents, name = path.split(".")
     for parent in parents:
-        node = getattr(node, parent) if hasattr(node, parent) else _options(node)[parent]
-    if node is simulation:
-        return True
-    return name in {field.name for field in dataclasses.fields(node)} and is_static(node, name)
+        node = _options(node)[parent]
+    return node is simulation or is_static(node, name)
 
 
 def _numbers(column: list[Any]) -> list[Any]:
