@@ -19,7 +19,8 @@ class Reporter(Protocol):
     def __exit__(self, *args: Any) -> None:
         return None
 
-    def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None: ...
+    def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
+        return None
 
 
 class Silent(Reporter):

@@ -129,12 +129,12 @@ def _coordinates(trained: Trained) -> dict[str, Any]:
     made = trained.schedule
     local_steps = np.where(made.mask, trained.records.get("executed_local_steps", made.local_steps), 0).sum(axis=1)
     taken = {
-        "eval_step": np.arange(made.server_steps + 1),
-        "eval_time": np.concatenate([[0.0], made.time]),
-        "eval_updates": np.concatenate([[0], np.cumsum(made.mask.sum(axis=1))]),
-        "eval_local_steps": np.concatenate([[0], np.cumsum(local_steps)]),
+        "eval_step": np.arange(1, made.server_steps + 1),
+        "eval_time": made.time,
+        "eval_updates": made.mask.sum(axis=1).cumsum(),
+        "eval_local_steps": local_steps.cumsum(),
     }
-    return {name: (("evaluation",), values[trained.eval_step]) for name, values in taken.items()}
+    return {name: (("evaluation",), np.insert(values, 0, 0)[trained.eval_step]) for name, values in taken.items()}
 
 
 def plain(node: Any) -> Any:

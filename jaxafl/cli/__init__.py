@@ -29,7 +29,6 @@ from jaxafl.sweep.axes import axis_values
 
 _Several = arg(metavar="RESULT.nc [RESULT.nc ...]", help_behavior_hint="(one or more)")
 _Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
-_HERE = pathlib.Path(".")
 _Image = Annotated[pathlib.Path, arg(metavar="IMAGE")]
 _Kind = Literal["accuracy_vs_steps", "accuracy_vs_time", "staleness_histogram", "timeline"]  # those of `jaxafl.plot`
 
@@ -117,7 +116,7 @@ def plot_results(files: _Files, output: _Image, kind: _Kind = "accuracy_vs_time"
     return 0
 
 
-def compare(output_dir: pathlib.Path = _HERE, budget: int = 4000, seed: int = 0, progress: bool = True) -> int:
+def compare(output_dir: pathlib.Path = pathlib.Path(), budget: int = 4000, seed: int = 0, progress: bool = True) -> int:
     """Compare FedAvg, FedAsync, FedBuff, FADAS and AsyncFedED on ten FEMNIST writers with stragglers.
 
     Args:
@@ -128,7 +127,7 @@ def compare(output_dir: pathlib.Path = _HERE, budget: int = 4000, seed: int = 0,
     """
     from jaxafl.cli.quickstart import report
 
-    report(output_dir, budget=budget, seed=seed, progress=progress)
+    report(output_dir, budget, seed, progress)
     return 0
 
 

@@ -28,17 +28,13 @@ def grid(members: list[xr.Dataset], named: dict[str, list[Any]]) -> xr.Dataset:
         members: the members' results, in the order of the grid (the last axis fastest).
         named: axis -> the `labels` of its values.
     """
-    import pandas as pd
     import xarray as xr
 
     axes = {_RENAMED.get(name, name): column for name, column in named.items()}
-    for name, column in _differing(members).items():
-        for dataset, value in zip(members, column, strict=True):
-            dataset[name] = value
-    places = pd.MultiIndex.from_product([range(len(column)) for column in axes.values()], names=list(axes))
-    flat = concatenated(members, "member").assign_coords(xr.Coordinates.from_pandas_multiindex(places, "member"))
-    unfolded = flat.unstack("member").transpose(*axes, ...)
-    return unfolded.assign_coords({name: ([name], column) for name, column in axes.items()})
+    _keep_differing(members)
+    places = xr.Dataset(coords={name: range(len(column)) for name, column in axes.items()}).stack(member=list(axes))
+    folded = concatenated(members, "member").assign_coords(places.coords).unstack("member").transpose(*axes, ...)
+    return folded.assign_coords({name: ([name], column) for name, column in axes.items()})
 
 
 def concatenated(members: list[xr.Dataset], dim: str) -> xr.Dataset:
@@ -102,15 +98,13 @@ def _flat(node: Any, path: tuple[str, ...]) -> dict[str, Any]:
     return table
 
 
-def _differing(members: list[xr.Dataset]) -> dict[str, list[Any]]:
-    """Attributes in which the runs differ: they become variables; the options of a part are named `<part>_options`."""
-    table: dict[str, list[Any]] = {}
+def _keep_differing(members: list[xr.Dataset]) -> None:
+    """Attributes in which the runs differ become variables; the options of a part are named `<part>_options`."""
     known = {name for dataset in members for name in dataset.attrs}
     for name in dict.fromkeys([*_FAILED, *sorted(known - _OWN)]):
         column = [dataset.attrs.get(name) for dataset in members]
         if name in _FAILED or len(set(map(str, column))) > 1:
             numbers = all(isinstance(value, int | float | None) for value in column)
-            table[f"{name}_options" if name in PARTS else name] = [
-                (math.nan if value is None else value) if numbers else str(value) for value in column
-            ]
-    return table
+            variable = f"{name}_options" if name in PARTS else name
+            for dataset, value in zip(members, column, strict=True):
+                dataset[variable] = (math.nan if value is None else value) if numbers else str(value)

@@ -16,7 +16,7 @@ from jaxafl import results
 from jaxafl.clock import Schedule
 from jaxafl.device import slices_are_faster
 from jaxafl.engine.lockstep import lockstep
-from jaxafl.engine.loop import Trained, run_to_end
+from jaxafl.engine.loop import Execution, run_to_end
 from jaxafl.engine.online import online
 from jaxafl.engine.planned import planned
 from jaxafl.engine.problem import Observe, Recording, Speed
@@ -25,7 +25,7 @@ from jaxafl.options import check_whole, user_errors
 from jaxafl.progress import Reporter, reporter_of
 from jaxafl.simulation import Simulation, evaluation_interval
 from jaxafl.sweep.assemble import grid, labels
-from jaxafl.sweep.axes import axis_values, is_static_path, replace_at
+from jaxafl.sweep.axes import Axes, axis_values, is_static_path, replace_at
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -118,9 +118,11 @@ def sweep(
     ended: dict[_Member, xr.Dataset] = {}
     with reporter_of(progress, f"sweep of {len(members)}", server_steps * len(batches)) as reporter:
         for index, batch in enumerate(batches):
-            part = _Part(reporter, index * server_steps)
-            for member, trained in zip(batch, _run(batch, server_steps, every, speed, recording, part), strict=True):
-                ended[member] = member.simulation.result(trained, member.seed)
+            started, part = time.perf_counter(), _Part(reporter, index * server_steps)
+            trained = run_to_end(_execution(batch, every, speed, recording), server_steps, every, part, started)
+            ended |= {
+                member: member.simulation.result(run, member.seed) for member, run in zip(batch, trained, strict=True)
+            }
     dataset = grid([ended[member] for member in members], named)
     dataset.attrs["sweep"] = json.dumps(named, default=str)
     dataset.attrs["wall_seconds"] = round(time.perf_counter() - begun, 3)
@@ -129,9 +131,7 @@ def sweep(
     return dataset
 
 
-def _members(
-    simulation: Simulation, values: dict[str, list[Any]], named: dict[str, list[Any]], default_seed: int
-) -> list[_Member]:
+def _members(simulation: Simulation, values: Axes, named: Axes, default_seed: int) -> list[_Member]:
     """All combinations, checked."""
     members = []
     for indices in np.ndindex(*map(len, values.values())):
@@ -190,19 +190,15 @@ def _num_parameters(simulation: Simulation) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def _run(
-    batch: list[_Member], server_steps: int, every: int, speed: Speed, recording: Recording, reporter: Reporter
-) -> list[Trained]:
-    begun = time.perf_counter()
+def _execution(batch: list[_Member], every: int, speed: Speed, recording: Recording) -> Execution:
+    """The program of members that advance together, before its first server step."""
     problems = [member.simulation.problem(member.seed, recording) for member in batch]
     schedules = [member.schedule for member in batch if member.schedule is not None]
     if not schedules:
-        execution = online(problems[0], every, speed)
-    elif all(schedule is schedules[0] for schedule in schedules):
-        execution = planned(problems, schedules[0], every, speed)
-    else:
-        execution = lockstep(problems, schedules, every, speed)
-    return run_to_end(execution, server_steps, every, reporter, begun)
+        return online(problems[0], every, speed)
+    if all(schedule is schedules[0] for schedule in schedules):
+        return planned(problems, schedules[0], every, speed)
+    return lockstep(problems, schedules, every, speed)
 
 
 @dataclasses.dataclass
