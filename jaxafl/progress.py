@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -14,15 +13,7 @@ from rich.text import Text
 class Reporter(Protocol):
     """What a run tells about itself: a context manager whose `update` is called after every chunk."""
 
-    def __enter__(self) -> Any: ...
-    def __exit__(self, *args: Any) -> None: ...
-    def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None: ...
-
-
-class Silent:
-    """No report."""
-
-    def __enter__(self) -> Silent:
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *args: Any) -> None:
@@ -32,7 +23,11 @@ class Silent:
         return None
 
 
-class Bar:
+class Silent(Reporter):
+    """No report."""
+
+
+class Bar(Reporter):
     """A bar with the server steps made, the time left, client updates per second and the latest metrics.
 
     Where the line is short, the metrics give way first, then the rate and the name; the steps and the time never do.
@@ -40,7 +35,7 @@ class Bar:
 
     def __init__(self, name: str, server_steps: int, console: Console | None = None) -> None:
         self._progress = Progress(
-            _Yielding("description"),
+            _Yielding("name"),
             BarColumn(bar_width=12),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
@@ -50,13 +45,13 @@ class Bar:
             console=console,
             expand=True,
         )
-        self._task = self._progress.add_task(name, total=server_steps, rate="compiling", metrics="")
+        self._task = self._progress.add_task("", total=server_steps, name=name, rate="compiling", metrics="")
 
     def __enter__(self) -> Bar:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: types.TracebackType | None) -> None:
+    def __exit__(self, *args: Any) -> None:
         self._progress.stop()
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
@@ -81,5 +76,4 @@ class _Yielding(ProgressColumn):
         self._name = name
 
     def render(self, task: Task) -> Text:
-        text = task.description if self._name == "description" else task.fields[self._name]
-        return Text(text, no_wrap=True, overflow="ellipsis")
+        return Text(task.fields[self._name], no_wrap=True, overflow="ellipsis")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 _JAXAFL = """@software{jaxafl,
@@ -29,14 +30,12 @@ def version() -> str:
 def citation(*parts: Any) -> str:
     """BibTeX of jaxafl and of the publications that parts, and the dataclasses that they hold, name in `references`:
     keys of `BIBTEX`, or entries of their own."""
-    keys: list[str] = []
-    for part in parts:
-        _collect(part, keys)
-    return "\n\n".join([_JAXAFL, *(BIBTEX.get(key, key) for key in dict.fromkeys(keys))])
+    keys = dict.fromkeys(key for part in parts for key in _keys(part))
+    return "\n\n".join([_JAXAFL, *(BIBTEX.get(key, key) for key in keys)])
 
 
-def _collect(node: Any, keys: list[str]) -> None:
-    keys.extend(getattr(node, "references", ()))
+def _keys(node: Any) -> Iterator[str]:
+    yield from getattr(node, "references", ())
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         for field in dataclasses.fields(node):
-            _collect(getattr(node, field.name), keys)
+            yield from _keys(getattr(node, field.name))

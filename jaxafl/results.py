@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock import Schedule
 from jaxafl.engine.loop import Trained
 from jaxafl.options import UserError, options_of
 from jaxafl.references import version
@@ -53,6 +52,9 @@ _MEANINGS = {
     "average_accuracy": ("1", "share of test samples that the average of all versions classifies correctly"),
     "executed_local_steps": ("1", "local steps made before the run stopped early"),
 }
+MISSING: dict[str, float] = {"client": -1, "run": -1, "staleness": -1, "local_steps": 0, "multiplicity": 0}
+MISSING |= {"started": np.nan, "arrived": np.nan}
+"""What a variable of arrivals says where there is none."""
 
 
 def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
@@ -66,7 +68,10 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     import xarray as xr
 
     made, records, server = trained.schedule, trained.records, parts["server"]
-    dataset = xr.Dataset(_variables(made, records, trained.evaluations), _coordinates(made, records, trained.eval_step))
+    dataset = xr.Dataset(_variables(trained))
+    # the dimensions that a record adds have no coordinates
+    indices = {str(name): np.arange(size) for name, size in dataset.sizes.items() if name in _MEANINGS}
+    dataset = dataset.assign_coords(indices | _coordinates(trained))
     meanings = _MEANINGS | {name: ("1", meaning) for name, meaning in server.meanings.items()}
     for name, variable in dataset.variables.items():
         units, meaning = meanings.get(str(name), ("1", f"`{name}` as {server.name} reports it"))
@@ -103,24 +108,13 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     return dataset
 
 
-def _variables(
-    made: Schedule, records: Mapping[str, np.ndarray], evaluations: Mapping[str, np.ndarray]
-) -> dict[str, Any]:
-    mask = made.mask
-    shown = {
-        "client": np.where(mask, made.client, -1),
-        "run": np.where(mask, made.run, -1),
-        "staleness": made.staleness,
-        "local_steps": np.where(mask, made.local_steps, 0),
-        "multiplicity": np.where(mask, made.multiplicity, 0),
-        "started": np.where(mask, made.started, np.nan),
-        "arrived": np.where(mask, made.arrived, np.nan),
-    }
-    if made.kinds:
-        shown["kind"] = np.where(mask, made.kind, -1)
+def _variables(trained: Trained) -> dict[str, Any]:
+    made, mask = trained.schedule, trained.schedule.mask
+    missing = MISSING | ({"kind": -1} if made.kinds else {})
     variables: dict[str, Any] = {"time": (("step",), made.time)}
-    variables |= {name: (("step", "arrival"), values) for name, values in shown.items()}
-    for name, values in records.items():
+    for name, value in missing.items():
+        variables[name] = (("step", "arrival"), np.where(mask, getattr(made, name), value))
+    for name, values in trained.records.items():
         of_version = name.startswith("observe_")
         dims: tuple[str, ...] = ("version",) if of_version else ("step",)
         if values.shape[1:] == mask.shape[1:] and not of_version:
@@ -128,25 +122,19 @@ def _variables(
             values = np.where(mask, values, np.nan) if values.dtype.kind == "f" else values
         extra = tuple(f"{name}_{axis}" for axis in range(values.ndim - len(dims)))
         variables[name] = ((*dims, *extra), values)
-    return variables | {name: (("evaluation",), values) for name, values in evaluations.items()}
+    return variables | {name: (("evaluation",), values) for name, values in trained.evaluations.items()}
 
 
-def _coordinates(made: Schedule, records: Mapping[str, np.ndarray], eval_step: np.ndarray) -> dict[str, Any]:
-    local_steps = np.where(made.mask, records.get("executed_local_steps", made.local_steps), 0).sum(axis=1)
+def _coordinates(trained: Trained) -> dict[str, Any]:
+    made = trained.schedule
+    local_steps = np.where(made.mask, trained.records.get("executed_local_steps", made.local_steps), 0).sum(axis=1)
     taken = {
-        "eval_step": np.arange(made.server_steps + 1),
-        "eval_time": np.concatenate([[0.0], made.time]),
-        "eval_updates": np.concatenate([[0], np.cumsum(made.mask.sum(axis=1))]),
-        "eval_local_steps": np.concatenate([[0], np.cumsum(local_steps)]),
+        "eval_step": np.arange(1, made.server_steps + 1),
+        "eval_time": made.time,
+        "eval_updates": made.mask.sum(axis=1).cumsum(),
+        "eval_local_steps": local_steps.cumsum(),
     }
-    coordinates: dict[str, Any] = {
-        "step": np.arange(made.server_steps),
-        "arrival": np.arange(made.mask.shape[1]),
-        "evaluation": np.arange(len(eval_step)),
-    }
-    if any(name.startswith("observe_") for name in records):
-        coordinates["version"] = np.arange(made.server_steps + 1)
-    return coordinates | {name: (("evaluation",), values[eval_step]) for name, values in taken.items()}
+    return {name: (("evaluation",), np.insert(values, 0, 0)[trained.eval_step]) for name, values in taken.items()}
 
 
 def plain(node: Any) -> Any:
@@ -159,11 +147,9 @@ def plain(node: Any) -> Any:
         return {str(key): plain(value) for key, value in node.items()}
     if isinstance(node, list | tuple):
         return [plain(value) for value in node]
-    if isinstance(node, np.ndarray | jax.Array):
+    if isinstance(node, np.ndarray | np.generic | jax.Array):
         array = np.asarray(node)
         return array.tolist() if array.size <= 64 else f"array{list(array.shape)}"
-    if isinstance(node, np.generic):
-        return node.item()
     if callable(node):
         return getattr(node, "__name__", type(node).__name__)
     return node

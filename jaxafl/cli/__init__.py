@@ -5,14 +5,13 @@ The first line of a command's docstring is its line in the help, the `Args` are 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json as json_format
 import os
 import pathlib
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -23,14 +22,13 @@ from jaxafl.cli import tables
 from jaxafl.cli.build import as_paths, make_simulation, read_axes
 from jaxafl.cli.options import Run, Sweep, chosen, options_type, program, refuse
 from jaxafl.keys import seed_key
-from jaxafl.options import UserError
+from jaxafl.options import UserError, user_errors
 from jaxafl.references import version
 from jaxafl.sweep import sweep as run_sweep
 from jaxafl.sweep.axes import axis_values
 
 _Several = arg(metavar="RESULT.nc [RESULT.nc ...]", help_behavior_hint="(one or more)")
 _Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
-_HERE = pathlib.Path(".")
 _Image = Annotated[pathlib.Path, arg(metavar="IMAGE")]
 _Kind = Literal["accuracy_vs_steps", "accuracy_vs_time", "staleness_histogram", "timeline"]  # those of `jaxafl.plot`
 
@@ -109,7 +107,7 @@ def plot_results(files: _Files, output: _Image, kind: _Kind = "accuracy_vs_time"
 
     if not files:
         raise UserError("plot needs at least one result file, e.g. jaxafl plot result.nc --output result.png")
-    with _asked():
+    with user_errors():
         loaded = [results.load(file) for file in files]
     short = len({file.stem for file in files}) == len(files)
     named = {file.stem if short else str(file): result for file, result in zip(files, loaded, strict=True)}
@@ -118,7 +116,7 @@ def plot_results(files: _Files, output: _Image, kind: _Kind = "accuracy_vs_time"
     return 0
 
 
-def compare(output_dir: pathlib.Path = _HERE, budget: int = 4000, seed: int = 0, progress: bool = True) -> int:
+def compare(output_dir: pathlib.Path = pathlib.Path(), budget: int = 4000, seed: int = 0, progress: bool = True) -> int:
     """Compare FedAvg, FedAsync, FedBuff, FADAS and AsyncFedED on ten FEMNIST writers with stragglers.
 
     Args:
@@ -129,7 +127,7 @@ def compare(output_dir: pathlib.Path = _HERE, budget: int = 4000, seed: int = 0,
     """
     from jaxafl.cli.quickstart import report
 
-    report(output_dir, budget=budget, seed=seed, progress=progress)
+    report(output_dir, budget, seed, progress)
     return 0
 
 
@@ -166,7 +164,7 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
         refuse(unknown, names, options)
     if kind is Sweep and not axes:
         raise UserError("a sweep needs at least one --axis, e.g. --axis server.lam=1,3,5 --axis seed=0:5")
-    with _asked():
+    with user_errors():
         check_image_path(options.plot)
         simulation = make_simulation(names, options, axes)
         varied = as_paths(axes, names, simulation) | ({} if "seed" in axes else {"seed": [options.seed]})
@@ -188,12 +186,3 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     if failed:
         print(f"jaxafl: {failed}", file=sys.stderr)
     return 1 if runs == 0 else 0
-
-
-@contextlib.contextmanager
-def _asked() -> Iterator[None]:
-    """Whatever a value of an option makes a constructor or a check raise is the user's to correct."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        raise UserError(str(error)) from error

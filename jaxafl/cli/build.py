@@ -16,11 +16,10 @@ from jaxafl.clock import Duration, constant
 from jaxafl.data import Dataset
 from jaxafl.options import UserError
 from jaxafl.simulation import Simulation
-from jaxafl.sweep.axes import PARTS, replace_at
+from jaxafl.sweep.axes import PARTS, Axes, replace_at
 
-Axes = dict[str, list[Any]]
 _FORM = "write NAME=VALUE,VALUE,... or NAME=FIRST:STOP, e.g. server.lam=1,3,5 or seed=0:5"
-_WORDS = {"none": None, "true": True, "false": False}
+_WORDS = {"none": "None", "true": "True", "false": "False"}
 _LONGEST = 2000
 _POOLED = "is one pooled dataset: split it over clients, e.g. --partition iid --clients 10"
 _SPLIT = "comes with its own clients and takes no --partition; --data.clients says how many"
@@ -172,13 +171,11 @@ def _split(text: str) -> list[str]:
 
 def _axis_value(text: str) -> Any:
     """A number, a list, True, False or None; anything else is a string, with or without quotes."""
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
     try:
-        value = ast.literal_eval(text)
+        value = ast.literal_eval(_WORDS.get(text.lower(), text))
     except (ValueError, SyntaxError):
         return text
-    return value if isinstance(value, int | float | str | list) else text
+    return value if isinstance(value, int | float | str | list | None) else text
 
 
 def parse_durations(text: str) -> Duration:
@@ -217,7 +214,6 @@ def _duration(name: str, keywords: list[ast.keyword]) -> Constructor | None:
 
 def _value(node: ast.expr, term: bool = True) -> Any:
     """What an expression stands for: a duration or a number; or else (no `term`) another argument of a duration."""
-    known = offered("durations")
     match node:
         case ast.Constant(value=bool() | str()) if not term:
             return node.value
@@ -239,5 +235,5 @@ def _value(node: ast.expr, term: bool = True) -> Any:
                 options = ", ".join(option.name for option in made.options)
                 raise UserError(f"durations: {ast.unparse(node)!r}: {error}; it is {made.name}({options})") from error
             return made.call(*arguments, **given)
-    allowed = f"write numbers, + and *, and any of {', '.join(known)}"
+    allowed = f"write numbers, + and *, and any of {', '.join(offered('durations'))}"
     raise UserError(f"durations: {ast.unparse(node)!r} is not allowed; {allowed}")

@@ -157,7 +157,6 @@ def _allowed(kind: str, typed: Any, bounds: Bounds) -> str:
     for literal in (typed, *typing.get_args(typed)):
         if typing.get_origin(literal) is typing.Literal:
             return ", ".join(typing.get_args(literal))
-    limits = {">=": bounds.least, ">": bounds.above, "<=": bounds.most, "<": bounds.below}
-    said = [f"{sign} {limit:g}" for sign, limit in limits.items() if limit not in (None, MOST)]
+    said = [f"{sign} {limit:g}" for sign, limit in bounds.limits().items() if limit != MOST]
     said += ["also one per client"] if bounds.per_client else []
     return ", ".join(said) if kind.startswith(("int", "float")) else ""

@@ -5,6 +5,7 @@ The names decide which other options there are, so they are read first.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import itertools
@@ -101,7 +102,7 @@ def chosen(arguments: Sequence[str], axes: Mapping[str, Sequence[Any]] | None = 
             usual = next((name for name in ("free_running", "synchronous", *clocks) if name in clocks), "synchronous")
         elif part == "client":
             usual = str((axes or {}).get("client.optimizer", [usual])[0])
-        name = values_of(arguments, *flags, usual=usual)[-1]
+        name = [usual, *values_of(arguments, *flags)][-1]
         if (part, name) != ("partition", "none"):
             names[part] = find(name, kind)
     return names
@@ -119,12 +120,11 @@ def is_given(arguments: Sequence[str], *flags: str) -> bool:
     return any(argument.partition("=")[0].replace("_", "-") in flags for argument in arguments)
 
 
-def values_of(arguments: Sequence[str], *flags: str, usual: str | None = None) -> list[str]:
-    """The values of a flag in the order given, each written `--flag value` or `--flag=value`; the usual one if none."""
+def values_of(arguments: Sequence[str], *flags: str) -> list[str]:
+    """The values of a flag in the order given, each written `--flag value` or `--flag=value`."""
     pairs = itertools.pairwise([*arguments, ""])
     written = [(*argument.partition("="), following) for argument, following in pairs]
-    found = [value if equals else following for flag, equals, value, following in written if flag in flags]
-    return found if found or usual is None else [usual]
+    return [value if equals else following for flag, equals, value, following in written if flag in flags]
 
 
 def options_type(command: type[Run], names: Names, axes: Collection[str] = ()) -> type:
@@ -186,11 +186,9 @@ def local_training(server: Constructor) -> dict[str, Any]:
     """Learning rate, local steps and batch size: the first of `_LOCAL_TRAINING` that the server's own check accepts."""
     clock = offered("clocks")["free_running"].call(concurrency=1, durations=constant(1.0))
     for numbers in _LOCAL_TRAINING:
-        try:
+        with contextlib.suppress(ValueError, TypeError):  # TypeError: a server with required options
             server.call().check(clock, Client(optax.sgd, **numbers), 1)
             return dict(numbers)
-        except (ValueError, TypeError):  # TypeError: a server with required options
-            continue
     return dict(_LOCAL_TRAINING[0])
 
 

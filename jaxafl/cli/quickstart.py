@@ -21,25 +21,23 @@ local run).
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-from typing import NamedTuple
 
 import numpy as np
 import optax
 import xarray as xr
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from jaxafl import clock, data, models, results, server
+from jaxafl.cli.tables import numbers_table
 from jaxafl.client import Client
 from jaxafl.data import FederatedData
 from jaxafl.options import UserError
 from jaxafl.plot import accuracy_vs_time
 from jaxafl.plot.canvas import check_image_path
 from jaxafl.simulation import Simulation
-from jaxafl.sweep.assemble import MISSING
+from jaxafl.sweep.assemble import concatenated
 
 BUDGET = 4000  # local steps of each method
 _STEPS = 10  # K
@@ -47,11 +45,6 @@ _CLIENTS = 10
 _BUFFER = 5
 _EVALUATIONS = 30
 _TARGET = 0.9  # of the best accuracy of the weakest method
-
-
-class _Method(NamedTuple):
-    simulation: Simulation
-    arrivals: int  # per server step
 
 
 def quickstart(seed: int = 0, budget: int = BUDGET, progress: bool = False) -> dict[str, xr.Dataset]:
@@ -75,22 +68,20 @@ def quickstart(seed: int = 0, budget: int = BUDGET, progress: bool = False) -> d
             f"budget must be a positive multiple of {round_of_all} local steps, one run of each client; got {budget!r}"
         )
     found = {}
-    for name, method in _methods(data.femnist(_CLIENTS)).items():
-        server_steps = budget // (_STEPS * method.arrivals)
+    for name, simulation in _methods(data.femnist(_CLIENTS)).items():
+        server_steps = budget // (_STEPS * simulation.clock.capacity(_CLIENTS))
         every = max(1, server_steps // _EVALUATIONS)
-        if method.simulation.server.needs.replies:
-            server_steps = _steps_to_budget(method.simulation, budget, seed, every)
-        found[name] = method.simulation.run(server_steps, eval_every=every, seed=seed, progress=progress)
+        if simulation.server.needs.replies:
+            server_steps = _steps_to_budget(simulation, budget, seed, every)
+        found[name] = simulation.run(server_steps, eval_every=every, seed=seed, progress=progress)
     return found
 
 
-def report(
-    directory: str | os.PathLike[str] = ".", *, budget: int = BUDGET, seed: int = 0, progress: bool = True
-) -> None:
+def report(folder: pathlib.Path, budget: int, seed: int, progress: bool) -> None:
     """Runs the comparison, prints its table, and writes `quickstart.nc` and `quickstart.png`.
 
     Args:
-        directory: where the files go.
+        folder: where the files go.
         budget: see `quickstart`.
         seed: see `quickstart`.
         progress: show progress bars.
@@ -99,7 +90,6 @@ def report(
         FileNotFoundError, PermissionError: the files cannot be written there; said before anything runs.
         ValueError: see `quickstart`.
     """
-    folder = pathlib.Path(directory)
     file, image = results.check_path(folder / "quickstart.nc"), check_image_path(folder / "quickstart.png")
     found = quickstart(seed, budget, progress)
     Console().print(table(found))
@@ -118,20 +108,9 @@ def table(found: dict[str, xr.Dataset]) -> Table:
         found: what `quickstart` returns.
     """
     target = np.floor(100 * _TARGET * min(float(run["accuracy"].max()) for run in found.values())) / 100
-    shown = Table(
-        title="Ten writers of FEMNIST with stragglers", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True
-    )
-    shown.add_column("method", no_wrap=True)
-    reach = f"time to\n{100 * target:.0f} %"
-    for column in (
-        "best\naccuracy",
-        reach,
-        "simulated\ntime",
-        "staleness\nmean / max",
-        "local\nsteps",
-        "updates\nper s",
-    ):
-        shown.add_column(column, justify="right", no_wrap=True)
+    title, reach = "Ten writers of FEMNIST with stragglers", f"time to\n{100 * target:.0f} %"
+    columns = ("best\naccuracy", reach, "simulated\ntime", "staleness\nmean / max", "local\nsteps", "updates\nper s")
+    shown = numbers_table(title, Column("method", no_wrap=True), columns, pad_edge=False, collapse_padding=True)
     for name, run in found.items():
         reached = np.flatnonzero(run["accuracy"].values >= target)
         stale = run["staleness"].values[run["staleness"].values >= 0]
@@ -159,14 +138,8 @@ def joined(found: dict[str, xr.Dataset]) -> xr.Dataset:
     Returns:
         The dataset; its attribute `methods` holds those of the results, as JSON.
     """
-    # only the method that a diagnostic belongs to has it
-    names = list(dict.fromkeys(name for run in found.values() for name in run.variables))
-    missing = {name: MISSING.get(str(name), np.nan) for name in names}
     plain = [run.reset_coords(["eval_step", "eval_time", "eval_updates", "eval_local_steps"]) for run in found.values()]
-    together = xr.concat(  # units and long names are those of all
-        plain, dim="method", join="outer", data_vars="all", fill_value=missing, combine_attrs="drop_conflicts"
-    )
-    together = together.assign_coords(method=list(found))
+    together = concatenated(plain, "method").assign_coords(method=list(found))
     attributes = {name: run.attrs for name, run in found.items()}
     together.attrs = {"title": "jaxafl quickstart", "methods": json.dumps(attributes, default=str)}
     return together
@@ -178,7 +151,7 @@ def majority_share(dataset: FederatedData) -> float:
     return float(np.bincount(labels).max() / len(labels))
 
 
-def _methods(dataset: FederatedData) -> dict[str, _Method]:
+def _methods(dataset: FederatedData) -> dict[str, Simulation]:
     model = models.cnn_asyncfeded(dataset.num_classes, features=(8, 16))
     client = Client(optax.sgd, learning_rate=0.05, momentum=0.5, steps=_STEPS, batch_size=16)
     speeds = clock.uniform(1, 10, per="client") * clock.constant(0.1, per="step") + clock.suspension(0.2)
@@ -186,17 +159,14 @@ def _methods(dataset: FederatedData) -> dict[str, _Method]:
     each = clock.free_running(concurrency=_CLIENTS, durations=speeds)
     buffered = clock.free_running(concurrency=_CLIENTS, buffer=_BUFFER, durations=speeds)
     asyncfeded = server.asyncfeded(lam=0.5, eps=1.0, target_staleness=3.0, kappa=0.05, max_steps=2 * _STEPS)
-
-    def method(algorithm: server.Server, protocol: clock.Clock, arrivals: int) -> _Method:
-        return _Method(Simulation(dataset, model, client, algorithm, protocol), arrivals)
-
-    return {
-        "FedAvg": method(server.fedavg(), rounds, _CLIENTS),
-        "FedAsync": method(server.fedasync(0.5, "polynomial", exponent=0.5), each, 1),
-        "FedBuff": method(server.fedbuff(), buffered, _BUFFER),
-        "FADAS": method(server.fadas(0.003), buffered, _BUFFER),
-        "AsyncFedED": method(asyncfeded, each, 1),
+    methods = {
+        "FedAvg": (server.fedavg(), rounds),
+        "FedAsync": (server.fedasync(0.5, "polynomial", exponent=0.5), each),
+        "FedBuff": (server.fedbuff(), buffered),
+        "FADAS": (server.fadas(0.003), buffered),
+        "AsyncFedED": (asyncfeded, each),
     }
+    return {name: Simulation(dataset, model, client, *parts) for name, parts in methods.items()}
 
 
 def _steps_to_budget(simulation: Simulation, budget: int, seed: int, every: int) -> int:

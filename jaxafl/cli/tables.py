@@ -10,7 +10,7 @@ import xarray as xr
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from jaxafl.cli.catalogue import KINDS, REQUIRED, Option, offered
 
@@ -83,13 +83,17 @@ def show_result(result: xr.Dataset) -> None:
     found = members(result, "accuracy", "staleness", "time")
     seeds = len(found[0].runs)
     any_failed = any(_failed_step(run) >= 0 for member in found for run in member.runs)
-    table = Table(title=heading(result), box=SIMPLE_HEAD)
-    table.add_column(f"mean ± std of {seeds} seeds" if seeds > 1 else "", overflow="fold")
-    for column in (*_COLUMNS, "failed") if any_failed else _COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
+    first = Column(f"mean ± std of {seeds} seeds" if seeds > 1 else "", overflow="fold")
+    table = numbers_table(heading(result), first, (*_COLUMNS, "failed") if any_failed else _COLUMNS)
     for member in found:
         table.add_row(member.name, *_numbers(member.runs), *([_failed(member.runs)] if any_failed else []))
     Console().print(table)
+
+
+def numbers_table(title: str, first: Column, columns: Sequence[str], **look: Any) -> Table:
+    """A table without rows yet: whose numbers they are, and the numbers."""
+    numbers = (Column(header, justify="right", no_wrap=True) for header in columns)
+    return Table(first, *numbers, title=title, box=SIMPLE_HEAD, **look)
 
 
 def failures(result: xr.Dataset) -> tuple[str, int]:
@@ -98,19 +102,20 @@ def failures(result: xr.Dataset) -> tuple[str, int]:
 
     runs = [(member.name, run) for member in members(result, "accuracy") for run in member.runs]
     failed = [(name, run) for name, run in runs if _failed_step(run) >= 0]
-    advice = "Smaller learning rates may help."
-    if failed and "failed_step" not in result.variables:  # one run
-        where = (
-            f"at server step {result.attrs['failed_step']}, after an update of client {result.attrs['failed_client']}"
-        )
-        return f"the parameters stopped being finite {where}; the result ends there. {advice}", 0
-    places = []
-    for name, run in failed[:_NAMED]:
-        which = [name, f"seed={int(run['seed'])}"] if name else [f"seed={int(run['seed'])}"]
-        places.append(f"{', '.join(which)} at step {_failed_step(run)}")
-    places += [f"{len(failed) - _NAMED} more"] if len(failed) > _NAMED else []
-    counted = f"the parameters of {len(failed)} of {len(runs)} runs stopped being finite; their results end there"
-    return f"{counted}: {'; '.join(places)}. {advice}" if failed else "", len(runs) - len(failed)
+    if not failed:
+        return "", len(runs)
+    if "failed_step" not in result.variables:  # one run
+        where = "at server step {failed_step}, after an update of client {failed_client}".format(**result.attrs)
+        said = f"the parameters stopped being finite {where}; the result ends there"
+    else:
+        places = []
+        for name, run in failed[:_NAMED]:
+            configuration = f"{name}, " if name else ""
+            places.append(f"{configuration}seed={int(run['seed'])} at step {_failed_step(run)}")
+        places += [f"{len(failed) - _NAMED} more"] if len(failed) > _NAMED else []
+        counted = f"the parameters of {len(failed)} of {len(runs)} runs stopped being finite; their results end there"
+        said = f"{counted}: {'; '.join(places)}"
+    return f"{said}. Smaller learning rates may help.", len(runs) - len(failed)
 
 
 def _failed_step(run: xr.Dataset) -> int:

@@ -10,6 +10,7 @@ from jaxafl.options.checks import (
     check_number,
     check_whole,
     shown,
+    user_errors,
 )
 from jaxafl.options.part import (
     Number,
@@ -48,4 +49,5 @@ __all__ = [
     "static",
     "tables_of",
     "types_of",
+    "user_errors",
 ]

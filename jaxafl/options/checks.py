@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import reprlib
 import types
 from collections.abc import Iterator
@@ -11,10 +13,20 @@ import jax
 import numpy as np
 
 MOST = 2**31 - 1  # what becomes an int32 ends there
+_BREAKS = {">=": operator.lt, ">": operator.le, "<=": operator.gt, "<": operator.ge}  # what breaks a rule
 
 
 class UserError(ValueError):
     """What was asked for cannot work, and the message says why: the command line shows it without a traceback."""
+
+
+@contextlib.contextmanager
+def user_errors(where: str = "") -> Iterator[None]:
+    """Whatever a value makes a constructor or a check raise is the user's to correct; the message says where it is."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{error} ({where})" if where else str(error)) from error
 
 
 class Bounds(NamedTuple):
@@ -28,16 +40,13 @@ class Bounds(NamedTuple):
     per_client: bool = False
     checked: bool = True
 
+    def limits(self) -> dict[str, float]:
+        """The limits that there are, by their signs."""
+        signs = {">=": self.least, ">": self.above, "<=": self.most, "<": self.below}
+        return {sign: limit for sign, limit in signs.items() if limit is not None}
 
-def check_number(
-    owner: str,
-    name: str,
-    value: Any,
-    *,
-    num_clients: int | None = None,
-    bounds: Bounds | None = None,
-    **limits: Any,
-) -> None:
+
+def check_number(owner: str, name: str, value: Any, *, num_clients: int | None = None, **limits: Any) -> None:
     """One finite number within bounds, or one per client where the bounds allow it.
 
     Args:
@@ -45,14 +54,13 @@ def check_number(
         name: the option.
         value: what was passed.
         num_clients: N; `None` lets any number of them pass.
-        bounds: what is allowed; or
-        **limits: the same by name (`least`, `above`, `most`, `below`, `per_client`).
+        **limits: what is allowed (`least`, `above`, `most`, `below`, `per_client`).
 
     Raises:
         TypeError: it is not a number.
         ValueError: it is an array where one number is needed, not finite, or out of bounds.
     """
-    bounds = bounds or Bounds(**limits)
+    bounds = Bounds(**limits)
     array = as_numbers(owner, name, value)
     if array.shape != () and not bounds.per_client:
         raise UserError(
@@ -73,19 +81,13 @@ def check_number(
 def _rules(array: np.ndarray, bounds: Bounds) -> Iterator[tuple[np.ndarray, str]]:
     """Where each rule is broken, and how it is said."""
     yield ~np.isfinite(array), "a finite number"
-    if bounds.least is not None and (bounds.most is not None or bounds.below is not None):
-        end, closed = (bounds.most, True) if bounds.most is not None else (bounds.below, False)
-        over = array > end if closed else array >= end
-        yield (array < bounds.least) | over, f"in [{bounds.least:g}, {end:g}{']' if closed else ')'}"
-        return
-    if bounds.least is not None:
-        yield array < bounds.least, f">= {bounds.least:g}"
-    if bounds.above is not None:
-        yield array <= bounds.above, f"> {bounds.above:g}"
-    if bounds.most is not None:
-        yield array > bounds.most, f"<= {bounds.most:g}"
-    if bounds.below is not None:
-        yield array >= bounds.below, f"< {bounds.below:g}"
+    rules = [(sign, limit, _BREAKS[sign](array, limit)) for sign, limit in bounds.limits().items()]
+    match rules:
+        case [(">=", least, under), ("<=" | "<" as sign, end, over)]:
+            yield under | over, f"in [{least:g}, {end:g}{']' if sign == '<=' else ')'}"
+        case _:
+            for comparison, limit, broken in rules:
+                yield broken, f"{comparison} {limit:g}"
 
 
 def as_numbers(owner: str, name: str, value: Any) -> np.ndarray:

@@ -55,9 +55,7 @@ def static(
 
 def recording(default: None) -> Any:
     """Recorded draws in the place of random ones, `None` without: an array that only `jaxafl.clock.trace` sets."""
-    return dataclasses.field(
-        default=default, kw_only=True, metadata={"bounds": Bounds(checked=False), "recording": True}
-    )
+    return dataclasses.field(default=default, kw_only=True, metadata={"recording": True})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(number, static, recording, dataclasses.field))
@@ -91,8 +89,9 @@ class Part:
                 object.__setattr__(self, field.name, made)
 
     def __repr__(self) -> str:
-        given = (f"{name}={shown(value)}" for name, value in options_of(self).items() if not _is_default(self, name))
-        return f"{type(self).__name__}({', '.join(given)})"
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        given = {name: value for name, value in options_of(self).items() if not _same(value, defaults.get(name, ...))}
+        return f"{type(self).__name__}({', '.join(f'{name}={shown(value)}' for name, value in given.items())})"
 
 
 class Summarised:
@@ -122,8 +121,8 @@ def bounds_of(field: dataclasses.Field[Any]) -> Bounds:
 
 
 def is_static(node: Any, name: str) -> bool:
-    """Whether an option is part of the program (`KeyError` where there is none of this name)."""
-    return bounds_of({field.name: field for field in dataclasses.fields(node)}[name]).static
+    """Whether an option is part of the program; an entry of a table of numbers is not."""
+    return any(field.name == name and bounds_of(field).static for field in dataclasses.fields(node))
 
 
 def options_of(part: Any) -> dict[str, Any]:
@@ -168,7 +167,7 @@ def check_options(part: Any, num_clients: int | None = None) -> None:
         elif not bounds.checked or (value is None and optional):
             continue
         elif not bounds.static:
-            check_number(part.name, field.name, value, num_clients=num_clients, bounds=bounds)
+            check_number(part.name, field.name, value, num_clients=num_clients, **bounds._asdict())
         else:
             _check_static(part.name, field.name, value, kind, bounds, optional)
 
@@ -192,9 +191,7 @@ def _without_none(kind: Any) -> tuple[Any, bool]:
     return (kept[0] if len(kept) == 1 else kind), len(kept) < len(parts)
 
 
-def _is_default(part: Any, name: str) -> bool:
-    default = next((field.default for field in dataclasses.fields(part) if field.name == name), dataclasses.MISSING)
-    value = options_of(part)[name]
+def _same(value: Any, default: Any) -> bool:
     return value is default or (isinstance(value, int | float | str) and value == default)
 
 

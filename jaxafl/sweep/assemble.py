@@ -9,55 +9,47 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxafl.results import plain
+from jaxafl.results import MISSING, plain
 from jaxafl.sweep.axes import PARTS
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
 
-MISSING = {"client": -1, "run": -1, "staleness": -1, "local_steps": 0, "multiplicity": 0}
-"""What stands where a variable of whole numbers has no value; NaN elsewhere."""
 _RENAMED = {"client": "local_training"}  # a variable of every result is called `client`
-_OWN = {"seed", "title", "failed_step", "failed_client"}  # an axis, a text for people, or treated apart
+_FAILED = ("failed_step", "failed_client")  # variables of every sweep
+_OWN = {"seed", "title"}  # an axis, and a text for people
 _LONGEST = 40  # characters of an option's value in a label
 
 
-def grid(members: list[xr.Dataset], values: dict[str, list[Any]]) -> xr.Dataset:
+def grid(members: list[xr.Dataset], named: dict[str, list[Any]]) -> xr.Dataset:
     """Results of all members as one dataset with a dimension per axis.
 
     Args:
         members: the members' results, in the order of the grid (the last axis fastest).
-        values: axis -> its values.
+        named: axis -> the `labels` of its values.
     """
     import xarray as xr
 
-    axes = {_RENAMED.get(name, name): column for name, column in values.items()}
-    for name, column in _differing(members).items():
-        for dataset, value in zip(members, column, strict=True):
-            dataset[name] = value
-    flat = xr.concat(
+    axes = {_RENAMED.get(name, name): column for name, column in named.items()}
+    _keep_differing(members)
+    places = xr.Dataset(coords={name: range(len(column)) for name, column in axes.items()}).stack(member=list(axes))
+    folded = concatenated(members, "member").assign_coords(places.coords).unstack("member").transpose(*axes, ...)
+    return folded.assign_coords({name: ([name], column) for name, column in axes.items()})
+
+
+def concatenated(members: list[xr.Dataset], dim: str) -> xr.Dataset:
+    """Results along a new dimension; shorter ones are filled with missing values."""
+    import xarray as xr
+
+    return xr.concat(
         members,
-        dim="member",
+        dim=dim,
         data_vars="all",
         coords="different",
         join="outer",
         combine_attrs="drop_conflicts",
         compat="equals",
         fill_value={name: MISSING.get(str(name), np.nan) for dataset in members for name in dataset.variables},
-    )
-    shape = [len(column) for column in axes.values()]
-
-    def unfolded(variable: xr.DataArray) -> Any:
-        if "member" not in variable.dims:
-            return (variable.dims, variable.values, variable.attrs)
-        variable = variable.transpose("member", ...)
-        return ((*axes, *variable.dims[1:]), variable.values.reshape(*shape, *variable.shape[1:]), variable.attrs)
-
-    coordinates = {name: ([name], labels(column)) for name, column in axes.items()}
-    return xr.Dataset(
-        {str(name): unfolded(variable) for name, variable in flat.data_vars.items()},
-        {str(name): unfolded(variable) for name, variable in flat.coords.items()} | coordinates,
-        flat.attrs,
     )
 
 
@@ -106,17 +98,13 @@ def _flat(node: Any, path: tuple[str, ...]) -> dict[str, Any]:
     return table
 
 
-def _differing(members: list[xr.Dataset]) -> dict[str, list[Any]]:
-    """Attributes in which the runs differ: they become variables; the options of a part are named `<part>_options`."""
-    table: dict[str, list[Any]] = {}
+def _keep_differing(members: list[xr.Dataset]) -> None:
+    """Attributes in which the runs differ become variables; the options of a part are named `<part>_options`."""
     known = {name for dataset in members for name in dataset.attrs}
-    for name in ("failed_step", "failed_client", *sorted(known - _OWN)):
+    for name in dict.fromkeys([*_FAILED, *sorted(known - _OWN)]):
         column = [dataset.attrs.get(name) for dataset in members]
-        if name in ("failed_step", "failed_client"):
-            table[name] = [math.nan if value is None else value for value in column]
-        elif len(set(map(str, column))) > 1:
+        if name in _FAILED or len(set(map(str, column))) > 1:
             numbers = all(isinstance(value, int | float | None) for value in column)
-            table[f"{name}_options" if name in PARTS else name] = [
-                (math.nan if value is None else value) if numbers else str(value) for value in column
-            ]
-    return table
+            variable = f"{name}_options" if name in PARTS else name
+            for dataset, value in zip(members, column, strict=True):
+                dataset[variable] = (math.nan if value is None else value) if numbers else str(value)

@@ -11,16 +11,17 @@ from jaxafl.models.model import Model
 from jaxafl.options import is_static, options_of, tables_of
 from jaxafl.simulation import Simulation
 
+Axes = dict[str, list[Any]]
 PARTS = ("data", "model", "client", "server", "clock")
 
 
-def axis_values(simulation: Any, axes: Any) -> dict[str, list[Any]]:
+def axis_values(simulation: Any, axes: Any) -> Axes:
     """The values of every axis, checked for what needs no simulation."""
     if not isinstance(simulation, Simulation):
         raise TypeError(f"sweep(simulation, ...) got {simulation!r}, which is not a Simulation")
     if not isinstance(axes, Mapping) or not axes:
         raise ValueError(f'a sweep needs at least one axis, e.g. {{"seed": range(5)}}; got {axes!r}')
-    values: dict[str, list[Any]] = {}
+    values: Axes = {}
     for name, column in axes.items():
         part = str(name).partition(".")[0]
         if part not in (*PARTS, "seed") or not all(str(name).split(".")) or str(name).startswith("seed."):
@@ -78,15 +79,10 @@ def is_static_path(simulation: Simulation, path: str) -> bool:
     node: Any = simulation
     *parents, name = path.split(".")
     for parent in parents:
-        node = getattr(node, parent) if hasattr(node, parent) else _options(node)[parent]
-    if node is simulation:
-        return True
-    return name in {field.name for field in dataclasses.fields(node)} and is_static(node, name)
+        node = _options(node)[parent]
+    return node is simulation or is_static(node, name)
 
 
 def _numbers(column: list[Any]) -> list[Any]:
     """Whole numbers beside fractions as floats, so that 0.5 and 1 run in one program."""
-    kinds = {type(value) for value in column}
-    if float in kinds and kinds <= {int, float}:
-        return [float(value) for value in column]
-    return column
+    return [float(value) for value in column] if {type(value) for value in column} == {int, float} else column

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,16 +16,16 @@ from jaxafl import results
 from jaxafl.clock import Schedule
 from jaxafl.device import slices_are_faster
 from jaxafl.engine.lockstep import lockstep
-from jaxafl.engine.loop import Trained, run_to_end
+from jaxafl.engine.loop import Execution, run_to_end
 from jaxafl.engine.online import online
 from jaxafl.engine.planned import planned
 from jaxafl.engine.problem import Observe, Recording, Speed
 from jaxafl.engine.state import example_batch
-from jaxafl.options import UserError, check_whole
+from jaxafl.options import check_whole, user_errors
 from jaxafl.progress import Reporter, reporter_of
 from jaxafl.simulation import Simulation, evaluation_interval
 from jaxafl.sweep.assemble import grid, labels
-from jaxafl.sweep.axes import axis_values, is_static_path, replace_at
+from jaxafl.sweep.axes import Axes, axis_values, is_static_path, replace_at
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -34,12 +35,20 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
 _TOGETHER = 50_000
 
 
+@dataclasses.dataclass(eq=False)
 class _Member:
-    """One combination of values: its place in the grid, its simulation and its seed."""
+    """One combination of values: axis -> the index of its value, the same in words, its simulation and its seed."""
 
-    def __init__(self, place: int, simulation: Simulation, seed: int) -> None:
-        self.place, self.simulation, self.seed = place, simulation, seed
-        self.schedule: Schedule | None = None  # one object for members that share it; none where training makes it
+    position: dict[str, int]
+    where: str
+    simulation: Simulation
+    seed: int
+    schedule: Schedule | None = None  # one object for members that share it; none where training makes it
+
+    @property
+    def timing(self) -> tuple[int, ...]:
+        """The position along the axes on which schedules depend within a program."""
+        return tuple(at for name, at in self.position.items() if name == "seed" or name.startswith("clock"))
 
 
 def sweep(
@@ -92,103 +101,88 @@ def sweep(
     path = results.check_path(save)
     begun = time.perf_counter()
     values = axis_values(simulation, axes)
-    members = _members(simulation, values, seed)
+    named = {name: labels(column) for name, column in values.items()}
+    members = _members(simulation, values, named, seed)
     every = evaluation_interval(eval_every, server_steps)
     recording = simulation.recording(observe, diagnostics)
     if together is not None:
         check_whole("sweep", "together", together)
     speed = Speed(lanes, chunk)
-    groups = _programs(members, values)
-    _add_schedules(groups, values, server_steps)
-    batches = [batch for group in groups for batch in _batches(group, values, together)]
-    total = server_steps * len(batches)
-    ended: dict[int, xr.Dataset] = {}
-    with reporter_of(progress, f"sweep of {len(members)}", total) as reporter:
+    static = [name for name in values if name != "seed" and is_static_path(simulation, name)]
+    programs = _grouped(members, lambda member: _program(member, static))
+    sharing = [_grouped(group, lambda member: member.timing) for group in programs]
+    # before anything is trained: a recording that runs out for one member must not cost the results of the others
+    for group in itertools.chain.from_iterable(sharing):
+        _add_schedule(group, server_steps)
+    batches = [batch for groups in sharing for batch in _batches(groups, together)]
+    ended: dict[_Member, xr.Dataset] = {}
+    with reporter_of(progress, f"sweep of {len(members)}", server_steps * len(batches)) as reporter:
         for index, batch in enumerate(batches):
-            part = _Part(reporter, index * server_steps)
-            for member, trained in zip(batch, _run(batch, server_steps, every, speed, recording, part), strict=True):
-                ended[member.place] = member.simulation.result(trained, member.seed)
-    dataset = grid([ended[place] for place in range(len(members))], values)
-    dataset.attrs["sweep"] = json.dumps({name: labels(column) for name, column in values.items()}, default=str)
+            started, part = time.perf_counter(), _Part(reporter, index * server_steps)
+            trained = run_to_end(_execution(batch, every, speed, recording), server_steps, every, part, started)
+            ended |= {
+                member: member.simulation.result(run, member.seed) for member, run in zip(batch, trained, strict=True)
+            }
+    dataset = grid([ended[member] for member in members], named)
+    dataset.attrs["sweep"] = json.dumps(named, default=str)
     dataset.attrs["wall_seconds"] = round(time.perf_counter() - begun, 3)
     if path is not None:
         results.save(dataset, path)
     return dataset
 
 
-def _members(simulation: Simulation, values: dict[str, list[Any]], default_seed: int) -> list[_Member]:
+def _members(simulation: Simulation, values: Axes, named: Axes, default_seed: int) -> list[_Member]:
     """All combinations, checked."""
     members = []
-    for place, combination in enumerate(itertools.product(*values.values())):
-        variant, seed = simulation, _seed(default_seed)
-        for name, value in zip(values, combination, strict=True):
-            if name == "seed":
-                seed = _seed(value)
-            else:
-                variant = replace_at(variant, name, value)
-        try:
+    for indices in np.ndindex(*map(len, values.values())):
+        position = dict(zip(values, indices, strict=True))
+        where = f"in the sweep at {', '.join(f'{name}={named[name][at]}' for name, at in position.items())}"
+        chosen = {name: values[name][at] for name, at in position.items()}
+        seed = check_whole("sweep", "seed", chosen.pop("seed", default_seed), least=0, most=2**64 - 1)
+        variant = simulation
+        for name, value in chosen.items():
+            variant = replace_at(variant, name, value)
+        with user_errors(where):
             variant.check()
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{error} ({_where(values, place)})") from error
-        members.append(_Member(place, variant, seed))
+        members.append(_Member(position, where, variant, seed))
     return members
 
 
-def _where(values: dict[str, list[Any]], place: int) -> str:
-    position = np.unravel_index(place, [len(column) for column in values.values()])
-    chosen = (f"{name}={labels(column)[at]}" for (name, column), at in zip(values.items(), position, strict=True))
-    return f"in the sweep at {', '.join(chosen)}"
-
-
-def _add_schedules(groups: list[list[_Member]], values: dict[str, list[Any]], server_steps: int) -> None:
-    """All schedules, before anything is trained: a recording that runs out for one member must not cost the results of
-    the others."""
-    for group in groups:
-        if group[0].simulation.clock_sees_training:
-            continue
-        for members in _grouped(group, values, _own_schedule(values)):
-            first = members[0]
-            try:
-                schedule = first.simulation.compute_schedule(server_steps, first.seed)
-            except ValueError as error:
-                raise UserError(f"{error} ({_where(values, first.place)})") from error
-            for member in members:
-                member.schedule = schedule
-
-
-def _own_schedule(values: dict[str, list[Any]]) -> list[int]:
-    """The axes along which schedules differ within a program."""
-    return [index for index, name in enumerate(values) if name == "seed" or name.startswith("clock")]
-
-
-def _programs(members: list[_Member], values: dict[str, list[Any]]) -> list[list[_Member]]:
-    """Members grouped by the program that runs them: the values of their static axes, and the form of their numbers (an
-    option that is `None` for some members, or an array of another shape)."""
-    static = [
-        index for index, name in enumerate(values) if name != "seed" and is_static_path(members[0].simulation, name)
-    ]
+def _grouped(members: list[_Member], key: Callable[[_Member], Any]) -> list[list[_Member]]:
     groups: dict[Any, list[_Member]] = {}
-    for group in _grouped(members, values, static):
-        for member in group:
-            leaves, structure = jax.tree.flatten((member.simulation.client, member.simulation.server))
-            form = tuple((np.shape(leaf), np.asarray(leaf).dtype.kind) for leaf in leaves)
-            groups.setdefault((group[0].place, structure, form), []).append(member)
+    for member in members:
+        groups.setdefault(key(member), []).append(member)
     return list(groups.values())
 
 
-def _batches(group: list[_Member], values: dict[str, list[Any]], together: int | None) -> list[list[_Member]]:
-    """Members of one program that advance together."""
-    first = group[0].simulation
-    if first.clock_sees_training:
-        return [[member] for member in group]
-    if together is None and slices_are_faster() and _num_parameters(first) > _TOGETHER:
+def _program(member: _Member, static: list[str]) -> tuple[Any, ...]:
+    """What the members of one program have in common: the values of their static axes, and the form of their numbers
+    (an option that is `None` for some members, or an array of another shape)."""
+    leaves, structure = jax.tree.flatten((member.simulation.client, member.simulation.server))
+    form = tuple((np.shape(leaf), np.asarray(leaf).dtype.kind) for leaf in leaves)
+    return (*(member.position[name] for name in static), structure, form)
+
+
+def _add_schedule(sharing: list[_Member], server_steps: int) -> None:
+    """The schedule that members share, where training does not make it."""
+    first = sharing[0]
+    if not first.simulation.clock_sees_training:
+        with user_errors(first.where):
+            schedule = first.simulation.compute_schedule(server_steps, first.seed)
+        for member in sharing:
+            member.schedule = schedule
+
+
+def _batches(sharing: list[list[_Member]], together: int | None) -> list[list[_Member]]:
+    """Members of one program, in groups that share a schedule, as members that advance together."""
+    first = sharing[0][0].simulation
+    if first.clock_sees_training or (together is None and slices_are_faster() and _num_parameters(first) > _TOGETHER):
         together = 1
-    sharing = _grouped(group, values, _own_schedule(values))
-    if slices_are_faster() or first.server.needs.client_rows or first.server.needs.client_models:
-        return [part for members in sharing for part in _parts(members, together)]
-    if all(len(members) == 1 for members in sharing):
-        return _parts(group, together)
-    return [part for members in sharing for part in _parts(members, together)]
+    in_lockstep = not (slices_are_faster() or first.server.needs.client_rows or first.server.needs.client_models)
+    if in_lockstep and all(len(members) == 1 for members in sharing):
+        sharing = [[member for members in sharing for member in members]]
+    size = together or max(map(len, sharing))
+    return [members[at : at + size] for members in sharing for at in range(0, len(members), size)]
 
 
 def _num_parameters(simulation: Simulation) -> int:
@@ -196,51 +190,23 @@ def _num_parameters(simulation: Simulation) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def _run(
-    batch: list[_Member], server_steps: int, every: int, speed: Speed, recording: Recording, reporter: Reporter
-) -> list[Trained]:
-    begun = time.perf_counter()
+def _execution(batch: list[_Member], every: int, speed: Speed, recording: Recording) -> Execution:
+    """The program of members that advance together, before its first server step."""
     problems = [member.simulation.problem(member.seed, recording) for member in batch]
     schedules = [member.schedule for member in batch if member.schedule is not None]
     if not schedules:
-        execution = online(problems[0], every, speed)
-    elif all(schedule is schedules[0] for schedule in schedules):
-        execution = planned(problems, schedules[0], every, speed)
-    else:
-        execution = lockstep(problems, schedules, every, speed)
-    return run_to_end(execution, server_steps, every, reporter, begun)
+        return online(problems[0], every, speed)
+    if all(schedule is schedules[0] for schedule in schedules):
+        return planned(problems, schedules[0], every, speed)
+    return lockstep(problems, schedules, every, speed)
 
 
-class _Part:
+@dataclasses.dataclass
+class _Part(Reporter):
     """The reporter of one batch of a sweep."""
 
-    def __init__(self, whole: Reporter, offset: int) -> None:
-        self.whole, self.offset = whole, offset
-
-    def __enter__(self) -> _Part:
-        return self
-
-    def __exit__(self, *args: Any) -> None:
-        return None
+    whole: Reporter
+    offset: int
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
         self.whole.update(self.offset + done, updates_per_second, metrics)
-
-
-def _grouped(members: list[_Member], values: dict[str, list[Any]], axes: list[int]) -> list[list[_Member]]:
-    """Members with equal positions along some axes."""
-    shape = [len(column) for column in values.values()]
-    groups: dict[tuple[int, ...], list[_Member]] = {}
-    for member in members:
-        position = np.unravel_index(member.place, shape)
-        groups.setdefault(tuple(int(position[axis]) for axis in axes), []).append(member)
-    return list(groups.values())
-
-
-def _parts(members: list[_Member], together: int | None) -> list[list[_Member]]:
-    size = len(members) if together is None else together
-    return [members[index : index + size] for index in range(0, len(members), size)]
-
-
-def _seed(value: Any) -> int:
-    return check_whole("sweep", "seed", value, least=0, most=2**64 - 1)
