@@ -103,7 +103,7 @@ def _from_directory(folder: pathlib.Path, wanted: str, shipped: int) -> tuple[di
 def _in_order(arrays: dict[str, np.ndarray], first: list[str]) -> np.ndarray:
     """Places in `users` of those with training samples: first `first`, then by falling number of them, then by name."""
     counts = np.bincount(arrays["user_train"], minlength=len(arrays["users"]))
-    rank = [first.index(user) if user in first else len(first) for user in arrays["users"].tolist()]
+    rank = np.array([first.index(user) if user in first else len(first) for user in arrays["users"].tolist()])
     order = np.lexsort((arrays["users"], -counts, rank))
     return order[counts[order] > 0]
 

@@ -135,7 +135,11 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     clients, classes = statistics.histogram.shape
-    if ax is None:
+    if ax is not None:
+        figure = ax.get_figure(root=True)
+        if figure is None:
+            raise ValueError("ax belongs to no figure; make it with figure.subplots() or pass ax=None")
+    else:
         figure = figures.Figure(figsize=(2.5 + min(0.3 * classes, 9) + 2, 1.5 + min(max(0.22 * clients, 2), 9)))
         figure.set_layout_engine("constrained")
         ax, bars = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
@@ -145,10 +149,6 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
         bars.xaxis.set_major_locator(MaxNLocator(2, integer=True))
         bars.xaxis.set_major_formatter(EngFormatter(sep=""))
         figure.suptitle(f"{statistics.name}, heterogeneity {statistics.heterogeneity:.3f}")
-    else:
-        figure = ax.get_figure(root=True)
-        if figure is None:
-            raise ValueError("ax belongs to no figure; make it with figure.subplots() or pass ax=None")
     rows, group = _rows(statistics.histogram)
     image = ax.imshow(
         rows,
