@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from jaxafl.data.dataset import Dataset, integer_labels
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition import by_user
+from jaxafl.data.partition.base import rows_of_each
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast
 from jaxafl.options import as_array, check_number, check_whole
 
@@ -65,6 +66,7 @@ def from_arrays(
         )
     if (x_test is None) != (y_test is None) or (x_test is None) == (test_fraction is None):
         raise ValueError(f"{name}: give either x_test and y_test, or test_fraction")
+    source: dict[str, str | int | float] = {"source": "arrays"}
     if test_fraction is None:
         held_out, held_out_labels = _samples(name, "x_test", x_test), integer_labels(name, "test", y_test)
     else:
@@ -72,13 +74,11 @@ def from_arrays(
         test = _hold_out(name, users, test_fraction, np.random.default_rng(seed))
         held_out, held_out_labels = samples[test], labels[test]
         samples, labels, users = samples[~test], labels[~test], users[~test]
+        source |= {"test_fraction": float(test_fraction), "test_seed": seed}
     if num_classes is None:
         num_classes = int(max(labels.max(initial=0), held_out_labels.max(initial=0))) + 1
     if preprocessing is None:
         preprocessing = cast() if samples.dtype == np.uint8 or samples.dtype.kind == "f" else as_is()
-    source: dict[str, str | int | float] = {"source": "arrays"}
-    if test_fraction is not None:
-        source |= {"test_fraction": float(test_fraction), "test_seed": seed}
     dataset = Dataset(
         name, samples, labels, held_out, held_out_labels, num_classes, preprocessing, users=users, source=source
     )
@@ -111,11 +111,11 @@ def _users(name: str, client_ids: ArrayLike) -> np.ndarray:
     """Clients numbered in sorted order of their ids."""
     ids = as_array(name, "client_ids", client_ids)
     if ids.dtype == object:  # as of a pandas column
-        kinds = {str if isinstance(entry, str) else int for entry in ids.ravel() if _is_id(entry)}
-        wrong = [place for place, entry in enumerate(ids.ravel()) if not _is_id(entry)]
-        if wrong or len(kinds) > 1:
-            what = f"entry {wrong[0]} is {ids.ravel()[wrong[0]]!r}" if wrong else "got both"
-            raise TypeError(f"{name}: client_ids must be integers or strings, all of one kind; {what}")
+        wrong = [f"entry {place} is {entry!r}" for place, entry in enumerate(ids.ravel()) if not _is_id(entry)]
+        if len({isinstance(entry, str) for entry in ids.ravel()}) > 1:
+            wrong.append("got both")
+        if wrong:
+            raise TypeError(f"{name}: client_ids must be integers or strings, all of one kind; {wrong[0]}")
     elif ids.dtype.kind not in "iuUST":
         raise TypeError(f"{name}: client_ids must be integers or strings, one per sample; got dtype {ids.dtype}")
     return np.unique(ids, return_inverse=True)[1].reshape(ids.shape)
@@ -128,8 +128,7 @@ def _is_id(entry: object) -> bool:
 def _hold_out(name: str, users: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
     check_number(name, "test_fraction", fraction, above=0, below=1)
     test = np.zeros(len(users), bool)
-    order = np.argsort(users, kind="stable")
-    for rows in np.split(order, np.cumsum(np.bincount(users))[:-1]):
+    for rows in rows_of_each(users)[0]:
         test[rng.choice(rows, int(fraction * len(rows)), replace=False)] = True
     if not test.any():
         raise ValueError(f"{name}: test_fraction={fraction} holds out no sample of any client; use a larger one")

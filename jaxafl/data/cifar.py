@@ -13,6 +13,7 @@ from jaxafl.data.images import Images, image_dataset
 from jaxafl.data.preprocessing import crop_and_flip, normalise
 from jaxafl.options import check_flag
 from jaxafl.readers.archive import check_sha256, damaged, partial_dataset, read_members
+from jaxafl.readers.directory import data_directory
 
 
 def cifar10(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = False) -> Dataset:
@@ -72,7 +73,7 @@ class _Source(NamedTuple):
     """What tells CIFAR-100 from CIFAR-10.
 
     A file has records of a label byte per entry of `labels` and 3072 pixel bytes (planes R, G, B); the last file holds
-    the 10,000 test images.
+    the 10,000 test images, the others share the 50,000 training images.
     """
 
     name: str
@@ -80,7 +81,6 @@ class _Source(NamedTuple):
     archive: str
     archive_sha256: str | None
     labels: tuple[int, ...]  # number of classes of each label; the last is the label to learn
-    images: int  # of each training file
     files: dict[str, str | None]  # their SHA-256
 
 
@@ -90,7 +90,6 @@ _CIFAR10 = _Source(
     "cifar-10-binary.tar.gz",
     None,  # its members are checked one by one
     (10,),
-    10_000,
     {
         "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
         "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
@@ -107,7 +106,6 @@ _CIFAR100 = _Source(
     "cifar-100-binary.tar.gz",
     "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
     (20, 100),
-    50_000,
     {"train.bin": None, "test.bin": None},
 )
 
@@ -116,11 +114,12 @@ _PIXELS = 3 * 32 * 32
 
 def _load(source: _Source, data_dir: str | os.PathLike[str] | None, augment: bool) -> Dataset:
     check_flag(source.name, "augment", augment)
+    directory = data_directory(data_dir)
     augmentation = crop_and_flip() if augment else None
     return image_dataset(
         source.name,
-        data_dir,
-        lambda directory: _read_binary(source, directory),
+        directory,
+        _read_binary(source, directory),
         f"the canonical archive {source.archive}, or its folder {source.folder},",
         source.labels[-1],
         normalise(255.0, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), augment=augmentation),
@@ -145,17 +144,17 @@ def _read_binary(source: _Source, directory: pathlib.Path) -> Images | None:
             continue
         parts = [_decode(source, origin / file, content) for file, content in zip(source.files, contents, strict=True)]
         x, y = (np.concatenate(columns) for columns in zip(*parts[:-1], strict=True))
-        return Images("binary", x, y, *parts[-1])
+        return "binary", [x, y, *parts[-1]]
     return None
 
 
 def _decode(source: _Source, path: pathlib.Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Images uint8 `[n, 32, 32, 3]` and labels uint8 `[n]` of one file."""
     header = len(source.labels)
-    record, images = header + _PIXELS, 10_000 if path.name.startswith("test") else source.images
-    expected = f"expected {images * record} bytes ({images} records of {record})"
+    record = header + _PIXELS
+    images = 10_000 if path.name.startswith("test") else 50_000 // (len(source.files) - 1)
     if len(content) != images * record:
-        raise damaged(path, f"{expected}; it has {len(content)}")
+        raise damaged(path, f"expected {images * record} bytes ({images} records of {record}); it has {len(content)}")
     records = np.frombuffer(content, np.uint8).reshape(images, record)
     for column, classes in enumerate(source.labels):
         if (largest := records[:, column].max()) >= classes:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.data.preprocessing import Preprocessing
-from jaxafl.data.statistics import Gather, PartitionStatistics, partition_statistics
+from jaxafl.data.statistics import Gather, PartitionStatistics, labels_only, traverse
 from jaxafl.options import Summarised
 
 
@@ -47,10 +47,9 @@ class FederatedData(Summarised):
     references: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        empty = int(np.sum(np.asarray(self.counts) < 1))
         if len(self.counts) == 0:
             raise ValueError(f"{self.name}: no clients; a federated dataset needs at least one")
-        if empty:
+        if empty := int(np.sum(np.asarray(self.counts) < 1)):
             raise ValueError(
                 f"{self.name}: {empty} of {len(self.counts)} clients have no training sample. Use fewer clients, a "
                 "less skewed partition (for dirichlet: a larger alpha or min_size=1), or drop these clients."
@@ -103,8 +102,14 @@ class FederatedData(Summarised):
         return self.x_test, self.y_test
 
     def statistics(self) -> PartitionStatistics:
-        """Samples per client, label histograms and heterogeneity; counts every training label once."""
-        return partition_statistics(self.name, self.num_classes, self.counts, self.gather, self.arrays)
+        """Samples per client, label histograms and heterogeneity; counts every training label once.
+
+        Generated data is generated once for it, so time grows with the samples.
+        """
+        histogram = np.zeros((self.num_clients, self.num_classes), np.int64)
+        for client, _, y in traverse(labels_only(self.gather), self.arrays, np.zeros_like(self.counts), self.counts):
+            np.add.at(histogram, (client, y), 1)
+        return PartitionStatistics(self.name, np.asarray(self.counts), histogram)
 
 
 def kind_of_sample(x: Any) -> str:

@@ -7,7 +7,7 @@ import io
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import normalise
 from jaxafl.options import check_whole
 from jaxafl.readers.archive import check_sha256
-from jaxafl.readers.directory import data_directory, missing_dataset
-from jaxafl.readers.leaf import leaf_files, read_halves
+from jaxafl.readers.directory import data_directory, find_file
+from jaxafl.readers.leaf import Users, leaf_files, length_of, read_halves
 
+Source: TypeAlias = dict[str, str | int | float]
 CLASSES = 62
 _PIXELS = 28 * 28
 _SHIPPED = "femnist_10writers.npz"
@@ -62,12 +63,12 @@ def femnist(clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None
         extending MNIST to handwritten letters", IJCNN 2017.
     """
     clients = None if clients is None else check_whole("femnist", "clients", clients)
-    shipped = _read(_SHIPPED, importlib.resources.files("jaxafl.data").joinpath("files", _SHIPPED).read_bytes())
-    first = [str(user) for user in shipped["users"]]
-    if clients is not None and clients <= len(first):
-        return _federated(shipped, first[:clients], {"source": _SHIPPED})
+    arrays = _read(_SHIPPED, importlib.resources.files("jaxafl.data").joinpath("files", _SHIPPED).read_bytes())
+    source: Source = {"source": _SHIPPED}
+    first = arrays["users"].tolist()
     folder = data_directory(data_dir) / "femnist"
-    arrays, source = _from_directory(folder, f"femnist with {clients or 'all'} writers", len(first))
+    if clients is None or clients > len(first):
+        arrays, source = _from_directory(folder, f"femnist with {clients or 'all'} writers", len(first))
     writers = _in_order(arrays, first)
     if clients is not None and clients > len(writers):
         raise ValueError(
@@ -76,9 +77,7 @@ def femnist(clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None
     return _federated(arrays, writers[:clients], source)
 
 
-def _from_directory(
-    folder: pathlib.Path, wanted: str, shipped: int
-) -> tuple[dict[str, np.ndarray], dict[str, str | int | float]]:
+def _from_directory(folder: pathlib.Path, wanted: str, shipped: int) -> tuple[dict[str, np.ndarray], Source]:
     """The arrays of the json files, else of the npz file, with what `description` says of them."""
     train, test = leaf_files(folder / "train"), leaf_files(folder / "test")
     if train and test:
@@ -90,27 +89,23 @@ def _from_directory(
             f"{folder} holds only part of femnist: no json file in {absent}. Add those that LEAF wrote with the ones "
             f"in {there}, or remove these to let {_LARGE} be used."
         )
-    path = folder / _LARGE
-    if not path.is_file():
-        raise missing_dataset(
-            wanted,
-            [folder / "train", folder / "test", path],
-            [
-                f"Use clients={shipped} or fewer: these writers ship with the package.",
-                "Run LEAF's own preprocessing (github.com/TalwalkarLab/leaf, data/femnist: preprocess.sh -s niid "
-                f"--sf 1.0 -k 0 -t sample) and put the json files of its data/train and data/test into "
-                f"{folder / 'train'} and {folder / 'test'}, or {_LARGE} into {folder}.",
-            ],
-        )
+    ways = [
+        f"Use clients={shipped} or fewer: these writers ship with the package.",
+        "Run LEAF's own preprocessing (github.com/TalwalkarLab/leaf, data/femnist: preprocess.sh -s niid "
+        f"--sf 1.0 -k 0 -t sample) and put the json files of its data/train and data/test into "
+        f"{folder / 'train'} and {folder / 'test'}, or {_LARGE} into {folder}.",
+    ]
+    # The two folders, which are no files, are only what the error names.
+    path = find_file(wanted, [folder / "train", folder / "test", folder / _LARGE], ways)
     return _read(_LARGE, path.read_bytes()), {"source": _LARGE}
 
 
-def _in_order(arrays: dict[str, np.ndarray], first: list[str]) -> list[str]:
-    """Writers with training samples: those of `first`, then the others by falling number of them, then by name."""
+def _in_order(arrays: dict[str, np.ndarray], first: list[str]) -> np.ndarray:
+    """Places in `users` of those with training samples: first `first`, then by falling number of them, then by name."""
     counts = np.bincount(arrays["user_train"], minlength=len(arrays["users"]))
-    order = [index for index in np.lexsort((arrays["users"], -counts)) if counts[index]]
-    found = [str(arrays["users"][index]) for index in order]
-    return [user for user in first if user in found] + [user for user in found if user not in first]
+    rank = np.array([first.index(user) if user in first else len(first) for user in arrays["users"].tolist()])
+    order = np.lexsort((arrays["users"], -counts, rank))
+    return order[counts[order] > 0]
 
 
 def _read(file: str, content: bytes) -> dict[str, np.ndarray]:
@@ -120,22 +115,17 @@ def _read(file: str, content: bytes) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def _federated(
-    arrays: dict[str, np.ndarray], writers: list[str], source: dict[str, str | int | float]
-) -> FederatedData:
+def _federated(arrays: dict[str, np.ndarray], writers: np.ndarray, source: Source) -> FederatedData:
     """One client per writer, in the order given."""
-    number = {writer: client for client, writer in enumerate(writers)}
-    client_of = np.array([number.get(str(user), -1) for user in arrays["users"]])
-    train = client_of[arrays["user_train"]]
-    test = client_of[arrays["user_test"]] >= 0
-    if source.get("split") == "user":
-        test[:] = True
-    kept = train >= 0
-    x, y = (_rows(arrays[f"{part}_train"], kept) for part in "xy")
+    client_of = np.full(len(arrays["users"]), -1)
+    client_of[writers] = np.arange(len(writers))
+    users = client_of[arrays["user_train"]]
+    train = users >= 0
+    test = (client_of[arrays["user_test"]] >= 0) | (source.get("split") == "user")
+    x, y, users = (_rows(array, train) for array in (arrays["x_train"], arrays["y_train"], users))
     x_test, y_test = (_rows(arrays[f"{part}_test"], test) for part in "xy")
-    scale, users = normalise(255.0), _rows(train, kept)
     dataset = Dataset(
-        "femnist", x[..., None], y, x_test[..., None], y_test, CLASSES, scale, users, source, ("caldas2018",)
+        "femnist", x[..., None], y, x_test[..., None], y_test, CLASSES, normalise(255.0), users, source, ("caldas2018",)
     )
     return dataset.partition(by_user())
 
@@ -162,18 +152,14 @@ def read_json(train: Sequence[pathlib.Path], test: Sequence[pathlib.Path]) -> tu
     """
     *halves, split = read_halves("femnist", "writers", train, test, lambda x, y: (_pixels(x), _labels(y)))
     users = np.array(sorted(halves[0].keys() | halves[1].keys()))
-    arrays = {"users": users}
-    for name, half in zip(("train", "test"), halves, strict=True):
-        arrays |= {f"{key}_{name}": array for key, array in _flat(half, users).items()}
-    return arrays, split
+    return {"users": users, **_flat(halves[0], users, "train"), **_flat(halves[1], users, "test")}, split
 
 
 def _pixels(x: list[Any]) -> np.ndarray:
     """Images as uint8 `[n, 28, 28]`."""
     for image in x:
         if not isinstance(image, list) or len(image) != _PIXELS:
-            size = f"{len(image)} values" if isinstance(image, list) else f"a {type(image).__name__}"
-            raise ValueError(f"an image needs {_PIXELS} pixels; got {size}")
+            raise ValueError(f"an image needs {_PIXELS} pixels; got {length_of(image, 'values')}")
     try:
         pixels = np.array(x, np.float32).reshape(-1, 28, 28)
     except (TypeError, ValueError) as error:
@@ -192,13 +178,12 @@ def _labels(y: list[Any]) -> np.ndarray:
     return labels.astype(np.uint8)
 
 
-def _flat(half: dict[str, tuple[np.ndarray, np.ndarray]], users: np.ndarray) -> dict[str, np.ndarray]:
+def _flat(half: Users, users: np.ndarray, part: str) -> dict[str, np.ndarray]:
     """Users one after the other, in sorted order; `half` is emptied on the way, so that pixels are not held twice."""
-    counts = [len(half[user][1]) if user in half else 0 for user in users.tolist()]
-    x, y = np.empty((sum(counts), 28, 28), np.uint8), np.empty(sum(counts), np.uint8)
-    done = 0
-    for user, count in zip(users.tolist(), counts, strict=True):
-        if count:
-            x[done : done + count], y[done : done + count] = half.pop(user)
-            done += count
-    return {"x": x, "y": y, "user": np.repeat(np.arange(len(users)), counts)}
+    names = sorted(half)
+    user = np.repeat(np.searchsorted(users, names), [len(half[name][1]) for name in names])
+    x, y = np.empty((len(user), 28, 28), np.uint8), np.empty(len(user), np.uint8)
+    stops = np.flatnonzero(np.diff(user)) + 1
+    for name, own_x, own_y in zip(names, np.split(x, stops), np.split(y, stops), strict=True):
+        own_x[:], own_y[:] = half.pop(name)
+    return {f"x_{part}": x, f"y_{part}": y, f"user_{part}": user}

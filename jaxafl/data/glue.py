@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -103,6 +103,9 @@ def glue_sst2(
     return _load(_SST2, tokenizer, max_length, data_dir)
 
 
+Half: TypeAlias = tuple[list[tuple[str, ...]], np.ndarray]
+
+
 class _Task(NamedTuple):
     """What tells one task from another; `columns` and `labels` are those of the tsv files."""
 
@@ -125,50 +128,39 @@ _SST2 = _Task("glue_sst2", "SST-2", "glue/sst2", ("sentence",), "label", _BINARY
 
 
 def _load(task: _Task, name: str, max_length: int, data_dir: str | os.PathLike[str] | None) -> Dataset:
-    directory = data_directory(data_dir)
-    files = _tsv_files(task, directory)
-    prepared = None if files else prepared_directory(task.prepared, directory)
-    if files:
-        route = "tsv"
-        (train, y), (test, y_test) = (read_tsv(path, task.columns, task.label, task.labels) for path in files)
-    elif prepared:
-        route = f"tfds {prepared.name}"
-        (train, y), (test, y_test) = (_read_prepared(task, prepared, split) for split in ("train", "validation"))
-    else:
-        raise missing_dataset(
-            task.name,
-            [directory / "glue" / task.folder, directory / task.folder, directory / "glue", directory / task.prepared],
-            [
-                f"Put GLUE's train.tsv and dev.tsv of {task.folder} (gzipped as *.gz or not) into "
-                f"{directory / 'glue' / task.folder}.",
-                how_to_prepare(task.prepared),
-            ],
-        )
+    route, ((train, y), (test, y_test)) = _read(task, data_directory(data_dir))
     tokenizer = load_tokenizer(name, data_dir)
-    x, x_test = (tokenise(tokenizer, sentences, max_length) for sentences in (train, test))
-    width = max(half.arrays["input_ids"].shape[1] for half in (x, x_test))
+    tokens, test_tokens = (tokenise(tokenizer, sentences, max_length) for sentences in (train, test))
+    width = max(half.arrays["input_ids"].shape[1] for half in (tokens, test_tokens))
     source = {
         "source": route,
         "tokenizer": os.fspath(name),
         "vocabulary": tokenizer.get_vocab_size(),
         "max_length": max_length,
-        "truncated_training_samples": x.truncated,
-        "truncated_test_samples": x_test.truncated,
+        "truncated_training_samples": tokens.truncated,
+        "truncated_test_samples": test_tokens.truncated,
     }
-    inputs, test_inputs = _padded(x.arrays, width), _padded(x_test.arrays, width)
-    references = ("wang2019glue", task.reference)
-    return Dataset(task.name, inputs, y, test_inputs, y_test, 2, _TOKENS, None, source, references)
+    x, x_test = _padded(tokens.arrays, width), _padded(test_tokens.arrays, width)
+    return Dataset(task.name, x, y, x_test, y_test, 2, _TOKENS, None, source, ("wang2019glue", task.reference))
 
 
-def _tsv_files(task: _Task, directory: pathlib.Path) -> list[pathlib.Path]:
-    """The training and the dev file; empty if there are none."""
+def _read(task: _Task, directory: pathlib.Path) -> tuple[str, list[Half]]:
+    """Where the sentences come from; and those of the training and of the dev set, with their labels."""
+    own = directory / "glue" / task.folder
     names = ["train.tsv", "dev.tsv"]
-    prefixed = [f"{task.folder}_{name}" for name in names]
-    folders = [directory / "glue" / task.folder, directory / task.folder]
-    return find_files(task.name, [*((folder, names) for folder in folders), (directory / "glue", prefixed)])
+    places = {own: names, directory / task.folder: names, own.parent: [f"{task.folder}_{name}" for name in names]}
+    if files := find_files(task.name, places.items()):
+        return "tsv", [read_tsv(path, task.columns, task.label, task.labels) for path in files]
+    if prepared := prepared_directory(task.prepared, directory):
+        return f"tfds {prepared.name}", [_read_prepared(task, prepared, split) for split in ("train", "validation")]
+    ways = [
+        f"Put GLUE's train.tsv and dev.tsv of {task.folder} (gzipped as *.gz or not) into {own}.",
+        how_to_prepare(task.prepared),
+    ]
+    raise missing_dataset(task.name, [*places, directory / task.prepared], ways)
 
 
-def _read_prepared(task: _Task, prepared: pathlib.Path, split: str) -> tuple[list[tuple[str, ...]], np.ndarray]:
+def _read_prepared(task: _Task, prepared: pathlib.Path, split: str) -> Half:
     *sentences, labels = read_prepared(prepared, split, *task.features, "label")
     columns = [[text.decode("utf-8") for text in column] for column in sentences]
     return list(zip(*columns, strict=True)), labels

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxafl.data.dataset import Dataset
-from jaxafl.data.images import Images, image_dataset
+from jaxafl.data.images import image_dataset
 from jaxafl.data.preprocessing import Preprocessing, normalise
 from jaxafl.options import check_choice
 from jaxafl.readers.archive import find_files, read_idx
-from jaxafl.readers.directory import data_directory, missing_dataset
+from jaxafl.readers.directory import data_directory, find_file
 from jaxafl.readers.tfds_source import prepared_directory
 
 
@@ -99,15 +99,13 @@ _WRITER_COLUMN = 2  # of class, HSF series, writer, index of the digit for this 
 def _load(
     name: str, data_dir: str | os.PathLike[str] | None, sha256: Sequence[str], scale: Preprocessing, reference: str
 ) -> Dataset:
-    def read(directory: pathlib.Path) -> Images | None:
-        files = _idx_files(name, directory)
-        if not files:
-            return None
-        x, y, x_test, y_test = map(read_idx, files, sha256)
-        return Images("idx", x[..., None], y, x_test[..., None], y_test)
-
+    directory = data_directory(data_dir)
+    images = None
+    if paths := _idx_files(name, directory):
+        x, y, x_test, y_test = map(read_idx, paths, sha256)
+        images = "idx", [x[..., None], y, x_test[..., None], y_test]
     files = f"the four canonical files ({', '.join(_FILES)}; gzipped as *.gz or not)"
-    return image_dataset(name, data_dir, read, files, 10, scale, reference)
+    return image_dataset(name, directory, images, files, 10, scale, reference)
 
 
 def _idx_files(name: str, directory: pathlib.Path) -> list[pathlib.Path]:
@@ -124,12 +122,9 @@ def _writers(directory: pathlib.Path) -> np.ndarray:
             f"{folder}."
         )
     paths = [place / file for place in (folder, directory) for file in (f"{_WRITERS}.gz", _WRITERS)]
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
-        ways = [
-            f"Put {_WRITERS}.gz of the QMNIST project (github.com/facebookresearch/qmnist) into {folder}, beside "
-            "MNIST's own idx files.",
-            "Use mnist() without writers and split it by iid, dirichlet or classes_per_client.",
-        ]
-        raise missing_dataset("mnist(by='writer')", paths, ways)
-    return read_idx(path, _WRITERS_SHA256)[:, _WRITER_COLUMN]
+    ways = [
+        f"Put {_WRITERS}.gz of the QMNIST project (github.com/facebookresearch/qmnist) into {folder}, beside "
+        "MNIST's own idx files.",
+        "Use mnist() without writers and split it by iid, dirichlet or classes_per_client.",
+    ]
+    return read_idx(find_file("mnist(by='writer')", paths, ways), _WRITERS_SHA256)[:, _WRITER_COLUMN]

@@ -114,8 +114,7 @@ class crop_and_flip(Part):
             raise ValueError(f"crop_and_flip needs images [H, W, C] with a channel axis; got shape {sample.shape}")
         places = 2 * self.padding + 1
         top, left, mirror = jax.random.randint(key, (3,), 0, jnp.array([places, places, 2], jnp.int32), jnp.int32)
-        around = (self.padding, self.padding)
-        padded = jnp.pad(sample, (around, around, (0, 0)))
+        padded = jnp.pad(sample, ((self.padding, self.padding), (self.padding, self.padding), (0, 0)))
         crop = jax.lax.dynamic_slice(padded, (top, left, jnp.int32(0)), sample.shape)
         return jnp.where(mirror == 1, crop[:, ::-1], crop) if self.flip else crop
 

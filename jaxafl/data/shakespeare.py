@@ -28,7 +28,6 @@ _NAME = "shakespeare"
 _CLASSES = len(VOCABULARY)
 _REFERENCES = ("mcmahan2017", "caldas2018")
 _CHARACTERS = Preprocessing(as_integers, None, "characters as integers")
-_MIN_CHARACTERS, _TEST_FRACTION = 1000, 0.1
 
 
 def shakespeare(
@@ -82,14 +81,21 @@ def shakespeare(
     clients = None if clients is None else check_whole(_NAME, "clients", clients)
     test_samples = None if test_samples is None else check_whole(_NAME, "test_samples", test_samples)
     folder = data_directory(data_dir) / _NAME
-    roles = role_files(folder) if source != "leaf" else []
-    if roles:
-        minimum = _MIN_CHARACTERS if min_characters is None else min_characters
-        fraction = _TEST_FRACTION if test_fraction is None else test_fraction
+    if source != "leaf" and (roles := role_files(folder)):
+        minimum = 1000 if min_characters is None else min_characters
+        fraction = 0.1 if test_fraction is None else test_fraction
         return _from_roles(roles, clients, minimum, fraction, test_samples)
     train, test = _leaf_halves(folder) if source != "roles" else ([], [])
     if not train:
-        raise _missing(folder, source)
+        wanted = {"auto": _NAME, "roles": f"{_NAME} as text of roles", "leaf": f"{_NAME} as LEAF json"}
+        ways = [
+            f"Put the roles' text as roles.jsonl (or roles.jsonl.gz) into {folder}: one json object per role and line, "
+            "with the keys play, role and lines (what it speaks, in order).",
+            "Run LEAF's own preprocessing (github.com/TalwalkarLab/leaf, data/shakespeare: preprocess.sh -s niid "
+            f"--sf 1.0 -k 0 -t sample -tf 0.9) and put the json files of its data/train and data/test into "
+            f"{folder / 'train'} and {folder / 'test'}.",
+        ]
+        raise missing_dataset(wanted[source], [folder, folder / "train", folder / "test"], ways)
     for option, value in {"min_characters": min_characters, "test_fraction": test_fraction}.items():
         if value is not None:
             raise ValueError(
@@ -124,11 +130,11 @@ def _from_roles(
     every = read_roles(files).values()
     texts = [text for text in every if len(text) >= min_characters]
     _check_number_of_clients(clients, len(texts), f"roles with at least {min_characters} characters")
-    encoded = [encode(text) for text in texts[:clients]]
-    lengths = np.array([len(tokens) for tokens, _ in encoded], np.int64)
+    tokens, unknown = zip(*map(encode, texts[:clients]), strict=True)
+    lengths = np.array([len(own) for own in tokens], np.int64)
     held_out = np.floor(test_fraction * lengths).astype(np.int64)
     start = np.cumsum(lengths) - lengths
-    text = np.concatenate([tokens for tokens, _ in encoded])
+    text = np.concatenate(tokens)
     windows = np.maximum(held_out - CONTEXT, 0)
     if not windows.any():
         raise ValueError(
@@ -148,7 +154,7 @@ def _from_roles(
         "roles_left_out": len(every) - len(texts),
         "test_fraction": test_fraction,
         "characters": len(text),
-        "unknown_characters": sum(unknown for _, unknown in encoded),
+        "unknown_characters": sum(unknown),
         "clients_without_test": int(np.sum(windows == 0)),
         "test_windows": int(windows.sum()),
         "test_samples": len(chosen),
@@ -213,21 +219,6 @@ def _leaf_halves(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib
             f"for {there}, or use the text of roles instead: roles.jsonl in {folder} and source='roles'."
         )
     return train, test
-
-
-def _missing(folder: pathlib.Path, source: str) -> FileNotFoundError:
-    wanted = {"auto": _NAME, "roles": f"{_NAME} as text of roles", "leaf": f"{_NAME} as LEAF json"}
-    return missing_dataset(
-        wanted[source],
-        [folder, folder / "train", folder / "test"],
-        [
-            f"Put the roles' text as roles.jsonl (or roles.jsonl.gz) into {folder}: one json object per role and line, "
-            "with the keys play, role and lines (what it speaks, in order).",
-            "Run LEAF's own preprocessing (github.com/TalwalkarLab/leaf, data/shakespeare: preprocess.sh -s niid "
-            f"--sf 1.0 -k 0 -t sample -tf 0.9) and put the json files of its data/train and data/test into "
-            f"{folder / 'train'} and {folder / 'test'}.",
-        ],
-    )
 
 
 def _check_roles_options(min_characters: int, test_fraction: float) -> None:

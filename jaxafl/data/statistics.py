@@ -7,7 +7,7 @@ import functools
 import io
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -15,16 +15,14 @@ import numpy as np
 from jaxafl.device import compiled, on_device
 from jaxafl.options import Summarised
 
+if TYPE_CHECKING:  # else only where they are used, so that `import jaxafl.data` is quick
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
 Gather: TypeAlias = Callable[[Any, jax.Array | int, jax.Array], tuple[Any, jax.Array]]
 """Traced `(pytree of arrays, client, positions [B]) -> (raw x [B, ...], y [B])`."""
 Evaluate: TypeAlias = Callable[[Any, jax.Array, jax.Array], Any]
-# What is imported only where it is used, so that `import jaxafl.data` is quick.
-Table: TypeAlias = Any
-"""A `rich.table.Table`."""
-Axes: TypeAlias = Any
-"""A `matplotlib.axes.Axes`."""
-Figure: TypeAlias = Any
-"""A `matplotlib.figure.Figure`."""
 
 _MAX_ROWS = 500
 _BLOCK = 128  # samples of one client evaluated together; sets how often per-client work is repeated
@@ -94,16 +92,14 @@ class PartitionStatistics(Summarised):
         import rich.table
 
         shown = min(max_rows, len(self.sizes))
-        with_classes = self.histogram.shape[1] <= max_classes
-        left_out = "" if shown == len(self.sizes) else f"first {shown} of {len(self.sizes)} clients"
-        table = rich.table.Table(title=f"{self.name}, training samples", caption=left_out or None)
-        for column in ("client", "samples", "classes", "distance"):
+        caption = None if shown == len(self.sizes) else f"first {shown} of {len(self.sizes)} clients"
+        table = rich.table.Table(title=f"{self.name}, training samples", caption=caption)
+        labels = range(self.histogram.shape[1] if self.histogram.shape[1] <= max_classes else 0)
+        for column in ("client", "samples", "classes", "distance", *map(str, labels)):
             table.add_column(column, justify="right")
-        for label in range(self.histogram.shape[1]) if with_classes else ():
-            table.add_column(str(label), justify="right")
         for client in range(shown):
             row = [client, self.sizes[client], self.classes[client], f"{self.distances[client]:.3f}"]
-            table.add_row(*map(str, row), *(map(str, self.histogram[client]) if with_classes else ()))
+            table.add_row(*map(str, [*row, *self.histogram[client, : len(labels)]]))
         return table
 
     def __str__(self) -> str:
@@ -139,7 +135,11 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     clients, classes = statistics.histogram.shape
-    if ax is None:
+    if ax is not None:
+        figure = ax.get_figure(root=True)
+        if figure is None:
+            raise ValueError("ax belongs to no figure; make it with figure.subplots() or pass ax=None")
+    else:
         figure = figures.Figure(figsize=(2.5 + min(0.3 * classes, 9) + 2, 1.5 + min(max(0.22 * clients, 2), 9)))
         figure.set_layout_engine("constrained")
         ax, bars = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
@@ -149,11 +149,6 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
         bars.xaxis.set_major_locator(MaxNLocator(2, integer=True))
         bars.xaxis.set_major_formatter(EngFormatter(sep=""))
         figure.suptitle(f"{statistics.name}, heterogeneity {statistics.heterogeneity:.3f}")
-    else:
-        found = ax.get_figure(root=True)
-        if found is None:
-            raise ValueError("ax belongs to no figure; make it with figure.subplots() or pass ax=None")
-        figure = found
     rows, group = _rows(statistics.histogram)
     image = ax.imshow(
         rows,
@@ -180,26 +175,8 @@ def _rows(histogram: np.ndarray) -> tuple[np.ndarray, int]:
     return np.add.reduceat(histogram, starts) / np.diff(starts, append=len(histogram))[:, None], group
 
 
-def partition_statistics(
-    name: str, num_classes: int, counts: np.ndarray, gather: Gather, arrays: Any
-) -> PartitionStatistics:
-    """Count the labels of every client; generated data is generated once for it, so time grows with the samples.
-
-    Args:
-        name: of the data.
-        num_classes: C.
-        counts: int [N], samples of every client.
-        gather: reads them.
-        arrays: where it reads from.
-    """
-    histogram = np.zeros((len(counts), num_classes), np.int64)
-    for client, _, y in traverse(_labels_only(gather), arrays, np.zeros_like(counts), counts):
-        np.add.at(histogram, (client, y), 1)
-    return PartitionStatistics(name, np.asarray(counts), histogram)
-
-
 @functools.lru_cache(maxsize=16)
-def _labels_only(gather: Gather) -> Evaluate:
+def labels_only(gather: Gather) -> Evaluate:
     """The labels that `gather` returns, as one and the same function each time, so that it is compiled once."""
     return lambda arrays, client, positions: gather(arrays, client, positions)[1]
 

@@ -79,9 +79,13 @@ def synthetic(
         "key": np.array(keys.seed_key(seed), np.uint32),
         "deviation": np.array([alpha, beta], np.float32),
     }
-    sizes = _sizes(clients, seed, max_size)
+    sizes = np.random.default_rng(seed).lognormal(4.0, 2.0, clients).astype(np.int64) + 50
+    if max_size is not None:
+        sizes = np.minimum(sizes, max_size)
     train = sizes * 9 // 10
-    x_test, y_test = _pool(arrays, train, _test_stops(train, sizes, max_test))
+    test = sizes - train
+    # Of the first clients all test samples, then part of one's, then none.
+    x_test, y_test = _pool(arrays, train, train + np.clip(max_test - np.cumsum(test) + test, 0, test))
     description: dict[str, str | int | float] = {
         "source": "synthetic",
         "alpha": float(alpha),
@@ -132,19 +136,6 @@ def _normals(key: keys.Key, count: int) -> jax.Array:
     angle = jnp.float32(2 * math.pi) * keys.uniform((second, second), jnp.float32)
     pairs = jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=-1)
     return pairs.reshape(-1)[:count]
-
-
-def _sizes(clients: int, seed: int, max_size: int | None) -> np.ndarray:
-    """Samples of each client, training and test together, int64 `[N]`."""
-    sizes = np.random.default_rng(seed).lognormal(4.0, 2.0, clients).astype(np.int64) + 50
-    return sizes if max_size is None else np.minimum(sizes, max_size)
-
-
-def _test_stops(train: np.ndarray, sizes: np.ndarray, max_test: int) -> np.ndarray:
-    """Where each client's part of the pooled test set ends: all of the first clients, then part of one, then none."""
-    test = sizes - train
-    before = np.cumsum(test) - test
-    return train + np.clip(max_test - before, 0, test)
 
 
 def _pool(arrays: Arrays, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -65,8 +65,7 @@ def read_members(path: pathlib.Path, names: Sequence[str]) -> list[bytes]:
                 found[name] = stream.read()
     except tarfile.TarError as error:
         raise damaged(path, f"expected a complete tar archive; {error}") from error
-    absent = [name for name in names if name not in found]
-    if absent:
+    if absent := [name for name in names if name not in found]:
         raise damaged(path, f"it lacks {', '.join(absent)}")
     return [found[name] for name in names]
 
@@ -107,6 +106,12 @@ def check_sha256(path: pathlib.Path | str, content: bytes, expected: str | None)
     found = hashlib.sha256(content).hexdigest()
     if expected is not None and found != expected:
         raise damaged(path, f"expected SHA-256 {expected}; found {found} ({len(content)} bytes)")
+
+
+def lacking(content: object, *keys: str) -> str:
+    """Which of the keys are not in parsed json, for a message; empty if it is an object that has them all."""
+    found = content if isinstance(content, dict) else {}
+    return ", ".join(repr(key) for key in keys if key not in found)
 
 
 def find_files(name: str, places: Iterable[tuple[pathlib.Path, Sequence[str]]]) -> list[pathlib.Path]:

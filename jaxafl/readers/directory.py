@@ -20,6 +20,14 @@ def data_directory(data_dir: str | os.PathLike[str] | None = None) -> pathlib.Pa
     return pathlib.Path(chosen or "~/tensorflow_datasets").expanduser()
 
 
+def find_file(name: str, places: Sequence[pathlib.Path], ways: Sequence[str]) -> pathlib.Path:
+    """The first of some paths that is a file, else the error of `missing_dataset`."""
+    for path in places:
+        if path.is_file():
+            return path
+    raise missing_dataset(name, places, ways)
+
+
 def missing_dataset(name: str, looked_in: Sequence[pathlib.Path], ways: Sequence[str]) -> FileNotFoundError:
     """The error for a dataset that was found nowhere.
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jaxafl.readers.archive import damaged, read_text
+from jaxafl.readers.archive import damaged, lacking, read_text
 
 Pair: TypeAlias = tuple[np.ndarray, np.ndarray]
 Convert: TypeAlias = Callable[[list[Any], list[Any]], Pair]
@@ -62,12 +62,11 @@ def read_leaf(files: Iterable[pathlib.Path]) -> Iterator[tuple[str, list[Any], l
         users, user_data = _parsed(path)
         for user in users:
             samples = user_data.pop(user)
-            lacking = _lacking(samples, "x", "y")
-            if lacking:
-                raise _damaged(path, f"user {user!r} lacks {lacking}")
+            if absent := lacking(samples, "x", "y"):
+                raise _damaged(path, f"user {user!r} lacks {absent}")
             x, y = samples["x"], samples["y"]
             if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
-                wrong = f"got {_length(x)} and {_length(y)}"
+                wrong = f"got {length_of(x, 'entries')} and {length_of(y, 'entries')}"
                 raise _damaged(path, f"user {user!r} needs x and y as lists of one length; {wrong}")
             yield user, x, y
 
@@ -148,9 +147,8 @@ def _parsed(path: pathlib.Path) -> tuple[list[str], dict[str, Any]]:
         content = json.loads(read_text(path, _ADVICE), parse_float=number)
     except (json.JSONDecodeError, RecursionError) as error:
         raise _damaged(path, f"expected json; {error}") from error
-    lacking = _lacking(content, "users", "user_data")
-    if lacking:
-        raise _damaged(path, f"expected LEAF's keys 'users', 'num_samples' and 'user_data'; it lacks {lacking}")
+    if absent := lacking(content, "users", "user_data"):
+        raise _damaged(path, f"expected LEAF's keys 'users', 'num_samples' and 'user_data'; it lacks {absent}")
     users, user_data = content["users"], content["user_data"]
     if not isinstance(users, list) or not all(isinstance(user, str) for user in users):
         raise _damaged(path, "expected 'users' to be a list of names")
@@ -166,13 +164,9 @@ def _parsed(path: pathlib.Path) -> tuple[list[str], dict[str, Any]]:
     return users, user_data
 
 
-def _lacking(content: object, *keys: str) -> str:
-    found = content if isinstance(content, dict) else {}
-    return ", ".join(repr(key) for key in keys if key not in found)
-
-
-def _length(values: object) -> str:
-    return f"{len(values)} entries" if isinstance(values, list) else f"a {type(values).__name__}"
+def length_of(values: object, unit: str) -> str:
+    """How long parsed json is, if it is a list, for a message."""
+    return f"{len(values)} {unit}" if isinstance(values, list) else f"a {type(values).__name__}"
 
 
 def _some(users: set[str]) -> str:

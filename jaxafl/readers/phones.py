@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import os
 import pathlib
 import zipfile
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxafl.readers.directory import data_directory, missing_dataset
+from jaxafl.readers.directory import data_directory, find_file
 
 # FLASH's published milliseconds per mini-batch (mean, standard deviation) on its slow, middle and fast phone
 MEASURED = {
@@ -90,8 +89,7 @@ def read_scores(data_dir: str | os.PathLike[str] | None) -> dict[str, float]:
         ValueError: it holds no positive scores, or not those of the measured phones in increasing order.
     """
     path = _find(SCORES, data_dir)
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        scores = json.load(file)
+    scores = json.loads(gzip.decompress(path.read_bytes()))
     known = isinstance(scores, dict) and all(isinstance(s, int | float) and s > 0 for s in scores.values())
     if not known or any(name not in scores for name in ANCHORS):
         raise ValueError(f"{path} must be {_FORMATS[SCORES]}; scores > 0, those of {', '.join(ANCHORS)} among them")
@@ -110,14 +108,11 @@ def read_links(data_dir: str | os.PathLike[str] | None) -> Traces:
         ValueError: it is no such file.
     """
     path = _find(LINKS, data_dir)
-    arrays = _load(path, ("time_s", "mbps", "offsets"))
-    rows = _rows(path, arrays, "time_s", "mbps")
-    times = [arrays["time_s"][row].astype(np.float64) for row in rows]
-    rates = [arrays["mbps"][row].astype(np.float64) for row in rows]
-    bits = [
-        np.concatenate([[0.0], np.cumsum(rate[1:] * np.diff(time))]) for time, rate in zip(times, rates, strict=True)
-    ]
-    return _traces_in(path, [time - time[0] for time in times], bits)
+    times, bits = [], []
+    for time, rate in zip(*_load(path, "time_s", "mbps"), strict=True):
+        times.append(time - time[0])
+        bits.append(np.concatenate([[0.0], np.cumsum(rate[1:] * np.diff(time))]))
+    return traces_of(times, bits, f"{path}: ")
 
 
 def read_availability(data_dir: str | os.PathLike[str] | None) -> Traces:
@@ -128,15 +123,13 @@ def read_availability(data_dir: str | os.PathLike[str] | None) -> Traces:
         ValueError: it is no such file.
     """
     path = _find(AVAILABILITY, data_dir)
-    arrays = _load(path, ("start", "end", "offsets", "trace_start", "trace_end"))
+    starts, ends, origins, stops = _load(path, "start", "end", "trace_start", "trace_end")
     times, ready = [], []
-    rows = _rows(path, arrays, "start", "end")
-    if not len(arrays["trace_start"]) == len(arrays["trace_end"]) == len(rows):
-        raise ValueError(f"{path}: `trace_start` and `trace_end` must have one entry for each of {len(rows)} devices")
-    for device, row in enumerate(rows):
-        origin, length = arrays["trace_start"][device], arrays["trace_end"][device] - arrays["trace_start"][device]
-        intervals = np.stack([arrays["start"][row] - origin, arrays["end"][row] - origin], axis=1).astype(np.float64)
-        bounds = np.concatenate([[0.0], intervals.ravel(), [length]])
+    if not len(origins) == len(stops) == len(starts):
+        raise ValueError(f"{path}: `trace_start` and `trace_end` must have one entry for each of {len(starts)} devices")
+    for device, (start, end, origin, stop) in enumerate(zip(starts, ends, origins, stops, strict=True)):
+        intervals = np.stack([start, end], axis=1) - origin
+        bounds = np.concatenate([[0.0], intervals.ravel(), [stop - origin]])
         if (np.diff(bounds) < 0).any():
             raise ValueError(f"{path}: the ready intervals of device {device} are not in order within its trace")
         if (intervals[:, 1] > intervals[:, 0]).any():
@@ -144,87 +137,72 @@ def read_availability(data_dir: str | os.PathLike[str] | None) -> Traces:
             so_far = np.cumsum(np.diff(bounds, prepend=0.0) * (np.arange(len(bounds)) % 2 == 0))
             times.append(time)
             ready.append(so_far[place])
-    return _traces_in(path, times, ready)
+    return traces_of(times, ready, f"{path}: ")
 
 
-def traces_of(times: Sequence[np.ndarray], amounts: Sequence[np.ndarray]) -> Traces:
+def traces_of(times: Sequence[np.ndarray], amounts: Sequence[np.ndarray], where: str = "") -> Traces:
     """Stores traces one after another.
 
     Args:
         times: for every trace an array [knots >= 2] in seconds, increasing, the first 0.
         amounts: what has accumulated at these times, the first 0, never decreasing.
+        where: what a message begins with.
 
     Raises:
         ValueError: a trace is none: which one, and why.
     """
     if not times:
-        raise ValueError("at least one trace is needed, got none")
+        raise ValueError(f"{where}at least one trace is needed, got none")
     for index, (time, amount) in enumerate(zip(times, amounts, strict=True)):
-        _check_trace(index, np.asarray(time), np.asarray(amount))
-    lengths = [len(time) for time in times]
+        _check_trace(f"{where}trace {index}", np.asarray(time), np.asarray(amount))
     return Traces(
         np.concatenate(times).astype(np.float64),
         np.concatenate(amounts).astype(np.float64),
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        np.cumsum([0, *map(len, times)]).astype(np.int32),
     )
 
 
-def _traces_in(path: pathlib.Path, times: Sequence[np.ndarray], amounts: Sequence[np.ndarray]) -> Traces:
+def _load(path: pathlib.Path, one: str, other: str, *more: str) -> list[Any]:
+    """Arrays of an npz file, of which the first two, in float64, are cut into the traces."""
     try:
-        return traces_of(times, amounts)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def _rows(path: pathlib.Path, arrays: dict[str, np.ndarray], one: str, other: str) -> list[slice]:
-    """The rows of every trace in two arrays."""
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in (one, other, "offsets", *more)}
+    except (KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} must be an npz file with {_FORMATS[path.name]} ({error})") from error
     offsets, length = arrays["offsets"], len(arrays[one])
     if len(arrays[other]) != length:
         raise ValueError(f"{path}: `{one}` and `{other}` must be of one length, got {length} and {len(arrays[other])}")
     if len(offsets) < 2 or (offsets[0], offsets[-1]) != (0, length) or (np.diff(offsets) < 1).any():
         raise ValueError(f"{path}: `offsets` must increase from 0 to the {length} rows there are")
-    return [slice(int(first), int(last)) for first, last in itertools.pairwise(offsets)]
-
-
-def _load(path: pathlib.Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in names}
-    except (KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} must be an npz file with {_FORMATS[path.name]} ({error})") from error
+    cuts = offsets[1:-1].astype(np.int64)
+    traces = [np.split(arrays[name].astype(np.float64), cuts) for name in (one, other)]
+    return [*traces, *(arrays[name] for name in more)]
 
 
 def _find(name: str, data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
     """The file in the data directory's folder of device traces, or in the data directory itself."""
     base = data_directory(data_dir)
-    looked_in = [base / _FOLDER / name, base / name]
-    for path in looked_in:
-        if path.is_file():
-            return path
-    raise missing_dataset(
-        f"{_FOLDER}/{name}",
-        looked_in,
-        [
-            f"It does not ship with jaxafl; put a file of this name there that holds {_FORMATS[name]}.",
-            "Give device_trace(data_dir=...) or JAXAFL_DATA_DIR the directory that has it.",
-            "Do without: device_trace(bandwidth=False, availability=False, phones='three') reads no file.",
-        ],
-    )
+    ways = [
+        f"It does not ship with jaxafl; put a file of this name there that holds {_FORMATS[name]}.",
+        "Give device_trace(data_dir=...) or JAXAFL_DATA_DIR the directory that has it.",
+        "Do without: device_trace(bandwidth=False, availability=False, phones='three') reads no file.",
+    ]
+    return find_file(f"{_FOLDER}/{name}", [base / _FOLDER / name, base / name], ways)
 
 
-def _check_trace(index: int, time: np.ndarray, amount: np.ndarray) -> None:
+def _check_trace(trace: str, time: np.ndarray, amount: np.ndarray) -> None:
     if time.ndim != 1 or time.shape != amount.shape or len(time) < 2:
         raise ValueError(
-            f"trace {index}: times and amounts must be one-dimensional, of one length of at least 2, got shapes "
+            f"{trace}: times and amounts must be one-dimensional, of one length of at least 2, got shapes "
             f"{time.shape} and {amount.shape}"
         )
     if not (np.isfinite(time).all() and np.isfinite(amount).all()):
-        raise ValueError(f"trace {index}: times and amounts must be finite numbers")
+        raise ValueError(f"{trace}: times and amounts must be finite numbers")
     if time[0] != 0 or (np.diff(time) <= 0).any():
         place = int(np.argmax(np.diff(time) <= 0)) + 1 if time[0] == 0 else 0
-        raise ValueError(f"trace {index}: times must begin at 0 and increase, got {time[place]} at place {place}")
+        raise ValueError(f"{trace}: times must begin at 0 and increase, got {time[place]} at place {place}")
     if amount[0] != 0 or (np.diff(amount) < 0).any() or amount[-1] <= 0:
         raise ValueError(
-            f"trace {index}: amounts must begin at 0, never decrease and end above 0 (a trace on which nothing "
+            f"{trace}: amounts must begin at 0, never decrease and end above 0 (a trace on which nothing "
             f"accumulates is never done), got {amount[0]} to {amount[-1]}"
         )

@@ -94,11 +94,9 @@ def load_tokenizer(tokenizer: str, data_dir: str | os.PathLike[str] | None = Non
     folder = pretrained_directory(tokenizer, ["tokenizer.json", "vocab.txt"], data_dir)
     import tokenizers
 
+    path = folder / "tokenizer.json"
     try:
-        if (folder / "tokenizer.json").is_file():
-            made = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        else:
-            made = _from_vocabulary(folder)
+        made = tokenizers.Tokenizer.from_file(str(path)) if path.is_file() else _from_vocabulary(folder)
     except Exception as error:  # the library raises bare exceptions
         raise ValueError(f"the tokenizer in {folder} cannot be read: {error}") from error
     made.no_padding()
@@ -122,18 +120,14 @@ def tokenise(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], max_lengt
     """
     check_whole("tokenise", "max_length", max_length, least=_SMALLEST)
     tokenizer.enable_truncation(max_length, strategy="longest_first")
+    tokenizer.enable_padding()  # with zeros, to the longest
     encoded = tokenizer.encode_batch([one[0] if len(one) == 1 else tuple(one) for one in sentences])
-    width = max(len(one.ids) for one in encoded)
     kind = np.uint16 if tokenizer.get_vocab_size() <= np.iinfo(np.uint16).max + 1 else np.int32
     arrays = {
-        "input_ids": np.zeros((len(encoded), width), kind),
-        "token_type_ids": np.zeros((len(encoded), width), np.uint8),
-        "attention_mask": np.zeros((len(encoded), width), np.uint8),
+        "input_ids": np.array([one.ids for one in encoded], kind),
+        "token_type_ids": np.array([one.type_ids for one in encoded], np.uint8),
+        "attention_mask": np.array([one.attention_mask for one in encoded], np.uint8),
     }
-    for row, one in enumerate(encoded):
-        arrays["input_ids"][row, : len(one.ids)] = one.ids
-        arrays["token_type_ids"][row, : len(one.ids)] = one.type_ids
-        arrays["attention_mask"][row, : len(one.ids)] = 1
     return Tokens(arrays, sum(bool(one.overflowing) for one in encoded))
 
 
@@ -146,12 +140,11 @@ def _candidates(name: str, in_data: pathlib.Path) -> Iterator[tuple[pathlib.Path
     elif importlib.util.find_spec("huggingface_hub") is None:
         yield None, "the Hugging Face cache and hub: not asked: the package huggingface_hub is not installed"
     else:
-        import huggingface_hub
-        from huggingface_hub.constants import HF_HUB_CACHE
+        import huggingface_hub.constants
 
         for folder in _cached(name):
             yield folder, ""
-        yield None, f"the Hugging Face cache {HF_HUB_CACHE}: nothing else of this name"
+        yield None, f"the Hugging Face cache {huggingface_hub.constants.HF_HUB_CACHE}: nothing else of this name"
         try:
             downloaded = huggingface_hub.snapshot_download(name, allow_patterns=_FILES)
             yield pathlib.Path(downloaded), "the Hugging Face hub: it has none of the files"
@@ -164,17 +157,13 @@ def _cached(name: str) -> list[pathlib.Path]:
     import huggingface_hub
 
     try:
-        repositories = huggingface_hub.scan_cache_dir().repos
+        repositories = sorted(huggingface_hub.scan_cache_dir().repos, key=lambda repository: repository.repo_id)
     except huggingface_hub.CacheNotFound:
         return []
-    named = [
-        repository
-        for repository in sorted(repositories, key=lambda repository: repository.repo_id)
-        if repository.repo_type == "model" and name in (repository.repo_id, repository.repo_id.partition("/")[2])
-    ]
     return [
         revision.snapshot_path
-        for repository in named
+        for repository in repositories
+        if repository.repo_type == "model" and name in (repository.repo_id, repository.repo_id.partition("/")[2])
         for revision in sorted(repository.revisions, key=lambda one: ("main" not in one.refs, one.commit_hash))
     ]
 

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxafl.readers.archive import damaged, read_text
+from jaxafl.readers.archive import damaged, lacking, read_text
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's ALL_LETTERS; token i is the i-th character."""
 
-_SPACE = VOCABULARY.index(" ")
 _UNKNOWN = len(VOCABULARY)
 _TOKEN = np.full(128, _UNKNOWN, np.uint8)
 _TOKEN[[ord(character) for character in VOCABULARY]] = np.arange(len(VOCABULARY))
@@ -31,9 +30,9 @@ def encode(text: str) -> tuple[np.ndarray, int]:
         uint8 `[len(text)]` in [0, 80), and how many characters were outside the vocabulary.
     """
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    tokens = np.where(points < len(_TOKEN), _TOKEN[np.minimum(points, len(_TOKEN) - 1)], _UNKNOWN).astype(np.uint8)
+    tokens = _TOKEN.take(points, mode="clip")  # the last, DEL, is unknown too
     unknown = tokens == _UNKNOWN
-    tokens[unknown] = _SPACE
+    tokens[unknown] = VOCABULARY.index(" ")
     return tokens, int(unknown.sum())
 
 
@@ -123,13 +122,11 @@ def read_roles(files: Sequence[pathlib.Path]) -> dict[tuple[str, str], str]:
 
 def _parsed_role(path: pathlib.Path, number: int, line: str) -> tuple[str, str, list[str]]:
     try:
-        found: object = json.loads(line)
+        content = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
         raise damaged(path, f"line {number} is not json; {error}", _ROLES_ADVICE) from error
-    content = found if isinstance(found, dict) else {}
-    lacking = [key for key in ("play", "role", "lines") if key not in content]
-    if lacking:
-        raise damaged(path, f"line {number} lacks {', '.join(map(repr, lacking))}", _ROLES_ADVICE)
+    if absent := lacking(content, "play", "role", "lines"):
+        raise damaged(path, f"line {number} lacks {absent}", _ROLES_ADVICE)
     play, role, lines = content["play"], content["role"], content["lines"]
     words = [play, role, *(lines if isinstance(lines, list) else [None])]
     if not all(isinstance(word, str) for word in words):

@@ -84,7 +84,7 @@ def prepared_directory(name: str, directory: pathlib.Path) -> pathlib.Path | Non
             "which only TensorFlow reads. Remove it and prepare it again: "
             f"jaxafl.data.prepare_tfds({name!r}, data_dir=...)."
         )
-    return max(readable, key=_version, default=None)
+    return max(readable, key=lambda path: tuple(map(int, path.name.split("."))), default=None)
 
 
 def read_prepared(prepared: pathlib.Path, split: str, *features: str) -> tuple[np.ndarray, ...]:
@@ -105,19 +105,7 @@ def read_prepared(prepared: pathlib.Path, split: str, *features: str) -> tuple[n
         raise ImportError(f'reading {prepared} needs the array_record package: pip install "jaxafl[tfds]"')
     import tensorflow_datasets as tfds
 
-    source = tfds.builder_from_directory(prepared).as_data_source(split)
-    columns: dict[str, np.ndarray] = {}
-    for row, example in enumerate(source):
-        for feature in features:
-            value = example[feature]
-            if row == 0:
-                text = isinstance(value, str | bytes)  # of any length, which a dtype of NumPy would fix
-                columns[feature] = np.empty(
-                    (len(source), *np.shape(value)), object if text else np.asarray(value).dtype
-                )
-            columns[feature][row] = value
-    return tuple(columns[feature] for feature in features)
-
-
-def _version(prepared: pathlib.Path) -> tuple[int, ...]:
-    return tuple(int(part) for part in prepared.name.split("."))
+    examples = list(tfds.builder_from_directory(prepared).as_data_source(split))
+    columns = ([example[feature] for example in examples] for feature in features)
+    # Text is of any length, which a dtype of NumPy would fix.
+    return tuple(np.array(column, object if isinstance(column[0], str | bytes) else None) for column in columns)

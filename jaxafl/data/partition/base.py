@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from jaxafl.options import Part, bounds_of, check_options
+from jaxafl.options import Part, bounds_of, check_options, options_of
 
 
 class Partition(Part):
@@ -42,8 +42,7 @@ class Partition(Part):
     @property
     def description(self) -> Mapping[str, str | int | float]:
         """What a result file says: the name as `"partition"`, and one `"partition_<option>"` per option."""
-        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        said = {f"partition_{name}": "all" if value is None else value for name, value in options.items()}
+        said = {f"partition_{name}": "all" if value is None else value for name, value in options_of(self).items()}
         return {"partition": self.name, **said}
 
 
@@ -71,7 +70,7 @@ def rows_of_each(values: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     return np.split(np.argsort(values, kind="stable"), np.cumsum(counts)[:-1]), counts
 
 
-def shuffled(pieces: list[list[np.ndarray]], rng: np.random.Generator) -> list[np.ndarray]:
+def shuffled(pieces: Iterable[Sequence[np.ndarray]], rng: np.random.Generator) -> list[np.ndarray]:
     """The pieces of each client joined and shuffled."""
     return [rng.permutation(np.concatenate(own)) for own in pieces]
 
@@ -119,7 +118,7 @@ def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> li
         np.split(rng.permutation(rows)[: stops[-1]], stops[:-1])
         for rows, stops in zip(of_class, np.cumsum(quotas, axis=0).T, strict=True)
     ]
-    return shuffled([list(own) for own in zip(*pieces, strict=True)], rng)
+    return shuffled(zip(*pieces, strict=True), rng)
 
 
 def _draw(size: int, mix: np.ndarray, remaining: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -48,14 +48,13 @@ class sizes(Partition):
             raise TypeError(
                 f"sizes: a list of one size per client is needed, for example [600, 200, 200]; got {self.sizes!r}"
             )
-        held = tuple(check_whole("sizes", "each size", size) for size in self.sizes)
-        object.__setattr__(self, "sizes", held)
-        check_whole("sizes", "the number of clients", len(held))
+        object.__setattr__(self, "sizes", tuple(check_whole("sizes", "each size", size) for size in self.sizes))
+        check_whole("sizes", "the number of clients", len(self.sizes))
         super().__post_init__()
         if self.classes is not None and self.alpha is not None:
             raise ValueError(f"sizes: give classes or alpha, not both; got classes={self.classes}, alpha={self.alpha}")
-        if self.classes is not None and self.classes > min(held):
-            raise ValueError(f"sizes: a client of {min(held)} samples cannot hold {self.classes} classes")
+        if self.classes is not None and self.classes > min(self.sizes):
+            raise ValueError(f"sizes: a client of {min(self.sizes)} samples cannot hold {self.classes} classes")
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
         """Rows of each client; see `Partition.split`."""
@@ -66,8 +65,7 @@ class sizes(Partition):
             )
         _, counts = np.unique(labels, return_counts=True)
         if self.alpha is not None:
-            mixes = dirichlet_mixes(self.alpha, counts, len(self.sizes), rng)
-            return deal(labels, np.array(self.sizes), mixes, rng)
+            return deal(labels, np.array(self.sizes), dirichlet_mixes(self.alpha, counts, len(self.sizes), rng), rng)
         if self.classes is not None:
             return take(labels, self._quotas(self.classes, counts, rng), rng)
         return np.split(rng.permutation(len(labels))[:total], np.cumsum(self.sizes)[:-1])
@@ -79,8 +77,7 @@ class sizes(Partition):
                 f"sizes: classes={classes}, but the data has {len(counts)} classes; use classes={len(counts)} or less"
             )
         for _ in range(_MAX_DRAWS):
-            quotas = _try_quotas(self.sizes, classes, counts, rng)
-            if quotas is not None:
+            if (quotas := _try_quotas(self.sizes, classes, counts, rng)) is not None:
                 return quotas
         raise ValueError(
             f"sizes: in {_MAX_DRAWS} draws no {classes} classes per client had enough samples for sizes of "
@@ -115,20 +112,24 @@ def _try_quotas(sizes: Sequence[int], classes: int, counts: np.ndarray, rng: np.
         chosen = rng.choice(len(counts), classes, replace=False, p=remaining / remaining.sum())
         if remaining[chosen].sum() < sizes[client]:
             return None
-        quotas[client, chosen] = _spread(sizes[client], remaining[chosen], rng)
+        parts = equal_parts(sizes[client], remaining[chosen])
+        if missing := sizes[client] - parts.sum():  # odd ones out are random
+            parts[rng.permutation(np.flatnonzero(parts < remaining[chosen]))[:missing]] += 1
+        quotas[client, chosen] = parts
         remaining -= quotas[client]
     return quotas
 
 
-def _spread(total: int, limits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """`total` as a sum of positive parts within the limits, as equal as these allow; odd ones out are random."""
+def equal_parts(total: int, limits: np.ndarray) -> np.ndarray:
+    """Parts as equal as the limits allow, whose sum is the largest up to `total` with those below their limit alike.
+
+    Args:
+        total: what is spread, at most the sum of the limits.
+        limits: int `[n]`, the most of each part.
+    """
     parts = np.zeros_like(limits)
-    while missing := total - parts.sum():
-        open_parts = np.flatnonzero(parts < limits)
-        if missing < len(open_parts):
-            parts[rng.permutation(open_parts)[:missing]] += 1
-        else:
-            parts[open_parts] = np.minimum(parts[open_parts] + missing // len(open_parts), limits[open_parts])
+    while more := (total - parts.sum()) // max(np.count_nonzero(parts < limits), 1):
+        parts = np.minimum(parts + more, limits)
     return parts
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxafl.data.partition.base import Partition, deal, dirichlet_mixes, require_samples, rows_of_each, shuffled
+from jaxafl.data.partition.base import Partition, deal, dirichlet_mixes, require_samples, rows_of_each, shuffled, take
+from jaxafl.data.partition.sizes import equal_parts
 from jaxafl.options import number, static
 
 _MAX_DRAWS = 1000
@@ -40,25 +41,18 @@ class dirichlet(Partition):
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
         """Rows of each client; see `Partition.split`."""
-        of_class, counts = rows_of_each(labels)
-        ends = self._draw_ends(counts, rng)
-        parts = [
-            np.split(rng.permutation(rows), class_ends[:-1]) for rows, class_ends in zip(of_class, ends, strict=True)
-        ]
-        return shuffled([list(pieces) for pieces in zip(*parts, strict=True)], rng)
-
-    def _draw_ends(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Where each client's share of each class ends, int `[C, N]`: the first draw that satisfies `min_size`."""
-        require_samples("dirichlet", self.clients, counts.sum(), self.min_size)
+        require_samples("dirichlet", self.clients, len(labels), self.min_size)
+        _, counts = np.unique(labels, return_counts=True)
         largest = 0
         for _ in range(_MAX_DRAWS):
             shares = rng.dirichlet(np.full(self.clients, self.alpha), size=len(counts))
             ends = np.floor(np.cumsum(shares, axis=1) * counts[:, None]).astype(np.int64)
             ends = np.minimum(ends, counts[:, None])  # a cumulative sum may round to just above 1
             ends[:, -1] = counts
-            smallest = int(np.diff(ends, axis=1, prepend=0).sum(0).min())
+            quotas = np.diff(ends, axis=1, prepend=0).T
+            smallest = int(quotas.sum(1).min())
             if smallest >= self.min_size:
-                return ends
+                return take(labels, quotas, rng)
             largest = max(largest, smallest)
         raise ValueError(
             f"dirichlet: in {_MAX_DRAWS} draws with alpha={self.alpha:g} and {self.clients} clients the smallest "
@@ -188,30 +182,17 @@ class classes_per_client(Partition):
                 f"classes_per_client: {self.clients} clients of {self.k} classes cannot hold all {classes} "
                 f"classes; use at least {-(-classes // self.k)} clients or a larger k"
             )
-        places = _equal_places(self.k * self.clients, np.minimum(counts, self.clients), rng)
-        if places is None:
+        total, limits = self.k * self.clients, np.minimum(counts, self.clients)
+        if total > limits.sum():
             raise ValueError(
                 f"classes_per_client: {counts.sum()} samples (smallest class {counts.min()}) are too few to give "
                 f"{self.clients} clients one sample of each of {self.k} classes; use fewer clients or a smaller k"
             )
+        places = equal_parts(total, limits)
+        places[rng.permutation(np.flatnonzero(places < limits))[: total - places.sum()]] += 1
         holders = np.zeros((self.clients, classes), bool)
         for client in range(self.clients):
             chosen = np.lexsort((rng.random(classes), -places))[: self.k]
             holders[client, chosen] = True
             places[chosen] -= 1
         return holders[rng.permutation(self.clients)]
-
-
-def _equal_places(total: int, limit: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
-    """Spread `total` places over the classes as equally as the limits allow; `None` if they do not fit."""
-    if total > limit.sum():
-        return None
-    level = 0
-    while np.minimum(limit, level + 1).sum() <= total:
-        level += 1
-        if level > limit.max():
-            break
-    places = np.minimum(limit, level)
-    open_classes = np.flatnonzero(limit > level)
-    places[rng.permutation(open_classes)[: total - places.sum()]] += 1
-    return places
