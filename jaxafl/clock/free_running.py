@@ -119,16 +119,13 @@ class free_running(Clock):
     def init(self, key: Key, num_clients: int) -> State:
         size = self.concurrency
         rows = jnp.arange(size, dtype=jnp.int32)
-        never = jnp.full(size, jnp.inf, jnp.float64)
         return State(
             now=jnp.float64(0),
             version=jnp.int32(0),
             deliveries=jnp.int32(size),
             waiting=jnp.int32(size),
             restarting=jnp.bool_(True),
-            flight=Flight(
-                rows < 0, self._no_runs(size)._replace(client=rows, arrived=never), rows, jnp.zeros_like(rows)
-            ),
+            flight=Flight(rows < 0, self._no_runs(size), rows, jnp.zeros_like(rows)),
             busy=selection.no_busy(0 if size == num_clients else size),
             runs=selection.no_runs(num_clients),
             starts=no_starts(self.durations, key, num_clients),

@@ -79,7 +79,7 @@ class sampled(Clock):
         return 2 * num_clients + 1  # the run under way and the one in the send buffer
 
     def init(self, key: Key, num_clients: int) -> State:
-        runs = blank_runs(num_clients)._replace(arrived=jnp.full(num_clients, jnp.inf, jnp.float64))
+        runs = blank_runs(num_clients)
         return State(
             now=jnp.float64(0),
             version=jnp.int32(0),

@@ -190,8 +190,8 @@ def recharged(made: Schedule, clock: Clock, planned: np.ndarray, executed: np.nd
 
 def first_steps(schedule: Schedule, count: int) -> Schedule:
     """The first `count` server steps of a schedule."""
-    values: dict[str, Any] = {field.name: getattr(schedule, field.name) for field in dataclasses.fields(schedule)}
-    arrays = {name: value[:count] for name, value in values.items() if isinstance(value, np.ndarray)}
+    values = {field.name: getattr(schedule, field.name) for field in dataclasses.fields(schedule)}
+    arrays: dict[str, Any] = {name: value[:count] for name, value in values.items() if isinstance(value, np.ndarray)}
     return dataclasses.replace(schedule, **arrays)
 
 
@@ -199,7 +199,7 @@ def raise_fault(fault: Fault) -> None:
     """Raises `ValueError` when a schedule went wrong."""
     if int(fault.code):
         where = {name: int(value) for name, value in fault._asdict().items() if name != "code"}
-        raise UserError(FaultCode(int(fault.code)).message.format(**where))
+        raise UserError(list(FaultCode)[int(fault.code)].message.format(**where))
 
 
 def _check_length(clock: Clock, num_clients: int, server_steps: int) -> None:

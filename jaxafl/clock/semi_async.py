@@ -67,13 +67,12 @@ class semi_async(Clock):
         return num_clients
 
     def init(self, key: Key, num_clients: int) -> State:
-        clients = jnp.arange(num_clients, dtype=jnp.int32)
         return State(
             now=jnp.float64(0),
             version=jnp.int32(0),
             current=jnp.ones(num_clients, bool),
             picked=jnp.zeros(num_clients, bool),
-            runs=blank_runs(num_clients)._replace(client=clients, run=jnp.full_like(clients, -1)),
+            runs=blank_runs(num_clients)._replace(run=jnp.full(num_clients, -1, jnp.int32)),
             starts=no_starts(self.durations, key, num_clients),
         )
 
@@ -88,11 +87,10 @@ class semi_async(Clock):
         order = jnp.lexsort((runs.client, runs.arrived))
         priority = ~state.picked[order]
         place = jnp.cumsum(priority, dtype=jnp.int32)
-        filled = jnp.sum(priority, dtype=jnp.int32) >= quota
+        left = quota - place[-1]  # for the others
         times = runs.arrived[order]
-        closing = jnp.where(filled, times[jnp.argmax(priority & (place >= quota))], times[-1])
+        closing = jnp.where(left > 0, times[-1], times[jnp.argmax(priority & (place >= quota))])
         others = jnp.cumsum(~priority, dtype=jnp.int32)
-        left = jnp.where(filled, 0, quota - jnp.sum(priority, dtype=jnp.int32))
         picked_in_order = (priority & (place <= quota)) | (~priority & (others <= left))
         picked = jnp.zeros_like(state.picked).at[order].set(picked_in_order)
         arrived = runs.arrived <= closing

@@ -115,9 +115,10 @@ def start_together(
 
 
 def blank_runs(size: int) -> Runs:
-    """[A] runs of which nothing is known yet."""
-    zero, time = jnp.zeros(size, jnp.int32), jnp.zeros(size, jnp.float64)
-    return Runs(zero, zero, zero, zero, zero, time, time)
+    """A run of each of the clients 0..size - 1 of which nothing is known yet; it never arrives."""
+    clients = jnp.arange(size, dtype=jnp.int32)
+    zero, never = jnp.zeros_like(clients), jnp.full(size, jnp.inf, jnp.float64)
+    return Runs(clients, zero, zero, zero, zero, jnp.zeros_like(never), never)
 
 
 def recorded_or(recorded: Recording, index: Array, draw: Callable[[], Array]) -> tuple[Array, Array]:

@@ -11,17 +11,7 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import buffers
 from jaxafl.options import Number, number
-from jaxafl.server.contract import (
-    Arrivals,
-    Needs,
-    Outcome,
-    Server,
-    Tree,
-    check_gradients,
-    counts,
-    stepped,
-    weighted_sum,
-)
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, check_gradients, stepped, weighted_sum
 
 Array = jax.Array
 
@@ -58,8 +48,7 @@ class audg(_DelayedGradients):
         return jnp.sum(samples)
 
     def update(self, params: Tree, state: Array, arrivals: Arrivals) -> Outcome:
-        weights = counts(arrivals) * arrivals.samples / state
-        step = weighted_sum(weights, arrivals.delta)
+        step = weighted_sum(arrivals.samples / state, arrivals.delta)  # no samples where there is no arrival
         return Outcome(stepped(params, self.learning_rate, step), state, {})
 
 
