@@ -80,15 +80,14 @@ class bernoulli(Clock):
         clients = jnp.arange(workload.num_clients, dtype=jnp.int32)
         tick = jnp.broadcast_to(state.tick, clients.shape)
 
-        def succeed(key: Key, probability: Number) -> Array:
-            return uniform(threefry(key, clients, tick), jnp.float64) < probability
+        def succeed(state: State, recorded: Recording, key: Key, probability: Number) -> tuple[State, Array]:
+            def draw() -> Array:
+                return uniform(threefry(key, clients, tick), jnp.float64) < probability
 
-        starts, uploads = replayed(
-            state.starts, self.uploads, state.tick, FaultCode.MASKS_END, lambda: succeed(state.upload_key, self.upload)
-        )
-        starts, downloads = replayed(
-            starts, self.downloads, state.tick, FaultCode.MASKS_END, lambda: succeed(state.download_key, self.download)
-        )
+            return replayed(state, recorded, state.tick, FaultCode.MASKS_END, draw)
+
+        state, uploads = succeed(state, self.uploads, state.upload_key, self.upload)
+        state, downloads = succeed(state, self.downloads, state.download_key, self.download)
         time = (state.tick + 1).astype(jnp.float64)
         local_steps = jax.vmap(workload.local_steps)(clients, state.run).astype(jnp.int32)
         runs = Runs(
@@ -101,7 +100,7 @@ class bernoulli(Clock):
             tick=state.tick + 1,
             version=jnp.where(fresh, state.tick + 1, state.version),
             run=state.run + fresh,
-            run_id=jnp.where(fresh, starts.count + rank - 1, state.run_id),
+            run_id=jnp.where(fresh, state.starts.count + rank - 1, state.run_id),
             since=jnp.where(fresh, state.tick + 1, state.since),
-            starts=starts._replace(count=starts.count + rank[-1]),
+            starts=state.starts._replace(count=state.starts.count + rank[-1]),
         ), ServerStep(time, uploads, runs)

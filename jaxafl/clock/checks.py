@@ -30,20 +30,9 @@ def check_durations(clock: str, durations: Any, num_clients: int) -> None:
 
 def check_starts(clock: str, starts: Any, num_clients: int) -> None:
     """Recorded starts: one client index per start."""
-    if starts is None:
-        return
-    array = np.asarray(starts)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or array.size == 0:
-        raise ValueError(
-            f"{clock}: recorded starts must be a one-dimensional array of client indices, one per start, "
-            f"got shape {array.shape} of {array.dtype}"
-        )
-    outside = np.flatnonzero((array < 0) | (array >= num_clients))
-    if outside.size:
-        raise ValueError(
-            f"{clock}: recorded starts must name clients 0..{num_clients - 1}; "
-            f"start number {outside[0]} names {array[outside[0]]}"
-        )
+    allowed = "starts must be a one-dimensional array of client indices, one per start"
+    array = _recorded(clock, allowed, starts, "iu")
+    _check_clients(clock, "starts", "start number", array, num_clients)
 
 
 def check_sets(clock: str, sets: Any, size: int, num_clients: int, *, repeats: bool) -> None:
@@ -56,20 +45,9 @@ def check_sets(clock: str, sets: Any, size: int, num_clients: int, *, repeats: b
         num_clients: N.
         repeats: whether a set may name a client twice.
     """
-    if sets is None:
-        return
-    array = np.asarray(sets)
-    if array.ndim != 2 or array.shape[1] != size or array.shape[0] == 0 or array.dtype.kind not in "iu":
-        raise ValueError(
-            f"{clock}: recorded sets must be an integer array [round, n] with n = {size} clients, "
-            f"got shape {array.shape}"
-        )
-    outside = np.argwhere((array < 0) | (array >= num_clients))
-    if len(outside):
-        where, what = outside[0], array[tuple(outside[0])]
-        raise ValueError(
-            f"{clock}: recorded sets must name clients 0..{num_clients - 1}; round {where[0]} names {what}"
-        )
+    allowed = f"sets must be an integer array [round, n] with n = {size} clients"
+    array = _recorded(clock, allowed, sets, "iu", size, got="shape {0.shape}")
+    _check_clients(clock, "sets", "round", array, num_clients)
     ordered = np.sort(array, axis=1)
     repeated = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
     if repeated.size and not repeats:
@@ -87,16 +65,11 @@ def check_masks(clock: str, name: str, masks: Any, num_clients: int) -> None:
         masks: the recording, or `None`.
         num_clients: N.
     """
-    if masks is None:
-        return
-    array = np.asarray(masks)
-    if array.ndim != 2 or array.shape[1] != num_clients or array.shape[0] == 0 or array.dtype.kind not in "biu":
-        raise ValueError(
-            f"{clock}: recorded {name} must be a bool array [tick, client] with {num_clients} clients, "
-            f"got shape {array.shape} of {array.dtype}"
-        )
-    if not np.isin(array, (0, 1)).all():
-        raise ValueError(f"{clock}: recorded {name} must be 0 or 1, got {array[~np.isin(array, (0, 1))][0]}")
+    allowed = f"{name} must be a bool array [tick, client] with {num_clients} clients"
+    array = _recorded(clock, allowed, masks, "biu", num_clients)
+    others = array[~np.isin(array, (0, 1))]
+    if others.size:
+        raise ValueError(f"{clock}: recorded {name} must be 0 or 1, got {others[0]}")
 
 
 def check_stale(clock: str, stale: Any, size: int, oldest: int) -> None:
@@ -108,15 +81,40 @@ def check_stale(clock: str, stale: Any, size: int, oldest: int) -> None:
         size: J.
         oldest: the largest age.
     """
-    if stale is None:
-        return
-    array = np.asarray(stale)
-    if array.ndim != 2 or array.shape[1] != size or array.dtype.kind not in "iu" or not len(array):
-        raise ValueError(
-            f"{clock}: recorded stale versions must be an integer array [round, J] with J = {size}, "
-            f"got shape {array.shape} of {array.dtype}"
-        )
-    if (array < 0).any() or (array > oldest).any():
+    allowed = f"stale versions must be an integer array [round, J] with J = {size}"
+    array = _recorded(clock, allowed, stale, "iu", size)
+    if ((array < 0) | (array > oldest)).any():
         raise ValueError(
             f"{clock}: recorded stale versions must be in 0..{oldest} (max_staleness), got {array.min()}..{array.max()}"
+        )
+
+
+def _recorded(
+    clock: str, allowed: str, recording: Any, kinds: str, *columns: int, got: str = "shape {0.shape} of {0.dtype}"
+) -> np.ndarray:
+    """The recording as an array [entry, *columns] of one of these kinds of numbers; without entries where it is `None`.
+
+    Args:
+        clock: its name, for the message.
+        allowed: which recording it is, and what it must be.
+        recording: what was passed.
+        kinds: of NumPy's types.
+        *columns: the other axes.
+        got: how the message describes another array.
+    """
+    if recording is None:
+        return np.zeros((0, *columns), int)
+    array = np.asarray(recording)
+    if array.ndim == 0 or array.shape[1:] != columns or array.size == 0 or array.dtype.kind not in kinds:
+        raise ValueError(f"{clock}: recorded {allowed}, got {got.format(array)}")
+    return array
+
+
+def _check_clients(clock: str, name: str, entry: str, clients: np.ndarray, num_clients: int) -> None:
+    """Client indices; the message counts by `entry`."""
+    outside = np.argwhere((clients < 0) | (clients >= num_clients))
+    if len(outside):
+        named = clients[tuple(outside[0])]
+        raise ValueError(
+            f"{clock}: recorded {name} must name clients 0..{num_clients - 1}; {entry} {outside[0][0]} names {named}"
         )

@@ -77,31 +77,25 @@ class ServerStep(NamedTuple):
 
 
 class FaultCode(enum.IntEnum):
-    """What can go wrong in a schedule."""
+    """What can go wrong in a schedule, and what the user is told of it: a template of the fields of `Fault`."""
 
-    NONE = 0
-    DURATIONS_END = 1
-    STARTS_END = 2
-    BUSY = 3
-    INVALID_DURATION = 4
-    SETS_END = 5
-    MASKS_END = 6
-    STALE_END = 7
+    message: str
 
+    def __new__(cls, message: str) -> FaultCode:
+        member = int.__new__(cls, len(cls.__members__))  # numbered from 0
+        member._value_, member.message = int(member), message
+        return member
 
-MESSAGES = {
-    FaultCode.DURATIONS_END: (
+    NONE = ""
+    DURATIONS_END = (
         "the recorded durations run out: run {run} of client {client} (start number {run_id}) has no duration"
-    ),
-    FaultCode.STARTS_END: "the recorded starts run out at start number {run_id}",
-    FaultCode.BUSY: "the recorded starts name client {client} at start number {run_id}, but this client is busy",
-    FaultCode.INVALID_DURATION: (
-        "run {run} of client {client} (start number {run_id}) has a negative, infinite or NaN duration"
-    ),
-    FaultCode.SETS_END: "the recorded sets run out at round {round}",
-    FaultCode.MASKS_END: "the recorded uploads or downloads run out at tick {round}",
-    FaultCode.STALE_END: "the recorded stale versions run out at round {round}",
-}
+    )
+    STARTS_END = "the recorded starts run out at start number {run_id}"
+    BUSY = "the recorded starts name client {client} at start number {run_id}, but this client is busy"
+    INVALID_DURATION = "run {run} of client {client} (start number {run_id}) has a negative, infinite or NaN duration"
+    SETS_END = "the recorded sets run out at round {round}"
+    MASKS_END = "the recorded uploads or downloads run out at tick {round}"
+    STALE_END = "the recorded stale versions run out at round {round}"
 
 
 class Fault(NamedTuple):

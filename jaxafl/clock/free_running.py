@@ -22,7 +22,7 @@ from jaxafl.clock.contract import (
     Workload,
 )
 from jaxafl.clock.durations.duration import Duration, Run
-from jaxafl.clock.starts import first_fault, invalid_code, no_starts, recorded_or, valid
+from jaxafl.clock.starts import blank_runs, first_fault, invalid_code, no_starts, recorded_or, valid
 from jaxafl.keys import Key, Purpose, purpose_key
 from jaxafl.options import recording, static
 
@@ -119,16 +119,14 @@ class free_running(Clock):
     def init(self, key: Key, num_clients: int) -> State:
         size = self.concurrency
         rows = jnp.arange(size, dtype=jnp.int32)
-        never = jnp.full(size, jnp.inf, jnp.float64)
-        zero = jnp.zeros_like(rows)
         return State(
             now=jnp.float64(0),
             version=jnp.int32(0),
             deliveries=jnp.int32(size),
             waiting=jnp.int32(size),
             restarting=jnp.bool_(True),
-            flight=Flight(rows < 0, self._no_runs(size)._replace(client=rows, arrived=never), rows, zero),
-            busy=jnp.zeros(0, jnp.int32) if size == num_clients else selection.no_busy(size, num_clients),
+            flight=Flight(rows < 0, self._no_runs(size), rows, jnp.zeros_like(rows)),
+            busy=selection.no_busy(0 if size == num_clients else size),
             runs=selection.no_runs(num_clients),
             starts=no_starts(self.durations, key, num_clients),
             start_key=purpose_key(key, Purpose.START),
@@ -140,8 +138,7 @@ class free_running(Clock):
 
         def advance(carry: tuple[State, ServerStep, Array]) -> tuple[State, ServerStep, Array]:
             state, step, count = carry
-            state = self._start(state, workload)
-            return self._deliver(state, step, count, workload.num_clients)
+            return self._deliver(self._start(state, workload), step, count)
 
         state, step, _ = jax.lax.while_loop(lambda carry: carry[2] < self.buffer, advance, (state, empty, jnp.int32(0)))
         return state, step._replace(time=state.now)
@@ -152,17 +149,16 @@ class free_running(Clock):
         version = jnp.where(busy, runs.version, handout)
         reference = None if runs.reference is None else jnp.where(busy, runs.reference, version)
         promised = self.before_step or self.start_skew  # who starts next trains from an older version than the newest
-        return InFlight(
-            busy, runs._replace(version=version, reference=reference), jnp.ones_like(busy) if promised else busy
-        )
+        pinned = jnp.ones_like(busy) if promised else busy
+        return InFlight(busy, runs._replace(version=version, reference=reference), pinned)
 
     def slots_beside(self, num_clients: int) -> int:
         """A skewed run needs two versions, and keeps both until it arrives."""
         return self.concurrency * (2 if self.start_skew else 1) + 1
 
     def _no_runs(self, size: int) -> Runs:
-        zero, time = jnp.zeros(size, jnp.int32), jnp.zeros(size, jnp.float64)
-        return Runs(zero, zero, zero, zero, zero, time, time, reference=zero if self.start_skew else None)
+        runs = blank_runs(size)
+        return runs._replace(reference=runs.version) if self.start_skew else runs
 
     def _start(self, state: State, workload: Workload) -> State:
         """Starts one client, if any is due and all arrivals of this instant have been delivered."""
@@ -180,22 +176,18 @@ class free_running(Clock):
         duration = drawn.work + drawn.hang
         fine = valid(duration)
         code = jnp.where((code > 0) | fine, code, invalid_code(duration))
+        code = jnp.where(begins, code, FaultCode.NONE)
+        known = first_fault(known, code, run_id=known.count, client=client, run=run, round=state.version)
         arrives = state.now + jnp.where(fine, duration, 0)
-        entry = Flight(
-            jnp.bool_(True), Runs(client, run, known.count, version, local_steps, state.now, arrives, reference),
-            flight.freed[row], flight.handout[row],
-        )  # fmt: skip
-        known = first_fault(
-            known, jnp.where(begins, code, FaultCode.NONE),
-            run_id=known.count, client=client, run=run, round=state.version,
-        )  # fmt: skip
+        begun = Runs(client, run, known.count, version, local_steps, state.now, arrives, reference)
+        entry = Flight(jnp.bool_(True), begun, flight.freed[row], flight.handout[row])
         one = begins.astype(jnp.int32)
         waiting = state.waiting - one
         return state._replace(
             waiting=waiting,
             restarting=jnp.where(begins, waiting > 0, state.restarting & (waiting > 0)),
             flight=_set(flight, row, entry, begins),
-            busy=jnp.where(begins, selection.insert(state.busy, client), state.busy) if state.busy.size else state.busy,
+            busy=jnp.where(begins, selection.insert(state.busy, client), state.busy),
             runs=runs,
             starts=known._replace(
                 count=known.count + one,
@@ -214,14 +206,10 @@ class free_running(Clock):
             return selection.idle_client(state.start_key, state.starts.count, state.busy, num_busy, num_clients)
 
         client, missing = recorded_or(self.starts, state.starts.count, draw)
-        if self.starts is None:
-            return client, jnp.int32(FaultCode.NONE)
         taken = jnp.where(jnp.any(busy & (clients == client)), FaultCode.BUSY, FaultCode.NONE)
         return client, jnp.where(missing, FaultCode.STARTS_END, taken).astype(jnp.int32)
 
-    def _deliver(
-        self, state: State, step: ServerStep, count: Array, num_clients: int
-    ) -> tuple[State, ServerStep, Array]:
+    def _deliver(self, state: State, step: ServerStep, count: Array) -> tuple[State, ServerStep, Array]:
         """Delivers the earliest arrival, unless starts come first."""
         flight = state.flight
         earliest = jnp.min(flight.runs.arrived)
@@ -242,9 +230,7 @@ class free_running(Clock):
             deliveries=state.deliveries + delivers.astype(jnp.int32),
             waiting=state.waiting + jnp.asarray(due, jnp.int32),
             flight=_set(flight, row, freed, delivers),
-            busy=jnp.where(delivers, selection.remove(state.busy, run.client, num_clients), state.busy)
-            if state.busy.size
-            else state.busy,
+            busy=jnp.where(delivers, selection.remove(state.busy, run.client), state.busy),
         )
         return state, ServerStep(step.time, mask, runs), count
 

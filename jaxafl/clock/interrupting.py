@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.clock.checks import check_at_most, check_durations, check_sets
-from jaxafl.clock.contract import Clock, Delivery, FaultCode, Recording, Runs, ServerStep, Starts, Workload
+from jaxafl.clock.contract import Clock, Delivery, Recording, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration, Run
-from jaxafl.clock.starts import draw_clients, duration_fault, no_starts, replayed, valid
-from jaxafl.keys import Key, Purpose, purpose_key
+from jaxafl.clock.starts import drawn_clients, duration_fault, no_starts, valid
+from jaxafl.keys import Key
 from jaxafl.options import Number, number, recording, static
 
 Array = jax.Array
@@ -28,7 +28,7 @@ class State(NamedTuple):
     run: Array
     run_id: Array
     starts: Starts
-    start_key: Key
+    key: Key
 
 
 class interrupting(Clock):
@@ -82,27 +82,27 @@ class interrupting(Clock):
             run=zero,
             run_id=clients,
             starts=no_starts(self.durations, key, num_clients, count=num_clients),
-            start_key=purpose_key(key, Purpose.START),
+            key=key,
         )
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """One contact: the contacted clients hand in the whole local steps that they have made, and restart."""
         size = self.contacted
         now = (state.version + 1) * jnp.asarray(self.period, jnp.float64)
-        starts, drawn = replayed(
-            state.starts, self.sets, state.version, FaultCode.SETS_END,
-            lambda: draw_clients(state.start_key, state.version, size, workload.num_clients, False),
-        )  # fmt: skip
+        state, drawn = drawn_clients(state, self.sets, size, workload.num_clients)
         client = jnp.sort(drawn)
-        run, run_id, started = state.run[client], state.run_id[client], state.started[client]
+        run, started = state.run[client], state.started[client]
         most = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
-        made, per_step, latency = jax.vmap(self._made, in_axes=(None, 0, 0, 0, 0, None))(
-            starts, client, run, most, started, now
-        )
+        latency = self._lasting(state.starts, client, run, started, 0)
+        per_step = self._lasting(state.starts, client, run, started, 1) - latency
+        working = now - started - latency
+        fit = jnp.floor(working / jnp.where(per_step > 0, per_step, 1) * (1 + _ROUNDING))
+        fit = jnp.where(per_step > 0, fit, jnp.where(working >= 0, jnp.inf, 0))
+        made = jnp.clip(fit, 0, most).astype(jnp.int32)
+        runs = Runs(client, run, state.run_id[client], state.base[client], made, started, jnp.full(size, now))
         wrong = ~(valid(per_step) & valid(latency))
-        starts = duration_fault(starts, per_step + latency, wrong, run_id, client, run, state.version)
+        starts = duration_fault(state.starts, runs, per_step + latency, wrong, state.version)
         longest = jnp.max(jnp.where(valid(per_step), latency + per_step * most, 0))
-        runs = Runs(client, run, run_id, state.base[client], made, started, jnp.full(size, now))
         return state._replace(
             version=state.version + 1,
             started=state.started.at[client].set(now),
@@ -112,18 +112,11 @@ class interrupting(Clock):
             starts=starts._replace(count=starts.count + size, longest=jnp.maximum(starts.longest, longest)),
         ), ServerStep(now, jnp.ones(size, bool), runs)
 
-    def _made(
-        self, starts: Starts, client: Array, run: Array, most: Array, started: Array, now: Array
-    ) -> tuple[Array, Array, Array]:
-        """Whole local steps made by now, seconds per local step, and seconds that do not depend on them."""
+    def _lasting(self, starts: Starts, client: Array, run: Array, started: Array, steps: int) -> Array:
+        """Seconds [A] that the runs would last with so many local steps."""
 
-        def lasting(steps: int) -> Array:
+        def one(client: Array, run: Array, started: Array) -> Array:
             drawn = self.durations.draw(starts.prepared, Run(client, run, jnp.int32(steps), starts.longest, started))
             return drawn.work + drawn.hang
 
-        latency = lasting(0)
-        per_step = lasting(1) - latency
-        working = now - started - latency
-        fit = jnp.floor(working / jnp.where(per_step > 0, per_step, 1) * (1 + _ROUNDING))
-        fit = jnp.where(per_step > 0, fit, jnp.where(working >= 0, jnp.inf, 0))
-        return jnp.clip(fit, 0, most).astype(jnp.int32), per_step, latency
+        return jax.vmap(one)(client, run, started)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxafl.clock.checks import check_at_most, check_durations, check_sets, check_stale
 from jaxafl.clock.contract import Clock, Delivery, FaultCode, Recording, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration, constant
-from jaxafl.clock.starts import distinct, draw_clients, no_starts, replayed, start_together
+from jaxafl.clock.starts import distinct, drawn_clients, no_starts, replayed, start_together
 from jaxafl.keys import Key, Purpose, below, purpose_key, threefry
 from jaxafl.options import recording, static
 
@@ -68,14 +68,13 @@ class synchronous(Clock):
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """One round: draw the cohort, wait for its slowest client."""
-        starts, client = _drawn(state, self.sets, self.capacity(workload.num_clients), workload, self.replacement)
-        client, mask, multiplicity = jnp.sort(client), jnp.ones(client.shape, bool), None
+        size, num_clients = self.capacity(workload.num_clients), workload.num_clients
+        state, client = drawn_clients(state, self.sets, size, num_clients, replacement=self.replacement)
+        client, mask, multiplicity = jnp.sort(client), jnp.ones(size, bool), None
         if self.replacement:  # a client drawn twice trains once and counts twice
             client, mask, multiplicity = distinct(client)
-        starts, runs = start_together(
-            self.durations, starts, mask, client, state.runs[client], workload, state.now, state.version
-        )
-        return _ended(state, starts, ServerStep(jnp.max(runs.arrived), mask, runs, multiplicity))
+        state, runs = start_together(self.durations, state, mask, client, state.runs[client], workload)
+        return _ended(state, ServerStep(jnp.max(runs.arrived), mask, runs, multiplicity))
 
 
 class stale_rounds(Clock):
@@ -120,22 +119,23 @@ class stale_rounds(Clock):
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """One round; a client drawn twice (with replacement) makes two runs, one after another in the run count."""
-        places = jnp.arange(self.participants, dtype=jnp.int32)
+        size = self.participants
+        places = jnp.arange(size, dtype=jnp.int32)
 
         def ages() -> Array:
             key = purpose_key(state.key, Purpose.STALE)
             words, _ = threefry(key, jnp.broadcast_to(state.version, places.shape), places)
             return below(words, jnp.int32(self.max_staleness + 1))
 
-        starts, client = _drawn(state, self.sets, self.participants, workload, self.replacement)
+        state, client = drawn_clients(state, self.sets, size, workload.num_clients, replacement=self.replacement)
         client = jnp.sort(client) if self.sets is None else client  # recorded ages go with recorded places
-        starts, stale = replayed(starts, self.stale, state.version, FaultCode.STALE_END, ages)
+        state, stale = replayed(state, self.stale, state.version, FaultCode.STALE_END, ages)
         earlier = (client[:, None] == client[None, :]) & (places[None, :] < places[:, None])
         run = state.runs[client] + jnp.sum(earlier, axis=1, dtype=jnp.int32)
-        mask = jnp.ones(client.shape, bool)
-        starts, runs = start_together(self.durations, starts, mask, client, run, workload, state.now, state.version)
+        mask = jnp.ones(size, bool)
+        state, runs = start_together(self.durations, state, mask, client, run, workload)
         runs = runs._replace(version=jnp.maximum(state.version - stale, 0))
-        return _ended(state, starts, ServerStep(jnp.max(runs.arrived), mask, runs))
+        return _ended(state, ServerStep(jnp.max(runs.arrived), mask, runs))
 
 
 def _initial(durations: Duration, key: Key, num_clients: int) -> State:
@@ -148,17 +148,7 @@ def _initial(durations: Duration, key: Key, num_clients: int) -> State:
     )
 
 
-def _drawn(state: State, sets: Recording, size: int, workload: Workload, replacement: bool) -> tuple[Starts, Array]:
-    """The clients of a round, in the order in which they are drawn."""
-
-    def draw() -> Array:
-        key = purpose_key(state.key, Purpose.START)
-        return draw_clients(key, state.version, size, workload.num_clients, replacement)
-
-    return replayed(state.starts, sets, state.version, FaultCode.SETS_END, draw)
-
-
-def _ended(state: State, starts: Starts, step: ServerStep) -> tuple[State, ServerStep]:
+def _ended(state: State, step: ServerStep) -> tuple[State, ServerStep]:
     """The clock after the step."""
     runs = state.runs.at[step.runs.client].add(step.mask.astype(jnp.int32))
-    return State(step.time, state.version + 1, runs, starts, state.key), step
+    return state._replace(now=step.time, version=state.version + 1, runs=runs), step

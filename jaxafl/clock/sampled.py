@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.clock.checks import check_durations, check_sets
-from jaxafl.clock.contract import Clock, Delivery, FaultCode, Recording, Runs, ServerStep, Starts, Workload
+from jaxafl.clock.contract import Clock, Delivery, Recording, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.starts import distinct, draw_clients, no_starts, replayed, start_together
-from jaxafl.keys import Key, Purpose, purpose_key
+from jaxafl.clock.starts import blank_runs, distinct, drawn_clients, no_starts, start_together
+from jaxafl.keys import Key
 from jaxafl.options import recording, static
 
 Array = jax.Array
@@ -30,7 +30,7 @@ class State(NamedTuple):
     sent: Runs  # [N], the result in the send buffer
     next_run: Array
     starts: Starts
-    start_key: Key
+    key: Key
 
 
 class sampled(Clock):
@@ -79,9 +79,7 @@ class sampled(Clock):
         return 2 * num_clients + 1  # the run under way and the one in the send buffer
 
     def init(self, key: Key, num_clients: int) -> State:
-        zero = jnp.zeros(num_clients, jnp.int32)
-        times = jnp.zeros(num_clients, jnp.float64)
-        runs = Runs(zero, zero, zero, zero, zero, times, jnp.full(num_clients, jnp.inf, jnp.float64))
+        runs = blank_runs(num_clients)
         return State(
             now=jnp.float64(0),
             version=jnp.int32(0),
@@ -90,22 +88,19 @@ class sampled(Clock):
             current=runs,
             full=jnp.zeros(num_clients, bool),
             sent=runs,
-            next_run=zero,
+            next_run=runs.run,
             starts=no_starts(self.durations, key, num_clients),
-            start_key=purpose_key(key, Purpose.START),
+            key=key,
         )
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """Draws n clients and lets time pass until each has a result in its send buffer."""
-        starts, drawn = replayed(
-            state.starts, self.sets, state.version, FaultCode.SETS_END,
-            lambda: draw_clients(state.start_key, state.version, self.drawn, workload.num_clients, True),
-        )  # fmt: skip
+        state, drawn = drawn_clients(state, self.sets, self.drawn, workload.num_clients, replacement=True)
         awaited = jnp.zeros(workload.num_clients, bool).at[drawn].set(True)
         state = jax.lax.while_loop(
             lambda state: jnp.any(awaited & ~state.full),
             lambda state: self._finish(self._start(state, workload)),
-            state._replace(starts=starts),
+            state,
         )
         client, mask, multiplicity = distinct(drawn)
         sent = jax.tree.map(lambda column: column[client], state.sent)
@@ -117,15 +112,12 @@ class sampled(Clock):
         """Idle clients start from the newest broadcast, those with a used model only if they may use it again."""
         who = state.idle if self.receive_buffer == "keep" else state.idle & state.fresh
         clients = jnp.arange(workload.num_clients, dtype=jnp.int32)
-        starts, new = start_together(
-            self.durations, state.starts, who, clients, state.next_run, workload, state.now, state.version
-        )
+        state, new = start_together(self.durations, state, who, clients, state.next_run, workload)
         return state._replace(
             idle=state.idle & ~who,
             fresh=state.fresh & ~who,
             current=jax.tree.map(lambda a, b: jnp.where(who, a, b), new, state.current),
             next_run=state.next_run + who,
-            starts=starts,
         )
 
     def _finish(self, state: State) -> State:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import MESSAGES, Clock, Fault, FaultCode, ServerStep, Workload
+from jaxafl.clock.contract import Clock, Fault, FaultCode, ServerStep, Workload
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
 from jaxafl.keys import Key, seed_key
 from jaxafl.options import Summarised, UserError, check_options, check_whole
@@ -149,16 +149,13 @@ def schedule_of(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: n
     Args:
         clock: the clock.
         num_clients: N.
-        steps: its server steps, each field [T, ...].
+        steps: its server steps, every field there (`ServerStep.complete`) and [T, ...].
         runs_begun: int32 [T].
     """
-    runs, pause = steps.runs, clock.pause
-    reference = runs.version if runs.reference is None else runs.reference
+    runs, pause, reference = steps.runs, clock.pause, np.asarray(steps.runs.reference)
     taken = np.arange(len(steps.time))
     before = np.clip(np.searchsorted(steps.time, runs.arrived), reference, taken[:, None])
-    columns = runs._replace(
-        reference=reference, started=runs.started + pause * reference, arrived=runs.arrived + pause * before
-    )
+    columns = runs._replace(started=runs.started + pause * reference, arrived=runs.arrived + pause * before)
     return Schedule(
         protocol=clock.name,
         num_clients=num_clients,
@@ -166,8 +163,8 @@ def schedule_of(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: n
         ring_slots=clock.ring_slots(num_clients),
         time=np.asarray(steps.time + pause * (taken + 1)),
         mask=np.asarray(steps.mask),
-        multiplicity=np.asarray(np.ones_like(runs.client) if steps.multiplicity is None else steps.multiplicity),
-        kind=np.asarray(np.zeros_like(runs.client) if steps.kind is None else steps.kind),
+        multiplicity=np.asarray(steps.multiplicity),
+        kind=np.asarray(steps.kind),
         runs_begun=runs_begun,
         kinds=clock.kinds,
         **columns._asdict(),
@@ -193,10 +190,8 @@ def recharged(made: Schedule, clock: Clock, planned: np.ndarray, executed: np.nd
 
 def first_steps(schedule: Schedule, count: int) -> Schedule:
     """The first `count` server steps of a schedule."""
-    fields = (field.name for field in dataclasses.fields(schedule))
-    arrays: dict[str, Any] = {
-        name: getattr(schedule, name)[:count] for name in fields if isinstance(getattr(schedule, name), np.ndarray)
-    }
+    values = {field.name: getattr(schedule, field.name) for field in dataclasses.fields(schedule)}
+    arrays: dict[str, Any] = {name: value[:count] for name, value in values.items() if isinstance(value, np.ndarray)}
     return dataclasses.replace(schedule, **arrays)
 
 
@@ -204,7 +199,7 @@ def raise_fault(fault: Fault) -> None:
     """Raises `ValueError` when a schedule went wrong."""
     if int(fault.code):
         where = {name: int(value) for name, value in fault._asdict().items() if name != "code"}
-        raise UserError(MESSAGES[FaultCode(int(fault.code))].format(**where))
+        raise UserError(list(FaultCode)[int(fault.code)].message.format(**where))
 
 
 def _check_length(clock: Clock, num_clients: int, server_steps: int) -> None:
@@ -224,7 +219,7 @@ def _scan(
 
     def one(state: Any, _: None) -> tuple[Any, tuple[ServerStep, jax.Array]]:
         state, step = clock.next(state, workload)
-        return state, (step, state.starts.count)
+        return state, (step.complete(), state.starts.count)
 
     state, (steps, runs_begun) = jax.lax.scan(one, clock.init(key, num_clients), length=server_steps)
     return steps, runs_begun, state.starts.fault

@@ -1,7 +1,7 @@
 """Drawing clients uniformly from the idle ones, at a cost that does not grow with the population.
 
 The idle clients are ordered by client index (this order is part of a schedule's definition): the draw picks a rank
-among them. Only the busy clients are stored, as a sorted array padded with a value past the last client.
+among them. Only the busy clients are stored, as a sorted array padded with a value far past the last client.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from jaxafl.keys import Key, threefry, uniform
 Array = jax.Array
 # run counters are updated in rows of 256 bytes: smaller updates inside a loop copy the array in some jaxlib versions
 _BLOCK = 64
+_PADDING = jnp.iinfo(jnp.int32).max
 
 
 def idle_client(key: Key, draw: Array, busy: Array, num_busy: Array, num_clients: int) -> Array:
@@ -22,7 +23,7 @@ def idle_client(key: Key, draw: Array, busy: Array, num_busy: Array, num_clients
     Args:
         key: the key of the stream of starts.
         draw: int32, which draw of the stream.
-        busy: int32 [C], the busy clients in increasing order, then padding >= num_clients + C.
+        busy: int32 [C], the busy clients in increasing order, then padding.
         num_busy: int32, how many are busy.
         num_clients: N.
 
@@ -36,9 +37,9 @@ def idle_client(key: Key, draw: Array, busy: Array, num_busy: Array, num_clients
     return rank + jnp.sum(before, dtype=jnp.int32)
 
 
-def no_busy(capacity: int, num_clients: int) -> Array:
+def no_busy(capacity: int) -> Array:
     """An empty list of busy clients."""
-    return jnp.full(capacity, num_clients + capacity, jnp.int32)
+    return jnp.full(capacity, _PADDING, jnp.int32)
 
 
 def insert(busy: Array, client: Array) -> Array:
@@ -48,11 +49,11 @@ def insert(busy: Array, client: Array) -> Array:
     return jnp.where(index < position, busy, jnp.where(index == position, client, jnp.roll(busy, 1)))
 
 
-def remove(busy: Array, client: Array, num_clients: int) -> Array:
+def remove(busy: Array, client: Array) -> Array:
     """The sorted list without this client."""
     index = jnp.arange(busy.shape[0], dtype=jnp.int32)
-    shifted = jnp.roll(busy, -1).at[-1].set(num_clients + busy.shape[0])
-    return jnp.where((index < jnp.sum(busy < client, dtype=jnp.int32)), busy, shifted)
+    shifted = jnp.roll(busy, -1).at[-1:].set(_PADDING)
+    return jnp.where(index < jnp.sum(busy < client, dtype=jnp.int32), busy, shifted)
 
 
 def no_runs(num_clients: int) -> Array:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxafl.clock.checks import check_durations
 from jaxafl.clock.contract import Clock, Delivery, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.starts import no_starts, start_together
+from jaxafl.clock.starts import blank_runs, no_starts, start_together
 from jaxafl.keys import Key
 from jaxafl.options import Number, number, static
 
@@ -67,15 +67,12 @@ class semi_async(Clock):
         return num_clients
 
     def init(self, key: Key, num_clients: int) -> State:
-        zero = jnp.zeros(num_clients, jnp.int32)
-        times = jnp.zeros(num_clients, jnp.float64)
-        clients = jnp.arange(num_clients, dtype=jnp.int32)
         return State(
             now=jnp.float64(0),
             version=jnp.int32(0),
             current=jnp.ones(num_clients, bool),
             picked=jnp.zeros(num_clients, bool),
-            runs=Runs(clients, zero - 1, zero, zero, zero, times, times),
+            runs=blank_runs(num_clients)._replace(run=jnp.full(num_clients, -1, jnp.int32)),
             starts=no_starts(self.durations, key, num_clients),
         )
 
@@ -83,25 +80,20 @@ class semi_async(Clock):
         """One round: distribute x_t, wait for the quota, pick."""
         deprecated = ~state.current & (state.version - state.runs.version > self.lag)
         who = state.current | deprecated
-        starts, new = start_together(
-            self.durations, state.starts, who, state.runs.client, state.runs.run + who, workload, state.now,
-            state.version,
-        )  # fmt: skip
+        state, new = start_together(self.durations, state, who, state.runs.client, state.runs.run + who, workload)
         runs = jax.tree.map(lambda a, b: jnp.where(who, a, b), new, state.runs)
         quota = jnp.maximum(1, jnp.ceil(self.fraction * workload.num_clients * (1 - _ROUNDING))).astype(jnp.int32)
         # in order of arrival, ties by client: those not picked last round first fill the quota
         order = jnp.lexsort((runs.client, runs.arrived))
         priority = ~state.picked[order]
         place = jnp.cumsum(priority, dtype=jnp.int32)
-        filled = jnp.sum(priority, dtype=jnp.int32) >= quota
+        left = quota - place[-1]  # for the others
         times = runs.arrived[order]
-        closing = jnp.where(filled, times[jnp.argmax(priority & (place >= quota))], times[-1])
+        closing = jnp.where(left > 0, times[-1], times[jnp.argmax(priority & (place >= quota))])
         others = jnp.cumsum(~priority, dtype=jnp.int32)
-        left = jnp.where(filled, 0, quota - jnp.sum(priority, dtype=jnp.int32))
         picked_in_order = (priority & (place <= quota)) | (~priority & (others <= left))
         picked = jnp.zeros_like(state.picked).at[order].set(picked_in_order)
         arrived = runs.arrived <= closing
         kind = jnp.where(arrived & ~picked, UNDRAFTED, PICKED) + jnp.where(deprecated, RESYNCHRONISED, 0)
-        return State(closing, state.version + 1, arrived, picked, runs, starts), ServerStep(
-            closing, arrived, runs, kind=kind.astype(jnp.int32)
-        )
+        step = ServerStep(closing, arrived, runs, kind=kind.astype(jnp.int32))
+        return State(closing, state.version + 1, arrived, picked, runs, state.starts), step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,10 @@ import jax.numpy as jnp
 from jaxafl.clock import selection
 from jaxafl.clock.contract import Fault, FaultCode, Recording, Runs, Starts, Workload
 from jaxafl.clock.durations.duration import Draw, Duration, Run, stream_keys
-from jaxafl.keys import Key, threefry, uniform
+from jaxafl.keys import Key, Purpose, purpose_key, threefry, uniform
 
 Array = jax.Array
+S = TypeVar("S", bound=Any)  # a clock's state: a NamedTuple with a field `starts`
 
 
 def no_starts(
@@ -56,47 +58,38 @@ def invalid_code(duration: Array) -> Array:
     return jnp.where(jnp.isnan(duration), FaultCode.DURATIONS_END, FaultCode.INVALID_DURATION).astype(jnp.int32)
 
 
-def duration_fault(
-    starts: Starts, duration: Array, wrong: Array, run_id: Array, client: Array, run: Array, round: Array
-) -> Starts:
+def duration_fault(starts: Starts, runs: Runs, duration: Array, wrong: Array, round: Array) -> Starts:
     """Records the first of several runs [A] whose duration is marked wrong.
 
     Args:
         starts: what is known so far.
-        duration: float64 [A], of the runs.
+        runs: the runs.
+        duration: float64 [A], theirs.
         wrong: bool [A], whether it is negative, infinite or NaN.
-        run_id, client, run: int32 [A], which runs.
         round: int32, at which server step.
     """
     first = jnp.argmax(wrong)
     code = jnp.where(jnp.any(wrong), invalid_code(duration[first]), FaultCode.NONE)
-    return first_fault(starts, code, run_id=run_id[first], client=client[first], run=run[first], round=round)
+    which = {"run_id": runs.run_id[first], "client": runs.client[first], "run": runs.run[first]}
+    return first_fault(starts, code, round=round, **which)
 
 
 def start_together(
-    durations: Duration,
-    starts: Starts,
-    who: Array,
-    client: Array,
-    run: Array,
-    workload: Workload,
-    now: Array,
-    version: Array,
-) -> tuple[Starts, Runs]:
+    durations: Duration, state: S, who: Array, client: Array, run: Array, workload: Workload
+) -> tuple[S, Runs]:
     """Starts several runs from the newest version at one instant, in this order.
 
     Args:
         durations: of a run.
-        starts: what is known of earlier runs.
+        state: of the clock, with the instant `now` and the newest `version`, also the number of the server step.
         who: bool [A], which of the entries really start.
         client, run: int32 [A].
         workload: how many local steps they make.
-        now: float64, simulated seconds.
-        version: int32, the newest, which is also the number of the server step.
 
     Returns:
-        What is known afterwards, and the runs [A]; a duration that is none counts as 0.
+        The state that knows of them (`starts`), and the runs [A]; a duration that is none counts as 0.
     """
+    starts, now, version = state.starts, state.now, state.version
     local_steps = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
 
     def draw(client: Array, run: Array, local_steps: Array, longest: Array) -> Draw:
@@ -109,15 +102,23 @@ def start_together(
     duration = drawn.work + drawn.hang
     fine = valid(duration)
     run_id = starts.count + jnp.cumsum(who, dtype=jnp.int32) - 1
-    starts = duration_fault(starts, duration, who & ~fine, run_id, client, run, version)
+    runs = Runs(
+        client, run, run_id, jnp.full(client.shape, version, jnp.int32), local_steps,
+        jnp.full(client.shape, now), now + jnp.where(fine, duration, 0),
+    )  # fmt: skip
+    starts = duration_fault(starts, runs, duration, who & ~fine, version)
     starts = starts._replace(
         count=starts.count + jnp.sum(who, dtype=jnp.int32),
         longest=jnp.maximum(starts.longest, jnp.max(jnp.where(who & fine, work, 0))),
     )
-    return starts, Runs(
-        client, run, run_id, jnp.full(client.shape, version, jnp.int32), local_steps,
-        jnp.full(client.shape, now), now + jnp.where(fine, duration, 0),
-    )  # fmt: skip
+    return state._replace(starts=starts), runs
+
+
+def blank_runs(size: int) -> Runs:
+    """A run of each of the clients 0..size - 1 of which nothing is known yet; it never arrives."""
+    clients = jnp.arange(size, dtype=jnp.int32)
+    zero, never = jnp.zeros_like(clients), jnp.full(size, jnp.inf, jnp.float64)
+    return Runs(clients, zero, zero, zero, zero, jnp.zeros_like(never), never)
 
 
 def recorded_or(recorded: Recording, index: Array, draw: Callable[[], Array]) -> tuple[Array, Array]:
@@ -129,44 +130,53 @@ def recorded_or(recorded: Recording, index: Array, draw: Callable[[], Array]) ->
 
 
 def replayed(
-    starts: Starts, recorded: Recording, round: Array, code: FaultCode, draw: Callable[[], Array]
-) -> tuple[Starts, Array]:
+    state: S, recorded: Recording, round: Array, code: FaultCode, draw: Callable[[], Array]
+) -> tuple[S, Array]:
     """As `recorded_or` for one round or tick; that the recording has run out is a fault of this code.
 
     Args:
-        starts: what is known so far.
+        state: of the clock.
         recorded: the recording, or `None`.
         round: int32, which entry of it.
         code: the fault where it has ended.
         draw: what is drawn without a recording.
     """
     row, missing = recorded_or(recorded, round, draw)
-    return first_fault(starts, jnp.where(missing, code, FaultCode.NONE), round=round), row
+    starts = first_fault(state.starts, jnp.where(missing, code, FaultCode.NONE), round=round)
+    return state._replace(starts=starts), row
 
 
-def draw_clients(key: Key, round: Array, size: int, num_clients: int, replacement: bool) -> Array:
-    """int32 [size]: independent uniform draws, or distinct clients drawn one after another from those not yet drawn.
+def drawn_clients(
+    state: S, recorded: Recording, size: int, num_clients: int, *, replacement: bool = False
+) -> tuple[S, Array]:
+    """int32 [size], the clients of the next server step in the order in which they are drawn, or recorded ones.
+
+    Drawn are independent uniform clients, or distinct ones, one after another from those not yet drawn.
 
     Args:
-        key: of the draws.
-        round: int32, which draw of so many clients.
+        state: of the clock, with the `key` of the schedule and `version`, the number of the server step.
+        recorded: the recorded sets, or `None`.
         size: clients to draw.
         num_clients: N.
         replacement: whether a client may be drawn twice.
     """
-    draws = round * size + jnp.arange(size, dtype=jnp.int32)
-    if replacement:
-        return jnp.floor(uniform(threefry(key, draws, 0), jnp.float64) * num_clients).astype(jnp.int32)
-    if size == num_clients:
-        return jnp.arange(size, dtype=jnp.int32)
-
-    def pick(chosen: Array, indexed: tuple[Array, Array]) -> tuple[Array, Array]:
-        position, draw = indexed
-        client = selection.idle_client(key, draw, chosen, position, num_clients)
-        return selection.insert(chosen, client), client
-
     order = jnp.arange(size, dtype=jnp.int32)
-    return jax.lax.scan(pick, selection.no_busy(size, num_clients), (order, draws))[1]
+
+    def draw() -> Array:
+        key, draws = purpose_key(state.key, Purpose.START), state.version * size + order
+        if replacement:
+            return jnp.floor(uniform(threefry(key, draws, 0), jnp.float64) * num_clients).astype(jnp.int32)
+        if size == num_clients:
+            return order
+
+        def pick(chosen: Array, indexed: tuple[Array, Array]) -> tuple[Array, Array]:
+            position, draw = indexed
+            client = selection.idle_client(key, draw, chosen, position, num_clients)
+            return selection.insert(chosen, client), client
+
+        return jax.lax.scan(pick, selection.no_busy(size), (order, draws))[1]
+
+    return replayed(state, recorded, state.version, FaultCode.SETS_END, draw)
 
 
 def distinct(drawn: Array) -> tuple[Array, Array, Array]:

@@ -68,10 +68,7 @@ def compiled(
 
 def shapes_of(function: Callable[..., Any], static: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
     """The shapes of what `function(*static, *arguments)` returns; a second call for the same shapes traces nothing."""
-
-    def trace() -> Any:
-        return jax.eval_shape(functools.partial(function, *static), *arguments)
-
+    trace = functools.partial(jax.eval_shape, functools.partial(function, *static), *arguments)
     return _kept(_shapes, (function, static), arguments, trace)[0]
 
 

@@ -96,7 +96,7 @@ class fedadam(_Adaptive):
         return self.b2 * v + (1 - self.b2) * square
 
 
-class fedyogi(_Adaptive):
+class fedyogi(fedadam):
     """FedYogi: an adaptive server step on the mean update of a cohort.
 
     D = (1/n) Σ Δ_i; m = β1 m + (1 - β1) D; v = v - (1 - β2) D² sign(v - D²); x ← x + η m / (√v + ε), with m_0 = 0 and
@@ -111,9 +111,6 @@ class fedyogi(_Adaptive):
     References:
         Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2.
     """
-
-    b2: Number = number(default=0.99, least=0, below=1)
-    eps: Number = number(default=1e-3, above=0)
 
     def second_moment(self, v: Array, square: Array) -> Any:
         return v - (1 - self.b2) * square * jnp.sign(v - square)

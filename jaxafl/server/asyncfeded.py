@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,6 @@ from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, norm
 
 Array = jax.Array
-
-
-class AsyncFedEDState(NamedTuple):
-    """Counters."""
-
-    dropped: Array  # int32: updates with Δ = 0 although the model had moved
-    clipped: Array  # int32: replies above max_steps
 
 
 class asyncfeded(Server):
@@ -76,14 +69,11 @@ class asyncfeded(Server):
                 f"{self.name}: the client begins with {unit}={begins}, more than max_steps={self.max_steps}"
             )
 
-    def init(self, params: Tree, samples: Array) -> AsyncFedEDState:
-        return AsyncFedEDState(jnp.int32(0), jnp.int32(0))
-
-    def update(self, params: Tree, state: AsyncFedEDState, arrivals: Arrivals) -> Outcome:
+    def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
         delta, start = jax.tree.map(lambda leaf: leaf[0], (arrivals.delta, arrivals.base))
         length = norm(delta)
         distance = norm(jax.tree.map(jnp.subtract, params, start))
-        dropped = (length == 0) & (distance > 0)
+        dropped = (length == 0) & (distance > 0)  # Δ = 0 although the model has moved
         gamma = jnp.where(length == 0, 0, distance / jnp.where(length == 0, 1, length))
         rate = jnp.where(dropped, 0, self.lam / (gamma + self.eps))
         params = jax.tree.map(lambda x, d: x + rate.astype(x.dtype) * d, params, delta)
@@ -92,14 +82,12 @@ class asyncfeded(Server):
         steps = arrivals.local_steps[0]
         wanted = jnp.maximum(1, steps + jnp.clip(rounded, -1e9, 1e9).astype(jnp.int32))
         wanted = jnp.where(dropped, steps, wanted)
-        clipped = wanted > self.max_steps
-        state = AsyncFedEDState(state.dropped + dropped, state.clipped + clipped)
         reply = jnp.minimum(wanted, self.max_steps)
         info = {
             "gamma": jnp.where(dropped, jnp.inf, gamma),
             "server_rate": rate,
             "next_local_steps": reply,
             "dropped": dropped,
-            "clipped": clipped,
+            "clipped": wanted > self.max_steps,
         }
         return Outcome(params, state, info, next_steps=reply[None])

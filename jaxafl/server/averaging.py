@@ -16,7 +16,16 @@ from jaxafl.server.fedopt import OptaxServer, discounted
 Array = jax.Array
 
 
-class fedavg(OptaxServer):
+class _Mean(OptaxServer):
+    """x ← x + η D; D is the mean over the arrivals unless `weigh` says otherwise."""
+
+    learning_rate: Number = number(default=1.0, least=0)
+
+    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+        return optax.sgd(self.learning_rate)
+
+
+class fedavg(_Mean):
     """Federated averaging: x ← x + η Σ_i w_i Δ_i over the cohort.
 
     With η = 1 this is x ← Σ w_i x_i^K. FedProx is `fedavg` with `Client(proximal=μ)`. AsyncFedED's eq. (38) divides
@@ -31,7 +40,6 @@ class fedavg(OptaxServer):
         Li et al., "Federated optimization in heterogeneous networks" (FedProx), MLSys 2020.
     """
 
-    learning_rate: Number = number(default=1.0, least=0)
     weights: Literal["samples", "uniform"] = static(default="samples")
 
     accepts = Delivery.STALE | Delivery.MULTIPLE | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
@@ -40,11 +48,8 @@ class fedavg(OptaxServer):
     def weigh(self, arrivals: Arrivals) -> Array:
         return shares(counts(arrivals) * (arrivals.samples if self.weights == "samples" else 1))
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
-        return optax.sgd(self.learning_rate)
 
-
-class fedbuff(OptaxServer):
+class fedbuff(_Mean):
     """FedBuff: x ← x + η D with D = (1/M) Σ s(τ_i) Δ_i over a buffer of M arrivals.
 
     Args:
@@ -57,7 +62,6 @@ class fedbuff(OptaxServer):
         Nguyen et al., "Federated learning with buffered asynchronous aggregation", AISTATS 2022.
     """
 
-    learning_rate: Number = number(default=1.0, least=0)
     staleness: Literal["none", "polynomial"] = static(default="none")
     momentum: Number | None = number(default=None, least=0, below=1)
     reduce: Literal["mean", "sum"] = static(default="mean")
@@ -69,15 +73,6 @@ class fedbuff(OptaxServer):
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
         return optax.sgd(self.learning_rate, self.momentum)
-
-
-class _Mean(OptaxServer):
-    """x ← x + (η/n) Σ Δ_i over n arrivals."""
-
-    learning_rate: Number = number(default=1.0, least=0)
-
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
-        return optax.sgd(self.learning_rate)
 
 
 class asysg(_Mean):

@@ -11,22 +11,23 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import buffers
 from jaxafl.options import Number, number
-from jaxafl.server.contract import (
-    Arrivals,
-    Needs,
-    Outcome,
-    Server,
-    Tree,
-    check_gradients,
-    counts,
-    stepped,
-    weighted_sum,
-)
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, check_gradients, stepped, weighted_sum
 
 Array = jax.Array
 
 
-class audg(Server):
+class _DelayedGradients(Server):
+    """One full-batch gradient per run: Δ_i = -∇f_i(x_s)."""
+
+    learning_rate: Number = number(default=0.1, least=0)
+
+    references = ("hao2025",)
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        check_gradients(self.name, client, full_batch=True)
+
+
+class audg(_DelayedGradients):
     """Asynchronous updates with delayed gradients: x ← x - η Σ_{i arrived} λ_i ∇f_i(x_s) at every tick.
 
     λ_i = n_i / Σ_k n_k over ALL clients; the sum is not divided by the number of arrivals, and a tick without any
@@ -40,21 +41,14 @@ class audg(Server):
         intelligence", Algorithm 2.
     """
 
-    learning_rate: Number = number(default=0.1, least=0)
-
     requires = Delivery.REPEATED
     accepts = Delivery.STALE | Delivery.EMPTY | Delivery.BY_CLIENT
-    references = ("hao2025",)
-
-    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        check_gradients(self.name, client, full_batch=True)
 
     def init(self, params: Tree, samples: Array) -> Array:
         return jnp.sum(samples)
 
     def update(self, params: Tree, state: Array, arrivals: Arrivals) -> Outcome:
-        weights = counts(arrivals) * arrivals.samples / state
-        step = weighted_sum(weights, arrivals.delta)
+        step = weighted_sum(arrivals.samples / state, arrivals.delta)  # no samples where there is no arrival
         return Outcome(stepped(params, self.learning_rate, step), state, {})
 
 
@@ -65,7 +59,7 @@ class PSURDGState(NamedTuple):
     weights: Array  # [N]: λ_i
 
 
-class psurdg(Server):
+class psurdg(_DelayedGradients):
     """Pseudo-synchronous updates by reusing delayed gradients: x ← x - η Σ_{i=1..N} λ_i ĝ_i at every tick.
 
     ĝ_i is the last gradient received from client i, 0 before the first; λ_i = n_i / Σ_k n_k. One full-batch gradient
@@ -79,15 +73,9 @@ class psurdg(Server):
         intelligence", Algorithm 3.
     """
 
-    learning_rate: Number = number(default=0.1, least=0)
-
     requires = Delivery.REPEATED | Delivery.BY_CLIENT
     accepts = Delivery.STALE | Delivery.EMPTY
-    references = ("hao2025",)
     needs = Needs(client_rows=1, empty_steps=True)
-
-    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        check_gradients(self.name, client, full_batch=True)
 
     def init(self, params: Tree, samples: Array) -> PSURDGState:
         return PSURDGState(buffers.allocate(params, samples.shape[0]), samples / jnp.sum(samples))

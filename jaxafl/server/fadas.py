@@ -17,7 +17,26 @@ Array = jax.Array
 Correction = Literal["none", "authors", "optax"]
 
 
-class fadas(OptaxServer):
+class _AMSGrad(OptaxServer):
+    """x ← x + η_t m / (√v̂ + ε) on the mean update, as `scale_by_amsgrad` makes it."""
+
+    learning_rate: Number = number(default=1e-3, least=0)
+    b1: Number = number(default=0.9, least=0, below=1)
+    b2: Number = number(default=0.99, least=0, below=1)
+    eps: Number = number(default=1e-8, least=0)
+    bias_correction: Correction = static(default="none")
+
+    @property
+    def max_init(self) -> Number:
+        """v̂_0."""
+        return 0.0
+
+    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+        direction = scale_by_amsgrad(self.b1, self.b2, self.eps, self.bias_correction, self.max_init)
+        return optax.chain(direction, scale_down(self.learning_rate if rate is None else rate))
+
+
+class fadas(_AMSGrad):
     """FADAS: an AMSGrad step on the mean update of a buffer of M arrivals.
 
     D = (1/M) Σ Δ_i; m = β1 m + (1 - β1) D; v = β2 v + (1 - β2) D²; v̂ = max(v̂, v); x ← x + η_t m / (√v̂ + ε), all from
@@ -42,11 +61,6 @@ class fadas(OptaxServer):
         (77).
     """
 
-    learning_rate: Number = number(default=1e-3, least=0)
-    b1: Number = number(default=0.9, least=0, below=1)
-    b2: Number = number(default=0.99, least=0, below=1)
-    eps: Number = number(default=1e-8, least=0)
-    bias_correction: Correction = static(default="none")
     delay_scaling: Literal["eq4", "eq77"] | None = static(default=None)
     tau_c: Number = number(default=1.0, least=0)
 
@@ -62,12 +76,8 @@ class fadas(OptaxServer):
         reduced = jnp.minimum(rate, 1 / safe) if self.delay_scaling == "eq4" else rate / safe
         return jnp.where(worst <= self.tau_c, rate, reduced)
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
-        direction = scale_by_amsgrad(self.b1, self.b2, self.eps, self.bias_correction)
-        return optax.chain(direction, scale_down(self.learning_rate if rate is None else rate))
 
-
-class fedams(OptaxServer):
+class fedams(_AMSGrad):
     """FedAMS: FADAS's AMSGrad step on a synchronous cohort.
 
     D = (1/n) Σ Δ_i; m = β1 m + (1 - β1) D; v = β2 v + (1 - β2) D²; v̂ = max(v̂, v); x ← x + η m / (√v̂ + ε), with v̂_0
@@ -85,23 +95,14 @@ class fedams(OptaxServer):
         Wang et al., "Communication-efficient adaptive federated learning", ICML 2022.
     """
 
-    learning_rate: Number = number(default=1e-3, least=0)
-    b1: Number = number(default=0.9, least=0, below=1)
-    b2: Number = number(default=0.99, least=0, below=1)
-    eps: Number = number(default=1e-8, least=0)
-    bias_correction: Correction = static(default="none")
     max_init: Number = number(default=0.0, least=0)
 
     accepts = Delivery.MULTIPLE
     references = ("wang2022fedams",)
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
-        direction = scale_by_amsgrad(self.b1, self.b2, self.eps, self.bias_correction, self.max_init)
-        return optax.chain(direction, scale_down(self.learning_rate))
-
 
 def scale_by_amsgrad(
-    b1: Number, b2: Number, eps: Number, bias_correction: Correction, max_init: Number = 0.0
+    b1: Number, b2: Number, eps: Number, bias_correction: Correction, max_init: Number
 ) -> optax.GradientTransformation:
     """`optax.scale_by_amsgrad` with the bias corrections of `fadas`, its running maximum from `max_init`.
 

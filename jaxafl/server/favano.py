@@ -12,7 +12,7 @@ import numpy as np
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, recording, static
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, weighted_sum
 
 Array = jax.Array
 
@@ -68,12 +68,8 @@ class favano(Server):
             a = a * arrivals.local_steps
         share = jnp.where(arrivals.local_steps > 0, weight / jnp.where(a > 0, a, 1), 0)
         total = 1 + jnp.sum(weight)
-        params = jax.tree.map(
-            lambda x, s, d: (x + jnp.tensordot(weight, s, axes=1) + jnp.tensordot(share, d, axes=1)) / total,
-            params,
-            arrivals.base,
-            arrivals.delta,
-        )
+        starts, steps = weighted_sum(weight, arrivals.base), weighted_sum(share, arrivals.delta)
+        params = jax.tree.map(lambda x, s, d: (x + s + d) / total, params, starts, steps)
         return Outcome(params, state, {"normaliser": a})
 
 
@@ -91,12 +87,10 @@ def expectations(
         probability: of a contact per period.
         most: int [N], K.
     """
-    expected = np.zeros(len(most))
-    positive = np.zeros(len(most))
-    for k in range(1, int(most.max()) + 1):
+
+    def reached(k: int) -> np.ndarray:
         gap = np.maximum(np.ceil((latency + k * per_step) / period * (1 - 1e-9)), 1)
-        reached = np.power(1 - probability, gap - 1).mean(axis=1)
-        expected += np.where(k <= most, reached, 0)
-        if k == 1:
-            positive = reached
-    return expected, positive
+        return np.power(1 - probability, gap - 1).mean(axis=1)
+
+    expected = sum((np.where(k <= most, reached(k), 0) for k in range(1, most.max() + 1)), np.zeros(len(most)))
+    return expected, reached(1)

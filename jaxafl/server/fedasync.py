@@ -59,15 +59,10 @@ class fedasync(Server):
 
         def apply(position: Array, params: Tree) -> Tree:
             entry = order[position]
-            alpha = rate[entry]
-            if self.mix == "delta":
-                return jax.tree.map(lambda x, d: x + alpha.astype(x.dtype) * d[entry], params, arrivals.delta)
-            return jax.tree.map(
-                lambda x, d, s: x + alpha.astype(x.dtype) * (s[entry] + d[entry] - x),
-                params,
-                arrivals.delta,
-                arrivals.base,
-            )
+            step = jax.tree.map(lambda d: d[entry], arrivals.delta)
+            if self.mix == "model":
+                step = jax.tree.map(lambda x, s, d: s[entry] + d - x, params, arrivals.base, step)
+            return jax.tree.map(lambda x, d: x + rate[entry].astype(x.dtype) * d, params, step)
 
         params = jax.lax.fori_loop(0, capacity, apply, params)
         return Outcome(params, state, {"server_rate": rate})

@@ -22,15 +22,7 @@ class OptaxServer(Server):
     The weights are 1/M unless `weigh` says otherwise. It averages whatever arrives by itself.
     """
 
-    accepts = (
-        Delivery.STALE
-        | Delivery.CONTINUOUS
-        | Delivery.AGED
-        | Delivery.MULTIPLE
-        | Delivery.REPEATED
-        | Delivery.EMPTY
-        | Delivery.BY_CLIENT
-    )
+    accepts = Server.accepts | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
 
     def weigh(self, arrivals: Arrivals) -> Array:
         """w [A], 0 where there is no arrival."""

@@ -169,10 +169,6 @@ def _read(duration: device_trace, options: tuple[object, ...]) -> Measured:
         mean, sigma = phones.measured_step_times(duration.workload)
     else:
         mean, sigma = phones.benchmark_step_times(duration.workload, phones.read_scores(duration.data_dir))
-    return Measured(
-        mean,
-        sigma,
-        CyclicTraces.of(phones.read_links(duration.data_dir)) if duration.bandwidth else None,
-        CyclicTraces.of(phones.read_availability(duration.data_dir)) if duration.availability else None,
-        options,
-    )
+    links = CyclicTraces.of(phones.read_links(duration.data_dir)) if duration.bandwidth else None
+    ready = CyclicTraces.of(phones.read_availability(duration.data_dir)) if duration.availability else None
+    return Measured(mean, sigma, links, ready, options)

@@ -50,16 +50,13 @@ class three_tier(Duration):
     def prepare(self, keys: Sequence[Key], num_clients: int) -> tuple[Key, Array]:
         if self.split == "client":
             shape = jnp.asarray(self.gamma, jnp.float64) * jnp.asarray([3.0, 2.0, 1.0])
-            bits = per_client(keys[1], jnp.arange(num_clients))
-            draws = jax.vmap(lambda low, high: jax.random.loggamma(jax_key((low, high)), shape, dtype=jnp.float64))(
-                *bits
-            )
+            own = jax_key(per_client(keys[1], jnp.arange(num_clients)))
+            draws = jax.vmap(lambda key: jax.random.loggamma(key, shape, dtype=jnp.float64))(own)
             return keys[0], jnp.argmax(draws, axis=-1)  # the largest weight of a Dirichlet is its largest gamma
         shape = jnp.full(3, self.gamma, jnp.float64)
         edges = jnp.cumsum(jax.nn.softmax(jax.random.loggamma(jax_key(keys[1]), shape, dtype=jnp.float64)))
         order = jnp.argsort(uniform(per_client(keys[1], jnp.arange(num_clients)), jnp.float64))
-        rank = jnp.zeros(num_clients, jnp.int32).at[order].set(jnp.arange(num_clients, dtype=jnp.int32))
-        return keys[0], jnp.searchsorted(edges[:2], (rank + 0.5) / num_clients)
+        return keys[0], jnp.searchsorted(edges[:2], (jnp.argsort(order) + 0.5) / num_clients)  # by rank in this order
 
     def draw(self, prepared: tuple[Key, Array], run: Run) -> Draw:
         key, tiers = prepared
