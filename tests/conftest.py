@@ -24,6 +24,16 @@ def _few_programs() -> Iterator[None]:
     jax.clear_caches()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> None:
+    """What one test has compiled, another one loads, whichever process it runs in."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder if worker_id == "master" else folder.parent
+    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> pathlib.Path:
     """The directory with real datasets: `JAXAFL_DATA_DIR`, else `../shared/data`; skips when neither exists."""
