@@ -52,7 +52,7 @@ _MEANINGS = {
     "average_accuracy": ("1", "share of test samples that the average of all versions classifies correctly"),
     "executed_local_steps": ("1", "local steps made before the run stopped early"),
 }
-MISSING: dict[str, float] = {"client": -1, "run": -1, "staleness": -1, "local_steps": 0, "multiplicity": 0}
+MISSING: dict[str, float] = {"client": -1, "run": -1, "staleness": -1, "kind": -1, "local_steps": 0, "multiplicity": 0}
 MISSING |= {"started": np.nan, "arrived": np.nan}
 """What a variable of arrivals says where there is none."""
 
@@ -110,7 +110,7 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
 
 def _variables(trained: Trained) -> dict[str, Any]:
     made, mask = trained.schedule, trained.schedule.mask
-    missing = MISSING | ({"kind": -1} if made.kinds else {})
+    missing = {name: value for name, value in MISSING.items() if name != "kind" or made.kinds}
     variables: dict[str, Any] = {"time": (("step",), made.time)}
     for name, value in missing.items():
         variables[name] = (("step", "arrival"), np.where(mask, getattr(made, name), value))

@@ -206,6 +206,8 @@ class free_running(Clock):
             return selection.idle_client(state.start_key, state.starts.count, state.busy, num_busy, num_clients)
 
         client, missing = recorded_or(self.starts, state.starts.count, draw)
+        if self.starts is None:  # who is drawn is idle
+            return client, jnp.int32(FaultCode.NONE)
         taken = jnp.where(jnp.any(busy & (clients == client)), FaultCode.BUSY, FaultCode.NONE)
         return client, jnp.where(missing, FaultCode.STARTS_END, taken).astype(jnp.int32)
 

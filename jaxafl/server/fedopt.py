@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxafl.client import Optimised
-from jaxafl.clock.contract import Delivery
+from jaxafl.client import Client, Optimised
+from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, Outcome, Server, Tree, counts, shares, weighted_sum
 
@@ -76,6 +76,9 @@ class fedopt(Optimised, OptaxServer, init=False):
     staleness: Literal["none", "polynomial"] = static(default="none")
 
     references = ("reddi2021", "nguyen2022")
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        self.check_hyperparameters()
 
     def weigh(self, arrivals: Arrivals) -> Array:
         return discounted(self.staleness, arrivals)

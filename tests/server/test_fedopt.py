@@ -85,3 +85,15 @@ def test_what_cannot_work_is_said() -> None:
         simulate(quadratic(), server.fedopt(optax.adam, -1.0), bernoulli(0.4, 0.7), 2)
     with pytest.raises(ValueError, match=r"fedopt: staleness must be one of 'none', 'polynomial', got 'linear'"):
         simulate(quadratic(), server.fedopt(optax.adam, 1.0, "linear"), bernoulli(0.4, 0.7), 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"b1": float("nan")}, "b1 must be a finite number"), ({"b2": np.ones(3)}, "b2 must be one number")],
+)
+def test_its_numbers_are_checked_before_anything_runs(given: dict[str, Any], said: str) -> None:
+    problem = quadratic()
+    clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
+    sim = afl.Simulation(problem.data, problem.model, GD, server.fedopt(optax.adam, **given), clock)
+    with pytest.raises((ValueError, TypeError), match=said):
+        sim.check()
