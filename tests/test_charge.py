@@ -32,7 +32,10 @@ def simulation(charge: str, clock: afl.clock.Clock) -> afl.Simulation:
 @pytest.mark.parametrize(
     "clock",
     [
-        afl.clock.stale_rounds(participants=3, max_staleness=2, durations=afl.clock.constant(SECONDS, per="step")),
+        pytest.param(
+            afl.clock.stale_rounds(participants=3, max_staleness=2, durations=afl.clock.constant(SECONDS, per="step")),
+            marks=pytest.mark.slow,
+        ),
         afl.clock.synchronous(cohort=4, durations=afl.clock.constant(SECONDS, per="step")),
     ],
     ids=["stale_rounds", "synchronous"],
@@ -135,6 +138,7 @@ def test_where_nobody_stops_early_both_charges_are_one_run(options: dict[str, An
         assert executed.attrs[name] == planned.attrs[name]
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_charged_up_to_there() -> None:
     clock = afl.clock.synchronous(cohort=4, durations=afl.clock.constant(SECONDS, per="step"))
     sim = simulation("executed", clock)

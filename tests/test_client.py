@@ -18,6 +18,7 @@ from jaxafl.simulation import Simulation
 from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining as OracleTraining
 from tests.problems import START, assert_same, drawn, quadratic, record, reference, simulate
+from tests.variants import slow_but
 
 STEPS = 8
 SIZES = (4, 1, 7, 3, 5, 2)
@@ -77,7 +78,7 @@ def check(
     assert_same(result, expected, 1e-9 if wide else 1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in FULL_BATCH if name != "all"])
+@pytest.mark.parametrize("name", slow_but([name for name in FULL_BATCH if name != "all"], "nesterov"))
 def test_full_batch_training(name: str) -> None:
     mine, theirs = FULL_BATCH[name]
     client = Client(optax.sgd, learning_rate=0.2, steps=4, batch_size=None, **mine)
@@ -95,6 +96,7 @@ def test_single_precision() -> None:
     check(client, OracleTraining(learning_rate=0.2, steps=4, **theirs), wide=False)
 
 
+@pytest.mark.slow
 def test_a_number_of_steps_per_client() -> None:
     steps = [3, 1, 5, 2, 4, 1]
     client = Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=steps, batch_size=None)
@@ -148,12 +150,13 @@ def test_epochs_keep_their_partial_last_batch() -> None:
     check(client, training, batches=batches, local_steps=lambda client: 2 * -(-SIZES[client] // 3))
 
 
+@pytest.mark.slow
 def test_epochs_of_full_batches() -> None:
     client = Client(optax.sgd, learning_rate=0.2, epochs=3, batch_size=None)
     check(client, OracleTraining(learning_rate=0.2, steps=3))
 
 
-@pytest.mark.parametrize("steps", [4, [3, 1, 5, 2, 4, 1]])
+@pytest.mark.parametrize("steps", [pytest.param(4, marks=pytest.mark.slow), [3, 1, 5, 2, 4, 1]])
 def test_epochs_go_on_from_run_to_run(steps: Any) -> None:
     """sampling="epochs": the batches of a client's runs, joined, are those of its shuffled epochs one after another."""
 
@@ -171,7 +174,9 @@ def test_epochs_go_on_from_run_to_run(steps: Any) -> None:
     check(client, OracleTraining(learning_rate=0.2), batches=batches, local_steps=per_run_steps)
 
 
-@pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_size": 5, "sampling": "epochs"}])
+@pytest.mark.parametrize(
+    "options", [{"batch_size": None}, pytest.param({"batch_size": 5, "sampling": "epochs"}, marks=pytest.mark.slow)]
+)
 def test_a_batch_accumulated_over_pieces_is_one_batch(options: dict[str, Any]) -> None:
     problem = quadratic(sizes=SIZES)
     clock = record(2, 6, STEPS, "real", concurrency=6, buffer=2).clock()
@@ -184,6 +189,7 @@ def test_a_batch_accumulated_over_pieces_is_one_batch(options: dict[str, Any]) -
         np.testing.assert_allclose(other, results[0], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_batch_size_above_the_samples_draws_them_more_than_once() -> None:
     """With replacement, a batch of 64 of a client with one sample is that sample: the same as its full batch."""
     problem = quadratic(sizes=(1,))
@@ -197,6 +203,7 @@ def test_a_batch_size_above_the_samples_draws_them_more_than_once() -> None:
     np.testing.assert_allclose(runs[0].observe_w, runs[1].observe_w, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_other_seeds_draw_other_batches() -> None:
     problem = quadratic(sizes=SIZES)
     clock = record(4, 6, STEPS, "real", concurrency=6, buffer=2).clock()

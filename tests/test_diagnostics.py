@@ -66,6 +66,7 @@ def test_a_run_records_nothing_that_was_not_asked_for(sim: afl.Simulation) -> No
     assert not {"drift", "gradient_norm_squared", "asynchronous_error", "average_loss"} & set(result.data_vars)
 
 
+@pytest.mark.slow
 def test_adaptive_clocks_record_drift_too() -> None:
     sim = afl.Simulation(
         afl.data.synthetic(1.0, 1.0, clients=5, max_size=60),

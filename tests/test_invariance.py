@@ -18,6 +18,7 @@ from jaxafl.client import Client
 from jaxafl.clock import constant, free_running, suspension, synchronous, uniform
 from jaxafl.simulation import Simulation
 from tests.problems import observe_w, quadratic
+from tests.variants import slow_but
 
 STEPS = 24
 DURATIONS = uniform(1, 5) + suspension(0.2)
@@ -62,8 +63,8 @@ def assert_identical(result: xr.Dataset, other: xr.Dataset) -> None:
 @pytest.mark.parametrize(
     ("name", "lanes", "chunk"),
     [
-        ("fedavg", 8, 8),
-        ("asyncfeded", 8, 8),
+        pytest.param("fedavg", 8, 8, marks=pytest.mark.slow),
+        pytest.param("asyncfeded", 8, 8, marks=pytest.mark.slow),
         ("fadas", 4, 2),
         pytest.param("fadas", 8, 8, marks=pytest.mark.slow),
         pytest.param("fedasync", 8, 8, marks=pytest.mark.slow),
@@ -80,7 +81,7 @@ def test_many_lanes_and_chunks(name: str, lanes: int, chunk: int) -> None:
     assert_close(run(name, lanes=lanes, chunk=chunk), run(name))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(CASES, "fadas"))
 def test_evaluations_change_nothing_at_all(name: str) -> None:
     seldom, often = run(name), run(name, eval_every=5)
     assert_identical(often, seldom)
@@ -88,6 +89,7 @@ def test_evaluations_change_nothing_at_all(name: str) -> None:
     np.testing.assert_allclose(often.loss[[0, -1]], seldom.loss[[0, -1]], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_micro_batches() -> None:
     results = []
     for piece in (1, 3, 16):
@@ -97,7 +99,7 @@ def test_micro_batches() -> None:
     assert_close(results[2], results[0])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(CASES, "fadas", "asyncfeded"))
 def test_the_same_run_twice(name: str) -> None:
     assert_identical(run(name), run(name))
 

@@ -87,7 +87,9 @@ def test_the_memory_of_this_machine_is_known() -> None:
     assert available is not None and 2**28 < available < 2**50
 
 
-@pytest.mark.parametrize("concurrency", [1, 10, 50])
+@pytest.mark.parametrize(
+    "concurrency", [pytest.param(1, marks=pytest.mark.slow), 10, pytest.param(50, marks=pytest.mark.slow)]
+)
 def test_the_ring_grows_with_the_clients_in_flight_only(concurrency: int) -> None:
     plan = simulation(free(concurrency), server.fedbuff()).plan(300)
     assert plan.slots <= concurrency + 1

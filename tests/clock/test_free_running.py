@@ -20,6 +20,7 @@ from jaxafl.clock.contract import Workload
 from jaxafl.device import as_arrays
 from jaxafl.keys import seed_key
 from tests.problems import record
+from tests.variants import slow_but
 
 CLIENTS, STEPS = 6, 14
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -48,7 +49,7 @@ def stepped(clock: Any, seed: int) -> tuple[Any, Any]:
         return jax.device_get(states(as_arrays(clock, jnp.float64), seed_key(seed), CLIENTS))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", slow_but(OPTIONS, "start_skew"))
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["real", "ties", "late"]))
 def test_invariants_hold_at_every_server_step(name: str, seed: int, kind: str) -> None:
@@ -88,7 +89,7 @@ def in_flight_matches(runs: list[tuple[int, int, int, float, float]], options: d
         assert sum(started <= moment < arrived for *_, started, arrived in runs) <= options["concurrency"]
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", slow_but(OPTIONS, "before_step", "start_skew"))
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["real", "ties", "late"]))
 def test_the_schedule_is_that_of_an_event_queue(name: str, seed: int, kind: str) -> None:
@@ -136,7 +137,7 @@ def test_nobody_starves_when_all_are_in_flight() -> None:
         assert gaps.max() <= 5 and gaps[:-1].min() >= 1
 
 
-@pytest.mark.parametrize("dispatch", ["arrival", "step"])
+@pytest.mark.parametrize("dispatch", ["arrival", pytest.param("step", marks=pytest.mark.slow)])
 def test_clients_start_uniformly(dispatch: str) -> None:
     """Equal speeds, few in flight: chi-square of starts per client, 30 clients, against its 99.9 % quantile."""
     clock = free_running(concurrency=2, buffer=2, dispatch=dispatch, durations=uniform(1, 2))
@@ -146,6 +147,7 @@ def test_clients_start_uniformly(dispatch: str) -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 58.3  # 29 degrees of freedom
 
 
+@pytest.mark.slow
 def test_starts_do_not_depend_on_the_durations() -> None:
     """The first M_c clients are drawn by dispatch index alone, so another duration leaves them alone."""
     firsts = []
@@ -158,6 +160,7 @@ def test_starts_do_not_depend_on_the_durations() -> None:
     assert all(firsts[0][dispatch] == other[dispatch] for other in firsts for dispatch in common)
 
 
+@pytest.mark.slow
 def test_the_schedule_is_a_prefix_of_a_longer_one() -> None:
     short, long = drawn(3, steps=50, concurrency=5, buffer=2), drawn(3, steps=200, concurrency=5, buffer=2)
     for name in ("client", "run", "run_id", "version", "staleness"):

@@ -80,7 +80,13 @@ def test_the_quota_is_rounded_up(fraction: float, quota: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "fraction", "quota"), [(30, 0.1, 3), (10, 0.25, 3), (49, 1 / 49, 1), (100, 0.29, 29)]
+    ("clients", "fraction", "quota"),
+    [
+        (30, 0.1, 3),
+        pytest.param(10, 0.25, 3, marks=pytest.mark.slow),
+        pytest.param(49, 1 / 49, 1, marks=pytest.mark.slow),
+        pytest.param(100, 0.29, 29, marks=pytest.mark.slow),
+    ],
 )
 def test_rounding_errors_add_nobody_to_the_quota(clients: int, fraction: float, quota: int) -> None:
     """0.1 · 30 is above 3 in float64."""

@@ -48,6 +48,7 @@ def test_versions_are_drawn_uniformly_and_clamped() -> None:
     assert abs(np.corrcoef(both[1:, 0], both[:-1, 0])[0, 1]) < 0.08
 
 
+@pytest.mark.slow
 def test_clients_are_drawn_uniformly_with_or_without_replacement() -> None:
     rounds = 3000
     for replacement, different in ((False, 1.0), (True, 8 / 9 * 7 / 9)):

@@ -36,6 +36,7 @@ def test_a_product_is_drawn() -> None:
     assert (np.abs(per_step.mean(axis=1) - 0.4) < 5 * error).all() and (error < 0.01).all()
 
 
+@pytest.mark.slow
 def test_a_fleet_in_which_only_some_times_vary_is_drawn() -> None:
     """Client 0 always takes 1 s, client 1 between 1 and 3 s: its first two draws do not speak for it."""
     durations = uniform([1, 1], [1, 3], per="step") + constant([0.5, 0.0])

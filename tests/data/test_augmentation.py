@@ -106,6 +106,7 @@ def simulation(micro_batch: int | None = None) -> afl.Simulation:
     )
 
 
+@pytest.mark.slow
 def test_training_does_not_depend_on_the_size_of_the_micro_batch_and_the_result_says_what_was_done():
     whole, pieces = simulation(), simulation(micro_batch=2)
     runs = [sim.train(6, eval_every=6) for sim in (whole, pieces)]

@@ -143,6 +143,7 @@ def test_only_lora_and_the_head_are_trained(folder):
     assert jax.tree.map(jnp.shape, head_alone) == {"classifier": {"kernel": (16, 3), "bias": (3,)}}
 
 
+@pytest.mark.slow
 def test_gradients_reach_every_lora_matrix_and_are_those_of_differences(shallow):
     with jax.enable_x64(True):
         model, batch = made(shallow, r=2), batch_of(tokens())
@@ -175,6 +176,7 @@ def test_padding_influences_nothing(folder):
     assert np.isfinite(losses(model, params, nothing)).all()
 
 
+@pytest.mark.slow
 def test_dropout_acts_in_training_only_at_the_rate_of_the_checkpoint(shallow):
     batch = batch_of(tokens())
     calm = losses(made(shallow), started(made(shallow), batch), batch)
@@ -265,6 +267,7 @@ def simulation(path: pathlib.Path, **options) -> Simulation:
     )
 
 
+@pytest.mark.slow
 def test_a_federation_learns(shallow):
     result = simulation(shallow).run(60, eval_every=20, seed=0)
     assert result.accuracy.values[-1] >= 0.85 > 0.7 > result.accuracy.values[0]
