@@ -111,13 +111,14 @@ def test_what_cannot_charge_is_refused() -> None:
         afl.Client(optax.sgd, learning_rate=0.1, epochs=2, charge="executed").check(8)
 
 
-@pytest.mark.parametrize("lanes", [None, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", [None, 8])
 @pytest.mark.parametrize(
     "options",
     [
         {"buffer": 3, "dispatch": "step", "start_skew": True},
-        pytest.param({"buffer": 2, "dispatch": "step", "start_skew": True}, marks=pytest.mark.slow),
-        pytest.param({"buffer": 4, "before_step": True}, marks=pytest.mark.slow),
+        {"buffer": 2, "dispatch": "step", "start_skew": True},
+        {"buffer": 4, "before_step": True},
     ],
     ids=["skew of 3", "skew of 2", "before_step"],
 )

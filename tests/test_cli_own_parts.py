@@ -233,6 +233,7 @@ def test_a_broken_module_keeps_its_traceback(tmp_path, monkeypatch):
         main(["run", "--server", "broken_module_of_mine:server"])
 
 
+@pytest.mark.slow
 def test_the_current_directory_is_searched_as_with_python(own_parts):
     """Also by the installed script, which does not have it on `sys.path`."""
     code = (

@@ -85,6 +85,7 @@ def test_full_batch_training(name: str) -> None:
     check(client, OracleTraining(learning_rate=0.2, steps=4, **theirs))
 
 
+@pytest.mark.slow
 def test_adam() -> None:
     client = Client(optax.adam, learning_rate=0.1, b1=0.8, b2=0.95, eps=1e-6, steps=4, batch_size=None)
     check(client, OracleTraining(learning_rate=0.1, optimizer="adam", b1=0.8, b2=0.95, eps=1e-6, steps=4))
@@ -136,6 +137,7 @@ def cut(order: list[int], size: int) -> list[list[int]]:
     return [order[first : first + size] for first in range(0, len(order), size)]
 
 
+@pytest.mark.slow
 def test_epochs_keep_their_partial_last_batch() -> None:
     """2 epochs of batches of 3: clients have 1 to 7 samples, so 1 to 3 batches an epoch; every run shuffles."""
 
@@ -213,6 +215,7 @@ def test_other_seeds_draw_other_batches() -> None:
     assert not np.allclose(first.observe_w, second.observe_w)
 
 
+@pytest.mark.slow
 def test_weight_decay_is_the_optimisers_own_where_it_has_one() -> None:
     """One step of AdamW from a known point; an optimiser without one gets w · x in its gradient."""
     client = Client(optax.adamw, learning_rate=0.1, weight_decay=0.5, steps=1, batch_size=None)

@@ -109,7 +109,8 @@ def check(
     return result
 
 
-@pytest.mark.parametrize("delay", ["staleness", pytest.param("seconds", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", ["staleness", "seconds"])
 def test_the_local_rate_falls_with_epochs_and_with_the_delay(delay: str) -> None:
     check(Local(delay=delay))
 

@@ -283,6 +283,7 @@ def test_the_client_whose_update_is_not_finite_is_named() -> None:
     assert result.sizes["step"] == 1 and result.sizes["evaluation"] == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_stays_finite_is_not_marked() -> None:
     result = simulation().run(3)
     assert result.attrs["failed_step"] == result.attrs["failed_client"] == -1

@@ -18,7 +18,6 @@ from tests.extensions.duration import every_so_often
 from tests.extensions.model import tanh_network
 from tests.extensions.partition import dealt
 from tests.extensions.server import clipped_mean
-from tests.variants import slow_but
 
 STEPS = 12
 CLIENT = afl.Client(optax.sgd, learning_rate=0.1, steps=2, batch_size=8)
@@ -44,7 +43,8 @@ SHELL = {
 }
 
 
-@pytest.mark.parametrize("part", slow_but(["server", "clock", "duration", "dataset", "partition", "model"], "server"))
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PYTHON)
 def test_a_part_of_ones_own(part: str, tmp_path: pathlib.Path) -> None:
     given = SHELL[part].split()
     for name, usual in {"data": "synthetic", "model": "logistic", "server": "fedbuff", "clock": "free_running"}.items():

@@ -71,6 +71,7 @@ def test_the_listing_names_the_parts_largest_first() -> None:
         check_memory(parts, available=14 * 2**20 - 1)
 
 
+@pytest.mark.slow
 def test_what_fits_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 32 * 2**20)
     result = simulation(synchronous(cohort=3, durations=uniform(1, 5)), server.fedavg()).run(2)

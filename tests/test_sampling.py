@@ -47,7 +47,7 @@ def test_a_shuffle_may_be_entered_anywhere() -> None:
 
 @pytest.mark.parametrize(
     "count",
-    [pytest.param(2, marks=pytest.mark.slow), 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 10)), 31],
+    [pytest.param(2, marks=pytest.mark.slow), 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 10, 31))],
 )
 def test_every_sample_stands_at_every_rank_equally_often(count: int) -> None:
     """Chi-square of (rank, sample) pairs over epochs: (n-1)² degrees of freedom, mean and five standard deviations."""
@@ -76,6 +76,7 @@ def test_all_orders_of_four_samples_are_equally_frequent() -> None:
     assert ((counts - 1000) ** 2 / 1000).sum() < 49.7  # 23 degrees of freedom, 99.9 %
 
 
+@pytest.mark.slow
 def test_neighbours_are_not_kept_together() -> None:
     """How often samples 0 and 1 end up next to each other: 2/n of the epochs."""
     epochs, count = 4000, 20

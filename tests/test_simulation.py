@@ -289,6 +289,7 @@ def test_the_result_has_what_was_asked_for() -> None:
     assert 0 <= result.attrs["runs_never_consumed"] <= 4
 
 
+@pytest.mark.slow
 def test_a_failed_run_counts_the_runs_that_had_started(tmp_path: Any) -> None:
     """And not those of the schedule that came after it. Seeds may be NumPy's."""
     problem = quadratic()
@@ -329,6 +330,7 @@ def test_asyncfeded_counts_epochs_where_the_client_does() -> None:
     assert len(seen) > 2
 
 
+@pytest.mark.slow
 def test_a_saved_result_is_the_result(tmp_path: Any) -> None:
     clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
     simulation = Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(), clock)
@@ -340,6 +342,7 @@ def test_a_saved_result_is_the_result(tmp_path: Any) -> None:
     assert stored.attrs == result.attrs
 
 
+@pytest.mark.slow
 def test_the_schedule_alone_is_that_of_the_run() -> None:
     clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
     simulation = Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(), clock)

@@ -81,6 +81,7 @@ def test_seeds_and_clock_numbers_have_plans_of_their_own(sim: afl.Simulation) ->
             same(found.isel({"seed": i, "clock.durations.high": j}), one)
 
 
+@pytest.mark.slow
 def test_static_axes_compile_once_per_value(sim: afl.Simulation) -> None:
     found = afl.sweep(sim, {"clock.buffer": [1, 2], "seed": [0, 1]}, STEPS, eval_every=EVERY)
     assert found.sizes["arrival"] == 2
@@ -121,6 +122,7 @@ def test_lockstep_of_clients_with_different_numbers_of_steps(sim: afl.Simulation
         same(ragged.result(trained, seed), ragged.run(STEPS, eval_every=5, seed=seed))
 
 
+@pytest.mark.slow
 def test_dynamic_axes_compile_one_program(sim: afl.Simulation) -> None:
     known = set(compilation._programs)
     afl.sweep(sim, {"seed": [11, 12, 13], "clock.durations.high": [4.0, 5.0]}, STEPS, eval_every=EVERY)

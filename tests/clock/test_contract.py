@@ -66,7 +66,7 @@ def test_arrivals_are_what_the_clock_delivers(name: str) -> None:
     assert repr(schedule).startswith(f"Schedule(protocol={name}, clients=5, server_steps=60, arrivals={mask.sum()}, ")
 
 
-@pytest.mark.parametrize("name", slow_but(MADE, "free_running", "semi_async"))
+@pytest.mark.parametrize("name", slow_but(MADE, "free_running"))
 def test_clocks_are_pytrees(name: str) -> None:
     """A batch of clocks runs under `vmap` as each by itself."""
     clock = MADE[name]

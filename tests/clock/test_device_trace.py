@@ -328,6 +328,7 @@ def test_the_schedule_is_a_function_of_the_seed(folder: pathlib.Path) -> None:
     assert not (times(0) == times(1)).any()
 
 
+@pytest.mark.slow
 def test_a_sum_waits_for_its_own_work_only(folder: pathlib.Path) -> None:
     duration = device_trace(bandwidth=False, availability=True, data_dir=folder)
     alone, more = draws(duration, now=50.0), draws(duration + 3, now=50.0)

@@ -128,6 +128,7 @@ def test_runs_are_counted_per_client_in_the_order_they_start() -> None:
         np.testing.assert_array_equal(mine[:-1], np.arange(len(mine) - 1))
 
 
+@pytest.mark.slow
 def test_nobody_starves_when_all_are_in_flight() -> None:
     """With durations in [1, 5] nobody arrives less than once in 5 seconds, or more than once in 1."""
     schedule = drawn(1, concurrency=12, buffer=3)
@@ -168,6 +169,7 @@ def test_the_schedule_is_a_prefix_of_a_longer_one() -> None:
     np.testing.assert_array_equal(short.time, long.time[:50])
 
 
+@pytest.mark.slow
 def test_equal_speeds_and_a_buffer_of_everyone_are_synchronous_rounds() -> None:
     clock = free_running(concurrency=8, buffer=8, durations=constant(2.0))
     schedule = run_clock(clock, 8, 1, 5, 0)

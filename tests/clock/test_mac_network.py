@@ -87,6 +87,7 @@ def test_mistakes_are_explained(durations: object, words: str) -> None:
         run_clock(synchronous(durations=durations), 5, 1, 1, 0)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_result_that_waits_in_a_buffer_arrived_before_the_steps_that_passed_meanwhile() -> None:
     """Server steps in which nobody computes delay what comes after them: nobody trains twice at once."""
     schedule = run_clock(sampled(drawn=3, durations=mac_network(17.0, 2.2)), CLIENTS, 3, 300, 0)

@@ -23,7 +23,15 @@ def replay(sets: np.ndarray, times: np.ndarray, receive: str, send: str) -> Any:
     return trace(protocol, sets=sets, durations=times)
 
 
-@pytest.mark.parametrize(("receive", "send"), BUFFERS)
+@pytest.mark.parametrize(
+    ("receive", "send"),
+    [
+        ("keep", "overwrite"),
+        pytest.param("keep", "hold", marks=pytest.mark.slow),
+        pytest.param("consume", "overwrite", marks=pytest.mark.slow),
+        ("consume", "hold"),
+    ],
+)
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(KINDS))
 def test_recorded_rounds_are_those_of_the_reference(receive: str, send: str, seed: int, kind: str) -> None:

@@ -67,6 +67,7 @@ def test_durations_of_the_tiers(profile: str, third: tuple[float, float], per: s
             assert per == "run" or np.ptp(mine) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_split_of_the_population_follows_one_dirichlet() -> None:
     """With a large symmetric γ the three tiers are equally large, and who is in which is random."""
     duration = three_tier(gamma=1e6, split="population")

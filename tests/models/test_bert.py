@@ -68,6 +68,7 @@ def test_hidden_states_are_those_of_a_slow_encoder_over_the_real_tokens(folder):
             np.testing.assert_allclose(states[layer][row], np.stack(expected[layer]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_head_on_the_pooled_first_token(folder):
     """With B = 0 LoRA adds nothing, so that the base alone decides."""
     weights, x = tiny_bert.tensors(), tokens()
@@ -198,6 +199,7 @@ def test_a_token_outside_the_vocabulary_is_not_taken_for_another(folder):
     assert np.isnan(found).tolist() == [False, True, False]
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_with_float32_parameters_near_the_float32_model(folder):
     batch = batch_of(tokens())
     exact, rough = made(folder), made(folder, dtype="bfloat16")

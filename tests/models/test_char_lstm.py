@@ -211,6 +211,7 @@ def test_clients_with_weights_of_their_own_are_vectorised():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), own, alone)
 
 
+@pytest.mark.slow
 def test_characters_may_be_integers_of_any_kind():
     (model, params), batch = made(), batch_of()
     small = batch._replace(x=jnp.asarray(np.asarray(batch.x).astype(np.uint8)))

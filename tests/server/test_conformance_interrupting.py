@@ -69,7 +69,7 @@ def normalisers(times: np.ndarray) -> tuple[list[float], list[float]]:
     [
         ("deterministic", True, "float64"),
         pytest.param("deterministic", False, "float32", marks=pytest.mark.slow),
-        ("stochastic", False, "float64"),
+        pytest.param("stochastic", False, "float64", marks=pytest.mark.slow),
     ],
 )
 def test_favano(reweight: str, constant_times: bool, precision: str) -> None:

@@ -39,7 +39,8 @@ def assert_equal(one: xr.Dataset, other: xr.Dataset, steps: slice = slice(None))
     assert np.abs(np.asarray(START) - one.observe_w.values[-1]).max() > 0.1
 
 
-@pytest.mark.parametrize("make", [server.fedbuff, pytest.param(server.defedavg_iid, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [server.fedbuff, server.defedavg_iid])
 def test_equal_speeds_and_a_buffer_of_everyone_are_federated_averaging(make: Any) -> None:
     averaging = run(server.fedavg(0.8, weights="uniform"), ROUNDS)
     buffered = run(make(0.8), TOGETHER)
@@ -137,6 +138,7 @@ def test_favano_averages_the_versions_of_idle_clients() -> None:
     assert checked > 3
 
 
+@pytest.mark.slow
 def test_defedavg_niid_trains_only_what_is_uploaded() -> None:
     """n = 10 of N = 100: everyone trains all the time, but a run that is overwritten is never computed."""
     problem = quadratic(100)
