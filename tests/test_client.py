@@ -176,9 +176,8 @@ def test_epochs_go_on_from_run_to_run(steps: Any) -> None:
     check(client, OracleTraining(learning_rate=0.2), batches=batches, local_steps=per_run_steps)
 
 
-@pytest.mark.parametrize(
-    "options", [{"batch_size": None}, pytest.param({"batch_size": 5, "sampling": "epochs"}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_size": 5, "sampling": "epochs"}])
 def test_a_batch_accumulated_over_pieces_is_one_batch(options: dict[str, Any]) -> None:
     problem = quadratic(sizes=SIZES)
     clock = record(2, 6, STEPS, "real", concurrency=6, buffer=2).clock()

@@ -62,6 +62,7 @@ def test_there_are_examples() -> None:
     assert any("save=" in block for block in BLOCKS)
 
 
+@pytest.mark.slow
 def test_the_median_of_the_example_leaves_out_who_did_not_arrive() -> None:
     """Where clients are drawn with replacement, the entries of a client after its first are padding."""
     definition = defining("median_buff", BLOCKS).partition("\nsim = ")[0]

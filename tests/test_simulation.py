@@ -99,6 +99,7 @@ def test_asyncfeded_follows_its_reference(name: str, lanes: int) -> None:
     assert result.attrs["count_clipped"] > 0 or name != "clipped"
 
 
+@pytest.mark.slow
 def test_asyncfeded_drops_an_empty_update_of_a_model_that_moved() -> None:
     """Client 2 has no curvature: its Δ is 0. Its first update is dropped unless it comes first; K stays."""
     problem, options = quadratic(flat=2), ASYNCFEDED["floor"]

@@ -45,7 +45,7 @@ def test_every_option_is_documented(part: Any) -> None:
         assert re.search(rf"^        {option}: \S", described, re.MULTILINE), option
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", slow_but(MADE, "free_running", "semi_async", "bernoulli"))
 def test_arrivals_are_what_the_clock_delivers(name: str) -> None:
     clock = MADE[name]
     schedule = run_clock(clock, 5, 4, 60)

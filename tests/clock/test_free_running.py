@@ -116,6 +116,7 @@ def drawn(seed: int, steps: int = 400, clients: int = 12, **options: Any) -> Sch
     return run_clock(free_running(durations=uniform(1, 5), **options), clients, 1, steps, seed)
 
 
+@pytest.mark.slow
 def test_runs_are_counted_per_client_in_the_order_they_start() -> None:
     schedule = drawn(0, concurrency=5)
     order = np.argsort(schedule.run_id, axis=None)

@@ -64,6 +64,7 @@ def test_full_buffers_are_served_at_once() -> None:
     assert schedule.staleness.ravel().tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_clients_are_drawn_uniformly_with_replacement() -> None:
     rounds = 3000
     schedule = run_clock(sampled(drawn=4, durations=uniform(1, 5)), 7, 1, rounds, 0)
