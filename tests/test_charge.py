@@ -32,7 +32,10 @@ def simulation(charge: str, clock: afl.clock.Clock) -> afl.Simulation:
 @pytest.mark.parametrize(
     "clock",
     [
-        afl.clock.stale_rounds(participants=3, max_staleness=2, durations=afl.clock.constant(SECONDS, per="step")),
+        pytest.param(
+            afl.clock.stale_rounds(participants=3, max_staleness=2, durations=afl.clock.constant(SECONDS, per="step")),
+            marks=pytest.mark.slow,
+        ),
         afl.clock.synchronous(cohort=4, durations=afl.clock.constant(SECONDS, per="step")),
     ],
     ids=["stale_rounds", "synchronous"],
@@ -108,13 +111,14 @@ def test_what_cannot_charge_is_refused() -> None:
         afl.Client(optax.sgd, learning_rate=0.1, epochs=2, charge="executed").check(8)
 
 
-@pytest.mark.parametrize("lanes", [None, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", [None, 8])
 @pytest.mark.parametrize(
     "options",
     [
         {"buffer": 3, "dispatch": "step", "start_skew": True},
-        pytest.param({"buffer": 2, "dispatch": "step", "start_skew": True}, marks=pytest.mark.slow),
-        pytest.param({"buffer": 4, "before_step": True}, marks=pytest.mark.slow),
+        {"buffer": 2, "dispatch": "step", "start_skew": True},
+        {"buffer": 4, "before_step": True},
     ],
     ids=["skew of 3", "skew of 2", "before_step"],
 )
@@ -135,6 +139,7 @@ def test_where_nobody_stops_early_both_charges_are_one_run(options: dict[str, An
         assert executed.attrs[name] == planned.attrs[name]
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_charged_up_to_there() -> None:
     clock = afl.clock.synchronous(cohort=4, durations=afl.clock.constant(SECONDS, per="step"))
     sim = simulation("executed", clock)

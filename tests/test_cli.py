@@ -56,6 +56,7 @@ def test_run_writes_what_python_would(tmp_path, capsys):
     np.testing.assert_allclose(loaded["accuracy"], same["accuracy"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_sweep_makes_an_axis_of_each_option(tmp_path, capsys):
     file = tmp_path / "sweep.nc"
     axes = ["--axis", "server.alpha=0.2,0.6", "--axis", "seed=0:2"]

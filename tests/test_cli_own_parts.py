@@ -198,6 +198,7 @@ def test_an_option_of_ones_own_part_is_an_axis(arguments, path, values, own_part
     assert swept == [{path: values, "seed": [0]}]
 
 
+@pytest.mark.slow
 def test_a_sweep_over_an_option_of_ones_own_server_runs(own_parts, tmp_path):
     own = ["--server", f"{own_parts}:halved", "--axis", "server.share=0,1", "--server-steps", "3"]
     assert main(["sweep", *SMALL, *own, "--output", str(tmp_path / "own.nc")]) == 0
@@ -232,6 +233,7 @@ def test_a_broken_module_keeps_its_traceback(tmp_path, monkeypatch):
         main(["run", "--server", "broken_module_of_mine:server"])
 
 
+@pytest.mark.slow
 def test_the_current_directory_is_searched_as_with_python(own_parts):
     """Also by the installed script, which does not have it on `sys.path`."""
     code = (

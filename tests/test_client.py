@@ -18,6 +18,7 @@ from jaxafl.simulation import Simulation
 from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining as OracleTraining
 from tests.problems import START, assert_same, drawn, quadratic, record, reference, simulate
+from tests.variants import slow_but
 
 STEPS = 8
 SIZES = (4, 1, 7, 3, 5, 2)
@@ -77,13 +78,14 @@ def check(
     assert_same(result, expected, 1e-9 if wide else 1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in FULL_BATCH if name != "all"])
+@pytest.mark.parametrize("name", slow_but([name for name in FULL_BATCH if name != "all"], "nesterov"))
 def test_full_batch_training(name: str) -> None:
     mine, theirs = FULL_BATCH[name]
     client = Client(optax.sgd, learning_rate=0.2, steps=4, batch_size=None, **mine)
     check(client, OracleTraining(learning_rate=0.2, steps=4, **theirs))
 
 
+@pytest.mark.slow
 def test_adam() -> None:
     client = Client(optax.adam, learning_rate=0.1, b1=0.8, b2=0.95, eps=1e-6, steps=4, batch_size=None)
     check(client, OracleTraining(learning_rate=0.1, optimizer="adam", b1=0.8, b2=0.95, eps=1e-6, steps=4))
@@ -95,6 +97,7 @@ def test_single_precision() -> None:
     check(client, OracleTraining(learning_rate=0.2, steps=4, **theirs), wide=False)
 
 
+@pytest.mark.slow
 def test_a_number_of_steps_per_client() -> None:
     steps = [3, 1, 5, 2, 4, 1]
     client = Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=steps, batch_size=None)
@@ -134,6 +137,7 @@ def cut(order: list[int], size: int) -> list[list[int]]:
     return [order[first : first + size] for first in range(0, len(order), size)]
 
 
+@pytest.mark.slow
 def test_epochs_keep_their_partial_last_batch() -> None:
     """2 epochs of batches of 3: clients have 1 to 7 samples, so 1 to 3 batches an epoch; every run shuffles."""
 
@@ -148,12 +152,13 @@ def test_epochs_keep_their_partial_last_batch() -> None:
     check(client, training, batches=batches, local_steps=lambda client: 2 * -(-SIZES[client] // 3))
 
 
+@pytest.mark.slow
 def test_epochs_of_full_batches() -> None:
     client = Client(optax.sgd, learning_rate=0.2, epochs=3, batch_size=None)
     check(client, OracleTraining(learning_rate=0.2, steps=3))
 
 
-@pytest.mark.parametrize("steps", [4, [3, 1, 5, 2, 4, 1]])
+@pytest.mark.parametrize("steps", [pytest.param(4, marks=pytest.mark.slow), [3, 1, 5, 2, 4, 1]])
 def test_epochs_go_on_from_run_to_run(steps: Any) -> None:
     """sampling="epochs": the batches of a client's runs, joined, are those of its shuffled epochs one after another."""
 
@@ -171,6 +176,7 @@ def test_epochs_go_on_from_run_to_run(steps: Any) -> None:
     check(client, OracleTraining(learning_rate=0.2), batches=batches, local_steps=per_run_steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_size": 5, "sampling": "epochs"}])
 def test_a_batch_accumulated_over_pieces_is_one_batch(options: dict[str, Any]) -> None:
     problem = quadratic(sizes=SIZES)
@@ -184,6 +190,7 @@ def test_a_batch_accumulated_over_pieces_is_one_batch(options: dict[str, Any]) -
         np.testing.assert_allclose(other, results[0], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_batch_size_above_the_samples_draws_them_more_than_once() -> None:
     """With replacement, a batch of 64 of a client with one sample is that sample: the same as its full batch."""
     problem = quadratic(sizes=(1,))
@@ -197,6 +204,7 @@ def test_a_batch_size_above_the_samples_draws_them_more_than_once() -> None:
     np.testing.assert_allclose(runs[0].observe_w, runs[1].observe_w, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_other_seeds_draw_other_batches() -> None:
     problem = quadratic(sizes=SIZES)
     clock = record(4, 6, STEPS, "real", concurrency=6, buffer=2).clock()
@@ -206,6 +214,7 @@ def test_other_seeds_draw_other_batches() -> None:
     assert not np.allclose(first.observe_w, second.observe_w)
 
 
+@pytest.mark.slow
 def test_weight_decay_is_the_optimisers_own_where_it_has_one() -> None:
     """One step of AdamW from a known point; an optimiser without one gets w · x in its gradient."""
     client = Client(optax.adamw, learning_rate=0.1, weight_decay=0.5, steps=1, batch_size=None)

@@ -111,7 +111,7 @@ def ever_more_samples(index: int) -> None:
 @pytest.mark.parametrize(
     "run",
     [
-        ever_more_clients,
+        pytest.param(ever_more_clients, marks=pytest.mark.slow),
         ever_more_samples,
         pytest.param(ever_more_members, marks=pytest.mark.slow),
         pytest.param(ever_more_seeds, marks=pytest.mark.slow),

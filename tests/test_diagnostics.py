@@ -61,11 +61,13 @@ def test_gradient_error_drift_and_average(sim: afl.Simulation) -> None:
     assert versions[0].tolist() != versions[1].tolist()
 
 
+@pytest.mark.slow
 def test_a_run_records_nothing_that_was_not_asked_for(sim: afl.Simulation) -> None:
     result = sim.run(3, eval_every=3)
     assert not {"drift", "gradient_norm_squared", "asynchronous_error", "average_loss"} & set(result.data_vars)
 
 
+@pytest.mark.slow
 def test_adaptive_clocks_record_drift_too() -> None:
     sim = afl.Simulation(
         afl.data.synthetic(1.0, 1.0, clients=5, max_size=60),

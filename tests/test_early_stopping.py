@@ -109,11 +109,13 @@ def check(
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", ["staleness", "seconds"])
 def test_the_local_rate_falls_with_epochs_and_with_the_delay(delay: str) -> None:
     check(Local(delay=delay))
 
 
+@pytest.mark.slow
 def test_the_delay_matters() -> None:
     one, other = (check(Local(alpha=alpha)).observe_w.values[-1] for alpha in (0.0, 1.0))
     assert np.abs(one - other).max() > 1e-3
@@ -123,15 +125,18 @@ def test_the_penalty_on_outdated_updates() -> None:
     check(Local(), server.afl(a=0.8), AFL(a=0.8))
 
 
+@pytest.mark.slow
 def test_single_precision() -> None:
     check(Local(), server.afl(a=0.8), AFL(a=0.8), wide=False)
 
 
+@pytest.mark.slow
 def test_the_optimiser_starts_afresh_in_every_epoch() -> None:
     run, epoch = (check(Local(reset=reset, batch_size=2)).observe_w.values[-1] for reset in ("run", "epoch"))
     assert np.abs(run - epoch).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_mini_batches_of_unequal_clients() -> None:
     """Clients with one to seven samples: partial batches, clients with several steps per epoch."""
     result = check(Local(batch_size=2))
@@ -141,8 +146,8 @@ def test_mini_batches_of_unequal_clients() -> None:
 STOPPING = Local(learning_rate=1.5, epochs=12, patience=2)
 
 
-@pytest.mark.parametrize("batch_size", [None, 3])
-@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("batch_size", [None, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_run_stops_when_its_loss_no_longer_falls(lanes: int, batch_size: int | None) -> None:
     """And hands in its last parameters. Runs that advance together stop each for itself."""
     result = check(dataclasses.replace(STOPPING, batch_size=batch_size), lanes=lanes)
@@ -155,6 +160,7 @@ def test_stopping_with_a_reset_and_a_patience_of_one() -> None:
     assert len(np.unique(result.executed_local_steps)) > 3
 
 
+@pytest.mark.slow
 def test_a_long_patience_changes_nothing() -> None:
     patient, never = (
         check(dataclasses.replace(STOPPING, patience=12)),
@@ -163,6 +169,7 @@ def test_a_long_patience_changes_nothing() -> None:
     np.testing.assert_array_equal(patient.observe_w, never.observe_w)
 
 
+@pytest.mark.slow
 def test_early_stopping_on_another_server() -> None:
     """Patience belongs to the client: FedBuff's clients stop too, and what was executed is reported."""
     clock = free_running(concurrency=3, buffer=2, durations=constant(1.0))
@@ -184,7 +191,7 @@ def test_afl_stops_when_x_hardly_moves() -> None:
     np.testing.assert_allclose(result.step_norm[: stop + 1], moves[: stop + 1], rtol=1e-9)
 
 
-@pytest.mark.parametrize("patience", [None, 2])
+@pytest.mark.parametrize("patience", [pytest.param(None, marks=pytest.mark.slow), 2])
 def test_afl_that_never_broadcasts(patience: int | None) -> None:
     """Every client goes on from its own last model: the delay is a constant 2 (s), the staleness 0."""
     local = Local(delay="seconds", patience=patience, epochs=6, learning_rate=0.8)

@@ -253,7 +253,14 @@ def test_an_existing_result_is_left_alone_until_the_run_has_ended(tmp_path: Any)
 DIVERGING = {"planned": server.fedbuff(1e4), "online": server.asyncfeded(lam=60.0, eps=0.01, kappa=0)}
 
 
-@pytest.mark.parametrize(("name", "eval_every"), [("planned", 3), ("planned", 40), ("online", 3)])
+@pytest.mark.parametrize(
+    ("name", "eval_every"),
+    [
+        ("planned", 3),
+        pytest.param("planned", 40, marks=pytest.mark.slow),
+        pytest.param("online", 3, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_diverges_stops_there(name: str, eval_every: int) -> None:
     result = simulation(server=DIVERGING[name]).run(40, eval_every=eval_every, observe=observe_w)
     step, culprit = result.attrs["failed_step"], result.attrs["failed_client"]
@@ -276,6 +283,7 @@ def test_the_client_whose_update_is_not_finite_is_named() -> None:
     assert result.sizes["step"] == 1 and result.sizes["evaluation"] == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_stays_finite_is_not_marked() -> None:
     result = simulation().run(3)
     assert result.attrs["failed_step"] == result.attrs["failed_client"] == -1

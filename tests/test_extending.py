@@ -43,9 +43,8 @@ SHELL = {
 }
 
 
-@pytest.mark.parametrize(
-    "part", ["server", "clock", "duration", pytest.param("dataset", marks=pytest.mark.slow), "partition", "model"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PYTHON)
 def test_a_part_of_ones_own(part: str, tmp_path: pathlib.Path) -> None:
     given = SHELL[part].split()
     for name, usual in {"data": "synthetic", "model": "logistic", "server": "fedbuff", "clock": "free_running"}.items():
@@ -91,6 +90,7 @@ def test_what_they_do() -> None:
     assert tanh_network(10).name == "tanh_network"
 
 
+@pytest.mark.slow
 def test_their_options_are_swept_and_checked_as_any() -> None:
     sim = afl.Simulation(**USUAL | PYTHON["server"] | PYTHON["clock"])
     swept = afl.sweep(sim, {"server.radius": [0.1, 5.0], "clock.seconds": [1.0, 2.0]}, STEPS)

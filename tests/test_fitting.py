@@ -65,8 +65,14 @@ class FailsInTraining(nn.Module):
         return nn.Dense(3)(x.reshape(len(x), -1))
 
 
-@pytest.mark.parametrize("model", [afl.models.from_linen(Normalised()), afl.models.from_nnx(NormalisedNNX)])
-@pytest.mark.parametrize("training", [EPOCHS, {"steps": 1, "batch_size": None}, STEPS | {"micro_batch": 3}])
+@pytest.mark.parametrize(
+    "model",
+    [afl.models.from_linen(Normalised()), pytest.param(afl.models.from_nnx(NormalisedNNX), marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize(
+    "training",
+    [EPOCHS, pytest.param({"steps": 1, "batch_size": None}, marks=pytest.mark.slow), STEPS | {"micro_batch": 3}],
+)
 def test_batch_statistics_of_padding_are_refused(model: Any, training: Any) -> None:
     with pytest.raises(ValueError, match=r"takes no mask.*count the padding.*BatchNorm"):
         simulation(model, training=training).check()

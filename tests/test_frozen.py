@@ -48,7 +48,11 @@ def data() -> afl.data.FederatedData:
 
 @pytest.mark.parametrize(
     ("parts", "speed"),
-    [pytest.param(BUFFERED, {}, marks=pytest.mark.slow), (BUFFERED, {"lanes": 4, "chunk": 4}), (BESIDE, {})],
+    [
+        pytest.param(BUFFERED, {}, marks=pytest.mark.slow),
+        (BUFFERED, {"lanes": 4, "chunk": 4}),
+        pytest.param(BESIDE, {}, marks=pytest.mark.slow),
+    ],
     ids=["planned, loop", "planned, vmap", "online"],
 )
 def test_results_are_those_of_a_constant_base(data: Any, parts: Any, speed: Any) -> None:
@@ -63,6 +67,7 @@ def test_results_are_those_of_a_constant_base(data: Any, parts: Any, speed: Any)
     assert np.abs(np.diff(frozen.observe_head, axis=0)).max() > 0
 
 
+@pytest.mark.slow
 def test_sweeps_share_the_base(data: Any) -> None:
     sim = afl.Simulation(data, FROZEN, CLIENT, *BUFFERED)
     axes = {"server.learning_rate": [0.5, 1.0], "seed": [0, 1]}

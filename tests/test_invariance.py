@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import subprocess
@@ -18,6 +19,7 @@ from jaxafl.client import Client
 from jaxafl.clock import constant, free_running, suspension, synchronous, uniform
 from jaxafl.simulation import Simulation
 from tests.problems import observe_w, quadratic
+from tests.variants import slow_but
 
 STEPS = 24
 DURATIONS = uniform(1, 5) + suspension(0.2)
@@ -46,6 +48,12 @@ def run(name: str, client: Any = None, eval_every: int = STEPS, **options: Any) 
     return simulation.run(STEPS, eval_every=eval_every, observe=observe_w, seed=3, **options)
 
 
+@functools.cache
+def usual(name: str) -> xr.Dataset:
+    """The run that the others are compared with."""
+    return run(name)
+
+
 def assert_close(result: xr.Dataset, other: xr.Dataset) -> None:
     for name in ("client", "run", "staleness", "local_steps", "time", "started", "arrived"):
         np.testing.assert_array_equal(result[name], other[name], err_msg=name)
@@ -59,35 +67,37 @@ def assert_identical(result: xr.Dataset, other: xr.Dataset) -> None:
             np.testing.assert_array_equal(result[name], other[name], err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lanes", "chunk"),
     [
         ("fedavg", 8, 8),
         ("asyncfeded", 8, 8),
         ("fadas", 4, 2),
-        pytest.param("fadas", 8, 8, marks=pytest.mark.slow),
-        pytest.param("fedasync", 8, 8, marks=pytest.mark.slow),
+        ("fadas", 8, 8),
+        ("fedasync", 8, 8),
     ],
 )
 def test_lanes_and_chunks(name: str, lanes: int, chunk: int) -> None:
-    assert_close(run(name, lanes=lanes, chunk=chunk), run(name))
+    assert_close(run(name, lanes=lanes, chunk=chunk), usual(name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lanes", "chunk"), [(2, 1), (3, 3), (4, 2), (6, 3), (16, 1)])
 @pytest.mark.parametrize("name", CASES)
 def test_many_lanes_and_chunks(name: str, lanes: int, chunk: int) -> None:
-    assert_close(run(name, lanes=lanes, chunk=chunk), run(name))
+    assert_close(run(name, lanes=lanes, chunk=chunk), usual(name))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(CASES, "fadas"))
 def test_evaluations_change_nothing_at_all(name: str) -> None:
-    seldom, often = run(name), run(name, eval_every=5)
+    seldom, often = usual(name), run(name, eval_every=5)
     assert_identical(often, seldom)
     assert often.eval_step.values.tolist() == [0, 5, 10, 15, 20, 24]
     np.testing.assert_allclose(often.loss[[0, -1]], seldom.loss[[0, -1]], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_micro_batches() -> None:
     results = []
     for piece in (1, 3, 16):
@@ -97,21 +107,22 @@ def test_micro_batches() -> None:
     assert_close(results[2], results[0])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(CASES, "fadas"))
 def test_the_same_run_twice(name: str) -> None:
-    assert_identical(run(name), run(name))
+    assert_identical(run(name), usual(name))
 
 
 def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
     the_server, clock, client = CASES["fadas"]
     problem = quadratic()
     simulation = Simulation(problem.data, problem.model, client, the_server, clock)
-    short, long = (simulation.run(steps, eval_every=steps, observe=observe_w, seed=3) for steps in (10, STEPS))
+    short, long = simulation.run(10, eval_every=10, observe=observe_w, seed=3), usual("fadas")
     for name in ("client", "time", "staleness"):
         np.testing.assert_array_equal(short[name], long[name][:10])
     np.testing.assert_allclose(short.observe_w, long.observe_w[:11], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_servers_on_one_clock_share_schedule_and_mini_batches() -> None:
     """A paired comparison: until the first server step makes them differ, the local losses are the same."""
     problem = quadratic()
@@ -129,19 +140,22 @@ def test_two_servers_on_one_clock_share_schedule_and_mini_batches() -> None:
 
 SCRIPT = """
 import sys
-from tests.test_invariance import run
-for name in ("fadas", "asyncfeded"):
-    result = run(name)
-    sys.stdout.write((result.observe_w.values.tobytes() + result.time.values.tobytes()).hex() + chr(10))
+from tests.test_invariance import numbers
+sys.stdout.write(numbers(sys.argv[1]))
 """
 
 
-def test_one_seed_one_result_in_two_processes() -> None:
+def numbers(name: str) -> str:
+    """Every bit of the run's models and times."""
+    result = usual(name)
+    return (result.observe_w.values.tobytes() + result.time.values.tobytes()).hex()
+
+
+@pytest.mark.parametrize("name", ["fadas", pytest.param("asyncfeded", marks=pytest.mark.slow)])
+def test_one_seed_one_result_in_two_processes(name: str) -> None:
     root = pathlib.Path(__file__).resolve().parent.parent
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(root)])}
-    command = [sys.executable, "-c", SCRIPT]
-    first, second = (
-        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout for _ in range(2)
-    )
-    assert len(first.splitlines()) == 2 and len(first) > 2 * STEPS * 2 * 8
-    assert first == second
+    command = [sys.executable, "-c", SCRIPT, name]
+    other = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert len(other) > 2 * STEPS * 8
+    assert other == numbers(name)

@@ -71,6 +71,7 @@ def test_the_listing_names_the_parts_largest_first() -> None:
         check_memory(parts, available=14 * 2**20 - 1)
 
 
+@pytest.mark.slow
 def test_what_fits_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 32 * 2**20)
     result = simulation(synchronous(cohort=3, durations=uniform(1, 5)), server.fedavg()).run(2)
@@ -87,7 +88,9 @@ def test_the_memory_of_this_machine_is_known() -> None:
     assert available is not None and 2**28 < available < 2**50
 
 
-@pytest.mark.parametrize("concurrency", [1, 10, 50])
+@pytest.mark.parametrize(
+    "concurrency", [pytest.param(1, marks=pytest.mark.slow), 10, pytest.param(50, marks=pytest.mark.slow)]
+)
 def test_the_ring_grows_with_the_clients_in_flight_only(concurrency: int) -> None:
     plan = simulation(free(concurrency), server.fedbuff()).plan(300)
     assert plan.slots <= concurrency + 1

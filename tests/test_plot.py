@@ -123,6 +123,7 @@ def test_the_timeline_has_a_bar_for_every_run_from_start_to_arrival():
     np.testing.assert_allclose(spans, expected)
 
 
+@pytest.mark.slow
 def test_the_timeline_of_thousands_of_clients_shows_some_and_says_so():
     protocol = clock.free_running(concurrency=200, buffer=20, durations=clock.uniform(1, 5))
     schedule = compute_schedule(protocol, 2000, 5, 200, 0)

@@ -14,6 +14,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.references import BIBTEX
+from tests.variants import slow_but
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -43,7 +44,7 @@ def client() -> Any:
     return afl.Client(optax.sgd, learning_rate=0.01, steps=2, batch_size=5)
 
 
-@pytest.mark.parametrize("block", range(len(BLOCKS)))
+@pytest.mark.parametrize("block", slow_but(range(len(BLOCKS)), 0))
 def test_example_runs(
     block: int, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +62,7 @@ def test_there_are_examples() -> None:
     assert any("save=" in block for block in BLOCKS)
 
 
+@pytest.mark.slow
 def test_the_median_of_the_example_leaves_out_who_did_not_arrive() -> None:
     """Where clients are drawn with replacement, the entries of a client after its first are padding."""
     definition = defining("median_buff", BLOCKS).partition("\nsim = ")[0]
@@ -89,6 +91,7 @@ def test_the_median_of_the_example_leaves_out_who_did_not_arrive() -> None:
         np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_clock_of_the_engine_page_runs_fedavg_as_it_is() -> None:
     deadline = run(defining("deadline", ENGINE_BLOCKS))["deadline"]
     model, protocol = afl.models.logistic(num_classes=10), deadline(durations=afl.clock.uniform(1, 5), seconds=2.0)
@@ -107,6 +110,7 @@ def test_the_clock_of_the_engine_page_runs_fedavg_as_it_is() -> None:
         afl.Simulation(data(), model, client(), afl.server.fedavg(), deadline(seconds=0)).check()
 
 
+@pytest.mark.slow
 def test_the_duration_of_the_engine_page_is_a_weibull_that_composes() -> None:
     names = run(defining("weibull", ENGINE_BLOCKS))
     weibull = names["weibull"](scale=2.0, shape=1.5)

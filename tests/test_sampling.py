@@ -31,7 +31,7 @@ def test_a_shuffle_is_a_permutation(count: int, epoch: int, seed: int) -> None:
     assert (order[count:] == order[0]).all()
 
 
-@pytest.mark.parametrize("count", [2**16 + 1, 1_000_003])
+@pytest.mark.parametrize("count", [2**16 + 1, pytest.param(1_000_003, marks=pytest.mark.slow)])
 def test_large_shuffles_are_permutations(count: int) -> None:
     order = np.asarray(
         batches.shuffled(seed_key(5), jnp.int32(3), jnp.arange(count, dtype=jnp.int32), jnp.int32(count))
@@ -45,7 +45,10 @@ def test_a_shuffle_may_be_entered_anywhere() -> None:
     np.testing.assert_array_equal(part, whole[[7, 49, 0]])
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 10, 31])
+@pytest.mark.parametrize(
+    "count",
+    [pytest.param(2, marks=pytest.mark.slow), 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 10, 31))],
+)
 def test_every_sample_stands_at_every_rank_equally_often(count: int) -> None:
     """Chi-square of (rank, sample) pairs over epochs: (n-1)² degrees of freedom, mean and five standard deviations."""
     epochs = 4000
@@ -73,6 +76,7 @@ def test_all_orders_of_four_samples_are_equally_frequent() -> None:
     assert ((counts - 1000) ** 2 / 1000).sum() < 49.7  # 23 degrees of freedom, 99.9 %
 
 
+@pytest.mark.slow
 def test_neighbours_are_not_kept_together() -> None:
     """How often samples 0 and 1 end up next to each other: 2/n of the epochs."""
     epochs, count = 4000, 20

@@ -33,6 +33,7 @@ from tests.problems import (
     reference,
     simulate,
 )
+from tests.variants import slow_but
 
 STEPS = 30
 TIMES = np.random.default_rng(0).uniform(0.5, 2.0, (6, 60))
@@ -69,7 +70,15 @@ def adaptive_clock(times: np.ndarray) -> Any:
     return trace(free_running(concurrency=6, durations=constant(0)), durations=times, per="step")
 
 
-@pytest.mark.parametrize(("name", "lanes"), [*((name, 1) for name in ASYNCFEDED), ("floor", 4)])
+@pytest.mark.parametrize(
+    ("name", "lanes"),
+    [
+        pytest.param("floor", 1, marks=pytest.mark.slow),
+        pytest.param("truncate", 1, marks=pytest.mark.slow),
+        pytest.param("clipped", 1, marks=pytest.mark.slow),
+        ("floor", 4),
+    ],
+)
 def test_asyncfeded_follows_its_reference(name: str, lanes: int) -> None:
     problem, options = quadratic(), ASYNCFEDED[name]
     expected = asyncfeded_by_hand(problem, options, TIMES)
@@ -90,6 +99,7 @@ def test_asyncfeded_follows_its_reference(name: str, lanes: int) -> None:
     assert result.attrs["count_clipped"] > 0 or name != "clipped"
 
 
+@pytest.mark.slow
 def test_asyncfeded_drops_an_empty_update_of_a_model_that_moved() -> None:
     """Client 2 has no curvature: its Δ is 0. Its first update is dropped unless it comes first; K stays."""
     problem, options = quadratic(flat=2), ASYNCFEDED["floor"]
@@ -129,9 +139,7 @@ class WithoutReplies(server.asyncfeded):
     needs = Needs(base=True)
 
 
-@pytest.mark.parametrize(
-    "name", [name if index < 2 else pytest.param(name, marks=pytest.mark.slow) for index, name in enumerate(REPLAYED)]
-)
+@pytest.mark.parametrize("name", slow_but(REPLAYED, "recorded, everyone in flight"))
 def test_a_plan_with_the_recorded_steps_reproduces_asyncfeded(name: str) -> None:
     """The clock beside the training agrees with the same clock run ahead with the recorded K; so do the models."""
     problem, options, clock = quadratic(), ASYNCFEDED["floor"], REPLAYED[name]
@@ -192,7 +200,7 @@ PROGRAMS: dict[str, tuple[Any, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", slow_but(PROGRAMS, "planned"))
 def test_the_ring_is_updated_in_place_and_nothing_calls_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch(monkeypatch)
     the_server, clock, function = PROGRAMS[name]
@@ -212,6 +220,7 @@ def test_the_ring_is_updated_in_place_and_nothing_calls_the_host(name: str, monk
     assert not re.search(r"xla_(ffi_)?python|callback|infeed|outfeed", text)
 
 
+@pytest.mark.slow
 def test_another_seed_compiles_nothing() -> None:
     """Synchronous rounds have the same shapes whatever the seed; so has an adaptive run."""
     problem = quadratic()
@@ -281,6 +290,7 @@ def test_the_result_has_what_was_asked_for() -> None:
     assert 0 <= result.attrs["runs_never_consumed"] <= 4
 
 
+@pytest.mark.slow
 def test_a_failed_run_counts_the_runs_that_had_started(tmp_path: Any) -> None:
     """And not those of the schedule that came after it. Seeds may be NumPy's."""
     problem = quadratic()
@@ -296,6 +306,7 @@ def test_a_failed_run_counts_the_runs_that_had_started(tmp_path: Any) -> None:
     assert schedule.runs_begun.tolist() == list(range(4, 204))
 
 
+@pytest.mark.slow
 def test_asyncfeded_counts_epochs_where_the_client_does() -> None:
     """K_i ← max(1, K_i + ⌊κ (γ̄ - γ_i)⌋) epochs of ⌈n_i / B⌉ mini-batches."""
     problem = quadratic()
@@ -320,6 +331,7 @@ def test_asyncfeded_counts_epochs_where_the_client_does() -> None:
     assert len(seen) > 2
 
 
+@pytest.mark.slow
 def test_a_saved_result_is_the_result(tmp_path: Any) -> None:
     clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
     simulation = Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(), clock)
@@ -331,6 +343,7 @@ def test_a_saved_result_is_the_result(tmp_path: Any) -> None:
     assert stored.attrs == result.attrs
 
 
+@pytest.mark.slow
 def test_the_schedule_alone_is_that_of_the_run() -> None:
     clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
     simulation = Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(), clock)
@@ -340,6 +353,7 @@ def test_the_schedule_alone_is_that_of_the_run() -> None:
     assert simulation.plan(15, seed=2).needed == 3 * 30
 
 
+@pytest.mark.slow
 def test_large_things_print_in_a_few_lines_and_as_tables() -> None:
     problem = quadratic(200)
     clock = free_running(concurrency=50, durations=uniform(np.arange(1, 201), 300))

@@ -57,6 +57,7 @@ def test_members_that_share_a_plan_are_separate_runs(sim: afl.Simulation) -> Non
             same(member, one.run(STEPS, eval_every=EVERY, seed=3))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not slices_are_faster(), reason="members share a vmap on every device but a CPU")
 def test_members_with_a_large_model_train_one_after_another(sim: afl.Simulation, monkeypatch: Any) -> None:
     """Bit for bit as separate runs, in one program."""
@@ -80,6 +81,7 @@ def test_seeds_and_clock_numbers_have_plans_of_their_own(sim: afl.Simulation) ->
             same(found.isel({"seed": i, "clock.durations.high": j}), one)
 
 
+@pytest.mark.slow
 def test_static_axes_compile_once_per_value(sim: afl.Simulation) -> None:
     found = afl.sweep(sim, {"clock.buffer": [1, 2], "seed": [0, 1]}, STEPS, eval_every=EVERY)
     assert found.sizes["arrival"] == 2
@@ -89,6 +91,7 @@ def test_static_axes_compile_once_per_value(sim: afl.Simulation) -> None:
     assert (small.staleness.values[:, 1] == -1).all()  # a smaller buffer has no second arrival
 
 
+@pytest.mark.slow
 def test_a_server_in_the_clock_is_swept_too(sim: afl.Simulation) -> None:
     adaptive = dataclasses.replace(
         sim,
@@ -99,7 +102,8 @@ def test_a_server_in_the_clock_is_swept_too(sim: afl.Simulation) -> None:
     same(found.isel({"server.lam": 0}), replace_at(adaptive, "server.lam", 0.5).run(STEPS, eval_every=EVERY))
 
 
-@pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", [1, 4])
 def test_lockstep_is_separate_runs(sim: afl.Simulation, lanes: int) -> None:
     seeds = [0, 1, 2]
     schedules = [sim.schedule(STEPS, seed) for seed in seeds]
@@ -118,6 +122,7 @@ def test_lockstep_of_clients_with_different_numbers_of_steps(sim: afl.Simulation
         same(ragged.result(trained, seed), ragged.run(STEPS, eval_every=5, seed=seed))
 
 
+@pytest.mark.slow
 def test_dynamic_axes_compile_one_program(sim: afl.Simulation) -> None:
     known = set(compilation._programs)
     afl.sweep(sim, {"seed": [11, 12, 13], "clock.durations.high": [4.0, 5.0]}, STEPS, eval_every=EVERY)
@@ -154,10 +159,10 @@ def test_the_result_is_saved(sim: afl.Simulation, tmp_path: pathlib.Path) -> Non
     ("path", "column"),
     [
         pytest.param("server.learning_rate", [0.5, 1], marks=pytest.mark.slow),
-        ("server.learning_rate", [0, 0.5]),
+        pytest.param("server.learning_rate", [0, 0.5], marks=pytest.mark.slow),
         pytest.param("client.momentum", [0, 0.9], marks=pytest.mark.slow),
         pytest.param("client.proximal", [None, 0.1], marks=pytest.mark.slow),
-        ("server.momentum", [0.9, None]),
+        pytest.param("server.momentum", [0.9, None], marks=pytest.mark.slow),
         ("clock.durations.high", [[2.0] * 8, [5.0] * 8]),
         pytest.param("client.steps", [[1, 2, 3, 4, 1, 2, 3, 4], 3], marks=pytest.mark.slow),
     ],
@@ -169,7 +174,8 @@ def test_values_of_any_form_are_separate_runs(sim: afl.Simulation, path: str, co
         same(found.isel({path: index}), replace_at(sim, path, value).run(4, eval_every=4))
 
 
-@pytest.mark.parametrize("charge", ["planned", pytest.param("executed", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("charge", ["planned", "executed"])
 def test_runs_that_stop_early_stop_for_themselves(charge: str, sim: afl.Simulation) -> None:
     client = afl.Client(optax.sgd, learning_rate=0.1, epochs=3, batch_size=16, patience=1, charge=charge)
     clock = afl.clock.synchronous(cohort=4, durations=afl.clock.constant(0.5, per="step"))
@@ -186,6 +192,7 @@ def test_runs_that_stop_early_stop_for_themselves(charge: str, sim: afl.Simulati
     assert found.failed_step.values[2] >= 0
 
 
+@pytest.mark.slow
 def test_the_options_of_a_swept_part_are_kept(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
     servers = [afl.server.fedbuff(0.5), afl.server.fedbuff(0.5, reduce="sum"), afl.server.fadas()]
     afl.sweep(sim, {"server": servers, "seed": [0, 1]}, 2, save=tmp_path / "servers.nc")

@@ -18,6 +18,7 @@ from jaxafl.clock import schedule as run_clock
 from jaxafl.clock.contract import Workload
 from jaxafl.device import as_arrays
 from jaxafl.keys import seed_key
+from tests.variants import slow_but
 
 DURATIONS = uniform(1, 5)
 MADE: dict[str, Clock] = {
@@ -44,7 +45,7 @@ def test_every_option_is_documented(part: Any) -> None:
         assert re.search(rf"^        {option}: \S", described, re.MULTILINE), option
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", slow_but(MADE, "free_running", "semi_async", "bernoulli"))
 def test_arrivals_are_what_the_clock_delivers(name: str) -> None:
     clock = MADE[name]
     schedule = run_clock(clock, 5, 4, 60)
@@ -65,7 +66,7 @@ def test_arrivals_are_what_the_clock_delivers(name: str) -> None:
     assert repr(schedule).startswith(f"Schedule(protocol={name}, clients=5, server_steps=60, arrivals={mask.sum()}, ")
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", slow_but(MADE, "free_running"))
 def test_clocks_are_pytrees(name: str) -> None:
     """A batch of clocks runs under `vmap` as each by itself."""
     clock = MADE[name]

@@ -33,6 +33,7 @@ from jaxafl.clock.durations.duration import Draw, Run, stream_keys
 from jaxafl.keys import seed_key
 from jaxafl.options import check_options
 from jaxafl.readers.phones import traces_of
+from tests.variants import slow_but
 
 CLIENTS, RUNS = 60, 200
 SCORES = {"Google Nexus S": 400, "Xiaomi Redmi Note 7 Pro": 6400, "Google Pixel 4": 25600}
@@ -264,7 +265,7 @@ CLOCKS = {
 }
 
 
-@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("clock", slow_but(CLOCKS, "synchronous"))
 def test_a_run_works_only_while_its_device_is_ready(clock: str, folder: pathlib.Path) -> None:
     duration = device_trace("celeba_cnn", bandwidth=False, availability=True, data_dir=folder)
     check_availability(CLOCKS[clock](duration), duration, 20, 60)
@@ -317,6 +318,7 @@ def test_benchmark_phones_are_interpolated_between_the_measured_ones(folder: pat
     np.testing.assert_allclose(duration.measured.sigma, [0.0995, 0.0239, 0.0023, between[1], 0.0995, 0.0023])
 
 
+@pytest.mark.slow
 def test_the_schedule_is_a_function_of_the_seed(folder: pathlib.Path) -> None:
     def times(seed: int) -> np.ndarray:
         duration = device_trace("femnist_cnn", 1.5, data_dir=folder)
@@ -326,6 +328,7 @@ def test_the_schedule_is_a_function_of_the_seed(folder: pathlib.Path) -> None:
     assert not (times(0) == times(1)).any()
 
 
+@pytest.mark.slow
 def test_a_sum_waits_for_its_own_work_only(folder: pathlib.Path) -> None:
     duration = device_trace(bandwidth=False, availability=True, data_dir=folder)
     alone, more = draws(duration, now=50.0), draws(duration + 3, now=50.0)

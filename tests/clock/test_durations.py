@@ -163,6 +163,7 @@ def test_a_list_is_one_number_per_client() -> None:
     np.testing.assert_allclose(lasted, schedule.client[:, 0] + 1)
 
 
+@pytest.mark.slow
 def test_clients_may_have_recorded_different_numbers_of_runs() -> None:
     """As lists of different lengths, or with NaN after a client's last run."""
     ragged, nan = [[1.0, 2.0, 3.0], [10.0]], np.nan

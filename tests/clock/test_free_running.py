@@ -20,6 +20,7 @@ from jaxafl.clock.contract import Workload
 from jaxafl.device import as_arrays
 from jaxafl.keys import seed_key
 from tests.problems import record
+from tests.variants import slow_but
 
 CLIENTS, STEPS = 6, 14
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -48,7 +49,7 @@ def stepped(clock: Any, seed: int) -> tuple[Any, Any]:
         return jax.device_get(states(as_arrays(clock, jnp.float64), seed_key(seed), CLIENTS))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", slow_but(OPTIONS, "start_skew"))
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["real", "ties", "late"]))
 def test_invariants_hold_at_every_server_step(name: str, seed: int, kind: str) -> None:
@@ -88,7 +89,7 @@ def in_flight_matches(runs: list[tuple[int, int, int, float, float]], options: d
         assert sum(started <= moment < arrived for *_, started, arrived in runs) <= options["concurrency"]
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", slow_but(OPTIONS, "before_step", "start_skew"))
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["real", "ties", "late"]))
 def test_the_schedule_is_that_of_an_event_queue(name: str, seed: int, kind: str) -> None:
@@ -115,6 +116,7 @@ def drawn(seed: int, steps: int = 400, clients: int = 12, **options: Any) -> Sch
     return run_clock(free_running(durations=uniform(1, 5), **options), clients, 1, steps, seed)
 
 
+@pytest.mark.slow
 def test_runs_are_counted_per_client_in_the_order_they_start() -> None:
     schedule = drawn(0, concurrency=5)
     order = np.argsort(schedule.run_id, axis=None)
@@ -127,6 +129,7 @@ def test_runs_are_counted_per_client_in_the_order_they_start() -> None:
         np.testing.assert_array_equal(mine[:-1], np.arange(len(mine) - 1))
 
 
+@pytest.mark.slow
 def test_nobody_starves_when_all_are_in_flight() -> None:
     """With durations in [1, 5] nobody arrives less than once in 5 seconds, or more than once in 1."""
     schedule = drawn(1, concurrency=12, buffer=3)
@@ -136,7 +139,7 @@ def test_nobody_starves_when_all_are_in_flight() -> None:
         assert gaps.max() <= 5 and gaps[:-1].min() >= 1
 
 
-@pytest.mark.parametrize("dispatch", ["arrival", "step"])
+@pytest.mark.parametrize("dispatch", ["arrival", pytest.param("step", marks=pytest.mark.slow)])
 def test_clients_start_uniformly(dispatch: str) -> None:
     """Equal speeds, few in flight: chi-square of starts per client, 30 clients, against its 99.9 % quantile."""
     clock = free_running(concurrency=2, buffer=2, dispatch=dispatch, durations=uniform(1, 2))
@@ -146,6 +149,7 @@ def test_clients_start_uniformly(dispatch: str) -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 58.3  # 29 degrees of freedom
 
 
+@pytest.mark.slow
 def test_starts_do_not_depend_on_the_durations() -> None:
     """The first M_c clients are drawn by dispatch index alone, so another duration leaves them alone."""
     firsts = []
@@ -158,6 +162,7 @@ def test_starts_do_not_depend_on_the_durations() -> None:
     assert all(firsts[0][dispatch] == other[dispatch] for other in firsts for dispatch in common)
 
 
+@pytest.mark.slow
 def test_the_schedule_is_a_prefix_of_a_longer_one() -> None:
     short, long = drawn(3, steps=50, concurrency=5, buffer=2), drawn(3, steps=200, concurrency=5, buffer=2)
     for name in ("client", "run", "run_id", "version", "staleness"):
@@ -165,6 +170,7 @@ def test_the_schedule_is_a_prefix_of_a_longer_one() -> None:
     np.testing.assert_array_equal(short.time, long.time[:50])
 
 
+@pytest.mark.slow
 def test_equal_speeds_and_a_buffer_of_everyone_are_synchronous_rounds() -> None:
     clock = free_running(concurrency=8, buffer=8, durations=constant(2.0))
     schedule = run_clock(clock, 8, 1, 5, 0)

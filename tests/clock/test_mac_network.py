@@ -9,6 +9,7 @@ import pytest
 
 from jaxafl.clock import constant, free_running, mac_network, sampled, synchronous, uniform
 from jaxafl.clock import schedule as run_clock
+from tests.variants import slow_but
 
 CLIENTS, STEPS, ROUNDS = 100, 50, 200
 DRAWN = (10, 20, 40, 80)
@@ -34,7 +35,7 @@ def seconds_per_round(network: str, method: str, drawn: int, seeds: int) -> np.n
     return np.array([schedule.time[-1] / ROUNDS for schedule in schedules])
 
 
-@pytest.mark.parametrize("method", ["DeFedAvg-IID", "DeFedAvg-nIID", "FedAvg"])
+@pytest.mark.parametrize("method", slow_but(["DeFedAvg-IID", "DeFedAvg-nIID", "FedAvg"], "FedAvg"))
 def test_published_rounds(method: str) -> None:
     found = seconds_per_round("Fashion-MNIST", method, 20, seeds=6).mean()
     assert found == pytest.approx(PUBLISHED["Fashion-MNIST", method][1], rel=0.04)
@@ -86,6 +87,7 @@ def test_mistakes_are_explained(durations: object, words: str) -> None:
         run_clock(synchronous(durations=durations), 5, 1, 1, 0)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_result_that_waits_in_a_buffer_arrived_before_the_steps_that_passed_meanwhile() -> None:
     """Server steps in which nobody computes delay what comes after them: nobody trains twice at once."""
     schedule = run_clock(sampled(drawn=3, durations=mac_network(17.0, 2.2)), CLIENTS, 3, 300, 0)
@@ -105,7 +107,9 @@ def test_a_result_that_waits_in_a_buffer_arrived_before_the_steps_that_passed_me
         assert runs[later][0] >= runs[earlier][1] - 1e-9
 
 
-@pytest.mark.parametrize("seconds", [3_000_000_000, np.int64(3_000_000_000), [3_000_000_000] * CLIENTS])
+@pytest.mark.parametrize(
+    "seconds", [3_000_000_000, np.int64(3_000_000_000), pytest.param([3_000_000_000] * CLIENTS, marks=pytest.mark.slow)]
+)
 def test_durations_above_32_bits(seconds: object) -> None:
     schedule = run_clock(synchronous(durations=constant(seconds)), CLIENTS, 1, 2, 0)
     np.testing.assert_array_equal(schedule.time, [3e9, 6e9])

@@ -23,7 +23,15 @@ def replay(sets: np.ndarray, times: np.ndarray, receive: str, send: str) -> Any:
     return trace(protocol, sets=sets, durations=times)
 
 
-@pytest.mark.parametrize(("receive", "send"), BUFFERS)
+@pytest.mark.parametrize(
+    ("receive", "send"),
+    [
+        ("keep", "overwrite"),
+        pytest.param("keep", "hold", marks=pytest.mark.slow),
+        pytest.param("consume", "overwrite", marks=pytest.mark.slow),
+        ("consume", "hold"),
+    ],
+)
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(KINDS))
 def test_recorded_rounds_are_those_of_the_reference(receive: str, send: str, seed: int, kind: str) -> None:
@@ -56,6 +64,7 @@ def test_full_buffers_are_served_at_once() -> None:
     assert schedule.staleness.ravel().tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_clients_are_drawn_uniformly_with_replacement() -> None:
     rounds = 3000
     schedule = run_clock(sampled(drawn=4, durations=uniform(1, 5)), 7, 1, rounds, 0)

@@ -37,7 +37,7 @@ def without_abandoned(steps: list[ServerStep]) -> list[ServerStep]:
     return [ServerStep(s.step, s.time, tuple(a for a in s.arrivals if a.kind != "deprecated")) for s in steps]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from(KINDS),
@@ -64,6 +64,7 @@ def test_someone_is_picked_undrafted_and_deprecated() -> None:
     assert (schedule.mask & (schedule.kind == UNDRAFTED)).any() and (schedule.mask & (schedule.kind == PICKED)).any()
 
 
+@pytest.mark.slow
 def test_an_infinite_lag_abandons_nothing_and_everybody_counts_in_turn() -> None:
     schedule = run_clock(semi_async(fraction=0.4, lag=10**6, durations=uniform(1, 5)), 5, 1, 200, 0)
     assert (schedule.kind < RESYNCHRONISED).all()
@@ -80,7 +81,13 @@ def test_the_quota_is_rounded_up(fraction: float, quota: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "fraction", "quota"), [(30, 0.1, 3), (10, 0.25, 3), (49, 1 / 49, 1), (100, 0.29, 29)]
+    ("clients", "fraction", "quota"),
+    [
+        (30, 0.1, 3),
+        pytest.param(10, 0.25, 3, marks=pytest.mark.slow),
+        pytest.param(49, 1 / 49, 1, marks=pytest.mark.slow),
+        pytest.param(100, 0.29, 29, marks=pytest.mark.slow),
+    ],
 )
 def test_rounding_errors_add_nobody_to_the_quota(clients: int, fraction: float, quota: int) -> None:
     """0.1 · 30 is above 3 in float64."""
@@ -95,6 +102,7 @@ def test_kinds_are_named() -> None:
     assert schedule.kind.max() < len(schedule.kinds)
 
 
+@pytest.mark.slow
 def test_hangs_do_not_outlast_the_longest_run_so_far() -> None:
     schedule = run_clock(semi_async(fraction=0.4, lag=3, durations=constant(2.0) + suspension(0.5)), 5, 1, 100, 0)
     lasted = (schedule.arrived - schedule.started)[schedule.mask]

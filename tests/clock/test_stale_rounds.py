@@ -48,6 +48,7 @@ def test_versions_are_drawn_uniformly_and_clamped() -> None:
     assert abs(np.corrcoef(both[1:, 0], both[:-1, 0])[0, 1]) < 0.08
 
 
+@pytest.mark.slow
 def test_clients_are_drawn_uniformly_with_or_without_replacement() -> None:
     rounds = 3000
     for replacement, different in ((False, 1.0), (True, 8 / 9 * 7 / 9)):
@@ -60,6 +61,7 @@ def test_clients_are_drawn_uniformly_with_or_without_replacement() -> None:
         assert abs(share - different) < 4 * np.sqrt(0.25 / rounds) if replacement else share == 1
 
 
+@pytest.mark.slow
 def test_a_round_lasts_as_long_as_its_slowest_run() -> None:
     schedule = run_clock(stale_rounds(participants=4, max_staleness=3, durations=uniform(1, 5)), 9, 1, 40, 0)
     np.testing.assert_array_equal(schedule.time, schedule.arrived.max(axis=1))

@@ -29,6 +29,7 @@ def test_a_time_per_run_is_a_latency() -> None:
     np.testing.assert_allclose(latency.mean(axis=1), 2.0, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_product_is_drawn() -> None:
     latency, per_step = (uniform(1, 3) * uniform(0.1, 0.3, per="step")).step_times(3)
     assert (latency == 0).all()
@@ -36,6 +37,7 @@ def test_a_product_is_drawn() -> None:
     assert (np.abs(per_step.mean(axis=1) - 0.4) < 5 * error).all() and (error < 0.01).all()
 
 
+@pytest.mark.slow
 def test_a_fleet_in_which_only_some_times_vary_is_drawn() -> None:
     """Client 0 always takes 1 s, client 1 between 1 and 3 s: its first two draws do not speak for it."""
     durations = uniform([1, 1], [1, 3], per="step") + constant([0.5, 0.0])
@@ -55,7 +57,7 @@ def test_recorded_times_of_clients_with_different_numbers_of_runs() -> None:
     np.testing.assert_array_equal(exact, [[1, 2], [3, 7]])
 
 
-@pytest.mark.parametrize("seed", [0, 1, 7])
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 7])
 def test_client_speeds_are_those_of_the_seed(seed: int) -> None:
     """A time drawn once per client is the one that the clock of a run with this seed draws."""
     durations = uniform(0.1, 5, per="client") * constant(1.0, per="step")

@@ -14,6 +14,7 @@ from jaxafl.keys import seed_key
 SEEDS = 50
 
 
+@pytest.mark.slow
 def test_staleness_of_the_large_worst_case_delay() -> None:
     """N = 50, 25 in flight, buffers of 5, 500 steps. Over 200 seeds of an independent implementation the 5th and 95th
     percentile are 115-168 (τ_max), 7.7-10.6 (mean of the maximum) and 223-335 (units of time); the median is 6.4."""
@@ -49,7 +50,10 @@ def test_tiers_of_clients(gamma: float, expected: tuple[float, ...]) -> None:
         assert abs(share - probability) < 4 * np.sqrt(probability * (1 - probability) / clients)
 
 
-@pytest.mark.parametrize(("profile", "third", "per"), [("large", (50, 80), "run"), ("mild", (5, 8), "client")])
+@pytest.mark.parametrize(
+    ("profile", "third", "per"),
+    [pytest.param("large", (50, 80), "run", marks=pytest.mark.slow), ("mild", (5, 8), "client")],
+)
 def test_durations_of_the_tiers(profile: str, third: tuple[float, float], per: str) -> None:
     clock = free_running(concurrency=60, durations=three_tier(profile, per=per))
     schedule = run_clock(clock, 60, 1, 3000, 0)
@@ -63,6 +67,7 @@ def test_durations_of_the_tiers(profile: str, third: tuple[float, float], per: s
             assert per == "run" or np.ptp(mine) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_split_of_the_population_follows_one_dirichlet() -> None:
     """With a large symmetric γ the three tiers are equally large, and who is in which is random."""
     duration = three_tier(gamma=1e6, split="population")

@@ -67,7 +67,7 @@ def test_offsets_and_mirror_are_independent():
     flip=st.booleans(),
     seed=st.integers(0, 2**31 - 1),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_any_shape_and_padding(height, width, channels, padding, flip, seed):
     image = np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
     made = np.asarray(data.crop_and_flip(padding, flip)(jnp.asarray(image), jax.random.key(seed)))
@@ -106,6 +106,7 @@ def simulation(micro_batch: int | None = None) -> afl.Simulation:
     )
 
 
+@pytest.mark.slow
 def test_training_does_not_depend_on_the_size_of_the_micro_batch_and_the_result_says_what_was_done():
     whole, pieces = simulation(), simulation(micro_batch=2)
     runs = [sim.train(6, eval_every=6) for sim in (whole, pieces)]

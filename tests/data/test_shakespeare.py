@@ -278,6 +278,7 @@ def test_options_of_roles_are_refused_for_leafs_json(tmp_path):
             shakespeare(data_dir=tmp_path, **option)
 
 
+@pytest.mark.slow
 def test_a_simulation_learns_a_repeated_line(roles):
     """Every character of the text follows from those before; a small network finds most of them."""
     simulation = afl.Simulation(

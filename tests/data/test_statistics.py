@@ -47,6 +47,7 @@ def test_heterogeneity_falls_with_the_concentration():
     assert values[0] > 0.6 > values[1] > 0.15 > values[2]
 
 
+@pytest.mark.slow
 def test_lazy_data_has_the_statistics_of_the_stored_data():
     stored, lazy = (data.synthetic(1, 1, 12, max_size=150, lazy=lazy).statistics() for lazy in (False, True))
     np.testing.assert_array_equal(stored.histogram, lazy.histogram)

@@ -15,6 +15,7 @@ from flax import linen as nn
 from flax import nnx
 
 from jaxafl.models import Batch, Outputs, from_functions, from_linen, from_nnx, mlp
+from tests.variants import slow_but
 
 FEATURES, CLASSES = 6, 3
 KEY = jax.random.key(0)
@@ -79,7 +80,7 @@ def mean_loss(params, model, state, batch, key, train=True):
     return jnp.sum(outputs.loss) / jnp.sum(batch.mask), state
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_but(MODELS, "functions", "mlp"))
 def test_gradient_descent_learns(name):
     model, batch = MODELS[name], toy_batch()
     params, state = model.init(KEY, jax.tree.map(lambda leaf: leaf[:1], batch))
@@ -129,7 +130,7 @@ def test_dropout_follows_the_key_in_training_only(name):
     np.testing.assert_array_equal(losses(1, False), losses(2, False))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_but(MODELS, "nnx", "functions", "mlp"))
 def test_padding_influences_nothing(name):
     model = {"linen": from_linen(LinenNet(rate=0.0)), "nnx": from_nnx(lambda rngs: NnxNet(rngs, rate=0.0))}.get(
         name, MODELS[name]
@@ -160,7 +161,7 @@ def test_initial_parameters_are_a_function_of_the_key(name):
     assert any(not np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (first, other)), strict=True))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_but(MODELS, "functions", "mlp"))
 def test_clients_can_be_vectorised(name):
     model = MODELS[name]
     batches = jax.tree.map(lambda *leaves: jnp.stack(leaves), toy_batch(4, 1), toy_batch(4, 2))

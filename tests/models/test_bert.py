@@ -68,6 +68,7 @@ def test_hidden_states_are_those_of_a_slow_encoder_over_the_real_tokens(folder):
             np.testing.assert_allclose(states[layer][row], np.stack(expected[layer]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_head_on_the_pooled_first_token(folder):
     """With B = 0 LoRA adds nothing, so that the base alone decides."""
     weights, x = tiny_bert.tensors(), tokens()
@@ -143,6 +144,7 @@ def test_only_lora_and_the_head_are_trained(folder):
     assert jax.tree.map(jnp.shape, head_alone) == {"classifier": {"kernel": (16, 3), "bias": (3,)}}
 
 
+@pytest.mark.slow
 def test_gradients_reach_every_lora_matrix_and_are_those_of_differences(shallow):
     with jax.enable_x64(True):
         model, batch = made(shallow, r=2), batch_of(tokens())
@@ -175,6 +177,7 @@ def test_padding_influences_nothing(folder):
     assert np.isfinite(losses(model, params, nothing)).all()
 
 
+@pytest.mark.slow
 def test_dropout_acts_in_training_only_at_the_rate_of_the_checkpoint(shallow):
     batch = batch_of(tokens())
     calm = losses(made(shallow), started(made(shallow), batch), batch)
@@ -196,6 +199,7 @@ def test_a_token_outside_the_vocabulary_is_not_taken_for_another(folder):
     assert np.isnan(found).tolist() == [False, True, False]
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_with_float32_parameters_near_the_float32_model(folder):
     batch = batch_of(tokens())
     exact, rough = made(folder), made(folder, dtype="bfloat16")
@@ -265,6 +269,7 @@ def simulation(path: pathlib.Path, **options) -> Simulation:
     )
 
 
+@pytest.mark.slow
 def test_a_federation_learns(shallow):
     result = simulation(shallow).run(60, eval_every=20, seed=0)
     assert result.accuracy.values[-1] >= 0.85 > 0.7 > result.accuracy.values[0]

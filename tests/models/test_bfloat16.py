@@ -16,6 +16,7 @@ from jaxafl.engine.problem import Speed
 from jaxafl.models import Batch
 from jaxafl.models.resnet import ResNet
 from tests.models.test_resnet import filled
+from tests.variants import slow_but
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 KEY = jax.random.key(0)
@@ -53,7 +54,7 @@ def losses_and_gradient(model, params, state, batch):
     return losses, new_state, gradient
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", slow_but(NETWORKS, *(name for name in NETWORKS if "resnet" not in name)))
 def test_parameters_gradients_losses_and_state_are_float32(name):
     model, batch = NETWORKS[name](dtype="bfloat16"), images()
     params, state = jax.eval_shape(model.init, KEY, batch)
@@ -64,7 +65,7 @@ def test_parameters_gradients_losses_and_state_are_float32(name):
     assert model.description["dtype"] == "bfloat16"
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", slow_but(NETWORKS, *(name for name in NETWORKS if name != "resnet20, batch")))
 def test_images_pass_through_the_network_in_bfloat16(name):
     """Every product is one of bfloat16: no float32 is left over between the layers."""
     model, batch = NETWORKS[name](dtype="bfloat16"), images()
@@ -82,7 +83,7 @@ def equations(jaxpr):
             yield from equations(inner)
 
 
-@pytest.mark.parametrize("name", COMPARED)
+@pytest.mark.parametrize("name", slow_but(COMPARED, "cnn_asyncfeded"))
 def test_losses_and_gradients_are_near_those_of_float32(name):
     batch = images()
     low, exact = COMPARED[name](dtype="bfloat16"), COMPARED[name]()
@@ -121,6 +122,7 @@ def simulation(dtype):
     )
 
 
+@pytest.mark.slow
 def test_a_run_in_bfloat16_learns_and_keeps_its_state_in_float32():
     sim = simulation("bfloat16")
     driver = planned([sim.problem(seed=0)], sim.schedule(25), 25, Speed())

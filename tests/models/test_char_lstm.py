@@ -59,6 +59,7 @@ def test_the_layer_is_its_formula():
     np.testing.assert_allclose(actual, np.stack(expected), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_derivatives_are_those_of_finite_differences():
     with jax.enable_x64(True):
         layer = LSTM(3)
@@ -168,6 +169,7 @@ def test_options_are_described():
     }
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close_and_keeps_parameters_and_gradients_in_float32():
     (model, params), batch = made(), batch_of()
     half = char_lstm(**SMALL, dtype="bfloat16")
@@ -196,6 +198,7 @@ def test_padding_influences_nothing():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), again, gradient)
 
 
+@pytest.mark.slow
 def test_clients_with_weights_of_their_own_are_vectorised():
     (model, one), (_, two) = made(), made(seed=3)
     batches = [batch_of(seed=1), batch_of(seed=2)]
@@ -208,6 +211,7 @@ def test_clients_with_weights_of_their_own_are_vectorised():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), own, alone)
 
 
+@pytest.mark.slow
 def test_characters_may_be_integers_of_any_kind():
     (model, params), batch = made(), batch_of()
     small = batch._replace(x=jnp.asarray(np.asarray(batch.x).astype(np.uint8)))

@@ -147,6 +147,7 @@ class Normalised(nn.Module):
         return nn.Dense(3)(nn.relu(x))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_an_earlier_one_ended(tmp_path: pathlib.Path):
     """Parameters and running statistics."""
     model = from_linen(Normalised())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from jaxafl.models.layers import Conv, conv2d, max_pool
+from tests.variants import slow_but
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -60,7 +61,19 @@ IN_NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("case", CONVOLUTIONS)
+@pytest.mark.parametrize(
+    "case",
+    slow_but(
+        CONVOLUTIONS,
+        "many channels",
+        "few channels, same",
+        "strided, many channels",
+        "explicit padding, uneven",
+        "gradients from y, uneven padding",
+        "one row",
+        "1x1, strided",
+    ),
+)
 def test_conv2d_and_its_gradients_are_those_of_lax(case):
     image, window, features, strides, padding = CONVOLUTIONS[case]
     rng = np.random.default_rng(0)
@@ -114,7 +127,7 @@ def assert_close(actual, expected, tolerance=1e-4):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * max(1.0, float(np.abs(expected).max())))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     height=st.integers(1, 9),
     width=st.integers(1, 9),
@@ -155,7 +168,7 @@ def test_a_convolution_that_does_not_add_channels_keeps_no_patches():
     assert kept_for_the_backward_pass((8, 8, 32), 64, (2, 2)) < 2.3 * images
 
 
-@pytest.mark.parametrize("channels", [1, 16])
+@pytest.mark.parametrize("channels", [1, pytest.param(16, marks=pytest.mark.slow)])
 def test_conv2d_with_its_own_kernel_per_client(channels):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(3, 2, 8, 8, channels)), jnp.float32)

@@ -57,6 +57,7 @@ def test_a_projecting_shortcut_has_a_convolution_and_a_normalisation():
     assert "Conv_2" not in same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_padding_influences_nothing(norm):
     network = ResNet(10, (2, 4), 1, "pad", norm, 2, "float32")

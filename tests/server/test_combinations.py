@@ -176,7 +176,7 @@ def check(combination: tuple[Any, Any, Any]) -> None:
     assert not re.search(r"callback|infeed|outfeed", jaxpr)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(combination=combinations)
 def test_some_combinations(combination: tuple[Any, Any, Any]) -> None:
     check(combination)

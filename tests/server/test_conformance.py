@@ -15,6 +15,7 @@ from tests.oracle import clock as oracle_clock
 from tests.oracle import server as oracle
 from tests.oracle.clock import ServerStep
 from tests.problems import assert_same, quadratic, record, reference, simulate
+from tests.variants import slow_but
 
 STEPS = 12
 PRECISIONS = {"float64": (True, 1e-9), "float32": (False, 1e-5)}
@@ -115,11 +116,21 @@ USUAL = [
 ]
 
 
-@pytest.mark.parametrize("name", USUAL)
+@pytest.mark.parametrize(
+    "name",
+    slow_but(
+        USUAL,
+        "fedasync polynomial",
+        "fedasync delta, buffer",
+        "fedbuff sum",
+        "fadas authors eq77",
+    ),
+)
 def test_free_running_servers_follow_their_references(name: str) -> None:
     check_free_running(name, "ties", "float64")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedasync polynomial, buffer", "fadas authors eq77"])
 def test_single_precision_follows_too(name: str) -> None:
     check_free_running(name, "ties", "float32")
@@ -134,7 +145,16 @@ def test_every_server_on_every_kind_of_schedule(name: str, kind: str, precision:
         check_free_running(name, kind, precision, seed)
 
 
-@pytest.mark.parametrize(("name", "precision"), [*((name, "float64") for name in SYNCHRONOUS), ("fedavg", "float32")])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("fedavg", "float64"),
+        pytest.param("fedavg uniform", "float64", marks=pytest.mark.slow),
+        pytest.param("fedbuff", "float64", marks=pytest.mark.slow),
+        pytest.param("fadas", "float64", marks=pytest.mark.slow),
+        pytest.param("fedavg", "float32", marks=pytest.mark.slow),
+    ],
+)
 def test_synchronous_servers_follow_their_references(name: str, precision: str) -> None:
     mine, theirs = SYNCHRONOUS[name]
     wide, tolerance = PRECISIONS[precision]
@@ -175,7 +195,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", slow_but(SCHEDULES, "before_step", "start_skew, everyone"))
 def test_every_way_of_starting_clients_follows_the_reference(name: str) -> None:
     problem = quadratic()
     for kind in ("ties", "late") if name in ("arrival", "step") else ("ties",):

@@ -23,6 +23,7 @@ from tests.oracle.client import LocalTraining as OracleTraining
 from tests.oracle.clock_bernoulli import bernoulli as oracle_bernoulli
 from tests.oracle.server_gradient import AUDG, PSURDG, AsySG
 from tests.problems import GD, ORACLE_GD, assert_same, drawn, quadratic, record, reference, simulate
+from tests.variants import slow_but
 
 CLIENTS, TICKS = 6, 20
 PRECISIONS = {"float64": (True, 1e-9), "float32": (False, 1e-5)}
@@ -59,14 +60,14 @@ def steps_made(result: xr.Dataset) -> np.ndarray:
     return np.linalg.norm(np.diff(versions, axis=0), axis=1)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", slow_but(PRECISIONS, "float64"))
 def test_audg(precision: str) -> None:
     result = check(server.audg(0.3), AUDG(eta=0.3, num_samples=SAMPLES), precision)
     made = steps_made(result)
     assert (made[[0, 7, 8]] == 0).all() and made[-1] > 0
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", slow_but(PRECISIONS, "float64"))
 def test_psurdg(precision: str) -> None:
     result = check(server.psurdg(0.1), PSURDG(eta=0.1, num_samples=SAMPLES, dim=3), precision)
     made = steps_made(result)
@@ -90,7 +91,7 @@ AVERAGING: dict[str, tuple[Any, Callable[[], Any]]] = {
 
 
 # all of them run in the slow test below
-@pytest.mark.parametrize("name", ["fedavg", "fedbuff", "fadas corrected"])
+@pytest.mark.parametrize("name", slow_but(["fedavg", "fedbuff", "fadas corrected"], "fadas corrected"))
 def test_averaging_servers_over_whoever_arrives(name: str) -> None:
     """An empty tick changes neither the parameters nor momentum, moments or counts."""
     mine, theirs = AVERAGING[name]
@@ -115,6 +116,7 @@ def test_asysg_on_full_gradients() -> None:
     assert_same(result, expected, 1e-9)
 
 
+@pytest.mark.slow
 def test_asysg_on_mini_batches() -> None:
     """One mini-batch gradient per run, of the samples that the run's key draws."""
     seed, size = 3, 2

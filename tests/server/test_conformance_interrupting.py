@@ -68,8 +68,8 @@ def normalisers(times: np.ndarray) -> tuple[list[float], list[float]]:
     ("reweight", "constant_times", "precision"),
     [
         ("deterministic", True, "float64"),
-        ("deterministic", False, "float32"),
-        ("stochastic", False, "float64"),
+        pytest.param("deterministic", False, "float32", marks=pytest.mark.slow),
+        pytest.param("stochastic", False, "float64", marks=pytest.mark.slow),
     ],
 )
 def test_favano(reweight: str, constant_times: bool, precision: str) -> None:
@@ -96,7 +96,10 @@ def test_favano_with_numbers_of_ones_own(reweight: str) -> None:
     np.testing.assert_array_equal(result.normaliser.values, made * np.asarray(numbers)[result.client.values])
 
 
-@pytest.mark.parametrize(("scaled", "precision"), [(False, "float64"), (True, "float64"), (False, "float32")])
+@pytest.mark.parametrize(
+    ("scaled", "precision"),
+    [(False, "float64"), (True, "float64"), pytest.param(False, "float32", marks=pytest.mark.slow)],
+)
 def test_quafl(scaled: bool, precision: str) -> None:
     wide, tolerance = PRECISIONS[precision]
     clock, steps, _ = contacts(2, False)
@@ -107,7 +110,7 @@ def test_quafl(scaled: bool, precision: str) -> None:
     assert_follows(result, expected, steps, tolerance)
 
 
-@pytest.mark.parametrize("make", [server.favano, server.quafl])
+@pytest.mark.parametrize("make", [pytest.param(server.favano, marks=pytest.mark.slow), server.quafl])
 def test_the_width_of_training_changes_nothing(make: Any) -> None:
     clock, _, _ = contacts(3)
     with jax.enable_x64(True):
@@ -148,9 +151,11 @@ def test_expectations_are_those_of_the_reference() -> None:
     "durations",
     [
         exponential(1.5, per="step"),
-        constant(0.7) + constant(np.asarray([0.3, 0.5, 0.9, 1.7, 4.0]), per="step"),
-        uniform(0.5, 2.0) * uniform(0.5, 2.0, per="step"),
-        uniform(0.2, 4.0, per="client") * constant(0.8, per="step"),
+        pytest.param(
+            constant(0.7) + constant(np.asarray([0.3, 0.5, 0.9, 1.7, 4.0]), per="step"), marks=pytest.mark.slow
+        ),
+        pytest.param(uniform(0.5, 2.0) * uniform(0.5, 2.0, per="step"), marks=pytest.mark.slow),
+        pytest.param(uniform(0.2, 4.0, per="client") * constant(0.8, per="step"), marks=pytest.mark.slow),
     ],
     ids=["exponential", "latency", "product", "per client"],
 )

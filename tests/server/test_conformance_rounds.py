@@ -23,6 +23,7 @@ from tests.oracle.server_rounds import SAFA
 from tests.oracle.simulate_safa import simulate_safa
 from tests.problems import ORACLE_GD, START, assert_same, quadratic, record, reference, simulate
 from tests.problems_protocols import KINDS, durations, in_client_order, lookup, sets_without_repeats
+from tests.variants import slow_but
 
 CLIENTS, STEPS = 6, 12
 PRECISIONS = {"float64": (True, 1e-9), "float32": (False, 1e-5)}
@@ -94,18 +95,27 @@ ADAPTIVE: dict[str, tuple[Any, Callable[[], Any]]] = {
 
 # all of them run in the slow test below
 @pytest.mark.parametrize(
-    "name", ["fedadagrad", "fedadam", "fedyogi", "fedams as its authors run it", "fedams with a high floor"]
+    "name",
+    [
+        "fedadagrad",
+        "fedadam",
+        "fedyogi",
+        "fedams as its authors run it",
+        pytest.param("fedams with a high floor", marks=pytest.mark.slow),
+    ],
 )
 def test_adaptive_servers_of_rounds(name: str) -> None:
     mine, theirs = ADAPTIVE[name]
     check(synchronous_rounds, mine, theirs(), "float64", 0, "real")
 
 
+@pytest.mark.slow
 def test_adaptive_servers_in_single_precision() -> None:
     mine, theirs = ADAPTIVE["fedyogi"]
     check(synchronous_rounds, mine, theirs(), "float32", 1, "ties")
 
 
+@pytest.mark.slow
 def test_adaptive_servers_count_a_client_as_often_as_it_is_drawn() -> None:
     mine, theirs = ADAPTIVE["fedams"]
     result = check(synchronous_rounds, mine, theirs(), "float64", 2, "real", True)
@@ -116,11 +126,12 @@ def ca2fl() -> CA2FL:
     return CA2FL(eta=0.7, num_clients=CLIENTS, dim=len(START))
 
 
+@pytest.mark.slow
 def test_ca2fl_on_rounds() -> None:
     check(synchronous_rounds, server.ca2fl(0.7), ca2fl(), "float64", 0, "real")
 
 
-@pytest.mark.parametrize(("buffer", "precision"), [(1, "float64"), (5, "float32")])
+@pytest.mark.parametrize(("buffer", "precision"), [(1, "float64"), pytest.param(5, "float32", marks=pytest.mark.slow)])
 def test_ca2fl_on_buffers(buffer: int, precision: str) -> None:
     result = check(buffered, server.ca2fl(0.7), ca2fl(), precision, 0, "late", 4, buffer)
     twice = [len(set(row)) < len(row) for row in result.client.values.tolist()]
@@ -135,8 +146,8 @@ def test_defedavg_iid() -> None:
     ("receive", "send", "precision"),
     [
         ("keep", "overwrite", "float64"),
-        ("keep", "hold", "float64"),
-        ("consume", "overwrite", "float32"),
+        pytest.param("keep", "hold", "float64", marks=pytest.mark.slow),
+        pytest.param("consume", "overwrite", "float32", marks=pytest.mark.slow),
         ("consume", "hold", "float64"),
     ],
 )
@@ -167,13 +178,14 @@ STALE: dict[str, tuple[Any, Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", STALE)
+@pytest.mark.parametrize("name", slow_but(STALE, "fedasync"))
 def test_servers_on_stale_rounds(name: str) -> None:
     mine, theirs = STALE[name]
     result = check(stale, mine, theirs(), "float64", 0, "real")
     assert result.staleness.max() == 4
 
 
+@pytest.mark.slow
 def test_a_client_drawn_twice_into_a_stale_round_makes_two_runs() -> None:
     """In the order of places: fedasync applies both, one after another."""
     mine, theirs = STALE["fedasync"]
@@ -211,6 +223,7 @@ def test_safa_sorts_arrivals_out() -> None:
     assert (result.picked > 0).all() and (result.undrafted > 0).any() and (result.deprecated > 0).any()
 
 
+@pytest.mark.slow
 def test_safa_in_single_precision() -> None:
     check_safa(1, "ties", 0.5, 2, "float32")
 

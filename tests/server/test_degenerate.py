@@ -39,6 +39,7 @@ def assert_equal(one: xr.Dataset, other: xr.Dataset, steps: slice = slice(None))
     assert np.abs(np.asarray(START) - one.observe_w.values[-1]).max() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [server.fedbuff, server.defedavg_iid])
 def test_equal_speeds_and_a_buffer_of_everyone_are_federated_averaging(make: Any) -> None:
     averaging = run(server.fedavg(0.8, weights="uniform"), ROUNDS)
@@ -59,43 +60,50 @@ def full_gradient_descent(rate: float) -> np.ndarray:
     return np.asarray(versions)
 
 
-@pytest.mark.parametrize("make", [server.audg, server.psurdg])
+@pytest.mark.parametrize("make", [pytest.param(server.audg, marks=pytest.mark.slow), server.psurdg])
 def test_sure_uploads_are_gradient_descent(make: Any) -> None:
     result = run(make(0.3), bernoulli(1.0), GRADIENT)
     np.testing.assert_allclose(result.observe_w[1:], full_gradient_descent(0.3), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_asysg_with_everyone_at_one_speed_is_gradient_descent_on_equal_clients() -> None:
     result = run(server.asysg(0.3), TOGETHER, GRADIENT)
     averaging = run(server.fedavg(0.3, weights="uniform"), ROUNDS, GRADIENT)
     assert_equal(averaging, result)
 
 
+@pytest.mark.slow
 def test_a_buffer_of_one_is_fedasync_on_updates() -> None:
     assert_equal(run(server.fedbuff(1.0), ONE_BY_ONE), run(server.fedasync(1.0, mix="delta"), ONE_BY_ONE))
 
 
+@pytest.mark.slow
 def test_defedavg_iid_is_fedbuff_when_everyone_trains() -> None:
     clock = free_running(concurrency=CLIENTS, buffer=2, durations=uniform(1, 5))
     assert_equal(run(server.fedbuff(0.7), clock), run(server.defedavg_iid(0.7), clock))
 
 
+@pytest.mark.slow
 def test_the_first_buffer_of_ca2fl_is_that_of_fedbuff() -> None:
     fedbuff, ca2fl = run(server.fedbuff(0.7), MIXED), run(server.ca2fl(0.7), MIXED)
     assert_equal(fedbuff, ca2fl, slice(1))
     assert np.abs(fedbuff.observe_w[-1] - ca2fl.observe_w[-1]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_ca2fl_with_everyone_in_the_cohort_is_federated_averaging() -> None:
     assert_equal(run(server.fedavg(0.7, weights="uniform"), ROUNDS), run(server.ca2fl(0.7), ROUNDS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correction", ["none", "authors"])
 def test_fadas_on_rounds_is_fedams(correction: str) -> None:
     assert_equal(run(server.fadas(0.1, bias_correction=correction), ROUNDS),
                  run(server.fedams(0.1, bias_correction=correction), ROUNDS))  # fmt: skip
 
 
+@pytest.mark.slow
 def test_fedadam_without_memory_is_a_normalised_step() -> None:
     """β1 = β2 = 0: x + η D / (|D| + ε) with D the mean update."""
     result = run(server.fedadam(0.1, 0.0, 0.0, 1e-3), ROUNDS)
@@ -103,6 +111,7 @@ def test_fedadam_without_memory_is_a_normalised_step() -> None:
     np.testing.assert_allclose(result.observe_w[1], START + 0.1 * first / (np.abs(first) + 1e-3), rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [server.favano, server.quafl])
 def test_clients_that_make_no_step_hand_in_where_they_started(make: Any) -> None:
     """All start from x_0 and never end a step: every average is x_0."""
@@ -112,6 +121,7 @@ def test_clients_that_make_no_step_hand_in_where_they_started(make: Any) -> None
     np.testing.assert_allclose(result.observe_w, np.tile(START, (STEPS + 1, 1)), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_favano_averages_the_versions_of_idle_clients() -> None:
     """Client 0 works, the others never do: x ← (x + Σ x_s) / (s + 1) where 0 is not contacted."""
     clock = interrupting(period=1.0, contacted=2, durations=constant(np.asarray([0.1] + [1e3] * 5), per="step"))
@@ -128,6 +138,7 @@ def test_favano_averages_the_versions_of_idle_clients() -> None:
     assert checked > 3
 
 
+@pytest.mark.slow
 def test_defedavg_niid_trains_only_what_is_uploaded() -> None:
     """n = 10 of N = 100: everyone trains all the time, but a run that is overwritten is never computed."""
     problem = quadratic(100)

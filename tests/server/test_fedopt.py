@@ -48,13 +48,12 @@ def test_adamw_follows_its_reference() -> None:
         assert_same(simulate(quadratic(), mine, recorded.clock(), STEPS), expected, 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mine", "same"),
     [
         (server.fedopt(optax.sgd, 0.7, "polynomial"), server.fedbuff(0.7, "polynomial")),
-        pytest.param(
-            server.fedopt(learning_rate=0.7, momentum=0.5), server.fedbuff(0.7, momentum=0.5), marks=pytest.mark.slow
-        ),
+        (server.fedopt(learning_rate=0.7, momentum=0.5), server.fedbuff(0.7, momentum=0.5)),
     ],
 )
 def test_with_sgd_it_is_fedbuff(mine: Any, same: Any) -> None:
@@ -63,6 +62,7 @@ def test_with_sgd_it_is_fedbuff(mine: Any, same: Any) -> None:
         np.testing.assert_array_equal(found.observe_w, expected.observe_w)
 
 
+@pytest.mark.slow
 def test_its_numbers_are_swept_in_one_program_and_its_optimiser_is_an_option() -> None:
     problem = quadratic()
     clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
