@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from jaxafl import clock, data, models, server
+from jaxafl import callbacks, clock, data, models, server
 from jaxafl.client import Client
 from jaxafl.clock import Schedule
 from jaxafl.references import version
@@ -19,6 +19,7 @@ __all__ = [
     "Schedule",
     "Simulation",
     "__version__",
+    "callbacks",
     "clock",
     "data",
     "load",

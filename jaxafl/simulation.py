@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import jax.numpy as jnp
 
 from jaxafl import results
+from jaxafl.callbacks.base import Callback, Run, check_callbacks
+from jaxafl.callbacks.checkpoint import Checkpoint
+from jaxafl.callbacks.hooks import Reporting, Telling
+from jaxafl.callbacks.identity import identity
+from jaxafl.callbacks.interrupts import Interrupts
+from jaxafl.callbacks.progress import Reporter, reporter_of
+from jaxafl.callbacks.store import interval_of
+from jaxafl.callbacks.watch import watched
 from jaxafl.client import Client
 from jaxafl.clock import Schedule
 from jaxafl.clock.contract import Clock
@@ -17,7 +26,7 @@ from jaxafl.clock.schedules import schedule
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import as_arrays
 from jaxafl.engine.diagnostics import check_diagnostics
-from jaxafl.engine.loop import Trained, run_to_end
+from jaxafl.engine.loop import Trained
 from jaxafl.engine.online import online
 from jaxafl.engine.plan import Plan
 from jaxafl.engine.planned import plan_of, planned
@@ -25,12 +34,28 @@ from jaxafl.engine.problem import Numbers, Observe, Problem, Recording, Speed, p
 from jaxafl.engine.validate import check_model, check_observe
 from jaxafl.models.model import Model
 from jaxafl.options import Summarised, check_whole
-from jaxafl.progress import Reporter, reporter_of
 from jaxafl.references import citation
 from jaxafl.server.contract import Server, check_parts, sees_training
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
+
+
+class RunOptions(TypedDict, total=False):
+    """The options that `Simulation.run` and `Simulation.train` share, see there."""
+
+    eval_every: int | None
+    seed: int
+    lanes: int | None
+    chunk: int | None
+    deterministic: bool
+    observe: Observe | None
+    diagnostics: str | Sequence[str]
+    progress: bool | Reporter
+    callbacks: Sequence[Callback] | Callback
+    checkpoint: str | os.PathLike[str] | None
+    checkpoint_every: int | str
+    keep: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -115,6 +140,11 @@ class Simulation(Summarised):
         diagnostics: str | Sequence[str] = (),
         progress: bool | Reporter = False,
         save: str | None = None,
+        deterministic: bool = False,
+        callbacks: Sequence[Callback] | Callback = (),
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: int | str = "30s",
+        keep: int = 2,
     ) -> xr.Dataset:
         """Simulates `server_steps` server steps.
 
@@ -132,10 +162,23 @@ class Simulation(Summarised):
                 server step: `"drift"`: ‖x_t - x_s‖ of every arrival; `"gradient_norm"`: ‖∇F(x_t)‖²;
                 `"asynchronous_error"`: ‖∇F(x_t) - applied gradient‖ with the applied gradient (x_t - x_{t+1}) / η, for
                 servers with a `learning_rate` η;
-                `"average"`: test metrics of the mean of all versions x_1 .. x_t (of x_0 at first).
+                `"average"`: test metrics of the mean of all versions x_1 .. x_t (of x_0 at first);
+                `"per_client"`: metrics on the samples that single clients hold out (test samples that are theirs, else
+                those of `data.with_validation`), along `held_out_client`: of more than 10,000 clients, a fixed random
+                sample.
             progress: show a progress bar, or a `Reporter` of your own.
             save: path of a NetCDF file to write; checked before the run. Where it cannot be written after all, the
                 error's attribute `dataset` is the result.
+            deterministic: on a GPU, only operations that give the same bits every time, which may take longer.
+            callbacks: who is told of every chunk of server steps, and may stop the run: see `jaxafl.callbacks`.
+            checkpoint: folder in which the run is saved; the same call with the same folder goes on where it stopped,
+                with a larger `server_steps` where it ended. Options, data and model must be the same.
+            checkpoint_every: server steps between saves, or a time such as `"30s"` or `"5min"`, which is stretched
+                where saving would take more than 2 % of it.
+            keep: checkpoints that are kept.
+
+        SIGTERM, SIGUSR1 and Ctrl-C end a run between two pieces of some seconds; where it has a folder it is saved
+        first. `jaxafl.callbacks.Interrupted` (a `KeyboardInterrupt`) holds the result up to there as `dataset`.
 
         Returns:
             A dataset with dimensions `step` (server steps), `arrival` and `evaluation`: accuracy and loss against
@@ -148,37 +191,68 @@ class Simulation(Summarised):
             MemoryError: the run does not fit.
         """
         path = results.check_path(save)
-        options = dict[str, Any](eval_every=eval_every, seed=seed, lanes=lanes, chunk=chunk, progress=progress)
-        trained = self.train(server_steps, observe=observe, diagnostics=diagnostics, **options)
-        dataset = self.result(trained, seed)
+        told = RunOptions(
+            eval_every=eval_every,
+            seed=seed,
+            lanes=lanes,
+            chunk=chunk,
+            deterministic=deterministic,
+            observe=observe,
+            diagnostics=diagnostics,
+            progress=progress,
+            callbacks=callbacks,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            keep=keep,
+        )
+        dataset = self._run(server_steps, lambda trained: self.result(trained, seed), told)
         if path is not None:
             results.save(dataset, path)
         return dataset
 
-    def train(
-        self,
-        server_steps: int,
-        *,
-        eval_every: int | None = None,
-        seed: int = 0,
-        lanes: int | None = None,
-        chunk: int | None = None,
-        observe: Observe | None = None,
-        diagnostics: str | Sequence[str] = (),
-        progress: bool | Reporter = False,
-    ) -> Trained:
-        """As `run`, returning the trained parameters and the raw diagnostics."""
+    def train(self, server_steps: int, **options: Unpack[RunOptions]) -> Trained:
+        """As `run`, with its options but `save`, returning the trained parameters and the raw diagnostics."""
+        return self._run(server_steps, lambda trained: trained, options)
+
+    def _run(self, server_steps: int, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
         begun = time.perf_counter()
         self.check()
-        every = evaluation_interval(eval_every, server_steps)
-        problem = self.problem(seed, self.recording(observe, diagnostics))
-        reporter = reporter_of(progress, f"{self.server.name} on {self.clock.name}", server_steps)
-        speed = Speed(lanes, chunk)
-        if self.clock_sees_training:
-            execution = online(problem, every, speed)
-        else:
-            execution = planned([problem], self.compute_schedule(server_steps, seed), every, speed)
-        return run_to_end(execution, server_steps, every, reporter, begun)[0]
+        callbacks, seed = check_callbacks(options.get("callbacks", ())), options.get("seed", 0)
+        folder = options.get("checkpoint")
+        how = options.get("checkpoint_every", "30s"), options.get("keep", 2)
+        interval_of(how[0])
+        check_whole("run", "keep", how[1])
+        keeper = None if folder is None else Checkpoint(folder, *how)
+        asked = options.get("eval_every")
+        if asked is None and keeper is not None:
+            asked = keeper.eval_every
+        every = evaluation_interval(asked, server_steps)
+        observe = options.get("observe")
+        recording = self.recording(observe, options.get("diagnostics", ()))
+        name = f"{self.server.name} on {self.clock.name}"
+        reporter = reporter_of(options.get("progress", False), name, server_steps)
+        lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)
+        origin = None
+        if keeper is not None:
+            kept = dict(seed=seed, eval_every=asked or every, lanes=lanes, chunk=chunk, deterministic=deterministic)
+            own = identity(self.summary(), diagnostics=recording.diagnostics, observe=observe, **kept)
+            keeper.accept(own, server_steps)
+            if keeper.ends_before:
+                self._run(keeper.ends_before, finish, {**options, "progress": False})
+                return self._run(server_steps, finish, options)
+            server_steps, origin = keeper.ends_at, keeper.start()
+            lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
+        speed = Speed(lanes, chunk, deterministic)
+        with Interrupts() as interrupts, reporter:
+            problem = self.problem(seed, recording)
+            if self.clock_sees_training:
+                execution = online(problem, every, speed)
+            else:
+                execution = planned([problem], self.compute_schedule(server_steps, seed), every, speed, origin)
+            telling = Telling(callbacks, [self.as_run(seed, server_steps)] if callbacks else [])
+            reporting, finishes = Reporting(reporter), [finish]
+            (result,) = watched(execution, server_steps, every, begun, reporting, telling, keeper, interrupts, finishes)
+        return result
 
     def result(self, trained: Trained, seed: int) -> xr.Dataset:
         """The dataset of a run that has ended."""
@@ -188,13 +262,26 @@ class Simulation(Summarised):
         """BibTeX for jaxafl and for everything that a run of this simulation uses."""
         return citation(self.data, self.model, self.client, self.server, self.clock)
 
+    def as_run(self, seed: int, server_steps: int, member: Mapping[str, Any] | None = None) -> Run:
+        """A run of it, as callbacks see it.
+
+        Args:
+            seed, server_steps: of the run.
+            member: of a sweep.
+        """
+        named = f"{self.server.name} on {self.clock.name}, {self.data.name}"
+        return Run(named, results.options_of_parts(self.summary()), seed, server_steps, member or {}, self.citation())
+
     def recording(self, observe: Any = None, diagnostics: Any = ()) -> Recording:
         """What a run records besides what every run returns; checked."""
         if observe is not None and not callable(observe):
             raise TypeError(f"observe must be a function of the parameters returning a dict of arrays, got {observe!r}")
         if observe is not None:
             check_observe(observe, self.model, self.data)
-        return Recording(observe, check_diagnostics(diagnostics, self.server))
+        names = check_diagnostics(diagnostics, self.server)
+        if "per_client" in names:
+            _ = self.data.owners  # raises where no client has held-out samples
+        return Recording(observe, names)
 
     def problem(self, seed: int = 0, recording: Recording = Recording()) -> Problem:  # noqa: B008 (immutable)
         """What the engine runs, of a simulation that has been checked."""

@@ -10,11 +10,11 @@ import optax
 import pytest
 
 import jaxafl as afl
+from jaxafl.callbacks.hooks import Hook
 from jaxafl.clock.schedules import recharged
 from jaxafl.engine.loop import run_to_end
 from jaxafl.engine.planned import planned
 from jaxafl.engine.problem import Speed
-from jaxafl.progress import Silent
 
 SECONDS = 0.5
 
@@ -79,7 +79,7 @@ def test_free_running_is_the_fixed_point_of_schedule_and_training(options: dict[
     for _ in range(more):
         schedule = dataclasses.replace(schedule, local_steps=most[schedule.client])  # what a run may make
         execution = planned([ahead.problem(2)], schedule, more, Speed())
-        (trained,) = run_to_end(execution, more, more, Silent(), 0.0)
+        (trained,) = run_to_end(execution, more, more, Hook(), 0.0)
         late = recharged(schedule, clock, most, trained.records["executed_local_steps"], 2)
         settled = np.array_equal(late.time, schedule.time)
         schedule = late

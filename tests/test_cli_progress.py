@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from jaxafl.progress import Bar
+from jaxafl.callbacks.progress import Bar
 
 
 def last_line(width: int) -> str:

@@ -14,11 +14,11 @@ import optax
 import pytest
 
 import jaxafl as afl
+from jaxafl.callbacks.hooks import Hook
 from jaxafl.device import compilation, compiled, on_device, shapes_of
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.loop import run_to_end
 from jaxafl.engine.problem import Speed
-from jaxafl.progress import Silent
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def ever_more_seeds(index: int) -> None:
     one, seeds = simulation(), list(range(2 + index))
     schedules = [one.schedule(4, seed) for seed in seeds]
     problems = [one.problem(seed) for seed in seeds]
-    run_to_end(lockstep(problems, schedules, 4, Speed(1)), 4, 4, Silent(), 0.0)
+    run_to_end(lockstep(problems, schedules, 4, Speed(1)), 4, 4, Hook(), 0.0)
 
 
 def ever_more_samples(index: int) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from jaxafl.clock import Schedule, constant, synchronous, trace
 from jaxafl.clock.schedules import schedule as compute_schedule
-from jaxafl.engine.plan import Plan, make_plan
+from jaxafl.engine.plan import Plan
+from jaxafl.engine.planner import make_plan
 from tests.problems import record
 
 CLIENTS, STEPS = 6, 14

@@ -51,7 +51,7 @@ def test_example_runs(
     monkeypatch.chdir(tmp_path)
     names = run(BLOCKS[block])
     assert capsys.readouterr().out.strip()
-    written = re.findall(r'(?:save=|path=|save\(\w+, )"([\w.]+)"', BLOCKS[block])
+    written = re.findall(r'(?:save=|path=|save\(\w+, |Csv\(|checkpoint=|folder=)"([\w.]+)"', BLOCKS[block])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(written)
     if "median_buff" in names:
         assert all(BIBTEX[key] in names["sim"].citation() for key in names["median_buff"].references)

@@ -15,11 +15,11 @@ import pytest
 import xarray as xr
 
 import jaxafl as afl
+from jaxafl.callbacks.hooks import Hook
 from jaxafl.device import compilation, slices_are_faster
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.loop import run_to_end
 from jaxafl.engine.problem import Speed
-from jaxafl.progress import Silent
 from jaxafl.sweep.axes import replace_at
 
 STEPS, EVERY = 12, 4
@@ -108,7 +108,7 @@ def test_lockstep_is_separate_runs(sim: afl.Simulation, lanes: int) -> None:
     seeds = [0, 1, 2]
     schedules = [sim.schedule(STEPS, seed) for seed in seeds]
     execution = lockstep([sim.problem(seed) for seed in seeds], schedules, EVERY, Speed(lanes))
-    for seed, trained in zip(seeds, run_to_end(execution, STEPS, EVERY, Silent(), time.perf_counter()), strict=True):
+    for seed, trained in zip(seeds, run_to_end(execution, STEPS, EVERY, Hook(), time.perf_counter()), strict=True):
         same(sim.result(trained, seed), sim.run(STEPS, eval_every=EVERY, seed=seed))
 
 
@@ -118,7 +118,7 @@ def test_lockstep_of_clients_with_different_numbers_of_steps(sim: afl.Simulation
     seeds = [4, 5]
     schedules = [ragged.schedule(STEPS, seed) for seed in seeds]
     execution = lockstep([ragged.problem(seed) for seed in seeds], schedules, 5, Speed(2))
-    for seed, trained in zip(seeds, run_to_end(execution, STEPS, 5, Silent(), time.perf_counter()), strict=True):
+    for seed, trained in zip(seeds, run_to_end(execution, STEPS, 5, Hook(), time.perf_counter()), strict=True):
         same(ragged.result(trained, seed), ragged.run(STEPS, eval_every=5, seed=seed))
 
 

@@ -24,17 +24,17 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxafl as afl
+from jaxafl.callbacks.hooks import Hook
 from jaxafl.client import begin, local_step
 from jaxafl.clock import schedule as compute_schedule
 from jaxafl.device import compiled
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.loop import Execution, run_to_end
-from jaxafl.engine.plan import make_plan
 from jaxafl.engine.planned import planned
+from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import Speed
 from jaxafl.engine.state import example_batch
 from jaxafl.keys import Purpose, jax_key, purpose_key, seed_key
-from jaxafl.progress import Silent
 
 Row = tuple[str, str, str]
 CLIENTS, CONCURRENCY = 100, 20
@@ -233,7 +233,7 @@ def sweep() -> list[Row]:
     def advance_all() -> None:
         schedules = [sim.schedule(updates, seed) for seed in seeds]
         driver = lockstep([sim.problem(seed) for seed in seeds], schedules, updates, Speed(8))
-        run_to_end(driver, updates, updates, Silent(), time.perf_counter())
+        run_to_end(driver, updates, updates, Hook(), time.perf_counter())
         together_now.append(driver)
 
     rates, sweep_times, lock_times = seconds_of(separate, together, advance_all, repeats=3)

@@ -18,6 +18,8 @@ import tyro
 from tyro.conf import Positional, arg
 
 from jaxafl import results
+from jaxafl.callbacks import Interrupted
+from jaxafl.callbacks.store import check_folder
 from jaxafl.cli import tables
 from jaxafl.cli.build import as_paths, make_simulation, read_axes
 from jaxafl.cli.options import Run, Sweep, chosen, options_type, program, refuse
@@ -30,7 +32,16 @@ from jaxafl.sweep.axes import axis_values
 _Several = arg(metavar="RESULT.nc [RESULT.nc ...]", help_behavior_hint="(one or more)")
 _Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
 _Image = Annotated[pathlib.Path, arg(metavar="IMAGE")]
-_Kind = Literal["accuracy_vs_steps", "accuracy_vs_time", "staleness_histogram", "timeline"]  # those of `jaxafl.plot`
+_COMMAND = "command.json"
+_Kind = Literal[  # those of `jaxafl.plot`
+    "accuracy_vs_bytes",
+    "accuracy_vs_participation",
+    "accuracy_vs_steps",
+    "accuracy_vs_time",
+    "client_spread",
+    "staleness_histogram",
+    "timeline",
+]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0, 1 for a run whose parameters stopped being finite, 2 for a mistake of the user's (stderr says
-        which), 130 for an interruption. Anything else is a bug, and raised.
+        which), 128 and the number of the signal for an interruption (130: Ctrl-C). Anything else is a bug, and raised.
     """
     name, *arguments = [*(sys.argv[1:] if argv is None else argv)] or [""]
     if name in ("", "-h", "--help"):
@@ -58,6 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return tyro.cli(COMMANDS[name], prog=f"jaxafl {name}", args=arguments)
     except SystemExit as ended:  # of the option parser, which has said why
         return int(ended.code or 0)
+    except Interrupted as ended:
+        print(f"jaxafl: {ended}", file=sys.stderr)
+        return 128 + ended.signal
     except KeyboardInterrupt:
         print("jaxafl: interrupted", file=sys.stderr)
         return 130
@@ -131,7 +145,29 @@ def compare(output_dir: pathlib.Path = pathlib.Path(), budget: int = 4000, seed:
     return 0
 
 
-COMMANDS: dict[str, Any] = dict(run=run, sweep=sweep, list=list_names, plot=plot_results, quickstart=compare)
+def resume(folder: Positional[pathlib.Path]) -> int:
+    """Go on with an interrupted run or sweep, from the folder of its --checkpoint.
+
+    Args:
+        folder: the folder
+    """
+    file = folder / _COMMAND
+    if not file.is_file():
+        raise UserError(f"{folder} is not the folder of a --checkpoint: there is no {_COMMAND} in it")
+    known = json_format.loads(file.read_text())
+    place, arguments = str(folder.resolve()), list(known["arguments"])
+    os.chdir(known["directory"])
+    for number, argument in enumerate(arguments):  # the folder may have been moved
+        if argument == "--checkpoint":
+            arguments[number + 1] = place
+        elif argument.startswith("--checkpoint="):
+            arguments[number] = f"--checkpoint={place}"
+    return COMMANDS[known["command"]](arguments)
+
+
+COMMANDS: dict[str, Any] = dict(
+    run=run, sweep=sweep, resume=resume, list=list_names, plot=plot_results, quickstart=compare
+)
 
 
 def _usage() -> str:
@@ -173,8 +209,13 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
         if not axes:
             simulation.check()
     how = {name: getattr(options, name) for name in ("server_steps", "eval_every", "lanes", "chunk", "progress")}
-    how |= {"save": options.output}
-    result = run_sweep(simulation, varied, **how) if axes else simulation.run(seed=options.seed, **how)
+    with user_errors():
+        how |= {"save": options.output, **options.watching()}
+        _remember(options.checkpoint, command.__name__, arguments)
+    if axes:
+        result = run_sweep(simulation, varied, folder=options.checkpoint, **how)
+    else:
+        result = simulation.run(seed=options.seed, checkpoint=options.checkpoint, **how)
     tables.show_result(result)
     print(f"wrote {options.output}" if options.output else "the result is not saved; --output result.nc would")
     if options.plot:
@@ -186,3 +227,16 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     if failed:
         print(f"jaxafl: {failed}", file=sys.stderr)
     return 1 if runs == 0 else 0
+
+
+def _remember(folder: pathlib.Path | None, command: str, arguments: Sequence[str]) -> None:
+    """What `jaxafl resume` needs to know, unless the folder holds something already."""
+    if folder is None:
+        return
+    file = check_folder("--checkpoint", folder) / _COMMAND
+    if file.exists() and any(one.name != _COMMAND for one in file.parent.iterdir()):
+        return
+    known = {"command": command, "arguments": list(arguments), "directory": os.getcwd()}
+    unfinished = file.with_suffix(".part")
+    unfinished.write_text(json_format.dumps(known))
+    unfinished.replace(file)

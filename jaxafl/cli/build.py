@@ -56,6 +56,8 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
         raise UserError(f"{names['data'].name} {_POOLED}")
     elif "partition" in names:
         raise UserError(f"{names['data'].name} {_SPLIT}")
+    if options.validation is not None:
+        data = data.with_validation(options.validation)
     if values["clock"].get("concurrency", 0) is None:
         values["clock"]["concurrency"] = min(CONCURRENCY, data.num_clients)
     model = _called(names["model"], values["model"], num_classes=data.num_classes, data_dir=options.data_dir)

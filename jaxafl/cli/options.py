@@ -16,6 +16,7 @@ from typing import Annotated, Any, NoReturn
 import optax
 from tyro.conf import UseAppendAction, arg
 
+from jaxafl import callbacks
 from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, offered
 from jaxafl.client import Client
 from jaxafl.clock import Duration, constant
@@ -59,6 +60,14 @@ class Run:
         chunk: lanes that advance together, a divisor of lanes; changes speed, never results
         data_dir: data directory; by default $JAXAFL_DATA_DIR, else that of TensorFlow Datasets
         partition_seed: seed of the split of a pooled dataset over clients
+        validation: share of every client's training samples that is held out as a validation set
+        per_client: evaluate single clients too, on what they hold out
+        stop_at: accuracy at which a run stops
+        csv: table of the evaluations to write while it runs
+        tensorboard: folder of event files for TensorBoard
+        wandb: project of Weights & Biases to log to
+        checkpoint: folder to save in, from which the same command, or jaxafl resume, goes on
+        checkpoint_every: server steps between saves, or a time such as 30s or 5min
     """
 
     server_steps: int = 200
@@ -71,6 +80,27 @@ class Run:
     chunk: int | None = None
     data_dir: pathlib.Path | None = None
     partition_seed: int = 0
+    validation: float | None = None
+    per_client: bool = False
+    stop_at: float | None = None
+    csv: pathlib.Path | None = None
+    tensorboard: pathlib.Path | None = None
+    wandb: str | None = None
+    checkpoint: pathlib.Path | None = None
+    checkpoint_every: str = "30s"
+
+    def watching(self) -> dict[str, Any]:
+        """The options of `Simulation.run` that say who watches, and what is kept."""
+        made = (
+            ("csv", callbacks.Csv),
+            ("tensorboard", callbacks.TensorBoard),
+            ("wandb", callbacks.WandB),
+            ("stop_at", lambda accuracy: callbacks.StopAt(accuracy=accuracy)),
+        )
+        told = [make(getattr(self, name)) for name, make in made if getattr(self, name) is not None]
+        every = int(self.checkpoint_every) if self.checkpoint_every.isdigit() else self.checkpoint_every
+        diagnostics = ("per_client",) if self.per_client else ()
+        return {"callbacks": told, "checkpoint_every": every, "diagnostics": diagnostics}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -75,6 +75,9 @@ class bernoulli(Clock):
             download_key=purpose_key(key, Purpose.DOWNLOAD),
         )
 
+    def held(self, state: State) -> list[Array]:
+        return [state.version]
+
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """One tick: uploads act on x_t, then those who succeeded download x_{t+1}, or fail to."""
         clients = jnp.arange(workload.num_clients, dtype=jnp.int32)

@@ -183,6 +183,13 @@ class Clock(Part):
         """Advances simulated time to the next server step."""
         raise NotImplementedError(f"the clock {self.name} has no next(state, workload)")
 
+    def held(self, state: Any) -> list[Array]:
+        """Versions, each int32 of any shape, from which later server steps may still take runs, or measure their
+        updates; here those of all `Runs` in the state. A run that is made longer afterwards goes on from them."""
+        nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Runs))
+        runs = [node.complete() for node in nodes if isinstance(node, Runs)]
+        return [jnp.asarray(version) for one in runs for version in (one.version, one.reference)]
+
     @property
     def pause(self) -> float:
         """Seconds that every server step adds to the clock, in which no client computes."""

@@ -152,6 +152,12 @@ class free_running(Clock):
         pinned = jnp.ones_like(busy) if promised else busy
         return InFlight(busy, runs._replace(version=version, reference=reference), pinned)
 
+    def held(self, state: State) -> list[Array]:
+        flight = self.in_flight_runs(state)
+        runs = flight.runs.complete()
+        skewed = state.version - self.start_skew  # who starts next
+        return [jnp.where(flight.pinned, seen, skewed) for seen in (runs.version, jnp.asarray(runs.reference))]
+
     def slots_beside(self, num_clients: int) -> int:
         """A skewed run needs two versions, and keeps both until it arrives."""
         return self.concurrency * (2 if self.start_skew else 1) + 1

@@ -85,6 +85,9 @@ class interrupting(Clock):
             key=key,
         )
 
+    def held(self, state: State) -> list[Array]:
+        return [state.base]
+
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """One contact: the contacted clients hand in the whole local steps that they have made, and restart."""
         size = self.contacted

@@ -117,6 +117,9 @@ class stale_rounds(Clock):
     def init(self, key: Key, num_clients: int) -> State:
         return _initial(self.durations, key, num_clients)
 
+    def held(self, state: State) -> list[Array]:
+        return [jnp.maximum(state.version - jnp.arange(self.max_staleness + 1, dtype=jnp.int32), 0)]
+
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """One round; a client drawn twice (with replacement) makes two runs, one after another in the run count."""
         size = self.participants

@@ -38,6 +38,7 @@ class Schedule(Summarised):
         kind: int32 [T, A], what the protocol says of the arrival: an index into `kinds`.
         runs_begun: int32 [T], runs started up to each server step.
         kinds: what the kinds mean, where there are several.
+        held: versions that server steps after the last of these may still read, see `Clock.held`.
     """
 
     protocol: str
@@ -58,6 +59,7 @@ class Schedule(Summarised):
     kind: np.ndarray
     runs_begun: np.ndarray
     kinds: tuple[str, ...] = ()
+    held: tuple[int, ...] = ()
 
     def summary(self) -> dict[str, Any]:
         """The protocol, numbers of clients, server steps and arrivals, and the simulated time."""
@@ -66,13 +68,13 @@ class Schedule(Summarised):
             "clients": self.num_clients,
             "server_steps": self.server_steps,
             "arrivals": int(self.mask.sum()),
-            "time": f"{self.time[-1]:,.6g} s",
+            "time": f"{self.time[-1] if self.server_steps else 0:,.6g} s",
         }
 
     @property
     def runs_started(self) -> int:
         """Runs started up to the last server step; those that no step consumed are never trained."""
-        return int(self.runs_begun[-1])
+        return int(self.runs_begun[-1]) if self.server_steps else 0
 
     @property
     def server_steps(self) -> int:
@@ -94,7 +96,7 @@ class Schedule(Summarised):
         quantities = {
             "server_steps": self.server_steps,
             "arrivals": len(arrivals),
-            "time": self.time[-1],
+            "time": self.time[-1] if self.server_steps else 0.0,
             "staleness_mean": arrivals.mean() if len(arrivals) else np.nan,
             "staleness_median": np.median(arrivals) if len(arrivals) else np.nan,
             "staleness_max": arrivals.max() if len(arrivals) else np.nan,
@@ -133,10 +135,11 @@ def schedule(
         workload = Workload(on_device(np.asarray(local_steps, np.int32)), num_clients)
         arguments = (as_arrays(clock, jnp.float64), workload, seed_key(seed))
         program, _ = compiled(_scan, (num_clients, int(server_steps)), arguments)
-        steps, runs_begun, fault = jax.device_get(program(*arguments))
+        steps, runs_begun, fault, held = jax.device_get(program(*arguments))
     if check:
         raise_fault(fault)
-    return schedule_of(clock, num_clients, steps, runs_begun)
+    versions = np.unique(np.concatenate([np.zeros(0, np.int32), *map(np.ravel, held)])).tolist()
+    return dataclasses.replace(schedule_of(clock, num_clients, steps, runs_begun), held=tuple(versions))
 
 
 def schedule_of(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: np.ndarray) -> Schedule:
@@ -215,11 +218,11 @@ def _check_length(clock: Clock, num_clients: int, server_steps: int) -> None:
 
 def _scan(
     num_clients: int, server_steps: int, clock: Clock, workload: Workload, key: Key
-) -> tuple[ServerStep, jax.Array, Fault]:
+) -> tuple[ServerStep, jax.Array, Fault, list[jax.Array]]:
 
     def one(state: Any, _: None) -> tuple[Any, tuple[ServerStep, jax.Array]]:
         state, step = clock.next(state, workload)
         return state, (step.complete(), state.starts.count)
 
     state, (steps, runs_begun) = jax.lax.scan(one, clock.init(key, num_clients), length=server_steps)
-    return steps, runs_begun, state.starts.fault
+    return steps, runs_begun, state.starts.fault, clock.held(state)

@@ -6,6 +6,7 @@ from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.femnist import femnist
 from jaxafl.data.glue import glue_mrpc, glue_rte, glue_sst2
+from jaxafl.data.huggingface import from_huggingface
 from jaxafl.data.mnist import fashion_mnist, mnist
 from jaxafl.data.partition import (
     Partition,
@@ -43,6 +44,7 @@ __all__ = [
     "fashion_mnist",
     "femnist",
     "from_arrays",
+    "from_huggingface",
     "glue_mrpc",
     "glue_rte",
     "glue_sst2",

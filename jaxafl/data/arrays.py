@@ -58,7 +58,7 @@ def from_arrays(
     samples = _samples(name, "x", x)
     if len(samples) == 0:
         raise ValueError(f"{name}: there are no samples: x is empty")
-    labels, users = integer_labels(name, "training", y), _users(name, client_ids)
+    labels, users = integer_labels(name, "training", y), check_ids(name, client_ids)
     if labels.ndim != 1 or users.shape != labels.shape or len(samples) != len(labels):
         raise ValueError(
             f"{name}: x, y and client_ids need one entry per sample; got shapes {samples.shape}, {labels.shape} and "
@@ -67,12 +67,14 @@ def from_arrays(
     if (x_test is None) != (y_test is None) or (x_test is None) == (test_fraction is None):
         raise ValueError(f"{name}: give either x_test and y_test, or test_fraction")
     source: dict[str, str | int | float] = {"source": "arrays"}
+    test_clients = None
     if test_fraction is None:
         held_out, held_out_labels = _samples(name, "x_test", x_test), integer_labels(name, "test", y_test)
     else:
         seed = check_whole(name, "seed", seed, least=0, most=None)
-        test = _hold_out(name, users, test_fraction, np.random.default_rng(seed))
+        test = hold_out(name, users, test_fraction, np.random.default_rng(seed))
         held_out, held_out_labels = samples[test], labels[test]
+        test_clients = users[test].astype(np.int32)
         samples, labels, users = samples[~test], labels[~test], users[~test]
         source |= {"test_fraction": float(test_fraction), "test_seed": seed}
     if num_classes is None:
@@ -82,7 +84,7 @@ def from_arrays(
     dataset = Dataset(
         name, samples, labels, held_out, held_out_labels, num_classes, preprocessing, users=users, source=source
     )
-    return dataset.partition(by_user())
+    return dataset.partition(by_user()).owned_test(test_clients)
 
 
 def _samples(name: str, argument: str, x: ArrayLike | None) -> np.ndarray:
@@ -107,7 +109,7 @@ def _samples(name: str, argument: str, x: ArrayLike | None) -> np.ndarray:
     return samples.astype(kept, copy=False)
 
 
-def _users(name: str, client_ids: ArrayLike) -> np.ndarray:
+def check_ids(name: str, client_ids: ArrayLike) -> np.ndarray:
     """Clients numbered in sorted order of their ids."""
     ids = as_array(name, "client_ids", client_ids)
     if ids.dtype == object:  # as of a pandas column
@@ -125,7 +127,15 @@ def _is_id(entry: object) -> bool:
     return isinstance(entry, str | int | np.integer) and not isinstance(entry, bool)
 
 
-def _hold_out(name: str, users: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
+def hold_out(name: str, users: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
+    """bool [n]: ⌊fraction · n_k⌋ samples of each client, drawn without replacement.
+
+    Args:
+        name: of the dataset, for messages.
+        users: int [n], the client of each sample.
+        fraction: in (0, 1).
+        rng: of the draws.
+    """
     check_number(name, "test_fraction", fraction, above=0, below=1)
     test = np.zeros(len(users), bool)
     for rows in rows_of_each(users)[0]:

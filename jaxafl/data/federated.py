@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.data.held_out import HeldOut, Owners, held_out, owners_of
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.data.statistics import Gather, PartitionStatistics, labels_only, traverse
-from jaxafl.options import Summarised
+from jaxafl.options import Summarised, UserError
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -33,6 +35,9 @@ class FederatedData(Summarised):
         gather: traced function `(arrays, client, positions) -> (raw x [B, ...], y [B])`.
         description: source, partition, their options and seeds: what a result file says about the data.
         references: what a run on this data should cite: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
+        test_clients: int32 `[n_test]`, the client whose a test sample is, -1 for none; `None` where the test set is
+            nobody's.
+        validation: samples that `with_validation` has held out.
     """
 
     name: str
@@ -45,6 +50,8 @@ class FederatedData(Summarised):
     gather: Gather
     description: Mapping[str, str | int | float]
     references: tuple[str, ...] = ()
+    test_clients: np.ndarray | None = None
+    validation: HeldOut | None = None
 
     def __post_init__(self) -> None:
         if len(self.counts) == 0:
@@ -100,6 +107,47 @@ class FederatedData(Summarised):
     def test_arrays(self) -> tuple[Any, np.ndarray]:
         """Raw test inputs (uint8 stays uint8) and labels."""
         return self.x_test, self.y_test
+
+    def owned_test(self, clients: np.ndarray | None) -> FederatedData:
+        """The same with the client of each test sample, int `[n_test]`, -1 for none."""
+        nobody = clients is None or (clients < 0).all()
+        return dataclasses.replace(self, test_clients=None if nobody else clients)
+
+    def with_validation(self, share: float, seed: int = 0) -> FederatedData:
+        """The same with ⌊share · n_i⌋ of every client's training samples held out, drawn at random (each keeps at least
+        one): evaluations then report `validation_accuracy` and `validation_loss` beside the test set's.
+
+        Args:
+            share: in (0, 1).
+            seed: of the draw.
+
+        Raises:
+            ValueError: no client would hold out a sample, or the data has held some out already.
+        """
+        if self.validation is not None:
+            raise UserError(f"{self.name}: the data has a validation set already")
+        counts, gather, arrays, apart = held_out(self.name, self.counts, self.gather, self.arrays, share, seed)
+        description = {**self.description, "validation_share": float(share), "validation_seed": int(seed)}
+        return dataclasses.replace(
+            self, counts=counts, gather=gather, arrays=arrays, validation=apart, description=description
+        )
+
+    @functools.cached_property
+    def owners(self) -> Owners:
+        """Whose held-out samples are evaluated one by one: those of the test set where they have owners, else those of
+        the validation set.
+
+        Raises:
+            ValueError: there are neither.
+        """
+        if self.test_clients is not None:
+            return owners_of(np.asarray(self.test_clients), self.num_clients, True)
+        if self.validation is None:
+            raise UserError(
+                f"{self.name}: no client has held-out samples of its own to be evaluated on; "
+                "data.with_validation(0.2, seed=0) holds some out"
+            )
+        return owners_of(self.validation.client, self.num_clients, False)
 
     def statistics(self) -> PartitionStatistics:
         """Samples per client, label histograms and heterogeneity; counts every training label once.

@@ -121,13 +121,14 @@ def _federated(arrays: dict[str, np.ndarray], writers: np.ndarray, source: Sourc
     client_of[writers] = np.arange(len(writers))
     users = client_of[arrays["user_train"]]
     train = users >= 0
-    test = (client_of[arrays["user_test"]] >= 0) | (source.get("split") == "user")
+    owners = client_of[arrays["user_test"]].astype(np.int32)
+    test = (owners >= 0) | (source.get("split") == "user")
     x, y, users = (_rows(array, train) for array in (arrays["x_train"], arrays["y_train"], users))
     x_test, y_test = (_rows(arrays[f"{part}_test"], test) for part in "xy")
     dataset = Dataset(
         "femnist", x[..., None], y, x_test[..., None], y_test, CLASSES, normalise(255.0), users, source, ("caldas2018",)
     )
-    return dataset.partition(by_user())
+    return dataset.partition(by_user()).owned_test(owners[test])  # LEAF may hold out whole writers, who train nowhere
 
 
 def _rows(array: np.ndarray, kept: np.ndarray) -> np.ndarray:

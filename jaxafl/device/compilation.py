@@ -28,6 +28,7 @@ _shapes: OrderedDict[Any, Any] = OrderedDict()
 
 # One pass over a program that runs once: the initial parameters of a ResNet-20 then compile in a seventh of the time.
 _ONCE: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
+_DETERMINISTIC: dict[str, str | bool] = {"xla_gpu_exclude_nondeterministic_ops": True}
 # jaxlib 0.11.1 copies the whole buffer for every small update in a loop that XLA compiles as one function on a CPU
 # (jax issue 40101, mended in 0.11.2); without this pass no loop is compiled so.
 _ALWAYS: dict[str, str | bool] = (
@@ -41,6 +42,7 @@ def compiled(
     arguments: tuple[Any, ...],
     donate: tuple[int, ...] = (),
     once: bool = False,
+    deterministic: bool = False,
 ) -> tuple[Any, float]:
     """The compiled program of `function(*static, *arguments)`, to be called with the arguments.
 
@@ -52,6 +54,7 @@ def compiled(
         arguments: its other arguments (arrays).
         donate: indices into `arguments` whose memory may be reused.
         once: the program runs once per run, so that compiling it fast matters more than running it fast.
+        deterministic: on a GPU, only operations that give the same bits every time.
 
     Returns:
         The program and the seconds it took to compile (0 if it was kept from an earlier call).
@@ -60,9 +63,10 @@ def compiled(
 
     def compile_() -> Any:
         jitted = jax.jit(functools.partial(function, *static), donate_argnums=donate)
-        return jitted.lower(*arguments).compile(compiler_options=_ALWAYS | (_ONCE if once else {}))
+        options = _ALWAYS | (_ONCE if once else {}) | (_DETERMINISTIC if deterministic else {})
+        return jitted.lower(*arguments).compile(compiler_options=options)
 
-    program, made = _kept(_programs, (function, static, donate, once), arguments, compile_)
+    program, made = _kept(_programs, (function, static, donate, once, deterministic), arguments, compile_)
     return program, time.perf_counter() - begun if made else 0.0
 
 

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.client import Lane
+from jaxafl.engine.evaluate import Alone, evaluate
 from jaxafl.engine.problem import DeviceData, Numbers, Program
 from jaxafl.engine.state import State, Version, initial
-from jaxafl.engine.step import evaluate, observed
+from jaxafl.engine.step import observed
 from jaxafl.keys import Key
 from jaxafl.server.contract import Tree
 
@@ -84,20 +85,17 @@ def initial_members(program: Program, shared: bool, numbers: Numbers, device: De
 
 
 def evaluate_members(
-    program: Program, batch_size: int, frozen: Tree, test: tuple[Tree, Array], model: Version
+    program: Program, of_test: bool, device: DeviceData, alone: Alone | None, model: Version
 ) -> dict[str, Array]:
     """`evaluate` of every member, one after another on a CPU.
 
     Args:
-        program: static.
-        batch_size: static, samples of a batch.
-        frozen: the model's frozen arrays.
-        test: raw inputs and labels.
+        program, of_test, device, alone: as there.
         model: of all members, each leaf [P, ...].
     """
 
     def member(model: Version) -> dict[str, Array]:
-        return evaluate(program, batch_size, frozen, *test, model)
+        return evaluate(program, of_test, device, alone, model)
 
     if program.members > 1 and program.sliced:
         return jax.lax.map(member, model)

@@ -17,7 +17,7 @@ Array = jax.Array
 Tree = Any
 _PIECE = 256  # samples per gradient evaluation of a full pass
 
-DIAGNOSTICS = ("drift", "gradient_norm", "asynchronous_error", "average")
+DIAGNOSTICS = ("drift", "gradient_norm", "asynchronous_error", "average", "per_client")
 """What `Simulation.run(diagnostics=...)` can record; see there."""
 
 

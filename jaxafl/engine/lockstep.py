@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Array, Int32
 
 from jaxafl.clock import Schedule
-from jaxafl.device import buffers, on_device
+from jaxafl.device import buffers, on_device, shapes_of
 from jaxafl.engine.batched import number_axes
-from jaxafl.engine.loop import Execution, prepared
+from jaxafl.engine.execution import Execution, prepared
 from jaxafl.engine.plan import Indices, Plan, Segments, Steps, padded
 from jaxafl.engine.planned import plan_of
 from jaxafl.engine.problem import DeviceData, Numbers, Problem, Program, Speed
@@ -63,10 +63,16 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
         slots=max(plan.slots for plan in plans) + 1,
         rows=max(plan.rows for plan in plans),
         uniform=False,
+        deterministic=speed.deterministic,
         full=all(bool(schedule.mask.all()) for schedule in schedules),
         sliced=False,
     )
-    constant = (execution.numbers, first.device, *on_device((*stack_plans(plans), make_rows(plans, every))))
+    rows = make_rows(plans, every)
+    constant = (execution.numbers, first.device, *on_device((*stack_plans(plans), rows)))
+    shapes = shapes_of(_chunk_records, (execution.program,), (*constant[:2], constant[3], execution.state))
+    records = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    execution.state = execution.state._replace(records=on_device(records))
+    execution.rows_before = rows.chunk_start
     return execution.compile(advance_lockstep, constant)
 
 
@@ -81,21 +87,18 @@ def advance_lockstep(
     start: Array,
     stop: Array,
 ) -> tuple[State, Records]:
-    """One chunk of server steps of members with plans of their own.
+    """Some rows of one chunk of server steps of members with plans of their own.
 
     Args:
         program, numbers, device: as in `advance_planned`; the last ring slot is scratch, for the writes
             that are dropped.
         segments, steps, state: with a leading member axis.
         rows: the rows of all chunks.
-        start, stop: int32, the chunk: a multiple of `program.length`, and its end.
+        start, stop: int32, rows of one chunk, whose records so far are `state.records`.
     """
+    first_step = (jnp.searchsorted(rows.chunk_start, start, side="right").astype(jnp.int32) - 1) * program.length
     last = steps.time.shape[1] - 1
     axes = number_axes(program, numbers)
-
-    def member_take(numbers: Numbers, step: Steps, number: Array, state: State) -> tuple[State, Records]:
-        state, _, record = build_server_step(program, numbers, device)(step, number, state)
-        return state, Records(record)
 
     def member_step(
         numbers: Numbers, steps: Steps, first: Array, count: Array, index: Array, state: State, records: Records
@@ -104,11 +107,11 @@ def advance_lockstep(
         taken = index < count
         step = buffers.read(steps, number)
         step = step._replace(write_slot=jnp.where(taken, step.write_slot, program.slots - 1))
-        new, record = member_take(numbers, step, number, state)
+        new, record = _take(program, numbers, device, step, number, state)
         kept = {name: (getattr(new, name), getattr(state, name)) for name in ("model", "server", "failure", "average")}
         choose = functools.partial(jax.tree.map, lambda a, b: jnp.where(taken, a, b))
         new = new._replace(**{name: choose(*pair) for name, pair in kept.items()})
-        where = jnp.where(taken, number - start, program.length)
+        where = jnp.where(taken, number - first_step, program.length)
         return new, jax.tree.map(lambda leaf, value: leaf.at[where].set(value, mode="drop"), records, record)
 
     def row(index: Array, carry: tuple[State, Records]) -> tuple[State, Records]:
@@ -128,15 +131,27 @@ def advance_lockstep(
 
         return jax.lax.fori_loop(0, rows.most[index], steps_of_row, (state, records))
 
-    none = jnp.int32(0)
+    carry = state._replace(records=None), state.records
+    state, records = jax.lax.fori_loop(start, stop, row, carry)
+    return state._replace(records=records), records
 
-    def member_records(numbers: Numbers, steps: Steps, state: State) -> Records:
-        step = buffers.read(steps, none)
-        return buffers.allocate(jax.eval_shape(lambda: member_take(numbers, step, none, state)[1]), program.length)
 
-    records = jax.vmap(member_records, in_axes=(axes, 0, 0))(numbers, steps, state)
-    chunk = start // program.length
-    return jax.lax.fori_loop(rows.chunk_start[chunk], rows.chunk_start[chunk + 1], row, (state, records))
+def _take(
+    program: Program, numbers: Numbers, device: DeviceData, step: Steps, number: Array, state: State
+) -> tuple[State, Records]:
+    state, _, record = build_server_step(program, numbers, device)(step, number, state)
+    return state, Records(record)
+
+
+def _chunk_records(program: Program, numbers: Numbers, device: DeviceData, steps: Steps, state: State) -> Records:
+    """Room for the records of a chunk, each [P, program.length, ...]."""
+
+    def member(numbers: Numbers, steps: Steps, state: State) -> Records:
+        none = jnp.int32(0)
+        _, record = _take(program, numbers, device, buffers.read(steps, none), none, state)
+        return buffers.allocate(record, program.length)
+
+    return jax.vmap(member, in_axes=(number_axes(program, numbers), 0, 0))(numbers, steps, state)
 
 
 def make_rows(plans: list[Plan], every: int) -> Rows:

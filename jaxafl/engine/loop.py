@@ -1,30 +1,26 @@
-"""What the host does: it carries runs from chunk to chunk of server steps, and evaluates and reports between them."""
+"""What the host does: it carries runs from chunk to chunk of server steps, evaluates between them, and tells whoever
+watches."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock import Schedule
-from jaxafl.clock.schedules import first_steps, recharged, schedule_of
-from jaxafl.device import compiled, on_device, on_exhaustion
+from jaxafl.device import compiled
 from jaxafl.device.buffers import read
-from jaxafl.engine.batched import evaluate_members, initial_members, observe_members
-from jaxafl.engine.problem import Numbers, Problem, Program, stacked
-from jaxafl.engine.state import Records, State, Version
-from jaxafl.engine.validate import check_fit
+from jaxafl.engine.execution import Execution, Failed
+from jaxafl.engine.state import Records, Version
 from jaxafl.options import UserError
-from jaxafl.progress import Reporter
 
-Failed = tuple[int, int]  # server step, client
-_EVALUATION_BATCH = 500
+_GROWTH = 8  # of one piece to the next, until their length is known
 
 
 class Trained(NamedTuple):
@@ -36,6 +32,7 @@ class Trained(NamedTuple):
         evaluations: metrics of the evaluated models, each [E].
         eval_step: int [E], server steps made when they were evaluated.
         failure: the server step at which the parameters stopped being finite, and the client whose update did it.
+        notes: what else is to be said of it: why it was `stopped`, with which other versions it was `resumed`.
         params: the last parameters.
         model_state: the last non-trainable model state.
         seconds: wall-clock seconds of preparing, compiling and running.
@@ -51,160 +48,150 @@ class Trained(NamedTuple):
     model_state: Any
     seconds: dict[str, float]
     eval_every: int
+    notes: Mapping[str, str] = types.MappingProxyType({})
 
     def __repr__(self) -> str:
         return f"Trained({self.schedule!r}, evaluated {len(self.eval_step)} times, failure={self.failure})"
 
 
 @dataclasses.dataclass
-class Execution:
-    """P runs under way as one compiled program.
+class Made:
+    """What runs have made so far, on the host; with their state, all that is needed to go on.
 
     Attributes:
-        problems: one per run.
-        program: what the compiled program depends on.
-        numbers: of all runs, see `problem.stacked`.
-        state: where the runs are, with a leading member axis.
-        evaluate_model: model -> metrics, each [P].
-        first: what `observe` says of x_0, each [P, ...].
-        compile_seconds: how long compilation took.
-        schedules: one per run; `None` where the runs make them.
-        compiled: the program that takes server steps; `constant`: its arguments before the state.
-        around: what it is called in.
-        check: raises when something went wrong.
+        place: server steps (in lockstep: rows) that have been taken.
+        eval_step: server steps made by the evaluated models.
+        evaluations: their metrics, each [P].
+        records: of the server steps, a chunk each.
+        pieces: likewise of the chunk under way.
+        stops: where, and why, each run was stopped.
     """
 
-    problems: Sequence[Problem]
-    program: Program
-    numbers: Numbers
-    state: State
-    evaluate_model: Callable[[Any], dict[str, jax.Array]]
-    compile_seconds: float
-    first: dict[str, np.ndarray]
-    schedules: Sequence[Schedule] | None = None
-    compiled: Any = None
-    constant: tuple[Any, ...] = ()
-    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    check: Callable[[State], Any] = lambda state: None
-
-    def compile(self, function: Callable[..., tuple[State, Records]], constant: tuple[Any, ...]) -> Execution:
-        """Adds the program that takes server steps: `function(program, *constant, state, start, stop)`."""
-
-        arguments = (*constant, self.state, jnp.int32(0), jnp.int32(0))
-        self.compiled, seconds = compiled(function, (self.program,), arguments, donate=(len(constant),))
-        self.constant, self.compile_seconds = constant, self.compile_seconds + seconds
-        return self
-
-    def advance(self, start: int, stop: int) -> Records:
-        """Takes the server steps start .. stop - 1; their records on the host, each [P, stop - start, ...]."""
-        sizes = {name: getattr(self.program, name) for name in ("lanes", "chunk", "micro_batch")}
-        with on_exhaustion(**sizes), self.around():
-            self.state, records = self.compiled(*self.constant, self.state, jnp.int32(start), jnp.int32(stop))
-            self.check(self.state)
-            return jax.tree.map(lambda leaf: np.asarray(leaf)[:, : stop - start], jax.device_get(records))
-
-    def evaluate(self) -> dict[str, np.ndarray]:
-        """Metrics of the models, each [P]; where it is kept, of the average of all versions too (`average_...`)."""
-        found = dict(jax.device_get(self.evaluate_model(self.state.model)))
-        if self.state.average is not None:
-            average = jax.device_get(self.evaluate_model(self.state.model._replace(params=self.state.average)))
-            found |= {f"average_{name}": values for name, values in average.items()}
-        return found
-
-    def failures(self) -> list[Failed | None]:
-        """Where each run failed."""
-        steps, clients = jax.device_get(self.state.failure)
-        return [(int(step), int(client)) if step >= 0 else None for step, client in zip(steps, clients, strict=True)]
-
-    def updates(self, done: int) -> int:
-        """Client updates that the first server steps have taken."""
-        if self.schedules is None:
-            return done * self.program.capacity * len(self.problems)
-        return sum(int(schedule.mask[:done].sum()) for schedule in self.schedules)
-
-    def finish(self, records: Records) -> list[tuple[Schedule, dict[str, np.ndarray]]]:
-        """The schedules and the diagnostics of the runs, up to their failures."""
-        ended = []
-        for index, (problem, failure) in enumerate(zip(self.problems, self.failures(), strict=True)):
-            info, event, runs_begun = jax.tree.map(lambda values, index=index: values[index], records)
-            made = (
-                self.schedules[index]
-                if self.schedules is not None
-                else schedule_of(problem.clock, problem.data.num_clients, event, runs_begun)
-            )
-            if failure:
-                made = first_steps(made, failure[0] + 1)
-            info = {name: values[: made.server_steps] for name, values in info.items()}
-            for name, values in self.first.items():
-                info[name] = np.concatenate([values[index][None], info[name]])
-            if self.schedules is not None and problem.client.charge == "executed":
-                steps = problem.client.local_steps(problem.data.counts)
-                made = recharged(made, problem.clock, steps, info["executed_local_steps"], problem.seed)
-            ended.append((made, info))
-        return ended
+    place: int = 0
+    eval_step: list[int] = dataclasses.field(default_factory=list)
+    evaluations: list[dict[str, np.ndarray]] = dataclasses.field(default_factory=list)
+    records: list[Records] = dataclasses.field(default_factory=list)
+    pieces: list[Records] = dataclasses.field(default_factory=list)
+    stops: list[tuple[int, str] | None] = dataclasses.field(default_factory=list)
 
 
-def prepared(
-    problems: Sequence[Problem], schedules: Sequence[Schedule] | None, *, shared: bool, **shapes: Any
-) -> Execution:
-    """Runs before their first server step, with the program that evaluates them.
+class Watcher(Protocol):
+    """Who is told how runs go. What it raises ends them, and holds what they have made as its attribute `trained`.
 
-    Args:
-        problems: one per run.
-        schedules: one per run; `None` where the runs make them.
-        shared: whether they share a plan.
-        shapes: of the program, see `problem.Program`.
+    Attributes:
+        seconds: how long a piece may take.
+        steps: server steps at whose multiples a piece ends (not in lockstep); `None` for any.
     """
-    device, (numbers, varies) = problems[0].device, stacked([problem.numbers for problem in problems])
-    keys = on_device(tuple(np.stack([np.asarray(problem.key[word]) for problem in problems]) for word in (0, 1)))
-    program = problems[0].program(members=len(problems), varies=varies, **shapes)
-    check_fit(problems[0], program)
-    arguments = (numbers, device, keys)
-    make, _ = compiled(initial_members, (program, shared), arguments, once=True)
-    state = make(*arguments)
-    given = (device.frozen, device.test)
-    batch = min(_EVALUATION_BATCH, len(device.test[1]))
-    evaluate, seconds = compiled(evaluate_members, (program, batch), (*given, state.model))
-    watch, _ = compiled(observe_members, (program,), (state.model.params,), once=True)
-    first = jax.device_get(watch(state.model.params))
-    score = lambda model: evaluate(*given, model)  # noqa: E731
-    return Execution(problems, program, numbers, state, score, seconds, first, schedules)
+
+    seconds: float
+    steps: int | None
+
+    def begin(self, execution: Execution, made: Made) -> None:
+        """Before anything is evaluated; may put both where they were in an earlier process."""
+
+    def piece(self, execution: Execution, made: Made) -> None:
+        """After some seconds of server steps."""
+
+    def chunk(self, execution: Execution, made: Made) -> Sequence[str | None]:
+        """After an evaluation, that of x_0 included; why each run shall be stopped."""
+
+    def settled(self, execution: Execution, made: Made) -> None:
+        """After that, when it is known which runs have been stopped."""
 
 
-def run_to_end(execution: Execution, server_steps: int, every: int, reporter: Reporter, begun: float) -> list[Trained]:
+def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Watcher, begun: float) -> list[Trained]:
     """Runs to the end, evaluating every `every` server steps.
+
+    A chunk, the server steps between two evaluations, is taken in pieces of some seconds, whose lengths change nothing.
 
     Args:
         execution: the runs.
         server_steps: T.
         every: server steps between evaluations.
-        reporter: told of every chunk.
+        watcher: told of every piece and chunk.
         begun: `time.perf_counter()` when the preparation began.
     """
-    ready = time.perf_counter()
-    evaluations, eval_step, records, done = [_finite(execution.evaluate())], [0], [], 0
-    with reporter:
-        while done < server_steps and not all(execution.failures()):
-            stop = min(done + every, server_steps)
-            records.append(execution.advance(done, stop))
-            done = stop
-            eval_step.append(done)
-            evaluations.append(execution.evaluate())
-            latest = {name: float(np.mean(values)) for name, values in evaluations[-1].items()}
-            reporter.update(done, execution.updates(done) / (time.perf_counter() - ready), latest)
-    seconds = {
-        "prepare_seconds": ready - begun - execution.compile_seconds,
-        "compile_seconds": execution.compile_seconds,
-        "run_seconds": time.perf_counter() - ready,
-    }
-    joined = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *records)
+    ready, made, size = time.perf_counter(), Made(stops=[None] * len(execution.problems)), 1
+
+    def told(tell: Callable[[Execution, Made], Any]) -> Any:
+        try:
+            return tell(execution, made)
+        except BaseException as error:
+            if made.evaluations:
+                error.trained = results()  # type: ignore[attr-defined]
+            raise
+
+    def results() -> list[Trained]:
+        seconds = {
+            "prepare_seconds": ready - begun - execution.compile_seconds,
+            "compile_seconds": execution.compile_seconds,
+            "run_seconds": time.perf_counter() - ready,
+        }
+        return _ended(execution, made, seconds, every)
+
+    def evaluate(step: int) -> None:
+        found = execution.evaluate()
+        made.evaluations.append(found if step else _finite(found))
+        made.eval_step.append(step)
+        for run, why in enumerate(told(watcher.chunk)):
+            made.stops[run] = made.stops[run] or ((step, why) if why else None)
+        told(watcher.settled)
+
+    told(watcher.begin)
+    if not made.eval_step:
+        evaluate(0)
+    while (start := made.eval_step[-1]) < server_steps and not over(execution, made):
+        stop = min(start + every, server_steps)
+        end = stop if execution.rows_before is None else int(execution.rows_before[start // every + 1])
+        while made.place < end and not all(execution.failures()):
+            until = min(made.place + size, end)
+            if watcher.steps and execution.rows_before is None:
+                until = min(until, (made.place // watcher.steps + 1) * watcher.steps)
+            before = time.perf_counter()
+            made.pieces.append(execution.advance(made.place, until))
+            pace = (time.perf_counter() - before) / (until - made.place)
+            made.place, size = until, max(1, min(size * _GROWTH, int(watcher.seconds / pace)))
+            told(watcher.piece)
+        if execution.rows_before is not None:
+            made.pieces = [_first(made.pieces[-1], stop - start)]
+        made.records.append(execution.joined(made.pieces))
+        made.pieces = []
+        evaluate(stop)
+    return results()
+
+
+def _first(records: Records, steps: int) -> Records:
+    return jax.tree.map(lambda leaf: leaf[:, :steps], records)
+
+
+def over(execution: Execution, made: Made) -> bool:
+    """Whether all runs have failed or were stopped."""
+    return all(failure or stop for failure, stop in zip(execution.failures(), made.stops, strict=True))
+
+
+def _ended(execution: Execution, made: Made, seconds: dict[str, float], every: int) -> list[Trained]:
+    """What the runs are, up to where they failed or were stopped."""
+    pieces = made.pieces if execution.rows_before is None else []
+    records = execution.joined([*made.records, *pieces])
+    done = jax.tree.leaves(records)[0].shape[1]
+    pairs = list(zip(execution.failures(), made.stops, strict=True))
+    # what fails after it was stopped, beside others that go on, has not failed
+    failures = [None if failure and stop and failure[0] >= stop[0] else failure for failure, stop in pairs]
+    lengths = [
+        min(failure[0] + 1 if failure else done, stop[0] if stop else done)
+        for failure, stop in zip(failures, made.stops, strict=True)
+    ]
+    found = execution.finish(records, lengths)
     ended = []
-    for index, (failure, (made, info)) in enumerate(zip(execution.failures(), execution.finish(joined), strict=True)):
+    for index, (schedule, info) in enumerate(found):
+        failure, stop = failures[index], made.stops[index]
         # a model that came after a failure is no result
-        shown = [place for place, step in enumerate(eval_step) if step <= (failure[0] if failure else server_steps)]
-        metrics = {name: np.asarray([evaluations[p][name][index] for p in shown]) for name in evaluations[0]}
-        model, steps = _member(execution.state.model, index), np.asarray(eval_step)[shown]
-        ended.append(Trained(made, info, metrics, steps, failure, model.params, model.model_state, seconds, every))
+        last = failure[0] if failure else lengths[index]
+        shown = [place for place, step in enumerate(made.eval_step) if step <= last]
+        metrics = {name: np.asarray([made.evaluations[p][name][index] for p in shown]) for name in made.evaluations[0]}
+        model, steps = _member(execution.state.model, index), np.asarray(made.eval_step)[shown]
+        notes: Mapping[str, str] = {"stopped": stop[1]} if stop and not failure else {}
+        ended.append(Trained(schedule, info, metrics, steps, failure, *model, seconds, every, notes))
     return ended
 
 

@@ -18,7 +18,7 @@ from jaxafl.clock.contract import Clock, InFlight, OnlineClock, Runs, ServerStep
 from jaxafl.clock.schedules import raise_fault
 from jaxafl.device import as_arrays, buffers, compiled
 from jaxafl.engine.batched import over_members
-from jaxafl.engine.loop import Execution, prepared
+from jaxafl.engine.execution import Execution, prepared
 from jaxafl.engine.plan import Segments, Steps
 from jaxafl.engine.problem import DeviceData, Numbers, Problem, Program, Speed
 from jaxafl.engine.state import Beside, Records, State
@@ -47,6 +47,7 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
         slots=cast(OnlineClock, clock).slots_beside(clients),
         rows=capacity if lanes == capacity else in_flight + capacity,
         uniform=False,
+        deterministic=speed.deterministic,
         full=True,
     )
     with jax.enable_x64(True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -10,8 +11,9 @@ import jax.numpy as jnp
 from jaxafl.clock import Schedule
 from jaxafl.device import buffers, on_device
 from jaxafl.engine.batched import number_axes, over_members, shared_axes
-from jaxafl.engine.loop import Execution, prepared
-from jaxafl.engine.plan import Plan, Segments, Steps, make_plan, padded
+from jaxafl.engine.execution import Execution, prepared
+from jaxafl.engine.plan import Origin, Plan, Segments, Steps, padded
+from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import DeviceData, Numbers, Problem, Program, Speed
 from jaxafl.engine.state import Records, State
 from jaxafl.engine.step import build_server_step, over_steps
@@ -24,7 +26,9 @@ Array = jax.Array
 _WASTE = 1.25  # executed / needed local steps that the choice of lanes accepts
 
 
-def planned(problems: Sequence[Problem], schedule: Schedule, every: int, speed: Speed) -> Execution:
+def planned(
+    problems: Sequence[Problem], schedule: Schedule, every: int, speed: Speed, origin: Origin | None = None
+) -> Execution:
     """One run, or several that share a plan: problems that differ in client and server numbers only.
 
     Args:
@@ -32,9 +36,10 @@ def planned(problems: Sequence[Problem], schedule: Schedule, every: int, speed: 
         schedule: theirs.
         every: server steps between evaluations.
         speed: lanes and chunk.
+        origin: where the plan begins, see `make_plan`.
     """
     first = problems[0]
-    plan = plan_of(schedule, first.server, speed.lanes, "drift" in first.recording.diagnostics)
+    plan = plan_of(schedule, first.server, speed.lanes, "drift" in first.recording.diagnostics, origin)
     execution = prepared(
         problems,
         [schedule] * len(problems),
@@ -42,13 +47,15 @@ def planned(problems: Sequence[Problem], schedule: Schedule, every: int, speed: 
         length=every,
         lanes=plan.lanes,
         chunk=chunk_of(plan.lanes, speed.chunk),
-        slots=min(_rounded(plan.slots), schedule.ring_slots),
+        slots=max(plan.slots, min(_rounded(plan.slots), schedule.ring_slots)),
         rows=_rounded(plan.rows),
         uniform=plan.uniform,
+        deterministic=speed.deterministic,
         full=bool(schedule.mask.all()),
     )
     segments = padded(plan.segments, max(64, len(plan.segments.active)))
     constant = (execution.numbers, first.device, *on_device((segments, plan.steps)))
+    execution.plan = plan
     return execution.compile(advance_planned, constant)
 
 
@@ -103,24 +110,27 @@ def advance_planned(
     return over_members(member, program.members, axes, (own, 0))(numbers, state)
 
 
-def plan_of(schedule: Schedule, server: Server, lanes: int | None, keep_base: bool = False) -> Plan:
-    """The plan of a schedule; `keep_base`: x_s is read whatever the server needs.
+def plan_of(
+    schedule: Schedule, server: Server, lanes: int | None, keep_base: bool = False, origin: Origin | None = None
+) -> Plan:
+    """The plan of a schedule.
 
     Args:
         schedule: who arrives when.
         server: what it needs.
         lanes: L; `None` chooses.
         keep_base: x_s is read whatever the server needs.
+        origin: where the plan begins, see `make_plan`.
     """
-    keep_base = keep_base or server.needs.base
+    make = functools.partial(make_plan, schedule, keep_base=keep_base or server.needs.base, origin=origin)
     if lanes is None and jax.default_backend() == "cpu":
         lanes = 1
     if lanes is not None:
         check_whole("run", "lanes", lanes)
-        return make_plan(schedule, lanes=lanes, keep_base=keep_base)
+        return make(lanes=lanes)
     width = 1 << (min(max(schedule.in_flight, 1), 512) - 1).bit_length()
     while True:  # the most lanes that the schedule keeps busy
-        plan = make_plan(schedule, lanes=width, keep_base=keep_base)
+        plan = make(lanes=width)
         if width == 1 or plan.executed(width) <= _WASTE * max(plan.needed, 1):
             return plan
         width //= 2

@@ -38,6 +38,7 @@ class DeviceData(NamedTuple):
     counts: Array  # int32 [N]
     frozen: Any  # what the model neither trains nor federates: one copy for all clients
     test: tuple[Any, Array]  # raw inputs, labels
+    validation: Any  # (client, position) [V] of the validation set, or None
 
 
 class Speed(NamedTuple):
@@ -47,10 +48,12 @@ class Speed(NamedTuple):
         lanes: runs trained at once; `None` chooses: 1 on a CPU, elsewhere as many as the schedule keeps busy.
         chunk: lanes that advance together under `vmap`; `None`: all on an accelerator, 1 on a CPU (where a loop is
             faster).
+        deterministic: only operations that give the same bits every time; a CPU has no others.
     """
 
     lanes: int | None = None
     chunk: int | None = None
+    deterministic: bool = False
 
 
 class Recording(NamedTuple):
@@ -87,6 +90,7 @@ class Program:
         sliced: several rows of a buffer are read and written by a loop of slices (on a CPU), not by a gather or a
             scatter.
         wide: the training itself uses 64-bit types.
+        deterministic: only operations that give the same bits every time.
     """
 
     model: Model
@@ -105,6 +109,7 @@ class Program:
     full: bool
     sliced: bool
     wide: bool
+    deterministic: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -150,7 +155,8 @@ def placed(data: FederatedData, model: Model) -> DeviceData:
     places = _placed.setdefault(data, weakref.WeakKeyDictionary()).setdefault(model, {})
     wide = jnp.result_type(float) == jnp.float64
     if wide not in places:
-        given = (data.arrays, np.asarray(data.counts, np.int32), model.frozen, data.test_arrays())
+        counts = np.asarray(data.counts, np.int32)
+        given = (data.arrays, counts, model.frozen, data.test_arrays(), data.validation)
         places[wide] = DeviceData(*on_device(given))
     return places[wide]
 

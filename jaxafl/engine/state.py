@@ -62,6 +62,7 @@ class State(NamedTuple):
     failure: Failure
     batch_key: Key
     beside: Any = None  # a `Beside` where the clock runs beside the training
+    records: Any = None  # in lockstep: those of the chunk under way
 
 
 class Records(NamedTuple):

@@ -1,5 +1,4 @@
-"""One server step: gather the updates that it takes, let the server act, write the new version into the ring; and the
-evaluation of a model."""
+"""One server step: gather the updates that it takes, let the server act, write the new version into the ring."""
 
 from __future__ import annotations
 
@@ -14,8 +13,6 @@ from jaxafl.engine import diagnostics
 from jaxafl.engine.plan import Steps
 from jaxafl.engine.problem import DeviceData, Numbers, Observe, Program
 from jaxafl.engine.state import Failure, Records, State, Version
-from jaxafl.keys import jax_key
-from jaxafl.models.model import Batch
 from jaxafl.server.contract import Arrivals, Outcome, Tree
 
 Array = jax.Array
@@ -139,33 +136,6 @@ def over_steps(
         return (number < stop) & (state.failure.step < 0) if program.members == 1 else number < stop
 
     return jax.lax.while_loop(proceed, one, (start, state, records))[1:]
-
-
-def evaluate(program: Program, batch_size: int, frozen: Tree, x: Tree, y: Array, model: Version) -> dict[str, Array]:
-    """Mean loss and metrics over a test set, in batches of `batch_size`.
-
-    Args:
-        program: what is run.
-        batch_size: samples of a batch.
-        frozen: the model's frozen arrays.
-        x, y: raw inputs and labels.
-        model: what is evaluated.
-    """
-    count = y.shape[0]
-    batches = -(-count // batch_size)
-    rows = jnp.arange(batches * batch_size, dtype=jnp.int32).reshape(batches, batch_size)
-    key = jax_key((jnp.uint32(0), jnp.uint32(0)))
-    apply = program.model.bound(frozen)
-
-    def batch(rows: Array) -> dict[str, Array]:
-        inside = rows < count
-        where = jnp.minimum(rows, count - 1)
-        inputs = program.data.preprocess(jax.tree.map(lambda leaf: leaf[where], x))
-        outputs, _ = apply(model.params, model.model_state, Batch(inputs, y[where], inside), key, False)
-        values = {"loss": outputs.loss} | outputs.metrics
-        return {name: jnp.sum(jnp.where(inside, value, 0)) for name, value in values.items()}
-
-    return {name: jnp.sum(sums) / count for name, sums in jax.lax.map(batch, rows).items()}
 
 
 def observed(observe: Observe | None, params: Tree) -> dict[str, Array]:

@@ -3,8 +3,17 @@
 Nothing here opens a window or touches Matplotlib's global state, so that figures can be made without a display.
 """
 
-from jaxafl.plot.accuracy import accuracy_vs_steps, accuracy_vs_time
+from jaxafl.plot.accuracy import accuracy_vs_bytes, accuracy_vs_steps, accuracy_vs_time
+from jaxafl.plot.clients import accuracy_vs_participation, client_spread
 from jaxafl.plot.staleness import staleness_histogram
 from jaxafl.plot.timeline import timeline
 
-__all__ = ["accuracy_vs_steps", "accuracy_vs_time", "staleness_histogram", "timeline"]
+__all__ = [
+    "accuracy_vs_bytes",
+    "accuracy_vs_participation",
+    "accuracy_vs_steps",
+    "accuracy_vs_time",
+    "client_spread",
+    "staleness_histogram",
+    "timeline",
+]

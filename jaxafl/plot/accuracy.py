@@ -39,6 +39,11 @@ def accuracy_vs_steps(results: Results, ax: Axes | None = None, path: ImagePath 
     return _accuracy(results, "eval_step", "server steps", ax, path)
 
 
+def accuracy_vs_bytes(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
+    """Test accuracy in percent against bytes sent, up and down; as `accuracy_vs_time` in everything else."""
+    return _accuracy(results, "eval_bytes", "bytes sent", ax, path)
+
+
 def _accuracy(results: Results, against: str, axis_label: str, ax: Axes | None, path: ImagePath) -> Figure:
     file = check_image_path(path)
     lines = members(results, "accuracy", against)

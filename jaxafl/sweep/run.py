@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,19 +15,26 @@ import jax
 import numpy as np
 
 from jaxafl import results
+from jaxafl.callbacks.base import Callback, check_callbacks
+from jaxafl.callbacks.checkpoint import Checkpoint
+from jaxafl.callbacks.hooks import Reporting, Telling
+from jaxafl.callbacks.identity import identity
+from jaxafl.callbacks.interrupts import Interrupts
+from jaxafl.callbacks.progress import Reporter, reporter_of
+from jaxafl.callbacks.watch import watched
 from jaxafl.clock import Schedule
 from jaxafl.device import slices_are_faster
+from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import lockstep
-from jaxafl.engine.loop import Execution, run_to_end
 from jaxafl.engine.online import online
 from jaxafl.engine.planned import planned
 from jaxafl.engine.problem import Observe, Recording, Speed
 from jaxafl.engine.state import example_batch
 from jaxafl.options import check_whole, user_errors
-from jaxafl.progress import Reporter, reporter_of
 from jaxafl.simulation import Simulation, evaluation_interval
 from jaxafl.sweep.assemble import grid, labels
 from jaxafl.sweep.axes import Axes, axis_values, is_static_path, replace_at
+from jaxafl.sweep.folder import SweepFolder
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -44,6 +53,10 @@ class _Member:
     simulation: Simulation
     seed: int
     schedule: Schedule | None = None  # one object for members that share it; none where training makes it
+
+    def labels(self, named: dict[str, list[Any]]) -> dict[str, Any]:
+        """axis -> the label of its value."""
+        return {name: named[name][at] for name, at in self.position.items()}
 
     @property
     def timing(self) -> tuple[int, ...]:
@@ -65,6 +78,11 @@ def sweep(
     diagnostics: str | Sequence[str] = (),
     progress: bool | Reporter = False,
     save: str | None = None,
+    deterministic: bool = False,
+    callbacks: Sequence[Callback] | Callback = (),
+    folder: str | os.PathLike[str] | None = None,
+    checkpoint_every: int | str = "30s",
+    keep: int = 2,
 ) -> xr.Dataset:
     """Runs a simulation for every combination of values.
 
@@ -88,6 +106,11 @@ def sweep(
         observe, diagnostics: as in `Simulation.run`.
         progress: as in `Simulation.run`.
         save: path of a NetCDF file to write; checked before the first run.
+        deterministic: as in `Simulation.run`.
+        callbacks: as in `Simulation.run`; every member has copies of its own.
+        folder: where finished members are kept, which the same call with the same folder does not run again, and the
+            checkpoints of those under way, which go on where they stopped.
+        checkpoint_every, keep: as in `Simulation.run`.
 
     Returns:
         A dataset as `Simulation.run`'s with one leading dimension per axis, named by its path. What differs between
@@ -107,7 +130,13 @@ def sweep(
     recording = simulation.recording(observe, diagnostics)
     if together is not None:
         check_whole("sweep", "together", together)
-    speed = Speed(lanes, chunk)
+    speed, told = Speed(lanes, chunk, deterministic), check_callbacks(callbacks)
+    kept = None
+    if folder is not None:
+        how = dict(seed=seed, server_steps=server_steps, eval_every=every, together=together)
+        how |= dict(lanes=lanes, chunk=chunk, deterministic=deterministic)
+        own = identity(simulation.summary(), axes=values, observe=observe, diagnostics=recording.diagnostics, **how)
+        kept = SweepFolder(folder, checkpoint_every, keep, own)
     static = [name for name in values if name != "seed" and is_static_path(simulation, name)]
     programs = _grouped(members, lambda member: _program(member, static))
     sharing = [_grouped(group, lambda member: member.timing) for group in programs]
@@ -116,16 +145,55 @@ def sweep(
         _add_schedule(group, server_steps)
     batches = [batch for groups in sharing for batch in _batches(groups, together)]
     ended: dict[_Member, xr.Dataset] = {}
-    with reporter_of(progress, f"sweep of {len(members)}", server_steps * len(batches)) as reporter:
-        for index, batch in enumerate(batches):
-            started, part = time.perf_counter(), _Part(reporter, index * server_steps)
-            trained = run_to_end(_execution(batch, every, speed, recording), server_steps, every, part, started)
-            ended |= {
-                member: member.simulation.result(run, member.seed) for member, run in zip(batch, trained, strict=True)
-            }
-    dataset = grid([ended[member] for member in members], named)
-    dataset.attrs["sweep"] = json.dumps(named, default=str)
-    dataset.attrs["wall_seconds"] = round(time.perf_counter() - begun, 3)
+
+    def assembled() -> xr.Dataset:
+        """Members that have not run have no server steps."""
+        import xarray as xr
+
+        made = next(iter(ended.values()))
+        blank = made.isel({name: slice(0) for name in ("step", "evaluation", "version") if name in made.dims})
+        for name, values in blank.data_vars.items():
+            blank[name] = xr.full_like(values, np.nan if values.dtype.kind == "f" else 0)
+        blank.attrs = {name: made.attrs[name] for name in ("jaxafl_version", "precision", "backend", "eval_every")}
+        found = []
+        for member in members:
+            own = results.options_of_parts(member.simulation.summary()).items()
+            options = {name: results.flat(value) for name, value in own}
+            found.append(ended[member].copy() if member in ended else blank.assign_attrs(options))
+        dataset = grid(found, named)
+        if kept and kept.changed:
+            dataset.attrs["resumed"] = kept.changed
+        dataset.attrs["sweep"] = json.dumps(named, default=str)
+        dataset.attrs["wall_seconds"] = round(time.perf_counter() - begun, 3)
+        return dataset
+
+    try:
+        about = f"sweep of {len(members)}", server_steps * len(batches)
+        with Interrupts() as interrupts, reporter_of(progress, *about) as reporter:
+            for index, batch in enumerate(batches):
+                interrupts.end(f"before batch {index} of {len(batches)}")
+                reporting = Reporting(reporter, index * server_steps)
+                places = [members.index(member) for member in batch]
+                found = kept.finished(places) if kept else None
+                if found is None:
+                    runs = [one.simulation.as_run(one.seed, server_steps, one.labels(named)) for one in batch if told]
+                    telling = Telling(told, runs, several=True)
+                    checkpoint = kept.checkpoint(places, server_steps) if kept else None
+                    started = time.perf_counter()
+                    execution = _execution(batch, every, speed, recording, checkpoint)
+                    finish = [functools.partial(one.simulation.result, seed=one.seed) for one in batch]
+                    watching = reporting, telling, checkpoint, interrupts
+                    found = watched(execution, server_steps, every, started, *watching, finish)
+                    if kept:
+                        kept.keep(places, found)
+                ended |= zip(batch, found, strict=True)
+    except BaseException as error:
+        if partial := getattr(error, "datasets", None):
+            ended |= zip(batch, partial, strict=True)
+        if ended:
+            error.dataset = assembled()  # type: ignore[attr-defined]
+        raise
+    dataset = assembled()
     if path is not None:
         results.save(dataset, path)
     return dataset
@@ -190,23 +258,15 @@ def _num_parameters(simulation: Simulation) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def _execution(batch: list[_Member], every: int, speed: Speed, recording: Recording) -> Execution:
+def _execution(
+    batch: list[_Member], every: int, speed: Speed, recording: Recording, checkpoint: Checkpoint | None
+) -> Execution:
     """The program of members that advance together, before its first server step."""
     problems = [member.simulation.problem(member.seed, recording) for member in batch]
     schedules = [member.schedule for member in batch if member.schedule is not None]
+    origin = checkpoint.start() if checkpoint else None
     if not schedules:
         return online(problems[0], every, speed)
     if all(schedule is schedules[0] for schedule in schedules):
-        return planned(problems, schedules[0], every, speed)
+        return planned(problems, schedules[0], every, speed, origin)
     return lockstep(problems, schedules, every, speed)
-
-
-@dataclasses.dataclass
-class _Part(Reporter):
-    """The reporter of one batch of a sweep."""
-
-    whole: Reporter
-    offset: int
-
-    def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        self.whole.update(self.offset + done, updates_per_second, metrics)

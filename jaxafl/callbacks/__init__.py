@@ -1,0 +1,24 @@
+"""Callbacks: whoever is told how runs go, logs them, stops them or keeps their best model."""
+
+from jaxafl.callbacks.base import Callback, Chunk, Run
+from jaxafl.callbacks.best import Best
+from jaxafl.callbacks.csv_file import Csv
+from jaxafl.callbacks.interrupts import Interrupted
+from jaxafl.callbacks.live import Live
+from jaxafl.callbacks.stopping import StopAfter, StopAt
+from jaxafl.callbacks.tensorboard import TensorBoard
+from jaxafl.callbacks.wandb import WandB
+
+__all__ = [
+    "Best",
+    "Callback",
+    "Chunk",
+    "Csv",
+    "Interrupted",
+    "Live",
+    "Run",
+    "StopAfter",
+    "StopAt",
+    "TensorBoard",
+    "WandB",
+]

@@ -1,0 +1,113 @@
+"""What a callback is, and what it is told."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxafl.options import shown
+
+
+class Run(NamedTuple):
+    """A run, as callbacks see it.
+
+    Attributes:
+        name: server, clock and data.
+        options: of every part, as in the attributes of a result.
+        seed: of the run.
+        server_steps: T.
+        member: of a sweep: axis -> label; `{}` for a single run.
+        citation: BibTeX of what it uses.
+        resumed: server steps that an earlier process has made, evaluated and told; `None` for a run that begins.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    seed: int
+    server_steps: int
+    member: Mapping[str, Any]
+    citation: str
+    resumed: int | None = None
+
+
+class Chunk(NamedTuple):
+    """Server steps between two evaluations, or none before the evaluation of x_0.
+
+    Attributes:
+        run: whose.
+        start, stop: the server steps start .. stop - 1.
+        time: simulated seconds at the last of them.
+        seconds: wall-clock seconds since the run began, or went on.
+        records: of the server steps, name -> [stop - start, ...]: `time`, `client` and `staleness` (-1: no arrival),
+            and what a result holds besides.
+        evaluation: metrics of x_stop.
+        model: () -> (parameters, non-trainable state) of x_stop, NumPy arrays on the host.
+    """
+
+    run: Run
+    start: int
+    stop: int
+    time: float
+    seconds: float
+    records: Mapping[str, np.ndarray]
+    evaluation: Mapping[str, float]
+    model: Callable[[], tuple[Any, Any]]
+
+
+class Callback:
+    """Base of callbacks: whoever is told how runs go, by the host, between chunks of server steps.
+
+    Every run of a sweep has a (shallow) copy of its own. What a callback raises ends the run, and holds as its
+    attribute `dataset` what was made until then. A run that was stopped stays stopped when it is taken up again.
+    """
+
+    def begin(self, run: Run) -> None:
+        """Before the first chunk, of this process."""
+
+    def chunk(self, chunk: Chunk) -> str | bool | None:
+        """After every evaluation, that of x_0 included; a text (why) or `True` stops the run there."""
+
+    def end(self, result: Any) -> None:
+        """After the last chunk, or an error; `result` is what `run` returns (of a member: as if it ran alone), or what
+        was made before the error, `None` where nothing is known."""
+
+
+def scalars_of(chunk: Chunk) -> dict[str, float]:
+    """A chunk in numbers: its metrics; mean and largest staleness and mean norm of its updates, where there are any."""
+    found = dict(chunk.evaluation)
+    if chunk.records:
+        arrived = chunk.records["client"] >= 0
+        staleness, norms = chunk.records["staleness"][arrived], chunk.records["delta_norm"][arrived]
+        if arrived.any():
+            found |= {"staleness_mean": float(staleness.mean()), "staleness_max": float(staleness.max())}
+            found |= {"delta_norm": float(norms.mean())}
+    return found
+
+
+def name_of(run: Run) -> str:
+    """A name of a member of a sweep that a file can have; empty for a single run."""
+    return re.sub(r"[^\w.=,-]+", "_", ",".join(f"{axis}={label}" for axis, label in run.member.items()))
+
+
+def required(module: str, extra: str, purpose: str) -> Any:
+    """A module that only a callback needs; `ImportError` that says which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f'{purpose} needs {module}: pip install "jaxafl[{extra}]"') from error
+
+
+def check_callbacks(callbacks: Any) -> tuple[Any, ...]:
+    """The callbacks as a tuple; `TypeError` for what is none."""
+    several = tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
+    for one in several:
+        if isinstance(one, type) or not all(callable(getattr(one, name, None)) for name in ("begin", "chunk", "end")):
+            raise TypeError(
+                f"callbacks must be a list of callbacks, objects with begin, chunk and end (see jaxafl.callbacks), "
+                f"got {shown(one)}"
+            )
+    return several

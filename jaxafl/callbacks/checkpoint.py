@@ -1,0 +1,281 @@
+"""Checkpoints: runs under way kept in a folder, from which the same call goes on."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxafl.callbacks.hooks import PIECE_SECONDS, Hook
+from jaxafl.callbacks.store import check_folder, flattened, interval_of, newest, say, unflattened, write
+from jaxafl.device import on_device
+from jaxafl.engine.execution import Execution
+from jaxafl.engine.loop import Made, over
+from jaxafl.engine.plan import ORIGIN, Origin
+from jaxafl.engine.state import State
+from jaxafl.options import UserError, check_whole, shown
+
+_SHARE = 0.02  # of the time that saving may take, where the interval is a time
+_CARRIED = ("model", "server", "clients", "average", "failure", "batch_key")  # by a run that is made longer
+
+
+class Checkpoint(Hook):
+    """Saves runs in a folder, every so many server steps or seconds, and takes them up again.
+
+    A checkpoint is written under another name and renamed, so that there is a whole one at any instant; the sums of all
+    arrays are compared when it is read, and a damaged one is passed over for the one before it. A disk that is full
+    ends the save, not the run.
+    """
+
+    def __init__(self, folder: Any, every: Any, keep: Any) -> None:
+        """
+        Args:
+            folder: where; made if it does not exist.
+            every: server steps, or a text such as `"30s"`, between saves.
+            keep: checkpoints that are kept.
+        """
+        self.folder = check_folder("checkpoint", folder)
+        if (self.folder / "sweep.json").exists():
+            raise UserError(f"{self.folder} is the folder of a sweep; name another one")
+        self.steps, self.interval = interval_of(every)
+        self.keep = check_whole("run", "keep", keep)
+        self.seconds = min(PIECE_SECONDS, self.interval or PIECE_SECONDS)
+        self.origin, self.last, self.stretched, self.failures = ORIGIN, (time.monotonic(), -1), False, 0
+        self.saved, self.damaged = newest(self.folder)
+        self.changed = self.saved.about["changed"] if self.saved else ""
+
+    # ---- going on
+
+    @property
+    def eval_every(self) -> int | None:
+        """Server steps between evaluations of the run in the folder."""
+        return self.saved.about["identity"]["run"]["eval_every"] if self.saved else None
+
+    def accept(self, identity: Mapping[str, Any], server_steps: int) -> None:
+        """Makes sure that the folder is empty, or holds this run.
+
+        Args:
+            identity: what must be the same when the run goes on; `versions`: what should be.
+            server_steps: T.
+        """
+        self.identity, self.server_steps = json.loads(json.dumps(identity)), server_steps
+        if self.saved is not None:
+            self._check(self.saved.about)
+
+    @property
+    def speed(self) -> tuple[int | None, int | None]:
+        """Lanes and their chunk of the run in the folder: another device would choose others."""
+        return (self.saved.about["lanes"], self.saved.about["chunk"]) if self.saved else (None, None)
+
+    @property
+    def ends_at(self) -> int:
+        """T, or that of the run in the folder if it failed or was stopped: it does not go on."""
+        about = self.saved.about if self.saved else None
+        return about["server_steps"] if about and about["over"] else self.server_steps
+
+    @property
+    def ends_before(self) -> int | None:
+        """The T of a shorter run that is still under way in the folder: it has to end before it is made longer."""
+        about = self.saved.about if self.saved else None
+        if about is None or about["over"] or about["kept"] is None or about["place"] >= about["server_steps"]:
+            return None
+        return about["server_steps"] if about["server_steps"] < self.server_steps else None
+
+    def start(self) -> Origin:
+        """Where the plan of the run begins."""
+        if self.saved is None:
+            return ORIGIN
+        about = self.saved.about
+        if about["server_steps"] == self.server_steps:
+            self.origin = Origin(about["origin"][0], {int(version): slot for version, slot in about["origin"][1]})
+        elif about["kept"] is not None:
+            versions = sorted(version for version, _ in about["kept"])
+            self.origin = Origin(about["server_steps"], {version: slot for slot, version in enumerate(versions)})
+        return self.origin
+
+    def begin(self, execution: Execution, made: Made) -> None:
+        self.last, self.evaluated = (time.monotonic(), made.place), 0
+        if self.saved is None:
+            return
+        about, arrays = self.saved.about, self.saved.arrays
+        state = execution.state
+        longer = about["server_steps"] != self.server_steps and about["kept"] is not None
+        found = unflattened(state, "state", arrays, about["arrays"], check=not longer)
+        with execution.around():
+            execution.state = on_device(self._grafted(state, found, about) if longer else found)
+        records = execution.compiled.out_info[1]
+        made.place, made.eval_step = about["place"], list(about["eval_step"])
+        made.stops = [tuple(stop) if stop else None for stop in about["stops"]]
+        names = sorted(name.partition("/")[2] for name in arrays if name.startswith("evaluations/"))
+        made.evaluations = [
+            {name: arrays[f"evaluations/{name}"][number] for name in names} for number in range(len(made.eval_step))
+        ]
+        made.records, made.pieces = (
+            [unflattened(records, name, arrays, about["arrays"], check=False)] if f"{name}" in about["parts"] else []
+            for name in ("records", "pieces")
+        )
+        every = execution.program.length
+        if made.eval_step[-1] % every and made.eval_step[-1] < self.server_steps:  # the end of a shorter run
+            made.eval_step.pop()
+            made.evaluations.pop()
+            split = made.eval_step[-1]
+            whole = made.records.pop()
+            made.records = [jax.tree.map(lambda leaf: leaf[:, :split], whole)] if split else []
+            made.pieces = [jax.tree.map(lambda leaf: leaf[:, split:], whole)]
+        self.saved, self.evaluated = None, made.eval_step[-1] if made.eval_step else 0
+        what = "rows of its plan" if execution.rows_before is not None else "server steps"
+        say(f"going on after {made.place} {what}, from {self.folder}")
+
+    def _grafted(self, state: State, found: State, about: dict[str, Any]) -> State:
+        """The state of a longer run: its ring holds the versions that the shorter one has kept."""
+        slots = dict(about["kept"])
+        old = np.asarray([slots[version] for version in self.origin.slots])
+
+        def moved(new: Any, kept: np.ndarray) -> np.ndarray:
+            ring = np.zeros(new.shape, new.dtype)
+            ring[:, list(self.origin.slots.values())] = kept[:, old]
+            return ring
+
+        carried = {name: getattr(found, name) for name in _CARRIED}
+        return jax.device_get(state)._replace(**carried, ring=jax.tree.map(moved, state.ring, found.ring))
+
+    # ---- saving
+
+    def piece(self, execution: Execution, made: Made) -> None:
+        since, place = self.last
+        if self.steps is None:
+            due = time.monotonic() - since >= (self.interval or 0)
+        elif execution.rows_before is None:
+            due = made.place // self.steps > place // self.steps
+        else:  # whose places are rows, not server steps
+            due = not made.pieces and made.eval_step[-1] // self.steps > self.evaluated // self.steps
+        if due:
+            self.save(execution, made)
+
+    def settled(self, execution: Execution, made: Made) -> None:
+        if made.eval_step[-1] == self.server_steps or over(execution, made):
+            self.save(execution, made)
+        elif made.place > self.last[1]:
+            self.piece(execution, made)
+
+    def save(self, execution: Execution, made: Made) -> bool:
+        """Saves the runs where they are; whether that worked."""
+        begun = time.monotonic()
+        parts: dict[str, Any] = {"state": jax.device_get(execution.state)}
+        parts["evaluations"] = {
+            name: np.stack([one[name] for one in made.evaluations]) for name in (made.evaluations or [{}])[0]
+        }
+        for name in ("records", "pieces"):
+            if getattr(made, name):
+                whole = name == "records" or execution.rows_before is None
+                parts[name] = execution.joined(made.records) if name == "records" else made.pieces[-1]
+                if name == "pieces" and whole:
+                    parts[name] = execution.joined(made.pieces)
+        arrays, table = flattened(parts)
+        kept = execution.plan.kept if execution.plan is not None else None
+        about = {
+            "place": made.place,
+            "server_steps": self.server_steps,
+            "eval_step": made.eval_step,
+            "stops": made.stops,
+            "parts": sorted(parts),
+            "arrays": table,
+            "origin": [self.origin.step, sorted(self.origin.slots.items())],
+            "kept": None if kept is None else sorted(kept.items()),
+            "identity": self.identity,
+            "changed": self.changed,
+            "over": over(execution, made),
+            "lanes": execution.program.lanes,
+            "chunk": execution.program.chunk,
+        }
+        before = self.failures
+        try:
+            write(self.folder, self.keep, arrays, about)
+            while self.damaged:
+                shutil.rmtree(self.folder / str(self.damaged.pop()), ignore_errors=True)
+        except Exception as error:  # of the file system, TensorStore or Orbax
+            self.failures += 1
+            why = f"{type(error).__name__}: {str(error)[:200]}"
+            warnings.warn(
+                f"{self.folder}: not saved, while the run goes on; earlier checkpoints stay ({why})", stacklevel=2
+            )
+        took = time.monotonic() - begun
+        self.last, self.evaluated = (time.monotonic(), made.place), made.eval_step[-1] if made.eval_step else 0
+        if self.interval is not None and took / _SHARE > self.interval:
+            if not self.stretched and took / _SHARE > 1.5 * self.interval:
+                say(f"saving took {took:.1f} s, so it is done every {took / _SHARE:.0f} s, not {self.interval:g}")
+                self.stretched = True
+            self.interval = max(self.interval, took / _SHARE) if self.stretched else self.interval
+        return self.failures == before
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What the result says of it."""
+        failures = {"checkpoints_not_saved": self.failures} if self.failures else {}
+        return ({"resumed": self.changed} if self.changed else {}) | failures
+
+    def _check(self, about: dict[str, Any]) -> None:
+        """Whether the folder holds the same runs."""
+        changed = check_identity(self.folder, about["identity"], self.identity)
+        self.changed = "; ".join(filter(None, (self.changed, changed)))
+        if about["over"]:
+            return
+        done, known = about["place"], about["server_steps"]
+        if self.server_steps < known and (about["kept"] is not None or self.server_steps < done):
+            raise UserError(
+                f"{self.folder} holds a run of {known} server steps ({done} are made), more than server_steps="
+                f"{self.server_steps}; name another folder, or at least as many"
+            )
+
+
+def check_identity(folder: pathlib.Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """Which versions have changed since a folder was written; says so.
+
+    Raises:
+        ValueError: the folder belongs to something else; says what differs.
+    """
+    before, now = json.loads(json.dumps([theirs, ours]))
+    versions = _differing(before.pop("versions"), now.pop("versions"))
+    if set(versions) - {"device"}:  # which may say the same in another code
+        before, now = _without_code(before), _without_code(now)
+    if found := _differing(before, now):
+        raise UserError(f"{folder} holds something else: {_listed(found)}; name another folder, or the same options")
+    changed = _listed(versions)
+    if changed:
+        warnings.warn(f"{folder} goes on, though {changed}: last digits may differ", stacklevel=2)
+    return changed
+
+
+def _without_code(table: Any) -> Any:
+    if isinstance(table, list):
+        return [_without_code(value) for value in table]
+    if not isinstance(table, dict):
+        return table
+    return {name: _without_code(value) for name, value in table.items() if name not in ("code", "program")}
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> dict[str, tuple[Any, Any]]:
+    """path -> (before, now) where nested tables differ."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in dict.fromkeys([*before, *now]):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found |= _differing(old, new, f"{path}{name}.")
+        elif old != new:
+            found[f"{path}{name}"] = (old, new)
+    return found
+
+
+def _listed(found: Mapping[str, tuple[Any, Any]]) -> str:
+    return ", ".join(f"{name} was {_short(old)} and is {_short(new)}" for name, (old, new) in found.items())
+
+
+def _short(value: Any) -> str:
+    return shown(value) if not isinstance(value, dict) else shown(value.get("name", value))

@@ -1,0 +1,64 @@
+"""A table of the evaluations, as text."""
+
+from __future__ import annotations
+
+import csv
+import os
+import pathlib
+from typing import Any
+
+from jaxafl.callbacks.base import Callback, Chunk, Run, scalars_of
+from jaxafl.results import check_path
+
+_NUMBERS = ("staleness_mean", "staleness_max", "delta_norm")
+
+
+class Csv(Callback):
+    """A row per evaluation, in a file that grows with the run: axes of a sweep, seed, server step, simulated and
+    wall-clock seconds, metrics, mean and largest staleness, mean norm of the updates.
+
+    A run that goes on continues its rows. The members of a sweep share the file: each replaces its own rows, told apart
+    by seed and axes. Otherwise a file of this name is replaced.
+
+    Args:
+        path: the file.
+
+    Raises:
+        FileNotFoundError, PermissionError, IsADirectoryError: it cannot be written there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = pathlib.Path(path)
+        check_path(self.path)
+
+    def begin(self, run: Run) -> None:
+        self.run, self.begun = run, False
+        self.own = {name: str(value) for name, value in {**run.member, "seed": run.seed}.items()}
+
+    def chunk(self, chunk: Chunk) -> None:
+        place = {"step": chunk.stop, "time": chunk.time, "seconds": round(chunk.seconds, 3)}
+        row = {**self.own, **place, **dict.fromkeys((*chunk.evaluation, *_NUMBERS), ""), **scalars_of(chunk)}
+        if not self.begun:
+            self._replace(list(row))
+            self.begun = True
+        with self.path.open("a", newline="") as file:
+            csv.DictWriter(file, row).writerow(row)
+
+    def _replace(self, names: list[str]) -> None:
+        """The file with what stays of it."""
+        rows: list[dict[str, Any]] = []
+        if self.path.is_file():
+            with self.path.open(newline="") as file:
+                rows = [row for row in csv.DictReader(file) if list(row) == names and self._stays(row)]
+        unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
+        with unfinished.open("w", newline="") as file:
+            writer = csv.DictWriter(file, names)
+            writer.writeheader()
+            writer.writerows(rows)
+        unfinished.replace(self.path)
+
+    def _stays(self, row: dict[str, Any]) -> bool:
+        """Whether a row of the file is of another member, or of what this run has made before."""
+        if any(row[name] != value for name, value in self.own.items()):
+            return bool(self.run.member)
+        return self.run.resumed is not None and int(row["step"]) <= self.run.resumed

@@ -1,0 +1,168 @@
+"""What watches runs between pieces of server steps: `Hook`, several of them as one, and the hook of the callbacks."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxafl.callbacks.base import Callback, Chunk, Run
+from jaxafl.callbacks.progress import Reporter
+from jaxafl.engine.execution import Execution
+from jaxafl.engine.loop import Made
+
+PIECE_SECONDS = 2.0  # also what a second Ctrl-C waits for, at the most
+
+
+class Hook:
+    """Base of hooks, see `jaxafl.engine.loop.Watcher`; a context manager around the runs."""
+
+    seconds: float = PIECE_SECONDS
+    steps: int | None = None
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        return None
+
+    def begin(self, execution: Execution, made: Made) -> None:
+        return None
+
+    def piece(self, execution: Execution, made: Made) -> None:
+        return None
+
+    def chunk(self, execution: Execution, made: Made) -> Sequence[str | None]:
+        return ()
+
+    def settled(self, execution: Execution, made: Made) -> None:
+        return None
+
+
+class Several(Hook):
+    """Hooks as one, told in their order."""
+
+    def __init__(self, *hooks: Hook) -> None:
+        self.hooks = hooks
+        self.seconds = min(hook.seconds for hook in hooks)
+        self.steps = next((hook.steps for hook in hooks if hook.steps), None)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[Several]:
+        """All hooks, entered in their order and left in the opposite one."""
+        with contextlib.ExitStack() as stack:
+            for hook in self.hooks:
+                stack.enter_context(hook)
+            yield self
+
+    def begin(self, execution: Execution, made: Made) -> None:
+        for hook in reversed(self.hooks):  # what takes runs up again comes last, and first here
+            hook.begin(execution, made)
+
+    def piece(self, execution: Execution, made: Made) -> None:
+        for hook in self.hooks:
+            hook.piece(execution, made)
+
+    def chunk(self, execution: Execution, made: Made) -> Sequence[str | None]:
+        said = [hook.chunk(execution, made) for hook in self.hooks]
+        return [next(filter(None, whys), None) for whys in zip(*filter(None, said), strict=True)]
+
+    def settled(self, execution: Execution, made: Made) -> None:
+        for hook in self.hooks:
+            hook.settled(execution, made)
+
+
+class Reporting(Hook):
+    """Tells a reporter of every chunk."""
+
+    def __init__(self, reporter: Reporter, offset: int = 0) -> None:
+        """
+        Args:
+            reporter: whom; entered by its owner.
+            offset: server steps of runs before.
+        """
+        self.reporter, self.offset = reporter, offset
+
+    def begin(self, execution: Execution, made: Made) -> None:
+        self.ready, self.before = time.perf_counter(), execution.updates(made.eval_step[-1] if made.eval_step else 0)
+
+    def chunk(self, execution: Execution, made: Made) -> Sequence[str | None]:
+        if done := made.eval_step[-1]:
+            rate = (execution.updates(done) - self.before) / (time.perf_counter() - self.ready)
+            latest = {name: float(np.mean(values)) for name, values in _pooled(made).items()}
+            self.reporter.update(self.offset + done, rate, latest)
+        return ()
+
+
+class Telling(Hook):
+    """Tells callbacks of the chunks of all runs that have not been stopped; every run has copies of its own where there
+    are several."""
+
+    def __init__(self, callbacks: Sequence[Callback], runs: Sequence[Run], several: bool = False) -> None:
+        """
+        Args:
+            callbacks: whom.
+            runs: of the execution.
+            several: whether there are other runs, in this execution or another one.
+        """
+        self.runs = runs
+        self.told = [[copy.copy(one) if several else one for one in callbacks] for _ in runs]
+
+    def begin(self, execution: Execution, made: Made) -> None:
+        self.begun = time.perf_counter()
+        done = made.eval_step[-1] if made.eval_step else None
+        for run, callbacks in zip(self.runs, self.told, strict=True):
+            for one in callbacks:
+                one.begin(run._replace(resumed=done))
+
+    def chunk(self, execution: Execution, made: Made) -> Sequence[str | None]:
+        whys: list[str | None] = []
+        stop, start = made.eval_step[-1], made.eval_step[-2] if len(made.eval_step) > 1 else 0
+        for index, (run, callbacks) in enumerate(zip(self.runs, self.told, strict=True)):
+            why = None
+            failure = execution.failures()[index] if callbacks else None
+            if callbacks and not made.stops[index] and not (failure and failure[0] < start):
+                records = execution.arrivals(index, start, stop, made.records)
+                chunk = Chunk(
+                    run=run,
+                    start=start,
+                    stop=stop,
+                    time=float(records["time"][-1]) if stop else 0.0,
+                    seconds=time.perf_counter() - self.begun,
+                    records=records,
+                    evaluation={name: float(values[index]) for name, values in _pooled(made).items()},
+                    model=functools.partial(execution.model, index),
+                )
+                said = [one.chunk(chunk) for one in callbacks]
+                why = next(
+                    (
+                        answer if isinstance(answer, str) else type(one).__name__
+                        for one, answer in zip(callbacks, said, strict=True)
+                        if answer
+                    ),
+                    None,
+                )
+            whys.append(why)
+        return whys
+
+    def end(self, results: Sequence[Any]) -> None:
+        """The results of the runs; all callbacks are told, and the first error is raised afterwards."""
+        errors = []
+        for callbacks, result in zip(self.told, results, strict=False):
+            for one in callbacks:
+                try:
+                    one.end(result)
+                except Exception as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+def _pooled(made: Made) -> dict[str, np.ndarray]:
+    """The latest metrics, each [P], without those of single clients."""
+    return {name: values for name, values in made.evaluations[-1].items() if values.ndim == 1}

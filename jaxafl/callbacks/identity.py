@@ -1,0 +1,138 @@
+"""What makes a run the run that it is: options, data and model by content, versions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.metadata
+import platform
+import re
+import types
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+
+from jaxafl.data.federated import FederatedData
+from jaxafl.engine.state import example_batch
+from jaxafl.models.model import Model
+from jaxafl.options import options_of
+from jaxafl.references import version
+
+_DEEPEST = 12
+
+
+def identity(parts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+    """Nested tables of what a run depends on, of what JSON can hold.
+
+    Args:
+        parts: `data`, `model`, `client`, `server` and `clock` of a simulation.
+        **options: of the run.
+    """
+    data, model = parts["data"], parts["model"]
+    return {
+        **{name: content(parts[name]) for name in ("client", "server", "clock")},
+        "data": _of_data(data),
+        "model": _of_model(model, data),
+        "run": content(options),
+        "precision": str(jnp.result_type(float)),
+        "versions": {
+            "jaxafl": version(),
+            "jax": jax.__version__,
+            "jaxlib": jaxlib.__version__,
+            "numpy": np.__version__,
+            **{name: importlib.metadata.version(name) for name in ("flax", "optax", "orbax-checkpoint")},
+            "python": platform.python_version(),
+            "device": jax.devices()[0].device_kind,
+        },
+    }
+
+
+def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
+    """A value as JSON can hold it: arrays by their content, functions by their code and what they close over.
+
+    Args:
+        node: the value.
+        seen: the ids of what holds it, which it may refer to.
+    """
+    if isinstance(node, str | int | float | bool | None.__class__):
+        return node
+    if isinstance(node, np.ndarray | np.generic | jax.Array):
+        array = np.ascontiguousarray(node)
+        sum_ = zlib.crc32(array.reshape(-1).view(np.uint8).data) if array.size else 0
+        return array.item() if np.ndim(node) == 0 else f"{array.dtype}{list(array.shape)} {sum_:08x}"
+    name = str(getattr(node, "__qualname__", None) or getattr(node, "name", None) or type(node).__qualname__)
+    if id(node) in seen or len(seen) > _DEEPEST:
+        return name
+    inner = functools.partial(content, seen=(*seen, id(node)))
+    if isinstance(node, Mapping):
+        return {str(key): inner(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [inner(value) for value in node]
+    if isinstance(node, set | frozenset):
+        return sorted(str(inner(value)) for value in node)
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        return {"name": name} | {option: inner(value) for option, value in options_of(node).items()}
+    if isinstance(node, functools.partial):
+        return {"name": "partial", "of": [inner(part) for part in (node.func, node.args, node.keywords)]}
+    if isinstance(node, types.MethodType):
+        return {"name": name, "of": [inner(node.__self__), inner(node.__func__)]}
+    if isinstance(node, types.FunctionType):
+        closed = [cell.cell_contents for cell in node.__closure__ or () if _is_set(cell)]
+        more = {"closed": inner(closed), "defaults": inner([node.__defaults__, node.__kwdefaults__])}
+        return {"name": name, "code": f"{zlib.crc32(_code(node.__code__)):08x}"} | more
+    if hasattr(node, "__wrapped__"):  # of a decorator, jax.jit among them
+        return inner(node.__wrapped__)
+    if isinstance(node, type | types.BuiltinFunctionType | types.ModuleType):
+        return name
+    return {"name": name, "state": inner(getattr(node, "__dict__", {}))}
+
+
+def _of_data(data: FederatedData) -> dict[str, Any]:
+    leaves = jax.tree.leaves((data.arrays, data.counts, data.x_test, data.y_test, data.test_clients, data.validation))
+    steps = [data.preprocessing.transform, data.preprocessing.augment, data.gather]
+    described = {"name": data.name, **content(data.description)}
+    return {**described, "content": content([np.asarray(leaf) for leaf in leaves]), "steps": content(steps)}
+
+
+def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:
+    """`program`: of its initial parameters and its loss, as JAX traces them."""
+    batch, key = example_batch(data), jax.random.key(0)
+    made = jax.make_jaxpr(model.init)(key, batch)
+    params, state = jax.eval_shape(model.init, key, batch)
+
+    def loss(params: Any, state: Any, frozen: Any) -> Any:
+        return model.bound(frozen)(params, state, batch, key, True)
+
+    applied = jax.make_jaxpr(loss)(params, state, model.frozen)
+    constants = content([np.asarray(leaf) for one in (made, applied) for leaf in one.consts])
+    program = zlib.crc32(_without_places(f"{made} {applied} {constants}").encode())
+    frozen = content([np.asarray(leaf) for leaf in jax.tree.leaves(model.frozen)])
+    return {"name": model.name, **content(model.description), "frozen": frozen, "program": f"{program:08x}"}
+
+
+def _code(code: types.CodeType) -> bytes:
+    """Bytecode, names and constants; sets in one order, whatever the process."""
+    parts = []
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            parts.append(_code(one))
+        else:
+            parts.append(repr(sorted(map(repr, one)) if isinstance(one, frozenset) else one).encode())
+    return code.co_code + repr(code.co_names).encode() + b"".join(parts)
+
+
+def _is_set(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # of a function that is being defined
+        return False
+
+
+def _without_places(text: str) -> str:
+    """Without places in memory, which differ from process to process."""
+    return re.sub(r"0x[0-9a-f]+", "", text)

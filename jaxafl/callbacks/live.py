@@ -1,0 +1,78 @@
+"""The accuracy of a run, drawn while it runs."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+from jaxafl.callbacks.base import Callback, Chunk, Run, name_of
+
+
+class Live(Callback):
+    """Redraws test accuracy against simulated time after every evaluation: in a notebook below the cell, elsewhere in a
+    window, or in an image file. All members of a sweep share the figure.
+
+    Args:
+        path: an image to write instead of showing it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = None if path is None else pathlib.Path(path)
+        self.lines: dict[str, tuple[list[float], list[float]]] = {}
+        self.shown: list[Any] = []
+
+    def begin(self, run: Run) -> None:
+        self.name = name_of(run) or run.name
+        self.lines[self.name] = ([], [])
+
+    def chunk(self, chunk: Chunk) -> None:
+        times, values = self.lines[self.name]
+        times.append(chunk.time)
+        values.append(100 * chunk.evaluation.get("accuracy", float("nan")))
+        self._draw()
+
+    def _draw(self) -> None:
+        from jaxafl.plot.canvas import check_image_path, finish, legend_beside, line_styles, panels_of, tidy
+
+        window = None if self.path or _in_notebook() else _window(self.shown)
+        figure, [ax] = panels_of(window, 7.5, 4.2)
+        ax.clear()
+        for (name, line), style in zip(self.lines.items(), line_styles(len(self.lines)), strict=True):
+            ax.plot(*line, label=name, linewidth=1.8, **style)
+        ax.set(xlabel="simulated time (s)", ylabel="test accuracy (%)", xlim=(0, None), ylim=(0, None))
+        tidy(ax)
+        if len(self.lines) > 1:
+            legend_beside(ax, len(self.lines))
+        if self.path is not None:
+            finish(figure, check_image_path(self.path))
+        elif window is None:
+            from IPython.display import display
+
+            if self.shown:
+                self.shown[0].update(figure)
+            else:
+                self.shown.append(display(figure, display_id=True))
+        else:
+            figure.canvas.draw_idle()
+            figure.canvas.flush_events()
+
+
+def _in_notebook() -> bool:
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return False
+    shell = get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def _window(shown: list[Any]) -> Any:
+    """The axes of a window that stays open; made at first."""
+    if not shown:
+        from matplotlib import pyplot
+
+        pyplot.ion()
+        shown.append(pyplot.subplots()[1])
+        shown[0].figure.show()
+    return shown[0]

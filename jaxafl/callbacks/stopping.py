@@ -1,0 +1,57 @@
+"""Callbacks that stop a run."""
+
+from __future__ import annotations
+
+from jaxafl.callbacks.base import Callback, Chunk
+from jaxafl.options import UserError, check_number
+
+
+class StopAt(Callback):
+    """Stops as soon as an evaluation reaches a target: `StopAt(accuracy=0.9)`. Metrics called `..._loss` or `loss` have
+    to fall to it, others to rise.
+
+    Args:
+        **targets: metric -> value; the first that is reached stops the run.
+
+    Raises:
+        ValueError: there is no target, or (when the run begins) no such metric.
+    """
+
+    def __init__(self, **targets: float) -> None:
+        if not targets:
+            raise UserError("StopAt needs a metric and its target, e.g. StopAt(accuracy=0.9)")
+        for name, target in targets.items():
+            check_number("StopAt", name, target)
+        self.targets = targets
+
+    def chunk(self, chunk: Chunk) -> str | None:
+        for name, target in self.targets.items():
+            if name not in chunk.evaluation:
+                raise UserError(f"StopAt: there is no metric {name!r}; there are {', '.join(chunk.evaluation)}")
+            value = chunk.evaluation[name]
+            if value <= target if name.endswith("loss") else value >= target:
+                return f"{name} {value:.6g} has reached {target:g}"
+        return None
+
+
+class StopAfter(Callback):
+    """Stops at the first evaluation after so many seconds.
+
+    Args:
+        simulated: of simulated time.
+        wall: of wall-clock time since the run began, or went on.
+    """
+
+    def __init__(self, simulated: float | None = None, wall: float | None = None) -> None:
+        if simulated is None and wall is None:
+            raise UserError("StopAfter needs seconds, e.g. StopAfter(simulated=3600)")
+        self.limits = {"simulated": simulated, "wall-clock": wall}
+        for name, limit in self.limits.items():
+            if limit is not None:
+                check_number("StopAfter", name, limit, above=0)
+
+    def chunk(self, chunk: Chunk) -> str | None:
+        for (name, limit), seconds in zip(self.limits.items(), (chunk.time, chunk.seconds), strict=True):
+            if limit is not None and seconds >= limit:
+                return f"{seconds:.6g} {name} seconds are over (of {limit:g})"
+        return None

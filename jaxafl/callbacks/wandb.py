@@ -1,0 +1,44 @@
+"""Curves for Weights & Biases."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jaxafl.callbacks.base import Callback, Chunk, Run, name_of, required, scalars_of
+
+
+class WandB(Callback):
+    """Logs every evaluation to Weights & Biases: metrics, staleness and norms of the updates by server step, with the
+    simulated time as `time`. The members of a sweep are runs of one group.
+
+    Args:
+        project: of Weights & Biases.
+        **options: of `wandb.init`, for example `mode="offline"`, `group`, or `id` of a run that shall go on.
+
+    Raises:
+        ImportError: wandb is not installed; the extra `wandb` brings it.
+    """
+
+    def __init__(self, project: str, **options: Any) -> None:
+        self.options = {"project": project, **options}
+        self.module = required("wandb", "wandb", "the callback WandB")
+
+    def begin(self, run: Run) -> None:
+        config = {"seed": run.seed, "server_steps": run.server_steps, **run.member, **run.options}
+        named: dict[str, Any] = {
+            "name": name_of(run) or run.name,
+            "config": json.loads(json.dumps(config, default=str)),
+        }
+        if run.member:
+            named |= {"group": run.name, "reinit": "create_new"}
+        if "id" in self.options:
+            named["resume"] = "allow"
+        self.run = self.module.init(**named | self.options)
+        self.run.summary["citation"] = run.citation
+
+    def chunk(self, chunk: Chunk) -> None:
+        self.run.log({**scalars_of(chunk), "time": chunk.time}, step=chunk.stop)
+
+    def end(self, result: Any) -> None:
+        self.run.finish()

@@ -1,0 +1,196 @@
+"""Runs under way as one compiled program: advanced, evaluated, and what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.clock import Schedule
+from jaxafl.clock.schedules import first_steps, recharged, schedule_of
+from jaxafl.device import compiled, on_device, on_exhaustion
+from jaxafl.engine.batched import evaluate_members, initial_members, observe_members
+from jaxafl.engine.evaluate import Alone
+from jaxafl.engine.plan import Plan
+from jaxafl.engine.problem import Numbers, Problem, Program, stacked
+from jaxafl.engine.state import Records, State
+from jaxafl.engine.validate import check_fit
+
+Failed = tuple[int, int]  # server step, client
+
+
+@dataclasses.dataclass
+class Execution:
+    """P runs under way as one compiled program.
+
+    Attributes:
+        problems: one per run.
+        program: what the compiled program depends on.
+        numbers: of all runs, see `problem.stacked`.
+        state: where the runs are, with a leading member axis.
+        evaluate_model: model -> metrics, each [P].
+        first: what `observe` says of x_0, each [P, ...].
+        compile_seconds: how long compilation took.
+        schedules: one per run; `None` where the runs make them.
+        compiled: the program that takes server steps; `constant`: its arguments before the state.
+        around: what it is called in.
+        check: raises when something went wrong.
+        plan: of the runs, where they share one.
+        rows_before: of members in lockstep, who advance by rows: rows before each chunk of server steps, and all.
+    """
+
+    problems: Sequence[Problem]
+    program: Program
+    numbers: Numbers
+    state: State
+    evaluate_model: Callable[[Any], dict[str, jax.Array]]
+    compile_seconds: float
+    first: dict[str, np.ndarray]
+    schedules: Sequence[Schedule] | None = None
+    compiled: Any = None
+    constant: tuple[Any, ...] = ()
+    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    check: Callable[[State], Any] = lambda state: None
+    plan: Plan | None = None
+    rows_before: np.ndarray | None = None
+
+    def compile(self, function: Callable[..., tuple[State, Records]], constant: tuple[Any, ...]) -> Execution:
+        """Adds the program that takes server steps: `function(program, *constant, state, start, stop)`."""
+
+        arguments = (*constant, self.state, jnp.int32(0), jnp.int32(0))
+        deterministic = self.program.deterministic
+        self.compiled, seconds = compiled(
+            function, (self.program,), arguments, donate=(len(constant),), deterministic=deterministic
+        )
+        self.constant, self.compile_seconds = constant, self.compile_seconds + seconds
+        return self
+
+    def advance(self, start: int, stop: int) -> Records:
+        """Takes the server steps (in lockstep: rows) start .. stop - 1. Their records on the host, each
+        [P, steps, ...]; in lockstep those of the whole chunk, complete after its last row."""
+        sizes = {name: getattr(self.program, name) for name in ("lanes", "chunk", "micro_batch")}
+        with on_exhaustion(**sizes), self.around():
+            self.state, records = self.compiled(*self.constant, self.state, jnp.int32(start), jnp.int32(stop))
+            self.check(self.state)
+            made = stop - start if self.rows_before is None else None
+            return jax.tree.map(lambda leaf: np.asarray(leaf)[:, :made], jax.device_get(records))
+
+    def joined(self, pieces: Sequence[Records]) -> Records:
+        """The records of several calls of `advance`, or of none, as one."""
+        none = self.compiled.out_info[1]
+        nothing = jax.tree.map(lambda leaf: np.zeros((leaf.shape[0], 0, *leaf.shape[2:]), leaf.dtype), none)
+        return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), nothing, *pieces)
+
+    def evaluate(self) -> dict[str, np.ndarray]:
+        """Metrics of the models, each [P]; where it is kept, of the average of all versions too (`average_...`)."""
+        found = dict(jax.device_get(self.evaluate_model(self.state.model)))
+        if self.state.average is not None:
+            average = jax.device_get(self.evaluate_model(self.state.model._replace(params=self.state.average)))
+            found |= {f"average_{name}": values for name, values in average.items()}
+        return found
+
+    def model(self, index: int) -> tuple[Any, Any]:
+        """Parameters and non-trainable state of a run, on the host."""
+        return tuple(jax.device_get(jax.tree.map(lambda leaf: leaf[index], jax.device_get(self.state.model))))
+
+    def arrivals(self, index: int, start: int, stop: int, records: Sequence[Records]) -> dict[str, np.ndarray]:
+        """What server steps of a run leave behind, name -> [steps, ...]: `time`, `client`, `staleness`, diagnostics.
+
+        Args:
+            index: which run.
+            start, stop: the server steps.
+            records: of all chunks up to this one, of which it is the last.
+        """
+        if not stop:
+            return {}
+        info, event, _ = jax.tree.map(lambda values: values[index], records[-1])
+        steps = np.arange(start, start + len(info["delta_norm"]))
+        if self.schedules is not None:
+            made = self.schedules[index]
+            if self.problems[index].client.charge == "executed":
+                known = np.concatenate([part.info["executed_local_steps"][index] for part in records])
+                made = self._recharged(index, np.concatenate([known, made.local_steps[len(known) :]]))
+            found = {"time": made.time[steps], "client": np.where(made.mask, made.client, -1)[steps]}
+            return found | {"staleness": made.staleness[steps], **info}
+        pause = self.problems[index].clock.pause
+        staleness = np.where(event.mask, steps[:, None] - event.runs.reference, -1)
+        client = np.where(event.mask, event.runs.client, -1)
+        return {"time": event.time + pause * (steps + 1), "client": client, "staleness": staleness, **info}
+
+    def failures(self) -> list[Failed | None]:
+        """Where each run failed."""
+        steps, clients = jax.device_get(self.state.failure)
+        return [(int(step), int(client)) if step >= 0 else None for step, client in zip(steps, clients, strict=True)]
+
+    def updates(self, done: int) -> int:
+        """Client updates that the first server steps have taken."""
+        if self.schedules is None:
+            return done * self.program.capacity * len(self.problems)
+        return sum(int(schedule.mask[:done].sum()) for schedule in self.schedules)
+
+    def finish(self, records: Records, lengths: Sequence[int]) -> list[tuple[Schedule, dict[str, np.ndarray]]]:
+        """The schedules and the diagnostics of the first server steps of the runs.
+
+        Args:
+            records: of all server steps.
+            lengths: how many of them each run has taken.
+        """
+        ended = []
+        for index, (problem, length) in enumerate(zip(self.problems, lengths, strict=True)):
+            info, event, runs_begun = jax.tree.map(lambda values, index=index: values[index], records)
+            made = (
+                self.schedules[index]
+                if self.schedules is not None
+                else schedule_of(problem.clock, problem.data.num_clients, event, runs_begun)
+            )
+            made = first_steps(made, length)
+            info = {name: values[:length] for name, values in info.items()}
+            for name, values in self.first.items():
+                info[name] = np.concatenate([values[index][None], info[name]])
+            if self.schedules is not None and problem.client.charge == "executed" and length:
+                whole = self.schedules[index]
+                executed = np.concatenate([info["executed_local_steps"], whole.local_steps[length:]])
+                made = first_steps(self._recharged(index, executed), length)
+            ended.append((made, info))
+        return ended
+
+    def _recharged(self, index: int, executed: np.ndarray) -> Schedule:
+        """The whole schedule of a run with the time of the local steps made, [T, A]."""
+        problem, made = self.problems[index], cast("Sequence[Schedule]", self.schedules)[index]
+        steps = problem.client.local_steps(problem.data.counts)
+        return recharged(made, problem.clock, steps, executed, problem.seed)
+
+
+def prepared(
+    problems: Sequence[Problem], schedules: Sequence[Schedule] | None, *, shared: bool, **shapes: Any
+) -> Execution:
+    """Runs before their first server step, with the program that evaluates them.
+
+    Args:
+        problems: one per run.
+        schedules: one per run; `None` where the runs make them.
+        shared: whether they share a plan.
+        shapes: of the program, see `problem.Program`.
+    """
+    device, (numbers, varies) = problems[0].device, stacked([problem.numbers for problem in problems])
+    keys = on_device(tuple(np.stack([np.asarray(problem.key[word]) for problem in problems]) for word in (0, 1)))
+    program = problems[0].program(members=len(problems), varies=varies, **shapes)
+    check_fit(problems[0], program)
+    arguments = (numbers, device, keys)
+    make, _ = compiled(initial_members, (program, shared), arguments, once=True)
+    state = make(*arguments)
+    of_test, alone = True, None
+    if "per_client" in program.recording.diagnostics:
+        owners = problems[0].data.owners
+        of_test, alone = owners.of_test, Alone(*on_device((owners.owner, owners.samples)))
+    given = (device if device.validation is not None else device._replace(arrays=None), alone)
+    evaluate, seconds = compiled(evaluate_members, (program, of_test), (*given, state.model))
+    watch, _ = compiled(observe_members, (program,), (state.model.params,), once=True)
+    first = jax.device_get(watch(state.model.params))
+    score = lambda model: evaluate(*given, model)  # noqa: E731
+    return Execution(problems, program, numbers, state, score, seconds, first, schedules)

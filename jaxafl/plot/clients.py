@@ -1,0 +1,75 @@
+"""How single clients fare: their spread over time, and whether a server forgets those that rarely arrive."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from jaxafl.options import UserError
+from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of, tidy
+from jaxafl.plot.members import heading, members
+
+_WORST = 0.1
+_BANDS = ((10, 90, 0.15), (25, 75, 0.25))  # percentiles, opacity
+
+
+def client_spread(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = None) -> Figure:
+    """Accuracy of single clients against simulated time: median, the bands of 10 to 90 and 25 to 75 percent of the
+    clients, and the mean of the worst 10 % (at least one).
+
+    Args:
+        result: of one run with `diagnostics="per_client"`.
+        ax: axes to draw into; `None` makes a figure.
+        path: where to save the figure (its ending sets the format); `None` saves nothing.
+
+    Returns:
+        The figure.
+
+    Raises:
+        TypeError, ValueError: this is no such result.
+    """
+    file = check_image_path(path)
+    run = _one(result)
+    accuracy, time = 100 * run["client_accuracy"].values, run["eval_time"].values
+    figure, [ax] = panels_of(ax, 6.5, 4.2)
+    for low, high, opacity in _BANDS:
+        band = np.percentile(accuracy, [low, high], axis=1)
+        ax.fill_between(time, *band, color="#0072B2", alpha=opacity, linewidth=0, label=f"{low} to {high} %")
+    worst = np.sort(accuracy, axis=1)[:, : max(1, round(_WORST * accuracy.shape[1]))].mean(axis=1)
+    ax.plot(time, np.median(accuracy, axis=1), color="#0072B2", linewidth=1.8, label="median")
+    ax.plot(time, worst, color="#D55E00", linewidth=1.8, linestyle="--", label="worst 10 % (mean)")
+    label = f"accuracy on their own samples (%), {accuracy.shape[1]} clients"
+    ax.set(xlabel="simulated time (s)", ylabel=label, title=heading(result), xlim=(0, None), ylim=(0, None))
+    ax.legend(frameon=False, fontsize=9)
+    tidy(ax)
+    return finish(figure, file)
+
+
+def accuracy_vs_participation(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = None) -> Figure:
+    """Accuracy of single clients at the end against how often they arrived, coloured by the mean staleness of their
+    updates: whether the server forgets those that are rare or slow. As `client_spread` in everything else."""
+    file = check_image_path(path)
+    run = _one(result)
+    chosen = run["held_out_client"].values
+    arrivals, staleness = run["participation"].values[chosen], run["mean_staleness"].values[chosen]
+    accuracy = 100 * run["client_accuracy"].values[-1]
+    figure, [ax] = panels_of(ax, 6.5, 4.2)
+    never = ~np.isfinite(staleness)
+    points = ax.scatter(arrivals[~never], accuracy[~never], c=staleness[~never], s=24, cmap="viridis", linewidths=0)
+    if never.any():
+        ax.scatter(arrivals[never], accuracy[never], s=28, facecolors="none", edgecolors="0.4", label="never arrived")
+        ax.legend(frameon=False, fontsize=9)
+    figure.colorbar(points, ax=ax, label="mean staleness of its updates")
+    label = "accuracy on its own samples (%)"
+    ax.set(xlabel="arrivals of the client", ylabel=label, title=heading(result), xlim=(0, None), ylim=(0, None))
+    tidy(ax)
+    return finish(figure, file)
+
+
+def _one(result: xr.Dataset) -> xr.Dataset:
+    found = members(result, "client_accuracy", "participation")
+    if len(found) != 1 or len(found[0].runs) != 1:
+        raise UserError("this figure takes one run; choose one of a sweep, e.g. result.isel(seed=0)")
+    return found[0].runs[0]

@@ -1,0 +1,138 @@
+"""The files of results: NetCDF-4 with checksums."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+import zlib
+from typing import TYPE_CHECKING
+
+from jaxafl.options import UserError
+
+if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+    import xarray as xr
+
+
+def check_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
+    """The path as given, after making sure that a result can be written there.
+
+    Raises:
+        FileNotFoundError: its directory does not exist.
+        PermissionError: it, or its directory, cannot be written.
+        IsADirectoryError: it is a directory.
+        ValueError: it is another thing than a file, such as a device.
+    """
+    if path is None:
+        return None
+    path = pathlib.Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"the result path {path} is a directory; name a file, e.g. {path / 'result.nc'}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the result cannot be written: there is no directory {path.parent}; create it first")
+    if path.exists() and not path.is_file():
+        raise UserError(f"the result path {path} is no regular file; name a file, e.g. result.nc")
+    try:
+        if path.exists():
+            path.open("ab").close()
+        _beside(path).touch()
+        _beside(path).unlink()
+    except OSError as error:
+        raise PermissionError(f"the result cannot be written to {path}: {error.strerror}") from error
+    return path
+
+
+def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
+    """Writes a result as NetCDF-4 with checksums: under another name in the same directory first, so that an earlier
+    file of this name is replaced by a whole one or stays as it is.
+
+    Raises:
+        OSError: it could not be written; says why, and holds the result as its attribute `dataset`.
+    """
+    beside = _beside(path)
+    try:
+        content = io.BytesIO()  # HDF5 itself brings the process down where the disk is full
+        dataset.to_netcdf(content, engine="h5netcdf")
+        with beside.open("wb") as file:
+            file.writelines([content.getbuffer(), _checksums(content)])
+        os.replace(beside, pathlib.Path(path).resolve())
+    except Exception as error:  # of the file system, HDF5 or xarray
+        beside.unlink(missing_ok=True)
+        failure = OSError(
+            f"the result could not be saved to {path}, where nothing has changed ({type(error).__name__}: {error}); "
+            "is the disk full, or the file open elsewhere?"
+        )
+        failure.dataset = dataset  # type: ignore[attr-defined]
+        failure.add_note("the result is kept, as the attribute `dataset` of this error: afl.save(error.dataset, path)")
+        raise failure from error
+
+
+def _beside(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The name of the unfinished file."""
+    target = pathlib.Path(path).resolve()  # a link stays one
+    return target.with_name(f".{target.name}.{os.getpid()}.part")
+
+
+# Checksums stand behind the end of the HDF5 file, where HDF5 does not look. They cover all bytes, so also attributes,
+# strings, scalars and HDF5's own structures, and are compared before HDF5 opens the file: it may never return from a
+# damaged one. Whatever writes to the file through HDF5 (xarray, h5py, nco) cuts them off, and a copy that xarray saves
+# has none; both load unchecked, as files of version 0.1 do. HDF5's own filter, Fletcher-32, is no use here: it takes 0
+# for -1 (the client of an arrival that did not happen), refuses strings (the options of a sweep's members) and scalars,
+# leaves out attributes, and needs 2 kB per variable.
+def _checksums(content: io.BytesIO) -> bytes:
+    """What stands behind a file of HDF5: name -> [start, end, CRC-32] of the bytes of a variable, "" for all bytes."""
+    import h5py
+
+    with h5py.File(content) as file, content.getbuffer() as data:
+        places = {"": (0, len(data))}
+        for name, variable in file.items():
+            if (start := variable.id.get_offset()) is not None:  # a dimension without coordinate has no data
+                places[name] = (start, start + variable.id.get_storage_size())
+        return json.dumps({name: (at, to, zlib.crc32(data[at:to])) for name, (at, to) in places.items()}).encode()
+
+
+def _check_bytes(path: str | os.PathLike[str]) -> None:
+    """Raises a ValueError that says what is damaged, where the file has checksums."""
+    content = memoryview(pathlib.Path(path).read_bytes())
+    at = {b"\0": 40, b"\1": 44}.get(bytes(content[8:9]), 28)  # by the version of HDF5's first block
+    end = int.from_bytes(content[at : at + 8], "little")
+    if content[:4] != b"\x89HDF" or end >= len(content):
+        return
+    try:
+        table = json.loads(bytes(content[end:]))
+        damaged = [name for name, (at, to, known) in table.items() if zlib.crc32(content[at:to]) != known]
+    except (ValueError, TypeError, AttributeError):  # of a damaged table
+        damaged = [""]
+    if damaged:
+        where = f"variable {', '.join(damaged[1:])}" if damaged[1:] else "its attributes, texts or structure"
+        raise ValueError(f"{path} is damaged: {where} changed since it was written; run again to make a new one")
+
+
+def load(path: str | os.PathLike[str]) -> xr.Dataset:
+    """Reads a result of a run, a sweep or the quickstart into memory.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is damaged, or not a result.
+    """
+    import xarray as xr
+
+    if not pathlib.Path(path).is_file():
+        raise FileNotFoundError(f"there is no result file {path}")
+    _check_bytes(path)
+    try:
+        dataset = xr.load_dataset(path, engine="h5netcdf")
+    except Exception as error:  # h5netcdf and h5py raise many kinds for damaged files
+        raise ValueError(
+            f"{path} is not a result file (NetCDF), or it is damaged ({type(error).__name__}: {error}); run again to "
+            "make a new one"
+        ) from error
+    # the quickstart's file holds the attributes of its results as JSON
+    made_here = "jaxafl_version" in dataset.attrs or "jaxafl_version" in str(dataset.attrs.get("methods"))
+    if "step" not in dataset.dims or not made_here:
+        raise ValueError(
+            f"{path} is a NetCDF file but not a result of jaxafl: it has no dimension `step` or no attribute "
+            "`jaxafl_version`; give a file that run(save=...), sweep(save=...) or the quickstart wrote"
+        )
+    return dataset

@@ -1,0 +1,182 @@
+"""Who is told how runs go."""
+
+from __future__ import annotations
+
+import csv
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxafl as afl
+from jaxafl.callbacks import Best, Callback, Chunk, Csv, Live, Run, StopAfter, StopAt
+from tests.callbacks.conftest import Boom, assert_same, simulation
+
+
+class Notes(Callback):
+    """Remembers everything; the copies of a sweep share it."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.chunks: list[Chunk] = []
+        self.results: list[Any] = []
+
+    def begin(self, run: Run) -> None:
+        self.runs.append(run)
+
+    def chunk(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+
+    def end(self, result: Any) -> None:
+        self.results.append(result)
+
+
+def test_what_is_told_is_what_the_result_says(kind: str) -> None:
+    told, sim = Notes(), simulation(kind)
+    result = sim.run(10, eval_every=4, seed=3, callbacks=told)
+    assert_same(result, sim.run(10, eval_every=4, seed=3))
+    assert told.results == [result] or told.results[0] is result
+    (run,) = told.runs
+    assert (run.seed, run.server_steps, run.member, run.resumed) == (3, 10, {}, None)
+    assert run.citation == sim.citation() and run.options["server"]["name"] == sim.server.name
+    assert [(chunk.start, chunk.stop) for chunk in told.chunks] == [(0, 0), (0, 4), (4, 8), (8, 10)]
+    for number, chunk in enumerate(told.chunks):
+        assert chunk.evaluation["accuracy"] == result.accuracy.values[number]
+        assert chunk.time == result.eval_time.values[number]
+    for name in ("time", "client", "staleness", "delta_norm"):
+        joined = np.concatenate([chunk.records[name] for chunk in told.chunks[1:]])
+        np.testing.assert_array_equal(joined, result[name].values, err_msg=name)
+    params, _ = told.chunks[-1].model()
+    trained = sim.train(10, eval_every=4, seed=3, callbacks=told)
+    jax.tree.map(np.testing.assert_array_equal, params, jax.device_get(trained.params))
+    assert told.results[-1] is trained
+
+
+def test_one_that_raises_ends_the_run_with_its_own_error(kind: str) -> None:
+    with pytest.raises(RuntimeError, match="boom") as caught:
+        simulation(kind).run(20, eval_every=4, callbacks=[Notes(), Boom(8)])
+    assert caught.value.dataset.sizes["step"] == 8
+
+
+def test_a_sweep_tells_of_every_member() -> None:
+    told = Notes()
+    axes = {"seed": [0, 1], "server.learning_rate": [0.1, 0.5]}
+    result = afl.sweep(simulation(), axes, 8, eval_every=4, callbacks=[told])
+    assert [run.member for run in told.runs] == [
+        {"seed": seed, "server.learning_rate": rate} for seed in (0, 1) for rate in (0.1, 0.5)
+    ]
+    for number, run in enumerate(told.runs):
+        mine = [chunk.evaluation["accuracy"] for chunk in told.chunks if chunk.run.member == run.member]
+        np.testing.assert_array_equal(mine, result.accuracy.values[np.unravel_index(number, (2, 2))])
+    assert len(told.results) == 4
+
+
+def test_a_run_stops_where_it_is_told_to(kind: str) -> None:
+    sim = simulation(kind)
+    whole = sim.run(20, eval_every=4)
+    limit = whole.eval_time.values[2]
+    found = sim.run(20, eval_every=4, callbacks=StopAfter(simulated=limit))
+    assert found.sizes["step"] == 8 and found.sizes["evaluation"] == 3
+    assert "simulated seconds are over" in found.attrs["stopped"]
+    np.testing.assert_array_equal(found.delta_norm.values, whole.delta_norm.values[:8])
+    assert "stopped" not in whole.attrs
+
+
+def test_targets_that_are_reached_stop_a_run() -> None:
+    sim = simulation()
+    whole = sim.run(20, eval_every=4)
+    target = float(whole.loss.values[3])
+    first = int(np.argmax(whole.loss.values <= target))
+    found = sim.run(20, eval_every=4, callbacks=StopAt(loss=target))
+    assert found.sizes["evaluation"] == first + 1
+    at_once = sim.run(20, eval_every=4, callbacks=StopAt(accuracy=0.0))
+    assert (at_once.sizes["step"], at_once.sizes["evaluation"]) == (0, 1)
+    with pytest.raises(ValueError, match="there is no metric 'f1'; there are accuracy, loss"):
+        sim.run(4, callbacks=StopAt(f1=0.5))
+
+
+def test_members_of_a_sweep_stop_for_themselves() -> None:
+    sim, axes = simulation(), {"client.learning_rate": [0.1, 0.0]}
+    whole = afl.sweep(sim, axes, 12, eval_every=4)
+    target = float(whole.loss.values[0, 1])
+    found = afl.sweep(sim, axes, 12, eval_every=4, callbacks=StopAt(loss=target))
+    assert np.isfinite(found.loss.values[0]).sum() == 2 and np.isfinite(found.loss.values[1]).all()
+    assert (found.client.values[0, 4:] == -1).all()
+
+
+def rows_of(path: pathlib.Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_table_of_evaluations(tmp_path: pathlib.Path) -> None:
+    path, sim = tmp_path / "log.csv", simulation()
+    how = {"eval_every": 4, "checkpoint": tmp_path / "run", "checkpoint_every": 2}
+    with pytest.raises(RuntimeError):
+        sim.run(20, callbacks=[Csv(path), Boom(12)], **how)
+    assert [row["step"] for row in rows_of(path)] == ["0", "4", "8", "12"]
+    result = sim.run(20, callbacks=Csv(path), **how)  # the last row is told again
+    rows = rows_of(path)
+    assert [int(row["step"]) for row in rows] == result.eval_step.values.tolist()
+    np.testing.assert_array_equal([float(row["accuracy"]) for row in rows], result.accuracy.values)
+    sim.run(4, eval_every=4, callbacks=Csv(path))  # another run replaces the file
+    assert [row["step"] for row in rows_of(path)] == ["0", "4"]
+    afl.sweep(sim, {"server.learning_rate": [0.1, 0.5]}, 4, eval_every=4, callbacks=Csv(path))
+    found = [(row["server.learning_rate"], row["step"]) for row in rows_of(path)]
+    assert sorted(found) == [("0.1", "0"), ("0.1", "4"), ("0.5", "0"), ("0.5", "4")]
+
+
+def test_the_best_model_is_kept(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("safetensors")
+    sim = simulation()
+    data = sim.data.with_validation(0.3, seed=1)
+    sim = afl.Simulation(data, sim.model, sim.client, sim.server, sim.clock)
+    path = tmp_path / "best.safetensors"
+    result = sim.run(20, eval_every=4, callbacks=Best(path))
+    best = int(np.argmax(result.validation_accuracy.values))
+    assert (tmp_path / "best.safetensors.json").read_text().count(f'"step": {4 * best},') == 1
+    again = afl.models.initialised(sim.model, path)
+    restarted = afl.Simulation(data, again, sim.client, sim.server, sim.clock).run(1)
+    assert restarted.validation_accuracy.values[0] == result.validation_accuracy.values[best]
+    with pytest.raises(ValueError, match=r"there is no metric 'validation_accuracy'.*with_validation"):
+        simulation().run(4, callbacks=Best(path))
+
+
+def test_the_accuracy_is_drawn_while_it_runs(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "live.png"
+    sizes: list[int] = []
+
+    class Look(Callback):
+        def chunk(self, chunk: Chunk) -> None:
+            sizes.append(path.stat().st_size)
+
+    simulation().run(8, eval_every=4, callbacks=[Live(path), Look()])
+    assert len(sizes) == 3 and min(sizes) > 5000
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: simulation().run(4, callbacks=[print]), "callbacks must be a list of callbacks"),
+        (lambda: simulation().run(4, callbacks=[Csv]), "callbacks must be a list of callbacks.*got Csv"),
+        (StopAt, "StopAt needs a metric"),
+        (lambda: StopAt(accuracy="high"), "accuracy must be a number"),
+        (StopAfter, "StopAfter needs seconds"),
+        (lambda: StopAfter(simulated=0), "simulated must be > 0"),
+        (lambda: Csv("/nowhere/log.csv"), "there is no directory /nowhere"),
+    ],
+)
+def test_what_cannot_work_is_said(made: Any, said: str) -> None:
+    with pytest.raises((TypeError, ValueError, OSError), match=said):
+        made()
+
+
+@pytest.mark.parametrize(("name", "package"), [("TensorBoard", "tensorboardX"), ("WandB", "wandb")])
+def test_a_tracker_that_is_not_installed_says_what_brings_it(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(ImportError, match=rf"{name} needs {package}: pip install \"jaxafl\[{name.lower()}\]\""):
+        getattr(afl.callbacks, name)("here")

@@ -1,0 +1,358 @@
+"""Runs that are saved and taken up again."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl.callbacks import checkpoint, store
+from jaxafl.engine import planned
+from jaxafl.engine.execution import Execution
+from jaxafl.engine.plan import Origin
+from jaxafl.engine.problem import Speed
+from tests.callbacks.conftest import EVERY, PAIRS, Boom, assert_same, simulation
+
+slow = pytest.mark.slow
+DEFAULT = ("planned", "online", "bernoulli")
+NAMES = [name if name in DEFAULT else pytest.param(name, marks=slow) for name in PAIRS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_was_ended_goes_on_and_can_be_made_longer(name: str, tmp_path: pathlib.Path) -> None:
+    """Each time as if it had been made in one go."""
+    sim, how = simulation(name), {"checkpoint": tmp_path / "run", "checkpoint_every": 3, "eval_every": EVERY}
+    with pytest.raises(RuntimeError, match="boom") as caught:
+        sim.run(20, callbacks=Boom(12), **how)
+    assert caught.value.dataset.sizes["step"] == 12
+    assert_same(sim.run(20, **how), sim.run(20, eval_every=EVERY))
+    assert_same(sim.run(20, **how), sim.run(20, eval_every=EVERY))  # nothing is left to do
+    with pytest.raises(RuntimeError):
+        sim.run(30, callbacks=Boom(24), **how)
+    assert_same(sim.run(41, **how), sim.run(41, eval_every=EVERY))  # by way of 30, under which it was ended
+
+
+def test_a_longer_run_begins_where_the_shorter_one_ended(tmp_path: pathlib.Path, capsys: Any) -> None:
+    sim = simulation()
+    sim.run(10, checkpoint=tmp_path, eval_every=EVERY)
+    again = sim.run(17, checkpoint=tmp_path)  # its interval of evaluations is kept
+    assert f"going on after 10 server steps, from {tmp_path}" in capsys.readouterr().err
+    assert_same(again, sim.run(17, eval_every=EVERY))
+    with pytest.raises(ValueError, match=r"holds a run of 17 server steps \(17 are made\), more than server_steps=12"):
+        sim.run(12, checkpoint=tmp_path, eval_every=EVERY)
+
+
+def test_little_is_done_twice(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim, how = simulation(), {"checkpoint": tmp_path, "checkpoint_every": 2, "eval_every": 10}
+    with pytest.raises(RuntimeError):
+        sim.run(40, callbacks=Boom(30), **how)
+    made: list[tuple[int, int]] = []
+    advance = Execution.advance
+
+    def counting(self: Any, start: int, stop: int) -> Any:
+        made.append((start, stop))
+        return advance(self, start, stop)
+
+    monkeypatch.setattr(Execution, "advance", counting)
+    sim.run(40, **how)
+    assert made[0][0] >= 28 and made[-1][1] == 40
+
+
+@pytest.mark.parametrize("wide", [False, pytest.param(True, marks=slow)])
+def test_types_are_kept(wide: bool, tmp_path: pathlib.Path) -> None:
+    """The clock beside the training is float64 whatever the training is."""
+    sim = simulation("online")
+    with jax.enable_x64(wide):
+        sim.run(6, checkpoint=tmp_path, eval_every=3)
+        saved = store.newest(tmp_path)[0]
+    assert saved is not None
+    kinds = {name: array.dtype for name, array in saved.arrays.items() if name.startswith("state/")}
+    assert np.float64 in kinds.values()
+    for name, (kind, shape, _) in saved.about["arrays"].items():
+        assert (str(saved.arrays[name].dtype), list(saved.arrays[name].shape)) == (kind, shape)
+
+
+def test_members_in_lockstep_go_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By rows of their plans, also within a chunk of server steps."""
+    from jaxafl.sweep import run as sweeps
+
+    monkeypatch.setattr(sweeps, "slices_are_faster", lambda: False)
+    sim, axes = simulation(), {"seed": [0, 1, 2]}
+    whole = afl.sweep(sim, axes, 20, eval_every=5)
+    saves = []
+    save = checkpoint.Checkpoint.save
+
+    def saving(self: Any, execution: Any, made: Any) -> None:
+        save(self, execution, made)
+        saves.append(made.place)
+        if len(saves) == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", saving)
+    how = {"folder": tmp_path, "checkpoint_every": "0.001s", "eval_every": 5}
+    monkeypatch.setattr(checkpoint, "_SHARE", 1e9)
+    with pytest.raises(KeyboardInterrupt):
+        afl.sweep(sim, axes, 20, **how)
+    assert_same(afl.sweep(sim, axes, 20, **how), whole)
+
+
+def test_what_differs_is_named(tmp_path: pathlib.Path) -> None:
+    sim = simulation()
+    sim.run(4, checkpoint=tmp_path, eval_every=2)
+    x = np.ones((48, 3), np.float32)
+    other = afl.data.from_arrays(x, np.arange(48) % 2, np.arange(48) % 6, test_fraction=0.25, name="points")
+    wrong: list[tuple[afl.Simulation, dict[str, Any], str]] = [
+        (sim, {"seed": 1}, r"run\.seed was 0 and is 1"),
+        (sim, {"eval_every": 3}, r"run\.eval_every was 2 and is 3"),
+        (sim, {"diagnostics": "drift"}, r"run\.diagnostics was \[\] and is \['drift'\]"),
+        (simulation(learning_rate=0.2), {}, r"client.*learning_rate was 0.1 and is 0.2"),
+        (simulation(data=other), {}, r"data\.content was"),
+        (simulation("skew"), {}, r"server\.name was 'fedbuff' and is 'fadas'"),
+        (
+            afl.Simulation(sim.data, afl.models.mlp(2, hidden=(3,)), sim.client, sim.server, sim.clock),
+            {},
+            r"model\.name was 'logistic' and is 'mlp'",
+        ),
+    ]
+    for changed, options, said in wrong:
+        with pytest.raises(ValueError, match=said):
+            changed.run(4, checkpoint=tmp_path, **({"eval_every": 2} | options))
+
+
+def test_other_versions_go_on_with_a_warning_that_is_kept(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = simulation()
+    sim.run(4, checkpoint=tmp_path, eval_every=2)
+    monkeypatch.setattr("numpy.__version__", "9.9")
+    with pytest.warns(UserWarning, match=r"though numpy was '.*' and is '9\.9': last digits may differ"):
+        found = sim.run(8, checkpoint=tmp_path, eval_every=2)
+    assert "is '9.9'" in found.attrs["resumed"]
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "said"),
+    [
+        ({"checkpoint": None, "checkpoint_every": "30 minutes"}, ValueError, "got '30 minutes'"),
+        ({"eval_every": 0}, ValueError, "eval_every must be at least 1, got 0"),
+        ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be at least 1, got 0"),
+        ({"checkpoint_every": "30 minutes"}, ValueError, r"such as \"30s\", \"5min\" or \"2h\", got '30 minutes'"),
+        ({"checkpoint_every": "0s"}, ValueError, "got '0s'"),
+        ({"keep": 0}, ValueError, "keep must be at least 1"),
+        ({"checkpoint": 3}, TypeError, "checkpoint must be a folder, got 3"),
+        ({"checkpoint": "file"}, NotADirectoryError, "is a file"),
+        ({"checkpoint": "file/below"}, NotADirectoryError, "lies in one"),
+    ],
+)
+def test_bad_input_is_named_before_anything_is_compiled(
+    how: dict[str, Any], error: type[Exception], said: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(planned, "prepared", None)
+    with pytest.raises(error, match=said):
+        simulation().run(4, **({"checkpoint": "run"} | how))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Any]:
+    """A folder with checkpoints after 8 and 16 of 20 server steps, and the result of the whole run."""
+    folder = tmp_path_factory.mktemp("saved")
+    sim, how = simulation(), {"checkpoint": folder, "checkpoint_every": 8, "eval_every": EVERY}
+    with pytest.raises(RuntimeError):
+        sim.run(20, callbacks=Boom(20), **how)
+    assert sorted(path.name for path in folder.iterdir()) == ["0", "1"]
+    return folder, sim.run(20, eval_every=EVERY)
+
+
+def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(path for path in (folder / "1").rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("number", range(14))
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_a_damaged_checkpoint_is_passed_over(
+    number: int, damage: str, saved: tuple[pathlib.Path, Any], tmp_path: pathlib.Path
+) -> None:
+    """Whichever of its files it is, and whatever of it: the newest whole one is found, or what was read is right."""
+    folder, _ = saved
+    shutil.copytree(folder, tmp_path / "run")
+    files = files_of(tmp_path / "run")
+    if number >= len(files):
+        pytest.skip(f"there are {len(files)} files")
+    file = files[number]
+    content = bytearray(file.read_bytes())
+    if damage == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    else:
+        for at in range(len(content) // 5, len(content), max(1, len(content) // 3)):
+            content[at] ^= 0x10
+        file.write_bytes(content)
+    whole = store.newest(folder)[0]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = store.newest(tmp_path / "run")[0]
+    assert found is not None and whole is not None
+    if found.number == 0:
+        assert any("checkpoint 1" in str(one.message) and "damaged" in str(one.message) for one in said)
+    else:  # a file that holds nothing that is needed
+        assert found.about == whole.about
+        for name, array in whole.arrays.items():
+            np.testing.assert_array_equal(found.arrays[name], array)
+
+
+def test_from_an_earlier_checkpoint_the_result_is_the_same(
+    saved: tuple[pathlib.Path, Any], tmp_path: pathlib.Path, capsys: Any
+) -> None:
+    folder, expected = saved
+    shutil.copytree(folder, tmp_path / "run")
+    for file in files_of(tmp_path / "run"):
+        file.write_bytes(b"")
+    how = {"checkpoint": tmp_path / "run", "checkpoint_every": 8, "eval_every": EVERY}
+    with pytest.warns(UserWarning, match="checkpoint 1 .* is damaged and passed over"):
+        found = simulation().run(20, **how)
+    assert "going on after 8 server steps" in capsys.readouterr().err
+    assert_same(found, expected)
+
+
+def test_a_disk_that_is_full_ends_the_save_and_not_the_run(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim, how = simulation(), {"checkpoint": tmp_path, "checkpoint_every": 5, "eval_every": 5}
+    sim.run(10, **how)
+    before = store.newest(tmp_path)[0]
+
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    with pytest.warns(UserWarning, match="not saved, while the run goes on.*No space left"):
+        found = sim.run(20, **how)
+    assert_same(found, sim.run(20, eval_every=5))
+    after = store.newest(tmp_path)[0]
+    assert before is not None and after is not None and after.about == before.about
+
+
+def test_an_interval_is_stretched_where_saving_takes_long(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(checkpoint, "_SHARE", 1e-6)
+    simulation().run(12, checkpoint=tmp_path, checkpoint_every="0.01s", eval_every=4)
+    assert "so it is done every" in capsys.readouterr().err
+    assert len(list(tmp_path.iterdir())) <= 2
+
+
+@slow
+def test_local_optimisers_and_early_stopping_go_on(tmp_path: pathlib.Path) -> None:
+    client = afl.Client(optax.adam, learning_rate=0.05, epochs=3, batch_size=2, patience=1, charge="executed")
+    for name in ("planned", "synchronous"):
+        one = simulation(name)
+        server = afl.server.fedavg() if name == "synchronous" else one.server
+        sim = afl.Simulation(one.data, one.model, client, server, one.clock)
+        how = {"checkpoint": tmp_path / name, "checkpoint_every": 3, "eval_every": EVERY}
+        with pytest.raises(RuntimeError):
+            sim.run(12, callbacks=Boom(8), **how)
+        assert_same(sim.run(12, **how), sim.run(12, eval_every=EVERY))
+
+
+def test_a_deterministic_run_is_the_same_on_a_cpu() -> None:
+    assert Speed(deterministic=True).deterministic
+    sim = simulation()
+    assert_same(sim.run(8, eval_every=4, deterministic=True), sim.run(8, eval_every=4))
+
+
+class StopHere(afl.callbacks.Callback):
+    def chunk(self, chunk: afl.callbacks.Chunk) -> bool:
+        return chunk.stop == 8
+
+
+def test_a_run_that_was_stopped_stays_stopped(tmp_path: pathlib.Path) -> None:
+    sim, how = simulation(), {"checkpoint": tmp_path, "checkpoint_every": 2, "eval_every": EVERY}
+    first = sim.run(20, callbacks=StopHere(), **how)
+    assert first.sizes["step"] == 8
+    for steps in (20, 20, 32):
+        again = sim.run(steps, callbacks=StopHere(), **how)
+        assert_same(again, first)
+        assert again.attrs["stopped"] == first.attrs["stopped"]
+
+
+def test_a_run_that_has_failed_does_not_go_on(tmp_path: pathlib.Path) -> None:
+    one = simulation(learning_rate=1e30)
+    sim = afl.Simulation(one.data, one.model, one.client, afl.server.fedbuff(1e30), one.clock)
+    how = {"checkpoint": tmp_path, "eval_every": EVERY}
+    first = sim.run(20, **how)
+    assert first.attrs["failed_step"] >= 0
+    for steps in (20, 32):
+        assert_same(sim.run(steps, **how), first)
+
+
+@pytest.mark.parametrize("name", ["stale", "skew", "before", "sampled", "bernoulli", "interrupting"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_plan_that_goes_on_finds_all_versions(name: str, seed: int) -> None:
+    """In chains of longer and longer runs, whatever clock: the versions that `held` names are enough."""
+    sim = simulation(name)
+    slots, start = {0: 0}, 0
+    for steps in (3, 7, 12, 13, 31):
+        plan = planned.plan_of(sim.compute_schedule(steps, seed), sim.server, 1, False, Origin(start, slots))
+        start, slots = steps, {version: place for place, version in enumerate(sorted(plan.kept))}
+
+
+def test_lanes_of_another_device_are_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would choose others by itself."""
+    sim, how = simulation(), {"checkpoint": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
+    with pytest.raises(RuntimeError):
+        sim.run(20, callbacks=Boom(12), **how)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert_same(sim.run(20, **how), sim.run(20, eval_every=EVERY, lanes=1))
+
+
+def test_folders_of_runs_and_sweeps_are_told_apart(tmp_path: pathlib.Path) -> None:
+    sim = simulation()
+    (tmp_path / "run" / "2024").mkdir(parents=True)  # of the user's own
+    sim.run(4, checkpoint=tmp_path / "run", eval_every=2)
+    assert (tmp_path / "run" / "2024").is_dir()
+    with pytest.raises(ValueError, match="holds checkpoints of a run"):
+        afl.sweep(sim, {"seed": [0]}, 4, folder=tmp_path / "run")
+    afl.sweep(sim, {"seed": [0]}, 4, folder=tmp_path / "sweep")
+    with pytest.raises(ValueError, match="is the folder of a sweep"):
+        sim.run(4, checkpoint=tmp_path / "sweep")
+
+
+def test_a_sweep_skips_members_that_are_finished(tmp_path: pathlib.Path) -> None:
+    sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
+    axes = {"seed": [0, 1, 2], "server.learning_rate": [0.1, 0.5]}
+    told: list[int] = []
+
+    class Third(afl.callbacks.Callback):
+        def chunk(self, chunk: afl.callbacks.Chunk) -> None:
+            told.append(chunk.run.member["seed"])
+            if chunk.run.member["seed"] == 1 and chunk.stop == 12:
+                raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError) as caught:
+        afl.sweep(sim, axes, 20, callbacks=Third(), **how)
+    assert not caught.value.dataset.participation.values[2].any()  # has not run
+    damaged = tmp_path / "member-00000.nc"
+    damaged.write_bytes(damaged.read_bytes()[:-200])
+    told.clear()
+    with pytest.warns(UserWarning, match="the member runs again"):
+        found = afl.sweep(sim, axes, 20, callbacks=StopNever(told), **how)
+    assert_same(found, afl.sweep(sim, axes, 20, eval_every=EVERY))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
+    with pytest.raises(ValueError, match=r"run\.server_steps was 20 and is 24"):
+        afl.sweep(sim, axes, 24, **how)
+
+
+class StopNever(afl.callbacks.Callback):
+    def __init__(self, told: list[int]) -> None:
+        self.told = told
+
+    def chunk(self, chunk: afl.callbacks.Chunk) -> None:
+        self.told.append(chunk.run.member["seed"])

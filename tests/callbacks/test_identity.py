@@ -1,0 +1,90 @@
+"""What makes a run the run that it is."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+
+import jaxafl as afl
+from jaxafl.callbacks.identity import content, identity
+from tests.callbacks.conftest import simulation
+
+
+def scaled(factor: Any) -> Any:
+    def scale(x: Any) -> Any:
+        return factor * x
+
+    return scale
+
+
+class Scale:
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, x: Any) -> Any:
+        return self.factor * x
+
+    def method(self, x: Any) -> Any:
+        return self.factor * x
+
+
+def test_functions_are_told_apart_by_what_they_do() -> None:
+    pairs = [
+        (scaled(1.0), scaled(2.0)),
+        (scaled(np.ones(3)), scaled(np.zeros(3))),
+        (jax.jit(scaled(1.0)), jax.jit(scaled(2.0))),
+        (functools.partial(pow, 2), functools.partial(pow, 3)),
+        (Scale(1.0), Scale(2.0)),
+        (Scale(1.0).method, Scale(2.0).method),
+        (lambda x, a=1: x, lambda x, a=2: x),
+        (lambda x: x + 1, lambda x: x - 1),
+    ]
+    for one, other in pairs:
+        assert content(one) != content(other)
+        assert content(one) == content(one)
+    assert content(scaled(1.0)) == content(scaled(1.0))
+
+
+def test_a_function_may_call_itself() -> None:
+    def down(count: int) -> int:
+        return count and down(count - 1)
+
+    assert content(down)["name"].endswith("down")
+
+
+def test_it_is_the_same_in_every_process() -> None:
+    code = """
+from jaxafl.callbacks.identity import content
+print(content(lambda x: x in {"a", "b", "c", "d"}))
+"""
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(told) == 1
+
+
+def test_weights_that_a_model_closes_over_belong_to_it() -> None:
+    sim = simulation()
+    parts = sim.summary()
+
+    def made(value: float) -> Any:
+        weights = np.full((3, 2), value, np.float32)
+
+        def start(key: Any, batch: Any) -> Any:
+            return {"w": jax.numpy.asarray(weights)}
+
+        def loss(params: Any, batch: Any, key: Any) -> Any:
+            return afl.models.softmax_cross_entropy(batch.x @ params["w"], batch)
+
+        return identity({**parts, "model": afl.models.from_functions(start, loss, "own")})
+
+    assert made(1.0)["model"] == made(1.0)["model"] != made(2.0)["model"]

@@ -1,0 +1,103 @@
+"""Signals, noticed between pieces of server steps."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+import jaxafl as afl
+from jaxafl.callbacks import Callback, Chunk, Interrupted
+from jaxafl.cli import main
+from tests.callbacks.conftest import assert_same, simulation
+
+
+class Signals(Callback):
+    """Sends the process signals after some server steps, as somebody else would."""
+
+    def __init__(self, *numbers: int, after: int = 8) -> None:
+        self.numbers, self.after, self.ended = numbers, after, None
+
+    def chunk(self, chunk: Chunk) -> None:
+        if chunk.stop == self.after:
+            for number in self.numbers:
+                os.kill(os.getpid(), number)
+
+    def end(self, result: Any) -> None:
+        self.ended = result
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_a_run_with_what_it_has_made(number: int, tmp_path: pathlib.Path) -> None:
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
+    told = Signals(number)
+    with pytest.raises(Interrupted, match=f"{signal.Signals(number).name} after 8 server steps; saved in") as caught:
+        simulation().run(20, eval_every=4, checkpoint=tmp_path, callbacks=told)
+    assert caught.value.signal == number
+    assert caught.value.dataset.sizes["step"] == 8
+    assert told.ended is caught.value.dataset  # so that trackers are closed
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == handlers
+    whole = simulation().run(20, eval_every=4)
+    assert_same(
+        caught.value.dataset,
+        whole.isel(step=slice(8), evaluation=slice(3)).assign(
+            {name: caught.value.dataset[name] for name in ("participation", "mean_staleness")}
+        ),
+    )
+    assert_same(simulation().run(20, eval_every=4, checkpoint=tmp_path), whole)
+
+
+def test_a_second_interrupt_does_not_wait() -> None:
+    with pytest.raises(KeyboardInterrupt) as caught:
+        simulation().run(20, eval_every=4, callbacks=Signals(signal.SIGINT, signal.SIGINT))
+    assert not isinstance(caught.value, Interrupted)
+
+
+def test_a_sweep_returns_what_is_done() -> None:
+    with pytest.raises(Interrupted) as caught:
+        afl.sweep(simulation(), {"seed": [0, 1, 2]}, 20, eval_every=4, callbacks=Signals(signal.SIGTERM))
+    found = caught.value.dataset
+    assert found.sizes["seed"] == 3
+    assert (found.client.values[0, 8:] == -1).all() and (found.client.values[0, :8] >= 0).all()
+
+
+def test_handlers_of_ones_own_stay() -> None:
+    noticed: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: noticed.append(number))
+    try:
+        simulation().run(12, eval_every=4, callbacks=Signals(signal.SIGTERM))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert noticed == [signal.SIGTERM]
+
+
+def test_nothing_is_installed_off_the_main_thread() -> None:
+    seen: list[Any] = []
+
+    class Look(Callback):
+        def chunk(self, chunk: Chunk) -> None:
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=lambda: simulation().run(4, eval_every=4, callbacks=Look()))
+    thread.start()
+    thread.join()
+    assert set(seen) == {signal.getsignal(signal.SIGTERM)}
+
+
+def test_the_command_line_says_so_and_resumes(tmp_path: pathlib.Path, monkeypatch: Any, capsys: Any) -> None:
+    data = ["--data", "synthetic", "--data.max-size", "60", "--data.clients", "4", "--model", "logistic"]
+    folder, output = str(tmp_path / "run"), str(tmp_path / "result.nc")
+    how = ["--server-steps", "12", "--eval-every", "4", "--no-progress", "--checkpoint", folder, "--output", output]
+    stop = Signals(signal.SIGTERM)
+    monkeypatch.setattr(afl.callbacks, "Csv", lambda path: stop)
+    assert main(["run", *data, *how, "--csv", str(tmp_path / "log.csv")]) == 128 + signal.SIGTERM
+    assert "interrupted by SIGTERM after 8 server steps; saved in" in capsys.readouterr().err
+    stop.after = -1
+    assert main(["resume", folder]) == 0
+    assert afl.load(output).sizes["step"] == 12
+    assert main(["resume", str(tmp_path)]) == 2
+    assert "is not the folder of a --checkpoint" in capsys.readouterr().err
