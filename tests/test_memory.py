@@ -12,7 +12,7 @@ import pytest
 from jaxafl import server
 from jaxafl.clock import free_running, synchronous, uniform
 from jaxafl.device import check_memory, memory
-from jaxafl.engine import loop, online
+from jaxafl.engine import execution, online
 from jaxafl.models import from_functions
 from jaxafl.simulation import Simulation
 from tests.problems import GD, quadratic
@@ -41,7 +41,7 @@ def with_available(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("the training was compiled before the memory was checked")
 
-    for driver in (loop, online):
+    for driver in (execution, online):
         monkeypatch.setattr(driver, "compiled", refuse)
 
 
@@ -103,13 +103,13 @@ def test_a_device_that_runs_out_during_a_run_says_what_to_lower(monkeypatch: pyt
     def fail(*arguments: Any) -> Any:
         raise jax.errors.JaxRuntimeError(said)
 
-    compile_ = loop.Execution.compile
+    compile_ = execution.Execution.compile
 
     def compiled(self: Any, *arguments: Any) -> Any:
         compile_(self, *arguments).compiled = fail
         return self
 
-    monkeypatch.setattr(loop.Execution, "compile", compiled)
+    monkeypatch.setattr(execution.Execution, "compile", compiled)
     with pytest.raises(MemoryError, match=r"lower lanes=4, chunk=2, micro_batch=7 \(RESOURCE.*123 bytes\.\)$"):
         Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(), free(4)).run(3, lanes=4, chunk=2)
     said = "INTERNAL: something else"

@@ -292,7 +292,7 @@ def test_a_result_that_cannot_be_saved_is_in_the_error(
     def full(*arguments: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(results.os, "replace", full)
+    monkeypatch.setattr(results.files.os, "replace", full)
     with pytest.raises(OSError, match="disk is full") as caught:
         sim.run(2, save=tmp_path / "result.nc")
     assert caught.value.dataset.sizes["step"] == 2

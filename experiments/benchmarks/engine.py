@@ -28,8 +28,9 @@ from jaxafl.callbacks.hooks import Hook
 from jaxafl.client import begin, local_step
 from jaxafl.clock import schedule as compute_schedule
 from jaxafl.device import compiled
+from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import lockstep
-from jaxafl.engine.loop import Execution, run_to_end
+from jaxafl.engine.loop import run_to_end
 from jaxafl.engine.planned import planned
 from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import Speed

@@ -109,7 +109,7 @@ class Program:
     full: bool
     sliced: bool
     wide: bool
-    deterministic: bool
+    deterministic: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

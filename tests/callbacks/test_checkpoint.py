@@ -19,9 +19,10 @@ from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import Origin
 from jaxafl.engine.problem import Speed
 from tests.callbacks.conftest import EVERY, PAIRS, Boom, assert_same, simulation
+from tests.variants import slow_but
 
 slow = pytest.mark.slow
-DEFAULT = ("planned", "online", "bernoulli")
+DEFAULT = ("planned", "online")
 NAMES = [name if name in DEFAULT else pytest.param(name, marks=slow) for name in PAIRS]
 
 
@@ -293,8 +294,8 @@ def test_a_run_that_has_failed_does_not_go_on(tmp_path: pathlib.Path) -> None:
         assert_same(sim.run(steps, **how), first)
 
 
-@pytest.mark.parametrize("name", ["stale", "skew", "before", "sampled", "bernoulli", "interrupting"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", slow_but(["stale", "skew", "before", "sampled", "bernoulli", "interrupting"], "stale"))
+@pytest.mark.parametrize("seed", slow_but([1, 2], 1))
 def test_a_plan_that_goes_on_finds_all_versions(name: str, seed: int) -> None:
     """In chains of longer and longer runs, whatever clock: the versions that `held` names are enough."""
     sim = simulation(name)
