@@ -165,6 +165,7 @@ def test_options_of_ones_own_parts_reach_the_simulation(own_parts):
     assert simulation("--data", f"{own_parts}:toy", "--clients", "6", "--model", "logistic").data.num_clients == 6
 
 
+@pytest.mark.slow
 def test_a_server_and_a_clock_of_ones_own_run(own_parts, tmp_path, capsys):
     own = ["--server", f"{own_parts}:halved", "--server.share", "0.5", "--clock", f"{own_parts}:deadline"]
     assert main(["run", *SMALL, *own, "--server-steps", "3", "--output", str(tmp_path / "own.nc")]) == 0

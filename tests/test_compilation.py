@@ -124,6 +124,7 @@ def test_runs_of_new_shapes_leave_nothing(run: Callable[[int], Any]) -> None:
     assert others() == before
 
 
+@pytest.mark.slow
 def test_jaxlib_0_11_1_compiles_without_the_pass_that_copies_buffers_in_loops() -> None:
     code = """
 import sys, jaxlib

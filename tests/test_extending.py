@@ -76,6 +76,7 @@ def test_a_part_of_ones_own(part: str, tmp_path: pathlib.Path) -> None:
     assert np.isfinite(result.loss).all() and result.loss[-1] < result.loss[0]
 
 
+@pytest.mark.slow
 def test_what_they_do() -> None:
     """One fact of each that no part of the package shows."""
     run = {part: afl.Simulation(**USUAL | given).run(STEPS) for part, given in PYTHON.items()}

@@ -89,6 +89,7 @@ def test_many_lanes_and_chunks(name: str, lanes: int, chunk: int) -> None:
     assert_close(run(name, lanes=lanes, chunk=chunk), usual(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(CASES, "fadas"))
 def test_evaluations_change_nothing_at_all(name: str) -> None:
     seldom, often = usual(name), run(name, eval_every=5)

@@ -67,7 +67,7 @@ class Boom(afl.callbacks.Callback):
             raise RuntimeError("boom")
 
 
-@pytest.fixture(params=["planned", "online"])
+@pytest.fixture(params=["planned", pytest.param("online", marks=pytest.mark.slow)])
 def kind(request: pytest.FixtureRequest) -> str:
     """Both ways in which a single run is made."""
     return str(request.param)

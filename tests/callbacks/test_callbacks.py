@@ -97,6 +97,7 @@ def test_targets_that_are_reached_stop_a_run() -> None:
         sim.run(4, callbacks=StopAt(f1=0.5))
 
 
+@pytest.mark.slow
 def test_members_of_a_sweep_stop_for_themselves() -> None:
     sim, axes = simulation(), {"client.learning_rate": [0.1, 0.0]}
     whole = afl.sweep(sim, axes, 12, eval_every=4)
@@ -128,6 +129,7 @@ def test_a_table_of_evaluations(tmp_path: pathlib.Path) -> None:
     assert sorted(found) == [("0.1", "0"), ("0.1", "4"), ("0.5", "0"), ("0.5", "4")]
 
 
+@pytest.mark.slow
 def test_the_best_model_is_kept(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("safetensors")
     sim = simulation()

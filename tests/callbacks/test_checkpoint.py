@@ -80,6 +80,7 @@ def test_types_are_kept(wide: bool, tmp_path: pathlib.Path) -> None:
         assert (str(saved.arrays[name].dtype), list(saved.arrays[name].shape)) == (kind, shape)
 
 
+@pytest.mark.slow
 def test_members_in_lockstep_go_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By rows of their plans, also within a chunk of server steps."""
     from jaxafl.sweep import run as sweeps
@@ -223,6 +224,7 @@ def test_from_an_earlier_checkpoint_the_result_is_the_same(
     assert_same(found, expected)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_ends_the_save_and_not_the_run(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +307,7 @@ def test_a_plan_that_goes_on_finds_all_versions(name: str, seed: int) -> None:
         start, slots = steps, {version: place for place, version in enumerate(sorted(plan.kept))}
 
 
+@pytest.mark.slow
 def test_lanes_of_another_device_are_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would choose others by itself."""
     sim, how = simulation(), {"checkpoint": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
@@ -326,6 +329,7 @@ def test_folders_of_runs_and_sweeps_are_told_apart(tmp_path: pathlib.Path) -> No
         sim.run(4, checkpoint=tmp_path / "sweep")
 
 
+@pytest.mark.slow
 def test_a_sweep_skips_members_that_are_finished(tmp_path: pathlib.Path) -> None:
     sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
     axes = {"seed": [0, 1, 2], "server.learning_rate": [0.1, 0.5]}

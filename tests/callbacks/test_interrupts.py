@@ -57,6 +57,7 @@ def test_a_second_interrupt_does_not_wait() -> None:
     assert not isinstance(caught.value, Interrupted)
 
 
+@pytest.mark.slow
 def test_a_sweep_returns_what_is_done() -> None:
     with pytest.raises(Interrupted) as caught:
         afl.sweep(simulation(), {"seed": [0, 1, 2]}, 20, eval_every=4, callbacks=Signals(signal.SIGTERM))

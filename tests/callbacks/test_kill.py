@@ -44,7 +44,6 @@ def killed(kind: str, folder: pathlib.Path, output: pathlib.Path, after: float) 
 @pytest.mark.parametrize(
     ("kind", "kills"),
     [
-        ("planned", 1),
         pytest.param("planned", 10, marks=pytest.mark.slow),
         pytest.param("online", 10, marks=pytest.mark.slow),
         pytest.param("sweep", 10, marks=pytest.mark.slow),

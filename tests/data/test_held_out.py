@@ -33,7 +33,7 @@ def samples(data: afl.data.FederatedData, client: int, count: int) -> list[float
     return np.asarray(x)[:, 0].tolist()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(share=st.floats(0.1, 0.9), seed=st.integers(0, 100))
 def test_every_sample_is_trained_on_or_held_out(share: float, seed: int) -> None:
     data = pooled()
@@ -90,7 +90,7 @@ def test_the_validation_set_is_evaluated_as_the_test_set_is() -> None:
     assert result.sizes["evaluation"] == 3 and "client_loss" not in result
 
 
-@pytest.mark.parametrize("of_test", [True, False])
+@pytest.mark.parametrize("of_test", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_single_clients_are_evaluated_on_their_own_samples(of_test: bool) -> None:
     if of_test:
         rng = np.random.default_rng(1)
