@@ -110,7 +110,7 @@ class Checkpoint(Hook):
         found = unflattened(state, "state", arrays, about["arrays"], check=not longer)
         with execution.around():
             execution.state = on_device(self._grafted(state, found, about) if longer else found)
-        records = execution.compiled.out_info[1]
+        records = execution.joined([])
         made.place, made.eval_step = about["place"], list(about["eval_step"])
         made.stops = [tuple(stop) if stop else None for stop in about["stops"]]
         names = sorted(name.partition("/")[2] for name in arrays if name.startswith("evaluations/"))

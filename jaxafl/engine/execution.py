@@ -82,9 +82,9 @@ class Execution:
 
     def joined(self, pieces: Sequence[Records]) -> Records:
         """The records of several calls of `advance`, or of none, as one."""
-        none = self.compiled.out_info[1]
-        nothing = jax.tree.map(lambda leaf: np.zeros((leaf.shape[0], 0, *leaf.shape[2:]), leaf.dtype), none)
-        return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), nothing, *pieces)
+        if not pieces:  # a call that takes no step knows their form
+            return jax.tree.map(lambda leaf: leaf[:, :0], self.advance(0, 0))
+        return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *pieces)
 
     def evaluate(self) -> dict[str, np.ndarray]:
         """Metrics of the models, each [P]; where it is kept, of the average of all versions too (`average_...`)."""

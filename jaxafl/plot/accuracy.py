@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, Formatter
 
 from jaxafl.options import UserError
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
@@ -41,10 +42,12 @@ def accuracy_vs_steps(results: Results, ax: Axes | None = None, path: ImagePath 
 
 def accuracy_vs_bytes(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
     """Test accuracy in percent against bytes sent, up and down; as `accuracy_vs_time` in everything else."""
-    return _accuracy(results, "eval_bytes", "bytes sent", ax, path)
+    return _accuracy(results, "eval_bytes", "bytes sent, up and down", ax, path, EngFormatter("B"))
 
 
-def _accuracy(results: Results, against: str, axis_label: str, ax: Axes | None, path: ImagePath) -> Figure:
+def _accuracy(
+    results: Results, against: str, axis_label: str, ax: Axes | None, path: ImagePath, unit: Formatter | None = None
+) -> Figure:
     file = check_image_path(path)
     lines = members(results, "accuracy", against)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
@@ -55,6 +58,8 @@ def _accuracy(results: Results, against: str, axis_label: str, ax: Axes | None, 
         if len(line.runs) > 1:
             ax.fill_between(at, mean - deviation, mean + deviation, color=style["color"], alpha=0.15, linewidth=0)
     ax.set(xlabel=axis_label, ylabel="test accuracy (%)", title=heading(results), xlim=(0, None), ylim=(0, None))
+    if unit is not None:
+        ax.xaxis.set_major_formatter(unit)
     tidy(ax)
     if len(lines) > 1 or header:
         legend_beside(ax, len(lines), header)

@@ -57,7 +57,7 @@ def accuracy_vs_participation(result: xr.Dataset, ax: Axes | None = None, path: 
     accuracy = 100 * run["client_accuracy"].values[-1]
     figure, [ax] = panels_of(ax, 6.5, 4.2)
     never = ~np.isfinite(staleness)
-    points = ax.scatter(arrivals[~never], accuracy[~never], c=staleness[~never], s=24, cmap="viridis", linewidths=0)
+    points = ax.scatter(arrivals[~never], accuracy[~never], c=staleness[~never], s=24, cmap="viridis", clip_on=False)
     if never.any():
         ax.scatter(arrivals[never], accuracy[never], s=28, facecolors="none", edgecolors="0.4", label="never arrived")
         ax.legend(frameon=False, fontsize=9)
