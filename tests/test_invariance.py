@@ -113,6 +113,7 @@ def test_the_same_run_twice(name: str) -> None:
     assert_identical(run(name), usual(name))
 
 
+@pytest.mark.slow
 def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
     the_server, clock, client = CASES["fadas"]
     problem = quadratic()

@@ -97,6 +97,7 @@ def test_the_ring_grows_with_the_clients_in_flight_only(concurrency: int) -> Non
     assert plan.rows <= concurrency + 1
 
 
+@pytest.mark.slow
 def test_a_device_that_runs_out_during_a_run_says_what_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 123 bytes.\nmany more lines"
 

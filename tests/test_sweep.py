@@ -72,6 +72,7 @@ def test_members_with_a_large_model_train_one_after_another(sim: afl.Simulation,
         np.testing.assert_array_equal(found.loss.values[index], one.loss.values)
 
 
+@pytest.mark.slow
 def test_seeds_and_clock_numbers_have_plans_of_their_own(sim: afl.Simulation) -> None:
     axes = {"seed": [0, 7], "clock.durations.high": [2.0, 9.0]}
     found = afl.sweep(sim, axes, STEPS, eval_every=EVERY)

@@ -50,6 +50,7 @@ def test_a_longer_run_begins_where_the_shorter_one_ended(tmp_path: pathlib.Path,
         sim.run(12, checkpoint=tmp_path, eval_every=EVERY)
 
 
+@pytest.mark.slow
 def test_little_is_done_twice(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sim, how = simulation(), {"checkpoint": tmp_path, "checkpoint_every": 2, "eval_every": 10}
     with pytest.raises(RuntimeError):
