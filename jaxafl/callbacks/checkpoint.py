@@ -172,12 +172,10 @@ class Checkpoint(Hook):
         parts["evaluations"] = {
             name: np.stack([one[name] for one in made.evaluations]) for name in (made.evaluations or [{}])[0]
         }
-        for name in ("records", "pieces"):
-            if getattr(made, name):
-                whole = name == "records" or execution.rows_before is None
-                parts[name] = execution.joined(made.records) if name == "records" else made.pieces[-1]
-                if name == "pieces" and whole:
-                    parts[name] = execution.joined(made.pieces)
+        if made.records:
+            parts["records"] = execution.joined(made.records)
+        if made.pieces:  # in lockstep the last is of the whole chunk
+            parts["pieces"] = execution.joined(made.pieces if execution.rows_before is None else made.pieces[-1:])
         arrays, table = flattened(parts)
         kept = execution.plan.kept if execution.plan is not None else None
         about = {

@@ -123,9 +123,9 @@ class Telling(Hook):
     def chunk(self, execution: Execution, made: Made) -> Sequence[str | None]:
         whys: list[str | None] = []
         stop, start = made.eval_step[-1], made.eval_step[-2] if len(made.eval_step) > 1 else 0
+        failures = execution.failures() if self.runs else []
         for index, (run, callbacks) in enumerate(zip(self.runs, self.told, strict=True)):
-            why = None
-            failure = execution.failures()[index] if callbacks else None
+            why, failure = None, failures[index]
             if callbacks and not made.stops[index] and not (failure and failure[0] < start):
                 records = execution.arrivals(index, start, stop, made.records)
                 chunk = Chunk(
@@ -138,15 +138,9 @@ class Telling(Hook):
                     evaluation={name: float(values[index]) for name, values in _pooled(made).items()},
                     model=functools.partial(execution.model, index),
                 )
-                said = [one.chunk(chunk) for one in callbacks]
-                why = next(
-                    (
-                        answer if isinstance(answer, str) else type(one).__name__
-                        for one, answer in zip(callbacks, said, strict=True)
-                        if answer
-                    ),
-                    None,
-                )
+                for one in callbacks:  # all are told, the first that stops the run says why
+                    if answer := one.chunk(chunk):
+                        why = why or (answer if isinstance(answer, str) else type(one).__name__)
             whys.append(why)
         return whys
 

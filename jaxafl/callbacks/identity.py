@@ -128,7 +128,8 @@ def _code(code: types.CodeType) -> bytes:
 
 def _is_set(cell: types.CellType) -> bool:
     try:
-        return cell.cell_contents is not cell
+        _ = cell.cell_contents
+        return True
     except ValueError:  # of a function that is being defined
         return False
 

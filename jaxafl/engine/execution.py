@@ -96,7 +96,7 @@ class Execution:
 
     def model(self, index: int) -> tuple[Any, Any]:
         """Parameters and non-trainable state of a run, on the host."""
-        return tuple(jax.device_get(jax.tree.map(lambda leaf: leaf[index], jax.device_get(self.state.model))))
+        return tuple(jax.tree.map(lambda leaf: np.array(leaf[index]), jax.device_get(self.state.model)))
 
     def arrivals(self, index: int, start: int, stop: int, records: Sequence[Records]) -> dict[str, np.ndarray]:
         """What server steps of a run leave behind, name -> [steps, ...]: `time`, `client`, `staleness`, diagnostics.

@@ -83,7 +83,7 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
         owners = parts["data"].owners
         indices["held_out_client"] = owners.clients
         dataset["client_samples"] = ("held_out_client", owners.samples)
-    dataset = dataset.assign_coords(indices | _coordinates(trained))
+    dataset = dataset.assign_coords(indices | _coordinates(trained, dataset))
     meanings = _MEANINGS | {name: ("1", meaning) for name, meaning in server.meanings.items()}
     for name, variable in dataset.variables.items():
         units, meaning = meanings.get(str(name), ("1", f"`{name}` as {server.name} reports it"))
@@ -159,16 +159,15 @@ def bytes_sent(trained: Trained) -> dict[str, np.ndarray]:
     return {"bytes_up": made.mask.sum(axis=1) * np.int64(size), "bytes_down": begun * np.int64(size)}
 
 
-def _coordinates(trained: Trained) -> dict[str, Any]:
+def _coordinates(trained: Trained, dataset: xr.Dataset) -> dict[str, Any]:
     made = trained.schedule
-    sent = bytes_sent(trained)
     local_steps = np.where(made.mask, trained.records.get("executed_local_steps", made.local_steps), 0).sum(axis=1)
     taken = {
         "eval_step": np.arange(1, made.server_steps + 1),
         "eval_time": made.time,
         "eval_updates": made.mask.sum(axis=1).cumsum(),
         "eval_local_steps": local_steps.cumsum(),
-        "eval_bytes": (sent["bytes_up"] + sent["bytes_down"]).cumsum(),
+        "eval_bytes": (dataset["bytes_up"].values + dataset["bytes_down"].values).cumsum(),
     }
     return {name: (("evaluation",), np.insert(values, 0, 0)[trained.eval_step]) for name, values in taken.items()}
 
