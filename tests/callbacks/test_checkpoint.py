@@ -59,7 +59,7 @@ def test_little_is_done_twice(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
     advance = Execution.advance
 
     def counting(self: Any, start: int, stop: int) -> Any:
-        made.append((start, stop))
+        made.extend([(start, stop)] * (stop > start))  # a call of no step only tells the form of the records
         return advance(self, start, stop)
 
     monkeypatch.setattr(Execution, "advance", counting)

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 import tests.oracle.test_oracle_server as by_hand
-from jaxafl import server
+from jaxafl import clock, server
+from jaxafl.clock.semi_async import RESYNCHRONISED, UNDRAFTED
 from jaxafl.device import as_arrays
 from jaxafl.server import Arrivals, Delivery, Server
+from jaxafl.server.contract import unfit
 from tests.oracle.test_oracle_server import (  # noqa: F401 (collected here too, with the servers below)
     test_adaptive_servers,
     test_afl,
@@ -31,6 +33,8 @@ from tests.oracle.test_oracle_server import (  # noqa: F401 (collected here too,
     test_fedavg,
     test_fedbuff,
     test_gradient_servers,
+    test_quafl,
+    test_safa,
 )
 from tests.oracle.update import StepInfo, Update
 
@@ -51,7 +55,7 @@ class Engine:
         with jax.enable_x64(True):
             return self._step(x, updates)
 
-    def _step(self, x: np.ndarray, updates: Sequence[Update]) -> np.ndarray:
+    def _step(self, x: np.ndarray, updates: Sequence[Update], kind: Sequence[int] = ()) -> np.ndarray:
         made = as_arrays(self.server, jnp.float64)
         params, samples = {"x": jnp.asarray(x)}, jnp.asarray(self.samples, jnp.float64)
         if self.state is None:
@@ -67,7 +71,7 @@ class Engine:
         arrivals = Arrivals(
             mask=jnp.asarray([one is not None for one in entries]),
             client=jnp.asarray(column["client"], jnp.int32),
-            kind=jnp.zeros(len(filled), jnp.int32),
+            kind=jnp.asarray(kind or [0] * len(filled), jnp.int32),
             delta={"x": jnp.asarray(column["delta"])},
             base={"x": jnp.asarray(column["x_start"])},
             samples=jnp.asarray(own, jnp.float64),
@@ -86,7 +90,45 @@ class Engine:
             dropped=int(sum(told.get("dropped", [0]))),
             clipped=int(sum(told.get("clipped", [0]))),
         )
+        if outcome.client_params is not None:
+            self.answered = np.asarray(outcome.client_params["x"])
         return np.asarray(outcome.params["x"])
+
+
+class SAFA(Engine):
+    """The cache begins as x_0, and the clock's kinds say who is undrafted and who deprecated."""
+
+    def __init__(self, *, num_samples: Sequence[int], x0: np.ndarray) -> None:
+        super().__init__(server.safa(), num_samples)
+        with jax.enable_x64(True):
+            self.state = self.server.init({"x": jnp.asarray(x0)}, jnp.asarray(num_samples, jnp.float64))
+
+    def step(
+        self,
+        x: np.ndarray,
+        updates: Sequence[Update],
+        undrafted: Sequence[Update] = (),
+        deprecated: Sequence[int] = (),
+    ) -> np.ndarray:
+        late = {one.client for one in undrafted}
+        kind = [UNDRAFTED * (k in late) + RESYNCHRONISED * (k in deprecated) for k in range(len(self.samples))]
+        with jax.enable_x64(True):
+            return self._step(x, [*updates, *undrafted], kind)
+
+
+class QuAFL(Engine):
+    """The engine keeps the clients' own models: x_s of an arrival is the client's."""
+
+    def __init__(self, *, num_clients: int, x0: np.ndarray) -> None:
+        super().__init__(server.quafl())
+        self.models = np.tile(x0, (num_clients, 1))
+
+    def step(self, x: np.ndarray, updates: Sequence[Update]) -> np.ndarray:
+        own = [dataclasses.replace(one, x_start=self.models[one.client]) for one in updates]
+        new = super().step(x, own)
+        for one, model in zip(updates, self.answered, strict=True):
+            self.models[one.client] = model
+        return new
 
 
 def engine(constructor: Callable[..., Server]) -> Callable[..., Engine]:
@@ -111,6 +153,8 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(by_hand, "FAVANO", favano)
     monkeypatch.setattr(by_hand, "AFL", lambda a=0.0: Engine(server.afl(a=a)))
     monkeypatch.setattr(by_hand, "AUDG", engine(server.audg))
+    monkeypatch.setattr(by_hand, "SAFA", SAFA)
+    monkeypatch.setattr(by_hand, "QuAFL", QuAFL)
     for name in ("FedAvg", "FedAsync", "AsyncFedED", "FedBuff", "FADAS", "FedAdagrad", "FedAdam", "FedYogi", "fedams"):
         monkeypatch.setattr(by_hand, name, engine(getattr(server, name.lower())))
     for name in ("PSURDG", "AsySG", "CA2FL"):
@@ -125,3 +169,6 @@ def test_defedavg() -> None:
     assert found == pytest.approx(5.0)
     found = Engine(server.defedavg_iid(0.5)).step(by_hand.vector(1.0), [by_hand.update(0, 3.0), by_hand.update(1, 5.0)])
     assert found == pytest.approx(3.0)
+    # "counts each update once" is a refusal of the clock that draws with multiplicity
+    assert "multiple" in unfit(server.defedavg_iid, clock.sampled)
+    assert not unfit(server.defedavg_niid, clock.sampled)
