@@ -150,9 +150,22 @@ def test_skewed_runs_pin_one_version_more() -> None:
     for seed in range(40):
         recorded = record(seed, CLIENTS, 40, "heavy", **OPTIONS["start_skew, buffer 2"])
         schedule = compute_schedule(recorded.clock(), CLIENTS, 1, 40, 0)
-        plan = make_plan(schedule, lanes=1)
+        plan = make_plan(schedule, lanes=1, keep_base=False)
         assert plan.slots <= schedule.ring_slots
         replay(plan, schedule, False)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+def test_local_steps_that_lanes_execute_together(chunk: int) -> None:
+    """Lanes of a chunk make as many as the longest of them."""
+    schedule = arbitrary_schedule(np.random.default_rng(3))
+    plan = make_plan(schedule, lanes=4, keep_base=False)
+    expected = 0
+    for active in plan.segments.active.tolist():
+        for first in range(0, 4, chunk):
+            expected += chunk * max(active[first : first + chunk])
+    assert plan.executed(chunk) == expected > 0
+    assert plan.executed(1) == plan.needed
 
 
 def test_a_wrong_plan_is_noticed() -> None:

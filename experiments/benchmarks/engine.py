@@ -144,7 +144,7 @@ def overhead() -> list[Row]:
         rows.append((f"{name}: engine / bare loop", ratio(engine_times, bare_times), "target for the CNN <= 1.10"))
         compiling = (f"{driver.compile_seconds:.1f} s", f"with evaluation; bare loop {bare_compile:.1f} s")
         rows.append((f"{name}: compile time of the engine", *compiling))
-        slots = f"{make_plan(sim.schedule(updates)).slots} ring slots"
+        slots = f"{make_plan(sim.schedule(updates), keep_base=False).slots} ring slots"
         rows.append((f"{name}: peak memory of the engine's program", mebibytes(driver.compiled), slots))
     return rows
 
@@ -157,7 +157,7 @@ def width() -> list[Row]:
     loops = [engine_loop(sim, updates, lanes) for lanes in (1, 4, 8, 16)]
     times = seconds_of(*(loop for loop, _ in loops), repeats=3)
     for lanes, column in zip((1, 4, 8, 16), times, strict=True):
-        plan = make_plan(sim.schedule(updates), lanes=lanes)
+        plan = make_plan(sim.schedule(updates), lanes=lanes, keep_base=False)
         speed = f"{updates / statistics.median(column):,.0f} updates/s (looped lanes)"
         rows.append((f"mean width at L = {lanes}", f"{plan.mean_width:.1f}", speed))
     for concurrency, durations, name in (
@@ -165,7 +165,7 @@ def width() -> list[Row]:
         (1000, afl.clock.exponential(1.0), "exponential(1)"),
     ):
         clock = afl.clock.free_running(concurrency=concurrency, durations=durations)
-        plan = make_plan(compute_schedule(clock, 10_000, 1, 20_000, 0), lanes=512)
+        plan = make_plan(compute_schedule(clock, 10_000, 1, 20_000, 0), lanes=512, keep_base=False)
         rows.append(
             (f"mean width at L = 512, M_c = 1000, {name}", f"{plan.mean_width:.0f}", "of the plan; no training")
         )
@@ -184,7 +184,7 @@ def packing() -> list[Row]:
         schedule = compute_schedule(clock, 1000, steps, 2000 if "free" in name else 50, 0)
         naive = _waves_of_sixteen(schedule)
         for lanes in (4, 16):
-            plan = make_plan(schedule, lanes=lanes)
+            plan = make_plan(schedule, lanes=lanes, keep_base=False)
             executed = f"{plan.executed(lanes) / plan.needed:.2f}"
             rows.append((f"executed / needed, {name}, {lanes} lanes", executed, f"waves of 16, masked: {naive:.2f}"))
     return rows

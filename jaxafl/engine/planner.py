@@ -48,7 +48,7 @@ def make_plan(
     schedule: Schedule,
     *,
     lanes: int = 1,
-    keep_base: bool = False,
+    keep_base: bool,
     origin: Origin | None = None,
 ) -> Plan:
     """Plans the training of a schedule.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -52,6 +53,19 @@ def test_what_is_told_is_what_the_result_says(kind: str) -> None:
     trained = sim.train(10, eval_every=4, seed=3, callbacks=told)
     jax.tree.map(np.testing.assert_array_equal, params, jax.device_get(trained.params))
     assert told.results[-1] is trained
+
+
+@pytest.mark.slow
+def test_the_time_that_is_told_has_the_pauses_of_the_server() -> None:
+    """Also where the clock runs beside the training: every server step takes time in which no client computes."""
+    told, sim = Notes(), simulation("online")
+    durations = afl.clock.mac_network(mflop=5.0, megabytes=1.0)
+    assert durations.pause > 0
+    clock = afl.clock.free_running(concurrency=4, durations=durations)
+    result = dataclasses.replace(sim, clock=clock).run(8, eval_every=4, callbacks=told)
+    joined = np.concatenate([chunk.records["time"] for chunk in told.chunks[1:]])
+    np.testing.assert_array_equal(joined, result.time.values)
+    assert joined[0] > durations.pause
 
 
 def test_one_that_raises_ends_the_run_with_its_own_error(kind: str) -> None:
