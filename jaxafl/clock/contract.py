@@ -93,6 +93,10 @@ class FaultCode(enum.IntEnum):
     STARTS_END = "the recorded starts run out at start number {run_id}"
     BUSY = "the recorded starts name client {client} at start number {run_id}, but this client is busy"
     INVALID_DURATION = "run {run} of client {client} (start number {run_id}) has a negative, infinite or NaN duration"
+    NO_TIME = (
+        "run {run} of client {client} (start number {run_id}) takes no time: it would be made again and again at one "
+        "instant; give durations above 0"
+    )
     SETS_END = "the recorded sets run out at round {round}"
     MASKS_END = "the recorded uploads or downloads run out at tick {round}"
     STALE_END = "the recorded stale versions run out at round {round}"

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.clock.checks import check_durations, check_sets
-from jaxafl.clock.contract import Clock, Delivery, Recording, Runs, ServerStep, Starts, Workload
+from jaxafl.clock.contract import Clock, Delivery, FaultCode, Recording, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.starts import blank_runs, distinct, drawn_clients, no_starts, start_together
+from jaxafl.clock.starts import blank_runs, distinct, drawn_clients, first_fault, no_starts, start_together
 from jaxafl.keys import Key
 from jaxafl.options import recording, static
 
@@ -98,7 +98,7 @@ class sampled(Clock):
         state, drawn = drawn_clients(state, self.sets, self.drawn, workload.num_clients, replacement=True)
         awaited = jnp.zeros(workload.num_clients, bool).at[drawn].set(True)
         state = jax.lax.while_loop(
-            lambda state: jnp.any(awaited & ~state.full),
+            lambda state: jnp.any(awaited & ~state.full) & (state.starts.fault.code == 0),
             lambda state: self._finish(self._start(state, workload)),
             state,
         )
@@ -113,7 +113,12 @@ class sampled(Clock):
         who = state.idle if self.receive_buffer == "keep" else state.idle & state.fresh
         clients = jnp.arange(workload.num_clients, dtype=jnp.int32)
         state, new = start_together(self.durations, state, who, clients, state.next_run, workload)
+        endless = who & (new.arrived == new.started)
+        first = jnp.argmax(endless)
+        code = jnp.where(jnp.any(endless), FaultCode.NO_TIME, FaultCode.NONE)
+        which = {"run_id": new.run_id[first], "client": first.astype(jnp.int32), "run": new.run[first]}
         return state._replace(
+            starts=first_fault(state.starts, code, round=state.version, **which),
             idle=state.idle & ~who,
             fresh=state.fresh & ~who,
             current=jax.tree.map(lambda a, b: jnp.where(who, a, b), new, state.current),

@@ -18,16 +18,21 @@ from jaxafl.clock import (
     exponential,
     free_running,
     half_normal,
+    interrupting,
     lognormal,
     recorded,
+    sampled,
+    schedules,
+    semi_async,
     suspension,
+    synchronous,
     transmission,
     uniform,
 )
 from jaxafl.clock import schedule as run_clock
-from jaxafl.clock.durations.duration import Draw, Duration, Run, stream_keys
+from jaxafl.clock.durations.duration import Draw, Duration, Run, stream_keys, worked
 from jaxafl.keys import seed_key
-from jaxafl.options import check_options
+from jaxafl.options import check_options, static
 
 CLIENTS, RUNS = 200, 500
 COUNT = CLIENTS * RUNS
@@ -259,3 +264,53 @@ def test_every_option_of_a_duration_is_documented(make: Any) -> None:
     described = make.__doc__.split("Args:")[1]
     for option in inspect.signature(make).parameters:
         assert re.search(rf"^        {option}: \S", described, re.MULTILINE), option
+
+
+class wrong(Duration):
+    """A user's own: `value` seconds from the second run of client 1 on, a second before."""
+
+    value: float = static(default=-1.0)
+
+    def draw(self, prepared: Any, run: Run) -> Draw:
+        return worked(jnp.where((run.client == 1) & (run.run > 0), self.value, 1.0))
+
+
+@pytest.mark.parametrize("value", [-1.0, math.inf])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda durations: free_running(concurrency=2, durations=durations),
+        lambda durations: synchronous(durations=durations),
+        lambda durations: sampled(drawn=2, durations=durations),
+        lambda durations: semi_async(fraction=1.0, lag=2, durations=durations),
+        lambda durations: interrupting(period=1.0, contacted=2, durations=durations),
+    ],
+    ids=["free_running", "synchronous", "sampled", "semi_async", "interrupting"],
+)
+def test_a_run_without_a_duration_is_named(make: Any, value: float) -> None:
+    with pytest.raises(ValueError, match=r"run 1 of client 1 \(start number \d+\) has (a negative, infinite|no duration)"):
+        run_clock(make(wrong(value=value)), 2, 1, 6)
+
+
+def test_a_run_without_end_is_named() -> None:
+    """Where clients train all the time, one whose runs take no time would keep time from passing."""
+    with pytest.raises(ValueError, match=r"run 1 of client 1 \(start number \d+\) takes no time"):
+        run_clock(sampled(drawn=2, durations=wrong(value=0.0)), 2, 1, 6)
+
+
+def test_what_is_not_known_of_recorded_durations_is_said() -> None:
+    """A fleet's times are sampled where they are drawn, beyond what is recorded where one adds to recorded ones."""
+    latency, per_step = (uniform(1, 2) + constant(1)).step_times(3)
+    assert np.isfinite(latency).all() and np.isfinite(per_step).all()
+    with pytest.raises(ValueError, match="expectations of a sum or product with recorded durations are unknown"):
+        (recorded(np.random.default_rng(0).uniform(1, 5, (3, 2))) + constant(1)).step_times(3)
+
+
+def test_a_schedule_longer_than_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 steps of 100 arrivals take about 2 MB."""
+    clock = free_running(concurrency=100, buffer=100, durations=constant(1))
+    monkeypatch.setattr(schedules, "host_bytes", lambda: 1 << 20)
+    with pytest.raises(MemoryError, match="a schedule of 200 server steps needs"):
+        run_clock(clock, 100, 1, 200)
+    monkeypatch.setattr(schedules, "host_bytes", lambda: 1 << 22)
+    assert run_clock(clock, 100, 1, 200).server_steps == 200

@@ -13,6 +13,7 @@ import pytest
 
 import tests.oracle.test_oracle_server as by_hand
 from jaxafl import clock, server
+from jaxafl.client.options import Moment
 from jaxafl.clock.semi_async import RESYNCHRONISED, UNDRAFTED
 from jaxafl.device import as_arrays
 from jaxafl.server import Arrivals, Delivery, Server
@@ -172,3 +173,10 @@ def test_defedavg() -> None:
     # "counts each update once" is a refusal of the clock that draws with multiplicity
     assert "multiple" in unfit(server.defedavg_iid, clock.sampled)
     assert not unfit(server.defedavg_niid, clock.sampled)
+
+
+@pytest.mark.parametrize(("delay", "factor"), [("staleness", 2.0), ("seconds", 4.0)])
+def test_the_rate_of_afl(delay: Any, factor: float) -> None:
+    # Epoch 8 (from 0), alpha = 1/2, an update 2 versions old that took 6 s: 1 / (sqrt 9 (1 + 1/2 2)), 1 / (3 (1 + 3)).
+    moment = Moment(*map(jnp.asarray, (17, 8, 1, 2, 6.0)))
+    assert float(server.afl_rate(0.5, delay)(moment)) == pytest.approx(1 / (3 * factor))
