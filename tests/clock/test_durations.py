@@ -288,7 +288,8 @@ class wrong(Duration):
     ids=["free_running", "synchronous", "sampled", "semi_async", "interrupting"],
 )
 def test_a_run_without_a_duration_is_named(make: Any, value: float) -> None:
-    with pytest.raises(ValueError, match=r"run 1 of client 1 \(start number \d+\) has (a negative, infinite|no duration)"):
+    named = r"run 1 of client 1 \(start number \d+\) has (a negative, infinite|no duration)"
+    with pytest.raises(ValueError, match=named):
         run_clock(make(wrong(value=value)), 2, 1, 6)
 
 
