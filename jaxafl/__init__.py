@@ -11,7 +11,7 @@ from jaxafl.clock import Schedule
 from jaxafl.references import version
 from jaxafl.results import load, save
 from jaxafl.simulation import Simulation
-from jaxafl.sweep import sweep
+from jaxafl.sweep import gather, process_pool, sample, sweep
 
 __version__ = version()
 __all__ = [
@@ -22,9 +22,12 @@ __all__ = [
     "callbacks",
     "clock",
     "data",
+    "gather",
     "load",
     "models",
     "plot",
+    "process_pool",
+    "sample",
     "save",
     "server",
     "sweep",

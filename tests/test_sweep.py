@@ -61,7 +61,7 @@ def test_members_that_share_a_plan_are_separate_runs(sim: afl.Simulation) -> Non
 @pytest.mark.skipif(not slices_are_faster(), reason="members share a vmap on every device but a CPU")
 def test_members_with_a_large_model_train_one_after_another(sim: afl.Simulation, monkeypatch: Any) -> None:
     """Bit for bit as separate runs, in one program."""
-    monkeypatch.setattr(importlib.import_module("jaxafl.sweep.run"), "_TOGETHER", 610)  # those of `sim`'s model
+    monkeypatch.setattr(importlib.import_module("jaxafl.sweep.members"), "_TOGETHER", 610)  # those of `sim`'s model
     wide = dataclasses.replace(sim, model=afl.models.mlp(10, hidden=(9,)))
     for simulation, members in ((sim, 2), (wide, 1)):
         compilation._programs.clear()

@@ -93,6 +93,16 @@ def name_of(run: Run) -> str:
     return re.sub(r"[^\w.=,-]+", "_", ",".join(f"{axis}={label}" for axis, label in run.member.items()))
 
 
+def in_notebook() -> bool:
+    """Whether a cell of a notebook is running."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return False
+    shell = get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
 def required(module: str, extra: str, purpose: str) -> Any:
     """A module that only a callback needs; `ImportError` that says which extra brings it."""
     try:

@@ -180,6 +180,7 @@ class Checkpoint(Hook):
         kept = execution.plan.kept if execution.plan is not None else None
         about = {
             "place": made.place,
+            "made": made.place if execution.rows_before is None else (made.eval_step or [0])[-1],
             "server_steps": self.server_steps,
             "eval_step": made.eval_step,
             "stops": made.stops,

@@ -80,13 +80,16 @@ class Several(Hook):
 class Reporting(Hook):
     """Tells a reporter of every chunk."""
 
-    def __init__(self, reporter: Reporter, offset: int = 0) -> None:
+    def __init__(
+        self, reporter: Reporter, batches: dict[int, tuple[int, float]] | None = None, number: int = 0
+    ) -> None:
         """
         Args:
             reporter: whom; entered by its owner.
-            offset: server steps of runs before.
+            batches: server steps made, and updates per second, of all executions that one reporter is told of.
+            number: of this one among them.
         """
-        self.reporter, self.offset = reporter, offset
+        self.reporter, self.batches, self.number = reporter, {} if batches is None else batches, number
 
     def begin(self, execution: Execution, made: Made) -> None:
         self.ready, self.before = time.perf_counter(), execution.updates(made.eval_step[-1] if made.eval_step else 0)
@@ -95,8 +98,14 @@ class Reporting(Hook):
         if done := made.eval_step[-1]:
             rate = (execution.updates(done) - self.before) / (time.perf_counter() - self.ready)
             latest = {name: float(np.mean(values)) for name, values in _pooled(made).items()}
-            self.reporter.update(self.offset + done, rate, latest)
+            self.batches[self.number] = done, rate
+            steps, rates = zip(*self.batches.copy().values(), strict=True)  # other threads write there
+            self.reporter.update(sum(steps), sum(rates), latest)
         return ()
+
+    def __exit__(self, *args: Any) -> None:
+        if self.number in self.batches:
+            self.batches[self.number] = self.batches[self.number][0], 0.0
 
 
 class Telling(Hook):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pathlib
 from typing import Any
 
-from jaxafl.callbacks.base import Callback, Chunk, Run, name_of
+from jaxafl.callbacks.base import Callback, Chunk, Run, in_notebook, name_of
 
 
 class Live(Callback):
@@ -35,7 +36,7 @@ class Live(Callback):
     def _draw(self) -> None:
         from jaxafl.plot.canvas import check_image_path, finish, legend_beside, line_styles, panels_of, tidy
 
-        window = None if self.path or _in_notebook() else _window(self.shown)
+        window = None if self.path or in_notebook() else _window(self.shown)
         figure, [ax] = panels_of(window, 7.5, 4.2)
         ax.clear()
         for (name, line), style in zip(self.lines.items(), line_styles(len(self.lines)), strict=True):
@@ -47,24 +48,18 @@ class Live(Callback):
         if self.path is not None:
             finish(figure, check_image_path(self.path))
         elif window is None:
-            from IPython.display import display
+            from IPython.display import Image, display
 
+            content = io.BytesIO()  # IPython shows figures only where pyplot is used with its own backend
+            figure.savefig(content, format="png", bbox_inches="tight")
+            image = Image(content.getvalue())
             if self.shown:
-                self.shown[0].update(figure)
+                self.shown[0].update(image)
             else:
-                self.shown.append(display(figure, display_id=True))
+                self.shown.append(display(image, display_id=True))
         else:
             figure.canvas.draw_idle()
             figure.canvas.flush_events()
-
-
-def _in_notebook() -> bool:
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    shell = get_ipython()
-    return shell is not None and hasattr(shell, "kernel")
 
 
 def _window(shown: list[Any]) -> Any:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import html
+import time
+from datetime import timedelta
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
+
+from jaxafl.callbacks.base import in_notebook
 
 
 class Reporter(Protocol):
@@ -59,10 +64,34 @@ class Bar(Reporter):
         self._progress.update(self._task, completed=done, rate=f"{updates_per_second:,.0f} updates/s", metrics=shown)
 
 
+class Cell(Reporter):
+    """The same below the cell of a notebook, and left there in words when it is saved."""
+
+    def __init__(self, name: str, server_steps: int) -> None:
+        self.name, self.steps, self.begun = name, server_steps, time.monotonic()
+
+    def __enter__(self) -> Cell:
+        from IPython.display import display
+
+        self.handle = display(self._drawn(0, "compiling"), display_id=True)
+        return self
+
+    def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
+        left = timedelta(seconds=round((time.monotonic() - self.begun) * (self.steps - done) / done))
+        shown = " ".join(f"{name} {value:.3g}" for name, value in metrics.items())
+        self.handle.update(self._drawn(done, f"{left} left, {updates_per_second:,.0f} updates/s, {shown}"))
+
+    def _drawn(self, done: int, said: str) -> Any:
+        from IPython.display import HTML
+
+        bar = f'<progress value="{done}" max="{self.steps}"></progress>'
+        return HTML(f"{html.escape(self.name)} {bar} {done}/{self.steps} {html.escape(said)}")
+
+
 def reporter_of(progress: bool | Reporter, name: str, server_steps: int) -> Reporter:
     """The reporter that `progress` asks for."""
     if isinstance(progress, bool):
-        return Bar(name, server_steps) if progress else Silent()
+        return (Cell if in_notebook() else Bar)(name, server_steps) if progress else Silent()
     if not hasattr(progress, "update") or not hasattr(progress, "__enter__"):
         raise TypeError(f"progress must be True, False or a Reporter (see jaxafl.progress), got {progress!r}")
     return progress

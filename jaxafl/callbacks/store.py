@@ -86,6 +86,16 @@ def _read(folder: pathlib.Path, number: int) -> Saved:
     return Saved(number, about, arrays)
 
 
+def steps_made(folder: pathlib.Path) -> int:
+    """Server steps of the newest checkpoint, unread; 0 where there is none."""
+    numbers = [int(path.parent.parent.name) for path in folder.glob("[0-9]*/about/metadata")]
+    try:
+        text = (folder / str(max(numbers)) / "about" / "metadata").read_text()
+        return json.loads(json.loads(text)["text"])["made"]
+    except (ValueError, KeyError, OSError):  # there is none, or it has just been replaced
+        return 0
+
+
 def check_folder(owner: str, folder: Any) -> pathlib.Path:
     """The folder, made if it is not there.
 

@@ -1,10 +1,12 @@
-"""The command line: `jaxafl run | sweep | list | plot | quickstart`, with the names of the Python interface.
+"""The command line: `jaxafl run | sweep | resume | gather | list | plot | quickstart`, with the names of the Python
+interface.
 
 The first line of a command's docstring is its line in the help, the `Args` are the help of its options.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json as json_format
 import os
@@ -14,6 +16,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
+import jax
 import tyro
 from tyro.conf import Positional, arg
 
@@ -22,12 +25,14 @@ from jaxafl.callbacks import Interrupted
 from jaxafl.callbacks.store import check_folder
 from jaxafl.cli import tables
 from jaxafl.cli.build import as_paths, make_simulation, read_axes
-from jaxafl.cli.options import Run, Sweep, chosen, options_type, program, refuse
+from jaxafl.cli.options import Run, Sweep, chosen, is_given, options_type, program, refuse, values_of
 from jaxafl.keys import seed_key
 from jaxafl.options import UserError, user_errors
 from jaxafl.references import version
+from jaxafl.sweep import gather as gather_sweep
+from jaxafl.sweep import outlook
 from jaxafl.sweep import sweep as run_sweep
-from jaxafl.sweep.axes import axis_values
+from jaxafl.sweep.axes import axes_of
 
 _Several = arg(metavar="RESULT.nc [RESULT.nc ...]", help_behavior_hint="(one or more)")
 _Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
@@ -109,6 +114,23 @@ def list_names(json: bool = False, markdown: bool = False) -> int:
     return 0
 
 
+def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None) -> int:
+    """Show how far the members of a sweep are, from its folder, while it runs or afterwards.
+
+    Args:
+        folder: that of `jaxafl sweep --folder`
+        output: NetCDF file to write with the members that are finished
+    """
+    with user_errors():
+        found = gather_sweep(folder)
+        results.check_path(output)
+    tables.show_progress(found)
+    if output is not None:
+        results.save(found.load(), output)
+        print(f"wrote {output}")
+    return 0
+
+
 def plot_results(files: _Files, output: _Image, kind: _Kind = "accuracy_vs_time") -> int:
     """Draw results: accuracy against simulated time or server steps, staleness, or who trained when.
 
@@ -166,7 +188,7 @@ def resume(folder: Positional[pathlib.Path]) -> int:
 
 
 COMMANDS: dict[str, Any] = dict(
-    run=run, sweep=sweep, resume=resume, list=list_names, plot=plot_results, quickstart=compare
+    run=run, sweep=sweep, resume=resume, gather=gather, list=list_names, plot=plot_results, quickstart=compare
 )
 
 
@@ -185,6 +207,7 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     """Runs what the options describe; the exit code is 1 where every run failed."""
     from jaxafl.plot.canvas import check_image_path
 
+    _make_devices(arguments)
     axes = read_axes(arguments) if kind is Sweep else {}
     names = chosen(arguments, axes)
     more = "\n\nOptions depend on the data, model, server and clock that the command line names (see jaxafl list)."
@@ -204,16 +227,21 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
         check_image_path(options.plot)
         simulation = make_simulation(names, options, axes)
         varied = as_paths(axes, names, simulation) | ({} if "seed" in axes else {"seed": [options.seed]})
-        for seed in axis_values(simulation, varied)["seed"]:
-            seed_key(seed)
+        for axis in axes_of(simulation, varied)[1]:
+            for seed in axis.column("seed") if axis.name == "seed" else ():
+                seed_key(seed)
         if not axes:
             simulation.check()
     how = {name: getattr(options, name) for name in ("server_steps", "eval_every", "lanes", "chunk", "progress")}
     with user_errors():
         how |= {"save": options.output, **options.watching()}
+        where = options.where() if axes else {}
         _remember(options.checkpoint, command.__name__, arguments)
     if axes:
-        result = run_sweep(simulation, varied, folder=options.checkpoint, **how)
+        if options.plan:
+            tables.show_outlook(outlook(simulation, varied, **options.timing()))
+            return 0
+        result = run_sweep(simulation, varied, folder=options.checkpoint, **where, **how)
     else:
         result = simulation.run(seed=options.seed, checkpoint=options.checkpoint, **how)
     tables.show_result(result)
@@ -227,6 +255,17 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     if failed:
         print(f"jaxafl: {failed}", file=sys.stderr)
     return 1 if runs == 0 else 0
+
+
+def _make_devices(arguments: Sequence[str]) -> None:
+    """Before JAX looks for devices: those of a CPU are as many as one asks for, and the parent of workers must not
+    reserve the memory of a GPU."""
+    asked = ["", *values_of(arguments, "--devices")][-1]
+    if asked == "all" or asked.isdigit():
+        with contextlib.suppress(RuntimeError):  # of a process that has its devices already
+            jax.config.update("jax_num_cpu_devices", int(asked) if asked.isdigit() else os.cpu_count() or 1)
+    if is_given(arguments, "--workers"):
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def _remember(folder: pathlib.Path | None, command: str, arguments: Sequence[str]) -> None:

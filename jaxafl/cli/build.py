@@ -16,8 +16,9 @@ from jaxafl.clock import Duration, constant
 from jaxafl.data import Dataset
 from jaxafl.options import UserError
 from jaxafl.simulation import Simulation
-from jaxafl.sweep.axes import PARTS, Axes, replace_at
+from jaxafl.sweep.axes import PARTS, replace_at
 
+Axes = dict[str, list[Any]]
 _FORM = "write NAME=VALUE,VALUE,... or NAME=FIRST:STOP, e.g. server.lam=1,3,5 or seed=0:5"
 _WORDS = {"none": "None", "true": "True", "false": "False"}
 _LONGEST = 2000

@@ -21,6 +21,7 @@ from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, offered
 from jaxafl.client import Client
 from jaxafl.clock import Duration, constant
 from jaxafl.options import UserError
+from jaxafl.sweep.pool import dask_executor, process_pool, slurm_executor
 
 CONCURRENCY = 10  # or all clients where there are fewer
 Names = dict[str, Constructor]
@@ -86,7 +87,7 @@ class Run:
     csv: pathlib.Path | None = None
     tensorboard: pathlib.Path | None = None
     wandb: str | None = None
-    checkpoint: pathlib.Path | None = None
+    checkpoint: Annotated[pathlib.Path | None, arg(aliases=("--folder",))] = None
     checkpoint_every: str = "30s"
 
     def watching(self) -> dict[str, Any]:
@@ -110,9 +111,44 @@ class Sweep(Run):
     Args:
         axis: what varies: seed=0:5 (0 to 4), or an option of server, client or clock, server.lam=1,3,5; repeat it for a
             grid. Values are numbers, words, none, true, false, lists [1,2], durations and names of optimisers
+        devices: devices of this process that work at once, a number or all; on a CPU the cores
+        workers: processes of this machine that work at once, each with its share of cores and GPUs; needs checkpoint
+        dask: address of a Dask scheduler whose workers run the sweep; needs checkpoint
+        slurm: parameters of jobs that run it, e.g. partition=gpu,gpus_per_node=1,timeout_min=240; needs checkpoint
+        plan: only print programs, batches, memory and an estimate of the time
     """
 
     axis: UseAppendAction[Annotated[tuple[str, ...], arg(metavar="NAME=VALUES")]] = ()
+    devices: str | None = None
+    workers: int | None = None
+    dask: str | None = None
+    slurm: str | None = None
+    plan: bool = False
+
+    def timing(self) -> dict[str, Any]:
+        """The options of `outlook`."""
+        names = ("server_steps", "eval_every", "lanes", "chunk")
+        found = {name: getattr(self, name) for name in names} | {"workers": self.workers or 1}
+        return found | ({"devices": self.where()["devices"]} if self.devices is not None else {})
+
+    def where(self) -> dict[str, Any]:
+        """The options of `sweep` that say who runs it."""
+        given = [name for name in ("devices", "workers", "dask", "slurm") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise UserError(f"--{given[0]} and --{given[1]} do not go together: give one of them")
+        if not given:
+            return {}
+        if self.devices is not None:
+            if self.devices != "all" and not self.devices.isdigit():
+                raise UserError(f"--devices must be a number or all, got {self.devices!r}")
+            return {"devices": int(self.devices) if self.devices.isdigit() else "all"}
+        if self.checkpoint is None:
+            raise UserError(f"--{given[0]} needs --folder DIR, which all workers see: their results are left there")
+        if self.workers is not None:
+            return {"executor": process_pool(self.workers)}
+        if self.dask is not None:
+            return {"executor": dask_executor(self.dask)}
+        return {"executor": slurm_executor(str(self.slurm), self.checkpoint / "slurm")}
 
 
 def chosen(arguments: Sequence[str], axes: Mapping[str, Sequence[Any]] | None = None) -> Names:

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from jaxafl.cli.catalogue import KINDS, REQUIRED, Option, offered
+from jaxafl.sweep import Outlook
 
 _NAMED = 5  # failed runs that are named one by one
 _COLUMNS = ("best\naccuracy", "last\naccuracy", "simulated\ntime", "staleness\nmean / max")
@@ -88,6 +89,41 @@ def show_result(result: xr.Dataset) -> None:
     for member in found:
         table.add_row(member.name, *_numbers(member.runs), *([_failed(member.runs)] if any_failed else []))
     Console().print(table)
+
+
+def show_outlook(found: Outlook) -> None:
+    """Prints what a sweep will take."""
+    table = Table.grid(padding=(0, 2))
+    several = f" of up to {found.together} members that advance together" if found.together > 1 else ""
+    table.add_row("members", f"{found.members}")
+    table.add_row("programs to compile", f"{found.programs}, of {found.compile_seconds:.1f} s each")
+    table.add_row("batches", f"{found.batches}{several}, {found.devices} at once")
+    table.add_row("memory of a device", f"{found.bytes / 2**20:,.1f} MiB, besides what local steps need")
+    table.add_row("server steps take", f"about {_span(found.seconds)}, without evaluations")
+    Console().print(table, highlight=False)
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def show_progress(found: xr.Dataset) -> None:
+    """Prints how far the members of a sweep are, and what is wrong with those that could not be run."""
+    made, steps = found["server_steps_made"], int(found["server_steps_made"].attrs["server_steps"])
+    console = Console()
+    console.print(f"{int((made == steps).sum())} of {made.size} members are finished", highlight=False)
+    for place in np.ndindex(made.shape):
+        if 0 < made.values[place] < steps:
+            console.print(f"{_member(made, place)}: {made.values[place]} of {steps} server steps", highlight=False)
+        if "error" in found and (why := str(found["error"].values[place])):
+            console.print(f"{_member(made, place)}: {why.splitlines()[0]}", highlight=False)
+
+
+def _member(made: xr.DataArray, place: tuple[int, ...]) -> str:
+    return ", ".join(f"{name}={made[name].values[at]}" for name, at in zip(made.dims, place, strict=True))
 
 
 def numbers_table(title: str, first: Column, columns: Sequence[str], **look: Any) -> Table:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import pathlib
+import sys
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxafl.options import UserError
 
@@ -53,7 +55,8 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
     beside = _beside(path)
     try:
         content = io.BytesIO()  # HDF5 itself brings the process down where the disk is full
-        dataset.to_netcdf(content, engine="h5netcdf")
+        with _no_dask_lock():
+            dataset.to_netcdf(content, engine="h5netcdf")
         with beside.open("wb") as file:
             file.writelines([content.getbuffer(), _checksums(content)])
         os.replace(beside, pathlib.Path(path).resolve())
@@ -66,6 +69,12 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
         failure.dataset = dataset  # type: ignore[attr-defined]
         failure.add_note("the result is kept, as the attribute `dataset` of this error: afl.save(error.dataset, path)")
         raise failure from error
+
+
+def _no_dask_lock() -> contextlib.AbstractContextManager[Any]:
+    """In a worker of Dask xarray would write under a lock that all workers share, and that has no name here."""
+    dask = sys.modules.get("dask")
+    return contextlib.nullcontext() if dask is None else dask.config.set(scheduler="single-threaded")
 
 
 def _beside(path: str | os.PathLike[str]) -> pathlib.Path:

@@ -1,5 +1,9 @@
 """Sweeps: one simulation under many seeds and options, in as few programs as possible."""
 
+from jaxafl.sweep.gather import gather
+from jaxafl.sweep.outlook import Outlook, outlook
+from jaxafl.sweep.pool import process_pool
 from jaxafl.sweep.run import sweep
+from jaxafl.sweep.sample import sample
 
-__all__ = ["sweep"]
+__all__ = ["Outlook", "gather", "outlook", "process_pool", "sample", "sweep"]

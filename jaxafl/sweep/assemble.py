@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxafl.results import MISSING, plain
-from jaxafl.sweep.axes import PARTS
+from jaxafl.results import MISSING, flat, options_of_parts, plain
+from jaxafl.simulation import Simulation
+from jaxafl.sweep.axes import PARTS, Axis
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -21,20 +24,79 @@ _OWN = {"seed", "title"}  # an axis, and a text for people
 _LONGEST = 40  # characters of an option's value in a label
 
 
-def grid(members: list[xr.Dataset], named: dict[str, list[Any]]) -> xr.Dataset:
+class Dimension(NamedTuple):
+    """A dimension of a sweep's result.
+
+    Attributes:
+        name: of the axis.
+        labels: of its places.
+        beside: path -> labels, where several paths vary along it.
+    """
+
+    name: str
+    labels: list[Any]
+    beside: dict[str, list[Any]]
+
+
+def dimensions(axes: Sequence[Axis]) -> list[Dimension]:
+    """The dimensions of the axes of a sweep."""
+    found = []
+    for axis in axes:
+        columns = {_RENAMED.get(path, path): labels(axis.column(path)) for path in axis.paths}
+        alone = axis.paths == (axis.name,)
+        own: list[Any] = list(axis.names or ()) or (
+            next(iter(columns.values())) if alone else list(range(len(axis.rows)))
+        )
+        found.append(Dimension(_RENAMED.get(axis.name, axis.name), own, {} if alone else columns))
+    return found
+
+
+def assembled(members: Sequence[Any], dims: Sequence[Dimension], ended: Mapping[int, xr.Dataset]) -> xr.Dataset:
+    """The result of a sweep; members that have not run have no server steps.
+
+    Args:
+        members: `members.Member`, in the order of the grid.
+        dims: of the result.
+        ended: place -> result.
+    """
+    made = next(iter(ended.values()))
+    blank = without_steps(made)
+    blank.attrs = {name: made.attrs[name] for name in ("jaxafl_version", "precision", "backend", "eval_every")}
+    found = []
+    for place, member in enumerate(members):
+        own = options_of_parts(member.simulation.summary()).items()
+        options = {name: flat(value) for name, value in own}
+        found.append(ended[place].copy() if place in ended else blank.assign_attrs(options))
+    return grid(found, dims)
+
+
+def without_steps(made: xr.Dataset) -> xr.Dataset:
+    """A result of no server steps, of the form of another one."""
+    import xarray as xr
+
+    blank = made.isel({name: slice(0) for name in ("step", "evaluation", "version") if name in made.dims})
+    for name, values in blank.data_vars.items():
+        blank[name] = xr.full_like(values, np.nan if values.dtype.kind == "f" else 0)
+    return blank
+
+
+def grid(members: list[xr.Dataset], dims: Sequence[Dimension]) -> xr.Dataset:
     """Results of all members as one dataset with a dimension per axis.
 
     Args:
         members: the members' results, in the order of the grid (the last axis fastest).
-        named: axis -> the `labels` of its values.
+        dims: of the result.
     """
     import xarray as xr
 
-    axes = {_RENAMED.get(name, name): column for name, column in named.items()}
+    names = [dim.name for dim in dims]
     _keep_differing(members)
-    places = xr.Dataset(coords={name: range(len(column)) for name, column in axes.items()}).stack(member=list(axes))
-    folded = concatenated(members, "member").assign_coords(places.coords).unstack("member").transpose(*axes, ...)
-    return folded.assign_coords({name: ([name], column) for name, column in axes.items()})
+    places = xr.Dataset(coords={dim.name: range(len(dim.labels)) for dim in dims}).stack(member=names)
+    folded = concatenated(members, "member").assign_coords(places.coords).unstack("member").transpose(*names, ...)
+    coords = {path: (dim.name, column) for dim in dims for path, column in {dim.name: dim.labels, **dim.beside}.items()}
+    folded = folded.assign_coords(coords)
+    folded.attrs["sweep"] = json.dumps({name: column for name, (_, column) in coords.items()}, default=str)
+    return folded
 
 
 def concatenated(members: list[xr.Dataset], dim: str) -> xr.Dataset:
@@ -76,6 +138,8 @@ def label(value: Any) -> Any:
         return value
     if isinstance(value, jax.Array) and value.ndim == 0:
         return value.item()
+    if isinstance(value, Simulation):
+        return f"{value.server.name} on {value.clock.name}"
     name = getattr(value, "__name__" if callable(value) else "name", None)
     if isinstance(name, str):
         return name

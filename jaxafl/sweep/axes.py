@@ -3,43 +3,110 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jaxafl.data.federated import FederatedData
 from jaxafl.models.model import Model
-from jaxafl.options import is_static, options_of, tables_of
+from jaxafl.options import is_static, options_of, shown, tables_of
 from jaxafl.simulation import Simulation
 
-Axes = dict[str, list[Any]]
 PARTS = ("data", "model", "client", "server", "clock")
 
 
-def axis_values(simulation: Any, axes: Any) -> Axes:
-    """The values of every axis, checked for what needs no simulation."""
-    if not isinstance(simulation, Simulation):
-        raise TypeError(f"sweep(simulation, ...) got {simulation!r}, which is not a Simulation")
-    if not isinstance(axes, Mapping) or not axes:
+class Axis(NamedTuple):
+    """A dimension of a sweep.
+
+    Attributes:
+        name: of the dimension.
+        paths: what varies along it, one option or several together.
+        rows: the values of the paths, a row for each place along the axis.
+        names: of the rows, where the user gave some.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    names: list[str] | None = None
+
+    def column(self, path: str) -> list[Any]:
+        """The values of a path."""
+        return [row[self.paths.index(path)] for row in self.rows]
+
+    @property
+    def times(self) -> bool:
+        """Whether schedules depend on it within a program."""
+        return any(path == "seed" or path.startswith("clock") for path in self.paths)
+
+
+class Together(tuple[str, ...]):
+    """Paths that vary together along an axis of a name: the key of a sweep's axes that `sample` makes."""
+
+    name: str
+
+    def __new__(cls, paths: Iterable[str], name: str) -> Together:
+        made = super().__new__(cls, paths)
+        made.name = name
+        return made
+
+
+def axes_of(simulation: Any, axes: Any) -> tuple[Simulation, list[Axis]]:
+    """The simulation and the axes of a sweep, checked for what needs no run.
+
+    Args:
+        simulation: one, or several: a list, or name -> simulation, that are an axis `simulation`.
+        axes: path, or several paths together -> values.
+    """
+    several = simulation if isinstance(simulation, Mapping | list | tuple) else {}
+    names = [str(name) for name in several] if isinstance(several, Mapping) else None
+    simulations = list(several.values()) if isinstance(several, Mapping) else list(several)
+    for one in simulations or [simulation]:
+        if not isinstance(one, Simulation):
+            raise TypeError(f"sweep(simulation, ...) got {shown(one)}, which is not a Simulation")
+    if not isinstance(axes, Mapping) or not (axes or simulations):
         raise ValueError(f'a sweep needs at least one axis, e.g. {{"seed": range(5)}}; got {axes!r}')
-    values: Axes = {}
-    for name, column in axes.items():
-        part = str(name).partition(".")[0]
-        if part not in (*PARTS, "seed") or not all(str(name).split(".")) or str(name).startswith("seed."):
-            raise ValueError(f"a sweep axis is 'seed' or begins with {', '.join(PARTS)}; got {name!r}")
-        if not isinstance(column, Iterable) or isinstance(column, str):
-            raise TypeError(f"the sweep axis {name!r} needs a list of values, got {column!r}")
-        values[name] = _numbers(list(column))
-        if not values[name]:
-            raise ValueError(f"the sweep axis {name!r} has no values")
-        if part in ("data", "model") and name != part:
+    found = [Axis("simulation", ("simulation",), [(one,) for one in simulations], names)] if simulations else []
+    paths: list[str] = []
+    for key, column in axes.items():
+        axis = _axis(key, column)
+        if axis.name == "together" and (more := sum(other.name.startswith("together") for other in found)):
+            axis = axis._replace(name=f"together_{more + 1}")
+        for path in axis.paths:
+            for other in paths:
+                if other == path or path.startswith(f"{other}.") or other.startswith(f"{path}."):
+                    raise ValueError(f"the sweep axes {other!r} and {path!r} overlap: give one of them")
+            paths.append(path)
+        if axis.name in [other.name for other in found]:
+            raise ValueError(f"two sweep axes are called {axis.name!r}")
+        found.append(axis)
+    return simulations[0] if simulations else simulation, found
+
+
+def _axis(key: Any, column: Any) -> Axis:
+    together = isinstance(key, tuple)
+    paths = tuple(map(str, key)) if together else (str(key),)
+    name = getattr(key, "name", "together") if together else paths[0]
+    if not paths:
+        raise ValueError("a sweep axis needs at least one path, e.g. 'seed'; got ()")
+    for path in paths:
+        part = path.partition(".")[0]
+        if part not in (*PARTS, "seed") or not all(path.split(".")) or path.startswith("seed."):
+            raise ValueError(f"a sweep axis is 'seed' or begins with {', '.join(PARTS)}; got {path!r}")
+        if part in ("data", "model") and path != part:
             raise ValueError(
-                f"the sweep axis {name!r} names what is fixed when the {part} is made; sweep over whole ones: "
+                f"the sweep axis {path!r} names what is fixed when the {part} is made; sweep over whole ones: "
                 f'{{"{part}": [...]}}'
             )
-        for other in values:
-            if name.startswith(f"{other}.") or other.startswith(f"{name}."):
-                raise ValueError(f"the sweep axes {other!r} and {name!r} overlap: give one of them")
-    return values
+    if not isinstance(column, Iterable) or isinstance(column, str):
+        raise TypeError(f"the sweep axis {name!r} needs a list of values, got {column!r}")
+    rows = list(column) if together else [(value,) for value in column]
+    if not rows:
+        raise ValueError(f"the sweep axis {name!r} has no values")
+    for row in rows:
+        if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != len(paths):
+            raise ValueError(f"the sweep axis {name!r} needs {len(paths)} values in each place, got {row!r}")
+    columns = [_numbers(list(values)) for values in zip(*rows, strict=True)]
+    return Axis(name, paths, list(zip(*columns, strict=True)))
 
 
 def replace_at(node: Any, path: str, value: Any, whole: str | None = None) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import dataclasses
 import pathlib
+import sys
+import types
 from typing import Any
 
 import jax
@@ -170,6 +172,41 @@ def test_the_accuracy_is_drawn_while_it_runs(tmp_path: pathlib.Path) -> None:
 
     simulation().run(8, eval_every=4, callbacks=[Live(path), Look()])
     assert len(sizes) == 3 and min(sizes) > 5000
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is shown below the cell of a notebook, one after another in the same place."""
+    shown: list[Any] = []
+
+    class Handle:
+        def update(self, what: Any) -> None:
+            shown.append(what)
+
+    def display(what: Any, display_id: bool) -> Handle:
+        shown.append(what)
+        return Handle()
+
+    stand_in = types.ModuleType("IPython.display")
+    stand_in.__dict__.update(Image=lambda content: content, HTML=lambda content: content, display=display)
+    shell = types.ModuleType("IPython")
+    shell.__dict__.update(get_ipython=lambda: types.SimpleNamespace(kernel=True), version_info=(9, 0))
+    monkeypatch.setitem(sys.modules, "IPython.display", stand_in)
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    return shown
+
+
+def test_the_accuracy_is_an_image_in_a_notebook(notebook: list[Any]) -> None:
+    """Not a figure, of which IPython shows the name only unless pyplot has its backend."""
+    simulation().run(8, eval_every=4, callbacks=Live())
+    assert len(notebook) == 3 and all(image.startswith(b"\x89PNG") for image in notebook)
+
+
+def test_the_progress_is_a_bar_in_a_notebook(notebook: list[Any]) -> None:
+    simulation().run(8, eval_every=4, progress=True)
+    assert [text.partition("</progress> ")[2].split()[0] for text in notebook] == ["0/8", "4/8", "8/8"]
+    assert 'fedbuff on free_running <progress value="4" max="8">' in notebook[1]
+    assert "0:00:00 left" in notebook[2] and "updates/s, accuracy 0." in notebook[2]
 
 
 @pytest.mark.parametrize(

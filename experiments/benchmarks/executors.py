@@ -1,0 +1,103 @@
+"""Measures sweeps on several devices and by workers, and whether a sweep whose workers are killed ends as it should.
+
+python experiments/benchmarks/executors.py rates                  # some minutes on two cores
+python experiments/benchmarks/executors.py kills 1000 50 DIR      # members, kills, an empty folder
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import signal
+import statistics
+import threading
+import time
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+import jaxafl as afl
+
+
+def simulation(hidden: int, samples: int = 5000) -> afl.Simulation:
+    """20 of 100 clients in flight, random 28×28 images."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (samples, 28, 28, 1), dtype=np.uint8), rng.integers(0, 10, samples)
+    data = afl.data.from_arrays(x, y, np.arange(samples) % 100, x_test=x[:100], y_test=y[:100])
+    client = afl.Client(optax.sgd, learning_rate=0.01, steps=5, batch_size=10)
+    clock = afl.clock.free_running(concurrency=20, durations=afl.clock.uniform(1, 5))
+    return afl.Simulation(data, afl.models.mlp(10, hidden=(hidden,)), client, afl.server.fedasync(0.1), clock)
+
+
+def rates(steps: int, pairs: int) -> None:
+    """Updates per second of eight members of an MLP 784-128-10: one device, and all of a process, in turn."""
+    sim, axes = simulation(128), {"seed": range(8)}
+    devices = len(jax.devices())
+    found: dict[int, list[float]] = {1: [], devices: []}
+    for count in found:  # compiled once
+        afl.sweep(sim, axes, 100, eval_every=100, devices=count)
+    for _ in range(pairs):
+        for count in found:
+            begun = time.perf_counter()
+            afl.sweep(sim, axes, steps, eval_every=steps, devices=count)
+            found[count].append(8 * steps / (time.perf_counter() - begun))
+    for count, values in found.items():
+        print(
+            f"{count} device(s): {statistics.median(values):,.0f} updates/s ({min(values):,.0f} to {max(values):,.0f})"
+        )
+    ratios = [several / one for one, several in zip(found[1], found[devices], strict=True)]
+    print(f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+
+
+def kills(members: int, count: int, folder: str) -> None:
+    """A sweep by a pool of two workers that are killed at random, against an undisturbed one in this process."""
+    sim, axes, how = simulation(4, 500), {"seed": range(members)}, {"eval_every": 10}
+    pools: list[Any] = []
+    make, ended, killed = afl.process_pool(2), threading.Event(), [0]
+
+    def making() -> Any:
+        pools.append(make())
+        return pools[-1]
+
+    def kill() -> None:
+        draw = random.Random()
+        while killed[0] < count and not ended.wait(draw.uniform(5, 12)):
+            if workers := list((pools[-1]._processes or {}) if pools else ()):
+                os.kill(draw.choice(workers), signal.SIGKILL)
+                killed[0] += 1
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    begun = time.perf_counter()
+    found = afl.sweep(sim, axes, 20, executor=making, folder=folder, checkpoint_every=10, retries=0, **how)
+    seconds = time.perf_counter() - begun
+    ended.set()
+    killer.join()
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{members} members in {seconds:.0f} s, {killed[0]} kills, {len(pools)} pools; the parent held {most:.0f} MiB"
+    )
+    expected = afl.sweep(sim, axes, 20, **how)
+    names = [str(name) for name in expected.variables if not str(name).endswith("_seconds")]
+    differing = [name for name in names if found[name].values.tobytes() != expected[name].values.tobytes()]
+    print(f"variables that differ from the undisturbed sweep: {', '.join(differing) or 'none'}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["rates", "kills"])
+    parser.add_argument("rest", nargs="*")
+    given = parser.parse_args()
+    if given.what == "rates":
+        jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
+        rates(2000, 5)
+    else:
+        kills(int(given.rest[0]), int(given.rest[1]), given.rest[2])
+
+
+if __name__ == "__main__":
+    main()

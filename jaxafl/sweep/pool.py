@@ -1,0 +1,106 @@
+"""Workers of a sweep: processes of this machine, those of a Dask cluster, jobs of Slurm."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pathlib
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from jaxafl.callbacks.base import required
+from jaxafl.options import UserError, check_whole
+
+_PATIENCE = 10  # seconds
+_GENERAL = ("name", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "mem_gb", "timeout_min")
+_SHARE = 0.9  # of the memory of an accelerator, for all workers that share it
+
+
+def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:
+    """A function that makes a pool of processes, for `sweep(executor=...)`.
+
+    Every worker has its share of the cores, and of the accelerators: one NVIDIA GPU (`CUDA_VISIBLE_DEVICES`), or a part
+    of the memory of one where there are more workers than GPUs. Workers start as new processes, so what is to be done
+    only once in a script stands below `if __name__ == "__main__":`.
+
+    Args:
+        workers: how many.
+    """
+    check_whole("process_pool", "workers", workers)
+
+    def make() -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork does not survive
+        number = context.Value("i", 0)
+        return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(number, workers, gpus()))
+
+    return make
+
+
+def dask_executor(address: str) -> Any:
+    """The executor of a Dask cluster.
+
+    Args:
+        address: of its scheduler, e.g. tcp://10.0.0.1:8786.
+
+    Raises:
+        ValueError: nobody answers there.
+    """
+    distributed = required("distributed", "dask", "a sweep on a Dask cluster")
+    try:
+        return distributed.Client(address, timeout=_PATIENCE).get_executor(pure=False)
+    except (OSError, TimeoutError, ValueError, TypeError) as error:
+        raise UserError(f"there is no Dask scheduler at {address!r}: {str(error)[:200]}") from error
+
+
+def slurm_executor(parameters: str, logs: pathlib.Path) -> Any:
+    """The executor of Slurm, by submitit: each batch is a job.
+
+    Args:
+        parameters: of submitit's `AutoExecutor`, or of sbatch, e.g. "partition=gpu,gpus_per_node=1,timeout_min=240";
+            "cluster=local" runs the jobs on this machine.
+        logs: folder of the jobs' output.
+
+    Raises:
+        ValueError: they cannot be read, or there is no Slurm here.
+    """
+    submitit = required("submitit", "slurm", "a sweep by Slurm")
+    pairs = [part.partition("=") for part in parameters.split(",")]
+    if not all(name and equals and value for name, equals, value in pairs):
+        raise UserError(f'slurm parameters are written like "partition=gpu,timeout_min=240", got {parameters!r}')
+    given: dict[str, Any] = {name.strip(): int(value) if value.isdigit() else value for name, _, value in pairs}
+    cluster = given.pop("cluster", "slurm")
+    named = {name if name in _GENERAL else f"slurm_{name.removeprefix('slurm_')}": given[name] for name in given}
+    try:
+        executor = submitit.AutoExecutor(folder=logs, cluster=cluster)
+        executor.update_parameters(**(named if cluster == "slurm" else given))
+    except (RuntimeError, NameError, ValueError) as error:  # submitit's own kinds
+        raise UserError(f"slurm={parameters!r}: {error}") from error
+    return executor
+
+
+def gpus() -> list[str]:
+    """The NVIDIA GPUs of this machine that may be used, without asking JAX, which would reserve their memory."""
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [name for name in visible.split(",") if name]
+    return [str(number) for number, _ in enumerate(pathlib.Path("/proc/driver/nvidia/gpus").glob("*"))]
+
+
+def _begin(number: Any, workers: int, devices: list[str]) -> None:
+    """In a new worker, before JAX looks for devices.
+
+    Args:
+        number: shared, of the next worker.
+        workers: how many there are.
+        devices: the GPUs.
+    """
+    with number.get_lock():
+        mine, number.value = number.value % workers, number.value + 1
+    if devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices[mine % len(devices)]
+        os.environ.pop("XLA_PYTHON_CLIENT_PREALLOCATE", None)
+        if sharing := -(-workers // len(devices)) - 1:
+            os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{_SHARE / (sharing + 1):.3f}"
+    elif hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[mine % len(cores) :: workers] or [cores[mine % len(cores)]])

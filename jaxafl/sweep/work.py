@@ -1,0 +1,115 @@
+"""What a sweep has to do, as every process and every device that takes part sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxafl.callbacks.base import Callback
+from jaxafl.callbacks.checkpoint import Checkpoint
+from jaxafl.callbacks.hooks import Reporting, Telling
+from jaxafl.callbacks.identity import identity
+from jaxafl.callbacks.interrupts import Interrupts
+from jaxafl.callbacks.watch import watched
+from jaxafl.engine.execution import Execution
+from jaxafl.engine.lockstep import lockstep
+from jaxafl.engine.online import online
+from jaxafl.engine.planned import planned
+from jaxafl.engine.problem import Recording, Speed
+from jaxafl.simulation import Simulation
+from jaxafl.sweep.assemble import Dimension, dimensions
+from jaxafl.sweep.axes import Axis
+from jaxafl.sweep.members import Member, Scheduled, members_of
+
+if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+    import xarray as xr
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Work:
+    """A sweep.
+
+    Attributes:
+        simulation: what is varied.
+        axes: what varies.
+        server_steps: T.
+        every: server steps between evaluations.
+        seed: of the members, unless it is an axis.
+        together: the most members that advance together.
+        speed: as of a run.
+        recording: likewise.
+        callbacks: whom every member tells.
+    """
+
+    simulation: Simulation
+    axes: Sequence[Axis]
+    server_steps: int
+    every: int
+    seed: int
+    together: int | None
+    speed: Speed
+    recording: Recording
+    callbacks: Sequence[Callback]
+
+    @functools.cached_property
+    def dims(self) -> list[Dimension]:
+        """Of its result."""
+        return dimensions(self.axes)
+
+    @functools.cached_property
+    def members(self) -> list[Member]:
+        """In the order of the grid, the last axis fastest."""
+        return members_of(self.simulation, self.axes, self.dims, self.seed)
+
+    @functools.cached_property
+    def schedules(self) -> Scheduled:
+        """Of the members."""
+        return Scheduled(self.members, self.axes, self.server_steps)
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """What makes it the sweep that it is."""
+        how = dict(seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.together)
+        asked = dict(observe=self.recording.observe, diagnostics=self.recording.diagnostics)
+        axes = {axis.name: {path: axis.column(path) for path in axis.paths} for axis in self.axes}
+        return identity(self.simulation.summary(), axes=axes, **how, **asked, **self.speed._asdict())
+
+    def bare(self) -> Work:
+        """The same without what is made when it is needed."""
+        return dataclasses.replace(self)
+
+    def run(
+        self, places: Sequence[int], checkpoint: Checkpoint | None, reporting: Reporting, interrupts: Interrupts
+    ) -> list[xr.Dataset]:
+        """The results of members that advance together.
+
+        Args:
+            places: which members.
+            checkpoint: what saves them.
+            reporting: the progress.
+            interrupts: what notices signals.
+        """
+        batch = [self.members[place] for place in places]
+        told = batch if self.callbacks else []
+        runs = [one.simulation.as_run(one.seed, self.server_steps, one.labels) for one in told]
+        telling, started = Telling(self.callbacks, runs, several=True), time.perf_counter()
+        execution = self.execution(places, checkpoint)
+        finish = [functools.partial(one.simulation.result, seed=one.seed) for one in batch]
+        watching = reporting, telling, checkpoint, interrupts
+        return watched(execution, self.server_steps, self.every, started, *watching, finish)
+
+    def execution(self, places: Sequence[int], checkpoint: Checkpoint | None = None) -> Execution:
+        """The program of members that advance together, before its first server step."""
+        batch = [self.members[place] for place in places]
+        made = [self.schedules.of(place) for place in places]
+        problems = [member.simulation.problem(member.seed, self.recording) for member in batch]
+        schedules = [schedule for schedule in made if schedule is not None]
+        origin = checkpoint.start() if checkpoint else None
+        if not schedules:
+            return online(problems[0], self.every, self.speed)
+        if all(schedule is schedules[0] for schedule in schedules):
+            return planned(problems, schedules[0], self.every, self.speed, origin)
+        return lockstep(problems, schedules, self.every, self.speed)

@@ -1,0 +1,102 @@
+"""`jaxafl sweep` on several devices and by workers, its outlook, and `jaxafl gather`."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import jaxafl as afl
+from jaxafl.cli import main
+from tests.sweep.conftest import differing
+
+SMALL = [
+    "--data", "synthetic", "--data.max-size", "60", "--data.clients", "3", "--model", "logistic", "--no-progress",
+    "--server-steps", "4", "--eval-every", "2", "--axis", "seed=0:3",
+]  # fmt: skip
+
+
+def test_the_outlook_of_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", *SMALL, "--axis", "server.learning_rate=0.5,1", "--plan"]) == 0
+    said = capsys.readouterr().out
+    for row in ("members", "6", "programs to compile", "1, of", "batches", "MiB", "server steps take", "about"):
+        assert row in said
+    assert "accuracy" not in said
+
+
+@pytest.mark.slow
+def test_how_far_the_members_of_a_sweep_are(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "sweep"
+    assert main(["sweep", *SMALL, "--folder", str(folder), "--output", str(tmp_path / "whole.nc")]) == 0
+    (folder / "member-00001.nc").unlink()
+    (folder / "member-00001.error").write_text("ValueError: it does not work\n\nTraceback")
+    capsys.readouterr()
+    assert main(["gather", str(folder), "--output", str(tmp_path / "part.nc")]) == 0
+    said = capsys.readouterr().out
+    assert "2 of 3 members are finished" in said and "seed=1: ValueError: it does not work" in said
+    part, whole = afl.load(tmp_path / "part.nc"), afl.load(tmp_path / "whole.nc")
+    assert (part.loss.sel(seed=2).values == whole.loss.sel(seed=2).values).all()
+    assert main(["gather", str(tmp_path)]) == 2
+    assert "is not the folder of a sweep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--workers", "2"], "--workers needs --folder DIR"),
+        (["--workers", "0", "--folder", "x"], "workers must be at least 1"),
+        (["--workers", "2", "--devices", "1", "--folder", "x"], "--devices and --workers do not go together"),
+        (["--devices", "some"], "--devices must be a number or all, got 'some'"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", *SMALL, *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("library", "arguments", "said"),
+    [
+        ("submitit", ["--slurm", "gpu"], 'written like "partition=gpu'),
+        ("submitit", ["--slurm", "partition=gpu"], "slurm='partition=gpu'"),
+        ("distributed", ["--dask", "tcp://127.0.0.1:1"], "there is no Dask scheduler at 'tcp://127.0.0.1:1'"),
+    ],
+)
+def test_clusters_that_are_not_there(library: str, arguments: list[str], said: str, tmp_path: pathlib.Path) -> None:
+    """In a process of its own: these libraries go on talking in threads."""
+    pytest.importorskip(library)
+    code = "import sys; from jaxafl.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "sweep", *SMALL, *arguments, "--folder", str(tmp_path / "x")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and said in ended.stderr, ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [["--devices", "all"], ["--devices", "3"], ["--workers", "2", "--folder", "sweep"]])
+def test_the_command_line_runs_it_so(how: list[str], tmp_path: pathlib.Path) -> None:
+    """In processes of their own, whose devices nobody has made before."""
+    script = tmp_path / "jaxafl_main.py"
+    script.write_text('from jaxafl.cli import main\n\nif __name__ == "__main__":\n    raise SystemExit(main())\n')
+
+    def sweep(*more: str) -> str:
+        command = [sys.executable, str(script), "sweep", *SMALL, *more]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    sweep("--output", "one.nc")
+    sweep(*how, "--output", "several.nc")
+    assert differing(afl.load(tmp_path / "several.nc"), afl.load(tmp_path / "one.nc")) == []
+    at_once = min(3, os.cpu_count() or 1 if how[1] == "all" else int(how[1]))
+    assert f"{at_once} at once" in sweep(*how, "--plan")
