@@ -7,6 +7,7 @@ python experiments/benchmarks/executors.py kills 1000 50 DIR      # members, kil
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import resource
@@ -65,10 +66,11 @@ def kills(members: int, count: int, folder: str) -> None:
 
     def kill() -> None:
         draw = random.Random()
-        while killed[0] < count and not ended.wait(draw.uniform(5, 12)):
+        while killed[0] < count and not ended.wait(draw.uniform(8, 14)):
             if workers := list((pools[-1]._processes or {}) if pools else ()):
-                os.kill(draw.choice(workers), signal.SIGKILL)
-                killed[0] += 1
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(draw.choice(workers), signal.SIGKILL)
+                    killed[0] += 1
 
     killer = threading.Thread(target=kill)
     killer.start()

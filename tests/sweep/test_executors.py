@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import random
@@ -179,8 +180,9 @@ def test_a_pool_whose_workers_are_killed(tmp_path: pathlib.Path) -> None:
         draw = random.Random(0)
         while not ended.wait(draw.uniform(4, 7)) and len(killed) < 4:
             if there := list((pools[-1]._processes or {}) if pools else ()):
-                killed.append(draw.choice(there))
-                os.kill(killed[-1], signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(worker := draw.choice(there), signal.SIGKILL)
+                    killed.append(worker)
 
     killer = threading.Thread(target=kill)
     killer.start()
