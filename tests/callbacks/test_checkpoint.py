@@ -84,7 +84,7 @@ def test_types_are_kept(wide: bool, tmp_path: pathlib.Path) -> None:
 @pytest.mark.slow
 def test_members_in_lockstep_go_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By rows of their plans, also within a chunk of server steps."""
-    from jaxafl.sweep import run as sweeps
+    from jaxafl.sweep import members as sweeps
 
     monkeypatch.setattr(sweeps, "slices_are_faster", lambda: False)
     sim, axes = simulation(), {"seed": [0, 1, 2]}
