@@ -24,14 +24,15 @@ from jaxafl.clock import Schedule
 from jaxafl.clock.contract import Clock
 from jaxafl.clock.schedules import schedule
 from jaxafl.data.federated import FederatedData
-from jaxafl.device import as_arrays
+from jaxafl.device import as_arrays, devices_of
 from jaxafl.engine.diagnostics import check_diagnostics
 from jaxafl.engine.loop import Trained
+from jaxafl.engine.mesh import layout_of, placed
 from jaxafl.engine.online import online
 from jaxafl.engine.plan import Plan
 from jaxafl.engine.planned import plan_of, planned
-from jaxafl.engine.problem import Numbers, Observe, Problem, Recording, Speed, placed
-from jaxafl.engine.validate import check_model, check_observe
+from jaxafl.engine.problem import Layout, Numbers, Observe, Problem, Recording, Speed
+from jaxafl.engine.validate import check_model, check_observe, evaluation_interval
 from jaxafl.models.model import Model
 from jaxafl.options import Summarised, check_whole
 from jaxafl.references import citation
@@ -49,6 +50,7 @@ class RunOptions(TypedDict, total=False):
     lanes: int | None
     chunk: int | None
     deterministic: bool
+    devices: Any
     observe: Observe | None
     diagnostics: str | Sequence[str]
     progress: bool | Reporter
@@ -141,6 +143,7 @@ class Simulation(Summarised):
         progress: bool | Reporter = False,
         save: str | None = None,
         deterministic: bool = False,
+        devices: Any = None,
         callbacks: Sequence[Callback] | Callback = (),
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int | str = "30s",
@@ -170,6 +173,9 @@ class Simulation(Summarised):
             save: path of a NetCDF file to write; checked before the run. Where it cannot be written after all, the
                 error's attribute `dataset` is the result.
             deterministic: on a GPU, only operations that give the same bits every time, which may take longer.
+            devices: `"all"`, how many, or devices, which share the run: each trains in its share of the lanes, and has
+                what servers keep per client for its share of the clients, and their samples only where copies of all
+                would not fit.
             callbacks: who is told of every chunk of server steps, and may stop the run: see `jaxafl.callbacks`.
             checkpoint: folder in which the run is saved; the same call with the same folder goes on where it stopped,
                 with a larger `server_steps` where it ended. Options, data and model must be the same.
@@ -197,6 +203,7 @@ class Simulation(Summarised):
             lanes=lanes,
             chunk=chunk,
             deterministic=deterministic,
+            devices=devices,
             observe=observe,
             diagnostics=diagnostics,
             progress=progress,
@@ -232,7 +239,7 @@ class Simulation(Summarised):
         name = f"{self.server.name} on {self.clock.name}"
         reporter = reporter_of(options.get("progress", False), name, server_steps)
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)
-        origin = None
+        there, origin = tuple(devices_of(options.get("devices"))), None
         if keeper is not None:
             kept = dict(seed=seed, eval_every=asked or every, lanes=lanes, chunk=chunk, deterministic=deterministic)
             own = identity(self.summary(), diagnostics=recording.diagnostics, observe=observe, **kept)
@@ -242,9 +249,9 @@ class Simulation(Summarised):
                 return self._run(server_steps, finish, options)
             server_steps, origin = keeper.ends_at, keeper.start()
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
-        speed = Speed(lanes, chunk, deterministic)
+        speed = Speed(lanes, chunk, deterministic, there)
         with Interrupts() as interrupts, reporter:
-            problem = self.problem(seed, recording)
+            problem = self.problem(seed, recording, layout_of(self.data, there, members=False))
             if self.clock_sees_training:
                 execution = online(problem, every, speed)
             else:
@@ -283,18 +290,15 @@ class Simulation(Summarised):
             _ = self.data.owners  # raises where no client has held-out samples
         return Recording(observe, names)
 
-    def problem(self, seed: int = 0, recording: Recording = Recording()) -> Problem:  # noqa: B008 (immutable)
+    def problem(
+        self,
+        seed: int = 0,
+        recording: Recording = Recording(),  # noqa: B008 (immutable)
+        layout: Layout = Layout(),  # noqa: B008 (immutable)
+    ) -> Problem:
         """What the engine runs, of a simulation that has been checked."""
         server, client = self.server.prepare(self.clock, self.client, self.data.counts, seed)
         numbers = as_arrays(Numbers(client, server), jnp.result_type(float))
-        device = placed(self.data, self.model)
-        return Problem(**self.summary(), numbers=numbers, device=device, seed=seed, recording=recording)
-
-
-def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
-    """Server steps between evaluations; checks both numbers."""
-    check_whole("run", "server_steps", server_steps)
-    if eval_every is None:
-        return max(1, int(server_steps) // 50)
-    check_whole("run", "eval_every", eval_every)
-    return min(int(eval_every), int(server_steps))
+        device = placed(self.data, self.model, layout)
+        own = dict[str, Any](numbers=numbers, device=device, seed=seed, recording=recording, layout=layout)
+        return Problem(**self.summary(), **own)

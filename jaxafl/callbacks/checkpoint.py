@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxafl.callbacks.hooks import PIECE_SECONDS, Hook
 from jaxafl.callbacks.store import check_folder, flattened, interval_of, newest, say, unflattened, write
-from jaxafl.device import on_device
+from jaxafl.device import on_host
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Made, over
 from jaxafl.engine.plan import ORIGIN, Origin
@@ -109,7 +109,8 @@ class Checkpoint(Hook):
         longer = about["server_steps"] != self.server_steps and about["kept"] is not None
         found = unflattened(state, "state", arrays, about["arrays"], check=not longer)
         with execution.around():
-            execution.state = on_device(self._grafted(state, found, about) if longer else found)
+            made_of = self._grafted(state, found, about) if longer else found
+            execution.state = jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), made_of, state)
         records = execution.joined([])
         made.place, made.eval_step = about["place"], list(about["eval_step"])
         made.stops = [tuple(stop) if stop else None for stop in about["stops"]]
@@ -144,7 +145,7 @@ class Checkpoint(Hook):
             return ring
 
         carried = {name: getattr(found, name) for name in _CARRIED}
-        return jax.device_get(state)._replace(**carried, ring=jax.tree.map(moved, state.ring, found.ring))
+        return on_host(state)._replace(**carried, ring=jax.tree.map(moved, state.ring, found.ring))
 
     # ---- saving
 
@@ -168,7 +169,7 @@ class Checkpoint(Hook):
     def save(self, execution: Execution, made: Made) -> bool:
         """Saves the runs where they are; whether that worked."""
         begun = time.monotonic()
-        parts: dict[str, Any] = {"state": jax.device_get(execution.state)}
+        parts: dict[str, Any] = {"state": on_host(execution.state)}
         parts["evaluations"] = {
             name: np.stack([one[name] for one in made.evaluations]) for name in (made.evaluations or [{}])[0]
         }

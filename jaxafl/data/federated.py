@@ -108,6 +108,24 @@ class FederatedData(Summarised):
         """Raw test inputs (uint8 stays uint8) and labels."""
         return self.x_test, self.y_test
 
+    @property
+    def divisible(self) -> bool:
+        """Whether its arrays can be divided between devices."""
+        return self.gather is gather_stored
+
+    def divided(self, shares: int) -> FederatedData:
+        """The same with arrays `[D, ...]`, of which each row holds the samples of its share of the clients, ⌈N/D⌉ of
+        them; `client` counts from the first of those. Made once.
+
+        Args:
+            shares: D.
+        """
+        made = self.__dict__.setdefault("_divided", {})
+        if shares not in made:
+            arrays = divided_arrays(self.arrays, np.asarray(self.counts), shares)
+            made[shares] = dataclasses.replace(self, arrays=arrays, gather=gather_divided)
+        return made[shares]
+
     def owned_test(self, clients: np.ndarray | None) -> FederatedData:
         """The same with the client of each test sample, int `[n_test]`, -1 for none."""
         nobody = clients is None or (clients < 0).all()
@@ -171,6 +189,36 @@ def gather_stored(arrays: Any, client: jax.Array | int, positions: jax.Array) ->
     rows = jnp.take(arrays["index"], jnp.take(arrays["offset"], client, mode="clip") + positions, mode="clip")
     x = jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), arrays["x"])
     return x, jnp.take(arrays["y"], rows, mode="clip")
+
+
+def gather_divided(arrays: Any, client: jax.Array | int, positions: jax.Array) -> tuple[Any, jax.Array]:
+    """As `gather_stored`, of one row of `divided_arrays`."""
+    return gather_stored(jax.tree.map(lambda leaf: leaf[0], arrays), client, positions)
+
+
+def divided_arrays(arrays: Any, counts: np.ndarray, shares: int) -> Any:
+    """What `gather_stored` reads, for each of D shares of the clients, each leaf `[D, ...]`.
+
+    Args:
+        arrays, counts: of all clients.
+        shares: D.
+    """
+    size = -(-len(counts) // shares)
+    parts = []
+    for begin in range(0, size * shares, size):
+        own, offset = counts[begin : begin + size], arrays["offset"][begin : begin + size]
+        first = np.cumsum(own) - own
+        ranks = np.arange(own.sum()) - np.repeat(first, own)
+        rows, index = np.unique(arrays["index"][np.repeat(offset, own) + ranks], return_inverse=True)
+        parts.append((rows, index, first))
+
+    def filled(column: int) -> np.ndarray:
+        longest = max(1, *(len(part[column]) for part in parts))
+        return np.stack([np.pad(part[column], (0, longest - len(part[column]))) for part in parts]).astype(np.int32)
+
+    rows = filled(0)
+    x = jax.tree.map(lambda leaf: leaf[rows], arrays["x"])
+    return {"x": x, "y": arrays["y"][rows], "index": filled(1), "offset": filled(2)}
 
 
 def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple[dict[str, Any], np.ndarray]:

@@ -7,19 +7,26 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxafl.device.compilation import compiled, on_device, shapes_of
-from jaxafl.device.memory import check_memory, host_bytes, on_exhaustion
+from jaxafl.device.choice import devices_of
+from jaxafl.device.compilation import compiled, on_device, on_host, shapes_of
+from jaxafl.device.memory import available_bytes, check_memory, host_bytes, on_exhaustion
+from jaxafl.device.rows import Rows, weighted_sum
 
 __all__ = [
+    "Rows",
     "as_arrays",
+    "available_bytes",
     "check_memory",
     "compiled",
     "cpu",
+    "devices_of",
     "host_bytes",
     "on_device",
     "on_exhaustion",
+    "on_host",
     "shapes_of",
     "slices_are_faster",
+    "weighted_sum",
 ]
 
 T = TypeVar("T")
@@ -28,7 +35,7 @@ T = TypeVar("T")
 def cpu() -> Any:
     """The CPU backend, or the default device where JAX runs without one."""
     try:
-        return jax.devices("cpu")[0]
+        return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
         return None
 

@@ -89,11 +89,6 @@ def write_made(buffer: Tree, indices: Array, count: Array, make: Callable[[Array
     return write_many(buffer, indices, places < count, jax.vmap(make)(places))
 
 
-def replace_rows(rows: Tree, mask: Array, new: Tree) -> Tree:
-    """Rows [N, ...] replaced by new ones [N, ...] where `mask` [N]: on clocks whose entry i is client i."""
-    return jax.tree.map(lambda a, b: jnp.where(expand(mask, a), b, a), rows, new)
-
-
 def expand(mask: Array, leaf: Array) -> Array:
     """The mask with axes of length 1 behind it, to go with a leaf."""
     return mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim))

@@ -12,10 +12,12 @@ import jax
 from jaxafl.device.buffers import num_bytes
 
 
-def available_bytes() -> int | None:
-    """Memory of the default device, or of the host where that is the device; `None` if unknown."""
-    device = jax.devices()[0]
-    return host_bytes() if device.platform == "cpu" else (device.memory_stats() or {}).get("bytes_limit")
+def available_bytes(devices: int = 1) -> int | None:
+    """Memory of a device, or its part of the host's where several CPU devices share that; `None` if unknown."""
+    device, host = jax.local_devices()[0], host_bytes()
+    if device.platform == "cpu":
+        return host // devices if host else None
+    return (device.memory_stats() or {}).get("bytes_limit")
 
 
 def host_bytes() -> int | None:

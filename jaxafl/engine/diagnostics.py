@@ -68,13 +68,15 @@ def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tre
 
 
 def full_gradient(
-    apply: Apply, data: FederatedData, arrays: Any, counts: Array, params: Tree, model_state: Tree
+    apply: Apply, data: FederatedData, arrays: Any, counts: Array, begins: Array | int, params: Tree, model_state: Tree
 ) -> Tree:
-    """∇F(x) = Σ_i (n_i / Σ n) ∇f_i(x) over all training data, without augmentation or dropout.
+    """Σ_i n_i ∇f_i(x) over training data of clients, without augmentation or dropout.
 
     Args:
         apply: the model.
-        data, arrays, counts: the training samples, and how many every client has.
+        data, arrays: the training samples, of clients from `begins` on.
+        counts: how many every client has; none of clients that are not to be looked at.
+        begins: the first client.
         params, model_state: x.
     """
     key = jax_key((jnp.uint32(0), jnp.uint32(0)))
@@ -82,7 +84,7 @@ def full_gradient(
     def piece(client: Array, index: Array, total: Tree) -> Tree:
         places = index * _PIECE + jnp.arange(_PIECE, dtype=jnp.int32)
         inside = places < counts[client]
-        raw, y = data.gather(arrays, client, jnp.minimum(places, counts[client] - 1))
+        raw, y = data.gather(arrays, client - begins, jnp.minimum(places, counts[client] - 1))
         batch = Batch(data.preprocess(raw), y, inside)
 
         def objective(params: Tree) -> Array:
@@ -94,5 +96,4 @@ def full_gradient(
     def client(index: Array, total: Tree) -> Tree:
         return jax.lax.fori_loop(0, -(-counts[index] // _PIECE), lambda place, total: piece(index, place, total), total)
 
-    total = jax.lax.fori_loop(0, counts.shape[0], client, jax.tree.map(jnp.zeros_like, params))
-    return jax.tree.map(lambda leaf: leaf / jnp.sum(counts).astype(leaf.dtype), total)
+    return jax.lax.fori_loop(0, counts.shape[0], client, jax.tree.map(jnp.zeros_like, params))

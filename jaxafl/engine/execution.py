@@ -13,9 +13,10 @@ import numpy as np
 
 from jaxafl.clock import Schedule
 from jaxafl.clock.schedules import first_steps, recharged, schedule_of
-from jaxafl.device import compiled, on_device, on_exhaustion
+from jaxafl.device import on_device, on_exhaustion, on_host
 from jaxafl.engine.batched import evaluate_members, initial_members, observe_members
 from jaxafl.engine.evaluate import Alone
+from jaxafl.engine.mesh import ALL, DATA, NUMBERS, OF_MEMBERS, SHARED_STATE, STATE, alone, compiled_over, spread
 from jaxafl.engine.plan import Plan
 from jaxafl.engine.problem import Numbers, Problem, Program, stacked
 from jaxafl.engine.state import Records, State
@@ -59,13 +60,21 @@ class Execution:
     plan: Plan | None = None
     rows_before: np.ndarray | None = None
 
-    def compile(self, function: Callable[..., tuple[State, Records]], constant: tuple[Any, ...]) -> Execution:
-        """Adds the program that takes server steps: `function(program, *constant, state, start, stop)`."""
+    def compile(
+        self, function: Callable[..., tuple[State, Records]], kinds: tuple[int, ...], constant: tuple[Any, ...]
+    ) -> Execution:
+        """Adds the program that takes server steps: `function(program, *constant, state, start, stop)`.
 
-        arguments = (*constant, self.state, jnp.int32(0), jnp.int32(0))
-        deterministic = self.program.deterministic
-        self.compiled, seconds = compiled(
-            function, (self.program,), arguments, donate=(len(constant),), deterministic=deterministic
+        Args:
+            function: of module level.
+            kinds: of the constants and of the state, see `mesh`.
+            constant: its arguments before the state.
+        """
+        constant = spread(self.program, kinds[:-1], constant)
+        arguments, how = (*constant, self.state, jnp.int32(0), jnp.int32(0)), self.program.deterministic
+        kinds, state = (*kinds, ALL, ALL), kinds[-1]
+        self.compiled, seconds = compiled_over(
+            function, (self.program,), kinds, arguments, state, True, donate=(len(constant),), deterministic=how
         )
         self.constant, self.compile_seconds = constant, self.compile_seconds + seconds
         return self
@@ -78,7 +87,7 @@ class Execution:
             self.state, records = self.compiled(*self.constant, self.state, jnp.int32(start), jnp.int32(stop))
             self.check(self.state)
             made = stop - start if self.rows_before is None else None
-            return jax.tree.map(lambda leaf: np.asarray(leaf)[:, :made], jax.device_get(records))
+            return jax.tree.map(lambda leaf: leaf[:, :made], on_host(records))
 
     def joined(self, pieces: Sequence[Records]) -> Records:
         """The records of several calls of `advance`, or of none, as one."""
@@ -88,15 +97,15 @@ class Execution:
 
     def evaluate(self) -> dict[str, np.ndarray]:
         """Metrics of the models, each [P]; where it is kept, of the average of all versions too (`average_...`)."""
-        found = dict(jax.device_get(self.evaluate_model(self.state.model)))
+        found = dict(on_host(self.evaluate_model(self.state.model)))
         if self.state.average is not None:
-            average = jax.device_get(self.evaluate_model(self.state.model._replace(params=self.state.average)))
+            average = on_host(self.evaluate_model(self.state.model._replace(params=self.state.average)))
             found |= {f"average_{name}": values for name, values in average.items()}
         return found
 
     def model(self, index: int) -> tuple[Any, Any]:
         """Parameters and non-trainable state of a run, on the host."""
-        return tuple(jax.tree.map(lambda leaf: np.array(leaf[index]), jax.device_get(self.state.model)))
+        return tuple(jax.tree.map(lambda leaf: np.array(leaf[index]), on_host(self.state.model)))
 
     def arrivals(self, index: int, start: int, stop: int, records: Sequence[Records]) -> dict[str, np.ndarray]:
         """What server steps of a run leave behind, name -> [steps, ...]: `time`, `client`, `staleness`, diagnostics.
@@ -124,8 +133,8 @@ class Execution:
 
     def failures(self) -> list[Failed | None]:
         """Where each run failed."""
-        steps, clients = jax.device_get(self.state.failure)
-        return [(int(step), int(client)) if step >= 0 else None for step, client in zip(steps, clients, strict=True)]
+        pairs = np.stack(on_host(self.state.failure), axis=1)[: len(self.problems)].tolist()
+        return [(step, client) if step >= 0 else None for step, client in pairs]
 
     def updates(self, done: int) -> int:
         """Client updates that the first server steps have taken."""
@@ -177,20 +186,31 @@ def prepared(
         shared: whether they share a plan.
         shapes: of the program, see `problem.Program`.
     """
-    device, (numbers, varies) = problems[0].device, stacked([problem.numbers for problem in problems])
-    keys = on_device(tuple(np.stack([np.asarray(problem.key[word]) for problem in problems]) for word in (0, 1)))
-    program = problems[0].program(members=len(problems), varies=varies, **shapes)
+    layout, whole = problems[0].layout, len(problems)
+    parts = layout.mesh.size if layout.mesh is not None and layout.shares == 1 else 1
+    size = -(-whole // parts)  # members of each device that shares them; the last is there again to fill them up
+    padded = [*problems, *[problems[-1]] * (size * parts - whole)]
+    device, (numbers, varies) = problems[0].device, stacked([problem.numbers for problem in padded])
+    keys = on_device(tuple(np.stack([np.asarray(problem.key[word]) for problem in padded]) for word in (0, 1)))
+    program = problems[0].program(members=size, varies=varies, **shapes)
     check_fit(problems[0], program)
-    arguments = (numbers, device, keys)
-    make, _ = compiled(initial_members, (program, shared), arguments, once=True)
+    kinds, kind = (NUMBERS, DATA, OF_MEMBERS), SHARED_STATE if shared else STATE
+    numbers, device, keys = arguments = spread(program, kinds, (numbers, device, keys))
+    make, _ = compiled_over(initial_members, (program, shared), kinds, arguments, kind, once=True)
     state = make(*arguments)
-    of_test, alone = True, None
+    of_test, each = True, None
     if "per_client" in program.recording.diagnostics:
         owners = problems[0].data.owners
-        of_test, alone = owners.of_test, Alone(*on_device((owners.owner, owners.samples)))
-    given = (device if device.validation is not None else device._replace(arrays=None), alone)
-    evaluate, seconds = compiled(evaluate_members, (program, of_test), (*given, state.model))
-    watch, _ = compiled(observe_members, (program,), (state.model.params,), once=True)
-    first = jax.device_get(watch(state.model.params))
-    score = lambda model: evaluate(*given, model)  # noqa: E731
+        of_test, each = owners.of_test, Alone(*on_device((owners.owner, owners.samples)))
+    given = (device if device.validation is not None else device._replace(arrays=None), each)
+    one, model = dataclasses.replace(program, mesh=None), alone(program, state.model)
+    if program.shares == 1:
+        one, given = program, spread(program, (ALL, ALL), given)
+    else:
+        given = alone(program, given)
+    kinds = (ALL, ALL, OF_MEMBERS)
+    evaluate, seconds = compiled_over(evaluate_members, (one, of_test), kinds, (*given, model), OF_MEMBERS)
+    watch, _ = compiled_over(observe_members, (one,), (OF_MEMBERS,), (model.params,), OF_MEMBERS, once=True)
+    first = on_host(watch(model.params))
+    score = lambda model: evaluate(*given, alone(program, model))  # noqa: E731
     return Execution(problems, program, numbers, state, score, seconds, first, schedules)

@@ -21,6 +21,7 @@ from jaxafl.clock import Schedule
 from jaxafl.device import buffers, on_device, shapes_of
 from jaxafl.engine.batched import number_axes
 from jaxafl.engine.execution import Execution, prepared
+from jaxafl.engine.mesh import DATA, NUMBERS, OF_MEMBERS, ROWS, STATE, spread
 from jaxafl.engine.plan import Indices, Plan, Segments, Steps, padded
 from jaxafl.engine.planned import plan_of
 from jaxafl.engine.problem import DeviceData, Numbers, Problem, Program, Speed
@@ -67,13 +68,17 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
         full=all(bool(schedule.mask.all()) for schedule in schedules),
         sliced=False,
     )
+    program = execution.program
+    plans += [plans[-1]] * (len(execution.state.failure.step) - len(plans))  # those that fill devices up
     rows = make_rows(plans, every)
     constant = (execution.numbers, first.device, *on_device((*stack_plans(plans), rows)))
-    shapes = shapes_of(_chunk_records, (execution.program,), (*constant[:2], constant[3], execution.state))
+    shapes = shapes_of(_chunk_records, (program,), (*constant[:2], constant[3], execution.state))
     records = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-    execution.state = execution.state._replace(records=on_device(records))
+    (records,) = spread(program, (OF_MEMBERS,), (on_device(records),))
+    execution.state = execution.state._replace(records=records)
     execution.rows_before = rows.chunk_start
-    return execution.compile(advance_lockstep, constant)
+    kinds = (NUMBERS, DATA, OF_MEMBERS, OF_MEMBERS, ROWS, STATE)
+    return execution.compile(advance_lockstep, kinds, constant)
 
 
 def advance_lockstep(

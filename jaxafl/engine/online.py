@@ -16,9 +16,10 @@ import jax.numpy as jnp
 
 from jaxafl.clock.contract import Clock, InFlight, OnlineClock, Runs, ServerStep, Workload
 from jaxafl.clock.schedules import raise_fault
-from jaxafl.device import as_arrays, buffers, compiled
+from jaxafl.device import as_arrays, buffers, on_host
 from jaxafl.engine.batched import over_members
 from jaxafl.engine.execution import Execution, prepared
+from jaxafl.engine.mesh import ALL, DATA, NUMBERS, STATE, compiled_over, spread
 from jaxafl.engine.plan import Segments, Steps
 from jaxafl.engine.problem import DeviceData, Numbers, Problem, Program, Speed
 from jaxafl.engine.state import Beside, Records, State
@@ -26,7 +27,7 @@ from jaxafl.engine.step import OneStep, build_server_step, over_steps
 from jaxafl.engine.train import Executed, Train, build_train
 from jaxafl.engine.validate import chunk_of
 from jaxafl.keys import Key
-from jaxafl.options import check_whole, static
+from jaxafl.options import UserError, check_whole, static
 
 Array = jax.Array
 _NEVER = -1
@@ -36,14 +37,17 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
     """One run with its clock beside the training."""
     clock, clients = problem.clock, problem.data.num_clients
     capacity, in_flight = clock.capacity(clients), clock.in_flight(clients)
-    lanes = _lanes(speed.lanes, capacity, in_flight)
+    shares = problem.layout.shares
+    if shares > 1 and (problem.server.needs.client_models or problem.layout.divided):
+        raise UserError("where the clock runs beside the training, devices cannot divide the clients: use one device")
+    lanes = -(-_lanes(speed.lanes, capacity, in_flight) // shares) * shares
     execution = prepared(
         [problem],
         None,
         shared=False,
         length=every,
-        lanes=lanes,
-        chunk=chunk_of(lanes, speed.chunk),
+        lanes=lanes // shares,
+        chunk=chunk_of(lanes // shares, speed.chunk),
         slots=cast(OnlineClock, clock).slots_beside(clients),
         rows=capacity if lanes == capacity else in_flight + capacity,
         uniform=False,
@@ -55,16 +59,18 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
         client = problem.client
         steps = jnp.asarray(client.steps if client.epochs is None else client.epochs, jnp.int32)
         arguments = (clock_numbers, execution.state, problem.key, steps)
-        begin, _ = compiled(begin_online, (execution.program, clients), arguments)
+        static, kinds = (execution.program, clients), (ALL, STATE, ALL, ALL)
+        arguments = spread(execution.program, kinds, arguments)
+        begin, _ = compiled_over(begin_online, static, kinds, arguments, STATE)
         execution.state = begin(*arguments)
         constant = (clock_numbers, execution.numbers, problem.device)
-        execution.compile(advance_online, constant)
+        execution.compile(advance_online, (ALL, NUMBERS, DATA, STATE), constant)
     execution.around, execution.check = functools.partial(jax.enable_x64, True), _check
     return execution
 
 
 def _check(state: State) -> None:
-    fault, (lost,) = jax.device_get((state.beside.clock.starts.fault, state.beside.lost))
+    fault, (lost,) = on_host((state.beside.clock.starts.fault, state.beside.lost))
     raise_fault(jax.tree.map(lambda leaf: leaf[0], fault))
     if lost:
         raise RuntimeError(f"{lost} runs were trained from a version that the ring no longer held")
@@ -192,9 +198,9 @@ def _train_missing(
     program: Program, train: Train, event: ServerStep, flight: InFlight, order: Array, state: State
 ) -> State:
     """Trains the arrivals that are not yet trained, and with them runs under way, earliest arrival first."""
-    beside = state.beside
-    if program.lanes == program.capacity:
-        rows = jnp.arange(program.lanes, dtype=jnp.int32)
+    beside, width = state.beside, program.lanes * program.shares
+    if width == program.capacity:
+        rows = jnp.arange(width, dtype=jnp.int32)
         segment, lost = _wave(rows, event.mask, event.runs, rows, state)
         after = beside._replace(row_run=jnp.where(event.mask, event.runs.run_id, _NEVER), lost=beside.lost + lost)
         return train(segment, state)._replace(beside=after)
@@ -202,7 +208,7 @@ def _train_missing(
     mask = jnp.concatenate([event.mask, flight.mask[order]])
     untrained = mask & ~jnp.isin(waiting.run_id, beside.row_run)
     live = jnp.isin(beside.row_run, jnp.where(mask, waiting.run_id, _NEVER - 1))
-    lanes = jnp.arange(program.lanes, dtype=jnp.int32)
+    lanes = jnp.arange(width, dtype=jnp.int32)
     most = min(untrained.shape[0], live.shape[0])  # there may be more lanes than runs
     place = jnp.minimum(lanes, most - 1)
     first = jnp.argsort(~untrained, stable=True)[place].astype(jnp.int32)

@@ -12,14 +12,14 @@ from jaxafl.clock import Schedule
 from jaxafl.device import buffers, on_device
 from jaxafl.engine.batched import number_axes, over_members, shared_axes
 from jaxafl.engine.execution import Execution, prepared
+from jaxafl.engine.mesh import ALL, DATA, NUMBERS, SHARED_STATE
 from jaxafl.engine.plan import Origin, Plan, Segments, Steps, padded
 from jaxafl.engine.planner import make_plan
-from jaxafl.engine.problem import DeviceData, Numbers, Problem, Program, Speed
+from jaxafl.engine.problem import DeviceData, Layout, Numbers, Problem, Program, Speed
 from jaxafl.engine.state import Records, State
 from jaxafl.engine.step import build_server_step, over_steps
 from jaxafl.engine.train import build_train
-from jaxafl.engine.validate import chunk_of
-from jaxafl.options import check_whole
+from jaxafl.engine.validate import check_lanes, chunk_of
 from jaxafl.server.contract import Server
 
 Array = jax.Array
@@ -39,14 +39,14 @@ def planned(
         origin: where the plan begins, see `make_plan`.
     """
     first = problems[0]
-    plan = plan_of(schedule, first.server, speed.lanes, "drift" in first.recording.diagnostics, origin)
+    plan = plan_of(schedule, first.server, speed.lanes, "drift" in first.recording.diagnostics, origin, first.layout)
     execution = prepared(
         problems,
         [schedule] * len(problems),
         shared=True,
         length=every,
-        lanes=plan.lanes,
-        chunk=chunk_of(plan.lanes, speed.chunk),
+        lanes=plan.lanes // first.layout.shares,
+        chunk=chunk_of(plan.lanes // first.layout.shares, speed.chunk),
         slots=max(plan.slots, min(_rounded(plan.slots), schedule.ring_slots)),
         rows=_rounded(plan.rows),
         uniform=plan.uniform,
@@ -56,7 +56,7 @@ def planned(
     segments = padded(plan.segments, max(64, len(plan.segments.active)))
     constant = (execution.numbers, first.device, *on_device((segments, plan.steps)))
     execution.plan = plan
-    return execution.compile(advance_planned, constant)
+    return execution.compile(advance_planned, (NUMBERS, DATA, ALL, ALL, SHARED_STATE), constant)
 
 
 def advance_planned(
@@ -111,7 +111,12 @@ def advance_planned(
 
 
 def plan_of(
-    schedule: Schedule, server: Server, lanes: int | None, keep_base: bool = False, origin: Origin | None = None
+    schedule: Schedule,
+    server: Server,
+    lanes: int | None,
+    keep_base: bool = False,
+    origin: Origin | None = None,
+    layout: Layout = Layout(),  # noqa: B008 (immutable)
 ) -> Plan:
     """The plan of a schedule.
 
@@ -121,17 +126,20 @@ def plan_of(
         lanes: L; `None` chooses.
         keep_base: x_s is read whatever the server needs.
         origin: where the plan begins, see `make_plan`.
+        layout: the devices that share the lanes.
     """
-    make = functools.partial(make_plan, schedule, keep_base=keep_base or server.needs.base, origin=origin)
+    shares = layout.shares
+    homes = shares if layout.divided or server.needs.client_models else 1
+    keep_base |= server.needs.base
+    make = functools.partial(make_plan, schedule, keep_base=keep_base, origin=origin, homes=homes)
     if lanes is None and jax.default_backend() == "cpu":
-        lanes = 1
+        lanes = shares
     if lanes is not None:
-        check_whole("run", "lanes", lanes)
-        return make(lanes=lanes)
-    width = 1 << (min(max(schedule.in_flight, 1), 512) - 1).bit_length()
+        return make(lanes=check_lanes(lanes, shares))
+    width = shares << (-(-min(max(schedule.in_flight, 1), 512) // shares) - 1).bit_length()
     while True:  # the most lanes that the schedule keeps busy
         plan = make(lanes=width)
-        if width == 1 or plan.executed(width) <= _WASTE * max(plan.needed, 1):
+        if width == shares or plan.executed(width) <= _WASTE * max(plan.needed, 1):
             return plan
         width //= 2
 

@@ -50,6 +50,7 @@ def make_plan(
     lanes: int = 1,
     keep_base: bool,
     origin: Origin | None = None,
+    homes: int = 1,
 ) -> Plan:
     """Plans the training of a schedule.
 
@@ -59,12 +60,14 @@ def make_plan(
         keep_base: whether the server reads x_s, so that it must be kept until the update is taken.
         origin: where the plan begins, nothing being trained yet of what is taken afterwards; its end then keeps what
             another plan needs to begin there. `None`: at the first server step, and with the last one all ends.
+        homes: D devices that hold what is their clients' own, each ⌈N/D⌉ clients; a divisor of L. Device d has the
+            lanes congruent to it modulo D, in which the runs of its clients are trained.
 
-    The results of a plan do not depend on `lanes` and `origin`.
+    The results of a plan do not depend on `lanes`, `origin` and `homes`.
     """
     held, origin = ((), ORIGIN) if origin is None else (schedule.held, origin)
     runs = _taken_runs(schedule, origin.step)
-    segments, before = _train(schedule.server_steps, runs, lanes, origin.step)
+    segments, before = _train(schedule.server_steps, runs, lanes, origin.step, homes, schedule.num_clients)
     return _place(schedule, runs, segments, before, lanes, keep_base, origin, held)
 
 
@@ -85,7 +88,9 @@ def _taken_runs(schedule: Schedule, start: int) -> _Runs:
     return _Runs(**columns, duration=duration, first_step=step_of[first], last_step=last[due], arrival=arrival)
 
 
-def _train(server_steps: int, runs: _Runs, lanes: int, start: int) -> tuple[list[_Segment], list[int]]:
+def _train(
+    server_steps: int, runs: _Runs, lanes: int, start: int, homes: int, clients: int
+) -> tuple[list[_Segment], list[int]]:
     """Segments in the order of execution, and how many of them precede each server step, and the end."""
     release = np.maximum(np.maximum(runs.version, runs.reference), start)
     # a run that pins two versions (measured against another than it trains from) is trained at once, to let one go
@@ -99,24 +104,25 @@ def _train(server_steps: int, runs: _Runs, lanes: int, start: int) -> tuple[list
     for run, step in enumerate(release.tolist()):
         released[step].append(run)
     needed, length_of = needed_at.tolist(), runs.local_steps.tolist()
-    pending: list[tuple[float, int]] = []
+    home_of = (runs.client // -(-clients // homes)).tolist()
+    pending: list[list[tuple[float, int]]] = [[] for _ in range(homes)]
     lane_run, remaining = [-1] * lanes, [0] * lanes
     segments: list[_Segment] = []
     before = [0] * start
     for step in range(start, server_steps):
         for run in released[step]:
-            heapq.heappush(pending, (latest[run], run))
+            heapq.heappush(pending[home_of[run]], (latest[run], run))
         while missing[step]:
             loads = []
             for lane in range(lanes):
-                if lane_run[lane] < 0 and pending:
-                    run = heapq.heappop(pending)[1]
+                if lane_run[lane] < 0 and pending[lane % homes]:
+                    run = heapq.heappop(pending[lane % homes])[1]
                     lane_run[lane], remaining[lane] = run, length_of[run]
                     loads.append((lane, run))
             busy = [lane for lane in range(lanes) if lane_run[lane] >= 0]
             # until a lane can take up the next pending run, or, with none pending, until this step has what it needs
-            if pending:
-                length = min(remaining[lane] for lane in busy)
+            if awaited := [remaining[lane] for lane in busy if pending[lane % homes]]:
+                length = min(awaited)
             else:
                 length = max(remaining[lane] for lane in busy if needed[lane_run[lane]] == step)
             active, saves = [0] * lanes, []

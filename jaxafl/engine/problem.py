@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
@@ -49,11 +49,27 @@ class Speed(NamedTuple):
         chunk: lanes that advance together under `vmap`; `None`: all on an accelerator, 1 on a CPU (where a loop is
             faster).
         deterministic: only operations that give the same bits every time; a CPU has no others.
+        devices: that share the members of a sweep, or one run; none: where JAX places things.
     """
 
     lanes: int | None = None
     chunk: int | None = None
     deterministic: bool = False
+    devices: tuple[Any, ...] = ()
+
+
+class Layout(NamedTuple):
+    """Where a run is.
+
+    Attributes:
+        mesh: the devices, where there are several.
+        shares: D, where they share one run: its lanes, and what is kept per client; 1 where they share the members.
+        divided: whether each has the training samples of its share of the clients only.
+    """
+
+    mesh: Mesh | None = None
+    shares: int = 1
+    divided: bool = False
 
 
 class Recording(NamedTuple):
@@ -76,10 +92,10 @@ class Program:
         model: what is trained.
         data: where mini-batches come from (its arrays are arguments).
         recording: what is recorded besides.
-        members: P, runs that advance together.
+        members: P, runs that advance together (on each device, where they share the members).
         varies: which leaves of the numbers differ between them and have a leading member axis.
         length: the most server steps of a call, and rows of the records that come back.
-        lanes: L, the most runs of one member that are trained at once.
+        lanes: L, the most runs of one member that are trained at once (on each device, where they share a run).
         chunk: lanes that advance together under `vmap`; a divisor of `lanes`.
         slots: ring slots.
         rows: rows of the update store.
@@ -91,6 +107,7 @@ class Program:
             scatter.
         wide: the training itself uses 64-bit types.
         deterministic: only operations that give the same bits every time.
+        mesh, shares, divided: see `Layout`.
     """
 
     model: Model
@@ -110,6 +127,9 @@ class Program:
     sliced: bool
     wide: bool
     deterministic: bool = False
+    mesh: Mesh | None = None
+    shares: int = 1
+    divided: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,6 +142,7 @@ class Problem:
         device: data on the device.
         seed: of the initial model, the schedule and the mini-batches.
         recording: what is recorded besides.
+        layout: where it runs.
     """
 
     model: Model
@@ -133,6 +154,7 @@ class Problem:
     device: DeviceData
     seed: int
     recording: Recording
+    layout: Layout
 
     @property
     def key(self) -> Key:
@@ -147,22 +169,9 @@ class Problem:
         capacity = self.clock.capacity(self.data.num_clients)
         wide = jnp.result_type(float) == jnp.float64
         shapes = dict[str, Any](members=1, varies=(), length=1, sliced=slices_are_faster(), wide=wide) | shapes
-        return Program(self.model, self.data, self.recording, capacity=capacity, micro_batch=piece, **shapes)
-
-
-def placed(data: FederatedData, model: Model) -> DeviceData:
-    """The data and the model's frozen arrays on the device: placed once, and again only where x64 is switched."""
-    places = _placed.setdefault(data, weakref.WeakKeyDictionary()).setdefault(model, {})
-    wide = jnp.result_type(float) == jnp.float64
-    if wide not in places:
-        counts = np.asarray(data.counts, np.int32)
-        given = (data.arrays, counts, model.frozen, data.test_arrays(), data.validation)
-        places[wide] = DeviceData(*on_device(given))
-    return places[wide]
-
-
-_placed: weakref.WeakKeyDictionary[FederatedData, weakref.WeakKeyDictionary[Model, dict[bool, DeviceData]]]
-_placed = weakref.WeakKeyDictionary()
+        data = self.data.divided(self.layout.shares) if self.layout.divided else self.data
+        shapes |= self.layout._asdict()
+        return Program(self.model, data, self.recording, capacity=capacity, micro_batch=piece, **shapes)
 
 
 def stacked(numbers: Sequence[Numbers]) -> tuple[Numbers, tuple[bool, ...]]:

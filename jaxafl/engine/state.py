@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int32, Num, PyTree
 
 from jaxafl.client import Lane, begin
 from jaxafl.data.federated import FederatedData
-from jaxafl.device import buffers
+from jaxafl.device import Rows, buffers
 from jaxafl.engine.problem import DeviceData, Numbers, Program
 from jaxafl.keys import Key, Purpose, jax_key, purpose_key
 from jaxafl.models.model import Batch
@@ -57,7 +57,7 @@ class State(NamedTuple):
     ring: Version  # each leaf [S, ...]
     store: Stored  # each leaf [R, ...]
     lanes: Lane  # each leaf [L, ...]
-    clients: Any  # [N, ...]: the clients' own models, where the server has them, else None
+    clients: Any  # `Rows`: the clients' own models, where the server has them, else None
     average: Any  # the mean of x_1 .. x_t (x_0 at first), where it was asked for, else None
     failure: Failure
     batch_key: Key
@@ -87,10 +87,16 @@ def initial(program: Program, numbers: Numbers, device: DeviceData, key: Key) ->
     lane = begin(numbers.client, model.params, model.model_state, batch_key, none, none, none, jnp.float32(0))
     clients = None
     if numbers.server.needs.client_models:
-        clients = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*device.counts.shape, *leaf.shape)), model.params)
+        clients = Rows.filled(model.params, device.counts.shape[0])
+    server = numbers.server.init(model.params, device.counts.astype(lane.loss.dtype))
+    server, clients = jax.tree.map(
+        lambda part: part.shared(program.shares) if isinstance(part, Rows) else part,
+        (server, clients),
+        is_leaf=lambda part: isinstance(part, Rows),
+    )
     return State(
         model=model,
-        server=numbers.server.init(model.params, device.counts.astype(lane.loss.dtype)),
+        server=server,
         ring=buffers.write(buffers.allocate(model, program.slots), none, model),
         store=buffers.allocate(Stored(model.params, model.model_state, lane.loss, lane.step), program.rows),
         lanes=buffers.allocate(lane, program.lanes),

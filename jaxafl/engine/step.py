@@ -9,10 +9,12 @@ import jax.numpy as jnp
 
 from jaxafl.device import buffers
 from jaxafl.device.buffers import expand
+from jaxafl.device.rows import AXIS
 from jaxafl.engine import diagnostics
 from jaxafl.engine.plan import Steps
 from jaxafl.engine.problem import DeviceData, Numbers, Observe, Program
 from jaxafl.engine.state import Failure, Records, State, Version
+from jaxafl.engine.train import own_clients
 from jaxafl.server.contract import Arrivals, Outcome, Tree
 
 Array = jax.Array
@@ -28,7 +30,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
     def base_of(row: Steps, state: State) -> Tree:
         """x_s of the arrivals, [A, ...], or the clients' own models; `None` where nobody reads them."""
         if server.needs.client_models:
-            return buffers.read_many(state.clients, row.client, program.sliced)
+            return state.clients.read_many(row.client, program.sliced)
         if server.needs.base or "drift" in asked:
             return buffers.read_many(state.ring.params, row.base_slot, program.sliced)
         return None
@@ -81,7 +83,11 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
             record["drift"] = diagnostics.drift(before.params, arrivals.base)
         if {"gradient_norm", "asynchronous_error"} & set(asked):
             apply = program.model.bound(device.frozen)
-            gradient = diagnostics.full_gradient(apply, program.data, device.arrays, device.counts, *before)
+            counts, begins = own_clients(program, device)
+            found = diagnostics.full_gradient(apply, program.data, device.arrays, counts, begins, *before)
+            if program.shares > 1:
+                found = jax.lax.psum(found, AXIS)
+            gradient = jax.tree.map(lambda leaf: leaf / jnp.sum(device.counts).astype(leaf.dtype), found)
             record |= diagnostics.of_gradient(asked, gradient, before.params, after.params, rate)
         if client.patience is not None:
             record["executed_local_steps"] = arrivals.local_steps
@@ -96,9 +102,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
         record = recorded(arrivals, outcome, jnp.sqrt(squares), state.model, model)
         own_models = state.clients
         if outcome.client_params is not None:  # what the server answered; arrivals are of distinct clients
-            own_models = buffers.write_many(
-                own_models, arrivals.client, arrivals.mask, outcome.client_params, program.sliced
-            )
+            own_models = own_models.write_many(arrivals.client, arrivals.mask, outcome.client_params, program.sliced)
         state = state._replace(
             model=model,
             server=outcome.state,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxafl.client import Lane, begin, local_step
 from jaxafl.device import buffers
 from jaxafl.device.buffers import expand
+from jaxafl.device.rows import AXIS
 from jaxafl.engine.plan import Segments
 from jaxafl.engine.problem import DeviceData, Numbers, Program
 from jaxafl.engine.state import State, Stored
@@ -30,10 +31,11 @@ def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple
     """
     client, own_models = numbers.client, numbers.server.needs.client_models
     apply = program.model.bound(device.frozen)
+    _, first = own_clients(program, device)
 
     def once(lane: Lane) -> Lane:
         def fetch(who: Array, positions: Array, keys: Array) -> tuple[Array, Array]:
-            return program.data.fetch(device.arrays, who, positions, keys)
+            return program.data.fetch(device.arrays, who - first, positions, keys)
 
         return local_step(client, apply, fetch, program.micro_batch, device.counts[lane.client], lane)
 
@@ -81,35 +83,40 @@ def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple
         def one(place: Array) -> Lane:
             version = buffers.read(state.ring, segment.load_slot[place])
             who = segment.load_client[place]
-            params = buffers.read(state.clients, who) if own_models else version.params
+            params = state.clients.read(who) if own_models else version.params
             return begin(
                 client, params, version.model_state, state.batch_key, who, segment.load_run[place],
                 segment.load_staleness[place], segment.load_duration[place],
             )  # fmt: skip
 
-        if program.lanes == 1 and program.sliced:
+        if program.lanes == program.shares == 1 and program.sliced:
             return jax.tree.map(lambda leaf: leaf[None], one(jnp.int32(0)))
         return buffers.write_made(state.lanes, segment.load_lane, segment.load_count, one, program.sliced)
 
-    def save(segment: Segments, state: State) -> Stored:
+    def save(segment: Segments, state: State, saved: Array) -> Stored:
         def one(place: Array) -> Stored:
             lane = buffers.read(state.lanes, segment.save_lane[place])
             if own_models:
-                reference = buffers.read(state.clients, lane.client)
+                reference = state.clients.read(lane.client)
             else:
                 reference = buffers.read(state.ring.params, segment.save_slot[place])
             delta = jax.tree.map(jnp.subtract, lane.params, reference)
             loss = jnp.where(lane.step > 0, lane.loss / jnp.maximum(lane.step, 1), jnp.nan)
             return Stored(delta, lane.model_state, loss, lane.step)
 
+        if program.shares > 1:
+            return _gathered(program, segment, state.store, one, saved)
         if program.lanes == 1 and program.sliced:
             return buffers.write(state.store, segment.save_row[0], one(jnp.int32(0)))
         return buffers.write_made(state.store, segment.save_row, segment.save_count, one, program.sliced)
 
     def train(segment: Segments, state: State, bound: Array | None = None) -> State:
+        saved = segment.save_count
+        if program.shares > 1:
+            segment = _own(program, segment)
         state = state._replace(lanes=load(segment, state))
         state = state._replace(lanes=local_steps(segment.active, state.lanes, bound))
-        return state._replace(store=save(segment, state))
+        return state._replace(store=save(segment, state, saved))
 
     def executed_steps(state: State, slot: Array, who: Array, run: Array, count: Array) -> Array:
         version, none = buffers.read(state.ring, slot), jnp.int32(0)
@@ -122,3 +129,52 @@ def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple
 
 def _stopped(lane: Lane) -> Array:
     return jnp.bool_(False) if lane.stopping is None else lane.stopping.stopped
+
+
+def own_clients(program: Program, device: DeviceData) -> tuple[Array, Array | int]:
+    """The samples of each client, [N], none of those whom other devices look after; and the first client whose samples
+    are in the arrays."""
+    if program.shares == 1:
+        return device.counts, 0
+    clients = jnp.arange(device.counts.shape[0], dtype=jnp.int32)
+    size = -(-len(clients) // program.shares)
+    mine = jax.lax.axis_index(AXIS)
+    return jnp.where(clients // size == mine, device.counts, 0), mine * size if program.divided else 0
+
+
+def _own(program: Program, segment: Segments) -> Segments:
+    """What this device does of a segment of all lanes: those congruent to its number modulo D are its lanes, in their
+    order."""
+    device, shares = jax.lax.axis_index(AXIS), program.shares
+
+    def entries(lane: Array, count: Array) -> tuple[Array, Array]:
+        own = (lane % shares == device) & (jnp.arange(lane.shape[0]) < count)
+        return jnp.argsort(~own, stable=True)[: program.lanes], jnp.sum(own, dtype=jnp.int32)
+
+    loads, load_count = entries(segment.load_lane, segment.load_count)
+    saves, save_count = entries(segment.save_lane, segment.save_count)
+    part = segment._asdict()
+    part |= {name: column[loads] for name, column in part.items() if name.startswith("load_") and column.ndim}
+    part |= {name: column[saves] for name, column in part.items() if name.startswith("save_") and column.ndim}
+    part |= {name: part[name] // shares for name in ("load_lane", "save_lane")}
+    active = segment.active.reshape(program.lanes, shares)[:, device]
+    return Segments(**(part | {"active": active, "load_count": load_count, "save_count": save_count}))
+
+
+def _gathered(
+    program: Program, segment: Segments, store: Stored, make: Callable[[Array], Stored], saved: Array
+) -> Stored:
+    """The store with what all devices have made, `saved` in all: the one place where a segment moves anything."""
+    places, rows = jnp.arange(program.lanes, dtype=jnp.int32), store.loss.shape[0]
+    entries = jnp.where(places < segment.save_count, segment.save_row, rows)
+
+    def exchange(_: Array, store: Stored) -> Stored:
+        if program.sliced:
+            empty = buffers.allocate(jax.eval_shape(make, places[0]), program.lanes)
+            made = buffers.write_made(empty, places, segment.save_count, make, program.sliced)
+        else:
+            made = jax.vmap(make)(places)
+        made, found = jax.lax.all_gather((made, entries), AXIS, tiled=True)
+        return buffers.write_many(store, found, found < rows, made, program.sliced)
+
+    return jax.lax.fori_loop(0, jnp.minimum(saved, 1), exchange, store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import numpy as np
 
 from jaxafl.client import Client, begin, local_step
 from jaxafl.data.federated import FederatedData
-from jaxafl.device import as_arrays, check_memory, shapes_of
+from jaxafl.device import Rows, as_arrays, available_bytes, check_memory, shapes_of
 from jaxafl.engine.problem import Problem, Program
 from jaxafl.engine.state import example_batch, initial
 from jaxafl.keys import seed_key
@@ -140,6 +141,22 @@ def _pads(client: Client, counts: np.ndarray) -> bool:
     return partial or (piece is not None and size > piece and size % piece > 0)
 
 
+def check_lanes(lanes: Any, shares: int) -> int:
+    """The number of lanes, a multiple of the devices that share them."""
+    if check_whole("run", "lanes", lanes) % shares:
+        raise UserError(f"run: lanes={lanes} cannot be shared by {shares} devices; give a multiple of {shares}")
+    return int(lanes)
+
+
+def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
+    """Server steps between evaluations; checks both numbers."""
+    check_whole("run", "server_steps", server_steps)
+    if eval_every is None:
+        return max(1, int(server_steps) // 50)
+    check_whole("run", "eval_every", eval_every)
+    return min(int(eval_every), int(server_steps))
+
+
 def chunk_of(lanes: int, chunk: int | None) -> int:
     """Lanes that advance together, checked."""
     if chunk is None:
@@ -152,7 +169,12 @@ def chunk_of(lanes: int, chunk: int | None) -> int:
 
 def check_fit(problem: Problem, program: Program) -> None:
     """Raises `MemoryError` when the runs of a program do not fit."""
-    state = shapes_of(initial, (program,), (problem.numbers, problem.device, problem.key))
+    whole = dataclasses.replace(program, mesh=None, shares=1)
+    state = shapes_of(initial, (whole,), (problem.numbers, problem.device, problem.key))
+    state = jax.tree.map(lambda part: _of_one(part, program.shares), state, is_leaf=lambda part: isinstance(part, Rows))
+    arrays = problem.device.arrays
+    if program.divided:
+        arrays = jax.eval_shape(lambda tree: jax.tree.map(lambda leaf: leaf[0], tree), arrays)
     check_memory(
         {
             f"ring of {program.slots} versions": [state.ring] * program.members,
@@ -161,7 +183,16 @@ def check_fit(problem: Problem, program: Program) -> None:
             "server state (with its rows per client)": [state.server] * program.members,
             "the clients' own models": [state.clients] * program.members,
             "the average of all versions": [state.average] * program.members,
-            "training data": problem.device.arrays,
+            "training data": arrays,
             "the model's frozen arrays": problem.device.frozen,
-        }
+        },
+        available_bytes(1 if program.mesh is None else program.mesh.size),
     )
+
+
+def _of_one(part: Any, shares: int) -> Any:
+    """Shapes of what one of several devices has of rows per client."""
+    if not isinstance(part, Rows):
+        return part
+    size = -(-part.count // shares)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), part.tree)

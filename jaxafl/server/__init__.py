@@ -1,12 +1,13 @@
 """Servers: what is done with the updates that arrive; `jaxafl.server.contract` says how to write one."""
 
 from jaxafl.clock.contract import Delivery
+from jaxafl.device import Rows, weighted_sum
 from jaxafl.server.adaptive import fedadagrad, fedadam, fedyogi
 from jaxafl.server.afl import afl, afl_rate
 from jaxafl.server.asyncfeded import asyncfeded
 from jaxafl.server.averaging import asysg, defedavg_iid, defedavg_niid, fedavg, fedbuff
 from jaxafl.server.ca2fl import ca2fl
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, mean_delta, norm, weighted_sum
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, mean_delta, norm
 from jaxafl.server.delayed_gradients import audg, psurdg
 from jaxafl.server.fadas import fadas, fedams
 from jaxafl.server.favano import favano
@@ -21,6 +22,7 @@ __all__ = [
     "Needs",
     "OptaxServer",
     "Outcome",
+    "Rows",
     "Server",
     "afl",
     "afl_rate",

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from jaxafl.client import Client, Moment
 from jaxafl.clock.contract import Delivery
+from jaxafl.device import weighted_sum
 from jaxafl.options import Number, Part, check_options, number, static
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, norm, weighted_sum
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, norm
 
 Array = jax.Array
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.clock.contract import Delivery
-from jaxafl.device import buffers
+from jaxafl.device import Rows, buffers
 from jaxafl.options import Number, number
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, stepped
 
@@ -18,7 +18,7 @@ Array = jax.Array
 class CA2FLState(NamedTuple):
     """The cached updates."""
 
-    cache: Tree  # each leaf [N, ...]: h_i, the last update of client i, 0 before the first
+    cache: Rows  # h_i, the last update of client i, 0 before the first
     mean: Tree  # h̄ = (1/N) Σ h_i, as the parameters
 
 
@@ -44,22 +44,22 @@ class ca2fl(Server):
     needs = Needs(client_rows=1)
 
     def init(self, params: Tree, samples: Array) -> CA2FLState:
-        return CA2FLState(buffers.allocate(params, samples.shape[0]), jax.tree.map(jnp.zeros_like, params))
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        return CA2FLState(Rows.filled(nothing, samples.shape[0]), nothing)
 
     def update(self, params: Tree, state: CA2FLState, arrivals: Arrivals) -> Outcome:
-        num_clients = jax.tree.leaves(state.cache)[0].shape[0]
-
-        def arrive(entry: Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+        def arrive(entry: Array, carry: tuple[Rows, Tree]) -> tuple[Rows, Tree]:
             cache, change = carry
-            client, present = arrivals.client[entry], arrivals.mask[entry]
-            old = buffers.read(cache, client)
+            client = arrivals.client[entry]
+            present, old = arrivals.mask[entry] & cache.has(client), cache.read(client)
             new = jax.tree.map(lambda d, h: jnp.where(present, d, h), buffers.read(arrivals.delta, entry), old)
             change = jax.tree.map(lambda total, d, h: total + (d - h), change, new, old)
-            return buffers.write(cache, client, new), change
+            return cache.write(client, new), change
 
         nothing = jax.tree.map(jnp.zeros_like, params)
         cache, change = jax.lax.fori_loop(0, arrivals.mask.shape[0], arrive, (state.cache, nothing))
+        change = cache.summed(change)
         size = jnp.maximum(jnp.sum(counts(arrivals)), 1)
         step = jax.tree.map(lambda h, d: h + d / size.astype(d.dtype), state.mean, change)
-        mean = jax.tree.map(lambda h, d: h + d / num_clients, state.mean, change)
+        mean = jax.tree.map(lambda h, d: h + d / cache.count, state.mean, change)
         return Outcome(stepped(params, self.learning_rate, step), CA2FLState(cache, mean), {})

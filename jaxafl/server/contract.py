@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int32, Num, PyTree
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.device import weighted_sum
 from jaxafl.options import Number, Part, check_options
 
 Tree = Any  # a pytree of arrays
@@ -242,11 +243,6 @@ def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
         raise ValueError(f"{server} has no local rate: give Client(learning_rate=1.0), not {rate}")
     if full_batch and client.batch_size is not None:
         raise ValueError(f"{server} takes full gradients: give Client(batch_size=None), not {client.batch_size}")
-
-
-def weighted_sum(weights: Array, rows: Tree) -> Tree:
-    """Σ_a weights[a] rows[a], leaf by leaf."""
-    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1), rows)
 
 
 def counts(arrivals: Arrivals) -> Array:

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
-from jaxafl.device import buffers
+from jaxafl.device import Rows, weighted_sum
 from jaxafl.options import Number, number
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, check_gradients, stepped, weighted_sum
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, check_gradients, stepped
 
 Array = jax.Array
 
@@ -55,7 +55,7 @@ class audg(_DelayedGradients):
 class PSURDGState(NamedTuple):
     """The last gradients."""
 
-    received: Tree  # each leaf [N, ...]: -ĝ_i, 0 before the first
+    received: Rows  # -ĝ_i, 0 before the first
     weights: Array  # [N]: λ_i
 
 
@@ -78,9 +78,10 @@ class psurdg(_DelayedGradients):
     needs = Needs(client_rows=1, empty_steps=True)
 
     def init(self, params: Tree, samples: Array) -> PSURDGState:
-        return PSURDGState(buffers.allocate(params, samples.shape[0]), samples / jnp.sum(samples))
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        return PSURDGState(Rows.filled(nothing, samples.shape[0]), samples / jnp.sum(samples))
 
     def update(self, params: Tree, state: PSURDGState, arrivals: Arrivals) -> Outcome:
-        received = buffers.replace_rows(state.received, arrivals.mask, arrivals.delta)
-        step = weighted_sum(state.weights, received)
+        received = state.received.replace(arrivals.mask, arrivals.delta)
+        step = received.weighted_sum(state.weights)
         return Outcome(stepped(params, self.learning_rate, step), state._replace(received=received), {})

@@ -11,8 +11,9 @@ import numpy as np
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.device import weighted_sum
 from jaxafl.options import Number, number, recording, static
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, weighted_sum
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts
 
 Array = jax.Array
 

@@ -10,8 +10,9 @@ import optax
 
 from jaxafl.client import Client, Optimised
 from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.device import weighted_sum
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Arrivals, Outcome, Server, Tree, counts, shares, weighted_sum
+from jaxafl.server.contract import Arrivals, Outcome, Server, Tree, counts, shares
 
 Array = jax.Array
 

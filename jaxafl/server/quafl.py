@@ -10,8 +10,9 @@ import numpy as np
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.device import weighted_sum
 from jaxafl.options import static
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, weighted_sum
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts
 
 
 class quafl(Server):

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.semi_async import RESYNCHRONISED, UNDRAFTED
-from jaxafl.device import buffers
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, weighted_sum
+from jaxafl.device import Rows
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree
 
 Array = jax.Array
 
@@ -18,7 +18,7 @@ Array = jax.Array
 class SAFAState(NamedTuple):
     """The cache."""
 
-    cache: Tree  # each leaf [N, ...]: the model of every client that the server goes by
+    cache: Rows  # the model of every client that the server goes by
     weights: Array  # [N]: n_k / Σ n
 
 
@@ -45,19 +45,16 @@ class safa(Server):
     }
 
     def init(self, params: Tree, samples: Array) -> SAFAState:
-        count = samples.shape[0]
-        cache = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), params)
-        return SAFAState(cache, samples / jnp.sum(samples))
+        return SAFAState(Rows.filled(params, samples.shape[0]), samples / jnp.sum(samples))
 
     def update(self, params: Tree, state: SAFAState, arrivals: Arrivals) -> Outcome:
         models = jax.tree.map(jnp.add, arrivals.base, arrivals.delta)
         undrafted = arrivals.mask & (arrivals.kind % 2 == UNDRAFTED)
         picked = arrivals.mask & ~undrafted
         deprecated = arrivals.kind >= RESYNCHRONISED
-        everywhere = jax.tree.map(lambda x, c: jnp.broadcast_to(x, c.shape), params, state.cache)
-        cache = buffers.replace_rows(state.cache, deprecated, everywhere)
-        cache = buffers.replace_rows(cache, picked, models)
-        new = weighted_sum(state.weights, cache)
-        cache = buffers.replace_rows(cache, undrafted, models)
+        everywhere = jax.tree.map(lambda x, c: jnp.broadcast_to(x, c.shape), params, models)
+        cache = state.cache.replace(deprecated, everywhere).replace(picked, models)
+        new = cache.weighted_sum(state.weights)
+        cache = cache.replace(undrafted, models)
         info = {"picked": jnp.sum(picked), "undrafted": jnp.sum(undrafted), "deprecated": jnp.sum(deprecated)}
         return Outcome(new, state._replace(cache=cache), info)

@@ -6,11 +6,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from jaxafl.device import buffers
+from jaxafl.device import buffers, devices_of
 from jaxafl.engine.problem import Speed
 from jaxafl.simulation import evaluation_interval
 from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.devices import devices_of
 from jaxafl.sweep.work import Work
 
 _LONG_ENOUGH = 0.5  # seconds of server steps that are timed

@@ -14,12 +14,14 @@ from jaxafl.callbacks.base import Callback, check_callbacks
 from jaxafl.callbacks.hooks import Reporting
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.progress import Reporter, reporter_of
+from jaxafl.device import devices_of
 from jaxafl.engine.problem import Observe, Speed
+from jaxafl.engine.validate import evaluation_interval
 from jaxafl.options import check_whole
-from jaxafl.simulation import Simulation, evaluation_interval
+from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import assembled
 from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.devices import Devices, devices_of
+from jaxafl.sweep.devices import Devices
 from jaxafl.sweep.executors import Elsewhere, check_executor
 from jaxafl.sweep.folder import SweepFolder
 from jaxafl.sweep.gather import gather

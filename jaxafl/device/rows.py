@@ -1,0 +1,110 @@
+"""Rows of the clients: parameter-sized, one per client. Where several devices share a run, each holds those of its
+share of the clients."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.device import buffers
+
+Array = jax.Array
+Tree = Any
+AXIS = "device"
+"""The axis of a mesh of devices, by which what they share is split."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+    """A row of parameters per client, clients 0 .. N-1.
+
+    Over D devices each holds n = ⌈N/D⌉ rows, device d those of the clients from d·n on; the last ones may be of no
+    client. Only what a method says is moved between devices.
+
+    Attributes:
+        tree: each leaf [N, ...], or [n, ...] of this device.
+        count: N.
+        shares: D.
+    """
+
+    tree: Tree
+    count: int = dataclasses.field(metadata={"static": True})
+    shares: int = dataclasses.field(default=1, metadata={"static": True})
+
+    @classmethod
+    def filled(cls, row: Tree, count: int) -> Rows:
+        """The same row for all clients."""
+        return cls(jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), row), count)
+
+    def shared(self, shares: int) -> Rows:
+        """This device's share of them."""
+        return dataclasses.replace(self, tree=own_share(self.tree, shares), shares=shares) if shares > 1 else self
+
+    def has(self, client: Array) -> Array:
+        """bool [...], whether the rows of these clients are here."""
+        place = self._place(client)
+        return (place >= 0) & (place < self._size) if self.shares > 1 else jnp.ones(client.shape, bool)
+
+    def read(self, client: Array) -> Tree:
+        """The row of a client, who must be here."""
+        return buffers.read(self.tree, self._place(client))
+
+    def write(self, client: Array, row: Tree) -> Rows:
+        """The rows with that of a client, who must be here, replaced."""
+        return dataclasses.replace(self, tree=buffers.write(self.tree, self._place(client), row))
+
+    def read_many(self, clients: Array, sliced: bool) -> Tree:
+        """Rows of any clients, [A, ...], on all devices: moves A rows."""
+        found = buffers.read_many(self.tree, jnp.clip(self._place(clients), 0, self._size - 1), sliced)
+        if self.shares == 1:
+            return found
+        here = self.has(clients)
+        return self.summed(jax.tree.map(lambda leaf: jnp.where(buffers.expand(here, leaf), leaf, 0), found))
+
+    def write_many(self, clients: Array, mask: Array, rows: Tree, sliced: bool) -> Rows:
+        """The rows with those of several clients, [A, ...], replaced where `mask`; see `buffers.write_many`."""
+        place, here = jnp.clip(self._place(clients), 0, self._size - 1), mask & self.has(clients)
+        return dataclasses.replace(self, tree=buffers.write_many(self.tree, place, here, rows, sliced))
+
+    def replace(self, mask: Array, new: Tree) -> Rows:
+        """The rows replaced by new ones [N, ...] where `mask` [N]."""
+        mask, new = own_share((mask, new), self.shares)
+        chosen = jax.tree.map(lambda a, b: jnp.where(buffers.expand(mask, a), b, a), self.tree, new)
+        return dataclasses.replace(self, tree=chosen)
+
+    def weighted_sum(self, weights: Array) -> Tree:
+        """Σ_i weights[i] row_i on all devices: moves one row."""
+        return self.summed(weighted_sum(own_share(weights, self.shares), self.tree))
+
+    def summed(self, tree: Tree) -> Tree:
+        """What the devices have found, added up, on all of them."""
+        return jax.lax.psum(tree, AXIS) if self.shares > 1 else tree
+
+    @property
+    def _size(self) -> int:
+        return -(-self.count // self.shares)
+
+    def _place(self, client: Array) -> Array:
+        return client - jax.lax.axis_index(AXIS) * self._size if self.shares > 1 else client
+
+
+def own_share(tree: Tree, shares: int) -> Tree:
+    """This device's share [⌈N/D⌉, ...] of arrays [N, ...], filled up with zeros."""
+    if shares == 1:
+        return tree
+
+    def own(leaf: Array) -> Array:
+        size = -(-len(leaf) // shares)
+        filled = jnp.pad(leaf, [(0, size * shares - len(leaf))] + [(0, 0)] * (leaf.ndim - 1))
+        return jax.lax.dynamic_slice_in_dim(filled, jax.lax.axis_index(AXIS) * size, size)
+
+    return jax.tree.map(own, tree)
+
+
+def weighted_sum(weights: Array, rows: Tree) -> Tree:
+    """Σ_a weights[a] rows[a], leaf by leaf."""
+    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1), rows)
