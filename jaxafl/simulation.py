@@ -196,22 +196,8 @@ class Simulation(Summarised):
             ValueError, TypeError: an option cannot work; raised before compilation.
             MemoryError: the run does not fit.
         """
+        told: Any = {name: given for name, given in locals().items() if name in RunOptions.__annotations__}
         path = results.check_path(save)
-        told = RunOptions(
-            eval_every=eval_every,
-            seed=seed,
-            lanes=lanes,
-            chunk=chunk,
-            deterministic=deterministic,
-            devices=devices,
-            observe=observe,
-            diagnostics=diagnostics,
-            progress=progress,
-            callbacks=callbacks,
-            checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
-            keep=keep,
-        )
         dataset = self._run(server_steps, lambda trained: self.result(trained, seed), told)
         if path is not None:
             results.save(dataset, path)
@@ -242,6 +228,7 @@ class Simulation(Summarised):
         there, origin = tuple(devices_of(options.get("devices"))), None
         if keeper is not None:
             kept = dict(seed=seed, eval_every=asked or every, lanes=lanes, chunk=chunk, deterministic=deterministic)
+            kept["devices"] = len(there) if len(there) > 1 else None
             own = identity(self.summary(), diagnostics=recording.diagnostics, observe=observe, **kept)
             keeper.accept(own, server_steps)
             if keeper.ends_before:

@@ -16,7 +16,7 @@ import xarray as xr
 
 from jaxafl import server
 from jaxafl.client import Client
-from jaxafl.clock import constant, free_running, suspension, synchronous, uniform
+from jaxafl.clock import constant, free_running, interrupting, suspension, synchronous, uniform
 from jaxafl.simulation import Simulation
 from tests.problems import observe_w, quadratic
 from tests.variants import slow_but
@@ -87,6 +87,17 @@ def test_lanes_and_chunks(name: str, lanes: int, chunk: int) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_many_lanes_and_chunks(name: str, lanes: int, chunk: int) -> None:
     assert_close(run(name, lanes=lanes, chunk=chunk), usual(name))
+
+
+def test_runs_without_local_steps_beside_others_that_make_some() -> None:
+    """In one vmapped group, none of whose runs is masked where all make the same number of steps."""
+    problem, times = quadratic(), uniform(1, 5)
+    clock = interrupting(period=2.0, contacted=3, durations=times)
+    client = Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=2)
+    sim = Simulation(problem.data, problem.model, client, server.quafl(), clock)
+    alone, grouped = (sim.run(8, observe=observe_w, **how) for how in ({}, {"lanes": 6, "chunk": 6}))
+    assert {0, 3} == set(np.unique(alone.local_steps))
+    np.testing.assert_allclose(grouped.observe_w, alone.observe_w, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ class Checkpoint(Hook):
             "identity": self.identity,
             "changed": self.changed,
             "over": over(execution, made),
-            "lanes": execution.program.lanes,
+            "lanes": execution.program.lanes * execution.program.shares,
             "chunk": execution.program.chunk,
         }
         before = self.failures

@@ -142,7 +142,11 @@ def _manager(folder: pathlib.Path, keep: int | None) -> Iterator[Any]:
     import orbax.checkpoint as ocp
 
     logging.getLogger("absl").setLevel(logging.ERROR)
-    options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False, create=False)
+    how: dict[str, Any] = dict(max_to_keep=keep, enable_async_checkpointing=False, create=False)
+    if jax.process_count() > 1:  # each saves alone, whatever the others do
+        me = jax.process_index()
+        how["multiprocessing_options"] = ocp.options.MultiprocessingOptions(me, {me}, str(me))
+    options = ocp.CheckpointManagerOptions(**how)
     registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
     for item, handler, args in (  # parameters hardly become smaller, and compressing them takes a third of the time
         ("arrays", ocp.PyTreeCheckpointHandler(use_compression=False), (ocp.args.PyTreeSave, ocp.args.PyTreeRestore)),

@@ -235,13 +235,13 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     how = {name: getattr(options, name) for name in ("server_steps", "eval_every", "lanes", "chunk", "progress")}
     with user_errors():
         how |= {"save": options.output, **options.watching()}
-        where = options.where() if axes else {}
+        how |= options.where()
         _remember(options.checkpoint, command.__name__, arguments)
     if axes:
         if options.plan:
             tables.show_outlook(outlook(simulation, varied, **options.timing()))
             return 0
-        result = run_sweep(simulation, varied, folder=options.checkpoint, **where, **how)
+        result = run_sweep(simulation, varied, folder=options.checkpoint, **how)
     else:
         result = simulation.run(seed=options.seed, checkpoint=options.checkpoint, **how)
     tables.show_result(result)

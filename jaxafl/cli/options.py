@@ -59,6 +59,7 @@ class Run:
         progress: show a progress bar
         lanes: runs trained at once; changes speed, never results
         chunk: lanes that advance together, a divisor of lanes; changes speed, never results
+        devices: devices of this process that share the work, a number or all; on a CPU the cores
         data_dir: data directory; by default $JAXAFL_DATA_DIR, else that of TensorFlow Datasets
         partition_seed: seed of the split of a pooled dataset over clients
         validation: share of every client's training samples that is held out as a validation set
@@ -79,6 +80,7 @@ class Run:
     progress: bool = True
     lanes: int | None = None
     chunk: int | None = None
+    devices: str | None = None
     data_dir: pathlib.Path | None = None
     partition_seed: int = 0
     validation: float | None = None
@@ -103,6 +105,14 @@ class Run:
         diagnostics = ("per_client",) if self.per_client else ()
         return {"callbacks": told, "checkpoint_every": every, "diagnostics": diagnostics}
 
+    def where(self) -> dict[str, Any]:
+        """Its option that says on which devices."""
+        if self.devices is None:
+            return {}
+        if self.devices != "all" and not self.devices.isdigit():
+            raise UserError(f"--devices must be a number or all, got {self.devices!r}")
+        return {"devices": int(self.devices) if self.devices.isdigit() else "all"}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sweep(Run):
@@ -111,7 +121,6 @@ class Sweep(Run):
     Args:
         axis: what varies: seed=0:5 (0 to 4), or an option of server, client or clock, server.lam=1,3,5; repeat it for a
             grid. Values are numbers, words, none, true, false, lists [1,2], durations and names of optimisers
-        devices: devices of this process that work at once, a number or all; on a CPU the cores
         workers: processes of this machine that work at once, each with its share of cores and GPUs; needs checkpoint
         dask: address of a Dask scheduler whose workers run the sweep; needs checkpoint
         slurm: parameters of jobs that run it, e.g. partition=gpu,gpus_per_node=1,timeout_min=240; needs checkpoint
@@ -119,7 +128,6 @@ class Sweep(Run):
     """
 
     axis: UseAppendAction[Annotated[tuple[str, ...], arg(metavar="NAME=VALUES")]] = ()
-    devices: str | None = None
     workers: int | None = None
     dask: str | None = None
     slurm: str | None = None
@@ -128,20 +136,15 @@ class Sweep(Run):
     def timing(self) -> dict[str, Any]:
         """The options of `outlook`."""
         names = ("server_steps", "eval_every", "lanes", "chunk")
-        found = {name: getattr(self, name) for name in names} | {"workers": self.workers or 1}
-        return found | ({"devices": self.where()["devices"]} if self.devices is not None else {})
+        return {name: getattr(self, name) for name in names} | {"workers": self.workers or 1} | super().where()
 
     def where(self) -> dict[str, Any]:
         """The options of `sweep` that say who runs it."""
         given = [name for name in ("devices", "workers", "dask", "slurm") if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"--{given[0]} and --{given[1]} do not go together: give one of them")
-        if not given:
-            return {}
-        if self.devices is not None:
-            if self.devices != "all" and not self.devices.isdigit():
-                raise UserError(f"--devices must be a number or all, got {self.devices!r}")
-            return {"devices": int(self.devices) if self.devices.isdigit() else "all"}
+        if given in ([], ["devices"]):
+            return super().where()
         if self.checkpoint is None:
             raise UserError(f"--{given[0]} needs --folder DIR, which all workers see: their results are left there")
         if self.workers is not None:

@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import jaxlib
 import numpy as np
-from jax.experimental import multihost_utils
 
 _KEPT = 64
 _programs: OrderedDict[Any, Any] = OrderedDict()
@@ -84,14 +83,8 @@ def on_device(tree: Any) -> Any:
 
 
 def on_host(tree: Any) -> Any:
-    """Every array of a tree on the host, whole, also where it is split over devices of several processes."""
-
-    def fetched(leaf: Any) -> Any:
-        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
-            return leaf
-        return multihost_utils.process_allgather(leaf, tiled=True)
-
-    return jax.tree.map(np.asarray, jax.device_get(jax.tree.map(fetched, tree)))
+    """Every array of a tree on the host."""
+    return jax.tree.map(np.asarray, jax.device_get(tree))
 
 
 def _kept(

@@ -218,10 +218,16 @@ def _place(
         write_slot=write_slot,
         **columns,
     )
-    uniform = all(len({made for made in segment.active if made}) <= 1 for segment in segments)
+    uniform = all(_is_uniform(segment) for segment in segments)
     rows, needed = max(store.count, 1), int(runs.local_steps.sum())
     trained = Segments(active=active, **begins, **ends)
     return Plan(trained, steps, lanes, ring.count, rows, needed, uniform, origin, kept)
+
+
+def _is_uniform(segment: _Segment) -> bool:
+    """Whether all runs of a segment, those without local steps too, make the same number of them in it."""
+    ended = {segment.active[lane] for lane, _ in segment.saves}
+    return len(ended | {made for made in segment.active if made}) <= 1
 
 
 def _columns(rows: Sequence[tuple[int, ...]], width: int) -> np.ndarray:

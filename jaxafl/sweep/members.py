@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,20 +80,20 @@ class Scheduled:
                 self.made[key] = member.simulation.compute_schedule(self.server_steps, member.seed)
         return self.made[key]
 
-    def batches(self, together: int | None, devices: int) -> list[list[int]]:
+    def batches(self, together: int | None, devices: int, processes: int = 1) -> list[list[int]]:
         """The places of members that advance together, in groups that share a schedule where they share a plan.
 
         Args:
-            together: the most members of a batch; `None`: as many as is fast.
-            devices: no batch is so large that one of them has nothing to do.
+            together: the most members of a batch on each device; `None`: as many as is fast.
+            devices: that share the members of a batch; one that advances alone is on one of them.
+            processes: that share the batches.
         """
         places = range(len(self.members))
         programs = _grouped(places, lambda place: self.shared[place][0])
         groups = [_grouped(group, lambda place: self.shared[place]) for group in programs]
-        share = math.ceil(len(places) / devices)
-        return [batch for sharing in groups for batch in self._batches(sharing, together, share)]
+        return [batch for sharing in groups for batch in self._batches(sharing, together, devices, processes)]
 
-    def _batches(self, sharing: list[list[int]], together: int | None, share: int) -> list[list[int]]:
+    def _batches(self, sharing: list[list[int]], together: int | None, devices: int, processes: int) -> list[list[int]]:
         first = self.members[sharing[0][0]].simulation
         if first.clock_sees_training or (
             together is None and slices_are_faster() and _num_parameters(first) > _TOGETHER
@@ -103,7 +102,8 @@ class Scheduled:
         in_lockstep = not (slices_are_faster() or first.server.needs.client_rows or first.server.needs.client_models)
         if in_lockstep and all(len(members) == 1 for members in sharing):
             sharing = [[place for members in sharing for place in members]]
-        size = min(together or max(map(len, sharing)), share)
+        size = together * (devices if together > 1 else 1) if together else max(map(len, sharing))
+        size = min(size, -(-sum(map(len, sharing)) // processes))
         return [members[at : at + size] for members in sharing for at in range(0, len(members), size)]
 
 

@@ -60,7 +60,7 @@ def outlook(
     """
     first, varied = axes_of(simulation, axes)
     every, there = evaluation_interval(eval_every, server_steps), devices_of(devices)
-    speed = Speed(lanes, chunk)
+    speed = Speed(lanes, chunk, devices=tuple(there))
     work = Work(first, varied, server_steps, every, seed, together, speed, first.recording(), ())
     batches = work.schedules.batches(together, max(1, len(there)))
     execution = work.execution(batches[0])
@@ -73,14 +73,15 @@ def outlook(
         execution.advance(done, until)
         taken = time.perf_counter() - begun
         done, pace = until, taken / (until - done)
-    at_once = min(len(batches), max(1, len(there), workers))
+    apart = max(map(len, batches)) == 1  # else all devices share each batch
+    at_once = min(len(batches), max(1, len(there) if apart else 1, workers))
     programs = len({program for program, _ in work.schedules.shared})
     return Outlook(
         members=len(work.members),
         programs=programs,
         batches=len(batches),
         together=max(map(len, batches)),
-        devices=at_once,
+        devices=at_once if apart else max(at_once, len(there)),
         bytes=held,
         compile_seconds=execution.compile_seconds,
         seconds=pace * total * len(batches) / at_once,

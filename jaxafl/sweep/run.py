@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, check_callbacks
 from jaxafl.callbacks.hooks import Reporting
@@ -19,6 +21,7 @@ from jaxafl.engine.problem import Observe, Speed
 from jaxafl.engine.validate import evaluation_interval
 from jaxafl.options import check_whole
 from jaxafl.simulation import Simulation
+from jaxafl.sweep import pods
 from jaxafl.sweep.assemble import assembled
 from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.devices import Devices
@@ -72,7 +75,8 @@ def sweep(
         server_steps: T.
         eval_every: server steps between evaluations.
         seed: of all members, unless `"seed"` is an axis.
-        together: the most members that advance together (memory grows with it); `None`: as many as is fast, see above.
+        together: the most members that advance together on a device (memory grows with it); `None`: as many as is
+            fast, see above.
         lanes, chunk: as in `Simulation.run`; members in lockstep advance all lanes together.
         observe, diagnostics: as in `Simulation.run`.
         progress: as in `Simulation.run`.
@@ -82,8 +86,10 @@ def sweep(
         folder: where finished members are kept, which the same call with the same folder does not run again, and the
             checkpoints of those under way, which go on where they stopped.
         checkpoint_every, keep: as in `Simulation.run`.
-        devices: those of this process that work at once, `"all"`, a number or a list: each takes one batch of members
-            after another; `None`: the one that JAX would use.
+        devices: those of this process that work at once, `"all"`, a number or a list: they share the members of a
+            batch, or, where members advance one after another, each takes one after another; `None`: the one that JAX
+            would use. Several processes that make the same call under `jax.distributed` share the batches, each on devices
+            of its own; the first one writes `save`.
         executor: who runs the batches in other processes: an object whose `submit(function, *args)` answers with
             something that has `done()` and `result()`, or a function that makes one (a process pool which a dead worker
             broke is then made anew): `jaxafl.process_pool(4)`, Dask's `client.get_executor()`, submitit's
@@ -109,19 +115,20 @@ def sweep(
         check_whole("sweep", "together", together)
     every, there = evaluation_interval(eval_every, server_steps), devices_of(devices)
     check_executor(executor, folder, devices, retries)
-    speed, told = Speed(lanes, chunk, deterministic), check_callbacks(callbacks)
+    speed, told = Speed(lanes, chunk, deterministic, tuple(there)), check_callbacks(callbacks)
     work = Work(first, varied, server_steps, every, seed, together, speed, recording, told)
     kept = None
     if folder is not None:
-        kept = SweepFolder.begun(folder, work.identity, checkpoint_every, keep, work.dims, server_steps)
-    batches = work.schedules.batches(together, max(1, len(there)))
+        how = folder, work.identity, checkpoint_every, keep, work.dims, server_steps
+        kept = pods.first_of_all(lambda: SweepFolder.begun(*how))
+    batches = work.schedules.batches(together, max(1, len(there)), jax.process_count())
     if executor is None:  # a recording that runs out for one member must not cost the results of the others
         for place in range(len(work.members)):
             work.schedules.of(place)
     about = f"sweep of {len(work.members)}", server_steps * len(batches)
     with Interrupts() as interrupts, reporter_of(progress, *about) as reporter:
         if executor is None:
-            dataset = _run_here(work, batches, kept, Devices(there), reporter, interrupts)
+            dataset = _run_here(work, pods.dealt(batches), kept, Devices(there), reporter, interrupts)
         else:
             assert kept is not None  # checked
             Elsewhere(work, batches, kept, executor, retries).run(reporter, interrupts)
@@ -129,7 +136,7 @@ def sweep(
     if kept and kept.changed:
         dataset.attrs["resumed"] = kept.changed
     dataset.attrs["wall_seconds"] = round(time.perf_counter() - begun, 3)
-    if path is not None:
+    if path is not None and jax.process_index() == 0:
         results.save(dataset, path)
     return dataset
 
@@ -144,6 +151,7 @@ def _run_here(
 ) -> xr.Dataset:
     """Runs all batches in this process. Whatever ends them before holds what was made as its attribute `dataset`."""
     ended: dict[int, xr.Dataset] = {}
+    every = devices if len(work.speed.devices) < 2 else Devices([])  # for members that all devices share
     made: dict[int, tuple[int, float]] = {}
     futures: dict[Future[Any], Sequence[int]] = {}
 
@@ -163,7 +171,7 @@ def _run_here(
 
     try:
         for number, places in enumerate(batches):
-            futures[devices.submit(run, number, places)] = places
+            futures[(devices if len(places) == 1 else every).submit(run, number, places)] = places
         for future in as_completed(futures):
             future.result()
     except BaseException as error:
@@ -171,6 +179,8 @@ def _run_here(
         devices.close()
         if ended:
             error.dataset = assembled(work.members, work.dims, ended)  # type: ignore[attr-defined]
+        if isinstance(error, Exception):
+            pods.exchanged(f"{type(error).__name__}: {error}")
         raise
     devices.close()
-    return assembled(work.members, work.dims, ended)
+    return assembled(work.members, work.dims, pods.united(ended))

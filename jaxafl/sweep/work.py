@@ -16,6 +16,7 @@ from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.watch import watched
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import lockstep
+from jaxafl.engine.mesh import layout_of
 from jaxafl.engine.online import online
 from jaxafl.engine.planned import planned
 from jaxafl.engine.problem import Recording, Speed
@@ -75,7 +76,8 @@ class Work:
         how = dict(seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.together)
         asked = dict(observe=self.recording.observe, diagnostics=self.recording.diagnostics)
         axes = {axis.name: {path: axis.column(path) for path in axis.paths} for axis in self.axes}
-        return identity(self.simulation.summary(), axes=axes, **how, **asked, **self.speed._asdict())
+        speed = self.speed._replace(devices=())._asdict()
+        return identity(self.simulation.summary(), axes=axes, **how, **asked, **speed)
 
     def bare(self) -> Work:
         """The same without what is made when it is needed."""
@@ -105,7 +107,9 @@ class Work:
         """The program of members that advance together, before its first server step."""
         batch = [self.members[place] for place in places]
         made = [self.schedules.of(place) for place in places]
-        problems = [member.simulation.problem(member.seed, self.recording) for member in batch]
+        devices = self.speed.devices if len(batch) > 1 else ()
+        layout = layout_of(batch[0].simulation.data, devices, members=True)
+        problems = [member.simulation.problem(member.seed, self.recording, layout) for member in batch]
         schedules = [schedule for schedule in made if schedule is not None]
         origin = checkpoint.start() if checkpoint else None
         if not schedules:

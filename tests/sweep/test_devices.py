@@ -1,4 +1,4 @@
-"""Sweeps on several devices of one process. A CPU's are made before JAX begins, so they live in another process."""
+"""Sweeps and runs on several devices of one process. A CPU's are made before JAX begins, so in another."""
 
 from __future__ import annotations
 
@@ -14,15 +14,36 @@ import jaxafl as afl
 from tests.sweep.conftest import differing, simulation
 
 
+def seen(what: str, devices: int) -> dict[str, Any]:
+    """What a process with several devices has printed."""
+    command = [sys.executable, "-m", "tests.on_devices", what, str(devices)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    assert found.pop("devices") == devices
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [2, 8])
 def test_a_sweep_on_several_devices_is_that_on_one(devices: int) -> None:
-    command = [sys.executable, "-m", "tests.sweep.on_devices", str(devices)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
-    assert found.pop("devices") == devices
+    found = seen("sweeps", devices)
     assert "jax_num_cpu_devices" in found.pop("too many")
+    assert found.pop("collectives") == [[], [], []]
+    assert found == {name: [] for name in found}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [2, 8])
+def test_a_run_that_devices_share_is_that_of_one(devices: int) -> None:
+    """A segment gathers its updates (four arrays: x, loss, steps, rows); what is kept per client is summed once per
+    server step; nothing else is moved."""
+    found = seen("runs", devices)
+    collectives = {name.partition(",")[0]: found.pop(name) for name in list(found) if "collectives" in name}
+    for name in ("fedavg", "fadas", "fedasync"):
+        assert collectives.pop(name) == ["all-gather"] * 4
+    assert collectives.keys() == {"ca2fl", "psurdg", "safa", "quafl"}
+    assert all(moved == ["all-gather"] * 4 + ["all-reduce"] for moved in collectives.values())
     assert found == {name: [] for name in found}
 
 

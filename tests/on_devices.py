@@ -1,0 +1,164 @@
+"""A process with several CPU devices: `python -m tests.on_devices sweeps|runs N`; prints what it has seen as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+import tempfile
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+import pytest
+
+COLLECTIVE = re.compile(r" (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(")
+STEPS = 12
+
+
+def sweeps(devices: int) -> dict[str, Any]:
+    """What sweeps on all devices of this process give, against one device, and how often their programs communicate."""
+    import jaxafl as afl
+    from jaxafl.engine.execution import Execution
+    from tests.sweep.conftest import differing, simulation
+
+    found: dict[str, Any] = {}
+    grids = {
+        "one after another": (simulation(hidden=300), {"seed": range(5)}),
+        "together": (simulation(), {"server.learning_rate": [0.2, 0.4, 0.6, 0.8, 1.0]}),
+        "online": (simulation("online"), {"seed": range(3)}),
+    }
+    programs, compile_ = [], Execution.compile
+
+    def seen(self: Execution, *args: Any) -> Execution:
+        programs.append(compile_(self, *args))
+        return programs[-1]
+
+    for name, (sim, axes) in grids.items():
+        alone = afl.sweep(sim, axes, 8, eval_every=4, together=1)
+        found[name] = differing(afl.sweep(sim, axes, 8, eval_every=4, devices="all", together=1), alone)
+        spread = afl.sweep(sim, axes, 8, eval_every=4, devices=devices)
+        found[f"{name}, close"] = differing(spread, alone, tolerance=1e-5)
+    sim, axes = simulation(), {"seed": range(devices + 1)}
+    alone = afl.sweep(sim, axes, 8, eval_every=4, together=1)
+    # as on an accelerator: in lockstep
+    lockstep = mock.patch("jaxafl.sweep.members.slices_are_faster", lambda: False)
+    with lockstep, mock.patch.object(Execution, "compile", seen):
+        spread = afl.sweep(sim, axes, 8, eval_every=4, devices=devices)
+        each = afl.sweep(sim, {"seed": range(devices)}, 8, eval_every=4, devices=devices)
+        shared = afl.sweep(simulation(), grids["together"][1], 8, eval_every=4, devices=devices)
+    found["in lockstep, close"] = differing(spread, alone, tolerance=1e-5)
+    found["in lockstep, one each, close"] = differing(each, alone.isel(seed=slice(devices)), tolerance=1e-5)
+    found["shared by devices"] = [] if all(one.program.mesh for one in programs) and len(programs) == 3 else ["not"]
+    found["collectives"] = [COLLECTIVE.findall(one.compiled.as_text()) for one in programs]
+    assert shared.sizes["server.learning_rate"] == 5
+    try:
+        afl.sweep(simulation(), {"seed": [0]}, 2, devices=devices + 1)
+    except ValueError as error:
+        found["too many"] = str(error)
+    return found
+
+
+def cases() -> dict[str, tuple[Any, Any, Any]]:
+    """name -> server, clock, client."""
+    import optax
+
+    import jaxafl as afl
+
+    kinds, times = afl.server, afl.clock.uniform(1, 5)
+    some = afl.Client(optax.sgd, learning_rate=0.05, steps=3, batch_size=2)
+    whole = afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)
+    early = afl.Client(optax.sgd, learning_rate=0.05, epochs=3, batch_size=2, patience=1)
+    flying = afl.clock.free_running(concurrency=4, buffer=2, durations=times)
+    one = afl.clock.free_running(concurrency=4, durations=times)
+    contacts = afl.clock.interrupting(period=2.0, contacted=3, durations=times)
+    return {
+        "fedavg": (kinds.fedavg(), afl.clock.synchronous(cohort=3), some),
+        "fedavg, uneven, early": (kinds.fedavg(), afl.clock.synchronous(cohort=5), early),
+        "fadas": (kinds.fadas(learning_rate=0.01), flying, some),
+        "fedasync": (kinds.fedasync(0.3), one, some),
+        "ca2fl": (kinds.ca2fl(), flying, some),
+        "psurdg": (kinds.psurdg(0.1), afl.clock.bernoulli(0.4), whole),
+        "safa": (kinds.safa(), afl.clock.semi_async(fraction=0.5, lag=3, durations=times), some),
+        "quafl": (kinds.quafl(), contacts, some),
+        "asyncfeded": (kinds.asyncfeded(kappa=0.5), one, some),
+    }
+
+
+def runs(devices: int) -> dict[str, Any]:
+    """What runs that devices share give, against one device, in float64; and where their programs communicate."""
+    import jaxafl as afl
+    from jaxafl.engine.mesh import layout_of
+    from jaxafl.engine.planned import planned
+    from jaxafl.engine.problem import Recording, Speed
+    from tests.problems import quadratic
+    from tests.sweep.conftest import differing
+
+    jax.config.update("jax_enable_x64", True)
+    problem, found = quadratic(6), dict[str, Any]()
+    for name, (server, clock, client) in cases().items():
+        sim = afl.Simulation(problem.data, problem.model, client, server, clock)
+        how: dict[str, Any] = dict(eval_every=5, diagnostics=("gradient_norm", "average"), observe=observed)
+        alone = sim.run(STEPS, **how)
+        found[name] = differing(sim.run(STEPS, devices=devices, **how), alone, tolerance=1e-12)
+        found[f"{name}, lanes"] = differing(
+            sim.run(STEPS, devices=devices, lanes=3 * devices, chunk=3, **how), alone, tolerance=1e-12
+        )
+        if name in ("ca2fl", "asyncfeded"):
+            found[f"{name}, resumed"] = differing(_resumed(sim, devices), sim.run(STEPS, eval_every=5, devices=devices))
+        if sim.clock_sees_training:
+            continue
+        with mock.patch("jaxafl.engine.mesh.available_bytes", lambda devices: 1):
+            layout = layout_of(sim.data, jax.devices()[:devices], members=False)
+            found[f"{name}, divided"] = differing(sim.run(STEPS, devices=devices, **how), alone, tolerance=1e-12)
+        speed = Speed(devices=tuple(jax.devices()[:devices]))
+        schedule = sim.schedule(STEPS)
+        execution = planned([sim.problem(0, Recording(), layout)], schedule, 5, speed)
+        found[f"{name}, samples"] = [] if _rows_of_data(execution) == devices else ["not divided"]
+        found[f"{name}, collectives"] = sorted(COLLECTIVE.findall(execution.compiled.as_text()))
+    return found
+
+
+def _resumed(sim: Any, devices: int) -> Any:
+    """A run whose process is interrupted after ten server steps, and that goes on."""
+
+    class Interruption(Exception):
+        pass
+
+    class Interrupting:
+        def begin(self, run: Any) -> None: ...
+
+        def chunk(self, chunk: Any) -> None:
+            if chunk.stop == 10:
+                raise Interruption
+
+        def end(self, result: Any) -> None: ...
+
+    with tempfile.TemporaryDirectory() as folder:
+        how: dict[str, Any] = dict(eval_every=5, checkpoint=folder, checkpoint_every=3)
+        with contextlib.suppress(Interruption):
+            sim.run(STEPS, devices=devices, callbacks=[Interrupting()], **how)
+        for other in (None, devices + 1):
+            with pytest.raises(ValueError, match=f"devices was {devices}" if other is None else "JAX has"):
+                sim.run(STEPS, devices=other, **how)
+        return sim.run(STEPS, devices=devices, **how)
+
+
+def observed(params: Any) -> dict[str, Any]:
+    """The parameters."""
+    return dict(params)
+
+
+def _rows_of_data(execution: Any) -> int:
+    arrays = execution.constant[1].arrays
+    ours = {len(leaf) for leaf in jax.tree.leaves(arrays)}
+    here = {len(leaf.addressable_data(0)) for leaf in jax.tree.leaves(arrays)}
+    return ours.pop() if here == {1} and len(ours) == 1 else 0
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", int(sys.argv[2]))
+    result = {"sweeps": sweeps, "runs": runs}[sys.argv[1]](int(sys.argv[2]))
+    print(json.dumps(result | {"devices": np.size(jax.devices())}))
