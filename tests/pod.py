@@ -1,5 +1,5 @@
-"""One of several processes under `jax.distributed`: `python -m tests.pod PROCESS OF PORT FOLDER`; prints what it has seen
-as JSON."""
+"""One of several processes under `jax.distributed`: `python -m tests.pod PROCESS OF PORT FOLDER`; prints what it has
+seen as JSON."""
 
 from __future__ import annotations
 

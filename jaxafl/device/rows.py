@@ -57,9 +57,13 @@ class Rows:
         """The rows with that of a client, who must be here, replaced."""
         return dataclasses.replace(self, tree=buffers.write(self.tree, self._place(client), row))
 
+    def read_here(self, clients: Array, sliced: bool) -> Tree:
+        """Rows of several clients, [A, ...]; of those who are not here, any."""
+        return buffers.read_many(self.tree, jnp.clip(self._place(clients), 0, self._size - 1), sliced)
+
     def read_many(self, clients: Array, sliced: bool) -> Tree:
         """Rows of any clients, [A, ...], on all devices: moves A rows."""
-        found = buffers.read_many(self.tree, jnp.clip(self._place(clients), 0, self._size - 1), sliced)
+        found = self.read_here(clients, sliced)
         if self.shares == 1:
             return found
         here = self.has(clients)
@@ -71,8 +75,7 @@ class Rows:
         return dataclasses.replace(self, tree=buffers.write_many(self.tree, place, here, rows, sliced))
 
     def replace(self, mask: Array, new: Tree) -> Rows:
-        """The rows replaced by new ones [N, ...] where `mask` [N]."""
-        mask, new = own_share((mask, new), self.shares)
+        """The rows replaced where `mask` by new ones, both of the clients here: [N] and [N, ...] on a single device."""
         chosen = jax.tree.map(lambda a, b: jnp.where(buffers.expand(mask, a), b, a), self.tree, new)
         return dataclasses.replace(self, tree=chosen)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxafl.device import buffers
 from jaxafl.device.buffers import expand
-from jaxafl.device.rows import AXIS
+from jaxafl.device.rows import AXIS, own_share
 from jaxafl.engine import diagnostics
 from jaxafl.engine.plan import Steps
 from jaxafl.engine.problem import DeviceData, Numbers, Observe, Program
@@ -26,6 +27,14 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
     """server_step(row, number, state) -> (state, outcome, record): the server step `number` of a row of the plan."""
     client, server = numbers.client, numbers.server
     asked = program.recording.diagnostics
+    here = server.needs.arrivals_here and program.shares > 1
+
+    def of_all(tree: Any) -> Any:
+        """What every device knows of the arrivals it looks after, of all arrivals."""
+        if not here:
+            return tree
+        found = jax.lax.all_gather(tree, AXIS, tiled=True)
+        return jax.tree.map(lambda leaf: leaf[: program.capacity], found)
 
     def base_of(row: Steps, state: State) -> Tree:
         """x_s of the arrivals, [A, ...], or the clients' own models; `None` where nobody reads them."""
@@ -36,7 +45,10 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
         return None
 
     def arrivals_of(row: Steps, number: Array, state: State) -> tuple[Arrivals, Tree]:
-        """The arrivals, and their non-trainable model state."""
+        """The arrivals that this device looks after, and their non-trainable model state."""
+        if here:
+            own = {name: own_share(leaf, program.shares) for name, leaf in row._asdict().items() if jnp.ndim(leaf)}
+            row = row._replace(**own)
         stored = buffers.read_many(state.store, row.row, program.sliced)
         if server.needs.replies and client.epochs is not None:  # K counts epochs
             per_epoch = client.steps_per_epoch(device.counts)[row.client]
@@ -64,7 +76,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
         outcome = server.update(state.model.params, state.server, arrivals)
         if program.full or server.needs.empty_steps:
             return outcome
-        acted = jnp.any(arrivals.mask)
+        acted = jnp.any(of_all(arrivals.mask))
         params, server_state = jax.tree.map(
             lambda new, old: jnp.where(acted, new, old),
             (outcome.params, outcome.state),
@@ -75,12 +87,15 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
     def recorded(
         arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version
     ) -> dict[str, Array]:
-        record = {"delta_norm": norms, "local_loss": arrivals.loss, **outcome.info}
+        each = {name: value for name, value in outcome.info.items() if jnp.ndim(value)}
+        if "drift" in asked:
+            each["drift"] = diagnostics.drift(before.params, arrivals.base)
+        if client.patience is not None:
+            each["executed_local_steps"] = arrivals.local_steps
+        record = {"delta_norm": norms, **outcome.info, **of_all(each | {"local_loss": arrivals.loss})}
         rate = getattr(server, "learning_rate", None)
         if rate is not None:
             record.setdefault("server_rate", jnp.asarray(rate))
-        if "drift" in asked:
-            record["drift"] = diagnostics.drift(before.params, arrivals.base)
         if {"gradient_norm", "asynchronous_error"} & set(asked):
             apply = program.model.bound(device.frozen)
             counts, begins = own_clients(program, device)
@@ -89,16 +104,16 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
                 found = jax.lax.psum(found, AXIS)
             gradient = jax.tree.map(lambda leaf: leaf / jnp.sum(device.counts).astype(leaf.dtype), found)
             record |= diagnostics.of_gradient(asked, gradient, before.params, after.params, rate)
-        if client.patience is not None:
-            record["executed_local_steps"] = arrivals.local_steps
         return record | observed(program.recording.observe, after.params)
 
     def server_step(row: Steps, number: Array, state: State) -> tuple[State, Outcome, dict[str, Array]]:
         arrivals, model_states = arrivals_of(row, number, state)
         outcome = act(arrivals, state)
-        mean_state = _mean_state(arrivals, model_states, state.model.model_state)
+        weights, states = of_all((jnp.where(arrivals.mask, arrivals.multiplicity, 0), model_states))
+        mean_state = _mean_state(weights, states, state.model.model_state)
         model = Version(outcome.params, mean_state)
         squares = sum(jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(arrivals.delta))
+        squares = of_all(jnp.asarray(squares))
         record = recorded(arrivals, outcome, jnp.sqrt(squares), state.model, model)
         own_models = state.clients
         if outcome.client_params is not None:  # what the server answered; arrivals are of distinct clients
@@ -108,7 +123,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
             server=outcome.state,
             clients=own_models,
             average=_average(state.average, number, model.params),
-            failure=_failure(state.failure, number, arrivals, jnp.asarray(squares), model),
+            failure=_failure(state.failure, number, row, squares, model),
             ring=buffers.write(state.ring, row.write_slot, model),
         )
         return state, outcome, record
@@ -160,9 +175,8 @@ def _average(average: Tree, number: Array, params: Tree) -> Tree:
     return jax.tree.map(moved, average, params)
 
 
-def _mean_state(arrivals: Arrivals, states: Tree, current: Tree) -> Tree:
+def _mean_state(weights: Array, states: Tree, current: Tree) -> Tree:
     """Non-trainable model state: the plain mean over the arrivals; it stays when nobody arrived."""
-    weights = jnp.where(arrivals.mask, arrivals.multiplicity, 0)
     total = jnp.sum(weights)
 
     def mean(leaf: Array, old: Array) -> Array:
@@ -174,11 +188,11 @@ def _mean_state(arrivals: Arrivals, states: Tree, current: Tree) -> Tree:
     return jax.tree.map(mean, states, current)
 
 
-def _failure(before: Failure, number: Array, arrivals: Arrivals, squares: Array, model: Version) -> Failure:
+def _failure(before: Failure, number: Array, row: Steps, squares: Array, model: Version) -> Failure:
     """Marks the first step whose parameters or model state are not finite, and the client whose update did it."""
     # inf · 0 and NaN · 0 are NaN; a sum of floats takes less than half the time of a conjunction over isfinite on a CPU
     finite = jnp.stack([jnp.isfinite(jnp.sum(leaf * 0)) for leaf in jax.tree.leaves(model)]).all()
-    size = jnp.where(arrivals.mask, squares, -1)
+    size = jnp.where(row.mask, squares, -1)
     culprit = jnp.argmax(jnp.where(jnp.isfinite(size), size, jnp.inf))  # the first that is not finite, else the largest
     failed = (before.step < 0) & ~finite
-    return Failure(jnp.where(failed, number, before.step), jnp.where(failed, arrivals.client[culprit], before.client))
+    return Failure(jnp.where(failed, number, before.step), jnp.where(failed, row.client[culprit], before.client))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.clock.contract import Delivery
-from jaxafl.device import Rows, buffers
+from jaxafl.device import Rows, buffers, slices_are_faster
 from jaxafl.options import Number, number
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, stepped
 
@@ -48,17 +48,22 @@ class ca2fl(Server):
         return CA2FLState(Rows.filled(nothing, samples.shape[0]), nothing)
 
     def update(self, params: Tree, state: CA2FLState, arrivals: Arrivals) -> Outcome:
-        def arrive(entry: Array, carry: tuple[Rows, Tree]) -> tuple[Rows, Tree]:
-            cache, change = carry
-            client = arrivals.client[entry]
-            present, old = arrivals.mask[entry] & cache.has(client), cache.read(client)
-            new = jax.tree.map(lambda d, h: jnp.where(present, d, h), buffers.read(arrivals.delta, entry), old)
-            change = jax.tree.map(lambda total, d, h: total + (d - h), change, new, old)
-            return cache.write(client, new), change
+        cache, sliced, here = state.cache, slices_are_faster(), arrivals.mask & state.cache.has(arrivals.client)
+        places = jnp.arange(here.shape[0], dtype=jnp.int32)
+        again = here & (arrivals.client == arrivals.client[:, None]) & (places < places[:, None])
+        before = jnp.max(jnp.where(again, places, -1), axis=1)  # the client's last arrival in this buffer, or -1
 
-        nothing = jax.tree.map(jnp.zeros_like, params)
-        cache, change = jax.lax.fori_loop(0, arrivals.mask.shape[0], arrive, (state.cache, nothing))
-        change = cache.summed(change)
+        # all rows are read before one is written, and what is written depends on them: else XLA copies the whole cache
+        held = cache.read_here(arrivals.client, sliced)
+
+        def moved(d: Array, h: Array) -> Array:
+            old = jnp.where(buffers.expand(before < 0, d), h, d[before])
+            return jnp.sum(jnp.where(buffers.expand(here, d), d - old, 0), axis=0)
+
+        change = cache.summed(jax.tree.map(moved, arrivals.delta, held))
+        new = jax.tree.map(lambda d, h: jnp.where(buffers.expand(here, d), d, h), arrivals.delta, held)
+        last = here & ~jnp.any(again, axis=0)
+        cache = cache.write_many(arrivals.client, last, new, sliced)
         size = jnp.maximum(jnp.sum(counts(arrivals)), 1)
         step = jax.tree.map(lambda h, d: h + d / size.astype(d.dtype), state.mean, change)
         mean = jax.tree.map(lambda h, d: h + d / cache.count, state.mean, change)

@@ -68,6 +68,8 @@ class Needs(NamedTuple):
         client_models: clients train from a model of their own, which it answers with (`Outcome.client_params`), not
             from a global version; `Arrivals.base` is that model.
         empty_steps: it steps also when nobody arrived; otherwise an empty step changes nothing.
+        arrivals_here: on a clock whose entry i is client i, where several devices share a run, each shows it the
+            arrivals of the clients whose `Rows` it holds, not all; what it makes of them it adds up by `Rows.summed`.
     """
 
     base: bool = False
@@ -75,6 +77,7 @@ class Needs(NamedTuple):
     client_rows: int = 0
     client_models: bool = False
     empty_steps: bool = False
+    arrivals_here: bool = False
 
 
 class Outcome(NamedTuple):

@@ -75,7 +75,7 @@ class psurdg(_DelayedGradients):
 
     requires = Delivery.REPEATED | Delivery.BY_CLIENT
     accepts = Delivery.STALE | Delivery.EMPTY
-    needs = Needs(client_rows=1, empty_steps=True)
+    needs = Needs(client_rows=1, empty_steps=True, arrivals_here=True)
 
     def init(self, params: Tree, samples: Array) -> PSURDGState:
         nothing = jax.tree.map(jnp.zeros_like, params)

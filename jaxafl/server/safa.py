@@ -37,7 +37,7 @@ class safa(Server):
     requires = Delivery.KINDS | Delivery.BY_CLIENT
     accepts = Delivery.STALE | Delivery.EMPTY
     references = ("wu2021",)
-    needs = Needs(base=True, client_rows=1, empty_steps=True)
+    needs = Needs(base=True, client_rows=1, empty_steps=True, arrivals_here=True)
     meanings: ClassVar[dict[str, str]] = {
         "picked": "updates that entered the cache before the aggregation",
         "undrafted": "updates that entered the cache after the aggregation",
@@ -52,9 +52,9 @@ class safa(Server):
         undrafted = arrivals.mask & (arrivals.kind % 2 == UNDRAFTED)
         picked = arrivals.mask & ~undrafted
         deprecated = arrivals.kind >= RESYNCHRONISED
-        everywhere = jax.tree.map(lambda x, c: jnp.broadcast_to(x, c.shape), params, models)
+        everywhere = jax.tree.map(lambda x: x[None], params)
         cache = state.cache.replace(deprecated, everywhere).replace(picked, models)
         new = cache.weighted_sum(state.weights)
         cache = cache.replace(undrafted, models)
         info = {"picked": jnp.sum(picked), "undrafted": jnp.sum(undrafted), "deprecated": jnp.sum(deprecated)}
-        return Outcome(new, state._replace(cache=cache), info)
+        return Outcome(new, state._replace(cache=cache), cache.summed(info))

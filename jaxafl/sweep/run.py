@@ -88,8 +88,8 @@ def sweep(
         checkpoint_every, keep: as in `Simulation.run`.
         devices: those of this process that work at once, `"all"`, a number or a list: they share the members of a
             batch, or, where members advance one after another, each takes one after another; `None`: the one that JAX
-            would use. Several processes that make the same call under `jax.distributed` share the batches, each on devices
-            of its own; the first one writes `save`.
+            would use. Several processes that make the same call under `jax.distributed` share the batches, each on
+            devices of its own; the first one writes `save`.
         executor: who runs the batches in other processes: an object whose `submit(function, *args)` answers with
             something that has `done()` and `result()`, or a function that makes one (a process pool which a dead worker
             broke is then made anew): `jaxafl.process_pool(4)`, Dask's `client.get_executor()`, submitit's
