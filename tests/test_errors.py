@@ -27,7 +27,7 @@ from jaxafl.clock import (
     uniform,
 )
 from jaxafl.data import synthetic
-from jaxafl.engine import execution, online
+from jaxafl.engine import mesh
 from jaxafl.simulation import Simulation
 from tests.problems import GD, observe_w, quadratic
 
@@ -218,8 +218,7 @@ def test_mistakes_are_explained_before_compilation(name: str, monkeypatch: pytes
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("the training was compiled before the mistake was found")
 
-    for driver in (execution, online):
-        monkeypatch.setattr(driver, "compiled", refuse)
+    monkeypatch.setattr(mesh, "compiled", refuse)
     action, words = CASES[name]
     with pytest.raises((ValueError, TypeError, OSError)) as caught:
         action()

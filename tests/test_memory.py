@@ -12,7 +12,7 @@ import pytest
 from jaxafl import server
 from jaxafl.clock import free_running, synchronous, uniform
 from jaxafl.device import check_memory, memory
-from jaxafl.engine import execution, online
+from jaxafl.engine import execution, mesh
 from jaxafl.models import from_functions
 from jaxafl.simulation import Simulation
 from tests.problems import GD, quadratic
@@ -36,13 +36,12 @@ def free(concurrency: int) -> Any:
 
 
 def with_available(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda: available)
+    monkeypatch.setattr(memory, "available_bytes", lambda *_: available)
 
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("the training was compiled before the memory was checked")
 
-    for driver in (execution, online):
-        monkeypatch.setattr(driver, "compiled", refuse)
+    monkeypatch.setattr(mesh, "compiled", refuse)
 
 
 def test_a_ring_larger_than_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,13 +72,13 @@ def test_the_listing_names_the_parts_largest_first() -> None:
 
 @pytest.mark.slow
 def test_what_fits_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda: 32 * 2**20)
+    monkeypatch.setattr(memory, "available_bytes", lambda *_: 32 * 2**20)
     result = simulation(synchronous(cohort=3, durations=uniform(1, 5)), server.fedavg()).run(2)
     assert np.isfinite(result.loss).all()
 
 
 def test_unknown_memory_is_no_reason_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    monkeypatch.setattr(memory, "available_bytes", lambda *_: None)
     check_memory({"ring": np.zeros(2**20)})
 
 

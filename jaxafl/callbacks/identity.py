@@ -20,10 +20,11 @@ import numpy as np
 from jaxafl.data.federated import FederatedData
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Model
-from jaxafl.options import options_of
+from jaxafl.options import are_plain, options_of
 from jaxafl.references import version
 
 _DEEPEST = 12
+_LONG = 1000  # numbers one by one
 
 
 def identity(parts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
@@ -72,7 +73,11 @@ def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
     if isinstance(node, Mapping):
         return {str(key): inner(value) for key, value in node.items()}
     if isinstance(node, list | tuple):
-        return [inner(value) for value in node]
+        return (
+            inner(np.asarray(node))
+            if len(node) > _LONG and are_plain(node, int, float)
+            else [inner(one) for one in node]
+        )
     if isinstance(node, set | frozenset):
         return sorted(str(inner(value)) for value in node)
     if dataclasses.is_dataclass(node) and not isinstance(node, type):

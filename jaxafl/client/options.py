@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxafl.client.optimizer import Optimised
-from jaxafl.options import Number, check_whole, number, static
+from jaxafl.options import Number, are_plain, check_whole, number, static
 
 Array = jax.Array
 Counts = TypeVar("Counts", np.ndarray, jax.Array)
@@ -84,7 +84,8 @@ class Client(Optimised, init=False):
         if isinstance(self.steps, np.ndarray | jax.Array):
             object.__setattr__(self, "steps", self.steps.tolist())
         super().__post_init__()
-        if isinstance(self.steps, tuple) and len({np.shape(np.asarray(own, object)) for own in self.steps}) > 1:
+        steps = self.steps if isinstance(self.steps, tuple) else ()
+        if not are_plain(steps, int) and len({np.shape(np.asarray(own, object)) for own in steps}) > 1:
             raise ValueError(
                 f"Client: steps per client and run must have as many runs for every client, got {self.steps}"
             )
@@ -140,5 +141,8 @@ def _check_steps(steps: Any, num_clients: int) -> None:
             f"Client: steps must be one number, one per client ({num_clients},) or one per client and run, "
             f"got shape {array.shape}"
         )
-    for value in array.ravel() if isinstance(steps, tuple) else (steps,):
+    values: Any = array.ravel() if isinstance(steps, tuple) else (steps,)
+    if are_plain(values, int):
+        values = (min(values), max(values))  # of many clients; which one is wrong does not matter
+    for value in values:
         check_whole("Client", "steps", value)

@@ -11,10 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.data.held_out import HeldOut, Owners, held_out, owners_of
+from jaxafl.data.held_out import MOST_CLIENTS, HeldOut, Owners, held_out, owners_of
 from jaxafl.data.preprocessing import Preprocessing
-from jaxafl.data.statistics import Gather, PartitionStatistics, labels_only, traverse
+from jaxafl.data.statistics import BLOCK, Gather, PartitionStatistics, labels_only, traverse
+from jaxafl.device.buffers import num_bytes
 from jaxafl.options import Summarised, UserError
+
+_MOST_SAMPLES = 10**6  # that statistics of many clients generate
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -170,12 +173,23 @@ class FederatedData(Summarised):
     def statistics(self) -> PartitionStatistics:
         """Samples per client, label histograms and heterogeneity; counts every training label once.
 
-        Generated data is generated once for it, so time grows with the samples.
+        Data that is generated, or that clients share, is gone through sample by sample; so of more than 10,000 clients
+        the labels of a fixed random choice are counted, who hold up to 10^6 samples together, and it says of how many.
         """
-        histogram = np.zeros((self.num_clients, self.num_classes), np.int64)
-        for client, _, y in traverse(labels_only(self.gather), self.arrays, np.zeros_like(self.counts), self.counts):
-            np.add.at(histogram, (client, y), 1)
-        return PartitionStatistics(self.name, np.asarray(self.counts), histogram)
+        sizes, counted = np.asarray(self.counts), None
+        stored = num_bytes(self.arrays) >= 4 * int(sizes.sum())
+        if self.num_clients > MOST_CLIENTS and not stored:
+            order = np.random.default_rng(0).permutation(self.num_clients)[:MOST_CLIENTS]
+            counted = np.sort(order[: max(1, int(np.sum(np.cumsum(sizes[order]) <= _MOST_SAMPLES)))])
+        stops = sizes if counted is None else np.zeros_like(sizes)
+        if counted is not None:
+            stops[counted] = sizes[counted]
+        place = np.arange(self.num_clients) if counted is None else np.cumsum(stops > 0) - 1
+        histogram = np.zeros((self.num_clients if counted is None else len(counted), self.num_classes), np.int32)
+        size = min(BLOCK, 1 << (int(stops.max()) - 1).bit_length()) if stored else BLOCK
+        for client, _, y in traverse(labels_only(self.gather), self.arrays, np.zeros_like(stops), stops, size):
+            np.add.at(histogram, (place[client], y), 1)
+        return PartitionStatistics(self.name, sizes, histogram, counted)
 
 
 def kind_of_sample(x: Any) -> str:

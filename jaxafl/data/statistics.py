@@ -25,8 +25,9 @@ Gather: TypeAlias = Callable[[Any, jax.Array | int, jax.Array], tuple[Any, jax.A
 Evaluate: TypeAlias = Callable[[Any, jax.Array, jax.Array], Any]
 
 _MAX_ROWS = 500
-_BLOCK = 128  # samples of one client evaluated together; sets how often per-client work is repeated
-_LANES = 256  # blocks per compiled call
+BLOCK = 128  # the most samples of one client evaluated together; sets how often per-client work is repeated
+_CALL = 32_768  # samples of a compiled call
+_PIECE = 65_536  # clients
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -38,23 +39,33 @@ class PartitionStatistics(Summarised):
     Attributes:
         name: name of the dataset.
         sizes: int64 `[N]`, training samples of each client.
-        histogram: int64 `[N, C]`, training samples of each client and class.
+        histogram: int32 `[n, C]`, training samples of each client and class; of the clients that are counted.
+        counted: int `[n]`, those clients; `None` for all N.
     """
 
     name: str
     sizes: np.ndarray
     histogram: np.ndarray
+    counted: np.ndarray | None = None
+
+    @property
+    def clients(self) -> np.ndarray:
+        """int `[n]`, the clients whose labels are counted."""
+        return np.arange(len(self.sizes)) if self.counted is None else self.counted
 
     @property
     def distances(self) -> np.ndarray:
-        """Total-variation distance `1/2 sum_c |p_k(c) - p(c)|` of each client's labels to all labels, `[N]`.
+        """Total-variation distance `1/2 sum_c |p_k(c) - p(c)|` of each client's labels to all labels, `[n]`.
 
-        `p_k` is the label distribution of client k and `p` that of all training samples together. 0 means the same
+        `p_k` is the label distribution of client k and `p` that of all samples that are counted. 0 means the same
         mix as everyone, and the value stays below 1.
         """
-        local = self.histogram / self.sizes[:, None]
-        everyone = self.histogram.sum(0) / self.sizes.sum()
-        return 0.5 * np.abs(local - everyone).sum(1)
+        sizes = self.histogram.sum(1, dtype=np.int64)
+        everyone = self.histogram.sum(0, dtype=np.int64) / sizes.sum()
+        pieces = np.array_split(np.arange(len(sizes)), -(-len(sizes) // _PIECE))  # whose shares are held at once
+        return np.concatenate(
+            [0.5 * np.abs(self.histogram[own] / sizes[own, None] - everyone).sum(1) for own in pieces]
+        )
 
     @property
     def heterogeneity(self) -> float:
@@ -63,7 +74,7 @@ class PartitionStatistics(Summarised):
 
     @property
     def classes(self) -> np.ndarray:
-        """int64 `[N]`, number of classes of which each client holds at least one sample."""
+        """int64 `[n]`, number of classes of which each client holds at least one sample."""
         return (self.histogram > 0).sum(1)
 
     def summary(self) -> dict[str, Any]:
@@ -76,7 +87,7 @@ class PartitionStatistics(Summarised):
             "per_client": f"{low:.0f} to {high:.0f} (median {middle:g})",
             "classes_per_client": f"{self.classes.min()} to {self.classes.max()}",
             "heterogeneity": round(self.heterogeneity, 3),
-        }
+        } | ({} if self.counted is None else {"labels_counted_of": f"{len(self.counted)} clients"})
 
     def table(self, max_rows: int = 20, max_classes: int = 10) -> Table:
         """A rich table with one row per client.
@@ -91,15 +102,17 @@ class PartitionStatistics(Summarised):
         """
         import rich.table
 
-        shown = min(max_rows, len(self.sizes))
-        caption = None if shown == len(self.sizes) else f"first {shown} of {len(self.sizes)} clients"
+        clients, distances, classes = self.clients, self.distances, self.classes
+        shown = min(max_rows, len(clients))
+        first = "" if self.counted is not None else "first "
+        caption = None if shown == len(self.sizes) else f"{first}{shown} of {len(self.sizes)} clients"
         table = rich.table.Table(title=f"{self.name}, training samples", caption=caption)
         labels = range(self.histogram.shape[1] if self.histogram.shape[1] <= max_classes else 0)
         for column in ("client", "samples", "classes", "distance", *map(str, labels)):
             table.add_column(column, justify="right")
-        for client in range(shown):
-            row = [client, self.sizes[client], self.classes[client], f"{self.distances[client]:.3f}"]
-            table.add_row(*map(str, [*row, *self.histogram[client, : len(labels)]]))
+        for place, client in enumerate(clients[:shown]):
+            row = [client, self.sizes[client], classes[place], f"{distances[place]:.3f}"]
+            table.add_row(*map(str, [*row, *self.histogram[place, : len(labels)]]))
         return table
 
     def __str__(self) -> str:
@@ -109,7 +122,8 @@ class PartitionStatistics(Summarised):
         line = (
             f"{self.name}: {said['clients']} clients, {said['samples']} training samples; per client "
             f"{said['per_client']}, {said['classes_per_client']} classes; mean distance to the global label "
-            f"distribution {self.heterogeneity:.3f}"
+            f"distribution {said['heterogeneity']:.3f}"
+            + ("" if self.counted is None else f"; labels counted of {len(self.counted)} clients, a random choice")
         )
         text = io.StringIO()
         rich.console.Console(file=text, width=160, color_system=None).print(line, self.table())
@@ -120,7 +134,7 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
     """Draw samples per client and class as a heat map, with the samples per client beside it.
 
     Colours go by the square root of the number, so that small clients differ from empty ones. Of more than 500 clients
-    a row is the mean of several neighbours; the title says of how many.
+    a row is the mean of several neighbours; the title says of how many. Drawn are the clients that are counted.
 
     Args:
         statistics: what `FederatedData.statistics()` returns.
@@ -143,8 +157,9 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
         figure = figures.Figure(figsize=(2.5 + min(0.3 * classes, 9) + 2, 1.5 + min(max(0.22 * clients, 2), 9)))
         figure.set_layout_engine("constrained")
         ax, bars = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
-        # Steps, not bars, so that ten thousand clients draw as fast as ten.
-        bars.fill_betweenx(np.arange(clients + 1) - 0.5, np.append(statistics.sizes, 0), step="post", color="0.5")
+        sizes, group = _rows(statistics.sizes[statistics.clients])
+        edges = np.append(np.arange(len(sizes)) * group, clients) - 0.5
+        bars.fill_betweenx(edges, np.append(sizes, 0), step="post", color="0.5")
         bars.set(xlabel="samples", xlim=(0, None), title="per client")
         bars.xaxis.set_major_locator(MaxNLocator(2, integer=True))
         bars.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -168,11 +183,12 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
     return figure
 
 
-def _rows(histogram: np.ndarray) -> tuple[np.ndarray, int]:
+def _rows(table: np.ndarray) -> tuple[np.ndarray, int]:
     """Not more rows than pixels, which would leave clients out: the mean over groups of clients, and their size."""
-    group = -(-len(histogram) // _MAX_ROWS)
-    starts = np.arange(0, len(histogram), group)
-    return np.add.reduceat(histogram, starts) / np.diff(starts, append=len(histogram))[:, None], group
+    group = -(-len(table) // _MAX_ROWS)
+    starts = np.arange(0, len(table), group)
+    members = np.diff(starts, append=len(table))
+    return np.add.reduceat(table, starts, dtype=np.int64) / members.reshape(-1, *[1] * (table.ndim - 1)), group
 
 
 @functools.lru_cache(maxsize=16)
@@ -182,7 +198,7 @@ def labels_only(gather: Gather) -> Evaluate:
 
 
 def traverse(
-    evaluate: Evaluate, arrays: Any, starts: np.ndarray, stops: np.ndarray
+    evaluate: Evaluate, arrays: Any, starts: np.ndarray, stops: np.ndarray, size: int = BLOCK
 ) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
     """Evaluate a traced function at the positions `starts[k] <= p < stops[k]` of every client k, in order.
 
@@ -192,20 +208,22 @@ def traverse(
         arrays: pytree of arrays handed to `evaluate`.
         starts: int64 `[N]`, first position of each client.
         stops: int64 `[N]`, one past the last position of each client.
+        size: samples of one client that are evaluated together, a power of 2 up to `BLOCK`.
 
     Yields:
         `(client [m], position [m], values)` as numpy arrays, with values a pytree of arrays `[m, ...]`.
     """
     arrays = on_device(arrays)
-    blocks = np.maximum(-(-(stops - starts) // _BLOCK), 0)
+    lanes_of_call = _CALL // size
+    blocks = np.maximum(-(-(stops - starts) // size), 0)
     client = np.repeat(np.arange(len(blocks), dtype=np.int32), blocks)
     first = np.arange(len(client)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
-    for begin in range(0, len(client), _LANES):
-        lanes = client[begin : begin + _LANES]
-        position = starts[lanes, None] + first[begin : begin + _LANES, None] * _BLOCK + np.arange(_BLOCK)
+    for begin in range(0, len(client), lanes_of_call):
+        lanes = client[begin : begin + lanes_of_call]
+        position = starts[lanes, None] + first[begin : begin + lanes_of_call, None] * size + np.arange(size)
         wanted = position < stops[lanes, None]
         # Short calls are filled up with positions of client 0, so that everything is compiled once.
-        padding = [(0, _LANES - len(lanes))]
+        padding = [(0, lanes_of_call - len(lanes))]
         positions = np.pad(np.where(wanted, position, 0), [*padding, (0, 0)]).astype(np.int32)
         arguments = (arrays, *on_device((np.pad(lanes, padding), positions)))
         values = compiled(_blocks, (evaluate,), arguments)[0](*arguments)

@@ -28,14 +28,15 @@ def host_bytes() -> int | None:
         return None
 
 
-def check_memory(parts: dict[str, Any], available: int | None = None) -> None:
+def check_memory(parts: dict[str, Any], available: int | None = None, devices: int = 1) -> None:
     """Raises `MemoryError` when the arrays of a run cannot fit.
 
     Args:
         parts: name -> pytree of arrays or shapes.
         available: bytes; asked of the device when `None`.
+        devices: that each hold so much.
     """
-    available = available_bytes() if available is None else available
+    available = available_bytes(devices) if available is None else available
     sizes = {name: num_bytes(tree) for name, tree in parts.items()}
     total = sum(sizes.values())
     if available is None or total <= available:

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxafl.client import Client, begin, local_step
 from jaxafl.data.federated import FederatedData
-from jaxafl.device import Rows, as_arrays, available_bytes, check_memory, shapes_of
+from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
 from jaxafl.engine.problem import Problem, Program
 from jaxafl.engine.state import example_batch, initial
 from jaxafl.keys import seed_key
@@ -186,7 +186,7 @@ def check_fit(problem: Problem, program: Program) -> None:
             "training data": arrays,
             "the model's frozen arrays": problem.device.frozen,
         },
-        available_bytes(1 if program.mesh is None else program.mesh.size),
+        devices=1 if program.mesh is None else program.mesh.size,
     )
 
 

@@ -3,6 +3,7 @@
 from jaxafl.options.checks import (
     Bounds,
     UserError,
+    are_plain,
     as_array,
     as_numbers,
     check_choice,
@@ -33,6 +34,7 @@ __all__ = [
     "Part",
     "Summarised",
     "UserError",
+    "are_plain",
     "as_array",
     "as_numbers",
     "bounds_of",

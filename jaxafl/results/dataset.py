@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.engine.loop import Trained
-from jaxafl.options import options_of
+from jaxafl.options import are_plain, options_of
 from jaxafl.references import version
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
 
+_LONG = 1000  # numbers one by one
 _MEANINGS = {
     "step": ("1", "server step t; it makes version t + 1"),
     "version": ("1", "version of the global model, 0 the initial one"),
@@ -181,7 +182,11 @@ def plain(node: Any) -> Any:
     if isinstance(node, dict):
         return {str(key): plain(value) for key, value in node.items()}
     if isinstance(node, list | tuple):
-        return [plain(value) for value in node]
+        return (
+            f"array[{len(node)}]"
+            if len(node) > _LONG and are_plain(node, int, float)
+            else [plain(value) for value in node]
+        )
     if isinstance(node, np.ndarray | np.generic | jax.Array):
         array = np.asarray(node)
         return array.tolist() if array.size <= 64 else f"array{list(array.shape)}"

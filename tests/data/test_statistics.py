@@ -7,6 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import jaxafl.data as data
+from jaxafl.data import federated, statistics
 
 
 def toy(labels, users) -> data.FederatedData:
@@ -107,3 +108,32 @@ def test_the_heat_map_can_go_into_axes_of_the_user():
     statistics = toy([0, 1], [0, 1]).statistics()
     assert data.heat_map(statistics, ax=left) is figure
     assert left.get_xlabel() == "class" and left.get_ylabel() == "client"
+
+
+def test_of_many_generated_clients_a_random_choice_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    lazy = data.synthetic(1, 1, 40, max_size=60, lazy=True)
+    whole = lazy.statistics()
+    monkeypatch.setattr(federated, "MOST_CLIENTS", 30)
+    monkeypatch.setattr(federated, "_MOST_SAMPLES", 500)
+    some = lazy.statistics()
+    assert some.counted is not None and 500 - 60 < whole.sizes[some.counted].sum() <= 500
+    np.testing.assert_array_equal(some.counted, np.unique(some.counted))
+    np.testing.assert_array_equal(some.sizes, whole.sizes)
+    np.testing.assert_array_equal(some.histogram, whole.histogram[some.counted])
+    np.testing.assert_array_equal(some.counted, lazy.statistics().counted)
+    assert some.summary()["labels_counted_of"] == f"{len(some.counted)} clients"
+    assert f"labels counted of {len(some.counted)} clients" in " ".join(str(some).split())
+    row = str(some.counted[0])
+    assert some.table().columns[0]._cells[0] == row
+    figure = data.heat_map(some)
+    assert figure.axes[0].images[0].get_array().shape == (len(some.counted), 10)
+    stored = data.synthetic(1, 1, 40, max_size=60).statistics()
+    assert stored.counted is None
+    np.testing.assert_array_equal(stored.histogram, whole.histogram)
+
+
+def test_distances_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = data.synthetic(1, 1, 40, max_size=60).statistics()
+    expected = found.distances
+    monkeypatch.setattr(statistics, "_PIECE", 7)
+    np.testing.assert_array_equal(found.distances, expected)

@@ -29,7 +29,7 @@ from jaxafl.clock import (
     uniform,
 )
 from jaxafl.device import compilation
-from jaxafl.engine import execution, online
+from jaxafl.engine import mesh
 from jaxafl.simulation import Simulation
 from tests.problems import quadratic
 
@@ -153,8 +153,7 @@ def check(combination: tuple[Any, Any, Any]) -> None:
         return original(function, static, arguments, donate, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        for driver in (execution, online):
-            patch.setattr(driver, "compiled", watched)
+        patch.setattr(mesh, "compiled", watched)
         first = simulation.run(STEPS, eval_every=STEPS, seed=0)
         programs = {(function, static, str(shapes)) for function, static, shapes in made}
         count = len(made)
