@@ -1,6 +1,7 @@
 """Measures sweeps on several devices and by workers, and whether a sweep whose workers are killed ends as it should.
 
 python experiments/benchmarks/executors.py rates                  # some minutes on two cores
+python experiments/benchmarks/executors.py workers                # likewise
 python experiments/benchmarks/executors.py kills 1000 50 DIR      # members, kills, an empty folder
 """
 
@@ -13,6 +14,7 @@ import random
 import resource
 import signal
 import statistics
+import tempfile
 import threading
 import time
 from typing import Any
@@ -46,11 +48,31 @@ def rates(steps: int, pairs: int) -> None:
             begun = time.perf_counter()
             afl.sweep(sim, axes, steps, eval_every=steps, devices=count)
             found[count].append(8 * steps / (time.perf_counter() - begun))
+    show(found, "device(s)")
+
+
+def workers(steps: int, pairs: int) -> None:
+    """The same of one and of two workers with a core each, whose programs are compiled, in turn."""
+    sim, axes, how = simulation(128), {"seed": range(8)}, {"eval_every": steps}
+    cores, pools, found = sorted(os.sched_getaffinity(0)), {}, dict[int, list[float]]({1: [], 2: []})
+    for number in range(pairs + 1):
+        for count, values in found.items():
+            if count not in pools:
+                os.sched_setaffinity(0, cores[:count])
+                pools[count] = afl.process_pool(count)()
+            with tempfile.TemporaryDirectory() as folder:
+                begun = time.perf_counter()
+                afl.sweep(sim, axes, steps, executor=pools[count], folder=folder, checkpoint_every=steps, **how)
+                if number:  # compiled once
+                    values.append(8 * steps / (time.perf_counter() - begun))
+    show(found, "worker(s) of one core")
+
+
+def show(found: dict[int, list[float]], what: str) -> None:
+    """The rates, and the ratio of those that were measured in turn."""
     for count, values in found.items():
-        print(
-            f"{count} device(s): {statistics.median(values):,.0f} updates/s ({min(values):,.0f} to {max(values):,.0f})"
-        )
-    ratios = [several / one for one, several in zip(found[1], found[devices], strict=True)]
+        print(f"{count} {what}: {statistics.median(values):,.0f} updates/s ({min(values):,.0f} to {max(values):,.0f})")
+    ratios = [several / one for one, several in zip(found[min(found)], found[max(found)], strict=True)]
     print(f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
 
 
@@ -66,7 +88,7 @@ def kills(members: int, count: int, folder: str) -> None:
 
     def kill() -> None:
         draw = random.Random()
-        while killed[0] < count and not ended.wait(draw.uniform(8, 14)):
+        while killed[0] < count and not ended.wait(draw.uniform(6, 11)):
             if workers := list((pools[-1]._processes or {}) if pools else ()):
                 with contextlib.suppress(ProcessLookupError):  # it has just ended
                     os.kill(draw.choice(workers), signal.SIGKILL)
@@ -91,12 +113,14 @@ def kills(members: int, count: int, folder: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["rates", "kills"])
+    parser.add_argument("what", choices=["rates", "workers", "kills"])
     parser.add_argument("rest", nargs="*")
     given = parser.parse_args()
     if given.what == "rates":
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
         rates(2000, 5)
+    elif given.what == "workers":
+        workers(4000, 3)
     else:
         kills(int(given.rest[0]), int(given.rest[1]), given.rest[2])
 
