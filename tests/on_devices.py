@@ -22,6 +22,7 @@ def sweeps(devices: int) -> dict[str, Any]:
     """What sweeps on all devices of this process give, against one device, and how often their programs communicate."""
     import jaxafl as afl
     from jaxafl.engine.execution import Execution
+    from tests.problems import quadratic
     from tests.sweep.conftest import differing, simulation
 
     found: dict[str, Any] = {}
@@ -54,6 +55,14 @@ def sweeps(devices: int) -> dict[str, Any]:
     found["shared by devices"] = [] if all(one.program.mesh for one in programs) and len(programs) == 3 else ["not"]
     found["collectives"] = [COLLECTIVE.findall(one.compiled.as_text()) for one in programs]
     assert shared.sizes["server.learning_rate"] == 5
+    jax.config.update("jax_enable_x64", True)
+    problem, (server, clock, client) = quadratic(6), cases()["fadas"]
+    sim = afl.Simulation(problem.data, problem.model, client, server, clock)
+    for name, axes in {"rates": {"server.learning_rate": [0.01, 0.02, 0.05]}, "seeds": {"seed": range(3)}}.items():
+        alone = afl.sweep(sim, axes, 8, eval_every=4, together=1)
+        with lockstep:
+            spread = afl.sweep(sim, axes, 8, eval_every=4, devices=devices)
+        found[f"float64, {name}"] = differing(spread, alone, tolerance=1e-12)
     try:
         afl.sweep(simulation(), {"seed": [0]}, 2, devices=devices + 1)
     except ValueError as error:
