@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import pathlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, scalars_of
 from jaxafl.results import check_path
 
+try:
+    import fcntl
+except ImportError:  # not on Windows, where processes of a sweep are not kept apart
+    fcntl = None  # type: ignore[assignment]
+
+_writing = threading.Lock()
 _NUMBERS = ("staleness_mean", "staleness_max", "delta_norm")
 
 
@@ -38,11 +47,12 @@ class Csv(Callback):
     def chunk(self, chunk: Chunk) -> None:
         place = {"step": chunk.stop, "time": chunk.time, "seconds": round(chunk.seconds, 3)}
         row = {**self.own, **place, **dict.fromkeys((*chunk.evaluation, *_NUMBERS), ""), **scalars_of(chunk)}
-        if not self.begun:
-            self._replace(list(row))
-            self.begun = True
-        with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, row).writerow(row)
+        with _alone(self.path.absolute().parent):
+            if not self.begun:
+                self._replace(list(row))
+                self.begun = True
+            with self.path.open("a", newline="") as file:
+                csv.DictWriter(file, row).writerow(row)
 
     def _replace(self, names: list[str]) -> None:
         """The file with what stays of it."""
@@ -62,3 +72,14 @@ class Csv(Callback):
         if any(row[name] != value for name, value in self.own.items()):
             return bool(self.run.member)
         return self.run.resumed is not None and int(row["step"]) <= self.run.resumed
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path) -> Iterator[None]:
+    """No other member of a sweep, in a thread or a process, writes tables there."""
+    with _writing, contextlib.ExitStack() as stack:
+        if fcntl is not None:
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)  # which gives the lock back
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield

@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import os
 import pathlib
+import threading
 from typing import Any
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, in_notebook, name_of
+
+_drawing = threading.Lock()  # of members on several devices
 
 
 class Live(Callback):
@@ -25,13 +28,15 @@ class Live(Callback):
 
     def begin(self, run: Run) -> None:
         self.name = name_of(run) or run.name
-        self.lines[self.name] = ([], [])
+        with _drawing:
+            self.lines[self.name] = ([], [])
 
     def chunk(self, chunk: Chunk) -> None:
-        times, values = self.lines[self.name]
-        times.append(chunk.time)
-        values.append(100 * chunk.evaluation.get("accuracy", float("nan")))
-        self._draw()
+        with _drawing:
+            times, values = self.lines[self.name]
+            times.append(chunk.time)
+            values.append(100 * chunk.evaluation.get("accuracy", float("nan")))
+            self._draw()
 
     def _draw(self) -> None:
         from jaxafl.plot.canvas import check_image_path, finish, legend_beside, line_styles, panels_of, tidy

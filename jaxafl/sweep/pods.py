@@ -3,9 +3,10 @@ devices of its own, none waits for another before the end, and all get the whole
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -14,34 +15,55 @@ from jax.experimental import multihost_utils
 T = TypeVar("T")
 
 
+class _Failure(NamedTuple):
+    """What a process has to say when it fails."""
+
+    said: str
+
+
 def dealt(batches: Sequence[T]) -> Sequence[T]:
     """Those of this process."""
     return batches[jax.process_index() :: jax.process_count()]
 
 
-def first_of_all(make: Any) -> Any:
-    """What `make` returns, called by the first process before the others."""
-    if jax.process_index() == 0:
-        made = make()
-    exchanged(None)
-    return made if jax.process_index() == 0 else make()
-
-
-def united(mine: dict[int, Any]) -> dict[int, Any]:
-    """What all processes have made, place -> result.
+def one_by_one(make: Callable[[], T]) -> T:
+    """What `make` returns, called by one process after another; none goes on before all have called it.
 
     Raises:
         RuntimeError: another process has failed.
     """
-    found = exchanged(mine)
+    for process in range(jax.process_count()):
+        if process == jax.process_index():
+            with failing():
+                made = make()
+        exchanged(None)
+    return made
+
+
+@contextlib.contextmanager
+def failing() -> Iterator[None]:
+    """Tells the other processes, which are about to exchange something, of an error."""
+    try:
+        yield
+    except Exception as error:
+        _gathered(_Failure(f"{type(error).__name__}: {error}"))
+        raise
+
+
+def exchanged(mine: T) -> list[T]:
+    """What every process has, in their order; all of them have to call it.
+
+    Raises:
+        RuntimeError: another process has failed.
+    """
+    found = _gathered(mine)
     for process, part in enumerate(found):
-        if isinstance(part, str):
-            raise RuntimeError(f"process {process} of {len(found)} has failed: {part}")
-    return {place: result for part in found for place, result in part.items()}
+        if isinstance(part, _Failure):
+            raise RuntimeError(f"process {process} of {len(found)} has failed: {part.said}")
+    return found
 
 
-def exchanged(mine: Any) -> list[Any]:
-    """What every process has, in their order; all of them have to call it."""
+def _gathered(mine: Any) -> list[Any]:
     if jax.process_count() == 1:
         return [mine]
     data = np.frombuffer(pickle.dumps(mine), np.uint8)

@@ -120,7 +120,7 @@ def sweep(
     kept = None
     if folder is not None:
         how = folder, work.identity, checkpoint_every, keep, work.dims, server_steps
-        kept = pods.first_of_all(lambda: SweepFolder.begun(*how))
+        kept = pods.one_by_one(lambda: SweepFolder.begun(*how))
     batches = work.schedules.batches(together, max(1, len(there)), jax.process_count())
     if executor is None:  # a recording that runs out for one member must not cost the results of the others
         for place in range(len(work.members)):
@@ -128,7 +128,10 @@ def sweep(
     about = f"sweep of {len(work.members)}", server_steps * len(batches)
     with Interrupts() as interrupts, reporter_of(progress, *about) as reporter:
         if executor is None:
-            dataset = _run_here(work, pods.dealt(batches), kept, Devices(there), reporter, interrupts)
+            with pods.failing():
+                ended = _run_here(work, pods.dealt(batches), kept, Devices(there), reporter, interrupts)
+            parts = pods.exchanged(ended)
+            dataset = assembled(work.members, work.dims, {place: one for part in parts for place, one in part.items()})
         else:
             assert kept is not None  # checked
             Elsewhere(work, batches, kept, executor, retries).run(reporter, interrupts)
@@ -148,8 +151,8 @@ def _run_here(
     devices: Devices,
     reporter: Reporter,
     interrupts: Interrupts,
-) -> xr.Dataset:
-    """Runs all batches in this process. Whatever ends them before holds what was made as its attribute `dataset`."""
+) -> dict[int, xr.Dataset]:
+    """Runs batches in this process: place -> result. Whatever ends them before holds what was made as `dataset`."""
     ended: dict[int, xr.Dataset] = {}
     every = devices if len(work.speed.devices) < 2 else Devices([])  # for members that all devices share
     made: dict[int, tuple[int, float]] = {}
@@ -179,8 +182,6 @@ def _run_here(
         devices.close()
         if ended:
             error.dataset = assembled(work.members, work.dims, ended)  # type: ignore[attr-defined]
-        if isinstance(error, Exception):
-            pods.exchanged(f"{type(error).__name__}: {error}")
         raise
     devices.close()
-    return assembled(work.members, work.dims, pods.united(ended))
+    return ended

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import dataclasses
 import pathlib
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -233,3 +235,23 @@ def test_a_tracker_that_is_not_installed_says_what_brings_it(
     monkeypatch.setitem(__import__("sys").modules, package, None)
     with pytest.raises(ImportError, match=rf"{name} needs {package}: pip install \"jaxafl\[{name.lower()}\]\""):
         getattr(afl.callbacks, name)("here")
+
+
+def test_members_that_write_one_table_at_the_same_time_lose_no_row(tmp_path: pathlib.Path) -> None:
+    """On several devices each has a thread."""
+    path, members, chunks = tmp_path / "log.csv", 8, 12
+    table = Csv(path)
+
+    def member(number: int) -> None:
+        own = copy.copy(table)
+        run = Run("", {}, number, chunks, {"server.lam": number}, "")
+        own.begin(run)
+        for stop in range(chunks):
+            own.chunk(Chunk(run, 0, stop, 0.0, 0.0, {}, {"accuracy": 0.5}, lambda: (None, None)))
+
+    with ThreadPoolExecutor(members) as threads:
+        list(threads.map(member, range(members)))
+        list(threads.map(member, range(members)))  # again, each replacing its own rows
+    with path.open(newline="") as file:
+        rows = [(int(row["seed"]), int(row["step"])) for row in csv.DictReader(file)]
+    assert sorted(rows) == [(number, stop) for number in range(members) for stop in range(chunks)]
