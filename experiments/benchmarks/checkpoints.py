@@ -61,10 +61,11 @@ def cost(pairs: int) -> None:
     ):
         sim, ratios, shares = simulation("planned", model), [], []
         sim.run(50, eval_every=50)
-        for _ in range(pairs):
+        for number in range(pairs):
             seconds = {}
-            for kept in (False, True):
-                saving.clear()
+            for kept in ((False, True), (True, False))[number % 2]:
+                if kept:
+                    saving.clear()
                 with tempfile.TemporaryDirectory() as folder:
                     how: dict[str, Any] = {"checkpoint": folder} if kept else {}
                     result = sim.run(steps, eval_every=steps, **how)

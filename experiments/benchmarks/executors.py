@@ -1,6 +1,7 @@
 """Measures sweeps on several devices and by workers, and whether a sweep whose workers are killed ends as it should.
 
 python experiments/benchmarks/executors.py rates                  # some minutes on two cores
+python experiments/benchmarks/executors.py runs                   # likewise
 python experiments/benchmarks/executors.py workers                # likewise
 python experiments/benchmarks/executors.py kills 1000 50 DIR      # members, kills, an empty folder
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import random
 import resource
@@ -51,20 +53,45 @@ def rates(steps: int, pairs: int) -> None:
     show(found, "device(s)")
 
 
-def workers(steps: int, pairs: int) -> None:
-    """The same of one and of two workers with a core each, whose programs are compiled, in turn."""
-    sim, axes, how = simulation(128), {"seed": range(8)}, {"eval_every": steps}
-    cores, pools, found = sorted(os.sched_getaffinity(0)), {}, dict[int, list[float]]({1: [], 2: []})
-    for number in range(pairs + 1):
-        for count, values in found.items():
-            if count not in pools:
-                os.sched_setaffinity(0, cores[:count])
-                pools[count] = afl.process_pool(count)()
-            with tempfile.TemporaryDirectory() as folder:
-                begun = time.perf_counter()
-                afl.sweep(sim, axes, steps, executor=pools[count], folder=folder, checkpoint_every=steps, **how)
+def runs(seconds: float, pairs: int) -> None:
+    """Updates per second of one run that all devices of a process share, against one of them, in turn."""
+    devices = len(jax.devices())
+    for name, model in (("MLP 784-128-10", afl.models.mlp(10)), ("cnn_defedavg", afl.models.cnn_defedavg(10))):
+        sim = dataclasses.replace(
+            simulation(128), model=model, server=afl.server.fedavg(), clock=afl.clock.synchronous(cohort=8)
+        )
+        found: dict[int, list[float]] = {1: [], devices: []}
+        steps = 20
+        sim.run(steps, eval_every=steps)
+        steps = max(steps, int(seconds * steps / sim.run(steps, eval_every=steps).attrs["run_seconds"]))
+        for number in range(pairs + 1):
+            for count, values in found.items():
+                result = sim.run(steps, eval_every=steps, devices=count)
                 if number:  # compiled once
-                    values.append(8 * steps / (time.perf_counter() - begun))
+                    values.append(8 * steps / result.attrs["run_seconds"])
+        print(name, "of FedAvg, 8 clients a round, 5 local steps of 10 samples")
+        show(found, "device(s)")
+
+
+def workers(steps: int, pairs: int) -> None:
+    """The same of one and of two workers with a core each, in turn: the time of a long sweep less that of a short one,
+    as each has its programs compiled."""
+    sim, axes, short = simulation(128), {"seed": range(8)}, steps // 6
+    cores, pools, found = sorted(os.sched_getaffinity(0)), {}, dict[int, list[float]]({1: [], 2: []})
+    for count in found:
+        os.sched_setaffinity(0, cores[:count])
+        pools[count] = afl.process_pool(count)()
+        with tempfile.TemporaryDirectory() as folder:  # the workers begin
+            afl.sweep(sim, axes, 10, executor=pools[count], folder=folder)
+    for _ in range(pairs):
+        for count, values in found.items():
+            seconds = []
+            for length in (short, steps):
+                with tempfile.TemporaryDirectory() as folder:
+                    begun, how = time.perf_counter(), {"eval_every": length, "checkpoint_every": length}
+                    afl.sweep(sim, axes, length, executor=pools[count], folder=folder, **how)
+                    seconds.append(time.perf_counter() - begun)
+            values.append(8 * (steps - short) / (seconds[1] - seconds[0]))
     show(found, "worker(s) of one core")
 
 
@@ -113,14 +140,14 @@ def kills(members: int, count: int, folder: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["rates", "workers", "kills"])
+    parser.add_argument("what", choices=["rates", "runs", "workers", "kills"])
     parser.add_argument("rest", nargs="*")
     given = parser.parse_args()
-    if given.what == "rates":
+    if given.what in ("rates", "runs"):
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
-        rates(2000, 5)
+        rates(2000, 5) if given.what == "rates" else runs(8.0, 5)
     elif given.what == "workers":
-        workers(4000, 3)
+        workers(12_000, 3)
     else:
         kills(int(given.rest[0]), int(given.rest[1]), given.rest[2])
 

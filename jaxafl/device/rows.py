@@ -53,10 +53,6 @@ class Rows:
         """The row of a client, who must be here."""
         return buffers.read(self.tree, self._place(client))
 
-    def write(self, client: Array, row: Tree) -> Rows:
-        """The rows with that of a client, who must be here, replaced."""
-        return dataclasses.replace(self, tree=buffers.write(self.tree, self._place(client), row))
-
     def read_here(self, clients: Array, sliced: bool) -> Tree:
         """Rows of several clients, [A, ...]; of those who are not here, any."""
         return buffers.read_many(self.tree, jnp.clip(self._place(clients), 0, self._size - 1), sliced)

@@ -165,10 +165,13 @@ def _flat(node: Any, path: tuple[str, ...]) -> dict[str, Any]:
 def _keep_differing(members: list[xr.Dataset]) -> None:
     """Attributes in which the runs differ become variables; the options of a part are named `<part>_options`."""
     known = {name for dataset in members for name in dataset.attrs}
+    added: list[dict[str, Any]] = [{} for _ in members]
     for name in dict.fromkeys([*_FAILED, *sorted(known - _OWN)]):
         column = [dataset.attrs.get(name) for dataset in members]
         if name in _FAILED or len(set(map(str, column))) > 1:
             numbers = all(isinstance(value, int | float | None) for value in column)
             variable = f"{name}_options" if name in PARTS else name
-            for dataset, value in zip(members, column, strict=True):
-                dataset[variable] = (math.nan if value is None else value) if numbers else str(value)
+            for own, value in zip(added, column, strict=True):
+                own[variable] = (math.nan if value is None else value) if numbers else str(value)
+    for dataset, own in zip(members, added, strict=True):
+        dataset.update(own)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxafl.options import UserError
 from jaxafl.sweep.assemble import Dimension, grid, without_steps
-from jaxafl.sweep.folder import SweepFolder
+from jaxafl.sweep.folder import Contents, SweepFolder
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -32,7 +32,8 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
     kept = SweepFolder(folder)
     dims, steps = [Dimension(*one) for one in kept.about["dims"]], kept.about["steps"]
     shape = tuple(len(dim.labels) for dim in dims)
-    contents = [kept.contents(place) for place in range(int(np.prod(shape)))]
+    known: dict[str, Any] = {}  # what members have in common is held once
+    contents = [_shared(kept.contents(place), known) for place in range(int(np.prod(shape)))]
     made, errors = kept.under_way(), [kept.error(place) for place in range(len(contents))]
     far = [made.get(place, 0) if found is None else steps for place, found in enumerate(contents)]
     there = [found for found in contents if found is not None]
@@ -56,3 +57,11 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
     if kept.changed:
         dataset.attrs["resumed"] = kept.changed
     return dataset
+
+
+def _shared(found: Contents | None, known: dict[str, Any]) -> Contents | None:
+    """The same, its parts and attributes those of earlier members where they are equal."""
+    if found is None:
+        return None
+    attrs = {name: known.setdefault(repr(value), value) for name, value in found.attrs.items()}
+    return Contents(attrs, *(known.setdefault(repr(part), part) for part in found[1:]))

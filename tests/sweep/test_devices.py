@@ -69,6 +69,8 @@ def test_one_device_of_the_list() -> None:
 def test_bad_devices(devices: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         afl.sweep(simulation(), {"seed": [0]}, 4, devices=devices)
+    with pytest.raises(kind, match=message):
+        simulation().run(4, devices=devices)
 
 
 def test_a_device_twice() -> None:
