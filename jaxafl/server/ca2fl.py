@@ -58,9 +58,14 @@ class ca2fl(Server):
 
         def moved(d: Array, h: Array) -> Array:
             old = jnp.where(buffers.expand(before < 0, d), h, d[before])
-            return jnp.sum(jnp.where(buffers.expand(here, d), d - old, 0), axis=0)
+            return jnp.where(buffers.expand(here, d), d - old, 0)
 
-        change = cache.summed(jax.tree.map(moved, arrivals.delta, held))
+        def added(entry: Array, total: Tree) -> Tree:
+            return jax.tree.map(jnp.add, total, buffers.read(moves, entry))
+
+        moves = jax.tree.map(moved, arrivals.delta, held)
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        change = cache.summed(jax.lax.fori_loop(0, here.shape[0], added, nothing))
         new = jax.tree.map(lambda d, h: jnp.where(buffers.expand(here, d), d, h), arrivals.delta, held)
         last = here & ~jnp.any(again, axis=0)
         cache = cache.write_many(arrivals.client, last, new, sliced)
