@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -70,9 +70,29 @@ def rows_of_each(values: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     return np.split(np.argsort(values, kind="stable"), np.cumsum(counts)[:-1]), counts
 
 
-def shuffled(pieces: Iterable[Sequence[np.ndarray]], rng: np.random.Generator) -> list[np.ndarray]:
-    """The pieces of each client joined and shuffled."""
-    return [rng.permutation(np.concatenate(own)) for own in pieces]
+def parts(total: int, count: int) -> np.ndarray:
+    """The sizes of so many equal parts, int `[count]`, the first ones larger by one where it does not go evenly."""
+    return total // count + (np.arange(count) < total % count)
+
+
+def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """The rows of each client, who holds so many in succession, shuffled; no client has an array of its own before."""
+    ends = np.cumsum(sizes)
+    for begin, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True):
+        rows[begin:end] = rng.permutation(rows[begin:end])
+    return np.split(rows, ends[:-1])
+
+
+def dealt(pieces: Iterable[tuple[np.ndarray, np.ndarray]], clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """The rows of each client, shuffled.
+
+    Args:
+        pieces: pairs of rows and whose they are, int `[m]` each.
+        clients: N.
+        rng: the randomness.
+    """
+    rows, owners = map(np.concatenate, zip(*pieces, strict=True))
+    return shuffled(rows[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=clients), rng)
 
 
 def dirichlet_mixes(alpha: float, counts: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
@@ -114,11 +134,12 @@ def deal(labels: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.rando
 def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     """Random rows of each client, no sample twice: `quotas[k, c]` of the class that is c-th in sorted order."""
     of_class, _ = rows_of_each(labels)
+    clients = np.arange(len(quotas), dtype=np.int32)
     pieces = [
-        np.split(rng.permutation(rows)[: stops[-1]], stops[:-1])
-        for rows, stops in zip(of_class, np.cumsum(quotas, axis=0).T, strict=True)
+        (rng.permutation(rows)[: quota.sum()], np.repeat(clients, quota))
+        for rows, quota in zip(of_class, quotas.T, strict=True)
     ]
-    return shuffled(zip(*pieces, strict=True), rng)
+    return dealt(pieces, len(quotas), rng)
 
 
 def _draw(size: int, mix: np.ndarray, remaining: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxafl.data.partition.base import Partition, deal, dirichlet_mixes, require_samples, rows_of_each, shuffled, take
+from jaxafl.data.partition.base import (
+    Partition,
+    deal,
+    dealt,
+    dirichlet_mixes,
+    parts,
+    require_samples,
+    rows_of_each,
+    shuffled,
+    take,
+)
 from jaxafl.data.partition.sizes import equal_parts
 from jaxafl.options import number, static
 
@@ -130,9 +140,11 @@ class shards(Partition):
                 "fewer clients or fewer shards per client"
             )
         order = rng.permutation(len(labels))
-        pieces = np.array_split(order[np.argsort(labels[order], kind="stable")], amount)
-        hands = rng.permutation(amount).reshape(self.clients, self.per_client)
-        return shuffled([[pieces[shard] for shard in hand] for hand in hands], rng)
+        by_label, sizes = order[np.argsort(labels[order], kind="stable")], parts(len(labels), amount)
+        hands = rng.permutation(amount)  # of each client in succession
+        dealt_out, begins = sizes[hands], (np.cumsum(sizes) - sizes)[hands]
+        places = np.arange(len(labels)) + np.repeat(begins - np.cumsum(dealt_out) + dealt_out, dealt_out)
+        return shuffled(by_label[places], dealt_out.reshape(self.clients, -1).sum(1), rng)
 
 
 class classes_per_client(Partition):
@@ -158,13 +170,11 @@ class classes_per_client(Partition):
         """Rows of each client; see `Partition.split`."""
         of_class, counts = rows_of_each(labels)
         holders = self._assign(counts, rng)
-        pieces: list[list[np.ndarray]] = [[] for _ in range(self.clients)]
+        pieces = []
         for rows, holding in zip(of_class, holders.T, strict=True):
             holding_clients = rng.permutation(np.flatnonzero(holding))
-            parts = np.array_split(rng.permutation(rows), len(holding_clients))
-            for client, piece in zip(holding_clients, parts, strict=True):
-                pieces[client].append(piece)
-        return shuffled(pieces, rng)
+            pieces.append((rng.permutation(rows), np.repeat(holding_clients, parts(len(rows), len(holding_clients)))))
+        return dealt(pieces, self.clients, rng)
 
     def _assign(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Who holds which class, bool `[N, C]`: each client exactly k, each class by as equal a number as possible.
