@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from jaxafl.keys import Key, Purpose, purpose_key
 from jaxafl.options import recording, static
 
 Array = jax.Array
+T = TypeVar("T")
 _LATE = jnp.iinfo(jnp.int32).max
 
 
@@ -231,17 +232,20 @@ class free_running(Clock):
         count = count + delivers.astype(jnp.int32)
         stepped = delivers & (count == self.buffer)
         due = stepped * self.buffer if self.dispatch == "step" else delivers * 1
-        freed = Flight(jnp.bool_(False), run._replace(arrived=jnp.float64(jnp.inf)), state.deliveries, state.version)
+        # nothing else of the row changes: XLA would copy, at every event, columns that are read and written back
+        entry = (jnp.bool_(False), jnp.float64(jnp.inf), state.deliveries, state.version)
+        columns = (flight.busy, flight.runs.arrived, flight.freed, flight.handout)
+        free, arrived, freed, handout = _set(columns, row, entry, delivers)
         state = state._replace(
             now=jnp.where(delivers, earliest, state.now),
             version=state.version + stepped.astype(jnp.int32),
             deliveries=state.deliveries + delivers.astype(jnp.int32),
             waiting=state.waiting + jnp.asarray(due, jnp.int32),
-            flight=_set(flight, row, freed, delivers),
+            flight=Flight(free, flight.runs._replace(arrived=arrived), freed, handout),
             busy=jnp.where(delivers, selection.remove(state.busy, run.client), state.busy),
         )
         return state, ServerStep(step.time, mask, runs), count
 
 
-def _set(flight: Flight, row: Array, entry: Flight, where: Array) -> Flight:
-    return jax.tree.map(lambda column, value: column.at[row].set(jnp.where(where, value, column[row])), flight, entry)
+def _set(columns: T, row: Array, entry: T, where: Array) -> T:
+    return jax.tree.map(lambda column, value: column.at[row].set(jnp.where(where, value, column[row])), columns, entry)
