@@ -30,8 +30,12 @@ def idle_client(key: Key, draw: Array, busy: Array, num_busy: Array, num_clients
     Returns:
         int32: the client; work O(C).
     """
-    share = uniform(threefry(key, draw, 0), jnp.float64)
-    rank = jnp.floor(share * (num_clients - num_busy)).astype(jnp.int32)
+
+    def draw_rank() -> Array:
+        return jnp.floor(uniform(threefry(key, draw, 0), jnp.float64) * (num_clients - num_busy)).astype(jnp.int32)
+
+    # somebody is idle; but without a branch XLA makes the draw again for every busy client that it is compared with
+    rank = jax.lax.cond(num_busy < num_clients, draw_rank, lambda: jnp.int32(0))
     # the k-th busy client (from 0) has busy[k] - k idle clients before it
     before = busy - jnp.arange(busy.shape[0], dtype=jnp.int32) <= rank
     return rank + jnp.sum(before, dtype=jnp.int32)
