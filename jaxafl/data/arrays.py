@@ -138,7 +138,7 @@ def hold_out(name: str, users: np.ndarray, fraction: float, rng: np.random.Gener
     """
     check_number(name, "test_fraction", fraction, above=0, below=1)
     test = np.zeros(len(users), bool)
-    for rows in rows_of_each(users)[0]:
+    for rows in rows_of_each(users):
         test[rng.choice(rows, int(fraction * len(rows)), replace=False)] = True
     if not test.any():
         raise ValueError(f"{name}: test_fraction={fraction} holds out no sample of any client; use a larger one")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from jaxafl.options import Part, bounds_of, check_options, options_of
+
+_BLOCK = 1024  # clients whose classes are drawn together
 
 
 class Partition(Part):
@@ -26,7 +29,7 @@ class Partition(Part):
             elif isinstance(value, np.generic):
                 object.__setattr__(self, field.name, value.item())
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Sequence[np.ndarray]:
         """Rows of each client's samples.
 
         Args:
@@ -64,10 +67,31 @@ def require_samples(owner: str, clients: int, samples: int, min_size: int | None
         )
 
 
-def rows_of_each(values: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """The rows of each value that occurs, in their original order, values sorted; and how many they are."""
+class Rows(Sequence[np.ndarray]):
+    """The rows of all clients in one array; an array for each of a million clients would take more than their rows.
+
+    Args:
+        index: int `[n]`, the rows of one client after another.
+        counts: int `[N]`, how many are each client's.
+    """
+
+    def __init__(self, index: np.ndarray, counts: np.ndarray) -> None:
+        self.index, self.counts, self._ends = index, counts, np.cumsum(counts)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, client: Any) -> Any:
+        if isinstance(client, slice):
+            return [self[place] for place in range(*client.indices(len(self)))]
+        end = self._ends[client]
+        return self.index[end - self.counts[client] : end]
+
+
+def rows_of_each(values: np.ndarray) -> Rows:
+    """The rows of each value that occurs, in their original order, values sorted."""
     _, counts = np.unique(values, return_counts=True)
-    return np.split(np.argsort(values, kind="stable"), np.cumsum(counts)[:-1]), counts
+    return Rows(np.argsort(values, kind="stable"), counts)
 
 
 def parts(total: int, count: int) -> np.ndarray:
@@ -75,24 +99,33 @@ def parts(total: int, count: int) -> np.ndarray:
     return total // count + (np.arange(count) < total % count)
 
 
-def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """The rows of each client, who holds so many in succession, shuffled; no client has an array of its own before."""
-    ends = np.cumsum(sizes)
-    for begin, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True):
-        rows[begin:end] = rng.permutation(rows[begin:end])
-    return np.split(rows, ends[:-1])
+def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> Rows:
+    """The rows of each client, who holds so many in succession, shuffled in place."""
+    found = Rows(rows, sizes)
+    for own in found:
+        rng.shuffle(own)
+    return found
 
 
-def dealt(pieces: Iterable[tuple[np.ndarray, np.ndarray]], clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+def dealt(
+    pieces: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], clients: int, rng: np.random.Generator
+) -> Rows:
     """The rows of each client, shuffled.
 
     Args:
-        pieces: pairs of rows and whose they are, int `[m]` each.
+        pieces: rows int `[m]`, the clients int `[h]` (no one twice) who take them one after another, and how many each
+            takes, int `[h]`.
         clients: N.
         rng: the randomness.
     """
-    rows, owners = map(np.concatenate, zip(*pieces, strict=True))
-    return shuffled(rows[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=clients), rng)
+    sizes = np.zeros(clients, np.int64)
+    for _, takers, taken in pieces:
+        sizes[takers] += taken
+    places, index = np.cumsum(sizes) - sizes, np.empty(sizes.sum(), np.int32)
+    for rows, takers, taken in pieces:
+        index[np.repeat(places[takers] - np.cumsum(taken) + taken, taken) + np.arange(taken.sum())] = rows
+        places[takers] += taken
+    return shuffled(index, sizes, rng)
 
 
 def dirichlet_mixes(alpha: float, counts: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
@@ -107,7 +140,7 @@ def dirichlet_mixes(alpha: float, counts: np.ndarray, clients: int, rng: np.rand
     return rng.dirichlet(alpha * counts / counts.sum(), size=clients)
 
 
-def deal(labels: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def deal(labels: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.random.Generator) -> Rows:
     """Give each client a number of samples whose classes are drawn from its mix, no sample twice.
 
     Clients are served one after another in random order. A class that has run out is left out of the mix, the rest of
@@ -117,28 +150,38 @@ def deal(labels: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.rando
     Args:
         labels: int `[n]`.
         sizes: int `[N]`, samples of each client, n or fewer together.
-        mixes: float `[N, C]`, probabilities over the classes that occur, in sorted order.
+        mixes: float `[N, C]`, probabilities over the classes that occur, in sorted order; overwritten, since many
+            clients' numbers of samples would need as much room again.
         rng: the only source of randomness.
 
     Returns:
         Rows of each client, shuffled.
     """
     _, remaining = np.unique(labels, return_counts=True)
-    quotas = np.zeros(mixes.shape, np.int64)
-    for client in rng.permutation(len(sizes)):
-        quotas[client] = _draw(int(sizes[client]), mixes[client], remaining, rng)
-        remaining -= quotas[client]
-    return take(labels, quotas, rng)
+    order = rng.permutation(len(sizes))
+    for served in np.array_split(order, -(-len(order) // _BLOCK)):
+        state, there = rng.bit_generator.state, remaining > 0
+        weights = np.where(there, mixes[served], 0.0)
+        totals = weights.sum(1, keepdims=True)
+        if (totals > 0).all():  # all at once, which is the same unless a class runs out
+            drawn = rng.multinomial(sizes[served], weights / totals)
+            left = remaining - drawn.sum(0)
+            if (left >= 0).all() and ((left > 0) == there).all():
+                mixes[served], remaining = drawn, left
+                continue
+            rng.bit_generator.state = state
+        for client in served:
+            mixes[client] = taken = _draw(int(sizes[client]), mixes[client], remaining, rng)
+            remaining = remaining - taken
+    return take(labels, mixes, rng)
 
 
-def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> Rows:
     """Random rows of each client, no sample twice: `quotas[k, c]` of the class that is c-th in sorted order."""
-    of_class, _ = rows_of_each(labels)
-    clients = np.arange(len(quotas), dtype=np.int32)
-    pieces = [
-        (rng.permutation(rows)[: quota.sum()], np.repeat(clients, quota))
-        for rows, quota in zip(of_class, quotas.T, strict=True)
-    ]
+    clients, pieces = np.arange(len(quotas), dtype=np.int32), []
+    for rows, quota in zip(rows_of_each(labels), quotas.T, strict=True):
+        taken = quota.astype(np.int32)
+        pieces.append((rng.permutation(rows)[: taken.sum()].astype(np.int32), clients, taken))
     return dealt(pieces, len(quotas), rng)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxafl.data.partition.base import Partition, deal, dirichlet_mixes, take
+from jaxafl.data.partition.base import Partition, Rows, deal, dirichlet_mixes, take
 from jaxafl.options import check_whole, number, static
 
 _MAX_DRAWS = 100
@@ -56,7 +56,7 @@ class sizes(Partition):
         if self.classes is not None and self.classes > min(self.sizes):
             raise ValueError(f"sizes: a client of {min(self.sizes)} samples cannot hold {self.classes} classes")
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
         """Rows of each client; see `Partition.split`."""
         total = sum(self.sizes)
         if total > len(labels):
@@ -68,7 +68,7 @@ class sizes(Partition):
             return deal(labels, np.array(self.sizes), dirichlet_mixes(self.alpha, counts, len(self.sizes), rng), rng)
         if self.classes is not None:
             return take(labels, self._quotas(self.classes, counts, rng), rng)
-        return np.split(rng.permutation(len(labels))[:total], np.cumsum(self.sizes)[:-1])
+        return Rows(rng.permutation(len(labels))[:total], np.array(self.sizes))
 
     def _quotas(self, classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Samples of each client and class, int `[N, C]`, exactly `classes` of them positive per client."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from jaxafl.data.partition.base import (
     Partition,
+    Rows,
     deal,
     dealt,
     dirichlet_mixes,
@@ -49,20 +50,20 @@ class dirichlet(Partition):
     clients: int = static()
     min_size: int = static(default=0, least=0)
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
         """Rows of each client; see `Partition.split`."""
         require_samples("dirichlet", self.clients, len(labels), self.min_size)
         _, counts = np.unique(labels, return_counts=True)
         largest = 0
         for _ in range(_MAX_DRAWS):
             shares = rng.dirichlet(np.full(self.clients, self.alpha), size=len(counts))
-            ends = np.floor(np.cumsum(shares, axis=1) * counts[:, None]).astype(np.int64)
-            ends = np.minimum(ends, counts[:, None])  # a cumulative sum may round to just above 1
-            ends[:, -1] = counts
-            quotas = np.diff(ends, axis=1, prepend=0).T
-            smallest = int(quotas.sum(1).min())
+            for share, count in zip(shares, counts, strict=True):  # which become numbers of samples in place
+                ends = np.minimum(np.floor(np.cumsum(share) * count), count)  # the sum may round to just above 1
+                ends[-1] = count
+                share[:] = np.diff(ends, prepend=0)
+            smallest = int(shares.sum(0).min())
             if smallest >= self.min_size:
-                return take(labels, quotas, rng)
+                return take(labels, shares.T, rng)
             largest = max(largest, smallest)
         raise ValueError(
             f"dirichlet: in {_MAX_DRAWS} draws with alpha={self.alpha:g} and {self.clients} clients the smallest "
@@ -99,7 +100,7 @@ class dirichlet_equal(Partition):
     alpha: float = number(above=0)
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
         """Rows of each client; see `Partition.split`."""
         require_samples("dirichlet_equal", self.clients, len(labels))
         _, counts = np.unique(labels, return_counts=True)
@@ -131,7 +132,7 @@ class shards(Partition):
     per_client: int = static()
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
         """Rows of each client; see `Partition.split`."""
         amount = self.per_client * self.clients
         if amount > len(labels):
@@ -140,7 +141,7 @@ class shards(Partition):
                 "fewer clients or fewer shards per client"
             )
         order = rng.permutation(len(labels))
-        by_label, sizes = order[np.argsort(labels[order], kind="stable")], parts(len(labels), amount)
+        by_label, sizes = order[np.argsort(labels[order], kind="stable")].astype(np.int32), parts(len(labels), amount)
         hands = rng.permutation(amount)  # of each client in succession
         dealt_out, begins = sizes[hands], (np.cumsum(sizes) - sizes)[hands]
         places = np.arange(len(labels)) + np.repeat(begins - np.cumsum(dealt_out) + dealt_out, dealt_out)
@@ -166,14 +167,12 @@ class classes_per_client(Partition):
     k: int = static()
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
         """Rows of each client; see `Partition.split`."""
-        of_class, counts = rows_of_each(labels)
-        holders = self._assign(counts, rng)
-        pieces = []
-        for rows, holding in zip(of_class, holders.T, strict=True):
-            holding_clients = rng.permutation(np.flatnonzero(holding))
-            pieces.append((rng.permutation(rows), np.repeat(holding_clients, parts(len(rows), len(holding_clients)))))
+        of_class, pieces = rows_of_each(labels), []
+        for rows, holding in zip(of_class, self._assign(of_class.counts, rng).T, strict=True):
+            holders = rng.permutation(np.flatnonzero(holding))
+            pieces.append((rng.permutation(rows).astype(np.int32), holders, parts(len(rows), len(holders))))
         return dealt(pieces, self.clients, rng)
 
     def _assign(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
