@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,7 @@ class Rows(Sequence[np.ndarray]):
 def rows_of_each(values: np.ndarray) -> Rows:
     """The rows of each value that occurs, in their original order, values sorted."""
     _, counts = np.unique(values, return_counts=True)
-    return Rows(np.argsort(values, kind="stable"), counts)
+    return Rows(np.argsort(values, kind="stable").astype(np.int32), counts)
 
 
 def parts(total: int, count: int) -> np.ndarray:
@@ -108,19 +108,16 @@ def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> R
 
 
 def dealt(
-    pieces: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], clients: int, rng: np.random.Generator
+    pieces: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], sizes: np.ndarray, rng: np.random.Generator
 ) -> Rows:
     """The rows of each client, shuffled.
 
     Args:
         pieces: rows int `[m]`, the clients int `[h]` (no one twice) who take them one after another, and how many each
             takes, int `[h]`.
-        clients: N.
+        sizes: int `[N]`, how many rows each client takes of all pieces.
         rng: the randomness.
     """
-    sizes = np.zeros(clients, np.int64)
-    for _, takers, taken in pieces:
-        sizes[takers] += taken
     places, index = np.cumsum(sizes) - sizes, np.empty(sizes.sum(), np.int32)
     for rows, takers, taken in pieces:
         index[np.repeat(places[takers] - np.cumsum(taken) + taken, taken) + np.arange(taken.sum())] = rows
@@ -178,11 +175,14 @@ def deal(labels: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.rando
 
 def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> Rows:
     """Random rows of each client, no sample twice: `quotas[k, c]` of the class that is c-th in sorted order."""
-    clients, pieces = np.arange(len(quotas), dtype=np.int32), []
-    for rows, quota in zip(rows_of_each(labels), quotas.T, strict=True):
-        taken = quota.astype(np.int32)
-        pieces.append((rng.permutation(rows)[: taken.sum()].astype(np.int32), clients, taken))
-    return dealt(pieces, len(quotas), rng)
+
+    def pieces() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        clients = np.arange(len(quotas))
+        for rows, quota in zip(rows_of_each(labels), quotas.T, strict=True):
+            taken = quota.astype(np.int32)
+            yield rng.permutation(rows)[: taken.sum()], clients, taken
+
+    return dealt(pieces(), quotas.sum(1).astype(np.int64), rng)
 
 
 def _draw(size: int, mix: np.ndarray, remaining: np.ndarray, rng: np.random.Generator) -> np.ndarray:

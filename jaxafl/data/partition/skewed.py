@@ -140,8 +140,8 @@ class shards(Partition):
                 f"shards: {len(labels)} samples cannot be cut into {self.clients} × {self.per_client} shards; use "
                 "fewer clients or fewer shards per client"
             )
-        order = rng.permutation(len(labels))
-        by_label, sizes = order[np.argsort(labels[order], kind="stable")].astype(np.int32), parts(len(labels), amount)
+        order = rng.permutation(len(labels)).astype(np.int32)
+        by_label, sizes = order[np.argsort(labels[order], kind="stable")], parts(len(labels), amount)
         hands = rng.permutation(amount)  # of each client in succession
         dealt_out, begins = sizes[hands], (np.cumsum(sizes) - sizes)[hands]
         places = np.arange(len(labels)) + np.repeat(begins - np.cumsum(dealt_out) + dealt_out, dealt_out)
@@ -169,11 +169,12 @@ class classes_per_client(Partition):
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
         """Rows of each client; see `Partition.split`."""
-        of_class, pieces = rows_of_each(labels), []
+        of_class, pieces, sizes = rows_of_each(labels), [], np.zeros(self.clients, np.int64)
         for rows, holding in zip(of_class, self._assign(of_class.counts, rng).T, strict=True):
             holders = rng.permutation(np.flatnonzero(holding))
-            pieces.append((rng.permutation(rows).astype(np.int32), holders, parts(len(rows), len(holders))))
-        return dealt(pieces, self.clients, rng)
+            pieces.append((rng.permutation(rows), holders, parts(len(rows), len(holders))))
+            sizes[holders] += pieces[-1][2]
+        return dealt(pieces, sizes, rng)
 
     def _assign(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Who holds which class, bool `[N, C]`: each client exactly k, each class by as equal a number as possible.
