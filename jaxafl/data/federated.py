@@ -185,11 +185,10 @@ class FederatedData(Summarised):
         stops = sizes if counted is None else np.zeros_like(sizes)
         if counted is not None:
             stops[counted] = sizes[counted]
-        place = np.arange(self.num_clients) if counted is None else np.cumsum(stops > 0) - 1
         histogram = np.zeros((self.num_clients if counted is None else len(counted), self.num_classes), np.int32)
         size = min(BLOCK, 1 << (int(stops.max()) - 1).bit_length()) if stored else BLOCK
         for client, _, y in traverse(labels_only(self.gather), self.arrays, np.zeros_like(stops), stops, size):
-            np.add.at(histogram, (place[client], y), 1)
+            np.add.at(histogram, (client if counted is None else np.searchsorted(counted, client), y), 1)
         return PartitionStatistics(self.name, sizes, histogram, counted)
 
 
@@ -260,7 +259,7 @@ def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple
     elif counts.sum() >= 2**31:
         raise ValueError(f"the clients hold {counts.sum()} samples together; stored data is limited to {2**31 - 1}")
     else:
-        index = clients.index if isinstance(clients, Rows) else np.concatenate([np.zeros(0, np.int32), *clients])
+        index = clients.flat if isinstance(clients, Rows) else np.concatenate([np.zeros(0, np.int32), *clients])
     _check_rows(index, clients, len(y))
     return {"x": x, "y": y, "index": index.astype(np.int32), "offset": offset.astype(np.int32)}, counts
 

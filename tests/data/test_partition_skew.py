@@ -151,7 +151,7 @@ def test_a_class_that_runs_out_is_left_out_of_the_mix():
 
     labels = np.repeat(np.arange(3), counts)
     expected = np.mean([one_by_one() for _ in range(repeats)], axis=0)
-    dealt = [base.deal(labels, np.array([size]), mix[None], rng)[0] for _ in range(repeats)]
+    dealt = [base.deal(labels, np.array([size]), mix[None].copy(), rng)[0] for _ in range(repeats)]
     actual = histogram(dealt, labels).mean(0)
     np.testing.assert_allclose(actual, expected, atol=0.06)
 
@@ -160,6 +160,26 @@ def test_where_nothing_of_a_mix_is_left_the_samples_left_are_taken():
     labels = np.repeat(np.arange(3), [2, 5, 5])
     parts = base.deal(labels, np.array([12]), np.array([[1.0, 0.0, 0.0]]), np.random.default_rng(0))
     assert_each_sample_once(parts, 12)
+
+
+def test_classes_of_many_clients_are_drawn_as_one_after_another():
+    """More clients than are drawn together, and classes that run out on the way, against a loop over the clients."""
+    rng = np.random.default_rng(4)
+    labels = rng.choice(5, 12_000, p=[0.5, 0.3, 0.15, 0.04, 0.01]).astype(np.int32)
+    mixes, sizes, seeds = rng.dirichlet(np.full(5, 0.3), size=3000), np.full(3000, 4), (1, 2)
+    for seed in seeds:
+        rng, remaining = np.random.default_rng(seed), np.bincount(labels)
+        expected = np.zeros((3000, 5), int)
+        for client in rng.permutation(3000):
+            left = 4
+            while left:
+                weights = np.where(remaining > 0, mixes[client], 0.0)
+                weights = remaining * 1.0 if weights.sum() == 0 else weights
+                drawn = np.minimum(rng.multinomial(left, weights / weights.sum()), remaining)
+                expected[client], remaining, left = expected[client] + drawn, remaining - drawn, left - drawn.sum()
+        dealt = base.deal(labels, sizes, mixes.copy(), np.random.default_rng(seed))
+        np.testing.assert_array_equal(histogram(dealt, labels), expected)
+        assert_each_sample_once(dealt, 12_000)
 
 
 @pytest.mark.parametrize("partitioner", [iid_shared(7, 40), shards(2, 7), dirichlet_equal(0.5, 7)])

@@ -31,7 +31,7 @@ class by_user(Partition):
         if self.clients is not None and self.clients > len(rows):
             raise ValueError(f"by_user: {self.clients} clients asked for, but the dataset has {len(rows)} users")
         counts = rows.counts[: self.clients]
-        return Rows(rows.index[: counts.sum()], counts)
+        return Rows(rows.flat[: counts.sum()], counts)
 
 
 class iid(Partition):

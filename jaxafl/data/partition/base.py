@@ -71,12 +71,12 @@ class Rows(Sequence[np.ndarray]):
     """The rows of all clients in one array; an array for each of a million clients would take more than their rows.
 
     Args:
-        index: int `[n]`, the rows of one client after another.
+        flat: int `[n]`, the rows of one client after another.
         counts: int `[N]`, how many are each client's.
     """
 
-    def __init__(self, index: np.ndarray, counts: np.ndarray) -> None:
-        self.index, self.counts, self._ends = index, counts, np.cumsum(counts)
+    def __init__(self, flat: np.ndarray, counts: np.ndarray) -> None:
+        self.flat, self.counts, self._ends = flat, counts, np.cumsum(counts)
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -85,7 +85,7 @@ class Rows(Sequence[np.ndarray]):
         if isinstance(client, slice):
             return [self[place] for place in range(*client.indices(len(self)))]
         end = self._ends[client]
-        return self.index[end - self.counts[client] : end]
+        return self.flat[end - self.counts[client] : end]
 
 
 def rows_of_each(values: np.ndarray) -> Rows:
@@ -114,13 +114,17 @@ def dealt(
 
     Args:
         pieces: rows int `[m]`, the clients int `[h]` (no one twice) who take them one after another, and how many each
-            takes, int `[h]`.
-        sizes: int `[N]`, how many rows each client takes of all pieces.
+            takes, int `[h]`; int32 all.
+        sizes: int32 `[N]`, how many rows each client takes of all pieces.
         rng: the randomness.
     """
-    places, index = np.cumsum(sizes) - sizes, np.empty(sizes.sum(), np.int32)
+    places, index = np.cumsum(sizes, dtype=np.int32), np.empty(sizes.sum(), np.int32)
+    places -= sizes
     for rows, takers, taken in pieces:
-        index[np.repeat(places[takers] - np.cumsum(taken) + taken, taken) + np.arange(taken.sum())] = rows
+        begins = np.cumsum(taken, dtype=np.int32)
+        begins -= taken
+        np.subtract(places[takers], begins, out=begins)
+        index[np.repeat(begins, taken) + np.arange(taken.sum(), dtype=np.int32)] = rows
         places[takers] += taken
     return shuffled(index, sizes, rng)
 
@@ -177,12 +181,12 @@ def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> Ro
     """Random rows of each client, no sample twice: `quotas[k, c]` of the class that is c-th in sorted order."""
 
     def pieces() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        clients = np.arange(len(quotas))
-        for rows, quota in zip(rows_of_each(labels), quotas.T, strict=True):
+        clients = np.arange(len(quotas), dtype=np.int32)
+        for label, quota in zip(np.unique(labels), quotas.T, strict=True):
             taken = quota.astype(np.int32)
-            yield rng.permutation(rows)[: taken.sum()], clients, taken
+            yield rng.permutation(np.flatnonzero(labels == label))[: taken.sum()], clients, taken
 
-    return dealt(pieces(), quotas.sum(1).astype(np.int64), rng)
+    return dealt(pieces(), quotas.sum(1, dtype=np.int32), rng)
 
 
 def _draw(size: int, mix: np.ndarray, remaining: np.ndarray, rng: np.random.Generator) -> np.ndarray:

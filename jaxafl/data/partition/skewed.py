@@ -12,7 +12,6 @@ from jaxafl.data.partition.base import (
     dirichlet_mixes,
     parts,
     require_samples,
-    rows_of_each,
     shuffled,
     take,
 )
@@ -56,14 +55,16 @@ class dirichlet(Partition):
         _, counts = np.unique(labels, return_counts=True)
         largest = 0
         for _ in range(_MAX_DRAWS):
-            shares = rng.dirichlet(np.full(self.clients, self.alpha), size=len(counts))
-            for share, count in zip(shares, counts, strict=True):  # which become numbers of samples in place
-                ends = np.minimum(np.floor(np.cumsum(share) * count), count)  # the sum may round to just above 1
+            quotas = np.empty((self.clients, len(counts)), np.int32)
+            for of_class, count in zip(quotas.T, counts, strict=True):
+                ends = np.cumsum(rng.dirichlet(np.full(self.clients, self.alpha)))
+                ends *= count
+                np.minimum(np.floor(ends, out=ends), count, out=ends)  # the sum may round to just above 1
                 ends[-1] = count
-                share[:] = np.diff(ends, prepend=0)
-            smallest = int(shares.sum(0).min())
+                of_class[:] = np.diff(ends, prepend=0)
+            smallest = int(quotas.sum(1).min())
             if smallest >= self.min_size:
-                return take(labels, shares.T, rng)
+                return take(labels, quotas, rng)
             largest = max(largest, smallest)
         raise ValueError(
             f"dirichlet: in {_MAX_DRAWS} draws with alpha={self.alpha:g} and {self.clients} clients the smallest "
@@ -140,11 +141,12 @@ class shards(Partition):
                 f"shards: {len(labels)} samples cannot be cut into {self.clients} × {self.per_client} shards; use "
                 "fewer clients or fewer shards per client"
             )
-        order = rng.permutation(len(labels)).astype(np.int32)
-        by_label, sizes = order[np.argsort(labels[order], kind="stable")], parts(len(labels), amount)
-        hands = rng.permutation(amount)  # of each client in succession
-        dealt_out, begins = sizes[hands], (np.cumsum(sizes) - sizes)[hands]
-        places = np.arange(len(labels)) + np.repeat(begins - np.cumsum(dealt_out) + dealt_out, dealt_out)
+        by_label = rng.permutation(len(labels)).astype(np.int32)
+        by_label = by_label[np.argsort(labels[by_label], kind="stable")]
+        sizes, hands = parts(len(labels), amount).astype(np.int32), rng.permutation(amount).astype(np.int32)
+        ends, dealt_out = np.cumsum(sizes, dtype=np.int32)[hands], sizes[hands]  # of each client in succession
+        places = np.repeat(ends - np.cumsum(dealt_out, dtype=np.int32), dealt_out)
+        places += np.arange(len(labels), dtype=np.int32)
         return shuffled(by_label[places], dealt_out.reshape(self.clients, -1).sum(1), rng)
 
 
@@ -169,11 +171,13 @@ class classes_per_client(Partition):
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
         """Rows of each client; see `Partition.split`."""
-        of_class, pieces, sizes = rows_of_each(labels), [], np.zeros(self.clients, np.int64)
-        for rows, holding in zip(of_class, self._assign(of_class.counts, rng).T, strict=True):
-            holders = rng.permutation(np.flatnonzero(holding))
-            pieces.append((rng.permutation(rows), holders, parts(len(rows), len(holders))))
-            sizes[holders] += pieces[-1][2]
+        classes, counts = np.unique(labels, return_counts=True)
+        pieces, sizes = [], np.zeros(self.clients, np.int32)
+        for label, count, holding in zip(classes, counts, self._assign(counts, rng).T, strict=True):
+            holders, taken = rng.permutation(np.flatnonzero(holding)), parts(count, holding.sum())
+            rows = rng.permutation(np.flatnonzero(labels == label))
+            pieces.append((rows.astype(np.int32), holders.astype(np.int32), taken.astype(np.int32)))
+            sizes[holders] += taken
         return dealt(pieces, sizes, rng)
 
     def _assign(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
