@@ -8,6 +8,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -30,8 +31,9 @@ class Checkpoint(Hook):
     """Saves runs in a folder, every so many server steps or seconds, and takes them up again.
 
     A checkpoint is written under another name and renamed, so that there is a whole one at any instant; the sums of all
-    arrays are compared when it is read, and a damaged one is passed over for the one before it. A disk that is full
-    ends the save, not the run.
+    arrays are compared when it is read, and a damaged one is passed over for the one before it. It is written by a
+    thread while the runs go on, from a copy of their state, one at a time. A disk that is full ends the save, not the
+    run.
     """
 
     def __init__(self, folder: Any, every: Any, keep: Any) -> None:
@@ -48,8 +50,17 @@ class Checkpoint(Hook):
         self.keep = check_whole("run", "keep", keep)
         self.seconds = min(PIECE_SECONDS, self.interval or PIECE_SECONDS)
         self.origin, self.last, self.stretched, self.failures = ORIGIN, (time.monotonic(), -1), False, 0
+        self.writing: Future[float] | None = None
         self.saved, self.damaged = newest(self.folder)
         self.changed = self.saved.about["changed"] if self.saved else ""
+
+    def __enter__(self) -> Checkpoint:
+        self.writer = ThreadPoolExecutor(1, "checkpoint")
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        self.finish()
+        self.writer.shutdown()
 
     # ---- going on
 
@@ -166,10 +177,11 @@ class Checkpoint(Hook):
         elif made.place > self.last[1]:
             self.piece(execution, made)
 
-    def save(self, execution: Execution, made: Made) -> bool:
-        """Saves the runs where they are; whether that worked."""
+    def save(self, execution: Execution, made: Made) -> None:
+        """Saves the runs where they are, from a copy that is made at once; the save before comes first."""
+        self.finish()
         begun = time.monotonic()
-        parts: dict[str, Any] = {"state": on_host(execution.state)}
+        parts: dict[str, Any] = {"state": jax.tree.map(np.array, on_host(execution.state))}
         parts["evaluations"] = {
             name: np.stack([one[name] for one in made.evaluations]) for name in (made.evaluations or [{}])[0]
         }
@@ -177,16 +189,14 @@ class Checkpoint(Hook):
             parts["records"] = execution.joined(made.records)
         if made.pieces:  # in lockstep the last is of the whole chunk
             parts["pieces"] = execution.joined(made.pieces if execution.rows_before is None else made.pieces[-1:])
-        arrays, table = flattened(parts)
         kept = execution.plan.kept if execution.plan is not None else None
         about = {
             "place": made.place,
             "made": made.place if execution.rows_before is None else (made.eval_step or [0])[-1],
             "server_steps": self.server_steps,
-            "eval_step": made.eval_step,
-            "stops": made.stops,
+            "eval_step": list(made.eval_step),
+            "stops": list(made.stops),
             "parts": sorted(parts),
-            "arrays": table,
             "origin": [self.origin.step, sorted(self.origin.slots.items())],
             "kept": None if kept is None else sorted(kept.items()),
             "identity": self.identity,
@@ -195,25 +205,38 @@ class Checkpoint(Hook):
             "lanes": execution.program.lanes * execution.program.shares,
             "chunk": execution.program.chunk,
         }
-        before = self.failures
+        self.last, self.evaluated = (time.monotonic(), made.place), made.eval_step[-1] if made.eval_step else 0
+        self.writing = self.writer.submit(self._write, parts, about, begun)
+
+    def _write(self, parts: dict[str, Any], about: dict[str, Any], begun: float) -> float:
+        """Seconds since the save began, when it is written."""
+        arrays, table = flattened(parts)
+        write(self.folder, self.keep, arrays, about | {"arrays": table})
+        while self.damaged:
+            shutil.rmtree(self.folder / str(self.damaged.pop()), ignore_errors=True)
+        return time.monotonic() - begun
+
+    def finish(self) -> bool:
+        """Waits for the save that is under way; whether it worked."""
+        if self.writing is None:
+            return True
         try:
-            write(self.folder, self.keep, arrays, about)
-            while self.damaged:
-                shutil.rmtree(self.folder / str(self.damaged.pop()), ignore_errors=True)
+            took = self.writing.result()
         except Exception as error:  # of the file system, TensorStore or Orbax
             self.failures += 1
             why = f"{type(error).__name__}: {str(error)[:200]}"
             warnings.warn(
                 f"{self.folder}: not saved, while the run goes on; earlier checkpoints stay ({why})", stacklevel=2
             )
-        took = time.monotonic() - begun
-        self.last, self.evaluated = (time.monotonic(), made.place), made.eval_step[-1] if made.eval_step else 0
+            return False
+        finally:
+            self.writing = None
         if self.interval is not None and took / _SHARE > self.interval:
             if not self.stretched and took / _SHARE > 1.5 * self.interval:
                 say(f"saving took {took:.1f} s, so it is done every {took / _SHARE:.0f} s, not {self.interval:g}")
                 self.stretched = True
             self.interval = max(self.interval, took / _SHARE) if self.stretched else self.interval
-        return self.failures == before
+        return True
 
     @property
     def notes(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import signal
 import threading
 from collections.abc import Callable
@@ -90,8 +89,13 @@ class Interrupting(Hook):
         if self.checkpoint is None:
             self.interrupts.end(place)
         else:
-            save = functools.partial(self.checkpoint.save, execution, made)
-            self.interrupts.end(place, save, self.checkpoint.folder)
+            checkpoint = self.checkpoint
+
+            def save() -> bool:
+                checkpoint.save(execution, made)
+                return checkpoint.finish()
+
+            self.interrupts.end(place, save, checkpoint.folder)
 
     def settled(self, execution: Execution, made: Made) -> None:
         self.piece(execution, made)
