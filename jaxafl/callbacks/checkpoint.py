@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import shutil
 import time
 import warnings
@@ -15,13 +14,14 @@ import jax
 import numpy as np
 
 from jaxafl.callbacks.hooks import PIECE_SECONDS, Hook
+from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, flattened, interval_of, newest, say, unflattened, write
 from jaxafl.device import on_host
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Made, over
 from jaxafl.engine.plan import ORIGIN, Origin
 from jaxafl.engine.state import State
-from jaxafl.options import UserError, check_whole, shown
+from jaxafl.options import UserError, check_whole
 
 _SHARE = 0.02  # of the time that saving may take, where the interval is a time
 _CARRIED = ("model", "server", "clients", "average", "failure", "batch_key")  # by a run that is made longer
@@ -180,7 +180,6 @@ class Checkpoint(Hook):
     def save(self, execution: Execution, made: Made) -> None:
         """Saves the runs where they are, from a copy that is made at once; the save before comes first."""
         self.finish()
-        begun = time.monotonic()
         parts: dict[str, Any] = {"state": jax.tree.map(np.array, on_host(execution.state))}
         parts["evaluations"] = {
             name: np.stack([one[name] for one in made.evaluations]) for name in (made.evaluations or [{}])[0]
@@ -206,10 +205,13 @@ class Checkpoint(Hook):
             "chunk": execution.program.chunk,
         }
         self.last, self.evaluated = (time.monotonic(), made.place), made.eval_step[-1] if made.eval_step else 0
-        self.writing = self.writer.submit(self._write, parts, about, begun)
+        self.writing = self.writer.submit(self._write, parts, about)
 
-    def _write(self, parts: dict[str, Any], about: dict[str, Any], begun: float) -> float:
-        """Seconds since the save began, when it is written."""
+    def _write(self, parts: dict[str, Any], about: dict[str, Any]) -> float:
+        """Writes a checkpoint, and returns how many seconds that took."""
+        import orbax.checkpoint  # noqa: F401  # the first time that alone takes most of a second
+
+        begun = time.monotonic()
         arrays, table = flattened(parts)
         write(self.folder, self.keep, arrays, about | {"arrays": table})
         while self.damaged:
@@ -256,49 +258,3 @@ class Checkpoint(Hook):
                 f"{self.folder} holds a run of {known} server steps ({done} are made), more than server_steps="
                 f"{self.server_steps}; name another folder, or at least as many"
             )
-
-
-def check_identity(folder: pathlib.Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Which versions have changed since a folder was written; says so.
-
-    Raises:
-        ValueError: the folder belongs to something else; says what differs.
-    """
-    before, now = json.loads(json.dumps([theirs, ours]))
-    versions = _differing(before.pop("versions"), now.pop("versions"))
-    if set(versions) - {"device"}:  # which may say the same in another code
-        before, now = _without_code(before), _without_code(now)
-    if found := _differing(before, now):
-        raise UserError(f"{folder} holds something else: {_listed(found)}; name another folder, or the same options")
-    changed = _listed(versions)
-    if changed:
-        warnings.warn(f"{folder} goes on, though {changed}: last digits may differ", stacklevel=2)
-    return changed
-
-
-def _without_code(table: Any) -> Any:
-    if isinstance(table, list):
-        return [_without_code(value) for value in table]
-    if not isinstance(table, dict):
-        return table
-    return {name: _without_code(value) for name, value in table.items() if name not in ("code", "program")}
-
-
-def _differing(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> dict[str, tuple[Any, Any]]:
-    """path -> (before, now) where nested tables differ."""
-    found: dict[str, tuple[Any, Any]] = {}
-    for name in dict.fromkeys([*before, *now]):
-        old, new = before.get(name), now.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found |= _differing(old, new, f"{path}{name}.")
-        elif old != new:
-            found[f"{path}{name}"] = (old, new)
-    return found
-
-
-def _listed(found: Mapping[str, tuple[Any, Any]]) -> str:
-    return ", ".join(f"{name} was {_short(old)} and is {_short(new)}" for name, (old, new) in found.items())
-
-
-def _short(value: Any) -> str:
-    return shown(value) if not isinstance(value, dict) else shown(value.get("name", value))

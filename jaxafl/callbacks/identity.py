@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
+import json
+import pathlib
 import platform
 import re
 import types
+import warnings
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +23,7 @@ import numpy as np
 from jaxafl.data.federated import FederatedData
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Model
-from jaxafl.options import are_plain, options_of
+from jaxafl.options import UserError, are_plain, options_of, shown
 from jaxafl.references import version
 
 _DEEPEST = 12
@@ -142,3 +145,49 @@ def _is_set(cell: types.CellType) -> bool:
 def _without_places(text: str) -> str:
     """Without places in memory, which differ from process to process."""
     return re.sub(r"0x[0-9a-f]+", "", text)
+
+
+def check_identity(folder: pathlib.Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """Which versions have changed since a folder was written; says so.
+
+    Raises:
+        ValueError: the folder belongs to something else; says what differs.
+    """
+    before, now = json.loads(json.dumps([theirs, ours]))
+    versions = _differing(before.pop("versions"), now.pop("versions"))
+    if set(versions) - {"device"}:  # which may say the same in another code
+        before, now = _without_code(before), _without_code(now)
+    if found := _differing(before, now):
+        raise UserError(f"{folder} holds something else: {_listed(found)}; name another folder, or the same options")
+    changed = _listed(versions)
+    if changed:
+        warnings.warn(f"{folder} goes on, though {changed}: last digits may differ", stacklevel=2)
+    return changed
+
+
+def _without_code(table: Any) -> Any:
+    if isinstance(table, list):
+        return [_without_code(value) for value in table]
+    if not isinstance(table, dict):
+        return table
+    return {name: _without_code(value) for name, value in table.items() if name not in ("code", "program")}
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> dict[str, tuple[Any, Any]]:
+    """path -> (before, now) where nested tables differ."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in dict.fromkeys([*before, *now]):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found |= _differing(old, new, f"{path}{name}.")
+        elif old != new:
+            found[f"{path}{name}"] = (old, new)
+    return found
+
+
+def _listed(found: Mapping[str, tuple[Any, Any]]) -> str:
+    return ", ".join(f"{name} was {_short(old)} and is {_short(new)}" for name, (old, new) in found.items())
+
+
+def _short(value: Any) -> str:
+    return shown(value) if not isinstance(value, dict) else shown(value.get("name", value))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxafl import results
-from jaxafl.callbacks.checkpoint import Checkpoint, check_identity
+from jaxafl.callbacks.checkpoint import Checkpoint
+from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, interval_of, say, steps_made
 from jaxafl.options import UserError
 from jaxafl.sweep.assemble import Dimension
