@@ -158,11 +158,14 @@ class Clock(Part):
         delivers: what its arrivals are.
         kinds: what the values of `ServerStep.kind` mean, where there are several.
         order_free: whether durations leave who arrives as it is.
+        event_by_event: whether it goes from one event to the next in small operations, none of which sorts or scatters:
+            then a schedule is compiled as one function (`whole` of `jaxafl.device.compiled`).
     """
 
     delivers: ClassVar[Delivery]
     kinds: ClassVar[tuple[str, ...]] = ()
     order_free: ClassVar[bool] = False
+    event_by_event: ClassVar[bool] = False
 
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that do not go together; each by itself is checked before."""

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxafl.clock import selection
+from jaxafl.clock import selection, trees
 from jaxafl.clock.checks import check_at_most, check_durations, check_starts
 from jaxafl.clock.contract import (
     Clock,
@@ -28,16 +28,6 @@ from jaxafl.options import recording, static
 
 Array = jax.Array
 T = TypeVar("T")
-_LATE = jnp.iinfo(jnp.int32).max
-
-
-class Flight(NamedTuple):
-    """One row per concurrent run, [M_c]; the run under way or, where `busy` is false, the last one."""
-
-    busy: Array
-    runs: Runs  # arrived = inf where none is under way
-    freed: Array  # the order in which rows became free
-    handout: Array  # the version that was current just before the row's arrival was delivered
 
 
 class State(NamedTuple):
@@ -48,8 +38,12 @@ class State(NamedTuple):
     deliveries: Array
     waiting: Array  # starts that are due
     restarting: Array  # the starts of this instant have begun
-    flight: Flight
-    busy: Array  # sorted busy clients, [M_c] ([0] when all clients are in flight)
+    flight: Runs  # one row per concurrent run, [M_c]: the one under way or, where none is, the last one
+    handout: Array  # [M_c]: the version that was current just before the row's arrival was delivered
+    arrivals: trees.Arrivals  # of the rows
+    freed: Array  # [M_c]: rows in the order in which they become free, round and round
+    row: Array  # the next of them
+    busy: Array  # the clients under way, see `trees.all_idle`
     runs: Array
     starts: Starts
     start_key: Key
@@ -88,6 +82,7 @@ class free_running(Clock):
     starts: Recording = recording(default=None)
 
     delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.REPLIES
+    event_by_event: ClassVar[bool] = True
 
     def check(self, num_clients: int) -> None:
         check_at_most(self.name, "concurrency", self.concurrency, num_clients)
@@ -123,11 +118,15 @@ class free_running(Clock):
         return State(
             now=jnp.float64(0),
             version=jnp.int32(0),
-            deliveries=jnp.int32(size),
+            deliveries=jnp.int32(0),
             waiting=jnp.int32(size),
             restarting=jnp.bool_(True),
-            flight=Flight(rows < 0, self._no_runs(size), rows, jnp.zeros_like(rows)),
-            busy=selection.no_busy(0 if size == num_clients else size),
+            flight=self._no_runs(size),
+            handout=jnp.zeros_like(rows),
+            arrivals=trees.no_arrivals(size),
+            freed=rows,
+            row=jnp.int32(0),
+            busy=trees.all_idle(num_clients),
             runs=selection.no_runs(num_clients),
             starts=no_starts(self.durations, key, num_clients),
             start_key=purpose_key(key, Purpose.START),
@@ -139,19 +138,20 @@ class free_running(Clock):
 
         def advance(carry: tuple[State, ServerStep, Array]) -> tuple[State, ServerStep, Array]:
             state, step, count = carry
-            return self._deliver(self._start(state, workload), step, count)
+            return self._deliver(self._start(state, workload), step, count, workload.num_clients)
 
         state, step, _ = jax.lax.while_loop(lambda carry: carry[2] < self.buffer, advance, (state, empty, jnp.int32(0)))
         return state, step._replace(time=state.now)
 
     def in_flight_runs(self, state: State) -> InFlight:
         """The runs under way, for a driver that trains beside the clock."""
-        busy, runs, _, handout = state.flight
+        runs, handout, arrived = state.flight, state.handout, trees.when(state.arrivals, self.concurrency)
+        busy = jnp.isfinite(arrived)
         version = jnp.where(busy, runs.version, handout)
         reference = None if runs.reference is None else jnp.where(busy, runs.reference, version)
         promised = self.before_step or self.start_skew  # who starts next trains from an older version than the newest
         pinned = jnp.ones_like(busy) if promised else busy
-        return InFlight(busy, runs._replace(version=version, reference=reference), pinned)
+        return InFlight(busy, runs._replace(version=version, reference=reference, arrived=arrived), pinned)
 
     def held(self, state: State) -> list[Array]:
         flight = self.in_flight_runs(state)
@@ -169,12 +169,11 @@ class free_running(Clock):
 
     def _start(self, state: State, workload: Workload) -> State:
         """Starts one client, if any is due and all arrivals of this instant have been delivered."""
-        flight, known = state.flight, state.starts
-        begins = (state.waiting > 0) & (state.restarting | (jnp.min(flight.runs.arrived) > state.now))
-        row = jnp.argmin(jnp.where(flight.busy, _LATE, flight.freed))
+        row, known = state.row, state.starts
+        begins = (state.waiting > 0) & (state.restarting | (state.arrivals.first[0] > state.now))
         client, code = self._choose(state, row, workload.num_clients)
         runs, run = selection.count_run(state.runs, client, begins)
-        version, reference = flight.handout[row] if self.before_step else state.version, None
+        version, reference = state.handout[row] if self.before_step else state.version, None
         if self.start_skew:  # all but the last of M newcomers train from the model before this step
             last = (state.waiting - 1) % self.buffer == 0
             version, reference = jnp.where(last, version, jnp.maximum(version - 1, 0)), version
@@ -187,14 +186,14 @@ class free_running(Clock):
         known = first_fault(known, code, run_id=known.count, client=client, run=run, round=state.version)
         arrives = state.now + jnp.where(fine, duration, 0)
         begun = Runs(client, run, known.count, version, local_steps, state.now, arrives, reference)
-        entry = Flight(jnp.bool_(True), begun, flight.freed[row], flight.handout[row])
         one = begins.astype(jnp.int32)
         waiting = state.waiting - one
         return state._replace(
             waiting=waiting,
             restarting=jnp.where(begins, waiting > 0, state.restarting & (waiting > 0)),
-            flight=_set(flight, row, entry, begins),
-            busy=jnp.where(begins, selection.insert(state.busy, client), state.busy),
+            flight=_set(state.flight, row, begun, begins),
+            arrivals=trees.expect(state.arrivals, self.concurrency, row, arrives, client, begins),
+            busy=trees.becomes_busy(state.busy, workload.num_clients, client, one),
             runs=runs,
             starts=known._replace(
                 count=known.count + one,
@@ -204,27 +203,27 @@ class free_running(Clock):
 
     def _choose(self, state: State, row: Array, num_clients: int) -> tuple[Array, Array]:
         """The client to start, and a fault code."""
-        busy, clients = state.flight.busy, state.flight.runs.client
+        started = state.starts.count
 
         def draw() -> Array:
-            if not state.busy.size:
-                return clients[row]  # all clients are in flight: the arrived client itself restarts
-            num_busy = jnp.sum(busy, dtype=jnp.int32)
-            return selection.idle_client(state.start_key, state.starts.count, state.busy, num_busy, num_clients)
+            if self.concurrency == num_clients:
+                return state.flight.client[row]  # all clients are in flight: the arrived client itself restarts
+            rank = selection.idle_rank(state.start_key, started, started - state.deliveries, num_clients)
+            return trees.nth_idle(state.busy, num_clients, rank)
 
-        client, missing = recorded_or(self.starts, state.starts.count, draw)
+        client, missing = recorded_or(self.starts, started, draw)
         if self.starts is None:  # who is drawn is idle
             return client, jnp.int32(FaultCode.NONE)
-        taken = jnp.where(jnp.any(busy & (clients == client)), FaultCode.BUSY, FaultCode.NONE)
+        taken = jnp.where(trees.is_busy(state.busy, client), FaultCode.BUSY, FaultCode.NONE)
         return client, jnp.where(missing, FaultCode.STARTS_END, taken).astype(jnp.int32)
 
-    def _deliver(self, state: State, step: ServerStep, count: Array) -> tuple[State, ServerStep, Array]:
+    def _deliver(
+        self, state: State, step: ServerStep, count: Array, num_clients: int
+    ) -> tuple[State, ServerStep, Array]:
         """Delivers the earliest arrival, unless starts come first."""
-        flight = state.flight
-        earliest = jnp.min(flight.runs.arrived)
+        earliest, client, row = state.arrivals.first
         delivers = ~state.restarting & ((state.waiting == 0) | (earliest == state.now))
-        row = jnp.argmin(jnp.where(flight.runs.arrived == earliest, flight.runs.client, _LATE))
-        run = jax.tree.map(lambda column: column[row], flight.runs)
+        run = jax.tree.map(lambda column: column[row], state.flight)
         index = jnp.where(delivers, count, self.buffer)
         mask, runs = jax.tree.map(
             lambda column, value: column.at[index].set(value, mode="drop"), (step.mask, step.runs), (delivers, run)
@@ -232,17 +231,18 @@ class free_running(Clock):
         count = count + delivers.astype(jnp.int32)
         stepped = delivers & (count == self.buffer)
         due = stepped * self.buffer if self.dispatch == "step" else delivers * 1
-        # nothing else of the row changes: XLA would copy, at every event, columns that are read and written back
-        entry = (jnp.bool_(False), jnp.float64(jnp.inf), state.deliveries, state.version)
-        columns = (flight.busy, flight.runs.arrived, flight.freed, flight.handout)
-        free, arrived, freed, handout = _set(columns, row, entry, delivers)
+        one = delivers.astype(jnp.int32)
+        freed = _set(state.freed, state.deliveries % self.concurrency, row, delivers)
         state = state._replace(
             now=jnp.where(delivers, earliest, state.now),
             version=state.version + stepped.astype(jnp.int32),
-            deliveries=state.deliveries + delivers.astype(jnp.int32),
+            deliveries=state.deliveries + one,
             waiting=state.waiting + jnp.asarray(due, jnp.int32),
-            flight=Flight(free, flight.runs._replace(arrived=arrived), freed, handout),
-            busy=jnp.where(delivers, selection.remove(state.busy, run.client), state.busy),
+            handout=_set(state.handout, row, state.version, delivers),
+            arrivals=trees.expect(state.arrivals, self.concurrency, row, jnp.float64(jnp.inf), client, delivers),
+            freed=freed,
+            row=freed[state.starts.count % self.concurrency],  # once it is written: else XLA copies all of it
+            busy=trees.becomes_busy(state.busy, num_clients, client, -one),
         )
         return state, ServerStep(step.time, mask, runs), count
 

@@ -134,7 +134,7 @@ def schedule(
     with jax.enable_x64(True), jax.default_device(cpu()):
         workload = Workload(on_device(np.asarray(local_steps, np.int32)), num_clients)
         arguments = (as_arrays(clock, jnp.float64), workload, seed_key(seed))
-        program, _ = compiled(_scan, (num_clients, int(server_steps)), arguments)
+        program, _ = compiled(_scan, (num_clients, int(server_steps)), arguments, whole=clock.event_by_event)
         steps, runs_begun, fault, held = jax.device_get(program(*arguments))
     if check:
         raise_fault(fault)

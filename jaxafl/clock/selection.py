@@ -6,6 +6,8 @@ among them. Only the busy clients are stored, as a sorted array padded with a va
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -15,6 +17,11 @@ Array = jax.Array
 # run counters are updated in rows of 256 bytes: smaller updates inside a loop copy the array in some jaxlib versions
 _BLOCK = 64
 _PADDING = jnp.iinfo(jnp.int32).max
+
+
+def idle_rank(key: Key, draw: Array, num_busy: Array, num_clients: int) -> Array:
+    """Which of the idle clients, int32 from 0 on by number, the bits of this draw index choose."""
+    return jnp.floor(uniform(threefry(key, draw, 0), jnp.float64) * (num_clients - num_busy)).astype(jnp.int32)
 
 
 def idle_client(key: Key, draw: Array, busy: Array, num_busy: Array, num_clients: int) -> Array:
@@ -31,11 +38,9 @@ def idle_client(key: Key, draw: Array, busy: Array, num_busy: Array, num_clients
         int32: the client; work O(C).
     """
 
-    def draw_rank() -> Array:
-        return jnp.floor(uniform(threefry(key, draw, 0), jnp.float64) * (num_clients - num_busy)).astype(jnp.int32)
-
     # somebody is idle; but without a branch XLA makes the draw again for every busy client that it is compared with
-    rank = jax.lax.cond(num_busy < num_clients, draw_rank, lambda: jnp.int32(0))
+    drawn = functools.partial(idle_rank, key, draw, num_busy, num_clients)
+    rank = jax.lax.cond(num_busy < num_clients, drawn, lambda: jnp.int32(0))
     # the k-th busy client (from 0) has busy[k] - k idle clients before it
     before = busy - jnp.arange(busy.shape[0], dtype=jnp.int32) <= rank
     return rank + jnp.sum(before, dtype=jnp.int32)
@@ -51,13 +56,6 @@ def insert(busy: Array, client: Array) -> Array:
     index = jnp.arange(busy.shape[0], dtype=jnp.int32)
     position = jnp.sum(busy < client, dtype=jnp.int32)
     return jnp.where(index < position, busy, jnp.where(index == position, client, jnp.roll(busy, 1)))
-
-
-def remove(busy: Array, client: Array) -> Array:
-    """The sorted list without this client."""
-    index = jnp.arange(busy.shape[0], dtype=jnp.int32)
-    shifted = jnp.roll(busy, -1).at[-1:].set(_PADDING)
-    return jnp.where(index < jnp.sum(busy < client, dtype=jnp.int32), busy, shifted)
 
 
 def no_runs(num_clients: int) -> Array:

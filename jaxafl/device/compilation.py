@@ -11,6 +11,7 @@ reach the device by `on_device`, what is done there is a program of `compiled`, 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections import OrderedDict
@@ -21,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import jaxlib
 import numpy as np
+from jax.experimental.xla_metadata import set_xla_metadata
 
 _KEPT = 64
 _programs: OrderedDict[Any, Any] = OrderedDict()
@@ -35,6 +37,8 @@ _DETERMINISTIC: dict[str, str | bool] = {"xla_gpu_exclude_nondeterministic_ops":
 _ALWAYS: dict[str, str | bool] = (
     {"xla_disable_hlo_passes": "small-while-loop-hoisting"} if jaxlib.__version__ == "0.11.1" else {}
 )
+# in one function no operation can be dealt to several threads
+_SERIAL: dict[str, str | bool] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 
 def compiled(
@@ -44,6 +48,7 @@ def compiled(
     donate: tuple[int, ...] = (),
     once: bool = False,
     deterministic: bool = False,
+    whole: bool = False,
 ) -> tuple[Any, float]:
     """The compiled program of `function(*static, *arguments)`, to be called with the arguments.
 
@@ -56,6 +61,8 @@ def compiled(
         donate: indices into `arguments` whose memory may be reused.
         once: the program runs once per run, so that compiling it fast matters more than running it fast.
         deterministic: on a GPU, only operations that give the same bits every time.
+        whole: on a CPU, one function of machine code, instead of one for each of the operations, which takes some
+            0.2 µs to be called: for loops of many small operations. Where XLA cannot, it is compiled as others are.
 
     Returns:
         The program and the seconds it took to compile (0 if it was kept from an earlier call).
@@ -63,12 +70,27 @@ def compiled(
     begun = time.perf_counter()
 
     def compile_() -> Any:
-        jitted = jax.jit(functools.partial(function, *static), donate_argnums=donate)
+        traced = functools.partial(function, *static)
         options = _ALWAYS | (_ONCE if once else {}) | (_DETERMINISTIC if deterministic else {})
-        return jitted.lower(*arguments).compile(compiler_options=options)
+        if whole and not _ALWAYS:
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                lowered = jax.jit(_marked(traced), donate_argnums=donate).lower(*arguments)
+                return lowered.compile(options | _SERIAL)
+        return jax.jit(traced, donate_argnums=donate).lower(*arguments).compile(options)
 
-    program, made = _kept(_programs, (function, static, donate, once, deterministic), arguments, compile_)
+    program, made = _kept(_programs, (function, static, donate, once, deterministic, whole), arguments, compile_)
     return program, time.perf_counter() - begun if made else 0.0
+
+
+def _marked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with what XLA itself writes to a loop of few bytes that it compiles as one function."""
+    inner = jax.jit(function)
+
+    def marked(*arguments: Any) -> Any:
+        with set_xla_metadata(inlineable="false", xla_cpu_small_call="true"):
+            return inner(*arguments)
+
+    return marked
 
 
 def shapes_of(function: Callable[..., Any], static: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:

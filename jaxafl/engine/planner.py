@@ -14,7 +14,7 @@ by the lifetimes of versions and updates: reading a version that is gone is impo
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,10 +38,20 @@ class _Runs(NamedTuple):
     arrival: np.ndarray  # [T, A]: which of them an arrival is, -1 for none
 
 
-class _Segment(NamedTuple):
-    active: list[int]
-    loads: list[tuple[int, int]]  # (lane, run)
-    saves: list[tuple[int, int]]
+class _Moves(NamedTuple):
+    """Runs that lanes load, or save, in the order in which they do."""
+
+    runs: np.ndarray
+    lanes: np.ndarray
+    segments: np.ndarray  # in which
+    places: np.ndarray  # among those of the segment
+
+
+class _Training(NamedTuple):
+    active: np.ndarray  # [S, L]: local steps that a lane makes
+    loads: _Moves
+    saves: _Moves
+    before: np.ndarray  # segments that precede each server step, and the end
 
 
 def make_plan(
@@ -67,8 +77,8 @@ def make_plan(
     """
     held, origin = ((), ORIGIN) if origin is None else (schedule.held, origin)
     runs = _taken_runs(schedule, origin.step)
-    segments, before = _train(schedule.server_steps, runs, lanes, origin.step, homes, schedule.num_clients)
-    return _place(schedule, runs, segments, before, lanes, keep_base, origin, held)
+    training = _train(schedule.server_steps, runs, lanes, origin.step, homes, schedule.num_clients)
+    return _place(schedule, runs, training, lanes, keep_base, origin, held)
 
 
 def _taken_runs(schedule: Schedule, start: int) -> _Runs:
@@ -88,164 +98,203 @@ def _taken_runs(schedule: Schedule, start: int) -> _Runs:
     return _Runs(**columns, duration=duration, first_step=step_of[first], last_step=last[due], arrival=arrival)
 
 
-def _train(
-    server_steps: int, runs: _Runs, lanes: int, start: int, homes: int, clients: int
-) -> tuple[list[_Segment], list[int]]:
-    """Segments in the order of execution, and how many of them precede each server step, and the end."""
+def _train(server_steps: int, runs: _Runs, lanes: int, start: int, homes: int, clients: int) -> _Training:
+    """What lanes make between server steps."""
     release = np.maximum(np.maximum(runs.version, runs.reference), start)
     # a run that pins two versions (measured against another than it trains from) is trained at once, to let one go
     needed_at = np.where(runs.version != runs.reference, release, np.maximum(runs.first_step, start))
     # Work is counted in local steps of all lanes together. A run needed at step t should start, at the latest, its own
     # length before the work due up to t is done; so a long run starts early instead of keeping the other lanes waiting.
     due = np.bincount(needed_at, runs.local_steps, server_steps + 1)
-    latest = (np.cumsum(due)[needed_at] / lanes - runs.local_steps).tolist()
-    missing = np.bincount(needed_at, minlength=server_steps + 1).tolist()
-    released: list[list[int]] = [[] for _ in range(server_steps + 1)]
-    for run, step in enumerate(release.tolist()):
-        released[step].append(run)
-    needed, length_of = needed_at.tolist(), runs.local_steps.tolist()
-    home_of = (runs.client // -(-clients // homes)).tolist()
-    pending: list[list[tuple[float, int]]] = [[] for _ in range(homes)]
-    lane_run, remaining = [-1] * lanes, [0] * lanes
-    segments: list[_Segment] = []
-    before = [0] * start
-    for step in range(start, server_steps):
-        for run in released[step]:
-            heapq.heappush(pending[home_of[run]], (latest[run], run))
+    order = np.argsort(np.cumsum(due)[needed_at] / lanes - runs.local_steps, kind="stable")
+    rank, by_release = np.empty_like(order), np.argsort(release, kind="stable")
+    rank[order] = np.arange(len(order))  # runs are known by their rank from here on
+    pending = _Pending(
+        ranks=rank[by_release].tolist(),
+        ends=np.searchsorted(release[by_release], np.arange(start, server_steps), side="right").tolist(),
+        needed=(needed_at[order] - start).tolist(),
+        lengths=runs.local_steps[order].tolist(),
+        homes=(runs.client[order] // -(-clients // homes)).tolist(),
+    )
+    instants, loads, saves, before = _advance(pending, lanes, homes)
+    preceding = np.asarray([0] * start + before + [len(instants) - 1], np.int32)
+    loaded, saved = _moves(loads, order), _moves(saves, order)
+    return _Training(_active(loaded, saved, runs, np.asarray(instants), lanes), loaded, saved, preceding)
+
+
+class _Pending(NamedTuple):
+    """What is to be trained; a run is known by its rank, in which lanes take it."""
+
+    ranks: list[int]  # of the runs, in the order in which the versions are made that they need
+    ends: list[int]  # of each server step: how many of those can be trained before it
+    needed: list[int]  # by rank: the server step that waits for it
+    lengths: list[int]  # by rank: local steps
+    homes: list[int]  # by rank: the device of its client
+
+
+class _Made(NamedTuple):
+    """Runs that lanes load, or save."""
+
+    ranks: list[int]
+    lanes: list[int]
+    ends: list[int]  # of each segment: how many until then
+
+
+def _advance(pending: _Pending, lanes: int, homes: int) -> tuple[list[int], _Made, _Made, list[int]]:
+    """The instants, in local steps, between which the segments lie; what they load and save; and how many of them
+    precede each server step. This loop is most of what a plan takes."""
+    needed, lengths, home_of = pending.needed, pending.lengths, pending.homes
+    push, pop = heapq.heappush, heapq.heappop
+    missing = np.bincount(np.asarray(needed, np.int64), minlength=len(pending.ends)).tolist()
+    # runs that wait for a lane, idle lanes, and when the others end their run, in local steps, times L, plus the lane
+    devices: list[tuple[list[int], list[int], list[int]]]
+    devices = [([], list(range(home, lanes, homes)), []) for home in range(homes)]
+    run_of = [0] * lanes
+    loads, saves = _Made([], [], []), _Made([], [], [])
+    loaded, load, saved, save = loads.ranks.append, loads.lanes.append, saves.ranks.append, saves.lanes.append
+    before, begin, now, instants = [], 0, 0, [0]
+    for step, end in enumerate(pending.ends):
+        for rank in pending.ranks[begin:end]:
+            push(devices[home_of[rank]][0], rank)
+        begin = end
         while missing[step]:
-            loads = []
-            for lane in range(lanes):
-                if lane_run[lane] < 0 and pending[lane % homes]:
-                    run = heapq.heappop(pending[lane % homes])[1]
-                    lane_run[lane], remaining[lane] = run, length_of[run]
-                    loads.append((lane, run))
-            busy = [lane for lane in range(lanes) if lane_run[lane] >= 0]
-            # until a lane can take up the next pending run, or, with none pending, until this step has what it needs
-            if awaited := [remaining[lane] for lane in busy if pending[lane % homes]]:
-                length = min(awaited)
-            else:
-                length = max(remaining[lane] for lane in busy if needed[lane_run[lane]] == step)
-            active, saves = [0] * lanes, []
-            for lane in busy:
-                active[lane] = min(length, remaining[lane])
-                remaining[lane] -= active[lane]
-                if not remaining[lane]:
-                    saves.append((lane, lane_run[lane]))
-                    missing[needed[lane_run[lane]]] -= 1
-                    lane_run[lane] = -1
-            segments.append(_Segment(active, loads, saves))
-        before.append(len(segments))
-    return segments, [*before, len(segments)]
+            until = -1
+            for waiting, idle, working in devices:
+                while waiting and idle:
+                    lane, rank = pop(idle), pop(waiting)
+                    load(lane)
+                    loaded(rank)
+                    run_of[lane] = rank
+                    push(working, (now + lengths[rank]) * lanes + lane)
+                # until a lane can take up the next pending run, or, with none pending, this step has what it needs
+                if waiting and (until < 0 or working[0] < until):
+                    until = working[0]
+            if until < 0:
+                until = max(end for _, _, working in devices for end in working if needed[run_of[end % lanes]] == step)
+            until //= lanes
+            bound = (until + 1) * lanes
+            for _, idle, working in devices:
+                while working and working[0] < bound:
+                    lane = pop(working) % lanes
+                    rank = run_of[lane]
+                    save(lane)
+                    saved(rank)
+                    push(idle, lane)
+                    missing[needed[rank]] -= 1
+            instants.append(until)
+            loads.ends.append(len(loads.ranks))
+            saves.ends.append(len(saves.ranks))
+            now = until
+        before.append(len(instants) - 1)
+    return instants, loads, saves, before
+
+
+def _moves(made: _Made, order: np.ndarray) -> _Moves:
+    """The runs in the order of their segments and, within one, of their lanes."""
+    counts, lanes = np.diff(made.ends, prepend=0), np.asarray(made.lanes, np.int64)
+    segments = np.repeat(np.arange(len(counts)), counts)
+    places = np.arange(len(segments)) - (np.cumsum(counts) - counts)[segments]
+    in_order = np.argsort(segments * (lanes.max(initial=0) + 1) + lanes, kind="stable")
+    return _Moves(order[np.asarray(made.ranks, np.int64)][in_order], lanes[in_order], segments, places)
+
+
+def _active(loads: _Moves, saves: _Moves, runs: _Runs, instants: np.ndarray, lanes: int) -> np.ndarray:
+    """Local steps of each segment and lane."""
+    first, last, lane = np.empty((3, len(runs.client)), np.int64)
+    first[loads.runs], last[saves.runs], lane[loads.runs] = loads.segments, saves.segments, loads.lanes
+    many = last - first + 1
+    segments = np.repeat(first - np.cumsum(many) + many, many) + np.arange(many.sum())
+    left = np.repeat(instants[first] + runs.local_steps, many) - instants[segments]
+    active = np.zeros((len(instants) - 1, lanes), np.int32)
+    active[segments, np.repeat(lane, many)] = np.minimum(left, np.diff(instants)[segments])
+    return active
 
 
 def _place(
     schedule: Schedule,
     runs: _Runs,
-    segments: list[_Segment],
-    before: list[int],
+    training: _Training,
     lanes: int,
     keep_base: bool,
     origin: Origin,
     held: tuple[int, ...],
 ) -> Plan:
     """Assigns ring slots to versions and store rows to updates, by their lifetimes."""
-    versions, references, last_step = runs.version.tolist(), runs.reference.tolist(), runs.last_step.tolist()
-    read = [runs.version, runs.reference, np.asarray(held, np.int64)]
-    read += [runs.reference[runs.arrival[runs.arrival >= 0]]] if keep_base else []
-    uses = np.bincount(np.concatenate(read), minlength=schedule.server_steps + 1).tolist()
-    store, done, row_of = _Places(), 0, dict[int, int]()
-    slot_of = {version: slot for version, slot in origin.slots.items() if uses[version] or version == origin.step}
-    gone = {*versions, *references} - {*slot_of, *range(origin.step, schedule.server_steps)}
-    if gone:
+    active, loads, saves, before = training
+    steps, start, count = schedule.server_steps, origin.step, len(training.active)
+    step_of, entry_of = np.nonzero(schedule.mask[start:])
+    step_of += start
+    arrived = runs.arrival[step_of, entry_of]
+    during = np.searchsorted(before[:-1], np.arange(count), side="right")  # the server step before which a segment runs
+    last, read = np.arange(steps + 1), np.zeros(steps + 1, bool)  # the step after whose update a version is not needed
+    uses = [(runs.version[loads.runs], during[loads.segments]), (runs.reference[saves.runs], during[saves.segments])]
+    for versions, at in [*uses, (runs.reference[arrived], step_of)] if keep_base else uses:
+        np.maximum.at(last, versions, at)
+        read[versions] = True
+    if gone := set(np.flatnonzero(read[:start]).tolist()) - {*origin.slots}:
         raise UserError(f"the run cannot go on: the clock's `held` did not name the versions {sorted(gone)}")
-    ring = _Places(slot_of.values())
-    loads, saves, arrivals, write_slot = [], [], [], np.zeros(schedule.server_steps, np.int32)
+    last[list(held)], read[list(held)] = steps + 1, True
+    there = [version for version in origin.slots if read[version] or version == start]
+    made = np.concatenate([np.asarray(there, np.int64), np.arange(start + 1, steps + 1)])  # in this order
+    slots, used = _places(made - 1, last[made], [origin.slots[version] for version in there])
+    slot_of = np.zeros(steps + 1, np.int64)
+    slot_of[made] = slots
+    if used > max(schedule.ring_slots, len(held) + 1):
+        raise RuntimeError(f"the plan needs {used} ring slots, the clock declares {schedule.ring_slots}")
+    kept = {version: int(slot_of[version]) for version in {*held, steps} & {*made.tolist()}}
+    row_of = np.zeros(len(runs.client), np.int64)
+    row_of[saves.runs], rows = _places(during[saves.segments], runs.last_step[saves.runs] + 1)
 
-    def used(version: int, current: int) -> None:
-        uses[version] -= 1
-        if not uses[version] and version != current:
-            ring.give(slot_of.pop(version))
+    def entries(what: str, moves: _Moves, **columns: np.ndarray) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {f"{what}_count": np.bincount(moves.segments, minlength=count).astype(np.int32)}
+        for name, values in columns.items():
+            table: np.ndarray = np.zeros((count, lanes), np.float32 if values.dtype.kind == "f" else np.int32)
+            table[moves.segments, moves.places] = values
+            found[f"{what}_{name}"] = table
+        return found
 
-    for step in range(origin.step, schedule.server_steps):  # when the newest version is `step`
-        for number in range(done, before[step]):
-            for place, (lane, run) in enumerate(segments[number].loads):
-                loads.append((number, place, lane, run, slot_of[versions[run]]))
-                used(versions[run], step)
-            for place, (lane, run) in enumerate(segments[number].saves):
-                row_of[run] = store.take()
-                saves.append((number, place, lane, slot_of[references[run]], row_of[run]))
-                used(references[run], step)
-        done, taken = before[step], np.flatnonzero(schedule.mask[step])
-        for entry in taken.tolist():
-            run = int(runs.arrival[step, entry])
-            arrivals.append((step, entry, row_of[run], slot_of[references[run]] if keep_base else 0))
-        for run in runs.arrival[step][taken].tolist():
-            if keep_base:
-                used(references[run], step)
-            if last_step[run] == step and run in row_of:
-                store.give(row_of.pop(run))
-        if not uses[step]:  # a version that no run trains from is written all the same, and overwritten by the next
-            ring.give(slot_of.pop(step))
-        slot_of[step + 1] = write_slot[step] = ring.take()
-    if ring.count > max(schedule.ring_slots, len(held) + 1):
-        raise RuntimeError(f"the plan needs {ring.count} ring slots, the clock declares {schedule.ring_slots}")
-    kept = {version: slot for version, slot in slot_of.items() if version in {*held, schedule.server_steps}}
-
-    def filled(shape: tuple[int, ...], at: tuple[np.ndarray, ...], values: np.ndarray) -> np.ndarray:
-        table = np.zeros(shape, np.float32 if values.dtype.kind == "f" else np.int32)
-        table[at] = values
-        return table
-
-    def entries(what: str, number: np.ndarray, place: np.ndarray, **columns: np.ndarray) -> dict[str, np.ndarray]:
-        found = {f"{what}_{name}": filled(shape, (number, place), column) for name, column in columns.items()}
-        return found | {f"{what}_count": np.bincount(number, minlength=len(segments)).astype(np.int32)}
-
-    shape, staleness = (len(segments), lanes), runs.first_step - runs.reference
-    number, place, lane, run, slot = _columns(loads, 5)
-    begun = {name: getattr(runs, name)[run] for name in ("client", "run", "duration")}
-    begins = entries("load", number, place, lane=lane, slot=slot, staleness=staleness[run], **begun)
-    number, place, lane, slot, row = _columns(saves, 5)
-    ends = entries("save", number, place, lane=lane, slot=slot, row=row)
-    active = np.asarray([segment.active for segment in segments], np.int32).reshape(shape)
-    step_of, entry_of, row, slot = _columns(arrivals, 4)
-    columns = {name: getattr(schedule, name) for name in ("client", "staleness", "local_steps", "multiplicity", "kind")}
-    steps = Steps(
-        segments_before=np.asarray(before, np.int32),
-        time=schedule.time.astype(np.float32),
-        mask=schedule.mask,
-        row=filled(schedule.mask.shape, (step_of, entry_of), row),
-        base_slot=filled(schedule.mask.shape, (step_of, entry_of), slot),
-        write_slot=write_slot,
-        **columns,
-    )
-    uniform = all(_is_uniform(segment) for segment in segments)
-    rows, needed = max(store.count, 1), int(runs.local_steps.sum())
-    trained = Segments(active=active, **begins, **ends)
-    return Plan(trained, steps, lanes, ring.count, rows, needed, uniform, origin, kept)
+    begun = {name: getattr(runs, name)[loads.runs] for name in ("client", "run", "duration")}
+    begun["staleness"] = (runs.first_step - runs.reference)[loads.runs]
+    begins = entries("load", loads, lane=loads.lanes, slot=slot_of[runs.version[loads.runs]], **begun)
+    ends = entries("save", saves, lane=saves.lanes, slot=slot_of[runs.reference[saves.runs]], row=row_of[saves.runs])
+    row, base_slot = (np.zeros(schedule.mask.shape, np.int32) for _ in range(2))
+    row[step_of, entry_of] = row_of[arrived]
+    if keep_base:
+        base_slot[step_of, entry_of] = slot_of[runs.reference[arrived]]
+    write_slot = np.zeros(steps, np.int32)
+    write_slot[start:] = slot_of[start + 1 :]
+    names = ("mask", "client", "staleness", "local_steps", "multiplicity", "kind")
+    columns = {name: getattr(schedule, name) for name in names} | {"time": schedule.time.astype(np.float32)}
+    taken = Steps(segments_before=before, row=row, base_slot=base_slot, write_slot=write_slot, **columns)
+    trained, needed = Segments(active=active, **begins, **ends), int(runs.local_steps.sum())
+    return Plan(trained, taken, lanes, used, max(rows, 1), needed, _are_uniform(training), origin, kept)
 
 
-def _is_uniform(segment: _Segment) -> bool:
+def _are_uniform(training: _Training) -> bool:
     """Whether all runs of a segment, those without local steps too, make the same number of them in it."""
-    ended = {segment.active[lane] for lane, _ in segment.saves}
-    return len(ended | {made for made in segment.active if made}) <= 1
+    active, saves = training.active, training.saves
+    counted = active > 0
+    counted[saves.segments, saves.lanes] = True
+    most = np.max(active, axis=1, initial=0)
+    return bool((np.where(counted, active, most[:, None]) == most[:, None]).all())
 
 
-def _columns(rows: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
-    return np.asarray(rows, np.int64).reshape(-1, width).T
+def _places(first: np.ndarray, last: np.ndarray, taken: Sequence[int] = ()) -> tuple[list[int], int]:
+    """A numbered place for each of several things, the lowest one that is free; and how many there are.
 
-
-class _Places:
-    """Numbered places, taken and given back; the lowest free one is taken first."""
-
-    def __init__(self, taken: Collection[int] = ()) -> None:
-        self.count = max(taken, default=-1) + 1
-        self.free = sorted({*range(self.count)} - {*taken})
-
-    def take(self) -> int:
-        if self.free:
-            return heapq.heappop(self.free)
-        self.count += 1
-        return self.count - 1
-
-    def give(self, place: int) -> None:
-        heapq.heappush(self.free, place)
+    Args:
+        first: int [m], not decreasing: when each takes its place.
+        last: int [m]: when it gives it back, which comes first at any instant.
+        taken: the places of the first of them.
+    """
+    places, count = list(taken), max(taken, default=-1) + 1
+    free = sorted({*range(count)} - {*places})
+    leaving, next_one = np.argsort(last, kind="stable"), 0
+    leaves, who = [*last[leaving].tolist(), np.inf], leaving.tolist()
+    for instant in first[len(places) :].tolist():
+        while leaves[next_one] <= instant:
+            heapq.heappush(free, places[who[next_one]])
+            next_one += 1
+        places.append(heapq.heappop(free) if free else count)
+        count = max(count, places[-1] + 1)
+    return places, count

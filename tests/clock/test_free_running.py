@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxafl.clock import Schedule, constant, free_running, three_tier, trace, uniform
+from jaxafl.clock import Schedule, constant, free_running, three_tier, trace, trees, uniform
 from jaxafl.clock import schedule as run_clock
 from jaxafl.clock.contract import Workload
 from jaxafl.device import as_arrays
@@ -54,15 +54,17 @@ def stepped(clock: Any, seed: int) -> tuple[Any, Any]:
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["real", "ties", "late"]))
 def test_invariants_hold_at_every_server_step(name: str, seed: int, kind: str) -> None:
     recorded = record(seed, CLIENTS, STEPS, kind, **OPTIONS[name])
-    after, steps = stepped(recorded.clock(), seed)
-    options = OPTIONS[name]
+    clock, options = recorded.clock(), OPTIONS[name]
+    after, steps = stepped(clock, seed)
     for t in range(STEPS):
-        flight = jax.tree.map(lambda leaf, t=t: leaf[t], after.flight)
-        busy = flight.runs.client[flight.busy]
-        assert len(set(busy)) == len(busy), "a client trains twice at once"
-        assert flight.busy.sum() + after.waiting[t] == options["concurrency"]
-        assert (flight.runs.arrived[flight.busy] >= after.now[t]).all(), "an arrival is in the past"
-        assert np.isinf(flight.runs.arrived[~flight.busy]).all()
+        state = jax.tree.map(lambda leaf, t=t: leaf[t], after)
+        flight = clock.in_flight_runs(state)
+        busy = flight.runs.client[flight.mask]
+        assert len(set(busy.tolist())) == len(busy), "a client trains twice at once"
+        assert sorted(busy.tolist()) == [client for client in range(CLIENTS) if trees.is_busy(state.busy, client)]
+        assert flight.mask.sum() + after.waiting[t] == options["concurrency"]
+        assert (flight.runs.arrived[flight.mask] >= after.now[t]).all(), "an arrival is in the past"
+        assert np.isinf(flight.runs.arrived[~flight.mask]).all()
         assert after.version[t] == t + 1
         assert steps.mask[t].all() and len(set(steps.runs.run_id[t])) == options["buffer"]
     assert (np.diff(steps.time) >= 0).all() and (np.diff(steps.runs.arrived.ravel()) >= 0).all(), "time goes back"
@@ -191,7 +193,7 @@ def test_time_is_float64() -> None:
 
 
 def test_work_per_event_does_not_grow_with_the_population() -> None:
-    """Only the run counters have N entries, and the compiled loop never copies them."""
+    """Only the run counters, and who is busy, have N entries, and the compiled loop never copies them."""
     clock = free_running(concurrency=10, durations=uniform(1, 5))
     population = 1_000_003
 
@@ -202,7 +204,9 @@ def test_work_per_event_does_not_grow_with_the_population() -> None:
     with jax.enable_x64(True):
         state = jax.eval_shape(lambda key: clock.init(key, population), seed_key(0))
         program = jax.jit(schedule).lower(seed_key(0)).compile().as_text()
-    rows = -(-population // 64)
-    assert [leaf.shape for leaf in jax.tree.leaves(state) if leaf.size >= population / 2] == [(rows, 64)]
-    assert f"s32[{rows},64]" in program
-    assert not re.findall(rf"s32\[{rows},64\]\S* copy\(", program)
+    tables = {leaf.shape for leaf in jax.tree.leaves(state) if leaf.size >= population / 2}
+    assert tables == {state.busy.shape, state.runs.shape}
+    for rows, width in tables:
+        assert rows * width < 1.2 * population
+        assert f"s32[{rows},{width}]" in program
+        assert not re.findall(rf"s32\[{rows},{width}\]\S* copy\(", program)
