@@ -37,6 +37,8 @@ _DETERMINISTIC: dict[str, str | bool] = {"xla_gpu_exclude_nondeterministic_ops":
 _ALWAYS: dict[str, str | bool] = (
     {"xla_disable_hlo_passes": "small-while-loop-hoisting"} if jaxlib.__version__ == "0.11.1" else {}
 )
+# Where XLA is known to compile a marked function, or to say that it cannot: jaxlib 0.11.2 ends the process over some.
+_MARKED = jaxlib.__version__.startswith(("0.10.", "0.12."))
 # in one function no operation can be dealt to several threads
 _SERIAL: dict[str, str | bool] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
@@ -72,7 +74,7 @@ def compiled(
     def compile_() -> Any:
         traced = functools.partial(function, *static)
         options = _ALWAYS | (_ONCE if once else {}) | (_DETERMINISTIC if deterministic else {})
-        if whole and not _ALWAYS:
+        if whole and _MARKED:
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 lowered = jax.jit(_marked(traced), donate_argnums=donate).lower(*arguments)
                 return lowered.compile(options | _SERIAL)
