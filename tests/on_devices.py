@@ -116,7 +116,9 @@ def runs(devices: int) -> dict[str, Any]:
             sim.run(STEPS, devices=devices, lanes=3 * devices, chunk=3, **how), alone, tolerance=1e-12
         )
         if name in ("ca2fl", "quafl", "safa"):  # rows by gathers and scatters, as on an accelerator
-            others = [f"jaxafl.{place}.slices_are_faster" for place in ("engine.problem", "server.ca2fl")]
+            others = [
+                f"jaxafl.{place}.slices_are_faster" for place in ("engine.problem", "engine.planned", "server.ca2fl")
+            ]
             with mock.patch(others[0], lambda: False), mock.patch(others[1], lambda: False):
                 gathers = sim.run(STEPS, devices=devices, lanes=2 * devices, chunk=2, **how)
             found[f"{name}, gathers"] = differing(gathers, alone, tolerance=1e-12)

@@ -17,6 +17,7 @@ import xarray as xr
 from jaxafl import server
 from jaxafl.client import Client
 from jaxafl.clock import constant, free_running, interrupting, suspension, synchronous, uniform
+from jaxafl.engine import planned
 from jaxafl.simulation import Simulation
 from tests.problems import observe_w, quadratic
 from tests.variants import slow_but
@@ -110,6 +111,23 @@ def test_evaluations_change_nothing_at_all(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("lanes", "chunk"), [(1, 1), (4, 1), (4, 4)])
+def test_loops_whose_length_is_known_when_they_are_compiled(
+    lanes: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on an accelerator."""
+    even = Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=2)
+    expected, known = run("fadas", even, lanes=lanes, chunk=chunk), []
+    prepared = planned.prepared
+    monkeypatch.setattr(planned, "slices_are_faster", lambda: False)
+    monkeypatch.setattr(
+        planned, "prepared", lambda *args, **shapes: known.append(shapes["local_steps"]) or prepared(*args, **shapes)
+    )
+    assert_close(run("fadas", even, lanes=lanes, chunk=chunk), expected)
+    run("fadas", lanes=lanes, chunk=chunk)
+    assert known == [3, None]
+
+
 def test_micro_batches() -> None:
     results = []
     for piece in (1, 3, 16):

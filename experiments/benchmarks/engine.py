@@ -1,4 +1,4 @@
-"""Measures the engine: updates per second, overhead, wave width, packing, the clock, sweeps; by hand, not a test.
+"""Measures the engine: updates per second, overhead, wave width, packing, sweeps; by hand, not a test.
 
     python experiments/benchmarks/engine.py                 # all rows, a few minutes on two cores
     python experiments/benchmarks/engine.py overhead sweep  # some of them
@@ -196,27 +196,6 @@ def _waves_of_sixteen(schedule: Any) -> float:
     return float(sum(wave.max() * len(wave) for wave in waves) / steps.sum())
 
 
-def clock() -> list[Row]:
-    """Events per second of the clock alone."""
-    events, rows, runs = 25_000, [], []
-    for clients, concurrency in ((10_000, 1000), (1_000_000, 1000), (100, 20)):
-        chosen = afl.clock.free_running(concurrency=concurrency, durations=afl.clock.uniform(1, 5))
-        begun = time.perf_counter()
-        compute_schedule(chosen, clients, 1, events, 0)
-        first = time.perf_counter() - begun
-        runs.append((clients, concurrency, first, functools.partial(compute_schedule, chosen, clients, 1, events, 1)))
-    times = seconds_of(*(run for *_, run in runs))
-    for (clients, concurrency, first, _), column in zip(runs, times, strict=True):
-        middle = statistics.median(column)
-        detail = f"{middle / events * 1e6:.1f} us an event; compile about {first - middle:.1f} s"
-        name = f"clock events per second, N = {clients:,}, M_c = {concurrency}"
-        rows.append((name, f"{events / middle:,.0f}", detail))
-    rows.append(("time at N = 10^6 / N = 10^4", ratio(times[1], times[0]), "target within 20%"))
-    plans = seconds_of(functools.partial(make_plan, runs[2][3](), lanes=8))[0]
-    rows.append(("planning, us an event", f"{statistics.median(plans) / events * 1e6:.1f}", "host, 8 lanes"))
-    return rows
-
-
 def sweep() -> list[Row]:
     """Eight seeds as a sweep against eight runs."""
     sim = simulation(afl.models.mlp(10, hidden=(32,)))
@@ -302,7 +281,6 @@ SECTIONS = {
     "overhead": overhead,
     "width": width,
     "packing": packing,
-    "clock": clock,
     "sweep": sweep,
     "together": together,
 }

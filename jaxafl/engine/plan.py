@@ -61,6 +61,7 @@ class Plan(Summarised):
         rows: rows of the update store.
         needed: local steps that must be made.
         uniform: whether all active lanes of every segment make the same number of local steps.
+        local_steps: that number, where it is the same in every segment and not 0; else `None`.
         origin: where it begins.
         kept: the versions that are still in the ring at its end, the newest and those that later steps may need; their
             slots.
@@ -73,6 +74,7 @@ class Plan(Summarised):
     rows: int
     needed: int
     uniform: bool
+    local_steps: int | None
     origin: Origin
     kept: dict[int, int]
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.clock import Schedule
-from jaxafl.device import buffers, on_device
+from jaxafl.device import buffers, on_device, slices_are_faster
 from jaxafl.engine.batched import number_axes, over_members, shared_axes
 from jaxafl.engine.execution import Execution, prepared
 from jaxafl.engine.mesh import ALL, DATA, NUMBERS, SHARED_STATE
@@ -50,6 +50,8 @@ def planned(
         slots=max(plan.slots, min(_rounded(plan.slots), schedule.ring_slots)),
         rows=_rounded(plan.rows),
         uniform=plan.uniform,
+        # an accelerator's host waits for every pass of a loop whose length it does not know; other K compile anew
+        local_steps=None if slices_are_faster() else plan.local_steps,
         deterministic=speed.deterministic,
         full=bool(schedule.mask.all()),
     )

@@ -259,24 +259,24 @@ def _place(
     ends = entries("save", saves, lane=saves.lanes, slot=slot_of[runs.reference[saves.runs]], row=row_of[saves.runs])
     row, base_slot = (np.zeros(schedule.mask.shape, np.int32) for _ in range(2))
     row[step_of, entry_of] = row_of[arrived]
-    if keep_base:
-        base_slot[step_of, entry_of] = slot_of[runs.reference[arrived]]
-    write_slot = np.zeros(steps, np.int32)
-    write_slot[start:] = slot_of[start + 1 :]
+    base_slot[step_of, entry_of] = slot_of[runs.reference[arrived]] if keep_base else 0
+    write_slot = np.where(np.arange(steps) < start, 0, slot_of[1:]).astype(np.int32)
     names = ("mask", "client", "staleness", "local_steps", "multiplicity", "kind")
     columns = {name: getattr(schedule, name) for name in names} | {"time": schedule.time.astype(np.float32)}
     taken = Steps(segments_before=before, row=row, base_slot=base_slot, write_slot=write_slot, **columns)
     trained, needed = Segments(active=active, **begins, **ends), int(runs.local_steps.sum())
-    return Plan(trained, taken, lanes, used, max(rows, 1), needed, _are_uniform(training), origin, kept)
+    return Plan(trained, taken, lanes, used, max(rows, 1), needed, *_uniform(training), origin, kept)
 
 
-def _are_uniform(training: _Training) -> bool:
-    """Whether all runs of a segment, those without local steps too, make the same number of them in it."""
+def _uniform(training: _Training) -> tuple[bool, int | None]:
+    """Whether all runs of a segment, those without local steps too, make the same number of them in it; and what that
+    number is, where it is the same in all segments."""
     active, saves = training.active, training.saves
     counted = active > 0
     counted[saves.segments, saves.lanes] = True
-    most = np.max(active, axis=1, initial=0)
-    return bool((np.where(counted, active, most[:, None]) == most[:, None]).all())
+    most = np.max(active, axis=1, initial=0, keepdims=True)
+    uniform = bool((np.where(counted, active, most) == most).all())
+    return uniform, (int(most.max()) or None) if uniform and most.size and most.min() == most.max() else None
 
 
 def _places(first: np.ndarray, last: np.ndarray, taken: Sequence[int] = ()) -> tuple[list[int], int]:

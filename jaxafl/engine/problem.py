@@ -102,6 +102,7 @@ class Program:
         capacity: A, arrivals per server step.
         micro_batch: samples per gradient evaluation.
         uniform: all active lanes of a segment make the same number of local steps, so none has to be masked.
+        local_steps: what all active lanes of all segments make, if that is known when the program is compiled.
         full: every server step takes A arrivals, so none has to be masked.
         sliced: several rows of a buffer are read and written by a loop of slices (on a CPU), not by a gather or a
             scatter.
@@ -126,6 +127,7 @@ class Program:
     full: bool
     sliced: bool
     wide: bool
+    local_steps: int | None = None
     deterministic: bool = False
     mesh: Mesh | None = None
     shares: int = 1

@@ -42,7 +42,8 @@ def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple
     def alone(lane: Lane, count: Array) -> Lane:
         """`count` local steps of one run, or fewer where it stops early."""
         if lane.stopping is None:
-            return jax.lax.fori_loop(0, count, lambda _, lane: once(lane), lane)
+            known = program.local_steps if program.lanes == 1 else None  # one of several may have nothing to do
+            return jax.lax.fori_loop(0, known or count, lambda _, lane: once(lane), lane)
         return jax.lax.while_loop(
             lambda carry: (carry[0] < count) & ~_stopped(carry[1]),
             lambda carry: (carry[0] + 1, once(carry[1])),
@@ -59,7 +60,8 @@ def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple
             goes_on = (index < counts) & ~_stopped(group)
             return jax.tree.map(lambda a, b: jnp.where(expand(goes_on, a), a, b), new, group)
 
-        return jax.lax.fori_loop(0, jnp.max(counts) if bound is None else bound, masked, group)
+        known = program.local_steps or jnp.max(counts)
+        return jax.lax.fori_loop(0, known if bound is None else bound, masked, group)
 
     def local_steps(active: Array, lanes: Lane, bound: Array | None) -> Lane:
         chunk = program.chunk

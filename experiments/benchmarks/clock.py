@@ -1,0 +1,97 @@
+"""Measures the clock alone, and planning: python experiments/benchmarks/clock.py
+
+Every figure is the median of five, taken in turn; the machine's own rates stand above the table.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from machine import machine
+from rich.console import Console
+from rich.table import Table
+
+from jaxafl import clock as clocks
+from jaxafl.clock.durations.duration import Draw, Duration, Run, worked
+from jaxafl.clock.schedules import schedule
+from jaxafl.engine.planner import make_plan
+from jaxafl.keys import per_run, uniform
+
+EVENTS, REPEATS = 20_000, 5
+
+
+class own(Duration):
+    """A duration as a user writes one: traced, of several elementary functions."""
+
+    def draw(self, prepared: Any, run: Run) -> Draw:
+        share = uniform(per_run(prepared[0], run.client, run.run), jnp.float64)
+        return worked(jnp.where(share < 0.1, 50.0, 1.0) * (1 + jnp.sin(run.client) ** 2) - jnp.log1p(-share))
+
+
+def main() -> None:
+    print(machine(), flush=True)
+    console = Console(width=150)
+    console.print(rates())
+    console.print(plans())
+
+
+def rates() -> Table:
+    """Events per second."""
+    per_step = clocks.uniform(1, 5, per="client") * clocks.constant(0.1, per="step") + clocks.suspension(0.1)
+    durations = {
+        "uniform": clocks.uniform(1, 5),
+        "lognormal": clocks.lognormal(0.0, 1.0),
+        "three_tier": clocks.three_tier(),
+        "per client and step, suspended": per_step,
+        "a user's own": own(),
+    }
+    sizes = {"M_c = 20, N = 100": (20, 100), "10³, 10⁴": (1000, 10**4), "10³, 10⁶": (1000, 10**6)}
+    sizes["10⁵, 10⁷"] = (10**5, 10**7)
+    table = Table("durations", *sizes, "compiled in, s", title="starts per second, each with the arrival before it")
+    for name, duration in durations.items():
+        cells, compiling = [], []
+        for concurrency, clients in sizes.values():
+            clock = clocks.free_running(concurrency=concurrency, buffer=10, durations=duration)
+            run = functools.partial(schedule, clock, clients, 5, EVENTS // 10)
+            begun = time.perf_counter()
+            run(seed=0)
+            first = time.perf_counter() - begun
+            times = []
+            for seed in range(REPEATS):
+                begun = time.perf_counter()
+                starts = run(seed=seed).runs_started
+                times.append((time.perf_counter() - begun) / starts)
+            cells.append(f"{1 / statistics.median(times):,.0f}")
+            compiling.append(first - statistics.median(times) * starts)
+        table.add_row(name, *cells, f"{min(compiling):.1f} to {max(compiling):.1f}")
+    return table
+
+
+def plans() -> Table:
+    """Microseconds that planning takes for each event."""
+    table = Table("plan of", "lanes", "µs an event", title="planning")
+    ragged = np.random.default_rng(0).integers(1, 20, 10_000)
+    for name, concurrency, buffer, steps, lanes in (
+        ("FedAsync", 100, 1, 5, 16),
+        ("FedBuff, M = 10", 100, 10, 5, 16),
+        ("FADAS, M = 5", 25, 5, 5, 5),
+        ("M_c = 1,000", 1000, 10, 5, 64),
+        ("1 to 19 local steps", 100, 10, ragged, 16),
+    ):
+        clock = clocks.free_running(concurrency=concurrency, buffer=buffer, durations=clocks.lognormal(0.0, 1.0))
+        made, times = schedule(clock, 10_000, steps, EVENTS // buffer), []
+        for _ in range(REPEATS):
+            begun = time.perf_counter()
+            make_plan(made, lanes=lanes, keep_base=False)
+            times.append((time.perf_counter() - begun) / EVENTS)
+        table.add_row(name, str(lanes), f"{1e6 * statistics.median(times):.2f}")
+    return table
+
+
+if __name__ == "__main__":
+    main()
