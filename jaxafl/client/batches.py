@@ -73,7 +73,9 @@ def shuffled(key: Key, epoch: Array, ranks: Array, count: Array) -> Array:
         partner = jnp.where(pivot >= place, pivot - place, pivot + (count - place))
         swap = _mix(jnp.maximum(place, partner) ^ salt) >> 31
         place = jnp.where(swap == 1, partner, place)
-    return place.astype(jnp.int32)
+    # in one kernel with the gather that reads them, XLA would compute places again and again; jaxlib 0.11 and 0.12 then
+    # never end to compile it
+    return jax.lax.optimization_barrier(place.astype(jnp.int32))
 
 
 def _mix(word: Array) -> Array:

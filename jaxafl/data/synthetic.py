@@ -131,7 +131,7 @@ def generate(arrays: Arrays, client: jax.Array | int, positions: jax.Array) -> t
 
 def _normals(key: keys.Key, count: int) -> jax.Array:
     """Standard normal float32 `[count]`: counter i of the key gives numbers 2i and 2i + 1, by Box and Muller."""
-    first, second = keys.threefry(key, jnp.arange((count + 1) // 2, dtype=jnp.uint32), 0)
+    first, second = jax.lax.optimization_barrier(keys.threefry(key, jnp.arange((count + 1) // 2, dtype=jnp.uint32), 0))
     radius = jnp.sqrt(-2.0 * jnp.log1p(-keys.uniform((first, first), jnp.float32)))
     angle = jnp.float32(2 * math.pi) * keys.uniform((second, second), jnp.float32)
     pairs = jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=-1)
