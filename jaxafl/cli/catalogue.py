@@ -19,8 +19,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import docstring_parser
+import jax.typing
+import numpy.typing
 import optax
-from jax.typing import ArrayLike
 
 from jaxafl.client import Client
 from jaxafl.options import Bounds, UserError, bounds_of, types_of
@@ -35,6 +36,7 @@ KINDS = {  # package, and what its constructors make: something with one of thes
     "clocks": ("jaxafl.clock", ("next",)),
     "durations": ("jaxafl.clock", ("draw",)),
 }
+_ARRAYS = (jax.typing.ArrayLike, numpy.typing.ArrayLike)  # which no command line can name
 _ELSEWHERE = ("data_dir", "num_classes")  # given by --data-dir, and by the data
 _OPTIMIZERS = (optax.sgd, optax.adam, optax.adamw, optax.amsgrad, optax.adagrad, optax.rmsprop, optax.yogi, optax.lion)
 _PROXIMAL = "FedProx: `fedavg` with Client(proximal=mu), which adds μ (x - x_s) to every local gradient."
@@ -126,7 +128,7 @@ def _makes(call: Any, kind: str) -> bool:
         return False
     every = inspect.signature(call).parameters.values() if made is not call else ()
     needed = [types_of(call).get(one.name) for one in every if one.default is one.empty]
-    return all(_typed(hint, None)[0] and hint is not ArrayLike for hint in needed)
+    return all(_typed(hint, None)[0] and hint not in _ARRAYS for hint in needed)
 
 
 def _helps(call: Any) -> dict[str, str]:

@@ -191,11 +191,11 @@ def _advance(pending: _Pending, lanes: int, homes: int) -> tuple[list[int], _Mad
 
 def _moves(made: _Made, order: np.ndarray) -> _Moves:
     """The runs in the order of their segments and, within one, of their lanes."""
-    counts, lanes = np.diff(made.ends, prepend=0), np.asarray(made.lanes, np.int64)
-    segments = np.repeat(np.arange(len(counts)), counts)
-    places = np.arange(len(segments)) - (np.cumsum(counts) - counts)[segments]
+    ranks, lanes, ends = (np.asarray(column, np.int64) for column in made)
+    begins = np.concatenate([np.zeros(1, np.int64), ends])[:-1]
+    segments = np.repeat(np.arange(len(ends)), ends - begins)
     in_order = np.argsort(segments * (lanes.max(initial=0) + 1) + lanes, kind="stable")
-    return _Moves(order[np.asarray(made.ranks, np.int64)][in_order], lanes[in_order], segments, places)
+    return _Moves(order[ranks[in_order]], lanes[in_order], segments, np.arange(len(segments)) - begins[segments])
 
 
 def _active(loads: _Moves, saves: _Moves, runs: _Runs, instants: np.ndarray, lanes: int) -> np.ndarray:

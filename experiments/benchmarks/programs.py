@@ -1,0 +1,205 @@
+"""Compiles the engine's programs for accelerators that are not there, and reads what the compiler made of them.
+
+    pip install "jax[cuda13]"   # for an NVIDIA H200, or "jax[tpu]" for a TPU v5e; no driver and no device is needed
+    python experiments/benchmarks/programs.py h200 --models mlp cnn_defedavg --lanes 1 16 64
+
+For each program: memory, what a pass of each loop launches and copies, whether the length of the loop is known (else
+the host waits for the end of every pass to decide on the next).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
+os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+
+import jax
+import numpy as np
+import optax
+from jax.experimental import topologies
+from rich.console import Console
+from rich.table import Table
+
+import jaxafl as afl
+from jaxafl.engine.execution import Execution
+from jaxafl.engine.lockstep import lockstep
+from jaxafl.engine.online import online
+from jaxafl.engine.planned import planned
+from jaxafl.engine.problem import Speed
+
+TARGETS = ("h200", "v5e", "here")
+_H200 = """
+gpu_device_info {
+  threads_per_block_limit: 1024  threads_per_warp: 32  shared_memory_per_block: 49152  shared_memory_per_core: 233472
+  threads_per_core_limit: 2048  core_count: 132  fpus_per_core: 128  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535  block_dim_limit_z: 65535  memory_bandwidth: 4800000000000  l2_cache_size: 52428800
+  clock_rate_ghz: 1.98  device_memory_size: 151397597184  shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 feature_extension: ACCELERATED_FEATURES }
+  registers_per_core_limit: 65536  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 patch: 0 }
+runtime_version { major: 12 minor: 8 patch: 0 }
+device_description_str: "NVIDIA H200 141GB HBM3e"
+"""
+LAUNCHED = {"fusion", "custom-call", "copy", "dot", "convolution", "sort", "scatter", "reduce", "dynamic-update-slice"}
+WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8}
+MODELS: dict[str, tuple[Callable[[], afl.models.Model], tuple[int, ...]]] = {
+    "mlp": (lambda: afl.models.mlp(10), (28, 28, 1)),
+    "cnn_defedavg": (lambda: afl.models.cnn_defedavg(10), (28, 28, 1)),
+    "cnn_asyncfeded": (lambda: afl.models.cnn_asyncfeded(62), (28, 28, 1)),
+    "resnet18": (lambda: afl.models.resnet18(10), (32, 32, 3)),
+}
+KINDS = ("alone", "shared", "lockstep", "online")
+_MEMBERS, _STEPS = 8, 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A loop of a program: how deep it lies, its passes (`None`: unknown), and what one launches and copies."""
+
+    depth: int
+    passes: int | None
+    launches: int
+    copied: int
+
+
+def loops_of(text: str) -> list[Loop]:
+    """The loops of the text of a compiled program, the outer ones first."""
+    bodies = {}
+    for part in re.split(r"\n(?=(?:ENTRY )?%?[\w.\-]+ \(.*\) -> .* \{)", text):
+        if name := re.match(r"(?:ENTRY )?%?([\w.\-]+) ", part):
+            bodies[name[1]] = part
+    found: list[Loop] = []
+
+    def within(body: str, depth: int) -> None:
+        for line in re.findall(r".* while\(.*", body):
+            inner = bodies.get(match[1] if (match := re.search(r"body=%?([\w.\-]+)", line)) else "", "")
+            known = re.search(r'known_trip_count":\{"n":"(\d+)"', line)
+            called = "".join(
+                bodies.get(name, "") for name in re.findall(r"(?:calls|to_apply)=%?(command_buffer[\w.\-]*)", inner)
+            )
+            kinds = re.findall(r"= \S+ ([a-z\-]+)\(", inner + called)
+            copied = sum(_bytes(shape) for shape in re.findall(r"= (\S+) copy\(", inner))
+            launches = sum(kind in LAUNCHED for kind in kinds)
+            found.append(Loop(depth, int(known[1]) if known else None, launches, copied))
+            within(inner, depth + 1)
+
+    within(next((body for name, body in bodies.items() if f"ENTRY %{name}" in text or f"ENTRY {name}" in text), ""), 0)
+    return found
+
+
+def _bytes(shape: str) -> int:
+    found = re.match(r"(\w+)\[([\d,]*)\]", shape)
+    return WIDTHS.get(found[1], 4) * int(np.prod([int(n) for n in found[2].split(",") if n] or [1])) if found else 0
+
+
+def simulation(name: str, kind: str) -> afl.Simulation:
+    """FADAS with 25 of 100 clients in flight and M = 5, or AsyncFedED with the clock beside the training."""
+    make, shape = MODELS[name]
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (1000, *shape), dtype=np.uint8), rng.integers(0, 10, 1000)
+    data = afl.data.from_arrays(x, y, np.repeat(np.arange(100), 10), x_test=x[:100], y_test=y[:100])
+    client = afl.Client(optax.sgd, learning_rate=0.01, steps=5, batch_size=10)
+    times = afl.clock.uniform(1, 5, per="client") * afl.clock.constant(0.1, per="step")
+    if kind == "online":
+        clock = afl.clock.free_running(concurrency=25, durations=times)
+        return afl.Simulation(data, make(), client, afl.server.asyncfeded(lam=1.0, kappa=0.05), clock)
+    clock = afl.clock.free_running(concurrency=25, buffer=5, durations=times)
+    return afl.Simulation(data, make(), client, afl.server.fadas(0.01), clock)
+
+
+@contextlib.contextmanager
+def as_on_an_accelerator() -> Iterator[list[tuple[Callable[..., Any], tuple[Any, ...]]]]:
+    """Programs are made as for an accelerator, not compiled, and listed with their arguments."""
+    made: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+
+    def compile_(self: Execution, function: Any, kinds: Any, constant: Any) -> Execution:
+        made.append((functools.partial(function, self.program), (*constant, self.state, np.int32(0), np.int32(0))))
+        return self
+
+    with contextlib.ExitStack() as stack:
+        for place in ("engine.problem", "engine.planned", "server.ca2fl", "sweep.members"):
+            stack.enter_context(mock.patch(f"jaxafl.{place}.slices_are_faster", lambda: False))
+        stack.enter_context(mock.patch.object(Execution, "compile", compile_))
+        yield made
+
+
+def program(name: str, kind: str, lanes: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function that takes server steps, and its arguments."""
+    sim, speed = simulation(name, kind), Speed(lanes, lanes)
+    with as_on_an_accelerator() as made:
+        if kind == "online":
+            online(sim.problem(0), _STEPS, speed)
+        elif kind == "lockstep":
+            problems, schedules = zip(
+                *((sim.problem(seed), sim.schedule(_STEPS, seed)) for seed in range(_MEMBERS)), strict=True
+            )
+            lockstep(problems, schedules, _STEPS, Speed(lanes))
+        else:
+            rates = np.linspace(0.01, 0.1, _MEMBERS if kind == "shared" else 1).tolist()
+            members = [dataclasses.replace(sim, server=afl.server.fadas(rate)) for rate in rates]
+            planned([member.problem(0) for member in members], sim.schedule(_STEPS), _STEPS, speed)
+    return made[-1]
+
+
+def compiled_for(target: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """The program for a device that is not there; `"here"`: for the one that is. The state is donated."""
+    donate = (len(arguments) - 3,)
+    if target == "here":
+        return jax.jit(function, donate_argnums=donate).lower(*arguments).compile()
+    mesh = jax.sharding.Mesh(np.array(_devices(target)[:1]), ("device",))
+    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), arguments)
+    return jax.jit(function, donate_argnums=donate).lower(*shapes).compile()
+
+
+@functools.cache
+def _devices(target: str) -> list[Any]:
+    if target == "h200":
+        found = topologies.get_topology_desc(platform="cuda", target_config=_H200, topology="1x1x1")
+    else:
+        found = topologies.get_topology_desc("v5e:2x2", platform="tpu")
+    jax.config.update("jax_platforms", "cpu")  # everything that really runs
+    return list(found.devices)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("--models", nargs="*", default=["mlp", "cnn_defedavg"], choices=list(MODELS))
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--lanes", nargs="*", type=int, default=[16])
+    given = parser.parse_args()
+    if given.target != "here":
+        _devices(given.target)
+    columns = ("program", "temporaries, MiB", "each loop, from the outermost: passes; launches and MB copied in a pass")
+    table = Table(*columns, title=f"{given.target}, jax {jax.__version__}")
+    for name in given.models:
+        for kind in given.kinds:
+            for lanes in given.lanes:
+                made = compiled_for(given.target, *program(name, kind, lanes))
+                loops = loops_of(made.as_text())
+                shown = [
+                    f"{'  ' * loop.depth}{loop.passes or 'unknown'}; {loop.launches}, {loop.copied / 1e6:.2f}"
+                    for loop in loops
+                ]
+                memory = made.memory_analysis().temp_size_in_bytes / 2**20
+                table.add_row(f"{name}, {kind}, {lanes} lanes", f"{memory:.0f}", "\n".join(shown))
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    main()
