@@ -133,8 +133,10 @@ def schedule(
     _check_length(clock, num_clients, server_steps)
     with jax.enable_x64(True), jax.default_device(cpu()):
         workload = Workload(on_device(np.asarray(local_steps, np.int32)), num_clients)
-        arguments = (as_arrays(clock, jnp.float64), workload, seed_key(seed))
-        program, _ = compiled(_scan, (num_clients, int(server_steps)), arguments, whole=clock.event_by_event)
+        clock_arrays, key = as_arrays(clock, jnp.float64), seed_key(seed)
+        begin, _ = compiled(_begin, (num_clients,), (clock_arrays, key))
+        arguments = (clock_arrays, workload, begin(clock_arrays, key))
+        program, _ = compiled(_scan, (int(server_steps),), arguments, whole=clock.event_by_event)
         steps, runs_begun, fault, held = jax.device_get(program(*arguments))
     if check:
         raise_fault(fault)
@@ -216,13 +218,17 @@ def _check_length(clock: Clock, num_clients: int, server_steps: int) -> None:
         )
 
 
+def _begin(num_clients: int, clock: Clock, key: Key) -> Any:
+    return clock.init(key, num_clients)
+
+
 def _scan(
-    num_clients: int, server_steps: int, clock: Clock, workload: Workload, key: Key
+    server_steps: int, clock: Clock, workload: Workload, state: Any
 ) -> tuple[ServerStep, jax.Array, Fault, list[jax.Array]]:
 
     def one(state: Any, _: None) -> tuple[Any, tuple[ServerStep, jax.Array]]:
         state, step = clock.next(state, workload)
         return state, (step.complete(), state.starts.count)
 
-    state, (steps, runs_begun) = jax.lax.scan(one, clock.init(key, num_clients), length=server_steps)
+    state, (steps, runs_begun) = jax.lax.scan(one, state, length=server_steps)
     return steps, runs_begun, state.starts.fault, clock.held(state)

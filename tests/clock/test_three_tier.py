@@ -8,7 +8,9 @@ import pytest
 
 from jaxafl.clock import free_running, three_tier
 from jaxafl.clock import schedule as run_clock
+from jaxafl.clock.durations import papers
 from jaxafl.clock.durations.duration import stream_keys
+from jaxafl.device import compilation
 from jaxafl.keys import seed_key
 
 SEEDS = 50
@@ -76,3 +78,14 @@ def test_a_split_of_the_population_follows_one_dirichlet() -> None:
     tiers = np.asarray(tiers)
     assert np.abs(np.bincount(tiers, minlength=3) - 100).max() <= 2
     assert 100 < np.count_nonzero(np.diff(tiers)) < 290
+
+
+def test_tiers_of_many_clients_are_drawn_when_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = free_running(concurrency=25, buffer=5, durations=three_tier())
+    expected = run_clock(clock, 51, 1, 100, 3)
+    monkeypatch.setattr(papers, "_MANY", 50)
+    compilation._programs.clear()
+    found = run_clock(clock, 51, 1, 100, 3)
+    compilation._programs.clear()
+    for name in ("client", "arrived", "time"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))

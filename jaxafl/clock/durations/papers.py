@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -14,6 +15,7 @@ from jaxafl.keys import Key, jax_key, per_client, per_run, uniform
 from jaxafl.options import Number, number, static
 
 Array = jax.Array
+_MANY = 100_000  # clients, of whom most may never start: their tiers are drawn when they do
 _TIERS = {
     "large": ((1.0, 2.0), (3.0, 5.0), (50.0, 80.0)),
     "mild": ((1.0, 2.0), (3.0, 5.0), (5.0, 8.0)),
@@ -47,22 +49,27 @@ class three_tier(Duration):
     terms = 2
     references: ClassVar[tuple[str, ...]] = ("wang2024fadas",)
 
-    def prepare(self, keys: Sequence[Key], num_clients: int) -> tuple[Key, Array]:
+    def prepare(self, keys: Sequence[Key], num_clients: int) -> tuple[Key, Array | Key]:
         if self.split == "client":
-            shape = jnp.asarray(self.gamma, jnp.float64) * jnp.asarray([3.0, 2.0, 1.0])
-            own = jax_key(per_client(keys[1], jnp.arange(num_clients)))
-            draws = jax.vmap(lambda key: jax.random.loggamma(key, shape, dtype=jnp.float64))(own)
-            return keys[0], jnp.argmax(draws, axis=-1)  # the largest weight of a Dirichlet is its largest gamma
+            if num_clients > _MANY:
+                return keys[0], keys[1]
+            return keys[0], jax.vmap(functools.partial(self._tier, keys[1]))(jnp.arange(num_clients))
         shape = jnp.full(3, self.gamma, jnp.float64)
         edges = jnp.cumsum(jax.nn.softmax(jax.random.loggamma(jax_key(keys[1]), shape, dtype=jnp.float64)))
         order = jnp.argsort(uniform(per_client(keys[1], jnp.arange(num_clients)), jnp.float64))
         return keys[0], jnp.searchsorted(edges[:2], (jnp.argsort(order) + 0.5) / num_clients)  # by rank in this order
 
-    def draw(self, prepared: tuple[Key, Array], run: Run) -> Draw:
+    def draw(self, prepared: tuple[Key, Array | Key], run: Run) -> Draw:
         key, tiers = prepared
-        low, high = jnp.asarray(_TIERS[self.profile], jnp.float64)[tiers[run.client]]
+        tier = self._tier(tiers, run.client) if isinstance(tiers, tuple) else tiers[run.client]
+        low, high = jnp.asarray(_TIERS[self.profile], jnp.float64)[tier]
         bits = per_client(key, run.client) if self.per == "client" else per_run(key, run.client, run.run)
         return worked((low + (high - low) * uniform(bits, jnp.float64)) * self.unit)
+
+    def _tier(self, key: Key, client: Array) -> Array:
+        """The largest weight of a Dirichlet is its largest gamma."""
+        shape = jnp.asarray(self.gamma, jnp.float64) * jnp.asarray([3.0, 2.0, 1.0])
+        return jnp.argmax(jax.random.loggamma(jax_key(per_client(key, client)), shape, dtype=jnp.float64))
 
 
 class mac_network(Duration):
