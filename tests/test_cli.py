@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import pathlib
 import subprocess
 import sys
 import typing
@@ -285,3 +287,23 @@ def test_main_without_arguments_shows_the_usage_on_stderr():
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "usage: jaxafl COMMAND" in ended.stderr
+
+
+@pytest.mark.slow
+def test_compiled_programs_are_kept_in_a_folder_of_ones_own(tmp_path: pathlib.Path) -> None:
+    code = "import sys; from jaxafl.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "run", "--server-steps", "2", "--data", "synthetic", "--model"]
+    command += ["logistic", "--data.max-size", "20", "--no-progress", "--cache", str(tmp_path / "cache")]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        entries = {path.name for path in (tmp_path / "cache").glob("*-cache")}
+    assert entries and (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_cache_of_another_user_is_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert main(["run", "--data", "synthetic", "--model", "logistic", "--cache", str(tmp_path)]) == 2
+    assert "is another user's" in capsys.readouterr().err

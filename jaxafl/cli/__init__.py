@@ -26,6 +26,7 @@ from jaxafl.callbacks.store import check_folder
 from jaxafl.cli import tables
 from jaxafl.cli.build import as_paths, make_simulation, read_axes
 from jaxafl.cli.options import Run, Sweep, chosen, is_given, options_type, program, refuse, values_of
+from jaxafl.device import keep_programs
 from jaxafl.keys import seed_key
 from jaxafl.options import UserError, user_errors
 from jaxafl.references import version
@@ -225,6 +226,8 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
         raise UserError("a sweep needs at least one --axis, e.g. --axis server.lam=1,3,5 --axis seed=0:5")
     with user_errors():
         check_image_path(options.plot)
+        if options.cache is not None:
+            keep_programs(check_folder("cache", options.cache))
         simulation = make_simulation(names, options, axes)
         varied = as_paths(axes, names, simulation) | ({} if "seed" in axes else {"seed": [options.seed]})
         for axis in axes_of(simulation, varied)[1]:

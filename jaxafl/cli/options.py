@@ -70,6 +70,7 @@ class Run:
         wandb: project of Weights & Biases to log to
         checkpoint: folder to save in, from which the same command, or jaxafl resume, goes on
         checkpoint_every: server steps between saves, or a time such as 30s or 5min
+        cache: folder of compiled programs, which later commands read instead of compiling them; nobody else's
     """
 
     server_steps: int = 200
@@ -91,6 +92,7 @@ class Run:
     wandb: str | None = None
     checkpoint: Annotated[pathlib.Path | None, arg(aliases=("--folder",))] = None
     checkpoint_every: str = "30s"
+    cache: pathlib.Path | None = None
 
     def watching(self) -> dict[str, Any]:
         """The options of `Simulation.run` that say who watches, and what is kept."""

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxafl.device.choice import devices_of
-from jaxafl.device.compilation import compiled, on_device, on_host, shapes_of
+from jaxafl.device.compilation import compiled, keep_programs, on_device, on_host, shapes_of
 from jaxafl.device.memory import available_bytes, check_memory, host_bytes, on_exhaustion
 from jaxafl.device.rows import Rows, weighted_sum
 
@@ -21,6 +21,7 @@ __all__ = [
     "cpu",
     "devices_of",
     "host_bytes",
+    "keep_programs",
     "on_device",
     "on_exhaustion",
     "on_host",

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import pathlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -82,6 +84,21 @@ def compiled(
 
     program, made = _kept(_programs, (function, static, donate, once, deterministic, whole), arguments, compile_)
     return program, time.perf_counter() - begun if made else 0.0
+
+
+def keep_programs(folder: pathlib.Path) -> None:
+    """Programs that are compiled from now on are kept in a folder, and those that are there are not compiled.
+
+    Raises:
+        PermissionError: others may write there, and so decide what this process executes.
+    """
+    if os.name == "posix":
+        if folder.stat().st_uid != os.getuid():
+            raise PermissionError(f"the cache {folder} is another user's, who could write programs for you to run")
+        folder.chmod(0o700)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 def _marked(function: Callable[..., Any]) -> Callable[..., Any]:
