@@ -151,14 +151,16 @@ def test_a_class_that_runs_out_is_left_out_of_the_mix():
 
     labels = np.repeat(np.arange(3), counts)
     expected = np.mean([one_by_one() for _ in range(repeats)], axis=0)
-    dealt = [base.deal(labels, np.array([size]), mix[None].copy(), rng)[0] for _ in range(repeats)]
+    dealt = [base.deal(labels, counts, np.array([size]), mix[None].copy(), rng)[0] for _ in range(repeats)]
     actual = histogram(dealt, labels).mean(0)
     np.testing.assert_allclose(actual, expected, atol=0.06)
 
 
 def test_where_nothing_of_a_mix_is_left_the_samples_left_are_taken():
     labels = np.repeat(np.arange(3), [2, 5, 5])
-    parts = base.deal(labels, np.array([12]), np.array([[1.0, 0.0, 0.0]]), np.random.default_rng(0))
+    parts = base.deal(
+        labels, np.bincount(labels), np.array([12]), np.array([[1.0, 0.0, 0.0]]), np.random.default_rng(0)
+    )
     assert_each_sample_once(parts, 12)
 
 
@@ -177,7 +179,7 @@ def test_classes_of_many_clients_are_drawn_as_one_after_another():
                 weights = remaining * 1.0 if weights.sum() == 0 else weights
                 drawn = np.minimum(rng.multinomial(left, weights / weights.sum()), remaining)
                 expected[client], remaining, left = expected[client] + drawn, remaining - drawn, left - drawn.sum()
-        dealt = base.deal(labels, sizes, mixes.copy(), np.random.default_rng(seed))
+        dealt = base.deal(labels, np.bincount(labels), sizes, mixes.copy(), np.random.default_rng(seed))
         np.testing.assert_array_equal(histogram(dealt, labels), expected)
         assert_each_sample_once(dealt, 12_000)
 

@@ -141,7 +141,9 @@ def dirichlet_mixes(alpha: float, counts: np.ndarray, clients: int, rng: np.rand
     return rng.dirichlet(alpha * counts / counts.sum(), size=clients)
 
 
-def deal(labels: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.random.Generator) -> Rows:
+def deal(
+    labels: np.ndarray, counts: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.random.Generator
+) -> Rows:
     """Give each client a number of samples whose classes are drawn from its mix, no sample twice.
 
     Clients are served one after another in random order. A class that has run out is left out of the mix, the rest of
@@ -150,6 +152,7 @@ def deal(labels: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.rando
 
     Args:
         labels: int `[n]`.
+        counts: int `[C]`, samples of each class that occurs, in sorted order.
         sizes: int `[N]`, samples of each client, n or fewer together.
         mixes: float `[N, C]`, probabilities over the classes that occur, in sorted order; overwritten, since many
             clients' numbers of samples would need as much room again.
@@ -158,8 +161,8 @@ def deal(labels: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.rando
     Returns:
         Rows of each client, shuffled.
     """
-    _, remaining = np.unique(labels, return_counts=True)
-    order = rng.permutation(len(sizes))
+    remaining = counts
+    order = rng.permutation(len(sizes)).astype(np.int32)
     for served in np.array_split(order, -(-len(order) // _BLOCK)):
         state, there = rng.bit_generator.state, remaining > 0
         weights = np.where(there, mixes[served], 0.0)
@@ -174,7 +177,19 @@ def deal(labels: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.rando
         for client in served:
             mixes[client] = taken = _draw(int(sizes[client]), mixes[client], remaining, rng)
             remaining = remaining - taken
-    return take(labels, mixes, rng)
+    del order, served
+    return take(labels, _narrowed(mixes), rng)
+
+
+def _narrowed(whole: np.ndarray) -> np.ndarray:
+    """Whole numbers in float64 as int32, in the first half of their own memory; the other half is given back."""
+    shape, wide = whole.shape, whole.reshape(-1)
+    narrow, many = wide.view(np.int32), len(wide)
+    for begin in range(0, many, _BLOCK):  # an entry is written where one that has been read lay
+        narrow[begin : min(begin + _BLOCK, many)] = wide[begin : begin + _BLOCK].astype(np.int32)
+    del narrow, wide
+    whole.resize(-(-many // 2), refcheck=False)
+    return whole.view(np.int32)[:many].reshape(shape)
 
 
 def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> Rows:

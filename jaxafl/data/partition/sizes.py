@@ -65,7 +65,9 @@ class sizes(Partition):
             )
         _, counts = np.unique(labels, return_counts=True)
         if self.alpha is not None:
-            return deal(labels, np.array(self.sizes), dirichlet_mixes(self.alpha, counts, len(self.sizes), rng), rng)
+            return deal(
+                labels, counts, np.array(self.sizes), dirichlet_mixes(self.alpha, counts, len(self.sizes), rng), rng
+            )
         if self.classes is not None:
             return take(labels, self._quotas(self.classes, counts, rng), rng)
         return Rows(rng.permutation(len(labels))[:total], np.array(self.sizes))

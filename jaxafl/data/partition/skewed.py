@@ -105,9 +105,9 @@ class dirichlet_equal(Partition):
         """Rows of each client; see `Partition.split`."""
         require_samples("dirichlet_equal", self.clients, len(labels))
         _, counts = np.unique(labels, return_counts=True)
-        sizes = np.full(self.clients, len(labels) // self.clients)
+        sizes = np.full(self.clients, len(labels) // self.clients, np.int32)
         sizes[rng.permutation(self.clients)[: len(labels) % self.clients]] += 1
-        return deal(labels, sizes, dirichlet_mixes(self.alpha, counts, self.clients, rng), rng)
+        return deal(labels, counts, sizes, dirichlet_mixes(self.alpha, counts, self.clients, rng), rng)
 
 
 class shards(Partition):
