@@ -198,7 +198,7 @@ def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> Ro
     def pieces() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         clients = np.arange(len(quotas), dtype=np.int32)
         for label, quota in zip(np.unique(labels), quotas.T, strict=True):
-            taken = quota.astype(np.int32)
+            taken = quota.astype(np.int32, copy=False)
             yield rng.permutation(np.flatnonzero(labels == label))[: taken.sum()], clients, taken
 
     return dealt(pieces(), quotas.sum(1, dtype=np.int32), rng)
