@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.data.held_out import MOST_CLIENTS, HeldOut, Owners, held_out, owners_of
-from jaxafl.data.partition.base import Rows
+from jaxafl.data.partition.base import ClientRows
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.data.statistics import BLOCK, Gather, PartitionStatistics, labels_only, traverse
 from jaxafl.device.buffers import num_bytes
@@ -251,15 +251,15 @@ def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple
             cannot address.
         TypeError: rows are not integers.
     """
-    listed = clients.counts if isinstance(clients, Rows) else [len(rows) for rows in clients]
+    listed = clients.counts if isinstance(clients, ClientRows) else [len(rows) for rows in clients]
     counts = np.array(listed, np.int64)
     offset = np.cumsum(counts) - counts
-    if not isinstance(clients, Rows) and clients and all(rows is clients[0] for rows in clients[1:]):
+    if not isinstance(clients, ClientRows) and clients and all(rows is clients[0] for rows in clients[1:]):
         index, offset = np.asarray(clients[0]), np.zeros_like(counts)  # they hold the same samples, and share the list
     elif counts.sum() >= 2**31:
         raise ValueError(f"the clients hold {counts.sum()} samples together; stored data is limited to {2**31 - 1}")
     else:
-        index = clients.flat if isinstance(clients, Rows) else np.concatenate([np.zeros(0, np.int32), *clients])
+        index = clients.flat if isinstance(clients, ClientRows) else np.concatenate([np.zeros(0, np.int32), *clients])
     _check_rows(index, clients, len(y))
     return {"x": x, "y": y, "index": index.astype(np.int32), "offset": offset.astype(np.int32)}, counts
 

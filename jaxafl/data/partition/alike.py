@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxafl.data.partition.base import Partition, Rows, parts, require_samples, rows_of_each
+from jaxafl.data.partition.base import ClientRows, Partition, parts, require_samples, rows_of_each
 from jaxafl.options import number, static
 
 
@@ -23,7 +23,7 @@ class by_user(Partition):
 
     clients: int | None = static(default=None)
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
         """Rows of each client in their original order; see `Partition.split`."""
         if users is None:
             raise ValueError("by_user: this dataset has no natural users; use iid, dirichlet or classes_per_client")
@@ -31,7 +31,7 @@ class by_user(Partition):
         if self.clients is not None and self.clients > len(rows):
             raise ValueError(f"by_user: {self.clients} clients asked for, but the dataset has {len(rows)} users")
         counts = rows.counts[: self.clients]
-        return Rows(rows.flat[: counts.sum()], counts)
+        return ClientRows(rows.flat[: counts.sum()], counts)
 
 
 class iid(Partition):
@@ -49,10 +49,10 @@ class iid(Partition):
 
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
         """Rows of each client; see `Partition.split`."""
         require_samples("iid", self.clients, len(labels))
-        return Rows(rng.permutation(len(labels)), parts(len(labels), self.clients))
+        return ClientRows(rng.permutation(len(labels)), parts(len(labels), self.clients))
 
 
 class iid_shared(Partition):
@@ -109,7 +109,7 @@ class lognormal_sizes(Partition):
     sigma: float = number(default=1.0, least=0)
     min_size: int = static(default=1)
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
         """Rows of each client; see `Partition.split`."""
         require_samples("lognormal_sizes", self.clients, len(labels), self.min_size)
         rest = len(labels) - self.clients * self.min_size
@@ -117,4 +117,4 @@ class lognormal_sizes(Partition):
         weights = np.exp(normal - normal.max())  # only proportions count, and this cannot overflow
         ends = np.floor(np.cumsum(weights) / weights.sum() * rest + 0.5).astype(np.int64)
         ends[-1] = rest
-        return Rows(rng.permutation(len(labels)), np.diff(ends, prepend=0) + self.min_size)
+        return ClientRows(rng.permutation(len(labels)), np.diff(ends, prepend=0) + self.min_size)

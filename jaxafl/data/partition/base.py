@@ -67,7 +67,7 @@ def require_samples(owner: str, clients: int, samples: int, min_size: int | None
         )
 
 
-class Rows(Sequence[np.ndarray]):
+class ClientRows(Sequence[np.ndarray]):
     """The rows of all clients in one array; an array for each of a million clients would take more than their rows.
 
     Args:
@@ -88,10 +88,10 @@ class Rows(Sequence[np.ndarray]):
         return self.flat[end - self.counts[client] : end]
 
 
-def rows_of_each(values: np.ndarray) -> Rows:
+def rows_of_each(values: np.ndarray) -> ClientRows:
     """The rows of each value that occurs, in their original order, values sorted."""
     _, counts = np.unique(values, return_counts=True)
-    return Rows(np.argsort(values, kind="stable").astype(np.int32), counts)
+    return ClientRows(np.argsort(values, kind="stable").astype(np.int32), counts)
 
 
 def parts(total: int, count: int) -> np.ndarray:
@@ -99,9 +99,9 @@ def parts(total: int, count: int) -> np.ndarray:
     return total // count + (np.arange(count) < total % count)
 
 
-def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> Rows:
+def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> ClientRows:
     """The rows of each client, who holds so many in succession, shuffled in place."""
-    found = Rows(rows, sizes)
+    found = ClientRows(rows, sizes)
     for own in found:
         rng.shuffle(own)
     return found
@@ -109,7 +109,7 @@ def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> R
 
 def dealt(
     pieces: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], sizes: np.ndarray, rng: np.random.Generator
-) -> Rows:
+) -> ClientRows:
     """The rows of each client, shuffled.
 
     Args:
@@ -143,7 +143,7 @@ def dirichlet_mixes(alpha: float, counts: np.ndarray, clients: int, rng: np.rand
 
 def deal(
     labels: np.ndarray, counts: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.random.Generator
-) -> Rows:
+) -> ClientRows:
     """Give each client a number of samples whose classes are drawn from its mix, no sample twice.
 
     Clients are served one after another in random order. A class that has run out is left out of the mix, the rest of
@@ -192,7 +192,7 @@ def _narrowed(whole: np.ndarray) -> np.ndarray:
     return whole.view(np.int32)[:many].reshape(shape)
 
 
-def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> Rows:
+def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> ClientRows:
     """Random rows of each client, no sample twice: `quotas[k, c]` of the class that is c-th in sorted order."""
 
     def pieces() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxafl.data.partition.base import Partition, Rows, deal, dirichlet_mixes, take
+from jaxafl.data.partition.base import ClientRows, Partition, deal, dirichlet_mixes, take
 from jaxafl.options import check_whole, number, static
 
 _MAX_DRAWS = 100
@@ -56,7 +56,7 @@ class sizes(Partition):
         if self.classes is not None and self.classes > min(self.sizes):
             raise ValueError(f"sizes: a client of {min(self.sizes)} samples cannot hold {self.classes} classes")
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
         """Rows of each client; see `Partition.split`."""
         total = sum(self.sizes)
         if total > len(labels):
@@ -70,7 +70,7 @@ class sizes(Partition):
             )
         if self.classes is not None:
             return take(labels, self._quotas(self.classes, counts, rng), rng)
-        return Rows(rng.permutation(len(labels))[:total], np.array(self.sizes))
+        return ClientRows(rng.permutation(len(labels))[:total], np.array(self.sizes))
 
     def _quotas(self, classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Samples of each client and class, int `[N, C]`, exactly `classes` of them positive per client."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from jaxafl.data.partition.base import (
+    ClientRows,
     Partition,
-    Rows,
     deal,
     dealt,
     dirichlet_mixes,
@@ -49,7 +49,7 @@ class dirichlet(Partition):
     clients: int = static()
     min_size: int = static(default=0, least=0)
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
         """Rows of each client; see `Partition.split`."""
         require_samples("dirichlet", self.clients, len(labels), self.min_size)
         _, counts = np.unique(labels, return_counts=True)
@@ -101,7 +101,7 @@ class dirichlet_equal(Partition):
     alpha: float = number(above=0)
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
         """Rows of each client; see `Partition.split`."""
         require_samples("dirichlet_equal", self.clients, len(labels))
         _, counts = np.unique(labels, return_counts=True)
@@ -133,7 +133,7 @@ class shards(Partition):
     per_client: int = static()
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
         """Rows of each client; see `Partition.split`."""
         amount = self.per_client * self.clients
         if amount > len(labels):
@@ -169,7 +169,7 @@ class classes_per_client(Partition):
     k: int = static()
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Rows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
         """Rows of each client; see `Partition.split`."""
         classes, counts = np.unique(labels, return_counts=True)
         pieces, sizes = [], np.zeros(self.clients, np.int32)
