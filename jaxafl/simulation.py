@@ -33,7 +33,7 @@ from jaxafl.engine.plan import Plan
 from jaxafl.engine.planned import plan_of, planned
 from jaxafl.engine.problem import Layout, Numbers, Observe, Problem, Recording, Speed
 from jaxafl.engine.validate import check_model, check_observe, evaluation_interval
-from jaxafl.models.model import Model
+from jaxafl.models.model import Model, Precision
 from jaxafl.options import Summarised, check_whole
 from jaxafl.references import citation
 from jaxafl.server.contract import Server, check_parts, sees_training
@@ -70,6 +70,8 @@ class Simulation(Summarised):
         client: local training.
         server: what is done with the updates that arrive.
         clock: who trains when.
+        precision: in which the model is computed, `"float32"`, `"tf32"` or `"bfloat16"`, see `jaxafl.models.Model.at`;
+            parameters, updates and the server's step are float32.
     """
 
     data: FederatedData
@@ -77,6 +79,7 @@ class Simulation(Summarised):
     client: Client
     server: Server
     clock: Clock
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, Model):
@@ -88,15 +91,17 @@ class Simulation(Summarised):
             value = getattr(self, name)
             if not hasattr(value, method) or isinstance(value, type):
                 raise TypeError(f"Simulation({name}=...) got {value!r}, which is not a {name}; see jaxafl.{name}")
+        self.model.at(self.precision)  # or it cannot
 
     def summary(self) -> dict[str, Any]:
-        """Its parts, in words."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        """Its parts, the model in its precision."""
+        parts = {"data": self.data, "model": self.model.at(self.precision)}
+        return parts | {"client": self.client, "server": self.server, "clock": self.clock}
 
     def check(self) -> None:
         """Raises `ValueError` or `TypeError` for anything that cannot work; `schedule` and `run` call it first."""
         check_parts(self.server, self.clock, self.client, self.data.counts)
-        check_model(self.model, self.data, self.client)
+        check_model(self.model.at(self.precision), self.data, self.client)
 
     @property
     def clock_sees_training(self) -> str:
@@ -286,6 +291,7 @@ class Simulation(Summarised):
         """What the engine runs, of a simulation that has been checked."""
         server, client = self.server.prepare(self.clock, self.client, self.data.counts, seed)
         numbers = as_arrays(Numbers(client, server), jnp.result_type(float))
-        device = placed(self.data, self.model, layout)
+        parts = self.summary()
+        device = placed(self.data, parts["model"], layout)
         own = dict[str, Any](numbers=numbers, device=device, seed=seed, recording=recording, layout=layout)
-        return Problem(**self.summary(), **own)
+        return Problem(**parts, **own)

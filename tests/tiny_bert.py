@@ -102,7 +102,7 @@ def started(model, batch, away_from_zero=True):
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def _losses(model, params, batch, train, key, frozen):
-    return model.apply(params, {}, batch, key, train, frozen)[0].loss
+    return model.bound(frozen)(params, {}, batch, key, train)[0].loss
 
 
 def losses(model, params, batch, train=False, key=1):

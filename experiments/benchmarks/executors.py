@@ -56,7 +56,10 @@ def rates(steps: int, pairs: int) -> None:
 def runs(seconds: float, pairs: int) -> None:
     """Updates per second of one run that all devices of a process share, against one of them, in turn."""
     devices = len(jax.devices())
-    for name, model in (("MLP 784-128-10", afl.models.mlp(10)), ("cnn_defedavg", afl.models.cnn_defedavg(10))):
+    for name, model in (
+        ("MLP 784-128-10", afl.models.mlp(10, hidden=(128,))),
+        ("cnn_defedavg", afl.models.cnn_defedavg(10)),
+    ):
         sim = dataclasses.replace(
             simulation(128), model=model, server=afl.server.fedavg(), clock=afl.clock.synchronous(cohort=8)
         )

@@ -83,7 +83,7 @@ def training(model: models.Model, chunk: int) -> Callable[..., Any]:
             batch = jax.tree.map(lambda leaf: leaf[index], batches)
 
             def mean_loss(params: Any) -> Any:
-                outputs, new_state = model.apply(params, state, batch, jax.random.key(0), True)
+                outputs, new_state = model.bound(None)(params, state, batch, jax.random.key(0), True)
                 return outputs.loss.mean(), new_state
 
             (loss, state), gradient = jax.value_and_grad(mean_loss, has_aux=True)(params)
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, help="20 by default, 8 for resnet18")
     parser.add_argument("--steps", type=int, default=2, help="steps of each client; at least 2, for a real loop")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--precision", default="float32")
     parser.add_argument("--skip-lax", action="store_true", help="leave out lax.conv, which is slow on a CPU")
     options = parser.parse_args()
     unknown = set(options.models) - set(IMAGES)
@@ -153,12 +153,12 @@ def main() -> None:
         parser.error(f"unknown models {unknown}" if unknown else "every chunk must divide the number of clients")
 
     console = Console(width=110)
-    console.print(f"{jax.default_backend()}, jax {jax.__version__}, {options.dtype}, {options.clients} clients")
+    console.print(f"{jax.default_backend()}, jax {jax.__version__}, {options.precision}, {options.clients} clients")
     for name in options.models or list(IMAGES):
         batch_size = options.batch_size or (8 if name == "resnet18" else 20)
         batches = random_batches(IMAGES[name], options.clients, options.steps, batch_size)
         found = list(
-            programs(getattr(models, name)(10, dtype=options.dtype), batches, options.chunks, options.skip_lax)
+            programs(getattr(models, name)(10).at(options.precision), batches, options.chunks, options.skip_lax)
         )
         times = measure(found, options.repeats)
         console.print(as_table(f"{name}, batch {batch_size}", found, times, options.clients * options.steps))

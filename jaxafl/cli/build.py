@@ -64,7 +64,7 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
     model = _called(names["model"], values["model"], num_classes=data.num_classes, data_dir=options.data_dir)
     client = _client(names, values["client"], axes)
     server, clock = (names[part].call(**values[part]) for part in ("server", "clock"))
-    return Simulation(data, model, client, server, clock)
+    return Simulation(data, model, client, server, clock, options.precision)
 
 
 def _client(names: Names, values: dict[str, Any], axes: Mapping[str, Any]) -> Client:

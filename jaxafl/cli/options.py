@@ -20,6 +20,7 @@ from jaxafl import callbacks
 from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, offered
 from jaxafl.client import Client
 from jaxafl.clock import Duration, constant
+from jaxafl.models.model import Precision
 from jaxafl.options import UserError
 from jaxafl.sweep.pool import dask_executor, process_pool, slurm_executor
 
@@ -60,6 +61,7 @@ class Run:
         lanes: runs trained at once; changes speed, never results
         chunk: lanes that advance together, a divisor of lanes; changes speed, never results
         devices: devices of this process that share the work, a number or all; on a CPU the cores
+        precision: in which the model is computed: float32, tf32 (GPUs) or bfloat16
         data_dir: data directory; by default $JAXAFL_DATA_DIR, else that of TensorFlow Datasets
         partition_seed: seed of the split of a pooled dataset over clients
         validation: share of every client's training samples that is held out as a validation set
@@ -82,6 +84,7 @@ class Run:
     lanes: int | None = None
     chunk: int | None = None
     devices: str | None = None
+    precision: Precision = "float32"
     data_dir: pathlib.Path | None = None
     partition_seed: int = 0
     validation: float | None = None

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import pathlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.core import jaxprs_in_params
 
 _KEPT = 64
 _programs: OrderedDict[Any, Any] = OrderedDict()
@@ -36,13 +38,14 @@ _ONCE: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 _DETERMINISTIC: dict[str, str | bool] = {"xla_gpu_exclude_nondeterministic_ops": True}
 # jaxlib 0.11.1 copies the whole buffer for every small update in a loop that XLA compiles as one function on a CPU
 # (jax issue 40101, mended in 0.11.2); without this pass no loop is compiled so.
-_ALWAYS: dict[str, str | bool] = (
-    {"xla_disable_hlo_passes": "small-while-loop-hoisting"} if jaxlib.__version__ == "0.11.1" else {}
-)
+_WITHOUT = ("small-while-loop-hoisting",) if jaxlib.__version__ == "0.11.1" else ()
 # Where XLA is known to compile a marked function, or to say that it cannot: jaxlib 0.11.2 ends the process over some.
 _MARKED = jaxlib.__version__.startswith(("0.10.", "0.12."))
-# in one function no operation can be dealt to several threads
-_SERIAL: dict[str, str | bool] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+# No operation but products is dealt to several threads, as none can be in one function.
+_SERIAL = (*_WITHOUT, "cpu-parallel-task-assigner")
+# Floating-point operations of the largest product of a program: with fewer, threads wait for each other longer than
+# they help (an MLP 784-128-10, 2 million, makes 1.24 times the updates in one thread; 784-256-10, 4 million, 0.93).
+_THREADS_HELP = 3e6
 
 
 def compiled(
@@ -75,12 +78,15 @@ def compiled(
 
     def compile_() -> Any:
         traced = functools.partial(function, *static)
-        options = _ALWAYS | (_ONCE if once else {}) | (_DETERMINISTIC if deterministic else {})
+        options = (_ONCE if once else {}) | (_DETERMINISTIC if deterministic else {})
         if whole and _MARKED:
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 lowered = jax.jit(_marked(traced), donate_argnums=donate).lower(*arguments)
-                return lowered.compile(options | _SERIAL)
-        return jax.jit(traced, donate_argnums=donate).lower(*arguments).compile(options)
+                return lowered.compile(options | _disabled(_SERIAL))
+        staged = jax.jit(traced, donate_argnums=donate).trace(*arguments)
+        small = 0 < max(_products(staged.jaxpr), default=0) < _THREADS_HELP
+        passes = _SERIAL if small and jax.default_backend() == "cpu" else _WITHOUT
+        return staged.lower().compile(options | _disabled(passes))
 
     program, made = _kept(_programs, (function, static, donate, once, deterministic, whole), arguments, compile_)
     return program, time.perf_counter() - begun if made else 0.0
@@ -99,6 +105,21 @@ def keep_programs(folder: pathlib.Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def _disabled(passes: tuple[str, ...]) -> dict[str, str | bool]:
+    return {"xla_disable_hlo_passes": ",".join(passes)} if passes else {}
+
+
+def _products(jaxpr: Any) -> Iterator[int]:
+    """Floating-point operations of each product of matrices in a traced function."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            factors = (equation.invars[0].aval.shape[axis] for axis in contracted)
+            yield 2 * math.prod((*equation.outvars[0].aval.shape, *factors))
+        for inner in jaxprs_in_params(equation.params):
+            yield from _products(inner)
 
 
 def _marked(function: Callable[..., Any]) -> Callable[..., Any]:

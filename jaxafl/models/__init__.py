@@ -6,7 +6,7 @@ from jaxafl.models.adapters import from_functions, from_linen, from_nnx
 from jaxafl.models.bert import LoRA, bert
 from jaxafl.models.checkpoint import initialised, load_parameters, save_parameters
 from jaxafl.models.cnn import cnn_afl, cnn_asyncfeded, cnn_defedavg, cnn_over, cnn_small
-from jaxafl.models.dense import logistic, mlp
+from jaxafl.models.dense import Dense, logistic, mlp
 from jaxafl.models.layers import Conv, conv2d, max_pool
 from jaxafl.models.model import Batch, Model, Outputs, softmax_cross_entropy
 from jaxafl.models.normalisation import BatchNorm
@@ -18,6 +18,7 @@ __all__ = [
     "Batch",
     "BatchNorm",
     "Conv",
+    "Dense",
     "LoRA",
     "Model",
     "Outputs",

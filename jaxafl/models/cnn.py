@@ -5,33 +5,33 @@ from __future__ import annotations
 from flax import linen as nn
 
 from jaxafl.models.adapters import from_linen
+from jaxafl.models.dense import Dense
 from jaxafl.models.layers import Conv, flatten, max_pool, require_images
-from jaxafl.models.model import Array, Model, Precision, check_widths, checked, compute_dtype
+from jaxafl.models.model import Array, Model, check_widths, checked
 
 
 @checked
-def cnn_small(num_classes: int = 10, dtype: Precision = "float32") -> Model:
+def cnn_small(num_classes: int = 10) -> Model:
     """Two 5×5 convolutions of 10 and 20 channels with max-pooling, then dense layers of 50 and `num_classes`.
 
     21,840 parameters on 28×28×1 images with 10 classes.
 
     Args:
         num_classes: number of classes.
-        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
 
     Raises:
-        ValueError: `num_classes` is below 1, or `dtype` is another name.
+        ValueError: `num_classes` is below 1.
         TypeError: `num_classes` is not a whole number.
     """
-    network = TwoConvolutions(num_classes, (10, 20), 50, True, dtype)
+    network = TwoConvolutions(num_classes, (10, 20), 50, True)
     return from_linen(network, name="cnn_small", references=("hao2025",))
 
 
 @checked
-def cnn_over(num_classes: int = 10, dtype: Precision = "float32") -> Model:
+def cnn_over(num_classes: int = 10) -> Model:
     """The over-parameterised network, `cnn_small` with ten times the channels: 5×5 convolutions of 100 and 200.
 
     The second convolution has no bias: only so does a network of this topology with round widths have the published
@@ -39,42 +39,40 @@ def cnn_over(num_classes: int = 10, dtype: Precision = "float32") -> Model:
 
     Args:
         num_classes: number of classes.
-        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
 
     Raises:
-        ValueError: `num_classes` is below 1, or `dtype` is another name.
+        ValueError: `num_classes` is below 1.
         TypeError: `num_classes` is not a whole number.
     """
-    network = TwoConvolutions(num_classes, (100, 200), 50, False, dtype)
+    network = TwoConvolutions(num_classes, (100, 200), 50, False)
     return from_linen(network, name="cnn_over", references=("hao2025",))
 
 
 @checked
-def cnn_defedavg(num_classes: int = 10, dtype: Precision = "float32") -> Model:
+def cnn_defedavg(num_classes: int = 10) -> Model:
     """The network of DeFedAvg: as `cnn_small`, with 32 and 64 channels and a dense layer of 512.
 
     582,026 parameters on 28×28×1 images and 878,538 on 32×32×3 images, with 10 classes.
 
     Args:
         num_classes: number of classes.
-        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
 
     Raises:
-        ValueError: `num_classes` is below 1, or `dtype` is another name.
+        ValueError: `num_classes` is below 1.
         TypeError: `num_classes` is not a whole number.
     """
-    network = TwoConvolutions(num_classes, (32, 64), 512, True, dtype)
+    network = TwoConvolutions(num_classes, (32, 64), 512, True)
     return from_linen(network, name="cnn_defedavg", references=("wang2024defedavg",))
 
 
 @checked
-def cnn_afl(num_classes: int = 10, dtype: Precision = "float32") -> Model:
+def cnn_afl(num_classes: int = 10) -> Model:
     """Three 3×3 convolutions of 32 channels, the mean over the image, and a dense layer: AFL's network for MNIST.
 
     Convolutions are padded by one pixel and followed by ReLU; weights of all layers are Xavier uniform, biases zero.
@@ -83,22 +81,19 @@ def cnn_afl(num_classes: int = 10, dtype: Precision = "float32") -> Model:
 
     Args:
         num_classes: number of classes.
-        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 3×3 pixels, labels [B] integers.
 
     Raises:
-        ValueError: `num_classes` is below 1, or `dtype` is another name.
+        ValueError: `num_classes` is below 1.
         TypeError: `num_classes` is not a whole number.
     """
-    return from_linen(CNNAFL(num_classes, dtype), name="cnn_afl", references=("afl2025",))
+    return from_linen(CNNAFL(num_classes), name="cnn_afl", references=("afl2025",))
 
 
 @checked
-def cnn_asyncfeded(
-    num_classes: int, features: tuple[int, int] = (32, 64), kernel: int = 3, dtype: Precision = "float32"
-) -> Model:
+def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kernel: int = 3) -> Model:
     """Two convolutions, one max-pool, one dense layer: the network of AsyncFedED on FEMNIST.
 
     Convolution - ReLU - convolution - ReLU - max-pool 2×2 - dense, convolutions without padding. The paper (Wang et
@@ -110,17 +105,16 @@ def cnn_asyncfeded(
         num_classes: number of classes.
         features: channels of the two convolutions.
         kernel: side of their square kernels, in pixels.
-        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters are float32 either way.
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 2 `kernel` pixels each way, labels [B] integers.
 
     Raises:
-        ValueError: a number is below 1, there are not two features, or `dtype` is another name.
+        ValueError: a number is below 1, there are not two features.
         TypeError: a number is not a whole one.
     """
     widths = check_widths("cnn_asyncfeded", "features", features, "two numbers, for example (32, 64)", length=2)
-    network = CNNAsyncFedED(num_classes, widths, kernel, dtype)
+    network = CNNAsyncFedED(num_classes, widths, kernel)
     return from_linen(network, name="cnn_asyncfeded", references=("wang2022asyncfeded",))
 
 
@@ -134,38 +128,34 @@ class TwoConvolutions(nn.Module):
         features: channels of the two convolutions.
         hidden: width of the first dense layer.
         second_bias: whether the second convolution has a bias.
-        dtype: precision of the computation.
     """
 
     num_classes: int
     features: tuple[int, int]
     hidden: int
     second_bias: bool
-    dtype: str
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         require_images(x, "a network of two 5x5 convolutions", smallest=16)
-        dtype = compute_dtype(self.dtype)
         for channels, bias in zip(self.features, (True, self.second_bias), strict=True):
-            x = nn.relu(max_pool(Conv(channels, (5, 5), use_bias=bias, dtype=dtype)(x)))
-        x = nn.relu(nn.Dense(self.hidden, dtype=dtype)(flatten(x)))
-        return nn.Dense(self.num_classes, dtype=dtype)(x)
+            x = nn.relu(max_pool(Conv(channels, (5, 5), use_bias=bias)(x)))
+        x = nn.relu(Dense(self.hidden)(flatten(x)))
+        return Dense(self.num_classes)(x)
 
 
 class CNNAFL(nn.Module):
     """Conv 32 - ReLU - conv 32 - ReLU - conv 32 - ReLU - mean over the image - dense."""
 
     num_classes: int
-    dtype: str
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         require_images(x, "cnn_afl", smallest=3)
-        dtype, xavier = compute_dtype(self.dtype), nn.initializers.xavier_uniform()
+        xavier = nn.initializers.xavier_uniform()
         for _ in range(3):
-            x = nn.relu(Conv(32, padding="SAME", kernel_init=xavier, dtype=dtype)(x))
-        return nn.Dense(self.num_classes, kernel_init=xavier, dtype=dtype)(x.mean((1, 2)))
+            x = nn.relu(Conv(32, padding="SAME", kernel_init=xavier)(x))
+        return Dense(self.num_classes, kernel_init=xavier)(x.mean((1, 2)))
 
 
 class CNNAsyncFedED(nn.Module):
@@ -174,12 +164,10 @@ class CNNAsyncFedED(nn.Module):
     num_classes: int
     features: tuple[int, int]
     kernel: int
-    dtype: str
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         require_images(x, "cnn_asyncfeded", smallest=2 * self.kernel)
-        dtype = compute_dtype(self.dtype)
         for channels in self.features:
-            x = nn.relu(Conv(channels, (self.kernel, self.kernel), dtype=dtype)(x))
-        return nn.Dense(self.num_classes, dtype=dtype)(flatten(max_pool(x)))
+            x = nn.relu(Conv(channels, (self.kernel, self.kernel))(x))
+        return Dense(self.num_classes)(flatten(max_pool(x)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import typing
@@ -13,14 +14,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxafl.options import Summarised, check_choice, check_whole
+from jaxafl.options import Summarised, UserError, check_choice, check_whole
 
 Array: TypeAlias = jax.Array
 Key: TypeAlias = jax.Array
 Params: TypeAlias = Any
 State: TypeAlias = Any
-Precision: TypeAlias = Literal["float32", "bfloat16"]
+Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]
 P = ParamSpec("P")
+_PRODUCTS = {"float32": "float32", "tf32": "tensorfloat32", "bfloat16": "default"}
 
 
 class Batch(NamedTuple):
@@ -72,6 +74,7 @@ class Model(Summarised):
         sees_mask: whether state (batch statistics) leaves out the padding that `Batch.mask` marks; where it does not,
             training that pads is refused.
         references: what a run with this model should cite: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
+        precision: of the computation, see `at`.
     """
 
     name: str
@@ -81,12 +84,50 @@ class Model(Summarised):
     frozen: Any = None
     sees_mask: bool = True
     references: tuple[str, ...] = ()
+    precision: Precision = "float32"
+    _others: dict[str, Model] = field(default_factory=dict, init=False)
+
+    def at(self, precision: Precision) -> Model:
+        """This model, computed in another precision; the same object for every call.
+
+        Args:
+            precision: `"float32"`; `"tf32"`: products of numbers rounded to 10 bits of mantissa, on GPUs that have it;
+                `"bfloat16"`: parameters, frozen arrays and inputs are rounded to it, and all that a network makes of
+                them is computed in it, but for what its layers keep in float32 (statistics of normalisation, cells of
+                an LSTM, softmax, loss). What is trained, sent, averaged and stored is float32 in any case.
+
+        Raises:
+            ValueError: it is another name, or the device has no TF32.
+        """
+        check_choice("Simulation", "precision", precision, typing.get_args(Precision))
+        if precision == "tf32" and jax.default_backend() != "gpu":
+            raise UserError(f'precision="tf32" is of NVIDIA GPUs, JAX computes on {jax.default_backend()}')
+        if precision == self.precision:
+            return self
+        if precision not in self._others:
+            frozen = _rounded(self.frozen) if precision == "bfloat16" else self.frozen
+            described = {**self.description, "precision": precision}
+            self._others[precision] = dataclasses.replace(
+                self, description=described, frozen=frozen, precision=precision
+            )
+        return self._others[precision]
 
     def bound(self, frozen: Any) -> Apply:
-        """`apply` without its last argument, which is `frozen`: `self.frozen`, placed on the device or traced."""
-        if self.frozen is None:
-            return self.apply
-        return lambda params, state, batch, key, train: self.apply(params, state, batch, key, train, frozen)
+        """`apply` in the model's precision, without its last argument, which is `frozen`: `self.frozen`, placed on the
+        device or traced."""
+        more = () if self.frozen is None else (frozen,)
+        products = None if jax.default_backend() == "cpu" else _PRODUCTS[self.precision]
+
+        def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
+            with jax.default_matmul_precision(products):
+                return self.apply(params, state, batch, key, train, *more)
+
+        def rounded(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
+            outputs, new = apply(_rounded(params), state, batch._replace(x=_rounded(batch.x)), key, train)
+            wide = jax.tree.map(lambda value: value.astype(jnp.result_type(float)), outputs)
+            return wide, jax.tree.map(lambda new, old: new.astype(old.dtype), new, state)
+
+        return rounded if self.precision == "bfloat16" else apply
 
     def summary(self) -> dict[str, Any]:
         """Name, options and the number of frozen values, by name."""
@@ -129,21 +170,17 @@ def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
     return Outputs(_mean_per_example(loss), {"accuracy": _mean_per_example(correct)})
 
 
+def _rounded(tree: Any) -> Any:
+    """All floats of a tree as bfloat16."""
+
+    def rounded(leaf: Any) -> Any:
+        return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    return jax.tree.map(rounded, tree)
+
+
 def _mean_per_example(values: Array) -> Array:
     return values.mean(axis=tuple(range(1, values.ndim)))
-
-
-def compute_dtype(name: str) -> Any:
-    """What a Flax layer takes as `dtype` for the precision of its computation; parameters are float32 either way.
-
-    Args:
-        name: `"float32"`, or `"bfloat16"` for half the memory traffic and the fast matrix units of an accelerator (on a
-            CPU without bfloat16 units a step takes several times as long).
-
-    Returns:
-        `None` for float32 (layers then compute in the precision of their parameters), else `jnp.bfloat16`.
-    """
-    return jnp.bfloat16 if name == "bfloat16" else None
 
 
 def checked(make: Callable[P, Model]) -> Callable[P, Model]:

@@ -63,7 +63,7 @@ class BatchNorm(nn.Module):
         return y.astype(self.dtype or x.dtype)
 
 
-def normalise(x: Array, norm: str, groups: int, train: bool, mask: Array | None, dtype: Any) -> Array:
+def normalise(x: Array, norm: str, groups: int, train: bool, mask: Array | None) -> Array:
     """The normalisation layer `norm` of a network, applied to x [B, H, W, C]; to be called in a compact method.
 
     Args:
@@ -73,11 +73,10 @@ def normalise(x: Array, norm: str, groups: int, train: bool, mask: Array | None,
         groups: number of groups, which divides C.
         train: whether batch statistics are used.
         mask: bool [B].
-        dtype: of the result; `None` for that of the input.
     """
     if norm == "batch":
-        return BatchNorm(dtype=dtype)(x, train, mask)
-    return nn.GroupNorm(num_groups=groups, epsilon=1e-5, use_fast_variance=False, dtype=dtype)(x)
+        return BatchNorm()(x, train, mask)
+    return nn.GroupNorm(num_groups=groups, epsilon=1e-5, use_fast_variance=False)(x)
 
 
 def _statistics(values: Array, mask: Array | None) -> tuple[Array, Array, Array]:

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxafl.models.adapters import from_linen
-from jaxafl.models.model import Array, Model, Precision, checked, compute_dtype
+from jaxafl.models.dense import Dense
+from jaxafl.models.model import Array, Model, checked
 
 
 @checked
@@ -22,7 +23,6 @@ def char_lstm(
     hidden: int = 256,
     layers: int = 2,
     initialisation: Literal["leaf", "torch"] = "leaf",
-    dtype: Precision = "float32",
 ) -> Model:
     """Embedding - LSTM - LSTM - dense on the last state: LEAF's network for Shakespeare.
 
@@ -38,22 +38,20 @@ def char_lstm(
         initialisation: how parameters start. `"leaf"`: matrices Glorot uniform, biases 0 but for that of the forget
             gates, 1. `"torch"`: as PyTorch's layers do, embeddings from N(0, 1), all else uniform within ±1/√`hidden`
             (the bias of a gate being the sum of two such numbers).
-        dtype: precision of the matrix products, `"float32"` or `"bfloat16"`; parameters and cells are float32 either
-            way.
 
     Returns:
         The model; inputs [B, L] integers, the characters before the one to predict, labels [B] integers, both in
         [0, `num_classes`). A character outside gives a loss of NaN rather than that of another character.
 
     Raises:
-        ValueError: a number is below 1, or `initialisation` or `dtype` is another name.
+        ValueError: a number is below 1, or `initialisation` is another name.
         TypeError: a number is not a whole one.
 
     References:
         Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097, 2018; McMahan et al.,
         "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
     """
-    network = CharLSTM(num_classes, embedding, hidden, layers, initialisation, dtype)
+    network = CharLSTM(num_classes, embedding, hidden, layers, initialisation)
     return from_linen(network, name="char_lstm", references=("caldas2018",))
 
 
@@ -65,18 +63,17 @@ class CharLSTM(nn.Module):
     hidden: int
     layers: int
     initialisation: str
-    dtype: str
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         _require_characters(x)
         x = x.astype(jnp.int32)
-        dtype, (embedding, kernel, bias, gates) = compute_dtype(self.dtype), _start(self.initialisation, self.hidden)
-        embed = nn.Embed(self.num_classes, self.embedding, dtype=dtype, embedding_init=embedding)
+        embedding, kernel, bias, gates = _start(self.initialisation, self.hidden)
+        embed = nn.Embed(self.num_classes, self.embedding, embedding_init=embedding)
         states = embed(jnp.where(x < 0, self.num_classes, x).T)  # a negative index would count from the end
         for _ in range(self.layers):
-            states = LSTM(self.hidden, dtype, kernel, gates)(states)
-        return nn.Dense(self.num_classes, dtype=dtype, kernel_init=kernel, bias_init=bias)(states[-1])
+            states = LSTM(self.hidden, None, kernel, gates)(states)
+        return Dense(self.num_classes, kernel_init=kernel, bias_init=bias)(states[-1])
 
 
 def _start(initialisation: str, hidden: int) -> tuple[Callable[..., Array], ...]:
@@ -121,7 +118,7 @@ class LSTM(nn.Module):
     which only the sum counts.
 
     The input's product is made once for all time steps, and so is the kernel's gradient; a step of the loop is one
-    product of the state. The cell is kept in float32 whatever `dtype` is. Derivatives are in reverse mode only.
+    product of the state. The cell is kept in float32 at least. Derivatives are in reverse mode only.
 
     References:
         Hochreiter and Schmidhuber, "Long Short-Term Memory", Neural Computation 1997; the start of the forget gate:
@@ -129,7 +126,7 @@ class LSTM(nn.Module):
 
     Attributes:
         features: H, width of the state.
-        dtype: of the products; `None` is that of the parameters.
+        dtype: of the products and the result; `None` is that of input and parameters.
         kernel_init: initialiser of the kernel [F + H, 4H].
         bias_init: initialiser of the bias [4H].
     """
@@ -146,8 +143,9 @@ class LSTM(nn.Module):
         kernel = self.param("kernel", self.kernel_init, (inputs + self.features, 4 * self.features))
         bias = self.param("bias", self.bias_init, (4 * self.features,))
         dtype = jnp.promote_types(x.dtype, kernel.dtype) if self.dtype is None else jnp.dtype(self.dtype)
-        projected = _product(x, kernel[:inputs], dtype, bias.dtype) + bias
-        return _recurrence(dtype, projected, kernel[inputs:])
+        wide = jnp.promote_types(bias.dtype, jnp.float32)
+        projected = _product(x, kernel[:inputs], dtype, wide) + bias
+        return _recurrence(dtype, projected, kernel[inputs:]).astype(dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

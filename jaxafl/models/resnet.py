@@ -8,17 +8,16 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxafl.models.adapters import from_linen
+from jaxafl.models.dense import Dense
 from jaxafl.models.layers import Conv, require_images
-from jaxafl.models.model import Array, Model, Precision, checked, compute_dtype
+from jaxafl.models.model import Array, Model, checked
 from jaxafl.models.normalisation import normalise
 
 Norm: TypeAlias = Literal["batch", "group"]
 
 
 @checked
-def resnet20(
-    num_classes: int = 10, norm: Norm = "batch", width: int = 16, groups: int = 2, dtype: Precision = "float32"
-) -> Model:
+def resnet20(num_classes: int = 10, norm: Norm = "batch", width: int = 16, groups: int = 2) -> Model:
     """ResNet-20 of the CIFAR-10 experiments of He et al.: 3 stages of 3 basic blocks, of 16, 32 and 64 channels.
 
     A 3×3 convolution to `width` channels, normalisation, ReLU; the stages, of which the second and the third halve the
@@ -32,7 +31,6 @@ def resnet20(
             `"group"`: group normalisation, each sample by itself.
         width: channels of the first stage.
         groups: groups of channels of `norm="group"`; 2 as in Reddi et al. (2021), who follow Hsieh et al. (2020).
-        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters and statistics are float32.
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 4×4 pixels, labels [B] integers.
@@ -45,13 +43,11 @@ def resnet20(
         He et al., "Delving Deep into Rectifiers", ICCV 2015. Groups: Reddi et al., "Adaptive Federated Optimization",
         ICLR 2021; Hsieh et al., "The Non-IID Data Quagmire of Decentralized Machine Learning", ICML 2020.
     """
-    return _model("resnet20", ResNet(num_classes, (width, 2 * width, 4 * width), 3, "pad", norm, groups, dtype))
+    return _model("resnet20", ResNet(num_classes, (width, 2 * width, 4 * width), 3, "pad", norm, groups))
 
 
 @checked
-def resnet18(
-    num_classes: int = 10, norm: Norm = "batch", width: int = 64, groups: int = 2, dtype: Precision = "float32"
-) -> Model:
+def resnet18(num_classes: int = 10, norm: Norm = "batch", width: int = 64, groups: int = 2) -> Model:
     """ResNet-18 for CIFAR: 4 stages of 2 basic blocks, of 64, 128, 256 and 512 channels.
 
     The network of He et al. with a 3×3 convolution of stride 1 and no max-pooling at its beginning, so that images of
@@ -64,7 +60,6 @@ def resnet18(
         norm: `"batch"` or `"group"` normalisation, as of `resnet20`.
         width: channels of the first stage.
         groups: groups of channels of `norm="group"`.
-        dtype: precision of the computation, `"float32"` or `"bfloat16"`; parameters and statistics are float32.
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 8×8 pixels, labels [B] integers.
@@ -76,7 +71,7 @@ def resnet18(
         He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; see `resnet20`.
     """
     widths = (width, 2 * width, 4 * width, 8 * width)
-    return _model("resnet18", ResNet(num_classes, widths, 2, "project", norm, groups, dtype))
+    return _model("resnet18", ResNet(num_classes, widths, 2, "project", norm, groups))
 
 
 def _model(name: str, network: ResNet) -> Model:
@@ -95,7 +90,6 @@ class ResNet(nn.Module):
     shortcut: str
     norm: str
     groups: int
-    dtype: str
 
     @nn.compact
     def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:
@@ -105,8 +99,8 @@ class ResNet(nn.Module):
         for stage, width in enumerate(self.widths):
             for block in range(self.blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
-                x = BasicBlock(width, stride, self.shortcut, self.norm, self.groups, self.dtype)(x, train, mask)
-        return nn.Dense(self.num_classes, dtype=compute_dtype(self.dtype))(x.mean((1, 2)))
+                x = BasicBlock(width, stride, self.shortcut, self.norm, self.groups)(x, train, mask)
+        return Dense(self.num_classes)(x.mean((1, 2)))
 
 
 class BasicBlock(nn.Module):
@@ -117,7 +111,7 @@ class BasicBlock(nn.Module):
         stride: of the first convolution and of the shortcut.
         shortcut: where the shape changes: `"pad"` (every second pixel, channels of zeros appended) or `"project"` (1×1
             convolution and normalisation).
-        norm, groups, dtype: as of `resnet20`.
+        norm, groups: as of `resnet20`.
     """
 
     features: int
@@ -125,7 +119,6 @@ class BasicBlock(nn.Module):
     shortcut: str
     norm: str
     groups: int
-    dtype: str
 
     @nn.compact
     def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:
@@ -144,7 +137,7 @@ def _convolved(
     of: ResNet | BasicBlock, x: Array, features: int, kernel: int, stride: int, train: bool, mask: Array | None
 ) -> Array:
     """Convolution without bias and normalisation, as layers of the module `of`; to be called in its compact method."""
-    dtype, start = compute_dtype(of.dtype), nn.initializers.he_normal()
+    start = nn.initializers.he_normal()
     around = (kernel // 2, kernel // 2)  # "SAME" pads a strided convolution on one side only
-    x = Conv(features, (kernel, kernel), (stride, stride), (around, around), False, start, dtype=dtype)(x)
-    return normalise(x, of.norm, of.groups, train, mask, dtype)
+    x = Conv(features, (kernel, kernel), (stride, stride), (around, around), False, start)(x)
+    return normalise(x, of.norm, of.groups, train, mask)

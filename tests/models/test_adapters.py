@@ -237,7 +237,7 @@ def test_a_loss_that_is_not_per_example_is_refused_at_initialisation(model):
 
 
 def test_a_model_says_in_short_what_it_is():
-    assert repr(mlp(3, hidden=(7,))) == "Model(name=mlp, network=MLP, num_classes=3, hidden=[7], dtype=float32)"
+    assert repr(mlp(3, hidden=(7,))) == "Model(name=mlp, network=MLP, num_classes=3, hidden=[7])"
     assert "<th>num_classes</th><td>3</td>" in mlp(3)._repr_html_()
 
 

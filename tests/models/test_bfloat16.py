@@ -35,7 +35,7 @@ NETWORKS = {
 }
 COMPARED = {
     **{name: NETWORKS[name] for name in ("logistic", "cnn_small", "cnn_afl", "cnn_asyncfeded")},
-    "two stages": lambda dtype="float32": models.from_linen(ResNet(10, (4, 8), 1, "project", "batch", 2, dtype)),
+    "two stages": lambda: models.from_linen(ResNet(10, (4, 8), 1, "project", "batch", 2)),
 }
 
 
@@ -47,7 +47,7 @@ def images(size=4):
 
 def losses_and_gradient(model, params, state, batch):
     def mean_loss(params):
-        outputs, new_state = model.apply(params, state, batch, KEY, True)
+        outputs, new_state = model.bound(None)(params, state, batch, KEY, True)
         return outputs.loss.mean(), (outputs.loss, new_state)
 
     gradient, (losses, new_state) = jax.grad(mean_loss, has_aux=True)(params)
@@ -56,21 +56,21 @@ def losses_and_gradient(model, params, state, batch):
 
 @pytest.mark.parametrize("name", slow_but(NETWORKS, *(name for name in NETWORKS if "resnet" not in name)))
 def test_parameters_gradients_losses_and_state_are_float32(name):
-    model, batch = NETWORKS[name](dtype="bfloat16"), images()
+    model, batch = NETWORKS[name]().at("bfloat16"), images()
     params, state = jax.eval_shape(model.init, KEY, batch)
     made = jax.eval_shape(lambda p, s: losses_and_gradient(model, p, s, batch), params, state)
     assert {leaf.dtype for leaf in jax.tree.leaves((params, state, made))} == FLOAT32
     exact = jax.eval_shape(NETWORKS[name]().init, KEY, batch)
     assert jax.tree.map(lambda leaf: leaf.shape, (params, state)) == jax.tree.map(lambda leaf: leaf.shape, exact)
-    assert model.description["dtype"] == "bfloat16"
+    assert model.description["precision"] == "bfloat16"
 
 
 @pytest.mark.parametrize("name", slow_but(NETWORKS, *(name for name in NETWORKS if name != "resnet20, batch")))
 def test_images_pass_through_the_network_in_bfloat16(name):
     """Every product is one of bfloat16: no float32 is left over between the layers."""
-    model, batch = NETWORKS[name](dtype="bfloat16"), images()
+    model, batch = NETWORKS[name]().at("bfloat16"), images()
     params, state = jax.eval_shape(model.init, KEY, batch)
-    jaxpr = jax.make_jaxpr(lambda p, s: model.apply(p, s, batch, KEY, True))(params, state)
+    jaxpr = jax.make_jaxpr(lambda p, s: model.bound(None)(p, s, batch, KEY, True))(params, state)
     products = [equation for equation in equations(jaxpr.jaxpr) if equation.primitive.name == "dot_general"]
     assert len(products) >= sum(leaf.ndim > 1 for leaf in jax.tree.leaves(params))
     assert {atom.aval.dtype for equation in products for atom in equation.invars} == {jnp.dtype(jnp.bfloat16)}
@@ -86,7 +86,7 @@ def equations(jaxpr):
 @pytest.mark.parametrize("name", slow_but(COMPARED, "cnn_asyncfeded"))
 def test_losses_and_gradients_are_near_those_of_float32(name):
     batch = images()
-    low, exact = COMPARED[name](dtype="bfloat16"), COMPARED[name]()
+    low, exact = COMPARED[name]().at("bfloat16"), COMPARED[name]()
     params, state = filled(jax.eval_shape(exact.init, KEY, batch))
 
     def both(params):
@@ -99,14 +99,26 @@ def test_losses_and_gradients_are_near_those_of_float32(name):
     assert optax.tree.norm(jax.tree.map(jnp.subtract, my_gradient, expected_gradient)) < 0.2 * norm
 
 
-@pytest.mark.parametrize("make", [functools.partial(models.mlp, 10), functools.partial(models.cnn_afl, 10)])
-@pytest.mark.parametrize("dtype", ["float16", "bf16", None])
-def test_other_precisions_are_refused(make, dtype):
-    with pytest.raises(ValueError, match="dtype must be one of 'float32', 'bfloat16'"):
-        make(dtype=dtype)
+@pytest.mark.parametrize("precision", ["float16", "bf16", None])
+def test_other_precisions_are_refused(precision):
+    with pytest.raises(ValueError, match="precision must be one of 'float32', 'tf32', 'bfloat16'"):
+        simulation(precision)
 
 
-def simulation(dtype):
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="GPUs have TF32")
+def test_tf32_is_of_gpus():
+    with pytest.raises(ValueError, match='precision="tf32" is of NVIDIA GPUs, JAX computes on cpu'):
+        simulation("tf32")
+
+
+def test_a_model_in_a_precision_is_one_object():
+    """Of which a compiled program is kept."""
+    model = models.logistic(4)
+    assert model.at("float32") is model
+    assert model.at("bfloat16") is model.at("bfloat16") is model.at("bfloat16").at("bfloat16")
+
+
+def simulation(precision):
     """Four classes told apart by which quarter of the image is bright."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 4, 240)
@@ -115,10 +127,11 @@ def simulation(dtype):
     x = x.reshape(240, 16, 16, 1)
     return afl.Simulation(
         data=afl.data.from_arrays(x[40:], y[40:], np.arange(200) % 5, x_test=x[:40], y_test=y[:40], num_classes=4),
-        model=models.cnn_small(4, dtype=dtype),
+        model=models.cnn_small(4),
         client=afl.Client(optax.sgd, learning_rate=0.1, steps=4, batch_size=10),
         server=afl.server.fadas(learning_rate=0.003),
         clock=afl.clock.free_running(concurrency=4, buffer=2, durations=afl.clock.uniform(1, 2)),
+        precision=precision,
     )
 
 

@@ -34,7 +34,7 @@ def made(seed=0, **options):
 
 
 def mean_loss(params, model, batch):
-    losses = model.apply(params, {}, batch, KEY, True)[0].loss
+    losses = model.bound(None)(params, {}, batch, KEY, True)[0].loss
     return losses.sum() / batch.mask.sum(), losses
 
 
@@ -158,21 +158,21 @@ def test_parameters_may_start_as_those_of_pytorch_do():
 
 
 def test_options_are_described():
-    assert char_lstm(hidden=32, dtype="bfloat16").description == {
+    assert char_lstm(hidden=32).at("bfloat16").description == {
         "network": "CharLSTM",
         "num_classes": 80,
         "embedding": 8,
         "hidden": 32,
         "layers": 2,
         "initialisation": "leaf",
-        "dtype": "bfloat16",
+        "precision": "bfloat16",
     }
 
 
 @pytest.mark.slow
 def test_bfloat16_is_close_and_keeps_parameters_and_gradients_in_float32():
     (model, params), batch = made(), batch_of()
-    half = char_lstm(**SMALL, dtype="bfloat16")
+    half = char_lstm(**SMALL).at("bfloat16")
     shapes, _ = jax.eval_shape(half.init, KEY, batch)
     gradient, losses = gradient_and_losses(params, half, batch)
     for tree in (shapes, gradient, losses):
@@ -261,7 +261,6 @@ def test_own_bytes_turned_into_floats_say_how_to_keep_them():
         ({"hidden": -2}, "hidden .* got -2"),
         ({"layers": 0}, "layers .* got 0"),
         ({"initialisation": "keras"}, "initialisation must be .*'leaf', 'torch'.* got 'keras'"),
-        ({"dtype": "float16"}, "dtype must be one of 'float32', 'bfloat16'"),
     ],
 )
 def test_wrong_options(options, message):

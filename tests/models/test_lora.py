@@ -51,13 +51,6 @@ def test_the_sum_is_the_dense_layer_with_the_merged_kernel(r, alpha, width, feat
     np.testing.assert_allclose(x @ kernel + term, x @ merged, rtol=2e-4, atol=2e-4)
 
 
-def test_in_bfloat16_the_parameters_stay_float32():
-    module = LoRA(4, 2, 8.0, jnp.bfloat16)
-    params = module.init(jax.random.key(0), jnp.ones((1, 3)))
-    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
-    assert module.apply(params, jnp.ones((1, 3))).dtype == jnp.bfloat16
-
-
 @pytest.mark.slow
 def test_logits_and_gradients_are_those_of_a_merged_model_in_pytorch(tmp_path):
     """Query and value kernels W + (α / r) A B in BertForSequenceClassification of transformers; by the chain rule

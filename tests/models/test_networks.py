@@ -106,7 +106,7 @@ def test_wrong_options(make, message):
 
 def test_description_names_the_options():
     description = models.cnn_asyncfeded(62, features=(8, 16)).description
-    options = {"num_classes": 62, "features": [8, 16], "kernel": 3, "dtype": "float32"}
+    options = {"num_classes": 62, "features": [8, 16], "kernel": 3}
     assert description == {"network": "CNNAsyncFedED", **options}
 
 

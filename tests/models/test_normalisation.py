@@ -165,7 +165,7 @@ class GroupNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        return normalise(x, "group", self.groups, train=True, mask=None, dtype=None)
+        return normalise(x, "group", self.groups, train=True, mask=None)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 6])

@@ -39,7 +39,7 @@ def images(size, side=8):
 
 def test_a_shortcut_without_parameters_takes_every_second_pixel_and_appends_zeros():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 6, 4)), jnp.float32)
-    block = BasicBlock(8, 2, "pad", "group", 2, "float32")
+    block = BasicBlock(8, 2, "pad", "group", 2)
     shapes = shapes_of(block, x)
     assert sorted(shapes["params"]) == ["Conv_0", "Conv_1", "GroupNorm_0", "GroupNorm_1"]
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
@@ -50,17 +50,17 @@ def test_a_shortcut_without_parameters_takes_every_second_pixel_and_appends_zero
 
 def test_a_projecting_shortcut_has_a_convolution_and_a_normalisation():
     x = jnp.zeros((2, 6, 6, 4))
-    shapes = shapes_of(BasicBlock(8, 2, "project", "batch", 2, "float32"), x)["params"]
+    shapes = shapes_of(BasicBlock(8, 2, "project", "batch", 2), x)["params"]
     assert shapes["Conv_2"]["kernel"].shape == (1, 1, 4, 8)
     assert "BatchNorm_2" in shapes
-    same = shapes_of(BasicBlock(4, 1, "project", "batch", 2, "float32"), x)["params"]
+    same = shapes_of(BasicBlock(4, 1, "project", "batch", 2), x)["params"]
     assert "Conv_2" not in same
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_padding_influences_nothing(norm):
-    network = ResNet(10, (2, 4), 1, "pad", norm, 2, "float32")
+    network = ResNet(10, (2, 4), 1, "pad", norm, 2)
     model, full = models.from_linen(network), images(3)
     params, state = filled(jax.eval_shape(model.init, KEY, full))
     mask = jnp.arange(5) < 3

@@ -7,7 +7,6 @@ import functools
 import json
 import pathlib
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -90,13 +89,11 @@ class BertModule(nn.Module):
     Attributes:
         config: the architecture, with the rates of dropout.
         r, alpha: rank and α of LoRA on the query and the value of every layer; rank 0 leaves it out.
-        dtype: precision of the computation, see `jaxafl.models.model.compute_dtype`.
     """
 
     config: BertConfig
     r: int
     alpha: float
-    dtype: Any = None
 
 
 class BertClassifier(BertModule, kw_only=True):
@@ -107,14 +104,14 @@ class BertClassifier(BertModule, kw_only=True):
     @nn.compact
     def __call__(self, input_ids: Array, token_type_ids: Array, attention_mask: Array, train: bool = False) -> Array:
         """Logits [B, C] of integer tokens and token types [B, L] and a mask [B, L], true where a token is real."""
-        encoder = BertEncoder(self.config, self.r, self.alpha, self.dtype, name="encoder")
+        encoder = BertEncoder(self.config, self.r, self.alpha, name="encoder")
         last = encoder(input_ids, token_type_ids, attention_mask, train)[-1]
-        pooled = nn.tanh(nn.Dense(self.config.hidden_size, dtype=self.dtype, name="pooler")(last[:, 0]))
+        pooled = nn.tanh(nn.Dense(self.config.hidden_size, name="pooler")(last[:, 0]))
         rate = self.config.classifier_dropout
         rate = self.config.hidden_dropout_prob if rate is None else rate
         pooled = nn.Dropout(rate)(pooled, deterministic=not train)
         start = nn.initializers.normal(self.config.initializer_range)
-        return nn.Dense(self.num_classes, dtype=self.dtype, kernel_init=start, name="classifier")(pooled)
+        return nn.Dense(self.num_classes, kernel_init=start, name="classifier")(pooled)
 
 
 class BertEncoder(BertModule):
@@ -134,10 +131,10 @@ class BertEncoder(BertModule):
         x = embed("word_embeddings", config.vocab_size, input_ids)
         x = x + embed("position_embeddings", config.max_position_embeddings, jnp.arange(input_ids.shape[1]))
         x = x + embed("token_type_embeddings", config.type_vocab_size, token_type_ids)
-        x = _norm(config, self.dtype, "embeddings_norm")(x)
+        x = _norm(config, "embeddings_norm")(x)
         states = [nn.Dropout(config.hidden_dropout_prob)(x, deterministic=not train)]
         for index in range(config.num_hidden_layers):
-            layer = BertLayer(config, self.r, self.alpha, self.dtype, name=f"layer_{index}")
+            layer = BertLayer(config, self.r, self.alpha, name=f"layer_{index}")
             states.append(layer(states[-1], attention_mask, train))
         return states
 
@@ -148,17 +145,17 @@ class BertLayer(BertModule):
     @nn.compact
     def __call__(self, x: Array, attention_mask: Array, train: bool) -> Array:
         config = self.config
-        dense = functools.partial(nn.Dense, dtype=self.dtype)
+        dense = nn.Dense
 
         def adapted(name: str) -> Array:
             y = dense(config.hidden_size, name=name)(x)
             if self.r:
-                y = y + LoRA(config.hidden_size, self.r, self.alpha, self.dtype, name=f"{name}_lora")(x)
+                y = y + LoRA(config.hidden_size, self.r, self.alpha, name=f"{name}_lora")(x)
             return y
 
         def residual(before: Array, y: Array, name: str) -> Array:
             y = nn.Dropout(config.hidden_dropout_prob)(y, deterministic=not train)
-            return _norm(config, self.dtype, name)(before + y)
+            return _norm(config, name)(before + y)
 
         queries, keys, values = adapted("query"), dense(config.hidden_size, name="key")(x), adapted("value")
         dropout = nn.Dropout(config.attention_probs_dropout_prob, deterministic=not train)
@@ -179,9 +176,9 @@ def _attend(queries: Array, keys: Array, values: Array, mask: Array, heads: int,
     return jnp.einsum("bhlm,bmhd->blhd", weights, values).reshape(*mask.shape, -1)
 
 
-def _norm(config: BertConfig, dtype: Any, name: str) -> nn.LayerNorm:
+def _norm(config: BertConfig, name: str) -> nn.LayerNorm:
     # the slow variance, E[(x - E x)²], does not cancel on the large entries that trained encoders have
-    return nn.LayerNorm(config.layer_norm_eps, dtype=dtype, use_fast_variance=False, name=name)
+    return nn.LayerNorm(config.layer_norm_eps, use_fast_variance=False, name=name)
 
 
 class LoRA(nn.Module):
@@ -196,7 +193,6 @@ class LoRA(nn.Module):
         features: outputs of the dense layer.
         r: rank, at least 1.
         alpha: α; the scale is α / r.
-        dtype: precision of the computation, see `jaxafl.models.model.compute_dtype`.
 
     References:
         Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, section 4.1.
@@ -205,14 +201,13 @@ class LoRA(nn.Module):
     features: int
     r: int
     alpha: float
-    dtype: Any = None
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """[..., features_in] to [..., features]."""
         a = self.param("a", _uniform, (x.shape[-1], self.r))
         b = self.param("b", nn.initializers.zeros, (self.r, self.features))
-        x, a, b = nn.dtypes.promote_dtype(x, a, b, dtype=self.dtype)
+        x, a, b = nn.dtypes.promote_dtype(x, a, b)
         return (x @ a) @ b * (self.alpha / self.r)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxafl.models.adapters import per_example, tried
 from jaxafl.models.bert.encoder import BertClassifier, BertConfig, read_config
 from jaxafl.models.checkpoint import read_tensors
-from jaxafl.models.model import Array, Batch, Model, Outputs, Params, Precision, compute_dtype, softmax_cross_entropy
-from jaxafl.options import check_choice, check_number, check_whole
+from jaxafl.models.model import Array, Batch, Model, Outputs, Params, softmax_cross_entropy
+from jaxafl.options import check_number, check_whole
 from jaxafl.readers.pretrained import pretrained_directory
 
 Flat: TypeAlias = dict[tuple[str, ...], Any]
@@ -45,7 +45,6 @@ def bert(
     r: int = 1,
     alpha: float = 8.0,
     dropout: float | None = None,
-    dtype: Precision = "float32",
     data_dir: str | os.PathLike[str] | None = None,
 ) -> Model:
     """A pretrained BERT encoder with LoRA on the query and the value of every layer, and a new classification head.
@@ -63,8 +62,6 @@ def bert(
         r: rank of LoRA; 0 trains the head alone.
         alpha: α of LoRA; the low-rank term is scaled by α / r.
         dropout: rate in [0, 1) of all dropout in training; `None` takes the checkpoint's own rates (0.1 as a rule).
-        dtype: precision of the computation, `"float32"` or `"bfloat16"`; trained parameters are float32 either way,
-            and the kernels of the frozen encoder are stored in it.
         data_dir: data directory in which a name is looked for; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
 
     Returns:
@@ -90,22 +87,17 @@ def bert(
     if dropout is not None:
         check_number("bert", "dropout", dropout, least=0, below=1)
         rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"), dropout)
-    check_choice("bert", "dtype", dtype, get_args(Precision))
-    precision = compute_dtype(dtype)
     folder = pretrained_directory(checkpoint, ["model.safetensors"], data_dir)
     config = dataclasses.replace(read_config(folder), **rates)
-    module = BertClassifier(config, int(r), float(alpha), precision, num_classes=num_classes)
+    module = BertClassifier(config, int(r), float(alpha), num_classes=num_classes)
     shapes = flatten_dict(jax.eval_shape(module.init, jax.random.key(0), *_example())["params"])
     base, ignored = read_weights(folder, {keys: leaf for keys, leaf in shapes.items() if not _is_trained(keys)})
-    for keys, leaf in base.items():  # rounding a kernel once or in every product that it enters is the same
-        base[keys] = leaf.astype(precision or leaf.dtype) if keys[-1] == "kernel" else leaf
     description = {
         "network": "BertClassifier",
         "checkpoint": os.fspath(checkpoint),
         "num_classes": num_classes,
         "r": int(r),
         "alpha": float(alpha),
-        "dtype": dtype,
         "new_pooler": ("pooler", "kernel") not in base,
         "ignored_tensors": ignored,
         **dataclasses.asdict(config),
