@@ -10,13 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-_SIDE, _LONG = 2048, 2**26
+_LONG = 2**26
 
 
-def product_rate() -> float:
-    """Floating-point operations per second of a product of two 2048 × 2048 matrices in float32."""
-    matrix = jnp.ones((_SIDE, _SIDE), jnp.float32)
-    return 2 * _SIDE**3 / _seconds(jax.jit(jnp.matmul), matrix, matrix)
+def product_rate(side: int = 2048, dtype: Any = jnp.float32) -> float:
+    """Floating-point operations per second of a product of two square matrices."""
+    matrix = jnp.ones((side, side), dtype)
+    return 2 * side**3 / _seconds(jax.jit(jnp.matmul), matrix, matrix)
 
 
 def bandwidth() -> float:

@@ -3,8 +3,10 @@
     pip install "jax[cuda13]"   # for an NVIDIA H200, or "jax[tpu]" for a TPU v5e; no driver and no device is needed
     python experiments/benchmarks/programs.py h200 --models mlp cnn_defedavg --lanes 1 16 64
 
-For each program: memory, what a pass of each loop launches and copies, whether the length of the loop is known (else
-the host waits for the end of every pass to decide on the next).
+For each program: memory per lane, what a pass of each loop launches and copies, whether the length of the loop is known
+(else the host waits for the end of every pass to decide on the next). For a local step of all lanes: its arithmetic and
+bytes, and the time that these and its launches take: the larger of bytes / bandwidth and operations / rate of float32
+products, and 2.5 µs a launch on a GPU.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
 os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.experimental import topologies
@@ -33,11 +36,13 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxafl as afl
+from jaxafl.client import Lane, begin, local_step
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.online import online
 from jaxafl.engine.planned import planned
 from jaxafl.engine.problem import Speed
+from jaxafl.engine.state import example_batch
 
 TARGETS = ("h200", "v5e", "here")
 _H200 = """
@@ -62,6 +67,8 @@ MODELS: dict[str, tuple[Callable[[], afl.models.Model], tuple[int, ...]]] = {
     "cnn_asyncfeded": (lambda: afl.models.cnn_asyncfeded(62), (28, 28, 1)),
     "resnet18": (lambda: afl.models.resnet18(10), (32, 32, 3)),
 }
+RATES = {"h200": (67e12, 4.8e12, 2.5e-6), "v5e": (33e12, 0.82e12, 0.0)}
+"""Float32 products (of a v5e: in six passes of bfloat16), bytes of memory, each per second, and seconds of a launch."""
 KINDS = ("alone", "shared", "lockstep", "online")
 _MEMBERS, _STEPS = 8, 40
 
@@ -166,6 +173,27 @@ def compiled_for(target: str, function: Callable[..., Any], arguments: tuple[Any
     return jax.jit(function, donate_argnums=donate).lower(*shapes).compile()
 
 
+def local_step_of(target: str, name: str, lanes: int) -> tuple[float, float]:
+    """Floating-point operations and bytes of a local step of all lanes, as XLA counts them in its program."""
+    sim = simulation(name, "alone")
+    problem, apply = sim.problem(0), sim.model.bound(None)
+
+    def made(who: jax.Array) -> Lane:
+        model = sim.model.init(jax.random.key(0), example_batch(sim.data))
+        return begin(problem.numbers.client, *model, problem.key, who, who, who, jnp.float32(0))
+
+    def steps(group: Lane, client: afl.Client, device: Any) -> Lane:
+        def one(lane: Lane) -> Lane:
+            fetch = functools.partial(sim.data.fetch, device.arrays)
+            return local_step(client, apply, fetch, 10, device.counts[lane.client], lane)
+
+        return jax.vmap(one)(group)
+
+    group = jax.eval_shape(jax.vmap(made), jnp.arange(lanes, dtype=jnp.int32))
+    cost = compiled_for(target, steps, (group, problem.numbers.client, problem.device)).cost_analysis()
+    return float(cost["flops"]), float(cost["bytes accessed"])
+
+
 @functools.cache
 def _devices(target: str) -> list[Any]:
     if target == "h200":
@@ -185,7 +213,11 @@ def main() -> None:
     given = parser.parse_args()
     if given.target != "here":
         _devices(given.target)
-    columns = ("program", "temporaries, MiB", "each loop, from the outermost: passes; launches and MB copied in a pass")
+    columns = (
+        "program",
+        "temporaries, MiB a lane",
+        "each loop, from the outermost: passes; launches and MB copied in a pass",
+    )
     table = Table(*columns, title=f"{given.target}, jax {jax.__version__}")
     for name in given.models:
         for kind in given.kinds:
@@ -196,9 +228,19 @@ def main() -> None:
                     f"{'  ' * loop.depth}{loop.passes or 'unknown'}; {loop.launches}, {loop.copied / 1e6:.2f}"
                     for loop in loops
                 ]
-                memory = made.memory_analysis().temp_size_in_bytes / 2**20
-                table.add_row(f"{name}, {kind}, {lanes} lanes", f"{memory:.0f}", "\n".join(shown))
+                memory = made.memory_analysis().temp_size_in_bytes / 2**20 / lanes
+                if given.target in RATES and kind == "alone":
+                    operations, moved = local_step_of(given.target, name, lanes)
+                    rate, bandwidth, launch = RATES[given.target]
+                    work, waiting = max(operations / rate, moved / bandwidth), max(loops, key=_depth).launches * launch
+                    shown[-1] += f"\nlocal step: {operations / 1e6:.0f} MFLOP, {moved / 1e6:.1f} MB"
+                    shown[-1] += f" ({operations / moved:.1f} a byte); {1e6 * work:.0f} + {1e6 * waiting:.0f} µs"
+                table.add_row(f"{name}, {kind}, {lanes} lanes", f"{memory:.2f}", "\n".join(shown))
     Console(width=140).print(table)
+
+
+def _depth(loop: Loop) -> tuple[int, int]:
+    return loop.depth, loop.launches
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json as json_format
 import os
 import pathlib
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -71,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name not in COMMANDS:
             raise UserError(f"there is no command {name!r}; choose from {', '.join(COMMANDS)}")
         if name in ("run", "sweep"):
+            # what results are made of takes a third of a second to import, meanwhile
+            threading.Thread(target=importlib.import_module, args=("xarray",), daemon=True).start()
             return COMMANDS[name](arguments)
         return tyro.cli(COMMANDS[name], prog=f"jaxafl {name}", args=arguments)
     except SystemExit as ended:  # of the option parser, which has said why

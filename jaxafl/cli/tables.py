@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +13,9 @@ from rich.table import Column, Table
 
 from jaxafl.cli.catalogue import KINDS, REQUIRED, Option, offered
 from jaxafl.sweep import Outlook
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _NAMED = 5  # failed runs that are named one by one
 _COLUMNS = ("best\naccuracy", "last\naccuracy", "simulated\ntime", "staleness\nmean / max")

@@ -8,7 +8,7 @@ from jaxafl.models.checkpoint import initialised, load_parameters, save_paramete
 from jaxafl.models.cnn import cnn_afl, cnn_asyncfeded, cnn_defedavg, cnn_over, cnn_small
 from jaxafl.models.dense import Dense, logistic, mlp
 from jaxafl.models.layers import Conv, conv2d, max_pool
-from jaxafl.models.model import Batch, Model, Outputs, softmax_cross_entropy
+from jaxafl.models.model import Batch, Model, Outputs, Precision, softmax_cross_entropy
 from jaxafl.models.normalisation import BatchNorm
 from jaxafl.models.recurrent import LSTM, char_lstm
 from jaxafl.models.resnet import resnet18, resnet20
@@ -22,6 +22,7 @@ __all__ = [
     "LoRA",
     "Model",
     "Outputs",
+    "Precision",
     "bert",
     "char_lstm",
     "cnn_afl",

@@ -1,0 +1,252 @@
+"""Measures the package on an accelerator, the most important first; every part ends within nine minutes.
+
+    python experiments/benchmarks/accelerator.py DIR                    # all parts that DIR has not; 25 minutes
+    python experiments/benchmarks/accelerator.py DIR --part engine fadas
+    python experiments/benchmarks/accelerator.py DIR --small            # tries itself, on a CPU in some minutes
+
+A part writes its numbers into DIR/PART.json, what it has not come to too; DIR/report.md is made of all that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from engine import bare_loop, engine_loop, images, seconds_of, simulation
+from machine import machine, product_rate
+from models import IMAGES, measure, programs, random_batches
+
+import jaxafl as afl
+from jaxafl.engine.lockstep import lockstep
+from jaxafl.engine.planned import planned
+from jaxafl.engine.problem import Speed
+
+Row = dict[str, Any]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PRECISIONS: tuple[afl.models.Precision, ...] = ("float32", "tf32", "bfloat16")
+
+
+class Clock:
+    """What is left of the time of a part."""
+
+    def __init__(self, seconds: float) -> None:
+        self.end = time.monotonic() + seconds
+        self.missed: list[str] = []
+
+    def has(self, seconds: float, name: str) -> bool:
+        """Whether so many seconds are left for what is called so."""
+        if time.monotonic() + seconds < self.end:
+            return True
+        self.missed.append(name)
+        return False
+
+
+def tests(clock: Clock, small: bool) -> Iterator[Row]:
+    """Servers, clocks and invariances, with products in float32; and what is marked for GPUs."""
+    chosen = ["tests/server/test_by_hand.py"] if small else ["tests/server", "tests/clock", "tests/test_invariance.py"]
+    environment = os.environ | {"JAX_DEFAULT_MATMUL_PRECISION": "float32", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    command = [sys.executable, "-m", "pytest", "-m", "not slow and not data and not tfds", "-n", "4", *chosen]
+    begun = time.monotonic()
+    made = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        out, _ = made.communicate(timeout=max(30.0, clock.end - begun - 20))
+    except subprocess.TimeoutExpired:
+        made.terminate()
+        out, _ = made.communicate()
+    failed = [line for line in out.splitlines() if line.startswith("FAILED")]
+    yield {"what": " ".join(chosen), "said": out.strip().splitlines()[-1], "seconds": time.monotonic() - begun}
+    yield from ({"what": line} for line in failed[:50])
+
+
+def engine(clock: Clock, small: bool) -> Iterator[Row]:
+    """Updates per second of FedAsync against the number of lanes, and the engine against a bare loop at one lane."""
+    models = {"mlp": afl.models.mlp(10, hidden=(128,)), "cnn_defedavg": afl.models.cnn_defedavg()}
+    if not small:
+        models |= {"cnn_asyncfeded": afl.models.cnn_asyncfeded(10), "resnet18": afl.models.resnet18()}
+    for name, model in models.items():
+        for lanes in (1, 4) if small else (1, 8, 16, 64, 256, 512):
+            if not clock.has(40 if not small else 5, f"{name}, {lanes} lanes"):
+                return
+            sim, updates = wide(model, name, max(2 * lanes, 20)), 4 * max(lanes, 20)
+            try:
+                run, driver = engine_loop(sim, updates, lanes)
+                bare = [bare_loop(sim, updates)[0]] if lanes == 1 else []
+                times = seconds_of(run, *bare, repeats=3)
+            except MemoryError as error:
+                yield {"model": name, "lanes": lanes, "error": str(error)[:200]}
+                break
+            row = {"model": name, "lanes": lanes, "updates/s": updates / statistics.median(times[0])}
+            plan: Any = driver.plan
+            row |= {"compiling s": driver.compile_seconds, "mean width": plan.mean_width}
+            if bare:
+                row["engine / bare"] = statistics.median(a / b for a, b in zip(*times, strict=True))
+            yield row
+
+
+def wide(model: afl.models.Model, name: str, in_flight: int) -> afl.Simulation:
+    """FedAsync with so many of four times as many clients in flight."""
+    sim = simulation(model)
+    data = images(max(100, 4 * in_flight), 20)
+    if IMAGES.get(name, (28, 28, 1))[0] == 32:
+        rng = np.random.default_rng(0)
+        x, count = rng.integers(0, 256, (len(data.counts) * 20, 32, 32, 3), dtype=np.uint8), len(data.counts)
+        y = rng.integers(0, 10, len(x))
+        data = afl.data.from_arrays(x, y, np.repeat(np.arange(count), 20), x_test=x[:100], y_test=y[:100])
+    clock = afl.clock.free_running(concurrency=in_flight, durations=afl.clock.uniform(1, 5))
+    return dataclasses.replace(sim, data=data, clock=clock)
+
+
+def sweeps(clock: Clock, small: bool) -> Iterator[Row]:
+    """Updates per second of members that share a plan, and of members with plans of their own in lockstep."""
+    buffered = afl.clock.free_running(concurrency=20, buffer=5, durations=afl.clock.uniform(1, 5))
+    for name, model in (("mlp", afl.models.mlp(10, hidden=(128,))), ("cnn_defedavg", afl.models.cnn_defedavg())):
+        sim, steps = dataclasses.replace(simulation(model), clock=buffered, server=afl.server.fedbuff(0.1)), 20
+        for members in (2, 4) if small else (1, 8, 64, 512):
+            if not clock.has(60 if not small else 5, f"{name}, {members} members"):
+                return
+            schedules = [sim.schedule(steps, seed) for seed in range(members)]
+            rates = np.linspace(0.1, 1.0, members)
+            several = [dataclasses.replace(sim, server=afl.server.fedbuff(float(rate))).problem(0) for rate in rates]
+            seeds = [sim.problem(seed) for seed in range(members)]
+            drivers = {"shared": planned(several, schedules[0], steps, Speed())}
+            if members > 1:
+                drivers["lockstep"] = lockstep(seeds, schedules, steps, Speed())
+            updates = steps * 5 * members
+            for kind, driver in drivers.items():
+                (times,) = seconds_of(functools.partial(driver.advance, 0, steps), repeats=3)
+                rate = updates / statistics.median(times)
+                yield {"model": name, "members": members, "kind": kind, "updates/s": rate}
+
+
+def models(clock: Clock, small: bool) -> Iterator[Row]:
+    """A client step of every convolutional model: two convolutions, clients at once, precisions."""
+    clients, steps = (2, 2) if small else (16, 4)
+    for name in ["cnn_small"] if small else list(IMAGES):
+        for precision in _there():
+            if not clock.has(60 if not small else 5, f"{name}, {precision}"):
+                return
+            batches = random_batches(IMAGES[name], clients, steps, 20)
+            chunks = [1, clients] if small else [1, 4, clients]
+            model = getattr(afl.models, name)(10).at(precision)
+            with jax.default_matmul_precision("float32" if precision == "float32" else None):
+                found = list(programs(model, batches, chunks, skip_lax=small))
+            for program, times in zip(found, measure(found, 3), strict=True):
+                row = {"model": name, "precision": precision, "convolution": program.convolution}
+                step = 1e3 * statistics.median(times) / clients / steps
+                yield row | {"chunk": program.chunk, "ms a client step": step, "temporaries MiB": program.mebibytes}
+
+
+def _there() -> list[afl.models.Precision]:
+    return [one for one in PRECISIONS if one != "tf32" or jax.default_backend() == "gpu"]
+
+
+def fadas(clock: Clock, small: bool) -> Iterator[Row]:
+    """FADAS's CIFAR-10 at its scale: ResNet-18, 50 clients, 25 in flight, M = 5, two epochs of batch 50. Seconds of
+    500 server steps, and the share of the device's rate of products in that precision; evaluation apart."""
+    clients, samples = (10, 20) if small else (50, 1000)
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (clients * samples, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, clients * samples)
+    data = afl.data.from_arrays(x, y, np.repeat(np.arange(clients), samples), x_test=x[:100], y_test=y[:100])
+    model = afl.models.cnn_small() if small else afl.models.resnet18()
+    client = afl.Client(optax.sgd, learning_rate=0.01, epochs=1 if small else 2, batch_size=10 if small else 50)
+    tiers = afl.clock.three_tier("large")
+    clock_ = afl.clock.free_running(concurrency=clients // 2, buffer=clients // 10 or 1, durations=tiers)
+    for precision in reversed(_there()):
+        for lanes in (None,) if small else (None, 8, 32):
+            if not clock.has(5 if small else 150, f"{precision}, {lanes} lanes"):
+                return
+            sim = afl.Simulation(data, model, client, afl.server.fadas(1e-3), clock_, precision)
+            steps = 4 if small else 20
+            driver = planned([sim.problem(0)], sim.schedule(steps), steps, Speed(lanes))
+            (times,) = seconds_of(functools.partial(driver.advance, 0, steps), repeats=1)
+            plan: Any = driver.plan
+            flop = 3 * 2 * 0.5558e9 * 50 * plan.needed  # products of ResNet-18, forward and twice that backward
+            row = {"precision": precision, "lanes": plan.lanes, "seconds of 500 steps": times[0] / steps * 500}
+            yield row | ({} if small else {"share of the rate of products": flop / times[0] / rate_in(precision)})
+
+
+def rate_in(precision: afl.models.Precision) -> float:
+    """Floating-point operations per second of a product of two 8192 × 8192 matrices."""
+    side, kind = 8192, jnp.bfloat16 if precision == "bfloat16" else jnp.float32
+    with jax.default_matmul_precision({"float32": "float32", "tf32": "tensorfloat32"}.get(precision)):
+        return product_rate(side, kind)
+
+
+def profile(clock: Clock, small: bool) -> Iterator[Row]:
+    """A trace of the engine with an MLP, for XProf, beside the report."""
+    run, _ = engine_loop(simulation(afl.models.mlp(10, hidden=(128,))), 200, 1 if small else 16)
+    run()
+    with jax.profiler.trace(str(_folder / "trace")):
+        run()
+    yield {"trace": str(_folder / "trace")}
+
+
+PARTS: dict[str, Callable[[Clock, bool], Iterator[Row]]] = {
+    "tests": tests, "engine": engine, "fadas": fadas, "sweeps": sweeps, "models": models, "profile": profile,
+}  # fmt: skip
+SECONDS = {"tests": 300, "engine": 400, "fadas": 300, "sweeps": 240, "models": 200, "profile": 60}
+_folder = pathlib.Path()
+
+
+def report(folder: pathlib.Path) -> str:
+    """All parts that are there, as tables."""
+    text = []
+    for name in PARTS:
+        if not (path := folder / f"{name}.json").exists():
+            continue
+        part = json.loads(path.read_text())
+        text += [f"## {name}", "", str(PARTS[name].__doc__), "", f"{part['device']}; {part['machine']}", ""]
+        columns = list(dict.fromkeys(column for row in part["rows"] for column in row))
+        text += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+        text += [f"| {' | '.join(_shown(row.get(column, '')) for column in columns)} |" for row in part["rows"]]
+        text += ["", f"Not come to: {', '.join(part['missed'])}." if part["missed"] else "", ""]
+    return "\n".join(text)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    global _folder
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--part", nargs="*", choices=list(PARTS))
+    parser.add_argument("--small", action="store_true")
+    given = parser.parse_args()
+    _folder = given.folder
+    _folder.mkdir(parents=True, exist_ok=True)
+    device = jax.devices()[0]
+    for name in given.part or PARTS:
+        path = _folder / f"{name}.json"
+        if path.exists():
+            continue
+        clock, rows, begun = Clock(SECONDS[name]), list[Row](), time.monotonic()
+        found = {"device": f"{device.device_kind}, jax {jax.__version__}", "machine": machine(), "rows": rows}
+        try:
+            for row in PARTS[name](clock, given.small):
+                rows.append(row)
+                print(name, row, flush=True)
+        except Exception as error:  # the other parts go on, and what was measured stays
+            rows.append({"error": f"{type(error).__name__}: {error}"[:500]})
+            print(name, rows[-1], flush=True)
+        path.write_text(json.dumps(found | {"missed": clock.missed, "seconds": time.monotonic() - begun}, indent=1))
+        (_folder / "report.md").write_text(report(_folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""How near local training comes to what the machine can do: python experiments/benchmarks/roofline.py
+
+A local step cannot take less than its products at the rate of a product of 2048³, and what must be moved at the rate
+of the memory, one after the other: every parameter is read in the forward and in the backward pass, read and written by
+the update; every output of a layer is written and read, and its gradient too. Products: those of the forward pass, and
+twice them backward but for the gradient of the input. Patches, copies and dropout are not in it. A share above 1 says
+that what is moved stays in a cache.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from engine import engine_loop, seconds_of, simulation
+from flax import linen as nn
+from jax.extend.core import jaxprs_in_params
+from machine import bandwidth, product_rate
+from models import convolving
+
+import jaxafl as afl
+from jaxafl.engine.state import example_batch
+
+
+class PflCnn(nn.Module):
+    """The network of pfl's CIFAR-10 benchmark."""
+
+    @nn.compact
+    def __call__(self, x: Any, train: bool = False) -> Any:
+        for features in (32, 64):
+            x = nn.relu(afl.models.Conv(features, (3, 3))(x))
+        x = nn.Dropout(0.25, deterministic=not train)(afl.models.max_pool(x))
+        x = nn.relu(afl.models.Dense(128)(x.reshape(len(x), -1)))
+        return afl.models.Dense(10)(nn.Dropout(0.5, deterministic=not train)(x))
+
+
+def pfl(server: afl.server.Server, clock: afl.clock.Clock) -> afl.Simulation:
+    """1,000 clients of 50 random images of 32 × 32 × 3, an epoch in batches of 10."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (50_000, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, 50_000)
+    data = afl.data.from_arrays(x, y, np.repeat(np.arange(1000), 50), x_test=x[:100], y_test=y[:100])
+    client = afl.Client(optax.sgd, learning_rate=1e-3, epochs=1, batch_size=10)
+    return afl.Simulation(data, afl.models.from_linen(PflCnn()), client, server, clock)
+
+
+def layers(jaxpr: Any) -> list[tuple[int, int]]:
+    """Floating-point operations and outputs of the products and convolutions of a traced function."""
+    found = []
+    for equation in jaxpr.eqns:
+        size = int(np.prod(equation.outvars[0].aval.shape, dtype=int)) if equation.outvars else 0
+        if equation.primitive.name == "dot_general":
+            ((contracted, _), _) = equation.params["dimension_numbers"]
+            factors = [equation.invars[0].aval.shape[axis] for axis in contracted]
+            found.append((2 * size * int(np.prod(factors)), size))
+        if equation.primitive.name == "conv_general_dilated":
+            kernel = equation.invars[1].aval.shape
+            found.append((2 * size * int(np.prod(kernel[:-1])), size))
+        for inner in jaxprs_in_params(equation.params):
+            found += layers(inner)
+    return found
+
+
+def needed(sim: afl.Simulation) -> tuple[float, float]:
+    """Floating-point operations and bytes of a local step."""
+    batch = jax.tree.map(lambda leaf: np.repeat(leaf, sim.client.batch_size, axis=0), example_batch(sim.data))
+    params, state = sim.model.init(jax.random.key(0), example_batch(sim.data))
+    with convolving("lax.conv"):
+        forward = jax.make_jaxpr(lambda p: sim.model.apply(p, state, batch, jax.random.key(0), True)[0].loss)(params)
+    found = layers(forward.jaxpr)
+    outputs, numbers = sum(size for _, size in found), sum(leaf.size for leaf in jax.tree.leaves(params))
+    return float(3 * sum(flop for flop, _ in found) - found[0][0]), 4.0 * (4 * numbers + 4 * outputs)
+
+
+def main() -> None:
+    rate, bytes_rate = product_rate(), bandwidth()
+    print(f"2048³ product {rate / 1e9:.0f} GFLOP/s, memory {bytes_rate / 1e9:.1f} GB/s, jax {jax.__version__}")
+    print("| work | MFLOP | MB | least, ms | ms a local step | share |\n|---|---|---|---|---|---|")
+    times = afl.clock.uniform(1, 5)
+    synchronous = pfl(afl.server.fedavg(), afl.clock.synchronous(cohort=50))
+    works = {
+        "pfl's CNN, 50 clients a round": (synchronous, 2, 500),
+        "pfl's CNN, FedAsync": (
+            pfl(afl.server.fedasync(0.1), afl.clock.free_running(concurrency=20, durations=times)),
+            50,
+            250,
+        ),
+        "`cnn_defedavg`, FedAsync": (simulation(afl.models.cnn_defedavg()), 100, 500),
+        "MLP 784-128-10, FedAsync": (simulation(afl.models.mlp(10, hidden=(128,))), 3000, 15_000),
+    }
+    for name, (sim, updates, local_steps) in works.items():
+        run, _ = engine_loop(sim, updates)
+        (column,) = seconds_of(run, repeats=7)
+        measured = statistics.median(column) / local_steps
+        flop, moved = needed(sim)
+        least = flop / rate + moved / bytes_rate
+        columns = (f"{flop / 1e6:.1f}", f"{moved / 1e6:.2f}", f"{1e3 * least:.3f}", f"{1e3 * measured:.3f}")
+        print(f"| {name} | {' | '.join(columns)} | {least / measured:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""What compiled programs must never do: wait for the host, or copy the ring, the updates or the rows of all clients."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import pathlib
+import re
+import types
+
+import jax
+import pytest
+
+from jaxafl.engine.state import State
+
+PATH = pathlib.Path(__file__).parents[1] / "experiments" / "benchmarks" / "programs.py"
+LANES = 4
+
+
+@functools.cache
+def benchmark() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("programs", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def compiled(kind):
+    function, arguments = benchmark().program("mlp", kind, LANES)
+    return benchmark().compiled_for("here", function, arguments), arguments[-3]
+
+
+def num_bytes(tree):
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["alone", "shared", "lockstep", "online"])
+def test_a_program_stays_on_the_device_and_copies_no_buffer(kind):
+    """As it is made for an accelerator: rows are gathered and scattered, lanes advance under one `vmap`."""
+    program, state = compiled(kind)
+    text = program.as_text()
+    assert isinstance(state, State)
+    assert not re.search(r"callback|infeed|outfeed|\b(send|recv)\(", text)
+    assert program.memory_analysis().alias_size_in_bytes >= num_bytes((state.ring, state.store, state.server))
+    largest = max(leaf.nbytes for leaf in jax.tree.leaves(state.model.params))
+    kept = jax.tree.leaves((state.ring, state.store))
+    buffers = {leaf.shape for leaf in kept if leaf.nbytes > largest}
+    assert buffers
+    copied = {tuple(map(int, shape.split(","))) for shape in re.findall(r"= f32\[([\d,]+)\]\S* copy\(", text)}
+    assert not copied & buffers
+
+
+def test_loops_are_read():
+    """Their lengths, launches and copies, of a program where they are known."""
+
+    def nested(x):
+        def outer(carry):
+            step, x = carry
+            return step + 1, jax.lax.fori_loop(0, 7, lambda _, x: jax.numpy.sort(x) + 1, x)
+
+        return jax.lax.while_loop(lambda carry: carry[1].sum() < 100, outer, (0, x))
+
+    text = jax.jit(nested).lower(jax.numpy.zeros((3, 4))).compile().as_text()
+    loops = benchmark().loops_of(text)
+    assert [(loop.depth, loop.passes) for loop in loops] == [(0, None), (1, 7)]
+    assert loops[1].launches >= 1
