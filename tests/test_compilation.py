@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -140,3 +141,22 @@ print(list(compilation._ALWAYS.items()), int(compilation.compiled(jnp.add, (), (
         told[version] = subprocess.run(made, capture_output=True, text=True, check=True).stdout.strip()
     assert told["0.11.0"] == told["0.11.2"] == "[] 2"
     assert told["0.11.1"] == "[('xla_disable_hlo_passes', 'small-while-loop-hoisting')] 2"
+
+
+def _grown(width: int, x: jax.Array, many: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jax.lax.fori_loop(0, 3, lambda _, x: jnp.tanh(x @ x[:, :width].T @ x), x), jnp.sin(many) + 1
+
+
+def test_products_are_counted_wherever_they_are() -> None:
+    x, many = jnp.zeros((8, 100)), jnp.zeros(3)
+    traced = jax.make_jaxpr(lambda x, many: jax.vmap(lambda x: _grown(100, x, many))(x[None]))(x, many)
+    assert sorted(compilation._products(traced.jaxpr)) == [2 * 8 * 100 * 8] * 2
+
+
+@pytest.mark.skipif(
+    jax.default_backend() != "cpu" or os.cpu_count() == 1, reason="threads are chosen on a CPU that has several"
+)
+@pytest.mark.parametrize(("side", "threads"), [(100, False), (1200, True)])
+def test_programs_of_small_products_run_in_one_thread(side: int, threads: bool) -> None:
+    program, _ = compiled(_grown, (side,), on_device((np.zeros((side, side), "f4"), np.zeros(10**6, "f4"))))
+    assert ("outer_dimension_partitions" in program.as_text()) == threads

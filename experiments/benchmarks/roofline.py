@@ -42,7 +42,7 @@ def pfl(server: afl.server.Server, clock: afl.clock.Clock) -> afl.Simulation:
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (50_000, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, 50_000)
     data = afl.data.from_arrays(x, y, np.repeat(np.arange(1000), 50), x_test=x[:100], y_test=y[:100])
-    client = afl.Client(optax.sgd, learning_rate=1e-3, epochs=1, batch_size=10)
+    client = afl.Client(optax.sgd, learning_rate=1e-5, epochs=1, batch_size=10)
     return afl.Simulation(data, afl.models.from_linen(PflCnn()), client, server, clock)
 
 
