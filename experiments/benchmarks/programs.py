@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ from rich.table import Table
 
 import jaxafl as afl
 from jaxafl.client import Lane, begin, local_step
+from jaxafl.device.compilation import _products
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.online import online
@@ -71,6 +73,7 @@ RATES = {"h200": (67e12, 4.8e12, 2.5e-6), "v5e": (33e12, 0.82e12, 0.0)}
 """Float32 products (of a v5e: in six passes of bfloat16), bytes of memory, each per second, and seconds of a launch."""
 KINDS = ("alone", "shared", "lockstep", "online")
 _MEMBERS, _STEPS = 8, 40
+Made = tuple[Callable[..., Any], tuple[Any, ...], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +112,8 @@ def loops_of(text: str) -> list[Loop]:
 
 
 def _bytes(shape: str) -> int:
-    found = re.match(r"(\w+)\[([\d,]*)\]", shape)
-    return WIDTHS.get(found[1], 4) * int(np.prod([int(n) for n in found[2].split(",") if n] or [1])) if found else 0
+    found = re.findall(r"(\w+)\[([\d,]*)\]", shape)
+    return sum(WIDTHS.get(kind, 4) * math.prod(int(n) for n in sides.split(",") if n) for kind, sides in found)
 
 
 def simulation(name: str, kind: str) -> afl.Simulation:
@@ -129,12 +132,13 @@ def simulation(name: str, kind: str) -> afl.Simulation:
 
 
 @contextlib.contextmanager
-def as_on_an_accelerator() -> Iterator[list[tuple[Callable[..., Any], tuple[Any, ...]]]]:
+def as_on_an_accelerator() -> Iterator[list[Made]]:
     """Programs are made as for an accelerator, not compiled, and listed with their arguments."""
-    made: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+    made: list[Made] = []
 
     def compile_(self: Execution, function: Any, kinds: Any, constant: Any) -> Execution:
-        made.append((functools.partial(function, self.program), (*constant, self.state, np.int32(0), np.int32(0))))
+        arguments = (*constant, self.state, np.int32(0), np.int32(0))
+        made.append((functools.partial(function, self.program), arguments, jax.config.read("jax_enable_x64")))
         return self
 
     with contextlib.ExitStack() as stack:
@@ -144,8 +148,8 @@ def as_on_an_accelerator() -> Iterator[list[tuple[Callable[..., Any], tuple[Any,
         yield made
 
 
-def program(name: str, kind: str, lanes: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The function that takes server steps, and its arguments."""
+def program(name: str, kind: str, lanes: int) -> Made:
+    """The function that takes server steps, its arguments, and whether it is compiled with 64-bit types."""
     sim, speed = simulation(name, kind), Speed(lanes, lanes)
     with as_on_an_accelerator() as made:
         if kind == "online":
@@ -162,19 +166,22 @@ def program(name: str, kind: str, lanes: int) -> tuple[Callable[..., Any], tuple
     return made[-1]
 
 
-def compiled_for(target: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def compiled_for(target: str, function: Callable[..., Any], arguments: tuple[Any, ...], wide: bool = False) -> Any:
     """The program for a device that is not there; `"here"`: for the one that is. The state is donated."""
-    donate = (len(arguments) - 3,)
+    made = jax.jit(function, donate_argnums=len(arguments) - 3)
     if target == "here":
-        return jax.jit(function, donate_argnums=donate).lower(*arguments).compile()
+        with jax.enable_x64(wide):
+            return made.lower(*arguments).compile()
     mesh = jax.sharding.Mesh(np.array(_devices(target)[:1]), ("device",))
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), arguments)
-    return jax.jit(function, donate_argnums=donate).lower(*shapes).compile()
+    with jax.enable_x64(wide):
+        return made.lower(*shapes).compile()
 
 
 def local_step_of(target: str, name: str, lanes: int) -> tuple[float, float]:
-    """Floating-point operations and bytes of a local step of all lanes, as XLA counts them in its program."""
+    """Floating-point operations of the products of a local step of all lanes, and bytes that what it launches reads and
+    writes."""
     sim = simulation(name, "alone")
     problem, apply = sim.problem(0), sim.model.bound(None)
 
@@ -190,8 +197,16 @@ def local_step_of(target: str, name: str, lanes: int) -> tuple[float, float]:
         return jax.vmap(one)(group)
 
     group = jax.eval_shape(jax.vmap(made), jnp.arange(lanes, dtype=jnp.int32))
-    cost = compiled_for(target, steps, (group, problem.numbers.client, problem.device)).cost_analysis()
-    return float(cost["flops"]), float(cost["bytes accessed"])
+    arguments = (group, problem.numbers.client, problem.device)
+    operations = sum(_products(jax.make_jaxpr(steps)(*arguments).jaxpr))
+    text = compiled_for(target, steps, arguments).as_text()
+    entry = text[text.index("ENTRY ") :]
+    sizes = {name: _bytes(shape) for name, shape in re.findall(r"%([\w.\-]+) = (\(.*?\)|\S+) [a-z\-]+\(", entry)}
+    launched = re.findall(r"%([\w.\-]+) = (?:\(.*?\)|\S+) ([a-z\-]+)\((.*?)\)", entry)
+    read = sum(
+        sizes.get(one, 0) for _, kind, of in launched if kind in LAUNCHED for one in re.findall(r"%([\w.\-]+)", of)
+    )
+    return float(operations), float(read + sum(sizes[name] for name, kind, _ in launched if kind in LAUNCHED))
 
 
 @functools.cache
