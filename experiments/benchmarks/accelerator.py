@@ -99,13 +99,7 @@ def engine(clock: Clock, small: bool) -> Iterator[Row]:
 
 def wide(model: afl.models.Model, name: str, in_flight: int) -> afl.Simulation:
     """FedAsync with so many of four times as many clients in flight."""
-    sim = simulation(model)
-    data = images(max(100, 4 * in_flight), 20)
-    if IMAGES.get(name, (28, 28, 1))[0] == 32:
-        rng = np.random.default_rng(0)
-        x, count = rng.integers(0, 256, (len(data.counts) * 20, 32, 32, 3), dtype=np.uint8), len(data.counts)
-        y = rng.integers(0, 10, len(x))
-        data = afl.data.from_arrays(x, y, np.repeat(np.arange(count), 20), x_test=x[:100], y_test=y[:100])
+    sim, data = simulation(model), images(max(100, 4 * in_flight), 20, IMAGES.get(name, (28, 28, 1)))
     clock = afl.clock.free_running(concurrency=in_flight, durations=afl.clock.uniform(1, 5))
     return dataclasses.replace(sim, data=data, clock=clock)
 
@@ -159,9 +153,7 @@ def fadas(clock: Clock, small: bool) -> Iterator[Row]:
     """FADAS's CIFAR-10 at its scale: ResNet-18, 50 clients, 25 in flight, M = 5, two epochs of batch 50. Seconds of
     500 server steps, and the share of the device's rate of products in that precision; evaluation apart."""
     clients, samples = (10, 20) if small else (50, 1000)
-    rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (clients * samples, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, clients * samples)
-    data = afl.data.from_arrays(x, y, np.repeat(np.arange(clients), samples), x_test=x[:100], y_test=y[:100])
+    data = images(clients, samples, (32, 32, 3))
     model = afl.models.cnn_small() if small else afl.models.resnet18()
     client = afl.Client(optax.sgd, learning_rate=0.01, epochs=1 if small else 2, batch_size=10 if small else 50)
     tiers = afl.clock.three_tier("large")

@@ -41,11 +41,11 @@ Row = tuple[str, str, str]
 CLIENTS, CONCURRENCY = 100, 20
 
 
-def images(clients: int = CLIENTS, samples: int = 50) -> afl.data.FederatedData:
-    """Random 28×28 images: the speed does not depend on what they show."""
+def images(clients: int = CLIENTS, samples: int = 50, shape: tuple[int, ...] = (28, 28, 1)) -> afl.data.FederatedData:
+    """Random images: the speed does not depend on what they show."""
     rng = np.random.default_rng(0)
     count = clients * samples
-    x = rng.integers(0, 256, (count, 28, 28, 1), dtype=np.uint8)
+    x = rng.integers(0, 256, (count, *shape), dtype=np.uint8)
     y = rng.integers(0, 10, count)
     return afl.data.from_arrays(x, y, np.repeat(np.arange(clients), samples), x_test=x[:100], y_test=y[:100])
 

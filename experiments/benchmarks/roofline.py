@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from engine import engine_loop, seconds_of, simulation
+from engine import engine_loop, images, seconds_of, simulation
 from flax import linen as nn
 from jax.extend.core import jaxprs_in_params
 from machine import bandwidth, product_rate
@@ -39,11 +39,8 @@ class PflCnn(nn.Module):
 
 def pfl(server: afl.server.Server, clock: afl.clock.Clock) -> afl.Simulation:
     """1,000 clients of 50 random images of 32 × 32 × 3, an epoch in batches of 10."""
-    rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (50_000, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, 50_000)
-    data = afl.data.from_arrays(x, y, np.repeat(np.arange(1000), 50), x_test=x[:100], y_test=y[:100])
     client = afl.Client(optax.sgd, learning_rate=1e-5, epochs=1, batch_size=10)
-    return afl.Simulation(data, afl.models.from_linen(PflCnn()), client, server, clock)
+    return afl.Simulation(images(1000, 50, (32, 32, 3)), afl.models.from_linen(PflCnn()), client, server, clock)
 
 
 def layers(jaxpr: Any) -> list[tuple[int, int]]:

@@ -51,7 +51,7 @@ def identity(parts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
             "numpy": np.__version__,
             **{name: importlib.metadata.version(name) for name in ("flax", "optax", "orbax-checkpoint")},
             "python": platform.python_version(),
-            "device": jax.devices()[0].device_kind,
+            "device": _device(),
         },
     }
 
@@ -155,8 +155,9 @@ def check_identity(folder: pathlib.Path, theirs: Mapping[str, Any], ours: Mappin
     """
     before, now = json.loads(json.dumps([theirs, ours]))
     versions = _differing(before.pop("versions"), now.pop("versions"))
-    if set(versions) - {"device"}:  # which may say the same in another code
-        before, now = _without_code(before), _without_code(now)
+    if versions:  # which may say the same in another program, and but for devices in another code
+        other = {"program"} if set(versions) == {"device"} else {"program", "code"}
+        before, now = _without(before, other), _without(now, other)
     if found := _differing(before, now):
         raise UserError(f"{folder} holds something else: {_listed(found)}; name another folder, or the same options")
     changed = _listed(versions)
@@ -165,12 +166,16 @@ def check_identity(folder: pathlib.Path, theirs: Mapping[str, Any], ours: Mappin
     return changed
 
 
-def _without_code(table: Any) -> Any:
+def _device() -> str:
+    return jax.devices()[0].device_kind
+
+
+def _without(table: Any, names: set[str]) -> Any:
     if isinstance(table, list):
-        return [_without_code(value) for value in table]
+        return [_without(value, names) for value in table]
     if not isinstance(table, dict):
         return table
-    return {name: _without_code(value) for name, value in table.items() if name not in ("code", "program")}
+    return {name: _without(value, names) for name, value in table.items() if name not in names}
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> dict[str, tuple[Any, Any]]:

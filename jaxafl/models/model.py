@@ -97,13 +97,15 @@ class Model(Summarised):
                 an LSTM, softmax, loss). What is trained, sent, averaged and stored is float32 in any case.
 
         Raises:
-            ValueError: it is another name, or the device has no TF32.
+            ValueError: it is another name, the device has no TF32, or this model is itself one of another precision.
         """
         check_choice("Simulation", "precision", precision, typing.get_args(Precision))
         if precision == "tf32" and jax.default_backend() != "gpu":
             raise UserError(f'precision="tf32" is of NVIDIA GPUs, JAX computes on {jax.default_backend()}')
         if precision == self.precision:
             return self
+        if self.precision != "float32":
+            raise UserError(f"the model {self.name} was rounded to {self.precision}; take the one that it was made of")
         if precision not in self._others:
             frozen = _rounded(self.frozen) if precision == "bfloat16" else self.frozen
             described = {**self.description, "precision": precision}

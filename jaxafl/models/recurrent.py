@@ -72,7 +72,7 @@ class CharLSTM(nn.Module):
         embed = nn.Embed(self.num_classes, self.embedding, embedding_init=embedding)
         states = embed(jnp.where(x < 0, self.num_classes, x).T)  # a negative index would count from the end
         for _ in range(self.layers):
-            states = LSTM(self.hidden, None, kernel, gates)(states)
+            states = LSTM(self.hidden, kernel_init=kernel, bias_init=gates)(states)
         return Dense(self.num_classes, kernel_init=kernel, bias_init=bias)(states[-1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import shutil
 import warnings
@@ -118,6 +119,7 @@ def test_what_differs_is_named(tmp_path: pathlib.Path) -> None:
         (simulation(learning_rate=0.2), {}, r"client.*learning_rate was 0.1 and is 0.2"),
         (simulation(data=other), {}, r"data\.content was"),
         (simulation("skew"), {}, r"server\.name was 'fedbuff' and is 'fadas'"),
+        (dataclasses.replace(sim, precision="bfloat16"), {}, r"model\.precision was None and is 'bfloat16'"),
         (
             afl.Simulation(sim.data, afl.models.mlp(2, hidden=(3,)), sim.client, sim.server, sim.clock),
             {},
@@ -315,7 +317,10 @@ def test_lanes_of_another_device_are_kept(tmp_path: pathlib.Path, monkeypatch: p
     with pytest.raises(RuntimeError):
         sim.run(20, callbacks=Boom(12), **how)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert_same(sim.run(20, **how), sim.run(20, eval_every=EVERY, lanes=1))
+    monkeypatch.setattr("jaxafl.callbacks.identity._device", lambda: "NVIDIA H200")
+    with pytest.warns(UserWarning, match="device was 'cpu' and is 'NVIDIA H200'"):
+        found = sim.run(20, **how)
+    assert_same(found, sim.run(20, eval_every=EVERY, lanes=1))
 
 
 def test_folders_of_runs_and_sweeps_are_told_apart(tmp_path: pathlib.Path) -> None:

@@ -116,6 +116,17 @@ def test_a_model_in_a_precision_is_one_object():
     model = models.logistic(4)
     assert model.at("float32") is model
     assert model.at("bfloat16") is model.at("bfloat16") is model.at("bfloat16").at("bfloat16")
+    with pytest.raises(ValueError, match="logistic was rounded to bfloat16; take the one that it was made of"):
+        model.at("bfloat16").at("float32")
+
+
+def test_large_dense_kernels_add_up_in_float32():
+    """The gradient of a kernel from several samples is that of a product, not a sum in bfloat16."""
+    x, kernel = jnp.full((16, 600), 1.0, jnp.bfloat16), jnp.zeros((600, 500), jnp.bfloat16)
+    weights = jnp.linspace(1.0, 1.1, 16, dtype=jnp.bfloat16)[:, None]
+    of_kernel = jax.grad(lambda kernel: jnp.sum(weights * models.Dense(500, use_bias=False).apply(
+        {"params": {"kernel": kernel}}, x)))(kernel)  # fmt: skip
+    assert of_kernel[0, 0] == jnp.sum(weights.astype(jnp.float32)).astype(jnp.bfloat16)
 
 
 def simulation(precision):

@@ -145,10 +145,9 @@ class BertLayer(BertModule):
     @nn.compact
     def __call__(self, x: Array, attention_mask: Array, train: bool) -> Array:
         config = self.config
-        dense = nn.Dense
 
         def adapted(name: str) -> Array:
-            y = dense(config.hidden_size, name=name)(x)
+            y = nn.Dense(config.hidden_size, name=name)(x)
             if self.r:
                 y = y + LoRA(config.hidden_size, self.r, self.alpha, name=f"{name}_lora")(x)
             return y
@@ -157,12 +156,12 @@ class BertLayer(BertModule):
             y = nn.Dropout(config.hidden_dropout_prob)(y, deterministic=not train)
             return _norm(config, name)(before + y)
 
-        queries, keys, values = adapted("query"), dense(config.hidden_size, name="key")(x), adapted("value")
+        queries, keys, values = adapted("query"), nn.Dense(config.hidden_size, name="key")(x), adapted("value")
         dropout = nn.Dropout(config.attention_probs_dropout_prob, deterministic=not train)
         y = _attend(queries, keys, values, attention_mask, config.num_attention_heads, dropout)
-        x = residual(x, dense(config.hidden_size, name="attention_output")(y), "attention_norm")
-        y = _ACTIVATIONS[config.hidden_act](dense(config.intermediate_size, name="intermediate")(x))
-        return residual(x, dense(config.hidden_size, name="output")(y), "output_norm")
+        x = residual(x, nn.Dense(config.hidden_size, name="attention_output")(y), "attention_norm")
+        y = _ACTIVATIONS[config.hidden_act](nn.Dense(config.intermediate_size, name="intermediate")(x))
+        return residual(x, nn.Dense(config.hidden_size, name="output")(y), "output_norm")
 
 
 def _attend(queries: Array, keys: Array, values: Array, mask: Array, heads: int, dropout: nn.Dropout) -> Array:
