@@ -141,11 +141,13 @@ def as_on_an_accelerator() -> Iterator[list[Made]]:
         made.append((functools.partial(function, self.program), arguments, jax.config.read("jax_enable_x64")))
         return self
 
-    with contextlib.ExitStack() as stack:
-        for place in ("engine.problem", "engine.planned", "server.ca2fl", "sweep.members"):
-            stack.enter_context(mock.patch(f"jaxafl.{place}.slices_are_faster", lambda: False))
-        stack.enter_context(mock.patch.object(Execution, "compile", compile_))
+    with traced_for("gpu"), mock.patch.object(Execution, "compile", compile_):
         yield made
+
+
+def traced_for(platform: str) -> Any:
+    """Functions are traced as where JAX's default backend is this one."""
+    return mock.patch.object(jax, "default_backend", lambda: platform)
 
 
 def program(name: str, kind: str, lanes: int) -> Made:
@@ -170,12 +172,12 @@ def compiled_for(target: str, function: Callable[..., Any], arguments: tuple[Any
     """The program for a device that is not there; `"here"`: for the one that is. The state is donated."""
     made = jax.jit(function, donate_argnums=len(arguments) - 3)
     if target == "here":
-        with jax.enable_x64(wide):
+        with jax.enable_x64(wide), traced_for("gpu"):
             return made.lower(*arguments).compile()
     mesh = jax.sharding.Mesh(np.array(_devices(target)[:1]), ("device",))
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), arguments)
-    with jax.enable_x64(wide):
+    with jax.enable_x64(wide), traced_for("tpu" if target == "v5e" else "gpu"):
         return made.lower(*shapes).compile()
 
 

@@ -30,9 +30,9 @@ class PflCnn(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any, train: bool = False) -> Any:
-        for features in (32, 64):
-            x = nn.relu(afl.models.Conv(features, (3, 3))(x))
-        x = nn.Dropout(0.25, deterministic=not train)(afl.models.max_pool(x))
+        for features, pool in ((32, False), (64, True)):
+            x = nn.relu(afl.models.Conv(features, (3, 3), pool=pool)(x))
+        x = nn.Dropout(0.25, deterministic=not train)(x)
         x = nn.relu(afl.models.Dense(128)(x.reshape(len(x), -1)))
         return afl.models.Dense(10)(nn.Dropout(0.5, deterministic=not train)(x))
 

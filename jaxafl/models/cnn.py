@@ -6,7 +6,7 @@ from flax import linen as nn
 
 from jaxafl.models.adapters import from_linen
 from jaxafl.models.dense import Dense
-from jaxafl.models.layers import Conv, flatten, max_pool, require_images
+from jaxafl.models.layers import Conv, flatten, require_images
 from jaxafl.models.model import Array, Model, check_widths, checked
 
 
@@ -139,7 +139,7 @@ class TwoConvolutions(nn.Module):
     def __call__(self, x: Array) -> Array:
         require_images(x, "a network of two 5x5 convolutions", smallest=16)
         for channels, bias in zip(self.features, (True, self.second_bias), strict=True):
-            x = nn.relu(max_pool(Conv(channels, (5, 5), use_bias=bias)(x)))
+            x = nn.relu(Conv(channels, (5, 5), use_bias=bias, pool=True)(x))
         x = nn.relu(Dense(self.hidden)(flatten(x)))
         return Dense(self.num_classes)(x)
 
@@ -159,7 +159,7 @@ class CNNAFL(nn.Module):
 
 
 class CNNAsyncFedED(nn.Module):
-    """Conv - ReLU - conv - ReLU - max-pool - dense."""
+    """Conv - ReLU - conv - ReLU - max-pool - dense, ReLU after the pool."""
 
     num_classes: int
     features: tuple[int, int]
@@ -168,6 +168,6 @@ class CNNAsyncFedED(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         require_images(x, "cnn_asyncfeded", smallest=2 * self.kernel)
-        for channels in self.features:
-            x = nn.relu(Conv(channels, (self.kernel, self.kernel))(x))
-        return Dense(self.num_classes)(flatten(max_pool(x)))
+        for channels, pool in zip(self.features, (False, True), strict=True):
+            x = nn.relu(Conv(channels, (self.kernel, self.kernel), pool=pool)(x))
+        return Dense(self.num_classes)(flatten(x))
