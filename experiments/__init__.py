@@ -1,0 +1,1 @@
+"""The tables and figures of five papers, a short file each: `python -m experiments --list`."""

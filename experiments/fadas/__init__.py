@@ -1,0 +1,1 @@
+"""FADAS: federated adaptive asynchronous optimisation (Wang et al., 2024)."""

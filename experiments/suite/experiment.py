@@ -1,0 +1,126 @@
+"""What a table or figure is: its runs, what is measured on them, what was published, what the paper claims."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import jaxafl as afl
+
+SCALES = ("smoke", "cpu", "paper")
+Array = np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One simulation of a table, run once for every seed.
+
+    Attributes:
+        make: the simulation; `FileNotFoundError` where its data cannot be had.
+        server_steps, eval_every, diagnostics, callbacks: of `jaxafl.sweep`.
+        client_steps: about how many local steps all clients make, by which the time of a table is estimated. 0: the
+            clock alone is run, and measures get schedules.
+    """
+
+    make: Callable[[], afl.Simulation]
+    server_steps: int
+    client_steps: int
+    eval_every: int = 1
+    diagnostics: tuple[str, ...] = ()
+    callbacks: tuple[Any, ...] = ()
+
+
+class Measure(NamedTuple):
+    """What is read off the runs of a cell.
+
+    Attributes:
+        of: the result of a sweep over seeds, or the schedules where the clock alone was run -> a number per seed.
+        unit: what follows the number, " %" for example.
+        digits: after the decimal point.
+    """
+
+    of: Callable[[Any], Array]
+    unit: str = ""
+    digits: int = 2
+
+
+class Values:
+    """What was measured: `values("PSURDG", "d = 3")` is a number per seed, of the first measure or of the one named."""
+
+    def __init__(self, found: Mapping[tuple[str, str, str], Array], measure: str) -> None:
+        self.found, self.measure = found, measure
+
+    def __call__(self, method: str, column: str, measure: str | None = None) -> Array:
+        """A number per seed; `KeyError` where it was not measured."""
+        return self.found[measure or self.measure, method, column]
+
+
+class Claim(NamedTuple):
+    """What the paper says of its results, as a number per seed that is above 0 where it is so."""
+
+    text: str
+    of: Callable[[Values], Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A table or figure.
+
+    Attributes:
+        title: its line in lists: paper, number, what it shows.
+        family: name of the folder of its runs; those of one family share runs where method, column and scale agree.
+        cell: (method, column, scale) -> what is run.
+        methods, columns: their names; the first method is the base of a user's own.
+        measures: by name; the first is that of claims and figures.
+        scales: scale -> what it changes of the published setting.
+        published: measure -> column -> method -> number, or (number, its error bar); NaN where it cannot be read.
+        contrasts: name -> (method, method): rows of differences, paired by seed.
+        claims: of the paper, or of the issue that is studied.
+        reasons: why a scale's numbers differ from the published ones.
+        seeds: how many the paper has.
+        curve: (variable, coordinate) that a figure shows, such as `("accuracy", "eval_time")`.
+        note: what is to be known of the numbers: what is unpublished and was fixed how.
+    """
+
+    title: str
+    family: str
+    cell: Callable[[str, str, str], Cell]
+    methods: Sequence[str]
+    columns: Sequence[str]
+    measures: Mapping[str, Measure]
+    scales: Mapping[str, str]
+    published: Mapping[str, Mapping[str, Mapping[str, float | tuple[float, float]]]] = dataclasses.field(
+        default_factory=dict
+    )
+    contrasts: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    claims: Sequence[Claim] = ()
+    reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    seeds: int = 3
+    curve: tuple[str, str] | None = None
+    note: str = ""
+
+    def published_of(self, measure: str, method: str, column: str) -> tuple[float, float]:
+        """(number, its error bar), NaN for what was not published."""
+        found = self.published.get(measure, {}).get(column, {}).get(method, np.nan)
+        return found if isinstance(found, tuple) else (found, np.nan)
+
+    def client_steps(self, scale: str) -> int:
+        """Local steps of all clients in all cells, for one seed."""
+        return sum(self.cell(method, column, scale).client_steps for column in self.columns for method in self.methods)
+
+
+def with_own(cell: Cell, own: Any) -> Cell:
+    """A cell whose simulation is the user's: `own` is a server, or a function that makes one, or one that takes the
+    simulation of the first method and returns another."""
+
+    def make() -> afl.Simulation:
+        base = cell.make()
+        takes = callable(own) and not isinstance(own, afl.server.Server) and inspect.signature(own).parameters
+        made = own(base) if takes else own() if callable(own) else own
+        return made if isinstance(made, afl.Simulation) else dataclasses.replace(base, server=made)
+
+    return dataclasses.replace(cell, make=make)

@@ -1,0 +1,121 @@
+"""Tables in Markdown of what was measured, beside what was published, and the page of all of them."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from scipy import stats
+
+from experiments.suite.experiment import Claim, Experiment, Values
+from experiments.suite.running import figures
+
+
+def verdict(numbers: np.ndarray) -> str:
+    """Whether numbers, one per seed, are above 0: by Student's t at 5 % (two-sided)."""
+    numbers = numbers[np.isfinite(numbers)]
+    mean, count = numbers.mean() if len(numbers) else np.nan, len(numbers)
+    if count > 1 and np.ptp(numbers) == 0:
+        return f"{'holds' if mean > 0 else 'does not hold'} ({mean:.3g} for all {count} seeds)"
+    if count < 2:
+        return f"not decided by {count} seed{'s' * (count != 1)} ({mean:.3g})"
+    t, p = stats.ttest_1samp(numbers, 0.0)
+    word = "not decided by these seeds" if p > 0.05 else "holds" if t > 0 else "does not hold"
+    return f"{word} (mean {mean:.3g}, t = {t:.2f}, p = {p:.2g}, {count} seeds)"
+
+
+def claimed(experiment: Experiment, results: xr.Dataset) -> Iterator[tuple[Claim, str]]:
+    """Every claim with its verdict."""
+    found = {
+        (measure, method, column): results.value.sel(measure=measure, row=method, column=column).values
+        for measure in experiment.measures
+        for method in results.row.values
+        for column in experiment.columns
+    }
+    values = Values(found, next(iter(experiment.measures)))
+    for claim in experiment.claims:
+        numbers = np.asarray(claim.of(values), float)
+        yield claim, verdict(numbers) if np.isfinite(numbers).any() else "not run"
+
+
+def deviation(values: np.ndarray, published: float, error: float) -> float:
+    """(ours - published) / the joint error bar: the root of the sum of both variances; NaN where it is unknown."""
+    values = values[np.isfinite(values)]
+    if len(values) < 2 or not np.isfinite(published):
+        return np.nan
+    own = values.std(ddof=1)
+    joint = np.hypot(error, own) if np.isfinite(error) else own * np.sqrt(1 + 1 / len(values))
+    return float((values.mean() - published) / joint) if joint > 0 else np.nan
+
+
+def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
+    """A table: published, ours, the difference; the claims; what was changed, what it cost."""
+    scale, seeds = str(results.attrs["scale"]), results.sizes["seed"]
+    lines = [f"## {experiment.title}", ""]
+    ran = float(results.seconds.sum())
+    cost = f"{ran:.0f} s" if ran < 6000 else f"{ran / 3600:.1f} h"
+    lines.append(
+        f"`python -m {module} --scale {scale} --seeds {seeds}`"
+        f" · {experiment.scales[scale]} · {seeds} seed{'s' * (seeds != 1)} · {cost} on {results.attrs['machine']}, "
+        f"jax {results.attrs['jax']}, {results.attrs['date']}"
+    )
+    lines += ["", experiment.note, ""] if experiment.note else [""]
+    far = False
+    for measure, one in experiment.measures.items():
+        lines += [f"| {measure} | | published | here | difference / joint error |", "|---|---|---|---|---|"]
+        for column in results.column.values:
+            for method in results.row.values:
+                place = {"measure": measure, "row": method, "column": column}
+                published, error = float(results.published.sel(place)), float(results.published_error.sel(place))
+                values = results.value.sel(place).values
+                here = figures(one, values) or str(results.state.sel(row=method, column=column).values)
+                if method in experiment.contrasts and np.isnan(values).all():
+                    here = "not run"
+                if here == "not run" and np.isnan(published):
+                    continue
+                z = deviation(values, published, error)
+                far |= bool(np.isfinite(z) and abs(z) > 2)
+                bar = f" ± {error:g}" if np.isfinite(error) else ""
+                said = f"{published:g}{bar}{one.unit}" if np.isfinite(published) else ""
+                lines.append(f"| {column} | {method} | {said} | {here} | {f'{z:+.1f}' if np.isfinite(z) else ''} |")
+        lines.append("")
+    if far or experiment.reasons.get(scale):
+        lines += [f"Why they differ: {experiment.reasons.get(scale, 'not known')}", ""]
+    lines += [f"- {claim.text}: {found}" for claim, found in claimed(experiment, results)]
+    return "\n".join([*lines, ""])
+
+
+def draw(experiment: Experiment, results: xr.Dataset, path: pathlib.Path) -> None:
+    """The curves of a figure: median over seeds, and the band of all seeds; a panel per column."""
+    assert experiment.curve is not None
+    drawn = [column for column in results.column.values if results.curve.sel(column=column).notnull().any()]
+    wide = max(1, min(3, len(drawn)))
+    high = max(1, -(-len(drawn) // wide))
+    figure, axes = plt.subplots(high, wide, figsize=(4.6 * wide, 3.4 * high), squeeze=False, layout="constrained")
+    for axis in axes.flat[len(drawn) :]:
+        axis.remove()
+    for axis, column in zip(axes.flat, drawn, strict=False):
+        for number, method in enumerate(results.row.values):
+            y, x = results.curve.sel(column=column, row=method), results.curve_along.sel(column=column, row=method)
+            known = y.notnull().all("seed").values & x.notnull().all("seed").values
+            if not known.any():
+                continue
+            colour, along = f"C{number % 10}", np.median(x.values[:, known], axis=0)
+            style = "-" if number < 10 else "--"
+            axis.plot(along, np.median(y.values[:, known], axis=0), style, color=colour, label=method, linewidth=1.2)
+            axis.fill_between(
+                along, y.values[:, known].min(0), y.values[:, known].max(0), color=colour, alpha=0.15, lw=0
+            )
+        axis.set(title=column, xlabel=_axis(experiment.curve[1]), ylabel=experiment.curve[0])
+    if drawn:
+        axes.flat[0].legend(fontsize=7)
+    figure.savefig(path, dpi=100)
+    plt.close(figure)
+
+
+def _axis(coordinate: str) -> str:
+    names = {"eval_time": "simulated seconds", "eval_step": "server steps", "eval_updates": "client updates"}
+    return names.get(coordinate, coordinate)

@@ -1,0 +1,177 @@
+"""Runs the cells of a table, each over all seeds, and keeps what was measured."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pathlib
+import platform
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+
+import jaxafl as afl
+from experiments.suite.experiment import Cell, Experiment, Measure, with_own
+from jaxafl.sweep import outlook
+
+NO_DATA = "not run: no data"
+
+
+def run(
+    experiment: Experiment,
+    name: str,
+    scale: str,
+    *,
+    methods: Sequence[str],
+    columns: Sequence[str],
+    seeds: int,
+    folder: pathlib.Path,
+    own: Mapping[str, Any],
+    devices: Any = None,
+) -> xr.Dataset:
+    """The results of all cells, those of an earlier call at this scale and with these seeds included.
+
+    Args:
+        experiment: what is run.
+        name: of its files.
+        scale: one of `SCALES`.
+        methods, columns: which of them.
+        seeds: 0 ... seeds - 1.
+        folder: gets `<name>.nc` after every cell; runs are kept below `runs`, where a second call goes on.
+        own: name -> a user's method, see `with_own`.
+        devices: of `jaxafl.sweep`.
+    """
+    path, results = folder / f"{name}.nc", empty(experiment, scale, [*experiment.methods, *own], seeds)
+    folder.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        before = xr.load_dataset(path)
+        if (before.attrs["scale"], before.sizes["seed"]) == (scale, seeds):
+            results = before.reindex_like(results).combine_first(results).assign_attrs(results.attrs)
+    for column in columns:
+        for method in [*methods, *own]:
+            print(f"{name}: {column}, {method}", flush=True)
+            cell = experiment.cell(experiment.methods[0] if method in own else method, column, scale)
+            cell = with_own(cell, own[method]) if method in own else cell
+            kept = folder / "runs" / experiment.family / scale / _plain(column) / f"{_plain(method)}_{seeds}"
+            try:
+                begun = time.perf_counter()
+                made = _made(cell, range(seeds), kept, devices)
+            except FileNotFoundError:
+                results.state.loc[method, column] = NO_DATA
+                continue
+            cost = time.perf_counter() - begun
+            if not np.isfinite(results.seconds.loc[method, column]):  # a second call finds the runs ready
+                results.seconds.loc[method, column] = cost
+            results.state.loc[method, column] = "run"
+            for measure, one in experiment.measures.items():
+                results.value.loc[measure, method, column] = one.of(made)
+            if experiment.curve:
+                results = with_curve(results, experiment.curve, made, method, column)
+            _write(results, path)
+    for row, (one, other) in experiment.contrasts.items():
+        results.value.loc[{"row": row}] = (results.value.sel(row=one) - results.value.sel(row=other)).values
+    _write(results, path)
+    return results
+
+
+def _made(cell: Cell, seeds: Iterable[int], kept: pathlib.Path, devices: Any) -> Any:
+    sim = cell.make()
+    if not cell.client_steps:
+        return [sim.schedule(cell.server_steps, seed) for seed in seeds]
+    options = {"diagnostics": cell.diagnostics, "callbacks": cell.callbacks, "devices": devices, "progress": True}
+    return afl.sweep(sim, {"seed": list(seeds)}, cell.server_steps, eval_every=cell.eval_every, folder=kept, **options)
+
+
+def empty(experiment: Experiment, scale: str, methods: Sequence[str], seeds: int) -> xr.Dataset:
+    """A dataset of nothing measured, with what was published."""
+    rows, columns, measures = [*methods, *experiment.contrasts], list(experiment.columns), list(experiment.measures)
+    published = np.asarray(
+        [
+            [[experiment.published_of(measure, row, column) for column in columns] for row in rows]
+            for measure in measures
+        ],
+        float,
+    )
+    dims = ("measure", "row", "column")
+    return xr.Dataset(
+        {
+            "value": ((*dims, "seed"), np.full((*published.shape[:3], seeds), np.nan)),
+            "published": (dims, published[..., 0]),
+            "published_error": (dims, published[..., 1]),
+            "seconds": (dims[1:], np.full((len(rows), len(columns)), np.nan)),
+            "state": (dims[1:], np.full((len(rows), len(columns)), "not run", object)),
+        },
+        {"measure": measures, "row": rows, "column": columns, "seed": np.arange(seeds)},
+        {
+            "title": experiment.title,
+            "scale": scale,
+            "jaxafl": afl.__version__,
+            "jax": jax.__version__,
+            "machine": f"{os.cpu_count()} cores, {platform.machine()}, {jax.default_backend()}",
+            "date": datetime.date.today().isoformat(),
+        },
+    )
+
+
+def with_curve(
+    results: xr.Dataset, curve: tuple[str, str], made: xr.Dataset, method: str, column: str, most: int = 60
+) -> xr.Dataset:
+    """The results with a curve of each seed of a cell, at `most` evaluations."""
+    if "curve" not in results:
+        shape = (results.sizes["row"], results.sizes["column"], results.sizes["seed"], most)
+        for name in ("curve", "curve_along"):
+            results[name] = (("row", "column", "seed", "point"), np.full(shape, np.nan, np.float32))
+    places = np.unique(np.linspace(0, made.sizes["evaluation"] - 1, most).astype(int))
+    for name, variable in zip(("curve", "curve_along"), curve, strict=True):
+        values = np.broadcast_to(made[variable].values, made[curve[0]].shape)[..., places]
+        results[name].loc[method, column] = np.pad(
+            values.astype(np.float32), ((0, 0), (0, most - len(places))), constant_values=np.nan
+        )
+    return results
+
+
+def estimate(experiment: Experiment, scale: str, seeds: int) -> str:
+    """What a table takes on this device, by the first server steps of its first cell whose data are there."""
+    for column in experiment.columns:
+        for method in experiment.methods:
+            cell = experiment.cell(method, column, scale)
+            try:
+                sim = cell.make()
+            except FileNotFoundError:
+                continue
+            if not cell.client_steps:
+                return "the clock alone: seconds"
+            found = outlook(sim, {"seed": [0]}, cell.server_steps, eval_every=cell.eval_every)
+            steps = seeds * experiment.client_steps(scale)
+            hours = found.seconds / cell.client_steps * steps / 3600
+            return (
+                f"{found.seconds / cell.client_steps * 1e3:.3g} ms a local step ({method}, {column}), {steps:,} local "
+                f"steps for {seeds} seeds: {hours:.3g} hours without evaluation and compilation"
+            )
+    return NO_DATA
+
+
+def _write(results: xr.Dataset, path: pathlib.Path) -> None:
+    half = path.with_suffix(".half")
+    results.to_netcdf(half, engine="h5netcdf", encoding={"state": {"dtype": str}})
+    half.replace(path)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "_", name).strip("_")
+
+
+def figures(measure: Measure, values: np.ndarray) -> str:
+    """Mean and standard deviation over seeds, as a table shows them."""
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return ""
+    if np.isinf(values).any():
+        return f"not reached ({np.isfinite(values).sum()} of {len(values)} seeds)"
+    spread = f" ± {values.std(ddof=1):.{measure.digits}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{measure.digits}f}{spread}{measure.unit}"
