@@ -14,7 +14,7 @@ import pathlib
 import pkgutil
 import time
 
-from experiments.suite import main as suite
+from experiments.suite import command as suite
 from experiments.suite.experiment import SCALES, Experiment
 
 HERE = pathlib.Path(__file__).resolve().parent

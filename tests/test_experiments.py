@@ -15,7 +15,7 @@ import jaxafl as afl
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from experiments.__main__ import experiments  # noqa: E402
+from experiments.__main__ import experiments, page  # noqa: E402
 from experiments.suite import Cell, Claim, Experiment, Values, main, report, running  # noqa: E402
 from experiments.suite.experiment import with_own  # noqa: E402
 
@@ -41,12 +41,17 @@ def test_tables_are_whole(name: str) -> None:
     assert importlib.import_module(f"experiments.{name}").__doc__
 
 
+def test_the_page_is_that_of_the_results() -> None:
+    """`python -m experiments --page` was called after the last run."""
+    assert (ROOT / "experiments" / "README.md").read_text(encoding="utf-8") == page(EXPERIMENTS)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_table_runs_in_small(name: str, tmp_path: pathlib.Path) -> None:
     one = EXPERIMENTS[name]
     how = ["--folder", str(tmp_path), "--columns", one.columns[0], "--methods", *one.methods[:2]]
-    main.main(one, how, f"experiments.{name}")
+    main(one, how, f"experiments.{name}")
     stem = name.replace(".", "_")
     text = (tmp_path / f"{stem}.md").read_text()
     assert one.title in text and (tmp_path / f"{stem}.nc").exists()

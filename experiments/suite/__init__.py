@@ -1,7 +1,7 @@
 """What the files of tables and figures share: how their runs are made, kept, measured, compared and shown."""
 
+from experiments.suite.command import main
 from experiments.suite.experiment import Cell, Claim, Experiment, Measure, Values
-from experiments.suite.main import main
 from experiments.suite.measures import best, last, schedules, time_to
 from experiments.suite.stand_in import first, stand_in
 
