@@ -11,16 +11,18 @@ from jaxafl.clock import Schedule
 from jaxafl.references import version
 from jaxafl.results import load, save
 from jaxafl.simulation import Simulation
-from jaxafl.sweep import gather, process_pool, sample, sweep
+from jaxafl.sweep import Comparison, compare, gather, process_pool, sample, sweep
 
 __version__ = version()
 __all__ = [
     "Client",
+    "Comparison",
     "Schedule",
     "Simulation",
     "__version__",
     "callbacks",
     "clock",
+    "compare",
     "data",
     "gather",
     "load",
