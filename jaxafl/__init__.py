@@ -11,7 +11,7 @@ from jaxafl.clock import Schedule
 from jaxafl.references import version
 from jaxafl.results import load, save
 from jaxafl.simulation import Simulation
-from jaxafl.sweep import Comparison, compare, gather, process_pool, sample, sweep
+from jaxafl.sweep import Comparison, compare, gather, process_pool, sample, sweep, tune
 
 __version__ = version()
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "save",
     "server",
     "sweep",
+    "tune",
 ]
 
 
