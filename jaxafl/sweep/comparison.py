@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxafl.options import UserError, check_choice, check_number, shown
+from jaxafl.options import UserError, check_choice, check_number, shown, user_errors
 from jaxafl.results.curves import AXES, check_at, falls, has_failed, reach, value
 from jaxafl.results.paired import Difference, First, Summary, TimeTo, common_horizon, difference, first, summary
 from jaxafl.results.paired import time_to as time_to_target
@@ -184,9 +184,11 @@ class Comparison:
     def _values(self, metric: str, at: str | Mapping[str, float]) -> dict[str, np.ndarray]:
         self._check(metric)
         check_at(at)
-        return {
-            name: np.asarray([value(run, metric, at) for run in self._runs(name).values()]) for name in self.results
-        }
+        found = {}
+        for name in self.results:
+            with user_errors(f"method {name}"):
+                found[name] = np.asarray([value(run, metric, at) for run in self._runs(name).values()])
+        return found
 
     def _reached(self, target: float, metric: str, axis: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         self._check(metric)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import pathlib
 import re
@@ -167,6 +168,17 @@ def test_a_target_ends_runs() -> None:
     assert found.time_to(0.95, "loss", axis="server_steps")["a"].at.tolist() == [len(losses) - 1]
 
 
+@pytest.mark.slow
+def test_an_executor_and_devices_share_the_seeds(made: afl.Comparison, tmp_path: pathlib.Path) -> None:
+    one = {"FADAS": methods()["FADAS"]}
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        apart = afl.compare(one, SEEDS, 8, eval_every=2, folder=tmp_path, executor=pool)
+    spread = afl.compare(one, SEEDS, 8, eval_every=2, devices=1)
+    for found in (apart, spread):
+        np.testing.assert_array_equal(found.dataset.loss[0], made.dataset.loss[1, :, :5])
+        assert found.table() == afl.Comparison({"FADAS": made.results["FADAS"]}).table()
+
+
 def test_what_cannot_work_is_said_before_anything_runs(tmp_path: pathlib.Path) -> None:
     one, online = methods()["FedBuff"], simulation("online")
     for wrong, said in (
@@ -181,6 +193,7 @@ def test_what_cannot_work_is_said_before_anything_runs(tmp_path: pathlib.Path) -
         (lambda: afl.compare({"a b": one, "a_b": one}, 2, 5, folder=tmp_path), "the same folder"),
         (lambda: afl.Comparison({}), "name -> result"),
         (lambda: afl.Comparison({"a": one.run(1)}), "sweeps over seeds"),
+        (lambda: artificial(a=[[0.1, 0.2]]).summary(at={"time": 11}), "ends at time=10, before 11"),
         (lambda: artificial(a=[[0.1]]).summary("speed"), "metric must be one of 'accuracy', 'loss'"),
         (lambda: artificial(a=[[0.1]]).differences("b"), "reference must be one of 'a'"),
         (lambda: artificial(a=[[0.1]]).time_to(0.5, axis="epochs"), "axis must be one of 'time'"),
