@@ -11,16 +11,18 @@ from jaxafl.clock import Schedule
 from jaxafl.references import version
 from jaxafl.results import load, save
 from jaxafl.simulation import Simulation
-from jaxafl.sweep import gather, process_pool, sample, sweep
+from jaxafl.sweep import Comparison, compare, gather, process_pool, sample, sweep, tune
 
 __version__ = version()
 __all__ = [
     "Client",
+    "Comparison",
     "Schedule",
     "Simulation",
     "__version__",
     "callbacks",
     "clock",
+    "compare",
     "data",
     "gather",
     "load",
@@ -31,6 +33,7 @@ __all__ = [
     "save",
     "server",
     "sweep",
+    "tune",
 ]
 
 

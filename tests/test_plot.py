@@ -15,7 +15,7 @@ from jaxafl import clock, plot
 from jaxafl.clock.schedules import schedule as compute_schedule
 from jaxafl.plot.members import members
 
-FIGURES = [plot.accuracy_vs_time, plot.accuracy_vs_steps, plot.staleness_histogram, plot.timeline]
+FIGURES = [plot.accuracy_vs_time, plot.accuracy_vs_steps, plot.comparison, plot.staleness_histogram, plot.timeline]
 
 
 def result(steps: int = 12, clients: int = 4, *, offset: float = 0.0, stretch: float = 1.0) -> xr.Dataset:

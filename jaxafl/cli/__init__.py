@@ -47,6 +47,7 @@ _Kind = Literal[  # those of `jaxafl.plot`
     "accuracy_vs_steps",
     "accuracy_vs_time",
     "client_spread",
+    "comparison",
     "staleness_histogram",
     "timeline",
 ]

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import jax
 
@@ -32,6 +32,23 @@ from jaxafl.sweep.work import Work
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
+
+
+class SweepOptions(TypedDict, total=False):
+    """The options that `sweep` shares with what is made of sweeps, see there."""
+
+    together: int | None
+    lanes: int | None
+    chunk: int | None
+    observe: Observe | None
+    diagnostics: str | Sequence[str]
+    progress: bool | Reporter
+    deterministic: bool
+    checkpoint_every: int | str
+    keep: int
+    devices: Any
+    executor: Any
+    retries: int
 
 
 def sweep(

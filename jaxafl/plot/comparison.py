@@ -1,0 +1,72 @@
+"""Methods compared: median and quantile band over the seeds of each."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from jaxafl.options import UserError, check_choice
+from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
+from jaxafl.plot.members import Results, members
+from jaxafl.results.curves import AXES, curve
+
+
+def comparison(
+    results: Results,
+    axis: str = "time",
+    metric: str = "accuracy",
+    band: tuple[float, float] = (0.25, 0.75),
+    ax: Axes | None = None,
+    path: ImagePath = None,
+) -> Figure:
+    """A metric against what it cost: the median over seeds, in a band between two quantiles.
+
+    A run keeps the value of its last evaluation until the next. Lines and bands end where the first of the seeds does.
+
+    Args:
+        results: name -> result, those of a `Comparison`; or as in `accuracy_vs_time`.
+        axis: `"time"` (simulated seconds), `"server_steps"`, `"client_updates"`, `"local_steps"` or `"bytes"`.
+        metric: of the evaluations; accuracies are in percent.
+        band: its two quantiles, of the seeds.
+        ax: axes to draw into; `None` makes a figure.
+        path: where to save the figure (its ending sets the format); `None` saves nothing.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: there is no such axis or metric, or a run has no values.
+    """
+    check_choice("comparison", "axis", axis, tuple(AXES))
+    low, high = band
+    if not 0 <= low < high <= 1:
+        raise UserError(f"comparison: band must be two quantiles 0 <= low < high <= 1, got {band}")
+    file, against = check_image_path(path), AXES[axis]
+    lines = members(results, metric, against.variable)
+    figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
+    percent = metric.endswith("accuracy")
+    for line, style in zip(lines, line_styles(len(lines)), strict=True):
+        curves = [curve(run, against.variable, metric) for run in line.runs]
+        if not all(one.at.size for one in curves):
+            raise UserError(f"{line.name}: a run has no evaluation with a finite {metric}; there is nothing to plot")
+        grid = np.unique(np.concatenate([one.at for one in curves]))
+        grid = grid[(grid >= max(one.at[0] for one in curves)) & (grid <= min(one.at[-1] for one in curves))]
+        values = np.stack([one.before(grid) for one in curves]) * (100 if percent else 1)
+        bottom, median, top = np.quantile(values, [low, 0.5, high], axis=0)
+        at, count = grid / against.scale, len(curves)
+        ax.plot(
+            at,
+            median,
+            label=f"{line.name or 'all'} ({count} seed{'s' * (count > 1)})",
+            linewidth=1.8,
+            drawstyle="steps-post",
+            **style,
+        )
+        if count > 1:
+            ax.fill_between(at, bottom, top, step="post", color=style["color"], alpha=0.15, linewidth=0)
+    shown = metric.replace("_", " ") if metric.startswith("validation") else f"test {metric.replace('_', ' ')}"
+    ax.set(xlabel=against.label, ylabel=f"{shown} (%)" if percent else shown, xlim=(0, None))
+    tidy(ax)
+    legend_beside(ax, len(lines), f"median, {100 * low:g} to {100 * high:g} % of seeds")
+    return finish(figure, file)

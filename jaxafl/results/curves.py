@@ -1,0 +1,126 @@
+"""The curve of one run, a metric of its evaluated models, and what is read off it: a value, when it reached a target.
+
+Between two evaluations a curve is what the earlier one says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jaxafl.options import UserError, check_number, shown
+
+if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+    import xarray as xr
+
+_PLACES = ("last", "last5", "best")
+
+
+class Axis(NamedTuple):
+    """What runs are compared against.
+
+    Attributes:
+        variable: of a result.
+        name: in words.
+        unit: in which it is shown; empty for a number.
+        scale: of a unit in that of the variable.
+    """
+
+    variable: str
+    name: str
+    unit: str = ""
+    scale: float = 1.0
+
+    @property
+    def label(self) -> str:
+        """The name and the unit."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+
+AXES = {
+    "time": Axis("eval_time", "simulated time", "s"),
+    "server_steps": Axis("eval_step", "server steps"),
+    "client_updates": Axis("eval_updates", "client updates"),
+    "local_steps": Axis("eval_local_steps", "local steps"),
+    "bytes": Axis("eval_bytes", "data sent", "MB", 1e6),
+}
+"""What runs can be compared against."""
+
+
+class Curve(NamedTuple):
+    """The evaluations of a run whose metric is finite, float64 [E] both; none: the run is missing."""
+
+    at: np.ndarray
+    values: np.ndarray
+
+    def before(self, points: np.ndarray) -> np.ndarray:
+        """The metric of the last evaluation at or before some points; NaN where the run has not begun, or is over."""
+        place = np.searchsorted(self.at, points, side="right") - 1
+        inside = (place >= 0) & (points <= self.at[-1:].max(initial=-np.inf))
+        return np.where(inside, np.append(self.values, np.nan)[place], np.nan)
+
+
+def falls(metric: str) -> bool:
+    """Whether a metric is best where it is lowest: `loss`, or `..._loss`."""
+    return metric.endswith("loss")
+
+
+def curve(run: xr.Dataset, variable: str, metric: str) -> Curve:
+    """The curve of a run against a variable; what a longer run, or one that went on, has besides is left out."""
+    values = run[metric].values.astype(float)
+    made = np.isfinite(values)
+    return Curve(run[variable].values.astype(float)[made], values[made])
+
+
+def has_failed(run: xr.Dataset) -> bool:
+    """Whether its parameters stopped being finite."""
+    found = run["failed_step"].item() if "failed_step" in run.variables else run.attrs.get("failed_step", -1)
+    return bool(found >= 0)
+
+
+def check_at(at: Any) -> None:
+    """Raises `ValueError` for what `value` does not take."""
+    if isinstance(at, Mapping) and len(at) == 1 and set(at) <= set(AXES):
+        check_number("at", *at, *at.values(), least=0)
+    elif isinstance(at, Mapping) or at not in _PLACES:
+        raise UserError(
+            f"at must be one of {', '.join(map(repr, _PLACES))}, or a point {{axis: number}} of one of the axes "
+            f"{', '.join(AXES)}; got {shown(at)}"
+        )
+
+
+def value(run: xr.Dataset, metric: str, at: str | Mapping[str, float] = "last") -> float:
+    """One number of a run; NaN where it failed, or is missing.
+
+    Args:
+        run: without the dimensions of a sweep.
+        metric: e.g. `"accuracy"`.
+        at: the `"last"` evaluation; the mean of the last five, `"last5"`; the `"best"`; or a point of an axis,
+            `{"time": 100.0}`, where the last evaluation at or before it counts.
+
+    Raises:
+        ValueError: the run ends before that point.
+    """
+    axis, point = next(iter(at.items())) if isinstance(at, Mapping) else ("time", 0.0)
+    found = curve(run, AXES[axis].variable, metric)
+    if has_failed(run) or not found.values.size:
+        return np.nan
+    if isinstance(at, Mapping):
+        if point > found.at[-1]:
+            raise UserError(f"a run ends at {axis}={found.at[-1]:g}, before {point:g}; make it longer, or ask for less")
+        return float(found.before(np.asarray([point]))[0])
+    if at == "best":
+        return float(found.values.min() if falls(metric) else found.values.max())
+    return float(found.values[-5:].mean() if at == "last5" else found.values[-1])
+
+
+def reach(run: xr.Dataset, target: float, metric: str, axis: str) -> tuple[float, bool]:
+    """Where a run first reaches a target, and that it does; else where it ends: infinity for one that failed, which
+    would never reach it."""
+    found = curve(run, AXES[axis].variable, metric)
+    there = found.values <= target if falls(metric) else found.values >= target
+    if there.any():
+        return float(found.at[there.argmax()]), True
+    return (np.inf if has_failed(run) else float(found.at[-1:].sum())), False

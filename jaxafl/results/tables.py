@@ -1,0 +1,57 @@
+"""Tables for papers: Markdown, and LaTeX with booktabs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jaxafl.options import check_choice
+
+_LATEX = str.maketrans(
+    {char: f"\\{char}" for char in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "−": "$-$", ">": "$>$", "<": "$<$", "—": "---", "–": "--"}
+)
+
+
+class Cell(NamedTuple):
+    """What stands in a table, and whether it is the best of its column."""
+
+    text: str
+    best: bool = False
+
+
+def table(form: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """A table as text; its first column is of names, the others of numbers.
+
+    Args:
+        form: `"markdown"` or `"latex"`.
+        header: of the columns.
+        rows: of cells.
+
+    Raises:
+        ValueError: there is no such form.
+    """
+    check_choice("table", "format", form, ("markdown", "latex"))
+    if form == "latex":
+        lines = [[_bold(cell, r"\textbf{", "}", cell.text.translate(_LATEX)) for cell in row] for row in rows]
+        body = [" & ".join(line) + r" \\" for line in [[name.translate(_LATEX) for name in header], *lines]]
+        begin, end = rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"\end{tabular}"
+        return "\n".join([begin, r"\toprule", body[0], r"\midrule", *body[1:], r"\bottomrule", end])
+    lines = [[_bold(cell, "**", "**", cell.text.replace("|", r"\|")) for cell in row] for row in rows]
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(
+        f"| {' | '.join(line)} |" for line in [[name.replace("|", r"\|") for name in header], rule, *lines]
+    )
+
+
+def decimals(deviations: Sequence[float]) -> int:
+    """Places after the point that show two digits of the largest of some deviations."""
+    from math import floor, isfinite, log10
+
+    largest = max([deviation for deviation in deviations if isfinite(deviation)], default=0.0)
+    return min(max(1 - floor(log10(largest)), 0), 6) if largest > 0 else 1
+
+
+def _bold(cell: Cell, before: str, after: str, text: str) -> str:
+    return f"{before}{text}{after}" if cell.best else text

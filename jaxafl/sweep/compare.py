@@ -1,0 +1,155 @@
+"""Methods compared on the same seeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar, Unpack
+
+import numpy as np
+
+from jaxafl.callbacks import StopAfter, StopAt
+from jaxafl.callbacks.base import Callback, check_callbacks
+from jaxafl.callbacks.store import check_folder
+from jaxafl.options import UserError, check_number, check_whole, shown, user_errors
+from jaxafl.simulation import Simulation
+from jaxafl.sweep import pods
+from jaxafl.sweep.axes import axes_of
+from jaxafl.sweep.comparison import Comparison
+from jaxafl.sweep.run import SweepOptions, sweep
+
+T = TypeVar("T")
+_UNTIL = "until.json"
+_MOST = 2**24  # server steps that are tried for a limit of simulated time
+
+
+def compare(
+    methods: Mapping[str, Simulation],
+    seeds: int | Iterable[int],
+    server_steps: int | Mapping[str, int] | None = None,
+    *,
+    until: Mapping[str, float] | None = None,
+    eval_every: int | Mapping[str, int] | None = None,
+    callbacks: Sequence[Callback] | Callback = (),
+    folder: str | os.PathLike[str] | None = None,
+    **options: Unpack[SweepOptions],
+) -> Comparison:
+    """Runs methods on the same seeds, one sweep over the seeds each.
+
+    What is paired: every draw is keyed by the seed and by what it is for. Under one seed, methods with one model start
+    from the same parameters, and the k-th run of a client takes the same time and trains on the same mini-batches,
+    whenever it starts and whatever it starts from, if durations and local training are the same. Methods with one clock
+    and one local training have the same schedule, bit for bit. What is not paired: a clock with another buffer,
+    concurrency or protocol, or a server that sets the local steps, starts other clients at other times. Seeds do not
+    split the data anew: intervals say nothing of other partitions.
+
+    Args:
+        methods: name -> simulation.
+        seeds: how many (0, 1, ...), or which.
+        server_steps: T, of all methods or by name. With `until={"time": ...}` it can be left out where the clock does
+            not depend on the training: as many as that takes.
+        until: metric -> target, and `"time"` -> simulated seconds: a run stops at the first evaluation that reaches one
+            of them, e.g. `{"accuracy": 0.9, "time": 3600}`.
+        eval_every: server steps between evaluations, of all methods or by name; on them stand all times to a target.
+        callbacks: as in `jaxafl.sweep`.
+        folder: where each method has the folder of its sweep, so that the same call goes on where it stopped, and a
+            method can be added.
+        **options: of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`, `lanes`,
+            `chunk`, `observe`, `diagnostics`, `progress`, `deterministic`. Methods run one after another: what devices,
+            or an executor, share are the seeds of one.
+
+    Returns:
+        The runs, and what they say of each other.
+
+    Raises:
+        ValueError, TypeError: an option cannot work; raised before the first run.
+    """
+    if not isinstance(methods, Mapping) or not methods:
+        raise TypeError(f"compare needs name -> Simulation, got {shown(methods)}")
+    chosen = seeds_of("compare", seeds)
+    for name, one in methods.items():
+        axes_of(one, {"seed": chosen})
+        with user_errors(f"method {name}"):
+            one.check()
+    limits = dict(until or {})
+    stops: list[Callback] = []
+    if "time" in limits:
+        stops.append(StopAfter(simulated=limits["time"]))
+    if targets := {metric: target for metric, target in limits.items() if metric != "time"}:
+        stops.append(StopAt(**targets))
+    told = [*check_callbacks(callbacks), *stops]
+    every = by_name("eval_every", eval_every, methods)
+    steps = {
+        name: _within(name, methods[name], limits.get("time"), chosen) if given is None else given
+        for name, given in by_name("server_steps", server_steps, methods).items()
+    }
+    for name, given in steps.items():
+        check_whole(f"compare, method {name}", "server_steps", given)
+    folders = pods.one_by_one(lambda: _folders(folder, list(methods), limits))
+    return Comparison(
+        {
+            name: sweep(
+                one,
+                {"seed": chosen},
+                steps[name],
+                eval_every=every[name],
+                callbacks=told,
+                folder=folders[name],
+                **options,
+            )
+            for name, one in methods.items()
+        }
+    )
+
+
+def seeds_of(owner: str, seeds: Any) -> list[int]:
+    """The seeds: 0, 1, ... of a number."""
+    if isinstance(seeds, int | np.integer) or not isinstance(seeds, Iterable):
+        return list(range(check_whole(owner, "seeds", seeds)))
+    found = [check_whole(owner, "seeds", seed, least=0, most=2**64 - 1) for seed in seeds]
+    if not found or len(set(found)) < len(found):
+        raise UserError(f"{owner}: seeds must be at least one, each once; got {found}")
+    return found
+
+
+def by_name(option: str, given: T | Mapping[str, T], methods: Iterable[str]) -> dict[str, T]:
+    """An option of every method."""
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(methods, given)
+    if set(given) != set(methods):
+        raise UserError(f"compare: {option} by name needs {', '.join(methods)}; got {', '.join(map(str, given))}")
+    return {name: given[name] for name in methods}
+
+
+def _within(name: str, simulation: Simulation, seconds: float | None, seeds: Sequence[int]) -> int:
+    """The server steps after which the clock has passed a time on all seeds."""
+    if seconds is None:
+        raise UserError('compare needs server_steps, or a limit of simulated time such as until={"time": 3600}')
+    if why := simulation.clock_sees_training:
+        raise UserError(f"compare: the schedule of {name} depends on the training, because {why}: give server_steps")
+    check_number("compare", "until, time", seconds, above=0)
+    steps = 64
+    while steps <= _MOST:
+        times = [simulation.compute_schedule(steps, seed).time for seed in seeds]
+        if min(time[-1] for time in times) > seconds:
+            return max(int(np.searchsorted(time, seconds, side="right")) for time in times) + 1
+        steps *= 4
+    raise UserError(f"compare: after {_MOST:,} server steps the clock of {name} has not passed {seconds:g} s")
+
+
+def _folders(folder: Any, names: Sequence[str], until: Mapping[str, float]) -> dict[str, pathlib.Path | None]:
+    """The folder of each method; the runs of all end by the same rule, whichever call has made them."""
+    if folder is None:
+        return dict.fromkeys(names)
+    path = check_folder("folder", folder)
+    known = path / _UNTIL
+    if known.is_file() and (before := json.loads(known.read_text())) != until:
+        raise UserError(f"{path} holds runs until {before}, not {dict(until)}; name another folder, or the same limits")
+    known.write_text(json.dumps(dict(until)))
+    own = {name: path / re.sub(r"[^\w.=,+-]+", "_", name) for name in names}
+    if len(set(own.values())) < len(names):
+        raise UserError(f"compare: two methods would have the same folder: {', '.join(map(str, own.values()))}")
+    return dict(own)

@@ -1,0 +1,230 @@
+"""Options chosen by successive halving, on the validation split."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import pathlib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from jaxafl.callbacks.base import Callback
+from jaxafl.callbacks.store import check_folder
+from jaxafl.options import UserError, check_whole
+from jaxafl.results.curves import check_at, falls, value
+from jaxafl.results.tables import Cell, table
+from jaxafl.simulation import Simulation
+from jaxafl.sweep.assemble import dimensions
+from jaxafl.sweep.axes import Together, axes_of
+from jaxafl.sweep.compare import seeds_of
+from jaxafl.sweep.members import Member, members_of
+from jaxafl.sweep.run import SweepOptions, sweep
+
+if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+    import xarray as xr
+
+_AXIS = "configuration"
+_CHECKS = 5  # evaluations of the shortest runs, by default
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tuned:
+    """What a search has found.
+
+    Attributes:
+        best: path -> value, of the configuration that won.
+        simulation: the tuned one, with these values. Its data still holds out the validation split: to train on all of
+            it, `dataclasses.replace(tuned.simulation, data=whole)`.
+        dataset: `score` (rung, configuration): the mean over seeds, NaN where a configuration was out, infinitely bad
+            where a run failed; `values` (rung, configuration, seed); `local_steps` (rung, configuration): spent, by all
+            seeds; and along `rung` its `server_steps`, along `configuration` its options.
+        results: of each rung, the sweep.
+        failed: runs without a finite score (their parameters stopped being finite, or an executor gave them up), in
+            words.
+    """
+
+    best: dict[str, Any]
+    simulation: Simulation
+    dataset: xr.Dataset
+    results: tuple[xr.Dataset, ...]
+    failed: tuple[str, ...]
+
+    def table(self, format: str = "markdown") -> str:
+        """A row per configuration: its score at each rung, the local steps spent on it; the best one is bold.
+
+        Args:
+            format: `"markdown"` or `"latex"`.
+        """
+        made, score = self.dataset, self.dataset.score.values
+        steps = made.server_steps.values
+        metric = made.attrs["metric"].replace("_", " ")
+        header = [_AXIS, *(f"{metric} after {step:,} server steps" for step in steps), "local steps"]
+        rows = []
+        for place in range(made.sizes[_AXIS]):
+            scores = [_shown(number) for number in score[:, place]]
+            texts = [made.configuration.values[place], *scores, f"{made.local_steps.values[:, place].sum():,.0f}"]
+            rows.append([Cell(text, place == made.attrs["best"]) for text in texts])
+        return table(format, header, rows)
+
+
+def tune(
+    simulation: Simulation,
+    grid: Mapping[Any, Iterable[Any]],
+    metric: str = "accuracy",
+    *,
+    server_steps: int,
+    seeds: int | Iterable[int] = 1,
+    factor: int = 3,
+    rungs: int | None = None,
+    at: str | Mapping[str, float] = "last",
+    eval_every: int | None = None,
+    callbacks: Sequence[Callback] | Callback = (),
+    folder: str | os.PathLike[str] | None = None,
+    **options: Unpack[SweepOptions],
+) -> Tuned:
+    """Chooses options by successive halving: all n configurations run for some server steps, the best ⌈n / factor⌉ for
+    `factor` times as many, and so on; those of the last rung run for `server_steps`, and the best of them wins
+    (Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016).
+
+    A configuration's score is the mean over seeds of a metric on the validation split, never of the test set. All run
+    on the same seeds: the same initial models, and where the clock does not vary the same schedules.
+
+    A rung is a sweep of its own, in which survivors make their first server steps again, with the same schedule and
+    mini-batches: so they advance together, on all devices, and by executors. That costs at most factor / (factor - 1)
+    times the work of going on.
+
+    Args:
+        simulation: what is tuned; its data has a validation split.
+        grid: path -> values, as the axes of `jaxafl.sweep`, without `"seed"`; also those of `jaxafl.sample`.
+        metric: on the validation split; `"loss"` and `"..._loss"` are best where they are lowest.
+        server_steps: T of the last rung.
+        seeds: how many (0, 1, ...), or which.
+        factor: of which one configuration goes on, >= 2.
+        rungs: by default as many as leave at most `factor` configurations for the last; 1 searches the whole grid.
+        at: which evaluation counts, as in `Comparison.summary`. A point of an axis is one that the first rung passes.
+        eval_every: server steps between evaluations; by default the first rung has five.
+        callbacks: as in `jaxafl.sweep`.
+        folder: where each rung has the folder of its sweep; the same call goes on where it stopped.
+        **options: of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`, `lanes`,
+            `chunk`, `observe`, `diagnostics`, `progress`, `deterministic`.
+
+    Returns:
+        The best options, the tuned simulation, and the scores and costs of all rungs.
+
+    Raises:
+        ValueError, TypeError: an option cannot work, or there is no validation split; raised before the first run. Or
+            no configuration stayed finite.
+    """
+    chosen, first = seeds_of("tune", seeds), check_whole("tune", "server_steps", server_steps)
+    check_whole("tune", "factor", factor, least=2)
+    check_at(at)
+    metric = metric if metric.startswith("validation_") else f"validation_{metric}"
+    together, rows, members = _configurations(simulation, grid)
+    count = _rungs(len(rows), factor) if rungs is None else check_whole("tune", "rungs", rungs)
+    lengths = [max(1, first // factor ** (count - 1 - rung)) for rung in range(count)]
+    if len(set(lengths)) < count:
+        raise UserError(
+            f"tune: {server_steps} server steps are too few for {count} rungs, each {factor} times as long as the one "
+            f"before; give more, or rungs={max(1, count - 1)}"
+        )
+    every = eval_every or max(1, lengths[0] // _CHECKS)
+    path = None if folder is None else check_folder("folder", folder)
+    words = [", ".join(f"{name}={label}" for name, label in member.labels.items()) for member in members]
+    values = np.full((count, len(rows), len(chosen)), np.nan)
+    spent, results, left = np.zeros((count, len(rows))), [], list(range(len(rows)))
+    sign = 1.0 if falls(metric) else -1.0
+    for rung, steps in enumerate(lengths):
+        found = sweep(
+            simulation,
+            {together: [rows[place] for place in left], "seed": chosen},
+            steps,
+            eval_every=every,
+            callbacks=callbacks,
+            folder=None if path is None else pathlib.Path(path) / f"rung-{rung}",
+            **options,
+        )
+        results.append(found)
+        values[rung, left], spent[rung, left] = _judged(found, metric, at)
+        order = np.argsort(sign * values[rung].mean(axis=1), kind="stable")  # those that are out, NaN, come last
+        if not np.isfinite(values[rung, order[0]]).all():
+            raise UserError(f"tune: no configuration has a finite {metric} after {steps} server steps")
+        left = order[: -(-len(left) // factor)].tolist()
+    best, bad = int(order[0]), np.isinf(values).any(axis=0)
+    failed = tuple(f"{words[place]}, seed={chosen[column]}" for place, column in np.argwhere(bad))
+    if failed:
+        warnings.warn(f"tune: without a finite {metric}: {'; '.join(failed)}", stacklevel=2)
+    dataset = _dataset(values, spent, lengths, chosen, words, members)
+    dataset.attrs |= {"metric": metric, "best": best, "factor": factor}
+    won = dict(zip(together, rows[best], strict=True))
+    return Tuned(won, members[best].simulation, dataset, tuple(results), failed)
+
+
+def _judged(found: xr.Dataset, metric: str, at: str | Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
+    """The values of all runs of a rung, [configurations, seeds], infinitely bad where they failed; local steps spent on
+    each configuration."""
+    if metric not in found:
+        known = [str(name) for name in found.data_vars if str(name).startswith("validation_")]
+        raise UserError(f"tune: there is no metric {metric!r}; there are {', '.join(known)}")
+    runs = [[found.isel({_AXIS: i, "seed": j}) for j in range(found.sizes["seed"])] for i in range(found.sizes[_AXIS])]
+    values = np.asarray([[value(run, metric, at) for run in row] for row in runs])
+    spent = np.asarray([[np.nanmax(run.eval_local_steps.values, initial=0) for run in row] for row in runs])
+    return np.where(np.isnan(values), np.inf if falls(metric) else -np.inf, values), spent.sum(axis=1)
+
+
+def _rungs(configurations: int, factor: int) -> int:
+    """Rungs until at most `factor` configurations are left to choose from."""
+    rungs = 1
+    while configurations > factor:
+        configurations, rungs = -(-configurations // factor), rungs + 1
+    return rungs
+
+
+def _configurations(simulation: Any, grid: Any) -> tuple[Together, list[tuple[Any, ...]], list[Member]]:
+    """The paths that vary, their values in every configuration, and these, checked."""
+    if not isinstance(simulation, Simulation):
+        raise TypeError("tune takes one Simulation; to compare several, tune each, then jaxafl.compare")
+    _, axes = axes_of(simulation, grid)
+    paths = [path for axis in axes for path in axis.paths]
+    if "seed" in paths:
+        raise UserError("tune: seeds are no option to choose; give seeds=...")
+    members = members_of(simulation, axes, dimensions(axes), 0)
+    rows = []
+    for member in members:
+        if member.simulation.data.validation is None:
+            raise UserError(
+                "tune chooses by samples that are neither trained on nor tested on, and there are none: give the "
+                "simulation data.with_validation(0.1, seed=0)"
+            )
+        places = zip(axes, member.position, strict=True)
+        rows.append(tuple(one for axis, place in places for one in axis.rows[place]))
+    return Together(paths, _AXIS), rows, members
+
+
+def _dataset(
+    values: np.ndarray,
+    spent: np.ndarray,
+    lengths: Sequence[int],
+    seeds: Sequence[int],
+    words: Sequence[str],
+    members: Sequence[Member],
+) -> xr.Dataset:
+    import xarray as xr
+
+    options = {name: (_AXIS, [member.labels[name] for member in members]) for name in members[0].labels}
+    variables = {
+        "score": (("rung", _AXIS), values.mean(axis=2)),
+        "values": (("rung", _AXIS, "seed"), values),
+        "local_steps": (("rung", _AXIS), spent.astype(np.int64)),
+    }
+    coords = {_AXIS: words, "seed": list(seeds), "server_steps": ("rung", list(lengths))}
+    return xr.Dataset(variables, options | coords)
+
+
+def _shown(score: float) -> str:
+    if math.isnan(score):
+        return ""
+    return f"{score:.4g}" if math.isfinite(score) else "failed"

@@ -1,0 +1,226 @@
+"""Paired comparisons: what is the same under one seed, what comes back, and that they go on where they stopped."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import pathlib
+import re
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+import xarray as xr
+
+import jaxafl as afl
+from jaxafl.callbacks.base import Callback
+from tests.sweep.conftest import differing, simulation
+
+SEEDS = [0, 3]
+
+
+def methods() -> dict[str, afl.Simulation]:
+    """Two servers on one clock, and one on another."""
+    buff = simulation()
+    clock = dataclasses.replace(buff.clock, buffer=1)
+    return {
+        "FedBuff": buff,
+        "FADAS": dataclasses.replace(buff, server=afl.server.fadas(0.01)),
+        "FedAsync": dataclasses.replace(buff, server=afl.server.fedasync(0.5), clock=clock),
+    }
+
+
+@pytest.fixture(scope="module")
+def made() -> afl.Comparison:
+    steps = {"FedBuff": 8, "FADAS": 8, "FedAsync": 12}
+    return afl.compare(methods(), SEEDS, steps, eval_every=2)
+
+
+def artificial(**accuracies: Any) -> afl.Comparison:
+    """Curves of given accuracies, [seeds, evaluations], evaluated every ten seconds."""
+
+    def result(rows: np.ndarray) -> xr.Dataset:
+        at = 10.0 * np.arange(rows.shape[1])
+        return xr.Dataset(
+            {"accuracy": (("seed", "evaluation"), rows), "loss": (("seed", "evaluation"), 1 - rows)},
+            {"seed": range(len(rows)), "eval_time": ("evaluation", at), "eval_step": ("evaluation", at / 5)},
+        ).assign(failed_step=("seed", np.where(np.isfinite(rows).all(axis=1), -1, 3)))
+
+    return afl.Comparison({name: result(np.asarray(rows, float)) for name, rows in accuracies.items()})
+
+
+def test_methods_on_one_clock_have_the_same_schedule_and_initial_model(made: afl.Comparison) -> None:
+    buff, adaptive, other = made.results.values()
+    for name in ("time", "client", "run", "started", "arrived", "staleness", "local_steps"):
+        np.testing.assert_array_equal(buff[name], adaptive[name])
+    np.testing.assert_array_equal(buff.loss[:, 0], adaptive.loss[:, 0])
+    np.testing.assert_array_equal(buff.loss[:, 0], other.loss[:, 0])
+    assert np.abs(buff.loss - adaptive.loss)[:, 1:].min() > 0
+
+
+def test_on_another_clock_the_runs_of_a_client_take_the_same_times_and_batches(made: afl.Comparison) -> None:
+    def runs(result: xr.Dataset, seed: int) -> dict[tuple[int, int], tuple[float, ...]]:
+        one, version = result.isel(seed=seed), np.arange(result.sizes["step"])[:, None]
+        keys = zip(one.client.values.ravel(), one.run.values.ravel(), strict=True)
+        values = [one.arrived - one.started, version - one.staleness, one.local_loss, one.delta_norm]
+        return dict(zip(keys, zip(*(np.asarray(value).ravel() for value in values), strict=True), strict=True))
+
+    for seed in range(len(SEEDS)):
+        one, other = runs(made.results["FedBuff"], seed), runs(made.results["FedAsync"], seed)
+        both = [key for key in one if key in other and key[0] >= 0]
+        fresh = [key for key in both if one[key][1] == other[key][1] == 0]  # trained from the initial model
+        assert len(both) > 4 and fresh
+        for key in both:
+            assert one[key][0] == pytest.approx(other[key][0], abs=1e-12)
+        for key in fresh:
+            np.testing.assert_allclose(one[key][2:], other[key][2:], rtol=1e-5)
+
+
+def test_the_dataset_holds_the_evaluations_of_all_methods(made: afl.Comparison) -> None:
+    assert made.dataset.accuracy.dims == ("method", "seed", "evaluation")
+    assert made.dataset.accuracy.shape == (3, 2, 7)
+    assert made.dataset.method.values.tolist() == list(made.results) == ["FedBuff", "FADAS", "FedAsync"]
+    assert np.isnan(made.dataset.accuracy.values[:2, :, 5:]).all() and not np.isnan(made.dataset.accuracy[2]).any()
+    alone = methods()["FADAS"].run(8, eval_every=2, seed=3)
+    np.testing.assert_array_equal(made.results["FADAS"].accuracy[1], alone.accuracy)
+    np.testing.assert_allclose(made.dataset.eval_time[1, 1, :5], alone.eval_time)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.results = {}  # type: ignore[misc]
+
+
+def test_summaries_and_differences_are_paired_by_seed(made: afl.Comparison) -> None:
+    last = {name: result.loss.values[:, -1] for name, result in made.results.items()}
+    for name, found in made.summary("loss").items():
+        np.testing.assert_allclose(found.values, last[name])
+        assert found.mean == pytest.approx(last[name].mean()) and found.std == pytest.approx(last[name].std(ddof=1))
+    found = made.differences("FADAS", "loss")
+    assert list(found) == ["FedBuff", "FedAsync"]
+    np.testing.assert_allclose(found["FedAsync"].values, last["FedAsync"] - last["FADAS"])
+
+
+def test_a_method_with_a_run_that_failed_has_no_mean() -> None:
+    two = artificial(a=[[0.1, 0.5], [0.1, 0.7]], b=[[0.1, 0.9], [0.1, np.nan]])
+    assert two.failed == {"b": [1]}
+    assert two.summary()["a"].mean == pytest.approx(0.6)
+    assert np.isnan(two.summary()["b"].mean)
+    assert two.differences("a")["b"].verdict == "not decided"
+    assert two.time_to(0.8)["b"].reached.tolist() == [True, False]
+    assert two.time_to(0.8)["b"].at.tolist() == [10.0, np.inf]
+    assert "failed (1/2)" in two.table()
+    assert "**60 ± 14**" in two.table()
+
+
+def test_the_table_says_what_was_not_reached_and_what_is_best() -> None:
+    fast = [[0.1, 0.6, 0.7], [0.1, 0.2, 0.8], [0.1, 0.6, 0.9]]
+    slow = [[0.1, 0.2, 0.3], [0.1, 0.1, 0.2], [0.1, 0.2, 0.6]]
+    both = artificial(fast=fast, slow_one=slow)
+    assert both.table(targets=0.5).splitlines() == [
+        "| method | accuracy (%) | simulated time to accuracy 50 % (s) |",
+        "| --- | ---: | ---: |",
+        "| fast | **80 ± 10** | **10 (3/3)** |",
+        "| slow_one | 37 ± 21 | > 20 (1/3) |",
+    ]
+    assert both.first_to(0.5, "fast")["slow_one"][:3] == (0, 3, 0)
+    assert both.time_to(0.5, axis="server_steps")["fast"].median == 2
+    decided = both.table("latex", metrics=["loss", "accuracy"], at="best", reference="slow_one", targets=[0.35])
+    assert decided.splitlines()[2] == (
+        r"method & loss & accuracy (\%) & minus slow\_one, 95 \% interval & simulated time to loss 0.35 (s) \\"
+    )
+    assert r"\textbf{0.20 $\pm$ 0.10} & \textbf{80 $\pm$ 10} & $-$0.43 [$-$0.81, $-$0.05], better &" in decided
+
+
+def test_a_time_is_a_limit_for_all(tmp_path: pathlib.Path) -> None:
+    """Without server_steps, and going on: nothing is run again."""
+    both = {name: sim for name, sim in methods().items() if name != "FADAS"}
+    some = {"FedAsync": both["FedAsync"]}
+    found = afl.compare(some, SEEDS, until={"time": 12.0}, eval_every=2, folder=tmp_path)
+    for name, result in found.results.items():
+        schedules = [some[name].schedule(100, seed).time for seed in SEEDS]
+        least = [int(np.sum(time <= 12.0)) for time in schedules]
+        for seed, steps in enumerate(least):
+            ends = result.eval_time[seed].max().item()
+            assert 12.0 <= ends <= schedules[seed][steps + 1]
+    values = found.summary(at={"time": 12.0})["FedAsync"].values
+    one = found.results["FedAsync"].isel(seed=1)
+    assert values[1] == pytest.approx(one.accuracy.values[one.eval_time.values <= 12.0][-1])
+
+    told = []
+
+    class Told(Callback):
+        def begin(self, run: Any) -> None:
+            told.append(run)
+
+    again = afl.compare(both, SEEDS, until={"time": 12.0}, eval_every=2, folder=tmp_path, callbacks=Told())
+    assert {run.options["server"]["name"] for run in told} == {"fedbuff"}
+    for name, result in found.results.items():
+        assert not differing(again.results[name], result)
+    gathered = afl.Comparison({name: afl.gather(tmp_path / name) for name in again.results})
+    assert gathered.table() == again.table()
+    with pytest.raises(ValueError, match=r"holds runs until \{'time': 12.0\}, not \{'loss': 0.1\}"):
+        afl.compare(some, SEEDS, 5, until={"loss": 0.1}, folder=tmp_path)
+
+
+def test_a_target_ends_runs() -> None:
+    found = afl.compare({"a": methods()["FedBuff"]}, 1, 30, until={"loss": 0.95}, eval_every=1)
+    losses = found.results["a"].loss.values[0]
+    assert losses[-1] <= 0.95 < losses[:-1].min() and len(losses) < 31
+    assert found.time_to(0.95, "loss", axis="server_steps")["a"].at.tolist() == [len(losses) - 1]
+
+
+@pytest.mark.slow
+def test_an_executor_and_devices_share_the_seeds(made: afl.Comparison, tmp_path: pathlib.Path) -> None:
+    one = {"FADAS": methods()["FADAS"]}
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        apart = afl.compare(one, SEEDS, 8, eval_every=2, folder=tmp_path, executor=pool)
+    spread = afl.compare(one, SEEDS, 8, eval_every=2, devices=1)
+    for found in (apart, spread):
+        np.testing.assert_array_equal(found.dataset.loss[0], made.dataset.loss[1, :, :5])
+        assert found.table() == afl.Comparison({"FADAS": made.results["FADAS"]}).table()
+
+
+def test_what_cannot_work_is_said_before_anything_runs(tmp_path: pathlib.Path) -> None:
+    one, online = methods()["FedBuff"], simulation("online")
+    for wrong, said in (
+        (lambda: afl.compare({}, 2, 5), "name -> Simulation"),
+        (lambda: afl.compare({"a": 5}, 2, 5), "not a Simulation"),
+        (lambda: afl.compare({"a": one}, 0, 5), "seeds must be at least 1"),
+        (lambda: afl.compare({"a": one}, [1, 1], 5), "each once"),
+        (lambda: afl.compare({"a": one}, 2), 'server_steps, or a limit of simulated time such as until={"time"'),
+        (lambda: afl.compare({"a": one}, 2, {"b": 5}), "server_steps by name needs a; got b"),
+        (lambda: afl.compare({"a": one}, 2, {"a": 0}), "method a: server_steps must be at least 1"),
+        (lambda: afl.compare({"a": online}, 2, until={"time": 5}), "depends on the training"),
+        (lambda: afl.compare({"a b": one, "a_b": one}, 2, 5, folder=tmp_path), "the same folder"),
+        (lambda: afl.Comparison({}), "name -> result"),
+        (lambda: afl.Comparison({"a": one.run(1)}), "sweeps over seeds"),
+        (lambda: artificial(a=[[0.1, 0.2]]).summary(at={"time": 11}), "ends at time=10, before 11"),
+        (lambda: artificial(a=[[0.1]]).summary("speed"), "metric must be one of 'accuracy', 'loss'"),
+        (lambda: artificial(a=[[0.1]]).differences("b"), "reference must be one of 'a'"),
+        (lambda: artificial(a=[[0.1]]).time_to(0.5, axis="epochs"), "axis must be one of 'time'"),
+        (lambda: afl.Comparison(artificial(a=[[0.1]]).results | artificial(b=[[1.0]] * 2).results), "on the seeds"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=re.escape(said)):
+            wrong()
+    assert not list(tmp_path.glob("*/sweep.json"))
+
+
+def test_the_figure_shows_medians_where_all_seeds_are() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.random((5, 9))
+    two = artificial(a=rows, b=rows[:, :6])
+    two.results["b"]["eval_time"] = ("seed", "evaluation"), np.outer(1 + np.arange(5), np.arange(6.0))
+    axes = afl.Comparison(two.results).plot().axes[0]
+    (first, second), bands = axes.lines, axes.collections
+    np.testing.assert_allclose(first.get_xdata(), 10.0 * np.arange(9))
+    np.testing.assert_allclose(first.get_ydata(), 100 * np.median(rows, axis=0))
+    assert second.get_xdata().max() == 5.0  # the end of the first seed
+    at_four = [rows[seed, int(4 // (1 + seed))] for seed in range(5)]
+    at = list(second.get_xdata()).index(4.0)
+    assert second.get_ydata()[at] == pytest.approx(100 * np.median(at_four))
+    heights = [path.vertices[:, 1] for path in bands[0].get_paths()]
+    low, high = np.quantile(100 * rows, [0.25, 0.75], axis=0)
+    assert max(map(np.max, heights)) == pytest.approx(high.max()) and min(map(np.min, heights)) == pytest.approx(
+        low.min()
+    )
+    assert first.get_drawstyle() == "steps-post" and "5 seeds" in str(first.get_label())
+    assert matplotlib.colors.same_color(bands[0].get_facecolor()[0][:3], first.get_color())

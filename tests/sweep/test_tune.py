@@ -1,0 +1,138 @@
+"""Successive halving: what goes on, what it is chosen by, and that it goes on where it stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxafl as afl
+from jaxafl.callbacks.base import Callback
+from jaxafl.sweep.tune import _rungs
+from tests.sweep.conftest import simulation
+
+RATES, SEEDS = [0.003, 0.1, 1e30, 30.0], [1, 2]
+GRID = {"client.learning_rate": RATES}
+pytestmark = pytest.mark.filterwarnings("ignore:tune. without a finite")
+
+
+def held_out(labels: Any = None, **client: float) -> afl.Simulation:
+    """With a validation split; `labels`: of the test set instead of its own; `client`: options."""
+    sim = simulation()
+    data = sim.data if labels is None else dataclasses.replace(sim.data, y_test=labels)
+    own = dataclasses.replace(sim.client, hyperparameters=sim.client.hyperparameters | client)
+    return dataclasses.replace(sim, data=data.with_validation(0.2, seed=0), client=own)
+
+
+def search(folder: pathlib.Path, callbacks: Any = ()) -> Any:
+    how = dict(server_steps=6, seeds=SEEDS, factor=2, eval_every=3, together=1, callbacks=callbacks)
+    return afl.tune(held_out(), GRID, "loss", folder=folder, **how)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Any]:
+    folder = tmp_path_factory.mktemp("tuned")
+    return folder, search(folder)
+
+
+def test_the_best_half_goes_on_by_the_mean_over_seeds_on_the_validation_split(found: tuple[Any, Any]) -> None:
+    """A survivor's scores are those of one run that goes on, though it begins anew."""
+    tuned, losses = found[1], np.full((2, len(RATES)), np.inf)
+    for place, rate in enumerate(RATES):
+        runs = [held_out(learning_rate=rate).run(6, eval_every=3, seed=seed) for seed in SEEDS]
+        if all(run.attrs["failed_step"] < 0 for run in runs):
+            losses[:, place] = np.mean([run.validation_loss.values[1:] for run in runs], axis=0)
+    losses[1, np.argsort(losses[0])[2:]] = np.nan
+    assert tuned.dataset.server_steps.values.tolist() == [3, 6]
+    np.testing.assert_allclose(tuned.dataset.score.values, losses, rtol=1e-5)
+    best = RATES[int(np.nanargmin(losses[1]))]
+    assert tuned.best == {"client.learning_rate": best}
+    assert tuned.simulation.client.hyperparameters == {"learning_rate": best}
+    assert np.isfinite(losses).sum(axis=1).tolist() == [3, 2]
+
+
+def test_runs_that_failed_are_worst_and_named(found: tuple[Any, Any]) -> None:
+    tuned = found[1]
+    assert tuned.failed == ("client.learning_rate=1e+30, seed=1", "client.learning_rate=1e+30, seed=2")
+    assert tuned.dataset.score.values[0, 2] == np.inf
+    with pytest.raises(ValueError, match="no configuration has a finite validation_accuracy after 3 server steps"):
+        afl.tune(held_out(), {"client.learning_rate": [1e30]}, server_steps=3, eval_every=3)
+
+
+def test_the_table_has_scores_and_costs(found: tuple[Any, Any]) -> None:
+    tuned, place = found[1], RATES.index(found[1].best["client.learning_rate"])
+    lines = tuned.table().splitlines()
+    assert lines[0].count("|") == 5 and "validation loss after 6 server steps" in lines[0]
+    scores = tuned.dataset.score.values[:, place]
+    spent = (3 + 6) * 2 * 2 * len(SEEDS)  # server steps, arrivals, local steps
+    cells = [f"client.learning_rate={RATES[place]:g}", *(f"{score:.4g}" for score in scores), str(spent)]
+    assert lines[2 + place] == f"| {' | '.join(f'**{cell}**' for cell in cells)} |"
+    assert "| failed |  | " in lines[2 + 2]
+
+
+def test_it_goes_on_where_it_stopped(found: tuple[Any, Any]) -> None:
+    folder, tuned = found
+    told = []
+
+    class Told(Callback):
+        def begin(self, run: Any) -> None:
+            told.append(run)
+
+    again = search(folder, Told())
+    assert not told and again.best == tuned.best
+    np.testing.assert_array_equal(again.dataset.score, tuned.dataset.score)
+
+
+@pytest.mark.slow
+def test_the_test_set_decides_nothing() -> None:
+    labels = np.random.default_rng(1).integers(0, 3, 20)
+    one, other = (afl.tune(held_out(test), GRID, server_steps=6, seeds=SEEDS) for test in (None, labels))
+    np.testing.assert_array_equal(one.dataset.score, other.dataset.score)
+    assert one.best == other.best
+    assert np.any(one.results[0].loss.values != other.results[0].loss.values)
+
+
+@pytest.mark.slow
+def test_grids_and_samples_of_several_options() -> None:
+    """Static options too, and what varies together; a tie goes to the first."""
+    grid = {"clock.buffer": [1, 2], ("server.learning_rate", "client.learning_rate"): [(1, 0.1), (0.5, 0.2)]}
+    tuned = afl.tune(held_out(), grid, server_steps=4, rungs=1, at="best", eval_every=1)
+    assert tuned.dataset.sizes["configuration"] == 4 and list(tuned.best) == [
+        "clock.buffer",
+        "server.learning_rate",
+        "client.learning_rate",
+    ]
+    best = tuned.results[0].validation_accuracy.values.max(axis=(1, 2))
+    np.testing.assert_allclose(tuned.dataset.score.values[0], best)
+    place = int(best.argmax())
+    assert tuned.dataset.attrs["best"] == place
+    assert tuned.best["clock.buffer"] == [1, 1, 2, 2][place] == tuned.simulation.clock.buffer
+
+
+def test_rungs_leave_a_choice_to_the_last() -> None:
+    for factor in (2, 3, 4):
+        for count in range(1, 60):
+            left = [count]
+            while len(left) < _rungs(count, factor):
+                left.append(int(np.ceil(left[-1] / factor)))
+            assert left[-1] <= factor and (len(left) == 1 or left[-2] > factor)
+
+
+def test_what_cannot_work_is_said_before_anything_runs() -> None:
+    grid = {"client.learning_rate": [0.1, 0.2, 0.3]}
+    for wrong, said in (
+        (lambda: afl.tune(simulation(), grid, server_steps=9), "data.with_validation(0.1, seed=0)"),
+        (lambda: afl.tune(held_out(), {"seed": [1]}, server_steps=9), "give seeds=..."),
+        (lambda: afl.tune(held_out(), {}, server_steps=9), "at least one axis"),
+        (lambda: afl.tune({"a": held_out()}, grid, server_steps=9), "one Simulation"),
+        (lambda: afl.tune(held_out(), grid, server_steps=9, factor=1), "factor must be at least 2"),
+        (lambda: afl.tune(held_out(), grid, server_steps=3, rungs=4), "too few for 4 rungs"),
+        (lambda: afl.tune(held_out(), grid, server_steps=9, at="end"), "at must be one of 'last'"),
+        (lambda: afl.tune(held_out(), {"client.speed": [1]}, server_steps=9), "no option 'speed'"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=re.escape(said)):
+            wrong()

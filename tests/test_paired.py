@@ -1,0 +1,173 @@
+"""Statistics of paired samples, against slow ones, and tables for papers."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxafl.results.curves import check_at, curve, reach, value
+from jaxafl.results.paired import common_horizon, difference, first, summary, survival, time_to
+from jaxafl.results.tables import Cell, decimals, table
+
+TIMES = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=9)
+QUICK = settings(max_examples=60, deadline=None)
+
+
+def run(values: Any, every: int = 10, failed_step: int = -1) -> xr.Dataset:
+    """A run that is evaluated every so many simulated seconds."""
+    at = every * np.arange(len(values), dtype=float)
+    return xr.Dataset(
+        {"accuracy": ("evaluation", np.asarray(values, np.float32)), "failed_step": failed_step},
+        {"eval_time": ("evaluation", at), "eval_bytes": ("evaluation", 1000 * at)},
+    )
+
+
+def split(pairs: list[tuple[int, bool]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray([float(at) for at, _ in pairs]), np.asarray([there for _, there in pairs])
+
+
+def product_limit(at: np.ndarray, reached: np.ndarray, point: float) -> float:
+    """Kaplan and Meier's share of runs that are not there yet, by its formula."""
+    left = 1.0
+    for event in sorted(set(at[reached & (at <= point)])):
+        left *= 1 - np.sum(reached & (at == event)) / np.sum(at >= event)
+    return left
+
+
+def test_a_summary_is_the_mean_and_students_interval() -> None:
+    values = np.array([1.0, 2.0, 4.0, 3.0, 5.0])
+    found = summary(values)
+    reach = 2.7764451 * np.sqrt(2.5) / np.sqrt(5)  # the 0.975 quantile of t with 4 degrees of freedom, from a table
+    np.testing.assert_allclose(found[1:], [3.0, np.sqrt(2.5), 3 - reach, 3 + reach], rtol=1e-6)
+    assert summary(values, 0.5).high < found.high
+    alone = summary(np.array([1.0]))
+    assert alone.mean == 1 and np.isnan([alone.std, alone.low, alone.high]).all()
+
+
+@QUICK
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9)), min_size=6, max_size=8))
+def test_the_p_value_counts_all_flips_of_signs(pairs: list[tuple[int, int]]) -> None:
+    values, reference = np.asarray(pairs, float).T
+    found, own = difference(values, reference, falls=False), values - reference
+    flips = [abs(np.mean(own * signs)) for signs in itertools.product([1, -1], repeat=len(own))]
+    assert found.p == pytest.approx(np.mean(np.asarray(flips) >= abs(own.mean()) - 1e-9))
+    decided = found.low > 0 or found.high < 0
+    assert found.verdict == (("better" if found.mean > 0 else "worse") if decided else "not decided")
+
+
+def test_verdicts_know_which_way_is_better() -> None:
+    values, reference = np.array([1.0, 1.1, 0.9]), np.array([2.0, 2.2, 1.9])
+    assert difference(values, reference, falls=True).verdict == "better"
+    assert difference(values, reference, falls=False).verdict == "worse"
+    assert np.isnan(difference(values, reference, falls=False).p)
+    assert difference(values[:1], reference[:1], falls=False).verdict == "not decided"
+    broken = difference(np.append(values, np.nan), np.append(reference, 1.0), falls=True)
+    assert broken.verdict == "not decided" and np.isnan(broken.mean)
+
+
+@QUICK
+@given(TIMES, st.integers(0, 8))
+def test_times_to_a_target_are_those_of_kaplan_and_meier(pairs: list[tuple[int, bool]], horizon: int) -> None:
+    at, reached = split(pairs)
+    points, left = survival(at, reached)
+    assert points.tolist() == sorted(set(at[reached]))
+    np.testing.assert_allclose(left, [product_limit(at, reached, point) for point in points], atol=1e-12)
+    found = time_to(at, reached, horizon)
+    whole = [point for point in sorted(set(at)) if product_limit(at, reached, point) <= 0.5 + 1e-9]
+    assert found.median == (whole[0] if whole and reached.sum() >= len(at) / 2 else np.inf)
+    area = sum(product_limit(at, reached, second) for second in range(horizon))  # of steps one second wide
+    assert found.restricted_mean == pytest.approx(area, abs=1e-9)
+    if reached.all():
+        assert found.restricted_mean == pytest.approx(np.minimum(at, horizon).mean())
+
+
+def test_a_run_that_failed_never_reaches_the_target() -> None:
+    at, reached = np.array([3.0, 5.0, np.inf, np.inf]), np.array([True, True, False, False])
+    found = time_to(at, reached, common_horizon([(at, reached)]))
+    assert (found.median, found.horizon, found.restricted_mean) == (5.0, 5.0, (3 + 3 * 5) / 4)
+    assert time_to(at[1:], reached[1:], 5.0).median == np.inf
+
+
+def test_the_horizon_is_where_all_curves_are_known() -> None:
+    short = np.array([3.0, 7.0]), np.array([True, False])
+    long = np.array([9.0, 20.0]), np.array([True, False])
+    done = np.array([50.0]), np.array([True])
+    assert common_horizon([long, short, done]) == 7
+    assert common_horizon([long, done]) == 20
+    assert common_horizon([done]) == 50
+
+
+@QUICK
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 5), st.booleans()), min_size=1, max_size=9))
+def test_who_is_first_is_left_open_where_a_run_ended_too_early(rows: list[tuple[int, bool, int, bool]]) -> None:
+    wins = losses = 0
+    for at, reached, other, other_reached in rows:
+        mine = {at} if reached else set(range(at + 1, 99))  # when it may have been there
+        theirs = {other} if other_reached else set(range(other + 1, 99))
+        if reached or other_reached:
+            wins += max(mine) < min(theirs)
+            losses += max(theirs) < min(mine)
+    columns = [np.asarray(column) for column in zip(*rows, strict=True)]
+    found = first(*columns)
+    assert found[:3] == (wins, losses, len(rows) - wins - losses)
+    if wins + losses:
+        flips = [abs(sum(signs)) for signs in itertools.product([1, -1], repeat=wins + losses)]
+        assert found.p == pytest.approx(np.mean(np.asarray(flips) >= abs(wins - losses)))
+    else:
+        assert np.isnan(found.p)
+
+
+def test_between_evaluations_a_curve_stays() -> None:
+    found = curve(run([0.1, 0.4, np.nan, 0.3]), "eval_time", "accuracy")
+    at = found.before(np.array([-1.0, 0.0, 9.9, 10.0, 29.0, 30.0, 30.1]))
+    np.testing.assert_allclose(at, [np.nan, 0.1, 0.1, 0.4, 0.4, 0.3, np.nan], rtol=1e-6)
+
+
+def test_values_of_a_run() -> None:
+    one = run([0.1, 0.9, 0.4, 0.5, 0.6, 0.7])
+    asked = ["last", "last5", "best", {"time": 29.0}, {"bytes": 30_000}]
+    np.testing.assert_allclose([value(one, "accuracy", at) for at in asked], [0.7, 0.62, 0.9, 0.4, 0.5], rtol=1e-6)
+    assert np.isnan(value(run([0.1, 0.9], failed_step=7), "accuracy"))
+    assert np.isnan(value(run([np.nan]), "accuracy"))
+    assert value(one.rename(accuracy="loss"), "loss", "best") == pytest.approx(0.1)
+    with pytest.raises(ValueError, match=r"ends at time=50, before 60"):
+        value(one, "accuracy", {"time": 60})
+    for wrong in ("first", {"hours": 1}, {"time": 1, "bytes": 1}, {"time": -1}, 5):
+        with pytest.raises(ValueError, match="at"):
+            check_at(wrong)
+
+
+def test_when_a_run_reaches_a_target() -> None:
+    one = run([0.1, 0.9, 0.4])
+    assert reach(one, 0.5, "accuracy", "time") == (10.0, True)
+    assert reach(one, 0.95, "accuracy", "bytes") == (20_000.0, False)
+    assert reach(one.rename(accuracy="loss"), 0.3, "loss", "time") == (0.0, True)
+    failed = run([0.1, 0.9], failed_step=7)
+    assert reach(failed, 0.5, "accuracy", "time") == (10.0, True)
+    assert reach(failed, 0.95, "accuracy", "time") == (np.inf, False)
+    assert reach(run([np.nan]), 0.5, "accuracy", "time") == (0.0, False)
+
+
+def test_tables() -> None:
+    rows = [[Cell("a_1|b"), Cell("91.2 ± 0.7", True)], [Cell("50 %"), Cell("> 3 (2/5)")]]
+    assert table("markdown", ["method", "x"], rows).splitlines() == [
+        "| method | x |",
+        "| --- | ---: |",
+        r"| a_1\|b | **91.2 ± 0.7** |",
+        "| 50 % | > 3 (2/5) |",
+    ]
+    assert table("latex", ["method", "x"], rows).splitlines()[2:6] == [
+        r"method & x \\",
+        r"\midrule",
+        r"a\_1|b & \textbf{91.2 $\pm$ 0.7} \\",
+        r"50 \% & $>$ 3 (2/5) \\",
+    ]
+    with pytest.raises(ValueError, match="format must be one of 'markdown', 'latex'"):
+        table("html", [], [])
+    assert [decimals(found) for found in ([0.7, 0.1], [1.4], [12.0], [np.nan], [0.0], [1e-9])] == [2, 1, 0, 1, 1, 6]
