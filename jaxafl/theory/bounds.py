@@ -150,7 +150,7 @@ def check_order(owner: str, smaller: tuple[str, Number], larger: tuple[str, Numb
 def check_counts(owner: str, name: str, value: Number) -> None:
     """Raises `ValueError` where counts that sums go over are no whole numbers; 4.0 is one."""
     if np.any(value != np.floor(value)):
-        raise UserError(f"{owner}: {name} must be whole, got {shown(value)}")
+        raise UserError(f"{owner}: {name} must be whole, got {value}")
 
 
 def quotient(numerator: Number, denominator: Number) -> Number:
@@ -225,23 +225,23 @@ def _shown(condition: Condition, along: Number, axis: str) -> str:
     return f"{condition.says}: {sides} {'holds' if condition.met.all() else 'is violated'}{where}"
 
 
-def evaluate(theorem: Callable[..., xr.Dataset], constants: Mapping[Any, Any], **given: Any) -> xr.Dataset:
+def evaluate(theorem: Callable[..., xr.Dataset], *constants: Mapping[Any, Any], **given: Any) -> xr.Dataset:
     """A statement of constants that are kept together.
 
     Args:
         theorem: a function of this package, such as `theory.defedavg.theorem_1`.
-        constants: by name, such as `Quadratic.constants(...)` or the dataset of `estimate`; those that the statement
-            does not need are left out.
-        **given: further constants, which come before those.
+        *constants: by name, such as `Quadratic.constants(...)` and the datasets of `estimate` and `theory.staleness`;
+            what the statement does not need is left out, and of two values for a name the later is taken.
+        **given: further constants, which are taken before those.
 
     Raises:
         ValueError: a constant is missing.
     """
     parameters = inspect.signature(theorem).parameters
-    own = {str(name): np.asarray(value)[()] for name, value in constants.items() if name in parameters} | given
-    missing = [name for name, one in parameters.items() if one.default is one.empty and name not in own]
+    own = {str(name): np.asarray(value)[()] for part in constants for name, value in part.items() if name in parameters}
+    missing = [name for name, one in parameters.items() if one.default is one.empty and name not in own | given]
     if missing:
         raise UserError(
             f"{theorem.__name__} needs {', '.join(missing)} too: pass what the constants do not hold by name"
         )
-    return theorem(**own)
+    return theorem(**own | given)

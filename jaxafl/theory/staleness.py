@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from jaxafl.clock import Schedule
-from jaxafl.options import UserError, as_numbers, check_choice, check_number
+from jaxafl.options import UserError, as_numbers, check_choice, check_number, check_whole
 from jaxafl.theory.bounds import CONSTANTS
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ class _Arrivals(NamedTuple):
     num_clients: int
 
 
-def bernoulli(upload: Any, download: Any = 1.0, *, weights: Any = None, age: Age = "model") -> xr.Dataset:
+def bernoulli(
+    upload: Any, download: Any = 1.0, *, clients: int = 1, weights: Any = None, age: Age = "model"
+) -> xr.Dataset:
     """Moments of the clock `bernoulli(upload, download)`, in closed form.
 
     The model that a client holds at a tick is replaced with probability pq per tick, so its age is geometric:
@@ -38,6 +40,7 @@ def bernoulli(upload: Any, download: Any = 1.0, *, weights: Any = None, age: Age
     Args:
         upload: p in (0, 1], a number or one per client [N].
         download: q in (0, 1], likewise.
+        clients: N, where no argument has one entry per client.
         weights: λ_i [N], by default all equal; made to sum to 1.
         age: `"model"` or `"gradient"`.
 
@@ -54,7 +57,8 @@ def bernoulli(upload: Any, download: Any = 1.0, *, weights: Any = None, age: Age
     if len(set(shapes)) > 1:
         raise UserError(f"{owner}: upload, download and weights are of different numbers of clients: {shapes}")
     up, down = np.broadcast_arrays(np.atleast_1d(np.asarray(upload, float)), np.atleast_1d(np.asarray(download, float)))
-    up, down = (np.broadcast_to(values, shapes[0] if shapes else (1,)) for values in (up, down))
+    size = shapes[0] if shapes else (check_whole(owner, "clients", clients),)
+    up, down = (np.broadcast_to(values, size) for values in (up, down))
     first = _geometric(up * down)
     moments = first if age == "model" else _of_sum(first, _geometric(up))
     return _dataset(owner, moments, shares, float(up.sum()), {"age": age, "of": "Bernoulli uploads, in closed form"})
