@@ -6,6 +6,7 @@ A bound is a dataset with a variable per term; it holds in expectation, so compa
 
 from jaxafl.theory import afl, asyncfeded, defedavg, delayed_gradients, fadas, staleness
 from jaxafl.theory.bounds import CONSTANTS, Constant, evaluate
+from jaxafl.theory.estimate import estimate
 from jaxafl.theory.quadratic import Quadratic, quadratic
 from jaxafl.theory.steps import speed_up, steps_to
 
@@ -17,6 +18,7 @@ __all__ = [
     "asyncfeded",
     "defedavg",
     "delayed_gradients",
+    "estimate",
     "evaluate",
     "fadas",
     "quadratic",
