@@ -4,6 +4,7 @@ Nothing here opens a window or touches Matplotlib's global state, so that figure
 """
 
 from jaxafl.plot.accuracy import accuracy_vs_bytes, accuracy_vs_steps, accuracy_vs_time
+from jaxafl.plot.bound import bound
 from jaxafl.plot.clients import accuracy_vs_participation, client_spread
 from jaxafl.plot.staleness import staleness_histogram
 from jaxafl.plot.timeline import timeline
@@ -13,6 +14,7 @@ __all__ = [
     "accuracy_vs_participation",
     "accuracy_vs_steps",
     "accuracy_vs_time",
+    "bound",
     "client_spread",
     "staleness_histogram",
     "timeline",

@@ -73,7 +73,8 @@ def buffered(
     old."""
     rng = np.random.default_rng(1)
     clients, dimension = problem.centres.shape
-    path = np.repeat(problem.start[None, None], seeds, axis=1)
+    path = np.empty((steps + 1, seeds, dimension))
+    path[0] = problem.start
     second = np.zeros((seeds, dimension))
     largest, rows = second, np.arange(seeds)[:, None]
     for step in range(steps):
@@ -88,5 +89,5 @@ def buffered(
             second = beta * second + (1 - beta) * mean**2
             largest = np.maximum(largest, second)
             change = eta * mean / (np.sqrt(largest) + epsilon)
-        path = np.concatenate([path, (path[-1] + change)[None]])
+        path[step + 1] = path[step] + change
     return path
