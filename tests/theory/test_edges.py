@@ -102,7 +102,7 @@ def test_the_engine_exceeds_the_theorem_of_afl_too() -> None:
     rate, steps = 1 / (6 * (1 + 1 / 8)) / 8, 600
     sim = afl.Simulation(
         problem.data, problem.model, afl.Client(optax.sgd, learning_rate=rate, steps=1, batch_size=None),
-        afl.server.afl(), afl.clock.stale_rounds(cohort=8, max_staleness=0),
+        afl.server.afl(), afl.clock.stale_rounds(participants=8, max_staleness=0, durations=afl.clock.constant(1.0)),
     )  # fmt: skip
     seen = sim.run(steps, diagnostics="gradient_norm").gradient_norm_squared.values.astype(float).mean()
     bound = afl.theory.evaluate(

@@ -51,15 +51,22 @@ def test_the_constants_of_a_quadratic_are_found(problem) -> None:
     assert np.isfinite(bound["total"].item())
     again = theory.estimate(sim.train(12, seed=3, eval_every=int(result.attrs["eval_every"])), sim, run_seed=3)
     assert again.identical(found)
-    few = theory.estimate(result, sim, clients=2, samples=3, iterations=5, optimum=problem.optimum, seed=1)
-    assert "2 of 5 clients, up to 3 samples" in few["smoothness"].attrs["measured_on"]
-    assert np.isnan(few["distance"]) and few["optimum"].item() == pytest.approx(problem.optimum)
     with pytest.raises(UserError, match="the result is not of this simulation"):
         theory.estimate(result, simulation(problem, afl.Client(learning_rate=0.2, steps=2, batch_size=2)))
     with pytest.raises(UserError, match="takes the result of one run"):
         theory.estimate({}, sim)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="samples must be at least 1"):
         theory.estimate(result, sim, samples=0)
+
+
+@pytest.mark.slow
+def test_its_cost_is_bounded_and_seeds_choose_clients(problem) -> None:
+    sim = simulation(problem)
+    trained, few = sim.train(12), dict(clients=2, samples=3, iterations=5, optimum=problem.optimum)
+    found, again, other = (theory.estimate(trained, sim, seed=seed, **few) for seed in (1, 1, 2))
+    assert "2 of 5 clients, up to 3 samples" in found["smoothness"].attrs["measured_on"]
+    assert np.isnan(found["distance"]) and found["optimum"].item() == pytest.approx(problem.optimum)
+    assert found.identical(again) and not found.equals(other)
 
 
 @pytest.mark.parametrize(
