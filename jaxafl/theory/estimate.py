@@ -41,7 +41,8 @@ def estimate(
 
     Assumptions are about all models, a measurement is about two, so maxima over both are taken (of μ the minimum) and
     are lower estimates of the true constants. The objective is the training loss without augmentation, dropout, weight
-    decay or proximal term. A result does not hold its models: the run is made again (`sim.train`), and compared.
+    decay or proximal term. A result does not hold its models: the run is made again (`sim.train`), and compared. Ages
+    are those of arrivals; for PSURDG take `staleness.of_schedule(result, age="gradient")` in their place.
 
     Args:
         result: of `sim.run`, or what `sim.train` returned.

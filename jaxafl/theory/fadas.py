@@ -263,11 +263,11 @@ def _conditions(v: Any, factor: float) -> list[Condition]:
     step = v.adaptive_rate * v.local_rate
     sampled = quotient(eps**2 * M * (N - 1), factor * v.bound * N * (N - M) * late * KL)
     buffered = quotient(np.sqrt(eps**3 * M * (N - 1)), 12 * np.sqrt(v.bound * N * (M - 1) * late**3) * KL)
-    local = quotient(np.sqrt(eps), np.sqrt(2 * factor * v.bound * late) * KL)
+    local = quotient(np.sqrt(eps), np.sqrt(360 * v.bound * late) * KL)
     return [
         Condition(f"ηη_l <= ε²M(N-1)/({factor:g}C_G N(N-M)τ_max KL)", step, sampled),
         Condition("ηη_l <= √(ε³M(N-1))/(12√(C_G N(M-1)τ_max³) KL)", step, buffered),
-        Condition(f"η_l <= √ε/(√({2 * factor:g}C_G τ_max) KL)", v.local_rate, local),
+        Condition("η_l <= √ε/(√(360C_G τ_max) KL)", v.local_rate, local),
     ]
 
 
