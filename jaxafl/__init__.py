@@ -33,14 +33,15 @@ __all__ = [
     "save",
     "server",
     "sweep",
+    "theory",
     "tune",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """`jaxafl.plot` is imported when it is used: Matplotlib takes its time."""
-    if name == "plot":
-        return importlib.import_module("jaxafl.plot")
+    """`jaxafl.plot` is imported when it is used (Matplotlib takes its time), and so is `jaxafl.theory`."""
+    if name in ("plot", "theory"):
+        return importlib.import_module(f"jaxafl.{name}")
     raise AttributeError(f"module 'jaxafl' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 

@@ -13,7 +13,7 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.device import Rows, buffers
 from jaxafl.engine.problem import DeviceData, Numbers, Program
 from jaxafl.keys import Key, Purpose, jax_key, purpose_key
-from jaxafl.models.model import Batch
+from jaxafl.models.model import Batch, Model
 
 
 class Version(NamedTuple):
@@ -82,7 +82,7 @@ def initial(program: Program, numbers: Numbers, device: DeviceData, key: Key) ->
         device: its data.
         key: made of its seed.
     """
-    model = Version(*program.model.init(jax_key(purpose_key(key, Purpose.MODEL)), example_batch(program.data)))
+    model = first_model(program.model, program.data, key)
     batch_key, none = purpose_key(key, Purpose.BATCH), jnp.int32(0)
     lane = begin(numbers.client, model.params, model.model_state, batch_key, none, none, none, jnp.float32(0))
     clients = None
@@ -105,6 +105,11 @@ def initial(program: Program, numbers: Numbers, device: DeviceData, key: Key) ->
         failure=Failure(jnp.int32(-1), jnp.int32(-1)),
         batch_key=batch_key,
     )
+
+
+def first_model(model: Model, data: FederatedData, key: Key) -> Version:
+    """x_0 of a run with the key of its seed."""
+    return Version(*model.init(jax_key(purpose_key(key, Purpose.MODEL)), example_batch(data)))
 
 
 def example_batch(data: FederatedData) -> Batch:

@@ -4,6 +4,7 @@ Nothing here opens a window or touches Matplotlib's global state, so that figure
 """
 
 from jaxafl.plot.accuracy import accuracy_vs_bytes, accuracy_vs_steps, accuracy_vs_time
+from jaxafl.plot.bound import bound
 from jaxafl.plot.clients import accuracy_vs_participation, client_spread
 from jaxafl.plot.comparison import comparison
 from jaxafl.plot.staleness import staleness_histogram
@@ -14,6 +15,7 @@ __all__ = [
     "accuracy_vs_participation",
     "accuracy_vs_steps",
     "accuracy_vs_time",
+    "bound",
     "client_spread",
     "comparison",
     "staleness_histogram",

@@ -1,0 +1,83 @@
+"""What was measured against what a theorem promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from jaxafl.options import UserError
+from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
+from jaxafl.plot.members import Results, heading, members
+
+_NEEDS = {"mean_gradient_norm_squared": "gradient_norm_squared", "gap_of_average": "average_loss"}
+_DIAGNOSTICS = {"gradient_norm_squared": "gradient_norm", "average_loss": "average"}
+
+
+def bound(
+    results: Results, bound: xr.Dataset, *, optimum: float = 0.0, ax: Axes | None = None, path: ImagePath = None
+) -> Figure:
+    """The mean over seeds of what a theorem bounds, the bound and its terms, against server steps T.
+
+    Bounds hold in expectation, so runs that differ in their seed only become one line. Where the bound is not
+    guaranteed, or its conditions do not hold, the legend says so.
+
+    Args:
+        results: a result, a dict of results by name, or a sweep, with what the bound is about: recorded by
+            `diagnostics="gradient_norm"`, of which the mean over server steps up to T is drawn, or by `"average"`.
+        bound: of several T, from `jaxafl.theory`.
+        optimum: F*, subtracted from the loss of the running average.
+        ax: axes to draw into; `None` makes a figure.
+        path: where to save the figure (its ending sets the format); `None` saves nothing.
+
+    Returns:
+        The figure.
+
+    Raises:
+        TypeError, ValueError: this is no such bound, or the results do not hold what it is about.
+    """
+    file = check_image_path(path)
+    if not isinstance(bound, xr.Dataset) or "server_steps" not in bound.dims or "total" not in bound:
+        raise UserError("plot.bound takes a bound of several server steps, such as theory.defedavg.theorem_1 returns")
+    quantity = bound.attrs["quantity"]
+    if quantity not in _NEEDS:
+        raise UserError(f"no run records what this bound is about: {bound.attrs['bounds']}")
+    variable = _NEEDS[quantity]
+    named = {"": results} if isinstance(results, xr.Dataset) else results
+    if any(isinstance(one, xr.Dataset) and variable not in one for one in dict(named).values()):
+        raise UserError(f'a result has no {variable}: record it by run(diagnostics="{_DIAGNOSTICS[variable]}")')
+    lines = members(results, variable)
+    figure, [ax] = panels_of(ax, 9.5, 4.2)
+    for line, style in zip(lines, line_styles(len(lines)), strict=True):
+        steps, mean = _mean(line.runs, variable, optimum)
+        seeds = f"mean of {len(line.runs)} seeds" if len(line.runs) > 1 else "one run"
+        ax.plot(steps, mean, label=f"{line.name}, {seeds}".removeprefix(", "), linewidth=1.8, **style)
+    terms = [str(name) for name in bound.data_vars if name != "total"]
+    T = bound["server_steps"].values
+    ax.plot(T, bound["total"].values, color="black", linewidth=1.8, label=_label(bound))
+    for name, style in zip(terms, line_styles(len(terms)), strict=True):
+        if (bound[name].values > 0).any():
+            label = f"{name}: {bound[name].attrs['long_name']}"
+            ax.plot(T, bound[name].values, label=label, linewidth=1, **style | {"linestyle": ":"})
+    ax.set(xlabel="server steps T", ylabel=bound.attrs["bounds"], title=heading(results), yscale="log")
+    tidy(ax)
+    legend_beside(ax, len(ax.lines))
+    return finish(figure, file)
+
+
+def _label(bound: xr.Dataset) -> str:
+    doubts = [] if bound.attrs["guaranteed"] else ["not guaranteed"]
+    doubts += [] if bound.attrs["holds"] else ["conditions violated"]
+    return f"{bound.attrs['statement']}{' (' + ', '.join(doubts) + ')' if doubts else ''}"
+
+
+def _mean(runs: list[xr.Dataset], variable: str, optimum: float) -> tuple[np.ndarray, np.ndarray]:
+    """T and the mean over the runs, as far as all of them go."""
+    if variable == "average_loss":
+        steps = runs[0]["eval_step"].values
+        values = np.mean([run[variable].values - optimum for run in runs], axis=0)
+        return steps[1:], values[1:]
+    values = np.mean([run[variable].values.astype(float) for run in runs], axis=0)
+    T = np.arange(1, len(values) + 1)
+    return T, np.cumsum(values) / T

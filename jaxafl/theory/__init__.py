@@ -1,0 +1,28 @@
+"""Convergence bounds of the papers: each theorem a function of named constants, and where the constants come from.
+
+A bound is a dataset with a variable per term; it holds in expectation, so compare it with the mean over seeds.
+`quadratic` is a problem whose constants are known, `estimate` measures them on a run of any simulation.
+"""
+
+from jaxafl.theory import afl, asyncfeded, defedavg, delayed_gradients, fadas, staleness
+from jaxafl.theory.bounds import CONSTANTS, Constant, evaluate
+from jaxafl.theory.estimate import estimate
+from jaxafl.theory.quadratic import Quadratic, quadratic
+from jaxafl.theory.steps import speed_up, steps_to
+
+__all__ = [
+    "CONSTANTS",
+    "Constant",
+    "Quadratic",
+    "afl",
+    "asyncfeded",
+    "defedavg",
+    "delayed_gradients",
+    "estimate",
+    "evaluate",
+    "fadas",
+    "quadratic",
+    "speed_up",
+    "staleness",
+    "steps_to",
+]

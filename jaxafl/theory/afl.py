@@ -1,0 +1,223 @@
+"""AFL's bounds: clients from stale models with a rate that falls with the staleness."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from jaxafl.options import UserError, as_numbers
+from jaxafl.theory.bounds import (
+    MEAN_GRADIENT,
+    Condition,
+    Number,
+    Statement,
+    bounded,
+    check_counts,
+    check_form,
+    check_order,
+    left_out,
+    numbers,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_PAPER = "afl2025"
+_UNSURE = "not guaranteed: the proof lets clients take summed steps one after another, the algorithm averages them"
+_THEOREM_1 = Statement(_PAPER, "Theorem 1, eq. (17)", MEAN_GRADIENT, "printed", False, _UNSURE)
+_LEMMA_3 = Statement(_PAPER, "Lemma 3", "lemma", "corrected", True, "bounds Σζ_tΨ_t / Σζ_t, hence the smallest Ψ_t")
+_PRINTED_3 = Statement(
+    _PAPER, "Lemma 3", "lemma", "printed", False, "not guaranteed: its sum over t does not telescope"
+)
+
+
+def theorem_1(
+    *,
+    server_steps: Number,
+    local_steps: float,
+    arrivals: float,
+    clients: float,
+    gap: float,
+    smoothness: float,
+    local_rate: Number,
+    local_variance: float,
+    global_variance: float,
+    dissimilarity: float = 1.0,
+) -> xr.Dataset:
+    """Eq. (17): (1/T) Σ E‖∇L‖² <= 6(L(θ_0) - L*)/(γ̃T) + 12Lγ̃σ²/(IJ) + 12Lγ̃ν²(C-J)/(J(C-1)) + 45L²γ̃²σ²/(4IJ) +
+    45L²γ̃²ν²/(4IJ), with γ̃ = IJγ <= 1/(6L(1 + β²/J)).
+
+    Not guaranteed, and no corrected form is known. The proof treats the J clients of a round as taking SUMMED steps one
+    after another, Algorithm 1 averages them. On identical quadratics (β = 1, no noise, I = 1, large T) with γ̃ at its
+    limit the left side is 1.012 times the right one for J = 6, 1.179 for J = 7 and 1.346 for J = 8, J/6 times and more.
+
+    Args:
+        server_steps: T rounds, one number or several.
+        local_steps: I, local steps of a client.
+        arrivals: J, clients of a round.
+        clients: C.
+        gap: L(θ_0) - L*.
+        smoothness: L.
+        local_rate: γ, of a local step.
+        local_variance: σ².
+        global_variance: ν².
+        dissimilarity: β² in (1/C) Σ‖∇L_i‖² <= ν² + β²‖∇L‖².
+
+    Returns:
+        The terms `initial`, `noise`, `sampling`, `drift_of_noise` and `drift`; see `jaxafl.theory.bounds.bounded`.
+    """
+    owner = "theory.afl.theorem_1"
+    v = _checked(owner, locals())
+    T, L, cohort = v.server_steps, v.smoothness, v.local_steps * v.arrivals
+    rate = cohort * v.local_rate
+    linear, square = _rising(v)
+    noise, sampling = linear
+    of_noise, drift = square
+    terms = {
+        "initial": ("6(L(θ_0) - L*)/(γ̃T)", 6 * v.gap / (rate * T)),
+        "noise": ("12Lγ̃σ²/(IJ)", rate * noise),
+        "sampling": ("12Lγ̃ν²(C-J)/(J(C-1))", rate * sampling),
+        "drift_of_noise": ("45L²γ̃²σ²/(4IJ)", rate**2 * of_noise),
+        "drift": ("45L²γ̃²ν²/(4IJ)", rate**2 * drift),
+    }
+    edge = Condition("γ̃ = IJγ <= 1/(6L(1 + β²/J))", rate, 1 / (6 * L * (1 + v.dissimilarity / v.arrivals)))
+    return bounded(_THEOREM_1, T, terms, [edge])
+
+
+def optimal_local_rate(
+    *,
+    server_steps: Number,
+    local_steps: float,
+    arrivals: float,
+    clients: float,
+    gap: float,
+    smoothness: float,
+    local_variance: float,
+    global_variance: float,
+    dissimilarity: float = 1.0,
+) -> Number:
+    """The γ that makes Theorem 1 smallest among those that it allows; one for each T.
+
+    With that γ its leading term is √(288L(L(θ_0) - L*)(σ²/I + ν²(C-J)/(C-1))/(JT)): it predicts a linear speed-up in J.
+
+    Args:
+        server_steps, local_steps, arrivals, clients, gap, smoothness, local_variance, global_variance,
+            dissimilarity: as of `theorem_1`.
+    """
+    v = _checked("theory.afl.optimal_local_rate", locals())
+    linear, square = map(sum, _rising(v))
+    limit = 1 / (6 * v.smoothness * (1 + v.dissimilarity / v.arrivals))
+    falling = 6 * v.gap / v.server_steps
+    low, high = np.zeros(np.shape(falling)), np.full(np.shape(falling), limit)
+    for _ in range(200):  # a/γ̃ + bγ̃ + cγ̃² falls where bγ̃² + 2cγ̃³ < a
+        middle = (low + high) / 2
+        falls = linear * middle**2 + 2 * square * middle**3 < falling
+        low, high = np.where(falls, middle, low), np.where(falls, high, middle)
+    return (high / (v.local_steps * v.arrivals))[()]
+
+
+def schedule(*, server_steps: int, initial_rate: float, delay_penalty: float = 0.0, staleness: Any = 0) -> np.ndarray:
+    """Lemma 3's rates ζ_t = ζ_0/(√(t+1)(1 + ατ_t)), t = 0 .. T, [T + 1].
+
+    Args:
+        server_steps: T.
+        initial_rate: ζ_0.
+        delay_penalty: α.
+        staleness: τ_t, a number or [T + 1].
+    """
+    owner = "theory.afl.schedule"
+    v = numbers(owner, dict(server_steps=server_steps, initial_rate=initial_rate, delay_penalty=delay_penalty))
+    late = as_numbers(owner, "staleness", staleness)
+    t = np.arange(int(v.server_steps) + 1)
+    if late.shape not in ((), t.shape) or not (late >= 0).all():
+        raise UserError(f"{owner}: staleness must be >= 0, a number or [T + 1] = ({len(t)},), got shape {late.shape}")
+    return v.initial_rate / (np.sqrt(t + 1) * (1 + v.delay_penalty * late))
+
+
+def lemma_3(
+    *,
+    server_steps: Number,
+    start: float,
+    descent: float,
+    quadratic: float,
+    cubic: float,
+    initial_rate: float,
+    delay_penalty: float = 0.0,
+    staleness: Any = 0,
+    form: Literal["corrected", "printed"] = "corrected",
+) -> xr.Dataset:
+    """Lemma 3, for d_{t+1} <= d_t - bζ_tΨ_t + a_1ζ_t² + a_2ζ_t³ with all d_t, Ψ_t >= 0 and the rates of `schedule`.
+
+    Corrected: Σζ_tΨ_t / Σζ_t <= (d_0 + a_1Σζ_t² + a_2Σζ_t³)/(bΣζ_t), sums over t = 0 .. T; hence so is the smallest
+    Ψ_t. Printed, for the plain mean: (d_0/(bζ_0(T+1)))(√(T+1) + αΣτ_t) + (a_1ζ_0/b) log(T+1)/√(T+1) + (a_2ζ_0²/b)
+    log(T+1)/T, whose telescoping does not hold where ζ_t varies: with a_1 = a_2 = 0, Ψ may be all in the last step,
+    where d_0 = bζ_TΨ_T makes the mean (d_0/(bζ_0(T+1)))√(T+1)(1 + ατ_T), larger where only τ_T > 0.
+
+    Args:
+        server_steps: T, one number or several.
+        start: d_0.
+        descent: b > 0.
+        quadratic: a_1.
+        cubic: a_2.
+        initial_rate: ζ_0.
+        delay_penalty: α.
+        staleness: τ_t, a number or [max T + 1].
+        form: `"corrected"` or `"printed"`.
+
+    Returns:
+        The terms `initial`, `quadratic` and `cubic`.
+    """
+    owner = "theory.afl.lemma_3"
+    v = numbers(owner, dict(locals()))
+    check_form(owner, form)
+    check_counts(owner, "server_steps", v.server_steps)
+    most, T = int(np.max(v.server_steps)), v.server_steps.astype(int)
+    rates = schedule(server_steps=most, initial_rate=initial_rate, delay_penalty=delay_penalty, staleness=staleness)
+    b = v.descent
+    if form == "corrected":
+        first, second, third = (np.cumsum(rates**power)[T] for power in (1, 2, 3))
+        terms = {
+            "initial": ("d_0/(bΣζ_t)", v.start / (b * first)),
+            "quadratic": ("a_1 Σζ_t²/(bΣζ_t)", v.quadratic * second / (b * first)),
+            "cubic": ("a_2 Σζ_t³/(bΣζ_t)", v.cubic * third / (b * first)),
+        }
+        return bounded(_LEMMA_3, T, terms)
+    late = v.delay_penalty * np.cumsum(np.broadcast_to(staleness, most + 1))[T]
+    root, log = np.sqrt(T + 1), np.log(T + 1)
+    terms = {
+        "initial": ("(d_0/(bζ_0(T+1)))(√(T+1) + αΣτ_t)", v.start / (b * v.initial_rate * (T + 1)) * (root + late)),
+        "quadratic": ("(a_1ζ_0/b) log(T+1)/√(T+1)", v.quadratic * v.initial_rate / b * log / root),
+        "cubic": ("(a_2ζ_0²/b) log(T+1)/T", v.cubic * v.initial_rate**2 / b * log / T),
+    }
+    return bounded(_PRINTED_3, T, terms)
+
+
+def sampling_variance(*, variance: float, sample: int, population: int, replacement: bool = False) -> float:
+    """E‖mean of a sample - mean of all‖²: ν²/s with replacement, ν²(m-s)/(s(m-1)) without.
+
+    Args:
+        variance: ν², (1/m) Σ‖v_i - v̄‖².
+        sample: s.
+        population: m.
+        replacement: whether a member can be drawn twice.
+    """
+    v = numbers("theory.afl.sampling_variance", dict(global_variance=variance, arrivals=sample, clients=population))
+    if replacement:
+        return float(v.global_variance / v.arrivals)
+    check_order("theory.afl.sampling_variance", ("sample", v.arrivals), ("population", v.clients))
+    return float(v.global_variance / v.arrivals * left_out(v.clients, v.arrivals))
+
+
+def _checked(owner: str, given: dict[str, Any]) -> Any:
+    v = numbers(owner, given)
+    check_order(owner, ("arrivals", v.arrivals), ("clients", v.clients))
+    return v
+
+
+def _rising(v: Any) -> tuple[tuple[Number, Number], tuple[Number, Number]]:
+    """The factors of γ̃ and of γ̃² in Theorem 1."""
+    L, cohort = v.smoothness, v.local_steps * v.arrivals
+    noise, spread = v.local_variance / cohort, v.global_variance
+    linear = 12 * L * noise, 12 * L * spread * left_out(v.clients, v.arrivals) / v.arrivals
+    return linear, (45 * L**2 / 4 * noise, 45 * L**2 / 4 * spread / cohort)

@@ -1,0 +1,230 @@
+"""AsyncFedED's bounds: what local steps move, how long an update is, how fast gradients vanish."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jaxafl.options import UserError, as_numbers, shown
+from jaxafl.theory.bounds import MEAN_GRADIENT, Condition, Number, Statement, bounded, check_counts, numbers, quotient
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_PAPER = "wang2022asyncfeded"
+_UNSURE = (
+    "not guaranteed: the local steps after the first are taken at other points than x_s, which the proof leaves out"
+)
+_THEOREM_1 = Statement(_PAPER, "Theorem 1", "local_drift", "printed", True)
+_COROLLARY_1 = Statement(_PAPER, "Corollary 1, eq. (10)", "update_norm_squared", "printed", True)
+_THEOREM_2 = Statement(_PAPER, "Theorem 2, eq. (11)", MEAN_GRADIENT, "printed", False, _UNSURE)
+
+
+def theorem_1(
+    *,
+    local_steps: Number,
+    smoothness: float,
+    local_rate: Any,
+    gradient_norm_squared: float,
+    local_variance: float,
+    global_variance: float,
+) -> xr.Dataset:
+    """E‖x_k - x_s‖² <= (k/2L²)(σ_g² + E‖∇F(x_s)‖²) + ((k+1)/24L²) σ_l², if η_k² <= 1/(6(2k+1)kL²).
+
+    Guaranteed: with the rate at its limit, a_k = E‖x_k - x_s‖² obeys a_k <= (1 + 1/k) a_{k-1} + (σ_g² + ‖∇F‖²)/(2kL²)
+    + σ_l²/(6k(2k+1)L²), whose solution stays below it (Σ 1/(k(k+1)(2k+1)) = 3 - 4 ln 2 < 1/4).
+
+    Args:
+        local_steps: k, one number or several: the dimension of the result.
+        smoothness: L.
+        local_rate: η_k of local step k = 1, 2, ..., one number or [max k].
+        gradient_norm_squared: E‖∇F(x_s)‖².
+        local_variance: σ_l².
+        global_variance: σ_g².
+
+    Returns:
+        The terms `gradient`, `heterogeneity` and `noise`; see `jaxafl.theory.bounds.bounded`.
+    """
+    owner, given = "theory.asyncfeded.theorem_1", dict(locals())
+    rate = given.pop("local_rate")
+    v = numbers(owner, given)
+    check_counts(owner, "local_steps", v.local_steps)
+    k, L = v.local_steps, v.smoothness
+    terms = {
+        "gradient": ("(k/2L²) E‖∇F(x_s)‖²", k / (2 * L**2) * v.gradient_norm_squared),
+        "heterogeneity": ("(k/2L²) σ_g²", k / (2 * L**2) * v.global_variance),
+        "noise": ("((k+1)/24L²) σ_l²", (k + 1) / (24 * L**2) * v.local_variance),
+    }
+    rates = _rates(owner, int(np.max(k)), rate)
+    return bounded(_THEOREM_1, k, terms, [_small_steps(rates, L)], axis="local_steps")
+
+
+def corollary_1(
+    *,
+    local_steps: int,
+    smoothness: float,
+    local_rate: Any,
+    euclidean_staleness: float,
+    gradient_norm_squared: Number,
+    local_variance: float,
+    global_variance: float,
+) -> xr.Dataset:
+    """Eq. (10): E‖Δ‖² <= [(12K²L²m₂ + K ln(K+1))/(3L²Θ)] E‖∇F(x_t)‖² + [(72K²L²m₂ + K ln(K+1))/(72L²Θ)] σ_l² +
+    [(24K²L²m₂ + K ln(K+1))/(6L²Θ)] σ_g², if Γ² < 3/(12K²L²m₂ + K ln(K+1)) and the rates are those of Theorem 1.
+
+    m₁ and m₂ are the means over the local steps of η_k and η_k² (the paper's M and N), Θ = 1 - Γ²(K ln(K+1)/3 +
+    4K²L²m₂). Guaranteed: it follows from Theorem 1 for the steps before each local step.
+
+    Args:
+        local_steps: K.
+        smoothness: L.
+        local_rate: η_k, one number or [K].
+        euclidean_staleness: Γ, which bounds γ = ‖x_t - x_s‖ / ‖Δ‖.
+        gradient_norm_squared: E‖∇F(x_t)‖².
+        local_variance: σ_l².
+        global_variance: σ_g².
+
+    Returns:
+        The terms `gradient`, `noise` and `heterogeneity`, all infinite where Γ is too large.
+    """
+    owner, given = "theory.asyncfeded.corollary_1", dict(locals())
+    c = _local(owner, given)
+    v = numbers(owner, given)
+    L2, log = v.smoothness**2, c.steps * np.log(c.steps + 1)
+    quadratic = c.steps**2 * L2 * c.m2
+    terms = {
+        "gradient": ("(12K²L²m₂ + K ln(K+1))/(3L²Θ) E‖∇F(x_t)‖²",
+                     quotient((12 * quadratic + log) / (3 * L2) * v.gradient_norm_squared, c.theta)),
+        "noise": ("(72K²L²m₂ + K ln(K+1))/(72L²Θ) σ_l²",
+                  quotient((72 * quadratic + log) / (72 * L2) * v.local_variance, c.theta)),
+        "heterogeneity": ("(24K²L²m₂ + K ln(K+1))/(6L²Θ) σ_g²",
+                          quotient((24 * quadratic + log) / (6 * L2) * v.global_variance, c.theta)),
+    }  # fmt: skip
+    return bounded(_COROLLARY_1, v.gradient_norm_squared, terms, c.conditions, axis="gradient_norm_squared")
+
+
+def theorem_2(
+    *,
+    server_steps: Number,
+    local_steps: int,
+    gap: float,
+    smoothness: float,
+    local_rate: Any,
+    server_rate: Number,
+    euclidean_staleness: float,
+    local_variance: float,
+    global_variance: float,
+) -> xr.Dataset:
+    """Eq. (11): (1/T) Σ E‖∇F(x_t)‖² <= 2(F(x_1) - F*)/(η_g K m₁ T) + (η_g/m₁)[(ln(K+1) + 4K)/(72LΘ) σ_l² +
+    (3 ln(K+1) + 4K)/(18LΘ) σ_g²], if η_g <= 1/(m₁KL) and the conditions of Corollary 1 hold.
+
+    Not guaranteed, and no corrected form is known. At the edge of its conditions (η_g = 1/(m₁KL), η_k² =
+    1/(6(2k+1)kL²), F = L‖x‖²/2, no noise, no staleness, large T) the left side is 1.0070 times the right one for K = 2,
+    1.038 for K = 5, 1.076 for K = 10 and 1.196 for K = 50: an update is shorter than K m₁‖∇F(x_s)‖.
+
+    Args:
+        server_steps: T, one number or several.
+        local_steps: K.
+        gap: F(x_1) - F*.
+        smoothness: L.
+        local_rate: η_k, one number or [K].
+        server_rate: η_g.
+        euclidean_staleness: Γ.
+        local_variance: σ_l².
+        global_variance: σ_g².
+
+    Returns:
+        The terms `initial`, `noise` and `heterogeneity`.
+    """
+    owner, given = "theory.asyncfeded.theorem_2", dict(locals())
+    c = _local(owner, given)
+    v = numbers(owner, given)
+    T, K, L = v.server_steps, c.steps, v.smoothness
+    noise, spread = _rising(c, v)
+    terms = {
+        "initial": ("2(F(x_1) - F*)/(η_g K m₁ T)", 2 * v.gap / (v.server_rate * K * c.m1 * T)),
+        "noise": ("(η_g/m₁)(ln(K+1) + 4K)/(72LΘ) σ_l²", v.server_rate * noise),
+        "heterogeneity": ("(η_g/m₁)(3 ln(K+1) + 4K)/(18LΘ) σ_g²", v.server_rate * spread),
+    }
+    edge = Condition("η_g <= 1/(m₁ K L)", v.server_rate, 1 / (c.m1 * K * L))
+    return bounded(_THEOREM_2, T, terms, [edge, *c.conditions])
+
+
+def optimal_server_rate(
+    *,
+    server_steps: Number,
+    local_steps: int,
+    gap: float,
+    smoothness: float,
+    local_rate: Any,
+    euclidean_staleness: float,
+    local_variance: float,
+    global_variance: float,
+) -> Number:
+    """The η_g that makes Theorem 2 smallest among those that it allows; one for each T.
+
+    One update makes a server step, so the theorem predicts no speed-up with more clients.
+
+    Args:
+        server_steps, local_steps, gap, smoothness, local_rate, euclidean_staleness, local_variance, global_variance: as
+            of `theorem_2`.
+    """
+    owner, given = "theory.asyncfeded.optimal_server_rate", dict(locals())
+    c = _local(owner, given)
+    v = numbers(owner, given)
+    falling = 2 * v.gap / (c.steps * c.m1 * v.server_steps)
+    return np.minimum(np.sqrt(quotient(falling, sum(_rising(c, v)))), 1 / (c.m1 * c.steps * v.smoothness))
+
+
+class _Local(NamedTuple):
+    """What the rates of the local steps make."""
+
+    steps: int
+    m1: float
+    m2: float
+    theta: float
+    conditions: list[Condition]
+
+
+def _local(owner: str, given: dict[str, Any]) -> _Local:
+    """Takes `local_rate` out of what was given."""
+    rate = given.pop("local_rate")
+    v = numbers(owner, given)
+    if np.ndim(v.local_steps):
+        raise UserError(f"{owner}: local_steps must be one number, got {shown(given['local_steps'])}")
+    check_counts(owner, "local_steps", v.local_steps)
+    K = int(v.local_steps)
+    rates = _rates(owner, K, rate)
+    L2, log, m2 = v.smoothness**2, K * np.log(K + 1), float(np.mean(rates**2))
+    square = v.euclidean_staleness**2
+    theta = 1 - square * (log / 3 + 4 * K**2 * L2 * m2)
+    fresh = Condition("Γ² < 3/(12K²L²m₂ + K ln(K+1))", square, 3 / (12 * K**2 * L2 * m2 + log), strict=True)
+    conditions = [_small_steps(rates, v.smoothness), fresh]
+    return _Local(K, float(np.mean(rates)), m2, max(theta, 0.0), conditions)
+
+
+def _rising(c: _Local, v: SimpleNamespace) -> tuple[Number, Number]:
+    """Both terms of Theorem 2 that grow with η_g, without it."""
+    log, scale = np.log(c.steps + 1), v.smoothness * c.m1
+    noise = quotient((log + 4 * c.steps) / (72 * scale) * v.local_variance, c.theta)
+    return noise, quotient((3 * log + 4 * c.steps) / (18 * scale) * v.global_variance, c.theta)
+
+
+def _rates(owner: str, count: int, value: Any) -> np.ndarray:
+    """η_1 .. η_K."""
+    rates = as_numbers(owner, "local_rate", value)
+    if rates.shape not in ((), (count,)):
+        raise UserError(f"{owner}: local_rate must be a number or one per local step ({count},), got {rates.shape}")
+    if not (np.isfinite(rates) & (rates > 0)).all():
+        raise UserError(f"{owner}: local_rate must be finite and > 0, got {value}")
+    return np.broadcast_to(rates, (count,))
+
+
+def _small_steps(rates: np.ndarray, L: float) -> Condition:
+    k = np.arange(1, len(rates) + 1)
+    limits = 1 / (6 * (2 * k + 1) * k * L**2)
+    worst = int(np.argmax(rates**2 / limits))
+    says = f"η_k² <= 1/(6(2k+1)kL²), at its tightest k = {worst + 1}"
+    return Condition(says, rates[worst] ** 2, limits[worst])

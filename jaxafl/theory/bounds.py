@@ -1,0 +1,247 @@
+"""What all statements share: the constants by name, their checks, and the dataset that a bound is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jaxafl.options import UserError, as_numbers, check_choice, shown
+
+if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a bound is made
+    import xarray as xr
+
+Number = float | np.ndarray
+"""One number, or one for each of the server steps T that a bound is asked for."""
+
+
+class Constant(NamedTuple):
+    """What a statement is a function of."""
+
+    symbol: str
+    meaning: str
+    dimension: tuple[int, int] = (
+        0,
+        0,
+    )  # (a, b): parameters in another unit by a factor x and the objective by f: x^a f^b
+    least: float | None = None
+    above: float | None = None
+
+
+CONSTANTS: dict[str, Constant] = {
+    "server_steps": Constant("T", "server steps", least=1),
+    "local_steps": Constant("K", "local steps of a run", least=1),
+    "clients": Constant("N", "clients", least=1),
+    "arrivals": Constant("M, n, J", "updates that a server step takes", least=1),
+    "mean_arrivals": Constant("I", "expected updates of a server step", least=0),
+    "gap": Constant("F(x_0) - F*", "what the objective can fall", (0, 1), least=0),
+    "distance": Constant("R", "bounds ‖w - w*‖ along the run", (1, 0), least=0),
+    "smoothness": Constant("L", "Lipschitz constant of every client's gradient", (-2, 1), above=0),
+    "strong_convexity": Constant("μ", "of every client's objective", (-2, 1), above=0),
+    "optimum_spread": Constant("h²", "bounds ‖w_i* - w*‖²", (2, 0), least=0),
+    "gradient_bound": Constant("G", "bounds the norm of every (stochastic) gradient of a client", (-1, 1), least=0),
+    "local_variance": Constant("σ²", "variance of a client's mini-batch gradient, E‖g - ∇f_i‖²", (-2, 2), least=0),
+    "global_variance": Constant("σ_g², ν²", "variance between clients, Σλ_i‖∇f_i - ∇F‖²", (-2, 2), least=0),
+    "gradient_norm_squared": Constant("E‖∇F‖²", "squared norm of the full gradient", (-2, 2), least=0),
+    "dissimilarity": Constant("β²", "(1/C) Σ‖∇L_i‖² <= ν² + β²‖∇L‖²", least=0),
+    "euclidean_staleness": Constant("Γ", "bounds γ = ‖x_t - x_s‖ / ‖Δ‖", least=0),
+    "mean_staleness": Constant("A", "Σλ_i E[τ_i]", least=0),
+    "cubic_staleness": Constant("B", "Σλ_i E[τ_i³/3 + 3τ_i²/2 + 13τ_i/6]", least=0),
+    "staleness_max": Constant("τ_max, λ", "largest staleness", least=0),
+    "staleness_mean_of_max": Constant("τ_avg", "mean over server steps of the largest staleness", least=0),
+    "staleness_threshold": Constant("τ_c", "staleness from which the rate is reduced", least=0),
+    "server_rate": Constant("η, η_g", "rate of x += η Δ", above=0),
+    "local_rate": Constant("η_l, γ", "rate of a local gradient step", (2, -1), above=0),
+    "learning_rate": Constant("η", "rate of a server step along gradients", (2, -1), above=0),
+    "adaptive_rate": Constant("η", "rate of a normalised step, x += η m / (√v + ε)", (1, 0), above=0),
+    "mean_rate": Constant("H / T", "mean over server steps of FADAS's η_t", (1, 0), above=0),
+    "epsilon": Constant("ε", "added to √v, which is as long as an update", (1, 0), above=0),
+    "unit_of_length": Constant("1", "the numerator of min(η, 1/τ_max), a length", (1, 0), above=0),
+    "unit_of_objective": Constant("1", "the 1 in DeFedAvg's local rate, an objective", (0, 1), above=0),
+    "start": Constant("d_0", "first value of the recursion", (0, 1), least=0),
+    "initial_rate": Constant("ζ_0", "rate before any decay", (2, -1), above=0),
+    "delay_penalty": Constant("α", "weight of the staleness in the rate", least=0),
+    "descent": Constant("b", "factor of ζΨ in the recursion", above=0),
+    "quadratic": Constant("a_1", "factor of ζ² in the recursion", (-4, 3), least=0),
+    "cubic": Constant("a_2", "factor of ζ³ in the recursion", (-6, 4), least=0),
+}  # fmt: skip
+"""The constants of all statements. Dimensions are those in which every bound scales with the units of parameters and
+objective; server steps, local steps and staleness are counts."""
+
+MEAN_GRADIENT = "mean_gradient_norm_squared"
+AVERAGE_GAP = "gap_of_average"
+_MEANINGS = {
+    MEAN_GRADIENT: "(1/T) Σ_{t<T} E‖∇F(x_t)‖²",
+    AVERAGE_GAP: "E f(ŵ(T)) - f(w*), ŵ(T) the mean of x_1 .. x_T",
+    "gap_difference": "a difference of two bounds on E f(ŵ(T)) - f(w*)",
+    "local_drift": "E‖x_k - x_s‖², what a run has moved after k local steps",
+    "update_norm_squared": "E‖Δ‖²",
+    "lemma": "Ψ of a recursion d_{t+1} <= d_t - bζ_tΨ_t + a_1ζ_t² + a_2ζ_t³",
+}
+
+
+class Statement(NamedTuple):
+    """A theorem or corollary, in one form."""
+
+    paper: str  # key of jaxafl.references.BIBTEX
+    name: str  # "Theorem 2, eq. (11)"
+    quantity: str  # what is bounded
+    form: str  # "corrected", "printed" or, where constants are left out, "order"
+    guaranteed: bool  # whether it is known to hold wherever its conditions do
+    note: str = ""
+
+
+class Condition(NamedTuple):
+    """left <= right."""
+
+    says: str
+    left: Number
+    right: Number
+    strict: bool = False
+
+    @property
+    def met(self) -> np.ndarray:
+        """Whether it holds; equality up to rounding counts, so that a rate at the edge is allowed."""
+        return np.asarray(self.left < self.right) if self.strict else np.asarray(self.left <= self.right * (1 + 1e-12))
+
+
+def numbers(owner: str, given: Mapping[str, Any]) -> SimpleNamespace:
+    """The constants in float64, checked.
+
+    Args:
+        owner: the statement, for messages.
+        given: by the names of `CONSTANTS`; what has another name is left out.
+
+    Raises:
+        ValueError, TypeError: one is no number, not finite, or out of its bounds.
+    """
+    found = {}
+    for name, value in given.items():
+        if name not in CONSTANTS:
+            continue
+        limits, array = CONSTANTS[name], as_numbers(owner, name, value)
+        if array.ndim > 1:
+            raise UserError(f"{owner}: {name} must be a number or an array [T], got shape {array.shape}")
+        broken, rule = ~np.isfinite(array), "finite"
+        if not broken.any() and limits.least is not None:
+            broken, rule = array < limits.least, f">= {limits.least:g}"
+        if not broken.any() and limits.above is not None:
+            broken, rule = array <= limits.above, f"> {limits.above:g}"
+        if broken.any():
+            raise UserError(f"{owner}: {name} ({limits.symbol}) must be {rule}, got {shown(value)}")
+        found[name] = array if array.ndim else np.float64(array)
+    return SimpleNamespace(**found)
+
+
+def check_form(owner: str, form: str) -> None:
+    """`"corrected"` or `"printed"`."""
+    check_choice(owner, "form", form, ("corrected", "printed"))
+
+
+def check_order(owner: str, smaller: tuple[str, Number], larger: tuple[str, Number]) -> None:
+    """Raises `ValueError` where the first constant is larger than the second."""
+    if np.any(smaller[1] > larger[1] * (1 + 1e-12)):
+        raise UserError(f"{owner}: {smaller[0]} must be <= {larger[0]}, got {smaller[1]} > {larger[1]}")
+
+
+def check_counts(owner: str, name: str, value: Number) -> None:
+    """Raises `ValueError` where counts that sums go over are no whole numbers; 4.0 is one."""
+    if np.any(value != np.floor(value)):
+        raise UserError(f"{owner}: {name} must be whole, got {value}")
+
+
+def quotient(numerator: Number, denominator: Number) -> Number:
+    """A limit that a condition sets: none, infinity, where it would divide by 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(np.equal(denominator, 0), np.inf, np.divide(numerator, denominator))[()]
+
+
+def left_out(clients: Number, arrivals: Number) -> Number:
+    """(N - M)/(N - 1), which is 0 for one client."""
+    return (clients - arrivals) / np.maximum(clients - 1, 1)
+
+
+def bounded(
+    statement: Statement,
+    along: Number,
+    terms: Mapping[str, tuple[str, Number]],
+    conditions: Sequence[Condition] = (),
+    axis: str = "server_steps",
+) -> xr.Dataset:
+    """The bound as a dataset: a variable per term in the order of the formula, and their sum `total`.
+
+    Args:
+        statement: what it is.
+        along: T, a number or [T]: the coordinate.
+        terms: formula and value by name.
+        conditions: of the statement.
+        axis: name of the coordinate.
+
+    Returns:
+        A dataset with dimension `axis` (none for a single T). The coordinate `holds` says where all conditions hold;
+        attributes say paper, statement, form, whether it is guaranteed (1 or 0), what is bounded, each condition with
+        its two sides (`conditions`), and whether all hold everywhere (`holds`, 1 or 0).
+    """
+    import xarray as xr
+
+    shape = np.shape(along)
+    dims = (axis,) if shape else ()
+
+    def spread(value: Number) -> np.ndarray:
+        return np.array(np.broadcast_to(value, shape))
+
+    variables = {name: (dims, spread(value), {"long_name": says}) for name, (says, value) in terms.items()}
+    total = np.sum([spread(value) for _, value in terms.values()], axis=0)
+    meaning = _MEANINGS[statement.quantity]
+    variables["total"] = (dims, np.asarray(total), {"long_name": meaning})
+    met = [spread(condition.met) for condition in conditions]
+    holds = np.logical_and.reduce([np.ones(shape, bool), *met])
+    attributes = {
+        "paper": statement.paper,
+        "statement": statement.name,
+        "form": statement.form,
+        "guaranteed": int(statement.guaranteed),  # NetCDF has no booleans
+        "quantity": statement.quantity,
+        "bounds": meaning,
+        "conditions": "; ".join(_shown(condition, along, axis) for condition in conditions) or "none",
+        "holds": int(holds.all()),
+    }
+    if statement.note:
+        attributes["note"] = statement.note
+    return xr.Dataset(variables, {axis: (dims, np.asarray(along)), "holds": (dims, holds)}, attributes)
+
+
+def _shown(condition: Condition, along: Number, axis: str) -> str:
+    """A condition with its two sides, of several T where it is closest to being violated."""
+    left, right, at = np.broadcast_arrays(condition.left, condition.right, along)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        worst = int(np.argmax((left / right).ravel()))
+    sides = f"{left.flat[worst]:.6g} {'<' if condition.strict else '<='} {right.flat[worst]:.6g}"
+    varies = bool(np.ndim(condition.left) or np.ndim(condition.right))
+    where = f" (at {axis} = {at.flat[worst]:g}, the worst)" if varies else ""
+    return f"{condition.says}: {sides} {'holds' if condition.met.all() else 'is violated'}{where}"
+
+
+def evaluate(theorem: Callable[..., xr.Dataset], *constants: Mapping[Any, Any], **given: Any) -> xr.Dataset:
+    """A statement of constants that are kept together.
+
+    Args:
+        theorem: a function of this package, such as `theory.defedavg.theorem_1`.
+        *constants: by name, such as `Quadratic.constants(...)` and the datasets of `estimate` and `theory.staleness`;
+            what the statement does not need is left out, and of two values for a name the later is taken.
+        **given: further constants, which are taken before those.
+
+    Raises:
+        ValueError: a constant is missing.
+    """
+    parameters = inspect.signature(theorem).parameters
+    own = {str(name): np.asarray(value)[()] for part in constants for name, value in part.items() if name in parameters}
+    missing = [name for name, one in parameters.items() if one.default is one.empty and name not in own | given]
+    if missing:
+        raise UserError(
+            f"{theorem.__name__} needs {', '.join(missing)} too: pass what the constants do not hold by name"
+        )
+    return theorem(**own | given)

@@ -1,0 +1,191 @@
+"""The constants of bounds, measured on a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jaxafl.engine.loop import Trained
+from jaxafl.engine.state import Version, first_model
+from jaxafl.options import UserError, check_choice, check_number, check_whole
+from jaxafl.simulation import Simulation
+from jaxafl.theory.bounds import CONSTANTS
+from jaxafl.theory.measure import AtModel, Objective, Sampled
+from jaxafl.theory.staleness import of_schedule
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_AGREES = 1e-4  # relative: losses of a result and of the same run made again
+_OF_SCHEDULE = ("mean_staleness", "cubic_staleness", "mean_arrivals", "staleness_max", "staleness_mean_of_max")
+
+
+def estimate(
+    result: xr.Dataset | Trained,
+    sim: Simulation,
+    *,
+    run_seed: int = 0,
+    seed: int = 0,
+    clients: int = 32,
+    samples: int = 256,
+    iterations: int = 100,
+    optimum: float | None = None,
+    optimum_steps: int = 500,
+    weights: Literal["samples", "uniform"] = "samples",
+) -> xr.Dataset:
+    """Measures the constants of bounds on the first and the last model of a run, and its staleness on the schedule.
+
+    Assumptions are about all models, a measurement is about two, so maxima over both are taken (of μ the minimum) and
+    are lower estimates of the true constants. The objective is the training loss without augmentation, dropout, weight
+    decay or proximal term. A result does not hold its models: the run is made again (`sim.train`), and compared. Ages
+    are those of arrivals; for PSURDG take `staleness.of_schedule(result, age="gradient")` in their place.
+
+    Args:
+        result: of `sim.run`, or what `sim.train` returned.
+        sim: the simulation.
+        run_seed: of the run, where `result` comes from `sim.train`.
+        seed: of the choice of clients and samples, and of the power iterations.
+        clients: the most clients that are looked at, drawn at random.
+        samples: the most samples of each, likewise.
+        iterations: Hessian-vector products for each client, model and eigenvalue.
+        optimum: F*, if it is known (such as `Quadratic.optimum`); otherwise the smallest loss that L-BFGS finds from
+            the last model, on the chosen samples.
+        optimum_steps: of L-BFGS at most.
+        weights: λ_i of the chosen clients: in proportion to `"samples"`, or `"uniform"`.
+
+    Returns:
+        Scalars by the names of `theory.CONSTANTS`, whose attributes say symbol, meaning and what each was measured on:
+        `smoothness` (L, the largest |eigenvalue| of a client's Hessian, by power iteration), `strong_convexity` (μ, the
+        smallest eigenvalue; NaN where it is not certainly above 0), `local_variance` (σ², the largest of a client, of
+        mini-batches as they are drawn), `global_variance` (σ_g², ν²), `gradient_bound` (G, of single samples; of whole
+        clients where batches are full), `gap`, `distance` (R, to the point that L-BFGS found), `optimum_spread` (h²,
+        where there is a μ), the moments of `staleness.of_schedule`, `clients` and `server_steps`; `local_steps` and
+        `arrivals` where all runs and all server steps have the same; `euclidean_staleness` (Γ) where the server reports
+        γ. Where `optimum` is given, `distance` and `optimum_spread` are NaN. Besides `optimum`, and along `model`
+        (first, last) `loss` and `gradient_norm_squared`.
+
+    Raises:
+        ValueError: the result is not of this simulation, or its last model is not finite.
+    """
+    owner = "theory.estimate"
+    for name, value in (("clients", clients), ("samples", samples), ("optimum_steps", optimum_steps)):
+        check_whole(owner, name, value)
+    check_whole(owner, "iterations", iterations, least=2)
+    check_whole(owner, "seed", seed, least=0, most=None)
+    check_choice(owner, "weights", weights, ("samples", "uniform"))
+    if optimum is not None:
+        check_number(owner, "optimum", optimum)
+    trained, run_seed = _trained(owner, result, sim, run_seed)
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(trained.params))):
+        raise UserError(f"{owner}: the run's last model is not finite, so that nothing can be measured on it")
+    problem, chosen = sim.problem(run_seed), _chosen(sim, clients, samples, weights, seed)
+    models = [first_model(problem.model, problem.data, problem.key), Version(trained.params, trained.model_state)]
+    objective = Objective(problem.model, problem.data, problem.device, chosen, models[0])
+    found = [objective.at(model, jax.random.key(seed), iterations) for model in models]
+    values = _of_gradients(sim, chosen, found)
+    values |= _of_optimum(objective, models, found, values["strong_convexity"], optimum, optimum_steps)
+    values |= _of_run(sim, trained)
+    on = f"first and last model of a run of {trained.schedule.server_steps} server steps, {len(chosen.client)} of "
+    on += f"{sim.data.num_clients} clients, up to {chosen.mask.shape[1]} samples of each"
+    return _dataset(values, found, on)
+
+
+def _trained(owner: str, result: Any, sim: Simulation, run_seed: int) -> tuple[Trained, int]:
+    """The run, made again where only its result is there, and its seed."""
+    if isinstance(result, Trained):
+        return result, run_seed
+    if not {"seed", "server_steps", "eval_every"} <= set(getattr(result, "attrs", {})) or "loss" not in result:
+        raise UserError(f"{owner} takes the result of one run (sim.run) or what sim.train returned, got {type(result)}")
+    if result["loss"].ndim != 1:
+        raise UserError(f"{owner} takes one run: choose a member of the sweep with isel")
+    told = {name: int(result.attrs[name]) for name in ("seed", "eval_every")}
+    trained = sim.train(int(result.attrs["server_steps"]), **told)  # type: ignore[arg-type]
+    same = trained.evaluations["loss"]
+    if same.shape != result["loss"].shape or not np.allclose(same, result["loss"], rtol=_AGREES, equal_nan=True):
+        raise UserError(f"{owner}: the result is not of this simulation, whose losses are others when it runs again")
+    return trained, told["seed"]
+
+
+def _chosen(sim: Simulation, clients: int, samples: int, weights: str, seed: int) -> Sampled:
+    counts = np.asarray(sim.data.counts)
+    rng = np.random.default_rng(seed)
+    who = np.sort(rng.choice(len(counts), min(clients, len(counts)), replace=False))
+    width = min(samples, int(counts[who].max()))
+    positions, mask = np.zeros((len(who), width), np.int32), np.zeros((len(who), width), bool)
+    for row, client in enumerate(who):
+        taken = rng.choice(counts[client], min(width, counts[client]), replace=False)
+        positions[row, : len(taken)], mask[row, : len(taken)] = np.sort(taken), True
+    share = counts[who] if weights == "samples" else np.ones(len(who))
+    weight = jnp.asarray(share / share.sum(), jnp.result_type(float))
+    return Sampled(jnp.asarray(who, jnp.int32), jnp.asarray(positions), jnp.asarray(mask), weight)
+
+
+def _of_gradients(sim: Simulation, chosen: Sampled, found: list[AtModel]) -> dict[str, float]:
+    client, counts = sim.client, np.asarray(sim.data.counts)[np.asarray(chosen.client)]
+    smallest = np.array([np.min(one.smallest) for one in found])  # NaN where one client's is
+    norms = [one.client_gradient if client.batch_size is None else one.sample_gradient for one in found]
+    return {
+        "smoothness": max(float(np.max(one.largest)) for one in found),
+        "strong_convexity": float(np.min(smallest)),
+        "local_variance": max(float(np.max(one.within * _per_batch(client, counts))) for one in found),
+        "global_variance": max(float(one.between) for one in found),
+        "gradient_bound": max(float(np.max(norm)) for norm in norms),
+    }
+
+
+def _per_batch(client: Any, counts: np.ndarray) -> np.ndarray:
+    """Variance of a mini-batch's mean over that of a sample, of clients with so many samples."""
+    if client.batch_size is None:
+        return np.zeros(len(counts))
+    size = client.batch_size
+    if client.epochs is None and client.sampling == "replacement":
+        return np.full(len(counts), 1 / size)
+    return np.maximum(counts - size, 0) / (size * np.maximum(counts - 1, 1))
+
+
+def _of_optimum(
+    objective: Objective, models: list[Version], found: list[AtModel], mu: float, optimum: float | None, steps: int
+) -> dict[str, float]:
+    """F*, the gap of the first model, and distances to where F and every f_i are smallest."""
+    begin, nan = float(found[0].loss), float("nan")
+    if optimum is not None:
+        return {"optimum": optimum, "gap": begin - optimum, "distance": nan, "optimum_spread": nan}
+    value, w = objective.smallest(models[-1], steps)
+    lowest = min([value, *(float(one.loss) for one in found)])
+    distances = [float(jnp.linalg.norm(ravel_pytree(model.params)[0] - w)) for model in models]
+    spread = objective.spread(models[-1], w, steps) if np.isfinite(mu) else nan
+    return {"optimum": lowest, "gap": begin - lowest, "distance": max(distances), "optimum_spread": spread}
+
+
+def _of_run(sim: Simulation, trained: Trained) -> dict[str, float]:
+    """What the schedule and the server's reports say."""
+    made, counts = trained.schedule, np.asarray(sim.data.counts, float)
+    moments = of_schedule(made, weights=counts)
+    values = {name: float(moments[name]) for name in _OF_SCHEDULE}
+    values |= {"clients": float(sim.data.num_clients), "server_steps": float(made.server_steps)}
+    for name, seen in (("local_steps", made.local_steps[made.mask]), ("arrivals", made.mask.sum(axis=1))):
+        if (seen == seen[0]).all():
+            values[name] = float(seen[0])
+    if "gamma" in trained.records:
+        gamma = trained.records["gamma"]
+        values["euclidean_staleness"] = float(np.max(gamma[np.isfinite(gamma)], initial=0.0))
+    return values
+
+
+def _dataset(values: dict[str, float], found: list[AtModel], on: str) -> xr.Dataset:
+    import xarray as xr
+
+    variables: dict[str, Any] = {}
+    scheduled = {*_OF_SCHEDULE, "clients", "server_steps", "local_steps", "arrivals", "euclidean_staleness"}
+    for name, value in values.items():
+        said = {"measured_on": "the schedule and the server's reports" if name in scheduled else on}
+        if name in CONSTANTS:
+            said |= {"symbol": CONSTANTS[name].symbol, "long_name": CONSTANTS[name].meaning}
+        variables[name] = ((), value, said)
+    for name in ("loss", "gradient_norm_squared"):
+        variables[name] = ("model", [float(getattr(one, name)) for one in found], {"measured_on": on})
+    return xr.Dataset(variables, {"model": ["first", "last"]})

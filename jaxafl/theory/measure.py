@@ -1,0 +1,190 @@
+"""What can be measured of an objective at a model: loss, gradients, their variances, curvature, the smallest value."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from jaxafl.data import FederatedData
+from jaxafl.engine.problem import DeviceData
+from jaxafl.engine.state import Version
+from jaxafl.keys import jax_key
+from jaxafl.models.model import Batch, Model
+
+Array = jax.Array
+_EXACT = 1e-6  # of the first gradient's norm: where a search for the smallest value ends
+_CERTAIN = 2.0  # residuals by which an eigenvalue must lie above 0
+
+
+class Sampled(NamedTuple):
+    """The clients and samples that are looked at; f_i is the mean loss of the samples of client i, F = Σλ_i f_i."""
+
+    client: Array  # int32 [C]
+    positions: Array  # int32 [C, S]
+    mask: Array  # bool [C, S]; False marks padding
+    weight: Array  # [C]: λ_i, of sum 1
+
+
+class AtModel(NamedTuple):
+    """What there is at one model."""
+
+    loss: Array  # F
+    gradient_norm_squared: Array  # ‖∇F‖²
+    client_gradient: Array  # [C]: ‖∇f_i‖
+    between: Array  # Σλ_i ‖∇f_i - ∇F‖²
+    within: Array  # [C]: mean over samples of ‖∇ℓ_j - ∇f_i‖²
+    sample_gradient: Array  # [C]: largest ‖∇ℓ_j‖
+    largest: Array  # [C]: largest |eigenvalue| of the Hessian of f_i
+    smallest: Array  # [C]: its smallest eigenvalue, NaN where that is not certainly above 0
+
+
+class Objective:
+    """F over chosen samples, without augmentation, dropout, weight decay or proximal term, as a function of the trained
+    parameters as one vector; statistics of normalisation are those of the model.
+
+    Args:
+        model: of the simulation, in its precision.
+        data: of the simulation.
+        device: its arrays.
+        sampled: the clients and samples.
+        version: a model, for the structure.
+    """
+
+    def __init__(
+        self, model: Model, data: FederatedData, device: DeviceData, sampled: Sampled, version: Version
+    ) -> None:
+        _, unravel = ravel_pytree(version.params)
+        self._given = (device.arrays, device.frozen, sampled)
+        self._loss = functools.partial(_loss, model, data, unravel)
+
+    def at(self, version: Version, key: Array, iterations: int) -> AtModel:
+        """Everything at a model.
+
+        Args:
+            version: the model.
+            key: of the vectors with which the power iterations begin.
+            iterations: Hessian-vector products for each eigenvalue.
+        """
+        given = (version.model_state, *self._given)
+        return jax.device_get(_at(self._loss, iterations, given, ravel_pytree(version.params)[0], key))
+
+    def smallest(self, version: Version, steps: int) -> tuple[float, Array]:
+        """The smallest F that L-BFGS finds from a model in so many steps, and the parameters there [d]."""
+        given = (version.model_state, *self._given)
+        value, w = _descend(self._loss, steps, given, ravel_pytree(version.params)[0])
+        return float(value), w
+
+    def spread(self, version: Version, w: Array, steps: int) -> float:
+        """The largest squared distance from w to where an f_i is smallest, as L-BFGS finds it from there."""
+        return float(_spread(self._loss, steps, (version.model_state, *self._given), w))
+
+
+def _loss(
+    model: Model, data: FederatedData, unravel: Callable[[Array], Any], given: Any, row: Sampled, w: Array
+) -> Array:
+    """The mean loss of the samples of one client, positions [S] and mask [S]."""
+    state, arrays, frozen, _ = given
+    raw, y = data.gather(arrays, row.client, row.positions)
+    batch, key = Batch(data.preprocess(raw), y, row.mask), jax_key((jnp.uint32(0), jnp.uint32(0)))
+    outputs, _ = model.bound(frozen)(unravel(w), state, batch, key, False)
+    return jnp.sum(jnp.where(row.mask, outputs.loss, 0)) / jnp.sum(row.mask)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _at(loss: Callable[..., Array], iterations: int, given: Any, w: Array, key: Array) -> AtModel:
+    rows = given[3]
+    objective = functools.partial(loss, given)
+    of_client = jax.value_and_grad(objective, argnums=1)
+
+    def add(total: tuple[Array, Array], row: Sampled) -> tuple[tuple[Array, Array], None]:
+        value, gradient = of_client(row, w)
+        return (total[0] + row.weight * value, total[1] + row.weight * gradient), None
+
+    (value, mean), _ = jax.lax.scan(add, (jnp.zeros((), w.dtype), jnp.zeros_like(w)), rows)
+
+    def client(row: Sampled) -> tuple[Array, ...]:
+        own = jax.grad(objective, argnums=1)(row, w)
+
+        def sample(place: tuple[Array, Array]) -> tuple[Array, Array]:
+            position, inside = place
+            alone = row._replace(positions=position[None], mask=jnp.ones(1, bool))
+            gradient = jax.grad(objective, argnums=1)(alone, w)
+            apart = jnp.sum(jnp.square(gradient - own))
+            return jnp.where(inside, apart, 0), jnp.where(inside, jnp.linalg.norm(gradient), 0)
+
+        apart, norms = jax.lax.map(sample, (row.positions, row.mask))
+        largest, smallest = _extremes(jax.grad(functools.partial(objective, row)), w, key, iterations)
+        within = jnp.sum(apart) / jnp.sum(row.mask)
+        return jnp.linalg.norm(own), jnp.sum(jnp.square(own - mean)), within, jnp.max(norms), largest, smallest
+
+    norms, apart, within, samples, largest, smallest = jax.lax.map(client, rows)
+    between = jnp.sum(rows.weight * apart)
+    return AtModel(value, jnp.sum(jnp.square(mean)), norms, between, within, samples, largest, smallest)
+
+
+def _extremes(gradient: Callable[[Array], Array], w: Array, key: Array, iterations: int) -> tuple[Array, Array]:
+    """The largest |eigenvalue| of the Hessian, by power iteration on its products with vectors, and the smallest
+    eigenvalue, by the same on the difference from the largest; NaN where that is not above 0 by its residual."""
+
+    def power(product: Callable[[Array], Array]) -> tuple[Array, Array]:
+        def once(_: int, v: Array) -> Array:
+            image = product(v)
+            length = jnp.linalg.norm(image)
+            return jnp.where(length > 0, image / jnp.where(length > 0, length, 1), v)
+
+        begin = jax.random.normal(key, w.shape, w.dtype)
+        v = jax.lax.fori_loop(0, iterations - 1, once, begin / jnp.linalg.norm(begin))
+        image = product(v)
+        return jnp.linalg.norm(image), jnp.linalg.norm(image - v * jnp.dot(v, image))
+
+    def hessian(v: Array) -> Array:
+        return jax.jvp(gradient, (w,), (v,))[1]
+
+    largest, _ = power(hessian)
+    below, residual = power(lambda v: largest * v - hessian(v))
+    smallest = largest - below
+    certain = smallest > jnp.maximum(_CERTAIN * residual, 1e-5 * largest)
+    return largest, jnp.where(certain, smallest, jnp.nan)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _descend(loss: Callable[..., Array], steps: int, given: Any, w: Array) -> tuple[Array, Array]:
+    def mean(w: Array) -> Array:
+        def add(total: Array, row: Sampled) -> tuple[Array, None]:
+            return total + row.weight * loss(given, row, w), None
+
+        return jax.lax.scan(add, jnp.zeros((), w.dtype), given[3])[0]
+
+    found = _minimised(mean, w, steps)
+    return mean(found), found
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _spread(loss: Callable[..., Array], steps: int, given: Any, w: Array) -> Array:
+    def apart(row: Sampled) -> Array:
+        return jnp.sum(jnp.square(_minimised(functools.partial(loss, given, row), w, steps) - w))
+
+    return jnp.max(jax.lax.map(apart, given[3]))
+
+
+def _minimised(objective: Callable[[Array], Array], w: Array, steps: int) -> Array:
+    """L-BFGS until the gradient is 10^-6 of its first length."""
+    solver, value_and_grad = optax.lbfgs(), optax.value_and_grad_from_state(objective)
+    enough = _EXACT * jnp.linalg.norm(jax.grad(objective)(w))
+
+    def goes_on(carry: tuple[Array, Any, Array, Array]) -> Array:
+        return (carry[0] < steps) & (carry[3] > enough)
+
+    def once(carry: tuple[Array, Any, Array, Array]) -> tuple[Array, Any, Array, Array]:
+        count, state, w, _ = carry
+        value, gradient = value_and_grad(w, state=state)
+        change, state = solver.update(gradient, state, w, value=value, grad=gradient, value_fn=objective)
+        return count + 1, state, w + change, jnp.linalg.norm(gradient)
+
+    return jax.lax.while_loop(goes_on, once, (jnp.int32(0), solver.init(w), w, 2 * enough + 1))[2]

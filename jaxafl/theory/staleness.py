@@ -1,0 +1,163 @@
+"""Moments of the staleness, as bounds need them: in closed form for Bernoulli uploads, or from any schedule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from jaxafl.clock import Schedule
+from jaxafl.options import UserError, as_numbers, check_choice, check_number, check_whole
+from jaxafl.theory.bounds import CONSTANTS
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Age = Literal["model", "gradient"]
+_CUBIC = np.array([13 / 6, 3 / 2, 1 / 3])  # of E[τ], E[τ²], E[τ³]
+
+
+class _Arrivals(NamedTuple):
+    """Who arrived, [T, A]."""
+
+    client: np.ndarray
+    staleness: np.ndarray
+    mask: np.ndarray
+    num_clients: int
+
+
+def bernoulli(
+    upload: Any, download: Any = 1.0, *, clients: int = 1, weights: Any = None, age: Age = "model"
+) -> xr.Dataset:
+    """Moments of the clock `bernoulli(upload, download)`, in closed form.
+
+    The model that a client holds at a tick is replaced with probability pq per tick, so its age is geometric:
+    P(τ = k) = pq(1-pq)^k, with r = 1/(pq) - 1: E[τ] = r, E[τ²] = 2r² + r, E[τ³] = 6r³ + 6r² + r. Arrivals do not depend
+    on the age, so that is the staleness of arrivals too: what enters AUDG's bound. PSURDG uses the last gradient that
+    arrived again: its age is that of the model when it arrived and the ticks since, a sum of two independent geometric
+    variables, of pq and of p. Both hold in the long run; a run from version 0 begins with smaller ages.
+
+    Args:
+        upload: p in (0, 1], a number or one per client [N].
+        download: q in (0, 1], likewise.
+        clients: N, where no argument has one entry per client.
+        weights: λ_i [N], by default all equal; made to sum to 1.
+        age: `"model"` or `"gradient"`.
+
+    Returns:
+        `staleness_mean`, `staleness_square`, `staleness_cube` along `population`, and the scalars `mean_staleness` (A),
+        `cubic_staleness` (B), `mean_arrivals` (I), `clients` (N).
+    """
+    owner = "theory.staleness.bernoulli"
+    check_choice(owner, "age", age, ("model", "gradient"))
+    for name, value in (("upload", upload), ("download", download)):
+        check_number(owner, name, value, above=0, most=1, per_client=True)
+    shares = None if weights is None else as_numbers(owner, "weights", weights)
+    shapes = [np.shape(value) for value in (upload, download, shares) if value is not None and np.shape(value)]
+    if len(set(shapes)) > 1:
+        raise UserError(f"{owner}: upload, download and weights are of different numbers of clients: {shapes}")
+    up, down = np.broadcast_arrays(np.atleast_1d(np.asarray(upload, float)), np.atleast_1d(np.asarray(download, float)))
+    size = shapes[0] if shapes else (check_whole(owner, "clients", clients),)
+    up, down = (np.broadcast_to(values, size) for values in (up, down))
+    first = _geometric(up * down)
+    moments = first if age == "model" else _of_sum(first, _geometric(up))
+    return _dataset(owner, moments, shares, float(up.sum()), {"age": age, "of": "Bernoulli uploads, in closed form"})
+
+
+def of_schedule(made: Schedule | xr.Dataset, *, weights: Any = None, age: Age = "model") -> xr.Dataset:
+    """Moments of a schedule, or of a result: means over arrivals (`"model"`), or over ticks from a client's first
+    arrival on of the age of its last gradient (`"gradient"`, what PSURDG uses).
+
+    Args:
+        made: a schedule, or one run's result.
+        weights: λ_i [N], by default all equal; those of clients that never arrived are given to the others.
+        age: `"model"` or `"gradient"`.
+
+    Returns:
+        As `bernoulli`, NaN along `population` where a client never arrived, with `staleness_max` (τ_max),
+        `staleness_mean_of_max` (τ_avg) and `staleness_median_of_max` over the server steps with arrivals, and
+        `clients_heard`.
+
+    Raises:
+        ValueError: nobody arrived.
+    """
+    owner = "theory.staleness.of_schedule"
+    check_choice(owner, "age", age, ("model", "gradient"))
+    arrivals = _arrivals(made)
+    if not arrivals.mask.any():
+        raise UserError(f"{owner}: nobody arrived in this schedule, so that there is no staleness")
+    N, mask = arrivals.num_clients, arrivals.mask
+    if age == "model":
+        who, late = arrivals.client[mask], arrivals.staleness[mask].astype(float)
+    else:
+        who, late = _reused(arrivals)
+    counts = np.bincount(who, minlength=N)
+    with np.errstate(invalid="ignore"):
+        moments = np.stack([np.bincount(who, late**power, N) / counts for power in (1, 2, 3)])
+    shares = None if weights is None else as_numbers(owner, "weights", weights)
+    dataset = _dataset(owner, moments, shares, float(mask.sum(axis=1).mean()), {"age": age, "of": "a schedule"})
+    worst = np.where(mask, arrivals.staleness, -1).max(axis=1)[mask.any(axis=1)]
+    figures = {"staleness_max": worst.max(), "staleness_mean_of_max": worst.mean()}
+    figures |= {"staleness_median_of_max": np.median(worst), "clients_heard": np.count_nonzero(np.bincount(who))}
+    return dataset.assign({name: ((), float(value)) for name, value in figures.items()})
+
+
+def _geometric(probability: np.ndarray) -> np.ndarray:
+    """First three moments [3, N] of the number of failures before a success."""
+    odds = 1 / probability - 1
+    return np.stack([odds, 2 * odds**2 + odds, 6 * odds**3 + 6 * odds**2 + odds])
+
+
+def _of_sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Moments of the sum of two independent variables."""
+    return np.stack([
+        a[0] + b[0],
+        a[1] + 2 * a[0] * b[0] + b[1],
+        a[2] + 3 * a[1] * b[0] + 3 * a[0] * b[1] + b[2],
+    ])  # fmt: skip
+
+
+def _arrivals(made: Schedule | xr.Dataset) -> _Arrivals:
+    if isinstance(made, Schedule):
+        return _Arrivals(made.client, made.staleness, made.mask, made.num_clients)
+    if not hasattr(made, "staleness") or made["staleness"].ndim != 2:
+        raise UserError("theory.staleness.of_schedule takes a schedule or the result of one run, [step, arrival]")
+    late = made["staleness"].values
+    return _Arrivals(made["client"].values.astype(int), late, late >= 0, int(made.attrs["num_clients"]))
+
+
+def _reused(arrivals: _Arrivals) -> tuple[np.ndarray, np.ndarray]:
+    """Client and age of the gradient last received, at every tick from each client's first arrival on."""
+    steps, (ticks, places) = len(arrivals.mask), np.nonzero(arrivals.mask)
+    version = np.full(arrivals.num_clients, -1)
+    who, late = [], []
+    begins = np.searchsorted(ticks, np.arange(steps + 1))
+    for tick in range(steps):
+        now = slice(begins[tick], begins[tick + 1])
+        version[arrivals.client[tick, places[now]]] = tick - arrivals.staleness[tick, places[now]]
+        heard = np.flatnonzero(version >= 0)
+        who.append(heard)
+        late.append(tick - version[heard])
+    return np.concatenate(who), np.concatenate(late).astype(float)
+
+
+def _dataset(owner: str, moments: np.ndarray, weights: Any, arrivals: float, attributes: dict[str, str]) -> xr.Dataset:
+    """Moments [3, N] of the clients with their weighted sums A and B."""
+    import xarray as xr
+
+    N = moments.shape[1]
+    shares = np.ones(N) if weights is None else weights
+    if shares.shape != (N,) or not (shares >= 0).all() or not shares.sum() > 0:
+        raise UserError(f"{owner}: weights must be >= 0, one per client ({N},), and not all 0")
+    heard = np.isfinite(moments[0])
+    shares = np.where(heard, shares, 0) / shares[heard].sum()
+    known = np.where(heard, moments, 0)
+    variables: dict[str, Any] = {
+        name: ("population", row)
+        for name, row in zip(("staleness_mean", "staleness_square", "staleness_cube"), moments, strict=True)
+    }
+    named = {"mean_staleness": known[0] @ shares, "cubic_staleness": _CUBIC @ known @ shares}
+    named |= {"mean_arrivals": arrivals, "clients": float(N)}
+    for name, value in named.items():
+        variables[name] = ((), value, {"symbol": CONSTANTS[name].symbol, "long_name": CONSTANTS[name].meaning})
+    return xr.Dataset(variables, attrs=attributes)

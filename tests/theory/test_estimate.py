@@ -1,0 +1,117 @@
+"""Measured constants: exact where they are known, for any model, the same for the same seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl import theory
+from jaxafl.options import UserError
+from tests.test_frozen import FROZEN
+
+_CLOCK = afl.clock.free_running(concurrency=4, buffer=2, durations=afl.clock.uniform(1, 5))
+
+
+def simulation(problem: theory.Quadratic, client: Any = None, server: Any = None, clock: Any = None) -> afl.Simulation:
+    client = client or afl.Client(learning_rate=0.1, steps=2, batch_size=2)
+    return afl.Simulation(problem.data, problem.model, client, server or afl.server.fedbuff(), clock or _CLOCK)
+
+
+@pytest.fixture(scope="module")
+def problem() -> theory.Quadratic:
+    return theory.quadratic(5, 4, noise=0.5, heterogeneity=0.8, samples=[2, 4, 6, 8, 4])
+
+
+def test_the_constants_of_a_quadratic_are_found(problem) -> None:
+    sim = simulation(problem)
+    result = sim.run(12, seed=3)
+    found, known = theory.estimate(result, sim), problem.constants(batch_size=2)
+    for name in ("smoothness", "strong_convexity", "local_variance", "gap", "distance", "clients"):
+        assert found[name].item() == pytest.approx(known[name], rel=2e-3), name
+    assert found["optimum_spread"].item() == pytest.approx(known["optimum_spread"], rel=1e-2)
+    assert found["optimum"].item() == pytest.approx(problem.optimum, rel=1e-4)
+    gradients = problem.gradients(problem.start)
+    mean = problem.weights @ gradients
+    between = problem.weights @ np.sum((gradients - mean) ** 2, axis=1)
+    assert found["gradient_norm_squared"].values[0] == pytest.approx(mean @ mean, rel=1e-4)
+    assert between * (1 - 1e-4) <= found["global_variance"].item() <= known["global_variance"]
+    largest = np.linalg.norm(gradients, axis=1).max()
+    assert largest - 0.5 < found["gradient_bound"].item() <= known["gradient_bound"]
+    statistics = sim.schedule(12, seed=3).statistics()
+    assert found["staleness_max"].item() == statistics["staleness_max"]
+    assert (found["local_steps"].item(), found["arrivals"].item(), found["server_steps"].item()) == (2, 2, 12)
+    assert found["smoothness"].attrs["symbol"] == "L"
+    assert "5 of 5 clients, up to 8 samples" in found["smoothness"].attrs["measured_on"]
+    bound = theory.evaluate(theory.defedavg.theorem_1, found)
+    assert np.isfinite(bound["total"].item())
+    again = theory.estimate(sim.train(12, seed=3, eval_every=int(result.attrs["eval_every"])), sim, run_seed=3)
+    assert again.identical(found)
+    with pytest.raises(UserError, match="the result is not of this simulation"):
+        theory.estimate(result, simulation(problem, afl.Client(learning_rate=0.2, steps=2, batch_size=2)))
+    with pytest.raises(UserError, match="takes the result of one run"):
+        theory.estimate({}, sim)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="samples must be at least 1"):
+        theory.estimate(result, sim, samples=0)
+
+
+@pytest.mark.slow
+def test_its_cost_is_bounded_and_seeds_choose_clients(problem) -> None:
+    sim = simulation(problem)
+    trained, few = sim.train(12), dict(clients=2, samples=3, iterations=5, optimum=problem.optimum)
+    found, again, other = (theory.estimate(trained, sim, seed=seed, **few) for seed in (1, 1, 2))
+    assert "2 of 5 clients, up to 3 samples" in found["smoothness"].attrs["measured_on"]
+    assert np.isnan(found["distance"]) and found["optimum"].item() == pytest.approx(problem.optimum)
+    assert found.identical(again) and not found.equals(other)
+
+
+@pytest.mark.parametrize(
+    ("client", "factor"),
+    [
+        (afl.Client(learning_rate=0.1, steps=1, batch_size=None), 0.0),
+        (afl.Client(learning_rate=0.1, epochs=1, batch_size=2), (8 - 2) / (2 * 7)),  # of the largest client
+        (afl.Client(learning_rate=0.1, steps=2, batch_size=4), 1 / 4),
+    ],
+    ids=["full", "epochs", "replacement"],
+)
+@pytest.mark.slow
+def test_the_variance_is_that_of_batches_as_they_are_drawn(problem, client, factor) -> None:
+    sim = simulation(problem, client)
+    found = theory.estimate(sim.train(3), sim, optimum=0.0)
+    assert found["local_variance"].item() == pytest.approx(0.25 * factor, rel=1e-4, abs=1e-12)
+
+
+@pytest.mark.slow
+def test_asyncfeded_reports_its_staleness(problem) -> None:
+    sim = simulation(
+        problem, server=afl.server.asyncfeded(lam=0.5),
+        clock=afl.clock.free_running(concurrency=4, durations=afl.clock.uniform(1, 5)),
+    )  # fmt: skip
+    result = sim.run(12)
+    found = theory.estimate(result, sim, optimum=0.0)
+    assert (
+        found["euclidean_staleness"].item() == pytest.approx(result.gamma.max().item()) and "local_steps" not in found
+    )
+
+
+class Normalised(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any, train: bool, mask: Any) -> Any:
+        return nn.Dense(10)(afl.models.BatchNorm()(nn.Dense(4)(x), train, mask))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [FROZEN, afl.models.from_linen(Normalised())], ids=["frozen", "statistics"])
+def test_any_model_can_be_measured(model) -> None:
+    """With frozen arrays and with non-trainable state; softmax scores have a flat direction, so there is no μ."""
+    data = afl.data.synthetic(1.0, 1.0, clients=4, max_size=40)
+    client = afl.Client(optax.sgd, learning_rate=0.01, steps=2, batch_size=4)
+    sim = afl.Simulation(data, model, client, afl.server.fedbuff(), _CLOCK)
+    found = theory.estimate(sim.run(6), sim, samples=20, iterations=30, optimum_steps=20)
+    assert np.isnan(found["strong_convexity"]) and np.isnan(found["optimum_spread"])
+    for name in ("smoothness", "local_variance", "global_variance", "gradient_bound", "gap", "distance"):
+        assert 0 < found[name].item() < np.inf, name
