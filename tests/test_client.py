@@ -13,7 +13,7 @@ import pytest
 from jaxafl import server
 from jaxafl.client import Client, batches
 from jaxafl.clock import constant, synchronous
-from jaxafl.keys import Purpose, per_client, per_run, purpose_key, seed_key
+from jaxafl.device.keys import Purpose, per_client, per_run, purpose_key, seed_key
 from jaxafl.simulation import Simulation
 from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining as OracleTraining

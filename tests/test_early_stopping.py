@@ -15,7 +15,7 @@ import xarray as xr
 from jaxafl import server
 from jaxafl.client import Client, Moment, batches
 from jaxafl.clock import constant, free_running, stale_rounds, trace
-from jaxafl.keys import Purpose, per_run, purpose_key, seed_key
+from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
 from tests.oracle.client_epochs import EpochTraining
 from tests.oracle.clock import ServerStep
 from tests.oracle.clock_stale_rounds import stale_rounds as oracle_stale_rounds

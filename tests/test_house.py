@@ -17,7 +17,7 @@ from jaxafl import clock, server
 PACKAGE = pathlib.Path(jaxafl.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 RANKS = {
-    "options": 0, "keys": 0, "references": 0, "device": 1, "readers": 1, "data": 2, "models": 2, "client": 3,
+    "options": 0, "references": 0, "device": 1, "readers": 1, "data": 2, "models": 2, "client": 3,
     "clock": 3, "server": 4, "engine": 5, "results": 6, "plot": 7, "callbacks": 8, "simulation": 9,
     "sweep": 10, "theory": 10, "cli": 11, "__init__": 12,
 }  # fmt: skip

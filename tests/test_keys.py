@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jaxafl.keys import Purpose, below, jax_key, per_client, per_run, purpose_key, seed_key, threefry, uniform
+from jaxafl.device.keys import Purpose, below, jax_key, per_client, per_run, purpose_key, seed_key, threefry, uniform
 from tests.oracle.random import threefry_2x32
 
 WORD = st.integers(0, 2**32 - 1)

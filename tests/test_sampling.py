@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxafl.client import batches
-from jaxafl.keys import seed_key
+from jaxafl.device.keys import seed_key
 from tests.problems import drawn
 
 MOST = 512

@@ -19,8 +19,8 @@ from rich.table import Table
 from jaxafl import clock as clocks
 from jaxafl.clock.durations.duration import Draw, Duration, Run, worked
 from jaxafl.clock.schedules import schedule
+from jaxafl.device.keys import per_run, uniform
 from jaxafl.engine.planner import make_plan
-from jaxafl.keys import per_run, uniform
 
 EVENTS, REPEATS = 20_000, 3
 

@@ -28,6 +28,7 @@ from jaxafl.callbacks.hooks import Hook
 from jaxafl.client import begin, local_step
 from jaxafl.clock import schedule as compute_schedule
 from jaxafl.device import compiled
+from jaxafl.device.keys import Purpose, jax_key, purpose_key, seed_key
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.loop import run_to_end
@@ -35,7 +36,6 @@ from jaxafl.engine.planned import planned
 from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import Speed
 from jaxafl.engine.state import example_batch
-from jaxafl.keys import Purpose, jax_key, purpose_key, seed_key
 
 Row = tuple[str, str, str]
 CLIENTS, CONCURRENCY = 100, 20

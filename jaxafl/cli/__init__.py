@@ -29,7 +29,7 @@ from jaxafl.cli import tables
 from jaxafl.cli.build import as_paths, make_simulation, read_axes
 from jaxafl.cli.options import Run, Sweep, chosen, is_given, options_type, program, refuse, values_of
 from jaxafl.device import keep_programs
-from jaxafl.keys import seed_key
+from jaxafl.device.keys import seed_key
 from jaxafl.options import UserError, user_errors
 from jaxafl.references import version
 from jaxafl.sweep import gather as gather_sweep

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.client.options import Client
-from jaxafl.keys import Key, below, threefry
+from jaxafl.device.keys import Key, below, threefry
 
 Array = jax.Array
 _ROUNDS = 32

@@ -11,7 +11,7 @@ import optax
 
 from jaxafl.client import batches
 from jaxafl.client.options import Client, Moment
-from jaxafl.keys import Key, jax_key, per_client, threefry
+from jaxafl.device.keys import Key, jax_key, per_client, threefry
 from jaxafl.models.model import Apply, Array, Batch
 
 Tree = Any

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxafl.clock.checks import check_masks
 from jaxafl.clock.contract import Clock, Delivery, FaultCode, Recording, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.starts import no_starts, replayed
-from jaxafl.keys import Key, Purpose, purpose_key, threefry, uniform
+from jaxafl.device.keys import Key, Purpose, purpose_key, threefry, uniform
 from jaxafl.options import Number, number, recording
 
 Array = jax.Array

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
-from jaxafl.keys import Key
+from jaxafl.device.keys import Key
 from jaxafl.options import Part, static
 
 Recording: TypeAlias = jax.Array | np.ndarray | None

@@ -23,7 +23,7 @@ from jaxafl.clock.contract import (
 )
 from jaxafl.clock.durations.duration import Duration, Run
 from jaxafl.clock.starts import blank_runs, first_fault, invalid_code, no_starts, recorded_or, valid
-from jaxafl.keys import Key, Purpose, purpose_key
+from jaxafl.device.keys import Key, Purpose, purpose_key
 from jaxafl.options import recording, static
 
 Array = jax.Array

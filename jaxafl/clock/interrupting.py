@@ -12,7 +12,7 @@ from jaxafl.clock.checks import check_at_most, check_durations, check_sets
 from jaxafl.clock.contract import Clock, Delivery, Recording, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration, Run
 from jaxafl.clock.starts import drawn_clients, duration_fault, no_starts, valid
-from jaxafl.keys import Key
+from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, recording, static
 
 Array = jax.Array

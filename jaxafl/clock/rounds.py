@@ -13,7 +13,7 @@ from jaxafl.clock.checks import check_at_most, check_durations, check_sets, chec
 from jaxafl.clock.contract import Clock, Delivery, FaultCode, Recording, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration, constant
 from jaxafl.clock.starts import distinct, drawn_clients, no_starts, replayed, start_together
-from jaxafl.keys import Key, Purpose, below, purpose_key, threefry
+from jaxafl.device.keys import Key, Purpose, below, purpose_key, threefry
 from jaxafl.options import recording, static
 
 Array = jax.Array

@@ -12,7 +12,7 @@ from jaxafl.clock.checks import check_durations, check_sets
 from jaxafl.clock.contract import Clock, Delivery, FaultCode, Recording, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.starts import blank_runs, distinct, drawn_clients, first_fault, no_starts, start_together
-from jaxafl.keys import Key
+from jaxafl.device.keys import Key
 from jaxafl.options import recording, static
 
 Array = jax.Array

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxafl.clock.contract import Clock, Fault, FaultCode, ServerStep, Workload
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
-from jaxafl.keys import Key, seed_key
+from jaxafl.device.keys import Key, seed_key
 from jaxafl.options import Summarised, UserError, check_options, check_whole
 
 _ENTRY_BYTES = 49  # of an arrival: eight int32, two float64 and a bool

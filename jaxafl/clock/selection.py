@@ -11,7 +11,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxafl.keys import Key, threefry, uniform
+from jaxafl.device.keys import Key, threefry, uniform
 
 Array = jax.Array
 # run counters are updated in rows of 256 bytes: smaller updates inside a loop copy the array in some jaxlib versions

@@ -12,7 +12,7 @@ from jaxafl.clock.checks import check_durations
 from jaxafl.clock.contract import Clock, Delivery, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.starts import blank_runs, no_starts, start_together
-from jaxafl.keys import Key
+from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, static
 
 Array = jax.Array

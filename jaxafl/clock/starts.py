@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxafl.clock import selection
 from jaxafl.clock.contract import Fault, FaultCode, Recording, Runs, Starts, Workload
 from jaxafl.clock.durations.duration import Draw, Duration, Run, stream_keys
-from jaxafl.keys import Key, Purpose, purpose_key, threefry, uniform
+from jaxafl.device.keys import Key, Purpose, purpose_key, threefry, uniform
 
 Array = jax.Array
 S = TypeVar("S", bound=Any)  # a clock's state: a NamedTuple with a field `starts`

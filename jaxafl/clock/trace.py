@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxafl.clock.contract import Clock
 from jaxafl.clock.durations.duration import POINTS, Draw, Duration, Run, Times, worked
-from jaxafl.keys import Key
+from jaxafl.device.keys import Key
 from jaxafl.options import as_array, as_numbers, shown, static
 
 Array = jax.Array

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl import keys
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import as_is
 from jaxafl.data.statistics import traverse
+from jaxafl.device import keys
 from jaxafl.options import check_flag, check_number, check_whole
 
 Arrays: TypeAlias = Mapping[str, np.ndarray | jax.Array]

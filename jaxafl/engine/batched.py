@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.client import Lane
+from jaxafl.device.keys import Key
 from jaxafl.engine.evaluate import Alone, evaluate
 from jaxafl.engine.problem import DeviceData, Numbers, Program
 from jaxafl.engine.state import State, Version, initial
 from jaxafl.engine.step import observed
-from jaxafl.keys import Key
 from jaxafl.server.contract import Tree
 
 Array = jax.Array

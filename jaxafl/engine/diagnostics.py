@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.data.federated import FederatedData
-from jaxafl.keys import jax_key
+from jaxafl.device.keys import jax_key
 from jaxafl.models.model import Apply, Batch
 from jaxafl.server.contract import norm
 

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.data.held_out import gather_held_out
+from jaxafl.device.keys import jax_key
 from jaxafl.engine.problem import DeviceData, Program
 from jaxafl.engine.state import Version
-from jaxafl.keys import jax_key
 from jaxafl.models.model import Batch
 
 Array = jax.Array

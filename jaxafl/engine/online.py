@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxafl.clock.contract import Clock, InFlight, OnlineClock, Runs, ServerStep, Workload
 from jaxafl.clock.schedules import raise_fault
 from jaxafl.device import as_arrays, buffers, on_host
+from jaxafl.device.keys import Key
 from jaxafl.engine.batched import over_members
 from jaxafl.engine.execution import Execution, prepared
 from jaxafl.engine.mesh import ALL, DATA, NUMBERS, STATE, compiled_over, spread
@@ -26,7 +27,6 @@ from jaxafl.engine.state import Beside, Records, State
 from jaxafl.engine.step import OneStep, build_server_step, over_steps
 from jaxafl.engine.train import Executed, Train, build_train
 from jaxafl.engine.validate import chunk_of
-from jaxafl.keys import Key
 from jaxafl.options import UserError, check_whole, static
 
 Array = jax.Array

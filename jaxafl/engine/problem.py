@@ -15,7 +15,7 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import on_device, slices_are_faster
-from jaxafl.keys import Key, seed_key
+from jaxafl.device.keys import Key, seed_key
 from jaxafl.models.model import Model
 from jaxafl.server.contract import Server, Tree
 

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Int32, Num, PyTree
 from jaxafl.client import Lane, begin
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import Rows, buffers
+from jaxafl.device.keys import Key, Purpose, jax_key, purpose_key
 from jaxafl.engine.problem import DeviceData, Numbers, Program
-from jaxafl.keys import Key, Purpose, jax_key, purpose_key
 from jaxafl.models.model import Batch, Model
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from jaxafl.client import Client, begin, local_step
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
+from jaxafl.device.keys import seed_key
 from jaxafl.engine.problem import Problem, Program
 from jaxafl.engine.state import example_batch, initial
-from jaxafl.keys import seed_key
 from jaxafl.models.model import Batch, Model
 from jaxafl.options import UserError, check_whole
 

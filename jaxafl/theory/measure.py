@@ -12,9 +12,9 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from jaxafl.data import FederatedData
+from jaxafl.device.keys import jax_key
 from jaxafl.engine.problem import DeviceData
 from jaxafl.engine.state import Version
-from jaxafl.keys import jax_key
 from jaxafl.models.model import Batch, Model
 
 Array = jax.Array

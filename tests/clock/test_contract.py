@@ -17,7 +17,7 @@ from jaxafl.clock import Clock, Delivery, constant, trace, uniform
 from jaxafl.clock import schedule as run_clock
 from jaxafl.clock.contract import Workload
 from jaxafl.device import as_arrays
-from jaxafl.keys import seed_key
+from jaxafl.device.keys import seed_key
 from tests.variants import slow_but
 
 DURATIONS = uniform(1, 5)

@@ -31,7 +31,7 @@ from jaxafl.clock import (
 )
 from jaxafl.clock import schedule as run_clock
 from jaxafl.clock.durations.duration import Draw, Duration, Run, stream_keys, worked
-from jaxafl.keys import seed_key
+from jaxafl.device.keys import seed_key
 from jaxafl.options import check_options, static
 
 CLIENTS, RUNS = 200, 500

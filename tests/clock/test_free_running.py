@@ -18,7 +18,7 @@ from jaxafl.clock import Schedule, constant, free_running, three_tier, trace, tr
 from jaxafl.clock import schedule as run_clock
 from jaxafl.clock.contract import Workload
 from jaxafl.device import as_arrays
-from jaxafl.keys import seed_key
+from jaxafl.device.keys import seed_key
 from tests.problems import record
 from tests.variants import slow_but
 

@@ -11,7 +11,7 @@ from jaxafl.clock import schedule as run_clock
 from jaxafl.clock.durations import papers
 from jaxafl.clock.durations.duration import stream_keys
 from jaxafl.device import compilation
-from jaxafl.keys import seed_key
+from jaxafl.device.keys import seed_key
 
 SEEDS = 50
 

@@ -17,7 +17,7 @@ from experiments import audg_psurdg_table3 as table
 from jaxafl import data, server
 from jaxafl.client import Client
 from jaxafl.clock import bernoulli, trace
-from jaxafl.keys import Purpose, per_run, purpose_key, seed_key
+from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
 from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining as OracleTraining
 from tests.oracle.clock_bernoulli import bernoulli as oracle_bernoulli

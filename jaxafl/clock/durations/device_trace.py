@@ -14,7 +14,7 @@ from jax.scipy.special import ndtr, ndtri
 
 from jaxafl.clock.durations.cyclic_traces import CyclicTraces
 from jaxafl.clock.durations.duration import Draw, Duration, Run, worked
-from jaxafl.keys import Key, below, per_client, per_run, uniform
+from jaxafl.device.keys import Key, below, per_client, per_run, uniform
 from jaxafl.options import Number, Part, check_options, number, static
 from jaxafl.readers import phones
 

@@ -1,7 +1,7 @@
 """Durations of local runs, which compose with + and ×.
 
 A duration inherits from `Duration`; its options are its fields (see `jaxafl.options`). `prepare` and `draw` are traced
-by JAX in float64, and times are in simulated seconds. Random numbers in [0, 1) come from `jaxafl.keys`:
+by JAX in float64, and times are in simulated seconds. Random numbers in [0, 1) come from `jaxafl.device.keys`:
 `uniform(per_run(key, run.client, run.run), jnp.float64)` for every run, with `per_client(key, run.client)` once for a
 client.
 """
@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.device import cpu
-from jaxafl.keys import Key, Purpose, per_client, per_run, purpose_key, seed_key
-from jaxafl.keys import uniform as uniform_from_bits
+from jaxafl.device.keys import Key, Purpose, per_client, per_run, purpose_key, seed_key
+from jaxafl.device.keys import uniform as uniform_from_bits
 from jaxafl.options import Number, Part, UserError, as_numbers, number, shown, static
 
 Array = jax.Array

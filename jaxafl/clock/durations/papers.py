@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtri
 
 from jaxafl.clock.durations.duration import Draw, Duration, Run, worked
-from jaxafl.keys import Key, jax_key, per_client, per_run, uniform
+from jaxafl.device.keys import Key, jax_key, per_client, per_run, uniform
 from jaxafl.options import Number, number, static
 
 Array = jax.Array
