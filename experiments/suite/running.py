@@ -121,7 +121,7 @@ def empty(experiment: Experiment, scale: str, methods: Sequence[str], seeds: int
 def with_curve(
     results: xr.Dataset, curve: tuple[str, str], made: xr.Dataset, method: str, column: str, most: int = 60
 ) -> xr.Dataset:
-    """The results with a curve of each seed of a cell, at `most` places that seeds share, between evaluations a line."""
+    """The results with a curve of each seed of a cell, straight between evaluations, at `most` shared places."""
     if "curve" not in results:
         shape = (results.sizes["row"], results.sizes["column"], results.sizes["seed"], most)
         for name in ("curve", "curve_along"):
@@ -163,7 +163,7 @@ def _write(results: xr.Dataset, path: pathlib.Path) -> None:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "_", name).strip("_")
+    return re.sub(r"[^\w.]+", "_", name).strip("_")
 
 
 def figures(measure: Measure, values: np.ndarray) -> str:
