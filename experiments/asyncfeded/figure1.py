@@ -72,7 +72,7 @@ EXPERIMENT = Experiment(
         for measure in (LAST, MEAN)
         for method in METHODS[1:]
     ],
-    seeds=20,
+    seeds=10,
     curve=("loss", "eval_time"),
     note="All but the function and the four clients is of our own choice: centres (±1, ±1), so that the common loss is "
     "least at 0 (0.5897), x_0 ~ U(-3, 3)², local steps of 0.5, 0.75, 1 and 2.5 s, a rate of 0.1 with the momentum and "
