@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from experiments.__main__ import experiments, page  # noqa: E402
+from experiments.asyncfeded import setting  # noqa: E402
 from experiments.suite import Cell, Claim, Experiment, Values, main, report, running  # noqa: E402
 from experiments.suite.experiment import with_own  # noqa: E402
 
@@ -36,6 +37,8 @@ def test_tables_are_whole(name: str) -> None:
     found = {(m, row, column): rng.normal(size=3) for m in one.measures for row in rows for column in one.columns}
     for claim in one.claims:
         assert np.shape(claim.of(Values(found, next(iter(one.measures))))) == (3,), claim.text
+    for names in (one.methods, one.columns):
+        assert len({running._plain(name) for name in names}) == len(names), "runs would share a folder"
     for scale in one.scales:
         assert one.client_steps(scale) >= 0
     assert importlib.import_module(f"experiments.{name}").__doc__
@@ -108,6 +111,33 @@ def test_results_are_kept_compared_and_shown(tmp_path: pathlib.Path) -> None:
     assert "| absent | b |  | not run: no data |  |" in text
     assert "- a takes time: holds (mean" in text and "- a takes longer: not run" in text
     assert running.run(one, "small", "paper", methods=[], **(how | {"seeds": 2})).value.isnull().all()
+
+
+def runs_of(times: list[list[float]], values: list[list[float]]) -> running.xr.Dataset:
+    """Runs of two seeds that were evaluated at times of their own."""
+    dims = ("seed", "evaluation")
+    return running.xr.Dataset({"accuracy": (dims, values)}, {"eval_time": (dims, times)})
+
+
+def test_curves_of_seeds_share_their_places() -> None:
+    """Straight between evaluations; nothing after the last one of a seed."""
+    made = runs_of([[0, 2, 4], [0, 1, np.nan]], [[0, 2, 4], [0, 3, np.nan]])
+    blank = running.empty(small({"a": 0.0}), "paper", ["a"], 2)
+    found = running.with_curve(blank, ("accuracy", "eval_time"), made, "a", "one", most=9)
+    curve, along = (found[name].sel(row="a", column="one").values for name in ("curve", "curve_along"))
+    np.testing.assert_allclose(along, np.tile(np.linspace(0, 4, 9), (2, 1)))
+    np.testing.assert_allclose(curve[0], np.linspace(0, 4, 9))
+    np.testing.assert_allclose(curve[1], [0, 1.5, 3, *[np.nan] * 6])
+
+
+def test_asyncfeded_looks_at_runs_every_second() -> None:
+    """What was evaluated last holds; a model that is not finite any more gets nothing right."""
+    made = runs_of([[0, 100, 301], [0, 150, np.nan]], [[0.1, 0.5, 0.9], [0.2, 0.4, np.nan]])
+    found = setting.seen(made)
+    np.testing.assert_allclose(found[0], [0.1] * 99 + [0.5] * 201)
+    np.testing.assert_allclose(found[1], [0.2] * 149 + [0.4] + [0] * 150)
+    measured = {name: one.of(made).tolist() for name, one in setting.MEASURES.items()}
+    assert measured[setting.BEST] == [50, 40] and measured[setting.SOON] == [100, 150]
 
 
 @pytest.mark.parametrize(

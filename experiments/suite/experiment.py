@@ -24,6 +24,7 @@ class Cell:
         server_steps, eval_every, diagnostics, callbacks: of `jaxafl.sweep`.
         client_steps: about how many local steps all clients make, by which the time of a table is estimated. 0: the
             clock alone is run, and measures get schedules.
+        expected_steps: server steps after which a callback will have stopped it, for that estimate; 0: none does.
     """
 
     make: Callable[[], afl.Simulation]
@@ -32,6 +33,7 @@ class Cell:
     eval_every: int = 1
     diagnostics: tuple[str, ...] = ()
     callbacks: tuple[Any, ...] = ()
+    expected_steps: int = 0
 
 
 class Measure(NamedTuple):

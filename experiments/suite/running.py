@@ -121,17 +121,17 @@ def empty(experiment: Experiment, scale: str, methods: Sequence[str], seeds: int
 def with_curve(
     results: xr.Dataset, curve: tuple[str, str], made: xr.Dataset, method: str, column: str, most: int = 60
 ) -> xr.Dataset:
-    """The results with a curve of each seed of a cell, at `most` evaluations."""
+    """The results with a curve of each seed of a cell, straight between evaluations, at `most` shared places."""
     if "curve" not in results:
         shape = (results.sizes["row"], results.sizes["column"], results.sizes["seed"], most)
         for name in ("curve", "curve_along"):
             results[name] = (("row", "column", "seed", "point"), np.full(shape, np.nan, np.float32))
-    places = np.unique(np.linspace(0, made.sizes["evaluation"] - 1, most).astype(int))
-    for name, variable in zip(("curve", "curve_along"), curve, strict=True):
-        values = np.broadcast_to(made[variable].values, made[curve[0]].shape)[..., places]
-        results[name].loc[method, column] = np.pad(
-            values.astype(np.float32), ((0, 0), (0, most - len(places))), constant_values=np.nan
-        )
+    values, along = made[curve[0]].values, np.broadcast_to(made[curve[1]].values, made[curve[0]].shape)
+    known = np.isfinite(values) & np.isfinite(along)
+    shared = np.linspace(along[:, 0].max(), along[known].max(), most)  # seeds may be evaluated at times of their own
+    for seed, (one, at, there) in enumerate(zip(values, along, known, strict=True)):
+        results.curve.loc[method, column][seed] = np.interp(shared, at[there], one[there], right=np.nan)
+    results.curve_along.loc[method, column] = shared
     return results
 
 
@@ -146,7 +146,7 @@ def estimate(experiment: Experiment, scale: str, seeds: int) -> str:
                 continue
             if not cell.client_steps:
                 return "the clock alone: seconds"
-            found = outlook(sim, {"seed": [0]}, cell.server_steps, eval_every=cell.eval_every)
+            found = outlook(sim, {"seed": [0]}, cell.expected_steps or cell.server_steps, eval_every=cell.eval_every)
             steps = seeds * experiment.client_steps(scale)
             hours = found.seconds / cell.client_steps * steps / 3600
             return (
@@ -163,7 +163,7 @@ def _write(results: xr.Dataset, path: pathlib.Path) -> None:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "_", name).strip("_")
+    return re.sub(r"[^\w.]+", "_", name).strip("_")
 
 
 def figures(measure: Measure, values: np.ndarray) -> str:

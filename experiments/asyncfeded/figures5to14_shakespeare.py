@@ -1,0 +1,11 @@
+"""AsyncFedED, Figures 2 and 5-14 on Shakespeare: accuracy against time, for every chance P that a client hangs."""
+
+from __future__ import annotations
+
+from experiments.asyncfeded.against_time import against_time
+from experiments.suite import main
+
+EXPERIMENT = against_time("Shakespeare")
+
+if __name__ == "__main__":
+    main(EXPERIMENT)
