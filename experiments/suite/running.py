@@ -60,7 +60,7 @@ def run(
             kept = folder / "runs" / experiment.family / scale / _plain(column) / f"{_plain(method)}_{seeds}"
             try:
                 begun = time.perf_counter()
-                made = _made(cell, range(seeds), kept, devices)
+                made = experiment.derived(_made(cell, range(seeds), kept, devices))
             except FileNotFoundError:
                 results.state.loc[method, column] = NO_DATA
                 continue
@@ -121,12 +121,12 @@ def empty(experiment: Experiment, scale: str, methods: Sequence[str], seeds: int
 def with_curve(
     results: xr.Dataset, curve: tuple[str, str], made: xr.Dataset, method: str, column: str, most: int = 60
 ) -> xr.Dataset:
-    """The results with a curve of each seed of a cell, at `most` evaluations."""
+    """The results with a curve of each seed of a cell, at `most` points."""
     if "curve" not in results:
         shape = (results.sizes["row"], results.sizes["column"], results.sizes["seed"], most)
         for name in ("curve", "curve_along"):
             results[name] = (("row", "column", "seed", "point"), np.full(shape, np.nan, np.float32))
-    places = np.unique(np.linspace(0, made.sizes["evaluation"] - 1, most).astype(int))
+    places = np.unique(np.linspace(0, made[curve[0]].shape[-1] - 1, most).astype(int))
     for name, variable in zip(("curve", "curve_along"), curve, strict=True):
         values = np.broadcast_to(made[variable].values, made[curve[0]].shape)[..., places]
         results[name].loc[method, column] = np.pad(
@@ -137,7 +137,7 @@ def with_curve(
 
 def estimate(experiment: Experiment, scale: str, seeds: int) -> str:
     """What a table takes on this device, by the first server steps of its first cell whose data are there."""
-    for column in experiment.columns:
+    for column in experiment.columns_at(scale):
         for method in experiment.methods:
             cell = experiment.cell(method, column, scale)
             try:
