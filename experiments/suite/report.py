@@ -74,6 +74,7 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
                 here = figures(one, values) or str(results.state.sel(row=method, column=column).values)
                 if method in experiment.contrasts and np.isnan(values).all():
                     here = "not run"
+                here = "not at this scale" if here == "run" else here
                 if here == "not run" and np.isnan(published):
                     continue
                 z = deviation(values, published, error)
