@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import pathlib
@@ -46,7 +47,7 @@ def test_tables_are_whole(name: str) -> None:
 def test_a_table_runs_in_small(name: str, tmp_path: pathlib.Path) -> None:
     one = EXPERIMENTS[name]
     how = ["--folder", str(tmp_path), "--columns", one.columns[0], "--methods", *one.methods[:2]]
-    main.main(one, how, f"experiments.{name}")
+    main(one, how, f"experiments.{name}")
     stem = name.replace(".", "_")
     text = (tmp_path / f"{stem}.md").read_text()
     assert one.title in text and (tmp_path / f"{stem}.nc").exists()
@@ -103,6 +104,37 @@ def test_results_are_kept_compared_and_shown(tmp_path: pathlib.Path) -> None:
     assert "| absent | b |  | not run: no data |  |" in text
     assert "- a takes time: holds (mean" in text and "- a takes longer: not run" in text
     assert running.run(one, "small", "paper", methods=[], **(how | {"seeds": 2})).value.isnull().all()
+
+
+def test_what_is_derived_is_measured_and_drawn(tmp_path: pathlib.Path) -> None:
+    """Also against numbers of the columns; what a scale leaves out is run only where it is asked for."""
+
+    def selections(schedules: list[afl.clock.Schedule]) -> running.xr.Dataset:
+        counts = [np.bincount(one.client.ravel(), minlength=4) for one in schedules]
+        return running.xr.Dataset({"selections": (("seed", "client"), counts)}, {"client": np.arange(4)})
+
+    one = dataclasses.replace(
+        small({}),
+        cell=lambda method, column, scale: Cell(simulation, {"one": 3, "two": 5}[column], 0),
+        columns=["one", "two"],
+        published={},
+        measures={"all": running.Measure(lambda made: made.selections.sum("client").values)},
+        claims=(),
+        derived=selections,
+        curve=("selections", "client"),
+        against=("steps", {"one": ("sizes", 3.0), "two": ("sizes", 5.0)}),
+        left_out={"smoke": ["two"]},
+    )
+    assert one.columns_at("smoke") == ["one"] and one.columns_at("paper") == ["one", "two"]
+    how = ["--folder", str(tmp_path), "--seeds", "2"]
+    main(one, how, "experiments.small.figure")
+    found = running.xr.load_dataset(tmp_path / "small_figure.nc")
+    assert (found.value.sel(row="a", column="one") == 3).all() and found.value.sel(column="two").isnull().all()
+    main(one, [*how, "--columns", "two"], "experiments.small.figure")
+    found = running.xr.load_dataset(tmp_path / "small_figure.nc")
+    assert (found.value.sel(row="b", column="two") == 5).all() and (found.value.sel(row="a", column="one") == 3).all()
+    np.testing.assert_array_equal(found.curve.sel(row="a", column="two")[:, :4].sum("point"), 5)
+    assert (tmp_path / "small_figure.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize(

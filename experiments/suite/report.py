@@ -120,9 +120,12 @@ def _draw_curves(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, co
         if not known.any():
             continue
         colour, along = f"C{number % 10}", np.median(x.values[:, known], axis=0)
-        style = "-" if number < 10 else "--"
-        axis.plot(along, np.median(y.values[:, known], axis=0), style, color=colour, label=method, linewidth=1.2)
-        axis.fill_between(along, y.values[:, known].min(0), y.values[:, known].max(0), color=colour, alpha=0.15, lw=0)
+        low, middle, high = np.quantile(y.values[:, known], [0, 0.5, 1], axis=0)
+        if experiment.curve[1] == "client":  # a histogram
+            axis.bar(along, middle, yerr=[middle - low, high - middle], color=colour, alpha=0.7, label=method)
+            continue
+        axis.plot(along, middle, "-" if number < 10 else "--", color=colour, label=method, linewidth=1.2)
+        axis.fill_between(along, low, high, color=colour, alpha=0.15, lw=0)
     axis.set(title=column, xlabel=_axis(experiment.curve[1]), ylabel=_axis(experiment.curve[0]))
 
 
