@@ -75,7 +75,7 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
                 if method in experiment.contrasts and np.isnan(values).all():
                     here = "not run"
                 here = "not at this scale" if here == "run" else here
-                if here == "not run" and np.isnan(published):
+                if here in ("not run", "not at this scale") and np.isnan(published):
                     continue
                 z = deviation(values, published, error)
                 far |= bool(np.isfinite(z) and abs(z) > 2)
