@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import pathlib
@@ -138,6 +139,37 @@ def test_asyncfeded_looks_at_runs_every_second() -> None:
     np.testing.assert_allclose(found[1], [0.2] * 149 + [0.4] + [0] * 150)
     measured = {name: one.of(made).tolist() for name, one in setting.MEASURES.items()}
     assert measured[setting.BEST] == [50, 40] and measured[setting.SOON] == [100, 150]
+
+
+def test_what_is_derived_is_measured_and_drawn(tmp_path: pathlib.Path) -> None:
+    """Also against numbers of the columns; what a scale leaves out is run only where it is asked for."""
+
+    def selections(schedules: list[afl.clock.Schedule]) -> running.xr.Dataset:
+        counts = [np.bincount(one.client.ravel(), minlength=4) for one in schedules]
+        return running.xr.Dataset({"selections": (("seed", "client"), counts)}, {"client": np.arange(4)})
+
+    one = dataclasses.replace(
+        small({}),
+        cell=lambda method, column, scale: Cell(simulation, {"one": 3, "two": 5}[column], 0),
+        columns=["one", "two"],
+        published={},
+        measures={"all": running.Measure(lambda made: made.selections.sum("client").values)},
+        claims=(),
+        derived=selections,
+        curve=("selections", "client"),
+        against=("steps", {"one": ("sizes", 3.0), "two": ("sizes", 5.0)}),
+        left_out={"smoke": ["two"]},
+    )
+    assert one.columns_at("smoke") == ["one"] and one.columns_at("paper") == ["one", "two"]
+    how = ["--folder", str(tmp_path), "--seeds", "2"]
+    main(one, how, "experiments.small.figure")
+    found = running.xr.load_dataset(tmp_path / "small_figure.nc")
+    assert (found.value.sel(row="a", column="one") == 3).all() and found.value.sel(column="two").isnull().all()
+    main(one, [*how, "--columns", "two"], "experiments.small.figure")
+    found = running.xr.load_dataset(tmp_path / "small_figure.nc")
+    assert (found.value.sel(row="b", column="two") == 5).all() and (found.value.sel(row="a", column="one") == 3).all()
+    np.testing.assert_array_equal(found.curve.sel(row="a", column="two")[:, :4].sum("point"), 5)
+    assert (tmp_path / "small_figure.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize(

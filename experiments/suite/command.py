@@ -34,12 +34,12 @@ def main(experiment: Experiment, arguments: list[str] | None = None, name: str |
     own = {spec.partition(":")[2]: loaded(spec) for spec in given.method}
     folder = given.folder or (pathlib.Path("smoke") if given.scale == "smoke" else RESULTS)
     results = running.run(
-        experiment, stem, given.scale, methods=given.methods, columns=given.columns, seeds=seeds, folder=folder,
-        own=own, devices=given.devices,
+        experiment, stem, given.scale, methods=given.methods, seeds=seeds, folder=folder, own=own,
+        columns=given.columns or experiment.columns_at(given.scale), devices=given.devices,
     )  # fmt: skip
     text = report.markdown(experiment, module, results)
     (folder / f"{stem}.md").write_text(text, encoding="utf-8")
-    if experiment.curve and "curve" in results:
+    if "curve" in results or experiment.against:
         report.draw(experiment, results, folder / f"{stem}.png")
     print(text)
 
@@ -49,7 +49,7 @@ def _parser(experiment: Experiment, module: str) -> argparse.ArgumentParser:
     parser.add_argument("--scale", choices=[one for one in SCALES if one in experiment.scales], default="smoke",
                         help="; ".join(f"{scale}: {said}" for scale, said in experiment.scales.items()))  # fmt: skip
     parser.add_argument("--methods", nargs="*", choices=experiment.methods, default=list(experiment.methods))
-    parser.add_argument("--columns", nargs="*", choices=experiment.columns, default=list(experiment.columns))
+    parser.add_argument("--columns", nargs="*", choices=experiment.columns, help="by default those of the scale")
     parser.add_argument("--method", action="append", default=[], metavar="MODULE:NAME",
                         help="a method of your own: a server, a function that makes one, or one that takes the "
                         "simulation of the first method and returns another")  # fmt: skip

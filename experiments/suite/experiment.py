@@ -85,6 +85,9 @@ class Experiment:
         reasons: why a scale's numbers differ from the published ones.
         seeds: how many the paper has.
         curve: (variable, coordinate) that a figure shows, such as `("accuracy", "eval_time")`.
+        against: (label, column -> (panel, number)): a figure shows the first measure against these numbers.
+        derived: what is made of a cell's runs, or schedules, before they are measured and drawn.
+        left_out: scale -> columns that are not run there, unless they are asked for.
         note: what is to be known of the numbers: what is unpublished and was fixed how.
     """
 
@@ -103,6 +106,9 @@ class Experiment:
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     seeds: int = 3
     curve: tuple[str, str] | None = None
+    against: tuple[str, Mapping[str, tuple[str, float]]] | None = None
+    derived: Callable[[Any], Any] = lambda runs: runs
+    left_out: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     note: str = ""
 
     def published_of(self, measure: str, method: str, column: str) -> tuple[float, float]:
@@ -110,9 +116,14 @@ class Experiment:
         found = self.published.get(measure, {}).get(column, {}).get(method, np.nan)
         return found if isinstance(found, tuple) else (found, np.nan)
 
+    def columns_at(self, scale: str) -> list[str]:
+        """The columns that are run at a scale unless others are asked for."""
+        return [column for column in self.columns if column not in self.left_out.get(scale, ())]
+
     def client_steps(self, scale: str) -> int:
-        """Local steps of all clients in all cells, for one seed."""
-        return sum(self.cell(method, column, scale).client_steps for column in self.columns for method in self.methods)
+        """Local steps of all clients in the cells that are run at a scale, for one seed."""
+        columns = self.columns_at(scale)
+        return sum(self.cell(method, column, scale).client_steps for column in columns for method in self.methods)
 
 
 def with_own(cell: Cell, own: Any) -> Cell:

@@ -74,7 +74,8 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
                 here = figures(one, values) or str(results.state.sel(row=method, column=column).values)
                 if method in experiment.contrasts and np.isnan(values).all():
                     here = "not run"
-                if here == "not run" and np.isnan(published):
+                here = "not at this scale" if here == "run" else here
+                if here in ("not run", "not at this scale") and np.isnan(published):
                     continue
                 z = deviation(values, published, error)
                 far |= bool(np.isfinite(z) and abs(z) > 2)
@@ -89,33 +90,64 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
 
 
 def draw(experiment: Experiment, results: xr.Dataset, path: pathlib.Path) -> None:
-    """The curves of a figure: median over seeds, and the band of all seeds; a panel per column."""
-    assert experiment.curve is not None
-    drawn = [column for column in results.column.values if results.curve.sel(column=column).notnull().any()]
-    wide = max(1, min(3, len(drawn)))
-    high = max(1, -(-len(drawn) // wide))
+    """The curves of a figure, a panel per column: median over seeds, and the band of all seeds; then the first measure
+    against numbers of the columns."""
+    drawn = []
+    if "curve" in results:
+        drawn = [column for column in results.column.values if results.curve.sel(column=column).notnull().any()]
+    panels = list(dict.fromkeys(panel for panel, _ in experiment.against[1].values())) if experiment.against else []
+    many = len(drawn) + len(panels)
+    wide = max(1, min(3, many))
+    high = max(1, -(-many // wide))
     figure, axes = plt.subplots(high, wide, figsize=(4.6 * wide, 3.4 * high), squeeze=False, layout="constrained")
-    for axis in axes.flat[len(drawn) :]:
+    for axis in axes.flat[many:]:
         axis.remove()
     for axis, column in zip(axes.flat, drawn, strict=False):
-        for number, method in enumerate(results.row.values):
-            y, x = results.curve.sel(column=column, row=method), results.curve_along.sel(column=column, row=method)
-            known = y.notnull().all("seed").values & x.notnull().all("seed").values
-            if not known.any():
-                continue
-            colour, along = f"C{number % 10}", np.median(x.values[:, known], axis=0)
-            style = "-" if number < 10 else "--"
-            axis.plot(along, np.median(y.values[:, known], axis=0), style, color=colour, label=method, linewidth=1.2)
-            axis.fill_between(
-                along, y.values[:, known].min(0), y.values[:, known].max(0), color=colour, alpha=0.15, lw=0
-            )
-        axis.set(title=column, xlabel=_axis(experiment.curve[1]), ylabel=experiment.curve[0])
-    if drawn:
+        _draw_curves(axis, experiment, results, column)
+    for axis, panel in zip(axes.flat[len(drawn) :], panels, strict=False):
+        _draw_against(axis, experiment, results, panel)
+    if many:
         axes.flat[0].legend(fontsize=7)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
 
-def _axis(coordinate: str) -> str:
+def _draw_curves(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, column: str) -> None:
+    assert experiment.curve is not None
+    for number, method in enumerate(results.row.values):
+        y, x = results.curve.sel(column=column, row=method), results.curve_along.sel(column=column, row=method)
+        known = y.notnull().all("seed").values & x.notnull().all("seed").values
+        if not known.any():
+            continue
+        colour, along = f"C{number % 10}", np.median(x.values[:, known], axis=0)
+        low, middle, high = np.quantile(y.values[:, known], [0, 0.5, 1], axis=0)
+        if experiment.curve[1] == "client":  # a histogram
+            axis.bar(along, middle, yerr=[middle - low, high - middle], color=colour, alpha=0.7, label=method)
+            continue
+        axis.plot(along, middle, "-" if number < 10 else "--", color=colour, label=method, linewidth=1.2)
+        axis.fill_between(along, low, high, color=colour, alpha=0.15, lw=0)
+    axis.set(title=column, xlabel=_axis(experiment.curve[1]), ylabel=_axis(experiment.curve[0]))
+
+
+def _draw_against(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, panel: str) -> None:
+    """Mean and standard error over seeds; what was published dashed."""
+    assert experiment.against is not None
+    label, places = experiment.against
+    measure = next(iter(experiment.measures))
+    columns = [column for column, (own, _) in places.items() if own == panel]
+    x = np.asarray([places[column][1] for column in columns])
+    for number, method in enumerate(row for row in results.row.values if row not in experiment.contrasts):
+        found = results.sel(measure=measure, row=method, column=columns)
+        mean, known = found.value.mean("seed").values, found.value.notnull()
+        error = np.nan_to_num((found.value.std("seed", ddof=1) / np.sqrt(known.sum("seed"))).values)
+        there = np.isfinite(mean)
+        style = {"color": f"C{number % 10}", "marker": "o", "markersize": 3, "linewidth": 1.2, "capsize": 2}
+        axis.errorbar(x[there], mean[there], error[there], label=method, **style)
+        if found.published.notnull().any():
+            axis.plot(x, found.published.values, ":", color=f"C{number % 10}", label=f"{method}, published")
+    axis.set(title=panel, xlabel=label, ylabel=measure + experiment.measures[measure].unit.replace(" %", ", %"))
+
+
+def _axis(name: str) -> str:
     names = {"eval_time": "simulated seconds", "eval_step": "server steps", "eval_updates": "client updates"}
-    return names.get(coordinate, coordinate)
+    return names.get(name, name.replace("_", " "))

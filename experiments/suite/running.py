@@ -60,7 +60,7 @@ def run(
             kept = folder / "runs" / experiment.family / scale / _plain(column) / f"{_plain(method)}_{seeds}"
             try:
                 begun = time.perf_counter()
-                made = _made(cell, range(seeds), kept, devices)
+                made = experiment.derived(_made(cell, range(seeds), kept, devices))
             except FileNotFoundError:
                 results.state.loc[method, column] = NO_DATA
                 continue
@@ -121,12 +121,20 @@ def empty(experiment: Experiment, scale: str, methods: Sequence[str], seeds: int
 def with_curve(
     results: xr.Dataset, curve: tuple[str, str], made: xr.Dataset, method: str, column: str, most: int = 60
 ) -> xr.Dataset:
-    """The results with a curve of each seed of a cell, straight between evaluations, at `most` shared places."""
+    """The results with a curve of each seed of a cell: as it is where all seeds have few and the same points, else
+    straight between evaluations, at `most` shared places."""
     if "curve" not in results:
         shape = (results.sizes["row"], results.sizes["column"], results.sizes["seed"], most)
         for name in ("curve", "curve_along"):
             results[name] = (("row", "column", "seed", "point"), np.full(shape, np.nan, np.float32))
     values, along = made[curve[0]].values, np.broadcast_to(made[curve[1]].values, made[curve[0]].shape)
+    if along.shape[1] <= most and (along == along[0]).all():
+        values, shared = (
+            np.pad(one, ((0, 0), (0, most - one.shape[1])), constant_values=np.nan)
+            for one in (values.astype(float), along.astype(float))
+        )
+        results.curve.loc[method, column], results.curve_along.loc[method, column] = values, shared
+        return results
     known = np.isfinite(values) & np.isfinite(along)
     shared = np.linspace(along[:, 0].max(), along[known].max(), most)  # seeds may be evaluated at times of their own
     for seed, (one, at, there) in enumerate(zip(values, along, known, strict=True)):
@@ -137,7 +145,7 @@ def with_curve(
 
 def estimate(experiment: Experiment, scale: str, seeds: int) -> str:
     """What a table takes on this device, by the first server steps of its first cell whose data are there."""
-    for column in experiment.columns:
+    for column in experiment.columns_at(scale):
         for method in experiment.methods:
             cell = experiment.cell(method, column, scale)
             try:
