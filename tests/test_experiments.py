@@ -112,6 +112,7 @@ def test_results_are_kept_compared_and_shown(tmp_path: pathlib.Path) -> None:
         ([-1.0, -1.1, -0.9], "does not hold"),
         ([1.0, -1.0, 0.1], "not decided by these seeds"),
         ([2.0, 2.0], "holds"),
+        ([0.0, 0.0], "not decided by these seeds"),
         ([2.0], "not decided by 1 seed"),
     ],
 )
