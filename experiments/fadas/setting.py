@@ -24,6 +24,7 @@ REASONS = {
 }
 TRAIN = 10_000  # images at the scale of a CPU
 SYNCHRONOUS = ("FedAvg", "FedAMS")
+TUNED: dict[str, tuple[float, float]] = {}  # (η_l, η) at the scale of a CPU: the best of `experiments.fadas.rates`
 
 
 class Method(NamedTuple):
@@ -31,12 +32,14 @@ class Method(NamedTuple):
 
     Attributes:
         algorithm: one of those of `server_of`.
+        rates: (η_l, η), where they are not those of the column.
         tau_c: of FADAS_da. Unpublished for the tables; 8 is the best of Figure 1a.
         fleet: changes of the column's fleet.
         clock: further options of `free_running`.
     """
 
     algorithm: str
+    rates: tuple[float, float] | None = None
     tau_c: float = 8.0
     fleet: Mapping[str, Any] = {}
     clock: Mapping[str, Any] = {}
@@ -92,17 +95,19 @@ def arrivals(method: Method, fleet: Fleet) -> int:
     return 1 if method.algorithm == "FedAsync" else fleet.buffer
 
 
-def published_rates(method: Method, column: Column) -> tuple[float, float]:
-    """(η_l, η); those of FedAvg and FedAMS are unpublished: they take FedBuff's and FADAS's."""
+def rates_of(method: Method, column: Column, scale: str) -> tuple[float, float]:
+    """(η_l, η) as published, on a CPU as found; those of FedAvg and FedAMS are unpublished: they take FedBuff's and
+    FADAS's."""
+    algorithm = {"FedAvg": "FedBuff", "FedAMS": "FADAS"}.get(method.algorithm, method.algorithm)
+    if method.rates or (scale == "cpu" and algorithm in TUNED):
+        return method.rates or TUNED[algorithm]
     mild = column.fleet.delays == "mild"
     return {
         "FedAsync": (0.01 if column.classes == 100 or (mild and column.alpha == 0.3) else 0.003, 1.0),
         "FedBuff": (0.03, 1.0),
-        "FedAvg": (0.03, 1.0),
         "FADAS": (0.1, 3e-4 if mild else 1e-4),
-        "FedAMS": (0.1, 3e-4 if mild else 1e-4),
         "FADAS_da": (0.1, 1e-3),
-    }[method.algorithm]
+    }[algorithm]
 
 
 @functools.lru_cache(4)
@@ -120,7 +125,7 @@ def data_of(classes: int, alpha: float, clients: int, scale: str) -> afl.data.Fe
 def cell_of(methods: Mapping[str, Method], row: str, name: str, scale: str) -> Cell:
     """What is run for a method in a column of images."""
     method, column = methods[row], COLUMNS[name]
-    fleet, rates = column.fleet._replace(**method.fleet), published_rates(method, column)
+    fleet, rates = column.fleet._replace(**method.fleet), rates_of(method, column, scale)
     steps = {"smoke": 2, "cpu": 750 // column.fleet.buffer, "paper": 500}[scale]
     local = 2 * (TRAIN if scale == "cpu" else 50_000) // (50 * fleet.clients) + 1  # + 1: partial batches
 
