@@ -41,6 +41,15 @@ def test_tables_are_whole(name: str) -> None:
     assert importlib.import_module(f"experiments.{name}").__doc__
 
 
+def test_the_clock_of_fadas_replays_the_released_simulators_draws() -> None:
+    """The paper's τ_max, and the mean and median over steps of the largest staleness."""
+    one = EXPERIMENTS["fadas.clock"]
+    cell = one.cell(one.methods[1], one.columns[0], "paper")
+    found = cell.make().schedule(cell.server_steps).statistics()
+    names = ("staleness_max", "max_staleness_per_step_mean", "max_staleness_per_step_median", "time")
+    np.testing.assert_allclose([found[name] for name in names], (127, 10.888, 6.0, 3214.84), atol=0.005)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_table_runs_in_small(name: str, tmp_path: pathlib.Path) -> None:

@@ -33,7 +33,7 @@ def panel(title: str, methods: Mapping[str, Method], along: str, note: str, **mo
         scales=SCALES,
         reasons=REASONS,
         curve=("accuracy", along),
-        note=f"{note} The paper's dataset is not known here: {COLUMN}, as in Table 1.",
+        note=f"{note} The paper's dataset is not known here: {COLUMN}, as in Table 1; the target is ours.",
         **more,
     )
 
