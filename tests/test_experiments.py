@@ -129,6 +129,11 @@ def test_verdicts(numbers: list[float], said: str) -> None:
     assert report.verdict(np.asarray(numbers)).startswith(said)
 
 
+def test_equal_numbers_have_no_error_of_their_own() -> None:
+    same = np.full(200, 10.7869)
+    assert np.isnan(report.deviation(same, 10.6, np.nan)) and np.isclose(report.deviation(same, 10.6, 0.1), 1.869)
+
+
 def test_a_method_of_ones_own() -> None:
     """A server, what makes one, or what changes a simulation."""
     cell, server = Cell(simulation, 3, 3), afl.server.fedasync(0.25)

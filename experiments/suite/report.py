@@ -47,7 +47,7 @@ def deviation(values: np.ndarray, published: float, error: float) -> float:
     values = values[np.isfinite(values)]
     if len(values) < 2 or not np.isfinite(published):
         return np.nan
-    own = values.std(ddof=1)
+    own = values.std(ddof=1) if np.ptp(values) > 0 else 0.0  # without what rounding leaves of it
     joint = np.hypot(error, own) if np.isfinite(error) else own * np.sqrt(1 + 1 / len(values))
     return float((values.mean() - published) / joint) if joint > 0 else np.nan
 
