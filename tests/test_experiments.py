@@ -50,6 +50,15 @@ def test_the_page_is_that_of_the_results() -> None:
     assert (ROOT / "experiments" / "README.md").read_text(encoding="utf-8") == page(EXPERIMENTS)
 
 
+def test_the_clock_of_fadas_replays_the_released_simulators_draws() -> None:
+    """The paper's τ_max, and the mean and median over steps of the largest staleness."""
+    one = EXPERIMENTS["fadas.clock"]
+    cell = one.cell(one.methods[1], one.columns[0], "paper")
+    found = cell.make().schedule(cell.server_steps).statistics()
+    names = ("staleness_max", "max_staleness_per_step_mean", "max_staleness_per_step_median", "time")
+    np.testing.assert_allclose([found[name] for name in names], (127, 10.888, 6.0, 3214.84), atol=0.005)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_table_runs_in_small(name: str, tmp_path: pathlib.Path) -> None:
@@ -179,11 +188,17 @@ def test_what_is_derived_is_measured_and_drawn(tmp_path: pathlib.Path) -> None:
         ([-1.0, -1.1, -0.9], "does not hold"),
         ([1.0, -1.0, 0.1], "not decided by these seeds"),
         ([2.0, 2.0], "holds"),
+        ([0.0, 0.0], "not decided by these seeds"),
         ([2.0], "not decided by 1 seed"),
     ],
 )
 def test_verdicts(numbers: list[float], said: str) -> None:
     assert report.verdict(np.asarray(numbers)).startswith(said)
+
+
+def test_equal_numbers_have_no_error_of_their_own() -> None:
+    same = np.full(200, 10.7869)
+    assert np.isnan(report.deviation(same, 10.6, np.nan)) and np.isclose(report.deviation(same, 10.6, 0.1), 1.869)
 
 
 def test_a_method_of_ones_own() -> None:

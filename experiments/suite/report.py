@@ -19,7 +19,8 @@ def verdict(numbers: np.ndarray) -> str:
     numbers = numbers[np.isfinite(numbers)]
     mean, count = numbers.mean() if len(numbers) else np.nan, len(numbers)
     if count > 1 and np.ptp(numbers) == 0:
-        return f"{'holds' if mean > 0 else 'does not hold'} ({mean:.3g} for all {count} seeds)"
+        word = "holds" if mean > 0 else "does not hold" if mean < 0 else "not decided by these seeds"
+        return f"{word} ({mean:.3g} for all {count} seeds)"
     if count < 2:
         return f"not decided by {count} seed{'s' * (count != 1)} ({mean:.3g})"
     t, p = stats.ttest_1samp(numbers, 0.0)
@@ -46,7 +47,7 @@ def deviation(values: np.ndarray, published: float, error: float) -> float:
     values = values[np.isfinite(values)]
     if len(values) < 2 or not np.isfinite(published):
         return np.nan
-    own = values.std(ddof=1)
+    own = values.std(ddof=1) if np.ptp(values) > 0 else 0.0  # without what rounding leaves of it
     joint = np.hypot(error, own) if np.isfinite(error) else own * np.sqrt(1 + 1 / len(values))
     return float((values.mean() - published) / joint) if joint > 0 else np.nan
 

@@ -181,5 +181,5 @@ def figures(measure: Measure, values: np.ndarray) -> str:
         return ""
     if np.isinf(values).any():
         return f"not reached ({np.isfinite(values).sum()} of {len(values)} seeds)"
-    spread = f" ± {values.std(ddof=1):.{measure.digits}f}" if len(values) > 1 else ""
+    spread = f" ± {values.std(ddof=1):.{measure.digits}f}" if np.ptp(values) > 0 else ""
     return f"{values.mean():.{measure.digits}f}{spread}{measure.unit}"
