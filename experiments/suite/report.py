@@ -19,7 +19,8 @@ def verdict(numbers: np.ndarray) -> str:
     numbers = numbers[np.isfinite(numbers)]
     mean, count = numbers.mean() if len(numbers) else np.nan, len(numbers)
     if count > 1 and np.ptp(numbers) == 0:
-        return f"{'holds' if mean > 0 else 'does not hold'} ({mean:.3g} for all {count} seeds)"
+        word = "holds" if mean > 0 else "does not hold" if mean < 0 else "not decided by these seeds"
+        return f"{word} ({mean:.3g} for all {count} seeds)"
     if count < 2:
         return f"not decided by {count} seed{'s' * (count != 1)} ({mean:.3g})"
     t, p = stats.ttest_1samp(numbers, 0.0)
@@ -44,7 +45,7 @@ def claimed(experiment: Experiment, results: xr.Dataset) -> Iterator[tuple[Claim
 def deviation(values: np.ndarray, published: float, error: float) -> float:
     """(ours - published) / the joint error bar: the root of the sum of both variances; NaN where it is unknown."""
     values = values[np.isfinite(values)]
-    if len(values) < 2 or not np.isfinite(published):
+    if len(values) < 2 or not np.isfinite(published) or np.isinf(error):
         return np.nan
     own = values.std(ddof=1)
     joint = np.hypot(error, own) if np.isfinite(error) else own * np.sqrt(1 + 1 / len(values))
@@ -79,7 +80,8 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
                 z = deviation(values, published, error)
                 far |= bool(np.isfinite(z) and abs(z) > 2)
                 bar = f" ± {error:g}" if np.isfinite(error) else ""
-                said = f"{published:g}{bar}{one.unit}" if np.isfinite(published) else ""
+                least = "> " if np.isinf(error) else ""
+                said = f"{least}{published:g}{bar}{one.unit}" if np.isfinite(published) else ""
                 lines.append(f"| {column} | {method} | {said} | {here} | {f'{z:+.1f}' if np.isfinite(z) else ''} |")
         lines.append("")
     if far or experiment.reasons.get(scale):
