@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from experiments.defedavg.setting import DRAWN, IMAGES, LOCAL_STEPS, SECONDS, TIMES, Column, simulation
-from experiments.suite import Array, Cell, Claim, Experiment, Values, main, schedules
+from experiments.suite import Cell, Claim, Experiment, Values, main, schedules
+from experiments.suite.experiment import Array
 
 COLUMNS = {f"{name}, n = {n}": Column(name, True, n) for name in IMAGES for n in DRAWN}
 MEASURE = "seconds per round"

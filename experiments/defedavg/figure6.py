@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from experiments.defedavg.setting import DRAWN, IMAGES, REASONS, SCALES, SECONDS, TIMES, Column, cell, rates_of
-from experiments.suite import Array, Cell, Claim, Experiment, Values, main, sooner, time_to
+from experiments.suite import Cell, Claim, Experiment, Values, main, sooner, time_to
+from experiments.suite.experiment import Array
 
 RULES = ("rates of Table 2", "rates by the theorems")
 COLUMNS = {

@@ -8,7 +8,7 @@ from experiments.defedavg.setting import DRAWN, METHODS, columns
 from experiments.defedavg.tuning import MEASURES, NOTE, SCALES, cell_of, published
 from experiments.suite import Experiment, main
 
-COLUMNS = columns("CIFAR-10", (5, *DRAWN))
+COLUMNS = columns("CIFAR-10", (*DRAWN, 5))
 EXPERIMENT = Experiment(
     title="DeFedAvg, Table 2 on CIFAR-10: rates tuned on a part of the training images",
     family="defedavg_tuning",

@@ -8,7 +8,7 @@ from experiments.defedavg.setting import DRAWN, METHODS, columns
 from experiments.defedavg.tuning import MEASURES, NOTE, SCALES, cell_of, published
 from experiments.suite import Experiment, main
 
-COLUMNS = columns("Fashion-MNIST", (5, *DRAWN))
+COLUMNS = columns("Fashion-MNIST", (*DRAWN, 5))
 EXPERIMENT = Experiment(
     title="DeFedAvg, Table 2 on Fashion-MNIST: rates tuned on a part of the training images",
     family="defedavg_tuning",

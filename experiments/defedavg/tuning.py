@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -39,7 +40,8 @@ def cell_of(made: dict[str, Column], method: str, name: str, scale: str) -> Cell
     make = functools.partial(
         simulation, method, column, scale, rates_of(method, column), 2 if scale == "smoke" else LOCAL_STEPS, tuning=True
     )
-    return cell(method, column, scale, rates_of(method, column), server_steps=steps, make=make, axes={paths: rows})
+    one = cell(method, column, scale, rates_of(method, column), server_steps=steps, make=make, axes={paths: rows})
+    return dataclasses.replace(one, client_steps=one.client_steps * len(rows))
 
 
 def score(runs: Any) -> np.ndarray:
