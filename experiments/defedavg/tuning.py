@@ -16,7 +16,7 @@ from experiments.suite import Cell, Measure, time_to
 SERVER_RATES, LOCAL_RATES = (0.1, 1.0), (0.001, 0.005, 0.01, 0.05, 0.1)
 ETA, LOCAL = "server.learning_rate", "client.learning_rate"
 SCALES = {
-    "smoke": "noise in the place of the images, 3 server steps of 2 local steps, logistic regression",
+    "smoke": "noise in the place of the images, 3 server steps of 2 local steps, logistic regression, two rates",
     "cpu": "an MLP 784-50-10 (3072-50-10) for the CNN, the first 14 (CIFAR-10: 6) simulated seconds, lower targets",
     "paper": "as published: the CNN, up to the target or 10,000 server steps (FAVANO on CIFAR-10, non-IID: 40,000)",
 }
@@ -36,6 +36,7 @@ def cell_of(made: dict[str, Column], method: str, name: str, scale: str) -> Cell
     has = [rate is not None for rate in rates_of(method, column)]
     paths = tuple(itertools.compress((ETA, LOCAL), has))
     rows = list(itertools.product(*itertools.compress((SERVER_RATES, LOCAL_RATES), has)))
+    rows = rows[:2] if scale == "smoke" else rows
     steps = math.ceil(rounds_of(method, column, scale) * (0.32 if scale == "cpu" else 1))
     make = functools.partial(
         simulation, method, column, scale, rates_of(method, column), 2 if scale == "smoke" else LOCAL_STEPS, tuning=True
