@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from experiments.defedavg.setting import DRAWN, IMAGES, LOCAL_STEPS, SECONDS, TIMES, Column, simulation
+from experiments.defedavg.setting import DRAWN, IMAGES, LOCAL_STEPS, SECONDS, TIMES, Column, rates_of, simulation
 from experiments.suite import Cell, Claim, Experiment, Values, main, schedules
 from experiments.suite.experiment import Array
 
@@ -16,9 +16,11 @@ METHODS = ("FedAvg", "FAVANO", "DeFedAvg-IID", "DeFedAvg-nIID")
 
 
 def cell(method: str, name: str, scale: str) -> Cell:
-    """The clock sees neither images nor rates, which are noise and ones."""
+    """The clock sees neither images nor rates: noise, and those of Table 2."""
+    column = COLUMNS[name]
+    rates = rates_of("DeFedAvg-IID" if method == "DeFedAvg-nIID" else method, column)
     return Cell(
-        lambda: simulation(method, COLUMNS[name], "smoke", (1.0, 1.0), LOCAL_STEPS),
+        lambda: simulation(method, column, "smoke", rates, LOCAL_STEPS),
         {"smoke": 20, "paper": 500}[scale],
         0,
     )

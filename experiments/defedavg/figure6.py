@@ -47,7 +47,7 @@ def power(values: Values, name: str) -> Array:
     """p of server steps in proportion to n^-p, fitted to a seed; NaN where a target was not reached."""
     steps = np.asarray([values(method, name) for method in METHODS])
     x = np.log(DRAWN) - np.mean(np.log(DRAWN))
-    return -(x @ np.log(np.where(np.isfinite(steps), steps, np.nan))) / (x @ x)
+    return -(x @ np.log(np.where(np.isfinite(steps) & (steps > 0), steps, np.nan))) / (x @ x)
 
 
 EXPERIMENT = Experiment(
