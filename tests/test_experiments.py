@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from experiments.__main__ import experiments, page  # noqa: E402
 from experiments.asyncfeded import setting  # noqa: E402
-from experiments.suite import Cell, Claim, Experiment, Values, main, report, running  # noqa: E402
+from experiments.suite import Cell, Claim, Experiment, Values, main, more_than, report, running, sooner, time_to  # noqa: E402  # noqa: E402
 from experiments.suite.experiment import with_own  # noqa: E402
 
 EXPERIMENTS = experiments()
@@ -91,6 +91,31 @@ def small(found: dict[str, float]) -> Experiment:
         claims=[Claim("a takes time", lambda v: v("a", "one")), Claim("a takes longer", lambda v: v("a", "absent"))],
         seeds=4,
     )  # fmt: skip
+
+
+def test_gaps_bounds_and_targets(tmp_path: pathlib.Path) -> None:
+    """A table without all cells, a published number that is only a bound, times to the target of a cell with axes."""
+    axes = {("server.alpha",): [(0.25,), (0.5,)]}
+
+    def cell(method: str, column: str, scale: str) -> Cell | None:
+        return Cell(simulation, 3, 3, axes=axes, target=0.25) if column == method else None
+
+    measure = time_to()._replace(of=lambda runs: time_to().of(runs)[:, 0])
+    one = Experiment(
+        title="A table", family="gaps", cell=cell, methods=["a", "b"], columns=["a", "c"], measures={"time": measure},
+        scales={"smoke": "", "paper": ""}, published={"time": {"a": {"a": more_than(9)}}},
+    )  # fmt: skip
+    assert one.client_steps("paper") == 3
+    found = running.run(
+        one, "gaps", "paper", methods=["a", "b"], columns=["a", "c"], seeds=2, folder=tmp_path, own={}
+    )  # fmt: skip
+    assert (found.state == "run").sum() == 1 and found.value.sel(row="a", column="a").notnull().all()
+    assert "| a | a | > 9 |" in report.markdown(one, "experiments.small.table", found)
+
+
+def test_times_are_compared_where_some_are_infinite() -> None:
+    one, other = np.asarray([1, np.inf, np.inf, 2, np.nan]), np.asarray([3, 2, np.inf, np.inf, 1])
+    np.testing.assert_array_equal(sooner(one, other), [0.5, -1, 0, 1, np.nan])
 
 
 @functools.cache

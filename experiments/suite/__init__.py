@@ -2,7 +2,7 @@
 
 from experiments.suite.command import main
 from experiments.suite.experiment import Cell, Claim, Experiment, Measure, Values
-from experiments.suite.measures import best, last, schedules, time_to
+from experiments.suite.measures import best, last, more_than, schedules, sooner, time_to
 from experiments.suite.stand_in import first, stand_in
 
 __all__ = [
@@ -15,7 +15,9 @@ __all__ = [
     "first",
     "last",
     "main",
+    "more_than",
     "schedules",
+    "sooner",
     "stand_in",
     "time_to",
 ]

@@ -25,6 +25,8 @@ class Cell:
         client_steps: about how many local steps all clients make, by which the time of a table is estimated. 0: the
             clock alone is run, and measures get schedules.
         expected_steps: server steps after which a callback will have stopped it, for that estimate; 0: none does.
+        axes: of `jaxafl.sweep`, beside the seeds.
+        target: what is to be reached, for `time_to`.
     """
 
     make: Callable[[], afl.Simulation]
@@ -34,6 +36,8 @@ class Cell:
     diagnostics: tuple[str, ...] = ()
     callbacks: tuple[Any, ...] = ()
     expected_steps: int = 0
+    axes: Mapping[Any, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    target: float = np.nan
 
 
 class Measure(NamedTuple):
@@ -75,11 +79,12 @@ class Experiment:
     Attributes:
         title: its line in lists: paper, number, what it shows.
         family: name of the folder of its runs; those of one family share runs where method, column and scale agree.
-        cell: (method, column, scale) -> what is run.
+        cell: (method, column, scale) -> what is run; `None` where the table has nothing.
         methods, columns: their names; the first method is the base of a user's own.
         measures: by name; the first is that of claims and figures.
         scales: scale -> what it changes of the published setting.
-        published: measure -> column -> method -> number, or (number, its error bar); NaN where it cannot be read.
+        published: measure -> column -> method -> number, (number, its error bar) or `more_than(number)`; NaN where it
+            cannot be read.
         contrasts: name -> (method, method): rows of differences, paired by seed.
         claims: of the paper, or of the issue that is studied.
         reasons: why a scale's numbers differ from the published ones.
@@ -93,7 +98,7 @@ class Experiment:
 
     title: str
     family: str
-    cell: Callable[[str, str, str], Cell]
+    cell: Callable[[str, str, str], Cell | None]
     methods: Sequence[str]
     columns: Sequence[str]
     measures: Mapping[str, Measure]
@@ -123,7 +128,8 @@ class Experiment:
     def client_steps(self, scale: str) -> int:
         """Local steps of all clients in the cells that are run at a scale, for one seed."""
         columns = self.columns_at(scale)
-        return sum(self.cell(method, column, scale).client_steps for column in columns for method in self.methods)
+        cells = (self.cell(method, column, scale) for column in columns for method in self.methods)
+        return sum(cell.client_steps for cell in cells if cell)
 
 
 def with_own(cell: Cell, own: Any) -> Cell:

@@ -20,14 +20,33 @@ def best(variable: str = "accuracy", unit: str = " %", factor: float = 100.0) ->
     return Measure(lambda runs: factor * np.nanmax(runs[variable].values, axis=-1), unit)
 
 
-def time_to(target: float, variable: str = "accuracy", along: str = "eval_time", unit: str = " s") -> Measure:
-    """Where a coordinate first reaches a target; infinite for runs that never do."""
+def time_to(
+    target: float | None = None, variable: str = "accuracy", along: str = "eval_time", unit: str = " s", digits: int = 2
+) -> Measure:
+    """Where a coordinate first reaches a target, by default the cell's; infinite for runs that never do."""
 
     def of(runs: Any) -> Array:
-        reached, where = runs[variable].values >= target, np.broadcast_to(runs[along].values, runs[variable].shape)
-        return np.where(reached.any(-1), np.take_along_axis(where, reached.argmax(-1)[:, None], -1)[:, 0], np.inf)
+        goal = runs.attrs["target"] if target is None else target
+        reached, where = runs[variable].values >= goal, np.broadcast_to(runs[along].values, runs[variable].shape)
+        first = np.take_along_axis(where, reached.argmax(-1)[..., None], -1)[..., 0]
+        return np.where(reached.any(-1), first, np.inf)
 
-    return Measure(of, unit)
+    return Measure(of, unit, digits)
+
+
+def more_than(number: float) -> tuple[float, float]:
+    """A published number that is only known to be larger than this."""
+    return number, np.inf
+
+
+def sooner(one: Array, other: Array) -> Array:
+    """By how much one time is shorter: (other - one) / (other + one), between -1 and 1.
+
+    Times are infinite where a target was not reached: 1 where only the first is ever reached, 0 where none is.
+    """
+    fast, slow = 1 / np.asarray(one, float), 1 / np.asarray(other, float)
+    both = fast + slow
+    return np.where(both == 0, 0.0, (fast - slow) / np.where(both == 0, 1.0, both))
 
 
 def schedules(of: Callable[[Any], float], unit: str = "", digits: int = 2) -> Measure:

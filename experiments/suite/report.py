@@ -45,7 +45,7 @@ def claimed(experiment: Experiment, results: xr.Dataset) -> Iterator[tuple[Claim
 def deviation(values: np.ndarray, published: float, error: float) -> float:
     """(ours - published) / the joint error bar: the root of the sum of both variances; NaN where it is unknown."""
     values = values[np.isfinite(values)]
-    if len(values) < 2 or not np.isfinite(published):
+    if len(values) < 2 or not np.isfinite(published) or np.isinf(error):
         return np.nan
     own = values.std(ddof=1) if np.ptp(values) > 0 else 0.0  # without what rounding leaves of it
     joint = np.hypot(error, own) if np.isfinite(error) else own * np.sqrt(1 + 1 / len(values))
@@ -81,7 +81,8 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
                 z = deviation(values, published, error)
                 far |= bool(np.isfinite(z) and abs(z) > 2)
                 bar = f" ± {error:g}" if np.isfinite(error) else ""
-                said = f"{published:g}{bar}{one.unit}" if np.isfinite(published) else ""
+                least = "> " if np.isinf(error) else ""
+                said = f"{least}{published:g}{bar}{one.unit}" if np.isfinite(published) else ""
                 lines.append(f"| {column} | {method} | {said} | {here} | {f'{z:+.1f}' if np.isfinite(z) else ''} |")
         lines.append("")
     if far or experiment.reasons.get(scale):

@@ -49,13 +49,15 @@ def run(
     path, results = folder / f"{name}.nc", empty(experiment, scale, [*experiment.methods, *own], seeds)
     folder.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        before = xr.load_dataset(path)
+        before = xr.load_dataset(path).drop_vars(["published", "published_error"])
         if (before.attrs["scale"], before.sizes["seed"]) == (scale, seeds):
             results = before.reindex_like(results).combine_first(results).assign_attrs(results.attrs)
     for column in columns:
         for method in [*methods, *own]:
-            print(f"{name}: {column}, {method}", flush=True)
             cell = experiment.cell(experiment.methods[0] if method in own else method, column, scale)
+            if cell is None:
+                continue
+            print(f"{name}: {column}, {method}", flush=True)
             cell = with_own(cell, own[method]) if method in own else cell
             kept = folder / "runs" / experiment.family / scale / _plain(column) / f"{_plain(method)}_{seeds}"
             try:
@@ -84,7 +86,9 @@ def _made(cell: Cell, seeds: Iterable[int], kept: pathlib.Path, devices: Any) ->
     if not cell.client_steps:
         return [sim.schedule(cell.server_steps, seed) for seed in seeds]
     options = {"diagnostics": cell.diagnostics, "callbacks": cell.callbacks, "devices": devices, "progress": True}
-    return afl.sweep(sim, {"seed": list(seeds)}, cell.server_steps, eval_every=cell.eval_every, folder=kept, **options)
+    axes = {"seed": list(seeds), **cell.axes}
+    made = afl.sweep(sim, axes, cell.server_steps, eval_every=cell.eval_every, folder=kept, **options)
+    return made.assign_attrs(target=cell.target)
 
 
 def empty(experiment: Experiment, scale: str, methods: Sequence[str], seeds: int) -> xr.Dataset:
@@ -148,13 +152,16 @@ def estimate(experiment: Experiment, scale: str, seeds: int) -> str:
     for column in experiment.columns_at(scale):
         for method in experiment.methods:
             cell = experiment.cell(method, column, scale)
+            if cell is None:
+                continue
             try:
                 sim = cell.make()
             except FileNotFoundError:
                 continue
             if not cell.client_steps:
                 return "the clock alone: seconds"
-            found = outlook(sim, {"seed": [0]}, cell.expected_steps or cell.server_steps, eval_every=cell.eval_every)
+            steps = cell.expected_steps or cell.server_steps
+            found = outlook(sim, {"seed": [0], **cell.axes}, steps, eval_every=cell.eval_every)
             steps = seeds * experiment.client_steps(scale)
             hours = found.seconds / cell.client_steps * steps / 3600
             return (

@@ -1,0 +1,1 @@
+"""DeFedAvg: linear speed-up in asynchronous federated learning (Wang et al., 2024)."""
