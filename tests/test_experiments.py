@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from experiments.__main__ import experiments, page  # noqa: E402
 from experiments.asyncfeded import setting  # noqa: E402
-from experiments.suite import Cell, Claim, Experiment, Values, main, more_than, report, running, sooner, time_to  # noqa: E402  # noqa: E402
+from experiments.suite import Cell, Claim, Experiment, Values, last, main, more_than, report, running, sooner, time_to  # noqa: E402  # noqa: E402
 from experiments.suite.experiment import with_own  # noqa: E402
 
 EXPERIMENTS = experiments()
@@ -110,12 +110,12 @@ def test_gaps_bounds_and_targets(tmp_path: pathlib.Path) -> None:
         one, "gaps", "paper", methods=["a", "b"], columns=["a", "c"], seeds=2, folder=tmp_path, own={}
     )  # fmt: skip
     assert (found.state == "run").sum() == 1 and found.value.sel(row="a", column="a").notnull().all()
-    assert "| a | a | > 9 |" in report.markdown(one, "experiments.small.table", found)
+    assert "| a | a | > 9 s |" in report.markdown(one, "experiments.small.table", found)
 
 
 def test_times_are_compared_where_some_are_infinite() -> None:
     one, other = np.asarray([1, np.inf, np.inf, 2, np.nan]), np.asarray([3, 2, np.inf, np.inf, 1])
-    np.testing.assert_array_equal(sooner(one, other), [0.5, -1, 0, 1, np.nan])
+    np.testing.assert_allclose(sooner(one, other), [0.5, -1, 0, 1, np.nan], atol=1e-15)
 
 
 @functools.cache
@@ -163,6 +163,15 @@ def test_curves_of_seeds_share_their_places() -> None:
     np.testing.assert_allclose(along, np.tile(np.linspace(0, 4, 9), (2, 1)))
     np.testing.assert_allclose(curve[0], np.linspace(0, 4, 9))
     np.testing.assert_allclose(curve[1], [0, 1.5, 3, *[np.nan] * 6])
+
+
+def test_the_last_evaluations_are_those_of_each_run() -> None:
+    """Which may end before others; a run whose parameters stopped being finite has got nothing right."""
+    made = runs_of([[0, 1, 2], [0, 1, np.nan], [0, 1, 2]], [[0.1, 0.5, 0.7], [0.2, 0.4, np.nan], [0.9, 0.9, np.nan]])
+    made["failed_step"] = ("seed", [-1, -1, 7])
+    np.testing.assert_allclose(last(of=2).of(made), [60, 30, 0])
+    loss = made.rename(accuracy="loss")
+    np.testing.assert_allclose(last("loss", of=2, factor=1.0).of(loss), [0.6, 0.3, np.inf])
 
 
 def test_asyncfeded_looks_at_runs_every_second() -> None:

@@ -11,8 +11,16 @@ from experiments.suite.experiment import Array, Measure
 
 
 def last(variable: str = "accuracy", of: int = 5, unit: str = " %", factor: float = 100.0, digits: int = 2) -> Measure:
-    """The mean of a variable over the last evaluations."""
-    return Measure(lambda runs: factor * runs[variable].values[..., -of:].mean(axis=-1), unit, digits)
+    """The mean of a variable over the last evaluations of each run; 0 (of a loss infinity) where its parameters stopped
+    being finite."""
+    lost = np.inf if variable.endswith("loss") else 0.0
+
+    def value(runs: Any) -> Array:
+        values = np.apply_along_axis(lambda one: one[np.isfinite(one)][-of:].mean(), -1, runs[variable].values)
+        failed = runs["failed_step"].values if "failed_step" in runs else runs.attrs.get("failed_step", -1)
+        return np.where(np.asarray(failed) >= 0, lost, factor * values)
+
+    return Measure(value, unit, digits)
 
 
 def best(variable: str = "accuracy", unit: str = " %", factor: float = 100.0) -> Measure:
