@@ -20,10 +20,10 @@ from jaxafl.options import static
 RATE = {"CNN": 0.07, "Over-CNN": 0.05}
 """The server's learning rate, which is unpublished, and provisional: the published accuracy of the synchronous run
 (`table2`) lies between those at 0.05 and at 0.1 on a pool of 2,500, and on the full pool the CNN came to 82.6 % with
-0.07 (one seed; published 87.15 %). Not the rate that does best, on which the sign of Table III depends: PSURDG steps with all four gradients at
-every tick. On a pool of 2,500 (the CNN, d = 9, 10 seeds) its accuracy was above AUDG's by 1.6 ± 3.2 points (standard
-error) at 0.05, where both learn slowly, and below it by 10.6 ± 7.0 at 0.1 and by 24.7 ± 4.7 at 0.2, where the
-synchronous run does best."""
+0.07 (one seed; published 87.15 %). Not the rate that does best, on which the sign of Table III depends: PSURDG steps
+with all four gradients at every tick. On a pool of 2,500 (the CNN, d = 9, 10 seeds) its accuracy was above AUDG's by
+1.6 ± 3.2 points (standard error) at 0.05, where both learn slowly, and below it by 10.6 ± 7.0 at 0.1 and by 24.7 ± 4.7
+at 0.2, where the synchronous run does best."""
 DELAYS = (1, 3, 5, 7, 9)
 SIZES = {"small": (6250,) * 4, "medium": (10_000, *(5000,) * 3), "large": (17_500, *(2500,) * 3)}
 POOL, TICKS = 25_000, 50
