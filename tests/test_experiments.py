@@ -100,6 +100,7 @@ def small(found: dict[str, float]) -> Experiment:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_gaps_bounds_and_targets(tmp_path: pathlib.Path) -> None:
     """A table without all cells, a published number that is only a bound, times to the target of a cell with axes."""
     axes = {("server.alpha",): [(0.25,), (0.5,)]}
@@ -191,6 +192,7 @@ def test_asyncfeded_looks_at_runs_every_second() -> None:
     assert measured[setting.BEST] == [50, 40] and measured[setting.SOON] == [100, 150]
 
 
+@pytest.mark.slow
 def test_what_is_derived_is_measured_and_drawn(tmp_path: pathlib.Path) -> None:
     """Also against numbers of the columns; what a scale leaves out is run only where it is asked for."""
 

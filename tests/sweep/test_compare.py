@@ -130,6 +130,7 @@ def test_the_table_says_what_was_not_reached_and_what_is_best() -> None:
     assert r"\textbf{0.20 $\pm$ 0.10} & \textbf{80 $\pm$ 10} & $-$0.43 [$-$0.81, $-$0.05], better &" in decided
 
 
+@pytest.mark.slow
 def test_a_time_is_a_limit_for_all(tmp_path: pathlib.Path) -> None:
     """Without server_steps, and going on: nothing is run again."""
     both = {name: sim for name, sim in methods().items() if name != "FADAS"}
@@ -161,6 +162,7 @@ def test_a_time_is_a_limit_for_all(tmp_path: pathlib.Path) -> None:
         afl.compare(some, SEEDS, 5, until={"loss": 0.1}, folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_target_ends_runs() -> None:
     found = afl.compare({"a": methods()["FedBuff"]}, 1, 30, until={"loss": 0.95}, eval_every=1)
     losses = found.results["a"].loss.values[0]

@@ -39,6 +39,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Any]:
     return folder, search(folder)
 
 
+@pytest.mark.slow
 def test_the_best_half_goes_on_by_the_mean_over_seeds_on_the_validation_split(found: tuple[Any, Any]) -> None:
     """A survivor's scores are those of one run that goes on, though it begins anew."""
     tuned, losses = found[1], np.full((2, len(RATES)), np.inf)
@@ -55,6 +56,7 @@ def test_the_best_half_goes_on_by_the_mean_over_seeds_on_the_validation_split(fo
     assert np.isfinite(losses).sum(axis=1).tolist() == [3, 2]
 
 
+@pytest.mark.slow
 def test_runs_that_failed_are_worst_and_named(found: tuple[Any, Any]) -> None:
     tuned = found[1]
     assert tuned.failed == ("client.learning_rate=1e+30, seed=1", "client.learning_rate=1e+30, seed=2")
@@ -63,6 +65,7 @@ def test_runs_that_failed_are_worst_and_named(found: tuple[Any, Any]) -> None:
         afl.tune(held_out(), {"client.learning_rate": [1e30]}, server_steps=3, eval_every=3)
 
 
+@pytest.mark.slow
 def test_the_table_has_scores_and_costs(found: tuple[Any, Any]) -> None:
     tuned, place = found[1], RATES.index(found[1].best["client.learning_rate"])
     lines = tuned.table().splitlines()
@@ -74,6 +77,7 @@ def test_the_table_has_scores_and_costs(found: tuple[Any, Any]) -> None:
     assert "| failed |  | " in lines[2 + 2]
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_stopped(found: tuple[Any, Any]) -> None:
     folder, tuned = found
     told = []

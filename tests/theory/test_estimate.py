@@ -27,6 +27,7 @@ def problem() -> theory.Quadratic:
     return theory.quadratic(5, 4, noise=0.5, heterogeneity=0.8, samples=[2, 4, 6, 8, 4])
 
 
+@pytest.mark.slow
 def test_the_constants_of_a_quadratic_are_found(problem) -> None:
     sim = simulation(problem)
     result = sim.run(12, seed=3)
