@@ -8,8 +8,13 @@ from collections.abc import Iterator
 
 import jax
 import pytest
+from hypothesis import HealthCheck, settings
 
 from jaxafl.device import compilation
+
+# how fast a machine draws and compiles is nothing that a test is about
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 CHECKOUT = pathlib.Path(__file__).resolve().parent.parent
 
