@@ -65,10 +65,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return tmp_path_factory.mktemp("tables")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.tables) for name in NAMES])
 def test_a_table_runs_in_small(name: str, shared: pathlib.Path) -> None:
-    """Its first and its last method, in its first column."""
+    """Its first and its last method, in its first column. All tables take half an hour on two cores."""
     one = EXPERIMENTS[name]
     methods = list(dict.fromkeys([one.methods[0], one.methods[-1]]))
     main(one, ["--folder", str(shared), "--columns", one.columns[0], "--methods", *methods], f"experiments.{name}")
