@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from experiments.nonconvex.setting import METHODS, NOTE, columns, figure
-from experiments.suite import Claim, main
+from experiments.nonconvex.figures import against_synchronous
+from experiments.suite import main
 
-EXPERIMENT = figure(
-    "Figure 4: AFL against synchronous FL, MNIST, J = 5",
-    columns("MNIST", [5]),
-    methods=(*METHODS, "synchronous FL"),
-    claims=[
-        Claim(
-            f"AFL's {what} is below that of synchronous FL",
-            lambda v, what=what: v("synchronous FL", "MNIST, J = 5", what) - v("AFL", "MNIST, J = 5", what),
-        )
-        for what in ("test loss", "local loss, round 100")
-    ],
-    note=f"{NOTE} Synchronous FL is FedAvg of all ten clients a round, with the same local training (unpublished).",
-)
+EXPERIMENT = against_synchronous(4, "MNIST")
 
 if __name__ == "__main__":
     main(EXPERIMENT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ import optax
 import xarray as xr
 
 import jaxafl as afl
-from experiments.suite import Cell, Experiment, Measure, first, last, stand_in
+from experiments.suite import Cell, first, stand_in
 
 CLIENTS, EPOCHS, ALPHA, RATE = 10, 10, 0.01, 1e-3
 OLDEST = 4  # versions; their mean age is then 2, the constant delay of the authors' scripts
@@ -116,47 +115,3 @@ def selections(schedules: list[afl.clock.Schedule]) -> xr.Dataset:
     """How often each client is selected, [seed, client], of a schedule per seed."""
     counts = [np.bincount(one.client[one.mask], minlength=one.num_clients) for one in schedules]
     return xr.Dataset({"selections": (("seed", "client"), np.stack(counts))}, {"client": np.arange(CLIENTS)})
-
-
-def losses_at(dataset: str) -> dict[str, Measure]:
-    """The mean local training loss at the rounds of which the paper's arrays are known; NaN for those not made."""
-
-    def at(number: int) -> Measure:
-        def of(runs: xr.Dataset) -> np.ndarray:
-            made = runs.sizes["step"] >= number
-            return runs.mean_local_loss.values[:, number - 1] if made else np.full(runs.sizes["seed"], np.nan)
-
-        return Measure(of, digits=4)
-
-    return {f"local loss, round {number}": at(number) for number in LOSS_AT[dataset]}
-
-
-def figure(title: str, among: Mapping[str, Column], **more: Any) -> Experiment:
-    """A figure of local losses over the rounds in these columns; `more`: of the `Experiment`, in the place of this."""
-    dataset = next(iter(among.values())).dataset
-    shared: dict[str, Any] = {
-        "family": "nonconvex",
-        "cell": partial(cell_of, among),
-        "methods": METHODS,
-        "measures": losses_at(dataset)
-        | {"test accuracy": last(of=1), "test loss": last("loss", of=1, unit="", factor=1.0, digits=4)},
-        "left_out": {"cpu": [name for name, one in among.items() if one.participants in (4, 6, 7)]},
-        "derived": with_local_loss,
-        "curve": ("mean_local_loss", "round"),
-        "note": NOTE,
-    }
-    return Experiment(
-        title=f"AFL on non-convex objectives, {title}",
-        columns=list(among),
-        scales=SCALES,
-        reasons=REASONS,
-        **(shared | more),
-    )
-
-
-def published(dataset: str, rows: Mapping[int, tuple[float, ...]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Measure -> column -> method -> number, of J -> the authors' arrays at the known rounds."""
-    return {
-        measure: {f"{dataset}, J = {number}": {"AFL, as released": row[place]} for number, row in rows.items()}
-        for place, measure in enumerate(losses_at(dataset))
-    }
