@@ -56,7 +56,7 @@ def main() -> None:
         (HERE / "README.md").write_text(page(chosen), encoding="utf-8")
     elif given.list:
         for name, one in chosen.items():
-            print(f"{name:28} {one.client_steps('paper'):>15,} client steps a seed  {one.title}")
+            print(f"{name:36} {one.client_steps('paper'):>15,} client steps a seed  {one.title}")
     else:
         parser.print_help()
 
