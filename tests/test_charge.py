@@ -29,13 +29,11 @@ def simulation(charge: str, clock: afl.clock.Clock) -> afl.Simulation:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "clock",
     [
-        pytest.param(
-            afl.clock.stale_rounds(participants=3, max_staleness=2, durations=afl.clock.constant(SECONDS, per="step")),
-            marks=pytest.mark.slow,
-        ),
+        afl.clock.stale_rounds(participants=3, max_staleness=2, durations=afl.clock.constant(SECONDS, per="step")),
         afl.clock.synchronous(cohort=4, durations=afl.clock.constant(SECONDS, per="step")),
     ],
     ids=["stale_rounds", "synchronous"],

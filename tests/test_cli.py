@@ -40,6 +40,7 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     return captured.err
 
 
+@pytest.mark.slow
 def test_run_writes_what_python_would(tmp_path, capsys):
     file, image = tmp_path / "result.nc", tmp_path / "result.png"
     arguments = ["run", *SMALL, *FREE, "--server.alpha", "0.3", "--durations", "uniform(1, 5) + suspension(0.1)"]
@@ -219,6 +220,7 @@ def test_a_bug_is_not_passed_off_as_a_mistake_of_the_user(monkeypatch, capsys):
         assert one_line(capsys) == "jaxafl: error: as said\n"
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_exits_with_1_and_says_where(capsys):
     broken = ["--model", "mlp", "--server-steps", "4", "--client.learning-rate", "1e30"]
     assert main(["run", *SMALL, *broken]) == 1
@@ -275,7 +277,7 @@ def test_every_method_of_quickstart_ends_well_above_the_majority_class():
 def test_the_defaults_of_commands_are_those_of_what_they_call():
     assert inspect.signature(cli.compare).parameters["budget"].default == quickstart.BUDGET
     kinds = typing.get_type_hints(cli.plot_results)["kind"]
-    assert sorted(typing.get_args(kinds)) == sorted({*afl.plot.__all__} - {"bound"})  # which is no file of a run
+    assert sorted(typing.get_args(kinds)) == sorted({*afl.plot.__all__} - {"bound", "plan"})  # which are of no file
 
 
 def test_the_majority_class_of_the_ten_writers():

@@ -10,8 +10,7 @@ import pytest
 import xarray as xr
 
 import jaxafl as afl
-from jaxafl import cli
-from jaxafl.cli import main
+from jaxafl.cli import main, simulate
 from jaxafl.cli.build import parse_axis
 from jaxafl.cli.tables import failures, show_result
 from jaxafl.sweep.assemble import labels
@@ -36,7 +35,7 @@ def members(monkeypatch, *arguments: str) -> dict[tuple, afl.Simulation]:
             made[tuple(label for label, _ in chosen)] = variant
         raise KeyboardInterrupt  # nothing is run
 
-    monkeypatch.setattr(cli, "run_sweep", record)
+    monkeypatch.setattr(simulate, "run_sweep", record)
     assert main(["sweep", *SMALL, *arguments]) == 130
     return made
 

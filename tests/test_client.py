@@ -158,7 +158,8 @@ def test_epochs_of_full_batches() -> None:
     check(client, OracleTraining(learning_rate=0.2, steps=3))
 
 
-@pytest.mark.parametrize("steps", [pytest.param(4, marks=pytest.mark.slow), [3, 1, 5, 2, 4, 1]])
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [4, [3, 1, 5, 2, 4, 1]])
 def test_epochs_go_on_from_run_to_run(steps: Any) -> None:
     """sampling="epochs": the batches of a client's runs, joined, are those of its shuffled epochs one after another."""
 

@@ -155,6 +155,7 @@ def test_a_run_stops_when_its_loss_no_longer_falls(lanes: int, batch_size: int |
     assert (executed < planned).any() and (executed == planned).any()
 
 
+@pytest.mark.slow
 def test_stopping_with_a_reset_and_a_patience_of_one() -> None:
     result = check(dataclasses.replace(STOPPING, patience=1, reset="epoch", batch_size=2, delay="seconds"))
     assert len(np.unique(result.executed_local_steps)) > 3

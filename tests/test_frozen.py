@@ -46,12 +46,13 @@ def data() -> afl.data.FederatedData:
     return afl.data.synthetic(1.0, 1.0, clients=8, max_size=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "speed"),
     [
-        pytest.param(BUFFERED, {}, marks=pytest.mark.slow),
+        (BUFFERED, {}),
         (BUFFERED, {"lanes": 4, "chunk": 4}),
-        pytest.param(BESIDE, {}, marks=pytest.mark.slow),
+        (BESIDE, {}),
     ],
     ids=["planned, loop", "planned, vmap", "online"],
 )

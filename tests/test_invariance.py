@@ -90,6 +90,7 @@ def test_many_lanes_and_chunks(name: str, lanes: int, chunk: int) -> None:
     assert_close(run(name, lanes=lanes, chunk=chunk), usual(name))
 
 
+@pytest.mark.slow
 def test_runs_without_local_steps_beside_others_that_make_some() -> None:
     """In one vmapped group, none of whose runs is masked where all make the same number of steps."""
     problem, times = quadratic(), uniform(1, 5)
@@ -128,6 +129,7 @@ def test_loops_whose_length_is_known_when_they_are_compiled(
     assert known == [3, None]
 
 
+@pytest.mark.slow
 def test_micro_batches() -> None:
     results = []
     for piece in (1, 3, 16):
@@ -182,7 +184,8 @@ def numbers(name: str) -> str:
     return (result.observe_w.values.tobytes() + result.time.values.tobytes()).hex()
 
 
-@pytest.mark.parametrize("name", ["fadas", pytest.param("asyncfeded", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fadas", "asyncfeded"])
 def test_one_seed_one_result_in_two_processes(name: str) -> None:
     root = pathlib.Path(__file__).resolve().parent.parent
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(root)])}

@@ -44,6 +44,7 @@ def same(member: xr.Dataset, run: xr.Dataset) -> None:
         np.testing.assert_allclose(member[name].values, run[name].values, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_members_that_share_a_plan_are_separate_runs(sim: afl.Simulation) -> None:
     rates, local = [0.5, 1.0], [0.005, 0.01]
     found = afl.sweep(
@@ -132,6 +133,7 @@ def test_dynamic_axes_compile_one_program(sim: afl.Simulation) -> None:
     assert new.count("advance_planned") <= 2
 
 
+@pytest.mark.slow
 def test_one_member_may_fail(sim: afl.Simulation) -> None:
     found = afl.sweep(sim, {"client.learning_rate": [0.01, 3e38]}, STEPS, eval_every=EVERY)
     assert found.failed_step.values[0] == -1
@@ -156,16 +158,17 @@ def test_the_result_is_saved(sim: afl.Simulation, tmp_path: pathlib.Path) -> Non
     assert again.attrs["sweep"] == '{"server.learning_rate": [0.5, 1.0]}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "column"),
     [
-        pytest.param("server.learning_rate", [0.5, 1], marks=pytest.mark.slow),
-        pytest.param("server.learning_rate", [0, 0.5], marks=pytest.mark.slow),
-        pytest.param("client.momentum", [0, 0.9], marks=pytest.mark.slow),
-        pytest.param("client.proximal", [None, 0.1], marks=pytest.mark.slow),
-        pytest.param("server.momentum", [0.9, None], marks=pytest.mark.slow),
+        ("server.learning_rate", [0.5, 1]),
+        ("server.learning_rate", [0, 0.5]),
+        ("client.momentum", [0, 0.9]),
+        ("client.proximal", [None, 0.1]),
+        ("server.momentum", [0.9, None]),
         ("clock.durations.high", [[2.0] * 8, [5.0] * 8]),
-        pytest.param("client.steps", [[1, 2, 3, 4, 1, 2, 3, 4], 3], marks=pytest.mark.slow),
+        ("client.steps", [[1, 2, 3, 4, 1, 2, 3, 4], 3]),
     ],
 )
 def test_values_of_any_form_are_separate_runs(sim: afl.Simulation, path: str, column: list[Any]) -> None:
@@ -214,6 +217,7 @@ def test_whole_numbers_stay_whole_where_members_differ_in_length(sim: afl.Simula
         assert (found[name].values[0, :, 1:] == missing).all()
 
 
+@pytest.mark.slow
 def test_a_recording_that_runs_out_costs_no_other_member_its_results(sim: afl.Simulation) -> None:
     """All schedules are made before the first member trains."""
     clocks = [afl.clock.trace(sim.clock, durations=np.ones((8, runs))) for runs in (50, 2)]

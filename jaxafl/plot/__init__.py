@@ -7,6 +7,7 @@ from jaxafl.plot.accuracy import accuracy_vs_bytes, accuracy_vs_steps, accuracy_
 from jaxafl.plot.bound import bound
 from jaxafl.plot.clients import accuracy_vs_participation, client_spread
 from jaxafl.plot.comparison import comparison
+from jaxafl.plot.plan import plan
 from jaxafl.plot.staleness import staleness_histogram
 from jaxafl.plot.timeline import timeline
 
@@ -18,6 +19,7 @@ __all__ = [
     "bound",
     "client_spread",
     "comparison",
+    "plan",
     "staleness_histogram",
     "timeline",
 ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import xarray as xr
 from matplotlib import colormaps
@@ -14,22 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.clock import Schedule
+from jaxafl.plot.animation import Runs, check_film, corners_of, save_film
 from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
 from jaxafl.plot.members import Results, heading, members
 
 _COLUMNS = ("client", "run", "started", "arrived", "staleness")
 _PANELS = 6
 _STEPS_SHOWN = 60  # more server steps than this would be a grey surface
-
-
-class _Runs(NamedTuple):
-    """The runs that were consumed, by the instant of their start; and when the server stepped."""
-
-    client: np.ndarray
-    started: np.ndarray
-    arrived: np.ndarray
-    staleness: np.ndarray
-    steps: np.ndarray
 
 
 def timeline(
@@ -39,6 +28,7 @@ def timeline(
     *,
     max_clients: int = 50,
     max_runs: int = 400,
+    animate: float | None = None,
 ) -> Figure:
     """A row per client with a bar for every local run from its start to its arrival, coloured by its staleness.
 
@@ -52,12 +42,14 @@ def timeline(
         path: where to save the figure (its ending sets the format); `None` saves nothing.
         max_clients: most rows per panel.
         max_runs: most bars per panel.
+        animate: seconds that a film takes in which runs grow, darken with every version that they miss, and reach the
+            server; it goes to `path`, which then ends in .gif, for one result or schedule.
 
     Returns:
-        The figure.
+        The figure; of a film, its last picture.
 
     Raises:
-        TypeError, ValueError: there is no result, no arrival, or more than `ax` can hold.
+        TypeError, ValueError: there is no result, no arrival, or more than `ax` or a film can hold.
     """
     file = check_image_path(path)
     if isinstance(results, Schedule):
@@ -65,20 +57,25 @@ def timeline(
     else:
         named = members(results, "client", "started", "arrived", "staleness", "time")
         found = [(member.name or heading(results), _of_result(member.runs[0])) for member in named]
+    if animate is not None:
+        check_film(animate, file, len(found), ax)
     if ax is not None and len(found) > 1:
         raise ValueError(f"{len(found)} results do not fit into one ax; plot one of them, or pass ax=None")
     shown = found[:_PANELS]
     rows = [min(len(np.unique(runs.client)), max_clients) for _, runs in shown]
     heights = [1.0 + 0.17 * max(count, 6) for count in rows]
     figure, panels = panels_of(ax, 10, sum(heights) + 0.3, len(shown), height_ratios=heights)
-    for panel, (name, runs) in zip(panels, shown, strict=True):
-        _draw(panel, name, runs, max_clients, max_runs)
+    drawn = [_draw(panel, *one, max_clients, max_runs) for panel, one in zip(panels, shown, strict=True)]
     if len(found) > len(shown):
         figure.suptitle(f"the first {len(shown)} of {len(found)} results")
+    if animate is not None and file is not None:
+        save_film(*drawn[0], animate, file)
+        return figure
     return finish(figure, file)
 
 
-def _draw(ax: Axes, name: str, runs: _Runs, max_clients: int, max_runs: int) -> None:
+def _draw(ax: Axes, name: str, runs: Runs, max_clients: int, max_runs: int) -> tuple[PolyCollection, np.ndarray, Runs]:
+    """The bars, their rows, and their runs."""
     if not len(runs.client):
         raise ValueError(f"nobody arrived in {name or 'this result'}; there is no timeline")
     heard = np.unique(runs.client)
@@ -87,17 +84,9 @@ def _draw(ax: Axes, name: str, runs: _Runs, max_clients: int, max_runs: int) -> 
     end = runs.steps[-1] if len(kept) <= max_runs else runs.started[kept[max_runs]]
     kept = kept[runs.started[kept] < end] if len(kept) > max_runs else kept
     row = np.searchsorted(clients, runs.client[kept])
-    left, right = runs.started[kept], runs.arrived[kept]
-    corners = [
-        [(a, y - 0.4), (b, y - 0.4), (b, y + 0.4), (a, y + 0.4)] for a, b, y in zip(left, right, row, strict=True)
-    ]
-    worst = int(runs.staleness[kept].max())
-    colours, norm = _colours(worst)
-    bars = PolyCollection(
-        corners, array=runs.staleness[kept], cmap=colours, norm=norm, edgecolors="white", linewidths=0.6
-    )
-    ax.add_collection(bars)
+    left, right, stale = runs.started[kept], runs.arrived[kept], runs.staleness[kept]
     steps = runs.steps[runs.steps <= end]
+    bars = draw_bars(ax, left, right, row, stale)
     few = len(steps) <= _STEPS_SHOWN
     if few:
         ax.vlines(steps, -0.6, len(clients) - 0.4, color="0.55", linewidth=0.7, zorder=0)
@@ -109,6 +98,15 @@ def _draw(ax: Axes, name: str, runs: _Runs, max_clients: int, max_runs: int) -> 
     every = -(-len(clients) // 25)
     ax.set_yticks(range(0, len(clients), every), [str(client) for client in clients[::every]], fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
+    return bars, row, Runs(runs.client[kept], left, right, stale, steps)
+
+
+def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, staleness: np.ndarray) -> PolyCollection:
+    """A bar per run, coloured by its staleness, and the scale of the colours."""
+    corners, worst = list(corners_of(left, right, row)), int(staleness.max())
+    colours, norm = _colours(worst)
+    bars = PolyCollection(corners, array=staleness, cmap=colours, norm=norm, edgecolors="white", linewidths=0.6)
+    ax.add_collection(bars)
     bar = figure_of(ax).colorbar(bars, ax=ax, pad=0.01, aspect=12)
     bar.set_label("staleness (steps)", fontsize=8)
     if isinstance(norm, BoundaryNorm):
@@ -117,6 +115,7 @@ def _draw(ax: Axes, name: str, runs: _Runs, max_clients: int, max_runs: int) -> 
     else:
         bar.locator = MaxNLocator(5, integer=True)
     bar.ax.tick_params(labelsize=8)
+    return bars
 
 
 def _colours(worst: int) -> tuple[object, Normalize | BoundaryNorm]:
@@ -127,18 +126,18 @@ def _colours(worst: int) -> tuple[object, Normalize | BoundaryNorm]:
     return scale.resampled(worst + 1), BoundaryNorm(np.arange(worst + 2) - 0.5, worst + 1)
 
 
-def _of_schedule(schedule: Schedule) -> _Runs:
+def _of_schedule(schedule: Schedule) -> Runs:
     return _sorted(schedule.mask, [getattr(schedule, name) for name in _COLUMNS], schedule.time)
 
 
-def _of_result(run: xr.Dataset) -> _Runs:
+def _of_result(run: xr.Dataset) -> Runs:
     time = run["time"].values
     return _sorted(run["client"].values >= 0, [run[name].values for name in _COLUMNS], time[np.isfinite(time)])
 
 
-def _sorted(mask: np.ndarray, columns: list[np.ndarray], steps: np.ndarray) -> _Runs:
+def _sorted(mask: np.ndarray, columns: list[np.ndarray], steps: np.ndarray) -> Runs:
     """A run that several server steps consumed is drawn once, with the staleness of the first."""
     client, run, started, arrived, staleness = (values[mask] for values in columns)
     first = np.unique(np.stack([client, run]), axis=1, return_index=True)[1]
     order = first[np.argsort(started[first], kind="stable")]
-    return _Runs(client[order].astype(int), started[order], arrived[order], staleness[order], steps)
+    return Runs(client[order].astype(int), started[order], arrived[order], staleness[order], steps)

@@ -78,6 +78,7 @@ def test_one_that_raises_ends_the_run_with_its_own_error(kind: str) -> None:
     assert caught.value.dataset.sizes["step"] == 8
 
 
+@pytest.mark.slow
 def test_a_sweep_tells_of_every_member() -> None:
     told = Notes()
     axes = {"seed": [0, 1], "server.learning_rate": [0.1, 0.5]}
@@ -130,6 +131,7 @@ def rows_of(path: pathlib.Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_table_of_evaluations(tmp_path: pathlib.Path) -> None:
     path, sim = tmp_path / "log.csv", simulation()
     how = {"eval_every": 4, "checkpoint": tmp_path / "run", "checkpoint_every": 2}

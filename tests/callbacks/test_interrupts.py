@@ -89,6 +89,7 @@ def test_nothing_is_installed_off_the_main_thread() -> None:
     assert set(seen) == {signal.getsignal(signal.SIGTERM)}
 
 
+@pytest.mark.slow
 def test_the_command_line_says_so_and_resumes(tmp_path: pathlib.Path, monkeypatch: Any, capsys: Any) -> None:
     data = ["--data", "synthetic", "--data.max-size", "60", "--data.clients", "4", "--model", "logistic"]
     folder, output = str(tmp_path / "run"), str(tmp_path / "result.nc")

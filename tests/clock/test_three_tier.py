@@ -80,6 +80,7 @@ def test_a_split_of_the_population_follows_one_dirichlet() -> None:
     assert 100 < np.count_nonzero(np.diff(tiers)) < 290
 
 
+@pytest.mark.slow
 def test_tiers_of_many_clients_are_drawn_when_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = free_running(concurrency=25, buffer=5, durations=three_tier())
     expected = run_clock(clock, 51, 1, 100, 3)

@@ -74,6 +74,7 @@ def losses(sim: afl.Simulation, params: Any, x: np.ndarray, y: np.ndarray) -> tu
     return np.asarray(outputs.loss), np.asarray(outputs.metrics["accuracy"])
 
 
+@pytest.mark.slow
 def test_the_validation_set_is_evaluated_as_the_test_set_is() -> None:
     data = pooled()
     changed = data.with_validation(0.4, seed=2)

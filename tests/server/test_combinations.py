@@ -175,12 +175,6 @@ def check(combination: tuple[Any, Any, Any]) -> None:
     assert not re.search(r"callback|infeed|outfeed", jaxpr)
 
 
-@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(combination=combinations)
-def test_some_combinations(combination: tuple[Any, Any, Any]) -> None:
-    check(combination)
-
-
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(combination=combinations)

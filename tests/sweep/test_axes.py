@@ -15,6 +15,7 @@ from tests.sweep.conftest import simulation
 STEPS, EVERY = 6, 3
 
 
+@pytest.mark.slow
 def test_options_that_vary_together() -> None:
     sim, rows = simulation(), [(0.5, 0.1), (1, 0.2)]
     pair = ("server.learning_rate", "client.learning_rate")

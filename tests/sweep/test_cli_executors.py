@@ -19,6 +19,7 @@ SMALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_outlook_of_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", *SMALL, "--axis", "server.learning_rate=0.5,1", "--plan"]) == 0
     said = capsys.readouterr().out

@@ -44,6 +44,7 @@ def expected() -> Any:
     return afl.sweep(simulation(), AXES, STEPS, eval_every=EVERY)
 
 
+@pytest.mark.slow
 def test_the_result_is_that_of_one_process(tmp_path: pathlib.Path) -> None:
     executor = Here()
     found = afl.sweep(simulation(), AXES, STEPS, eval_every=EVERY, executor=executor, folder=tmp_path)
@@ -53,6 +54,7 @@ def test_the_result_is_that_of_one_process(tmp_path: pathlib.Path) -> None:
     assert executor.calls == 2 and differing(again, found) == []  # two batches, of a schedule each
 
 
+@pytest.mark.slow
 def test_workers_that_die_use_up_no_retries(tmp_path: pathlib.Path) -> None:
     """Here they die before they begin, which may happen in a queue; not for ever."""
     executor = Here(lambda call: OSError("the node is gone") if call <= 4 else None)
@@ -77,6 +79,7 @@ class Fragile(afl.callbacks.Callback):
             raise ValueError("this seed does not work")
 
 
+@pytest.mark.slow
 def test_a_batch_that_fails_every_time_is_missing_and_named(tmp_path: pathlib.Path) -> None:
     executor, mended = Here(), tmp_path / "mended"
     how: dict[str, Any] = dict(eval_every=EVERY, executor=executor, folder=tmp_path / "sweep")

@@ -45,6 +45,7 @@ def test_its_constants_are_those_asked_for(clients, dimension, heterogeneity, al
             assert inside["global_variance"] == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_losses_and_gradients_of_data_and_model_are_those_of_the_formula() -> None:
     problem = quadratic(3, 4, noise=0.8, samples=[2, 4, 6])
     data, apply = problem.data, problem.model.bound(None)

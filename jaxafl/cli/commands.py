@@ -1,0 +1,97 @@
+"""The commands that look at what there is: names, sweeps, results."""
+
+from __future__ import annotations
+
+import json as json_format
+import pathlib
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from jaxafl import results
+from jaxafl.cli import tables
+from jaxafl.options import UserError, user_errors
+from jaxafl.sweep import gather as gather_sweep
+
+_Several = arg(metavar="RESULT.nc [RESULT.nc ...]", help_behavior_hint="(one or more)")
+_Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
+_Image = Annotated[pathlib.Path, arg(metavar="IMAGE")]
+_Kind = Literal[  # those of `jaxafl.plot`
+    "accuracy_vs_bytes",
+    "accuracy_vs_participation",
+    "accuracy_vs_steps",
+    "accuracy_vs_time",
+    "client_spread",
+    "comparison",
+    "staleness_histogram",
+    "timeline",
+]
+
+
+def list_names(json: bool = False, markdown: bool = False) -> int:
+    """List datasets, partitions, models, servers (and their clocks), clocks and durations, with their options.
+
+    Args:
+        json: as JSON, with the type, default, allowed values and help of every option
+        markdown: the same as a page of tables
+    """
+    if json:
+        print(json_format.dumps(tables.as_json(), indent=2, ensure_ascii=False, default=repr))
+    elif markdown:
+        print(tables.as_markdown())
+    else:
+        tables.show_list()
+    return 0
+
+
+def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None) -> int:
+    """Show how far the members of a sweep are, from its folder, while it runs or afterwards.
+
+    Args:
+        folder: that of `jaxafl sweep --folder`
+        output: NetCDF file to write with the members that are finished
+    """
+    with user_errors():
+        found = gather_sweep(folder)
+        results.check_path(output)
+    tables.show_progress(found)
+    if output is not None:
+        results.save(found.load(), output)
+        print(f"wrote {output}")
+    return 0
+
+
+def plot_results(files: _Files, output: _Image, kind: _Kind = "accuracy_vs_time") -> int:
+    """Draw results: accuracy against simulated time or server steps, staleness, or who trained when.
+
+    Args:
+        files: result files (NetCDF)
+        output: image to write; its ending sets the format
+        kind: what is drawn
+    """
+    from jaxafl import plot as figures
+
+    if not files:
+        raise UserError("plot needs at least one result file, e.g. jaxafl plot result.nc --output result.png")
+    with user_errors():
+        loaded = [results.load(file) for file in files]
+    short = len({file.stem for file in files}) == len(files)
+    named = {file.stem if short else str(file): result for file, result in zip(files, loaded, strict=True)}
+    getattr(figures, kind)(loaded[0] if len(loaded) == 1 else named, path=output)
+    print(f"wrote {output}")
+    return 0
+
+
+def compare(output_dir: pathlib.Path = pathlib.Path(), budget: int = 4000, seed: int = 0, progress: bool = True) -> int:
+    """Compare FedAvg, FedAsync, FedBuff, FADAS and AsyncFedED on ten FEMNIST writers with stragglers.
+
+    Args:
+        output_dir: folder for quickstart.nc and quickstart.png
+        budget: local steps of every method, all clients together
+        seed: seed of the initial model, the schedules and the mini-batches
+        progress: show progress bars
+    """
+    from jaxafl.cli.quickstart import report
+
+    report(output_dir, budget, seed, progress)
+    return 0

@@ -1,0 +1,138 @@
+"""The commands that simulate: `run`, `sweep`, and `resume`, which goes on with either."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import tyro
+from tyro.conf import Positional
+
+from jaxafl.callbacks.store import check_folder
+from jaxafl.cli import tables
+from jaxafl.cli.build import as_paths, make_simulation, read_axes
+from jaxafl.cli.options import Run, Sweep, chosen, is_given, options_type, program, refuse, values_of
+from jaxafl.device import keep_programs
+from jaxafl.device.keys import seed_key
+from jaxafl.options import UserError, user_errors
+from jaxafl.sweep import outlook
+from jaxafl.sweep import sweep as run_sweep
+from jaxafl.sweep.axes import axes_of
+
+_COMMAND = "command.json"
+
+
+def run(arguments: list[str]) -> int:
+    """Simulate one configuration and report accuracy, simulated time and staleness."""
+    return _simulate(run, Run, arguments)
+
+
+def sweep(arguments: list[str]) -> int:
+    """Simulate a grid of configurations: `--axis server.alpha=0.2,0.5 --axis seed=0:5`."""
+    return _simulate(sweep, Sweep, arguments)
+
+
+def resume(folder: Positional[pathlib.Path]) -> int:
+    """Go on with an interrupted run or sweep, from the folder of its --checkpoint.
+
+    Args:
+        folder: the folder
+    """
+    file = folder / _COMMAND
+    if not file.is_file():
+        raise UserError(f"{folder} is not the folder of a --checkpoint: there is no {_COMMAND} in it")
+    known = json.loads(file.read_text())
+    place, arguments = str(folder.resolve()), list(known["arguments"])
+    os.chdir(known["directory"])
+    for number, argument in enumerate(arguments):  # the folder may have been moved
+        if argument == "--checkpoint":
+            arguments[number + 1] = place
+        elif argument.startswith("--checkpoint="):
+            arguments[number] = f"--checkpoint={place}"
+    return {"run": run, "sweep": sweep}[known["command"]](arguments)
+
+
+def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[str]) -> int:
+    """Runs what the options describe; the exit code is 1 where every run failed."""
+    from jaxafl.plot.canvas import check_image_path
+
+    _make_devices(arguments)
+    axes = read_axes(arguments) if kind is Sweep else {}
+    names = chosen(arguments, axes)
+    more = "\n\nOptions depend on the data, model, server and clock that the command line names (see jaxafl list)."
+    options: Any
+    options, unknown = tyro.cli(
+        options_type(kind, names, axes),
+        prog=program(command.__name__, arguments, names),
+        description=f"{command.__doc__}{more}".replace("`", ""),
+        args=arguments,
+        return_unknown_args=True,
+    )
+    if unknown:
+        refuse(unknown, names, options)
+    if kind is Sweep and not axes:
+        raise UserError("a sweep needs at least one --axis, e.g. --axis server.lam=1,3,5 --axis seed=0:5")
+    with user_errors():
+        check_image_path(options.plot)
+        if options.cache is not None:
+            keep_programs(check_folder("cache", options.cache))
+        simulation = make_simulation(names, options, axes)
+        varied = as_paths(axes, names, simulation) | ({} if "seed" in axes else {"seed": [options.seed]})
+        for axis in axes_of(simulation, varied)[1]:
+            for seed in axis.column("seed") if axis.name == "seed" else ():
+                seed_key(seed)
+        if not axes:
+            simulation.check()
+    how = {name: getattr(options, name) for name in ("server_steps", "eval_every", "lanes", "chunk", "progress")}
+    with user_errors():
+        how |= {"save": options.output, **options.watching()}
+        how |= options.where()
+        _remember(options.checkpoint, command.__name__, arguments)
+    if axes:
+        if options.plan:
+            tables.show_outlook(outlook(simulation, varied, **options.timing()))
+            return 0
+        result = run_sweep(simulation, varied, folder=options.checkpoint, **how)
+    else:
+        result = simulation.run(seed=options.seed, checkpoint=options.checkpoint, **how)
+    tables.show_result(result)
+    print(f"wrote {options.output}" if options.output else "the result is not saved; --output result.nc would")
+    if options.plot:
+        from jaxafl.plot import accuracy_vs_time
+
+        accuracy_vs_time(result, path=options.plot)
+        print(f"wrote {options.plot}")
+    failed, runs = tables.failures(result)
+    if failed:
+        print(f"jaxafl: {failed}", file=sys.stderr)
+    return 1 if runs == 0 else 0
+
+
+def _make_devices(arguments: Sequence[str]) -> None:
+    """Before JAX looks for devices: those of a CPU are as many as one asks for, and the parent of workers must not
+    reserve the memory of a GPU."""
+    asked = ["", *values_of(arguments, "--devices")][-1]
+    if asked == "all" or asked.isdigit():
+        with contextlib.suppress(RuntimeError):  # of a process that has its devices already
+            jax.config.update("jax_num_cpu_devices", int(asked) if asked.isdigit() else os.cpu_count() or 1)
+    if is_given(arguments, "--workers"):
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+def _remember(folder: pathlib.Path | None, command: str, arguments: Sequence[str]) -> None:
+    """What `jaxafl resume` needs to know, unless the folder holds something already."""
+    if folder is None:
+        return
+    file = check_folder("--checkpoint", folder) / _COMMAND
+    if file.exists() and any(one.name != _COMMAND for one in file.parent.iterdir()):
+        return
+    known = {"command": command, "arguments": list(arguments), "directory": os.getcwd()}
+    unfinished = file.with_suffix(".part")
+    unfinished.write_text(json.dumps(known))
+    unfinished.replace(file)

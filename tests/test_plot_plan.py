@@ -1,0 +1,84 @@
+"""Pictures of what a run will do, and of what it did as a film."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import jaxafl as afl
+from jaxafl.plot.plan import _told
+
+
+@pytest.fixture(scope="module")
+def sim() -> afl.Simulation:
+    return afl.Simulation(
+        data=afl.data.synthetic(1.0, 1.0, clients=8, max_size=40),
+        model=afl.models.logistic(num_classes=10),
+        client=afl.Client(learning_rate=0.01, steps=5, batch_size=10),
+        server=afl.server.fedbuff(),
+        clock=afl.clock.free_running(concurrency=6, buffer=2, durations=afl.clock.lognormal(0.0, 0.7)),
+    )
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 8])
+def test_what_a_schedule_takes_is_trained_from_versions_that_are_still_kept(sim: afl.Simulation, lanes: int) -> None:
+    schedule, planned = sim.schedule(20), sim.plan(20, lanes=lanes)
+    story = _told(planned, 20)
+    taken = zip(schedule.client[schedule.mask], schedule.staleness[schedule.mask], strict=True)
+    assert sorted(map(tuple, story.trained[:, 3:])) == sorted(taken)
+    # 5 local steps a run: no lane trains two runs at once, and none is idle while another has one run more to make
+    for lane in range(lanes):
+        own = story.trained[story.trained[:, 0] == lane]
+        assert (own[:, 2] - own[:, 1] == 5).all() and (np.diff(np.sort(own[:, 1])) >= 5).all()
+    # a slot holds one version at a time, and whoever loads one finds it there
+    versions = schedule.version[schedule.mask]
+    found = [int(v) for t, slot in story.started for v, (s, a, b) in enumerate(story.kept) if s == slot and a <= t <= b]
+    assert sorted(found) == sorted(versions)
+    for slot in range(planned.slots):
+        own = story.kept[story.kept[:, 0] == slot]
+        assert (own[1:, 1] > own[:-1, 2]).all()
+
+
+def test_the_picture_of_a_plan_has_a_row_per_lane_and_slot(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
+    planned = sim.plan(20, lanes=3)
+    figure = afl.plot.plan(planned, path=tmp_path / "plan.png", max_steps=10)
+    lanes, ring = [ax for ax in figure.axes if ax.get_ylabel() in ("lane", "slot of the ring")]
+    assert (len(lanes.get_yticks()), len(ring.get_yticks())) == (3, planned.slots)
+    assert figure.get_suptitle() == "the first 10 of 20 server steps"
+    assert (tmp_path / "plan.png").stat().st_size > 5000
+
+
+def test_what_is_no_plan_is_refused(sim: afl.Simulation) -> None:
+    with pytest.raises(TypeError, match=r"Simulation\.plan"):
+        afl.plot.plan(sim.schedule(5))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_steps"):
+        afl.plot.plan(sim.plan(5), max_steps=0)
+
+
+def test_a_film_ends_with_the_whole_timeline(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
+    schedule, path = sim.schedule(6), tmp_path / "film.gif"
+    figure = afl.plot.timeline(schedule, path=path, animate=0.5)
+    with Image.open(path) as film:
+        assert film.n_frames == 6 and film.info["duration"] == pytest.approx(1000 / 12, abs=5)
+    bars = figure.axes[0].collections[0]
+    still = afl.plot.timeline(schedule).axes[0].collections[0]
+    np.testing.assert_array_equal(bars.get_array(), still.get_array())
+    for moved, there in zip(bars.get_paths(), still.get_paths(), strict=True):
+        np.testing.assert_allclose(moved.vertices, there.vertices)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"animate": 0.1, "path": "film.gif"}, "0.5 to 120"),
+        ({"animate": 2.0}, "must end in .gif"),
+        ({"animate": 2.0, "path": "film.png"}, "must end in .gif"),
+    ],
+)
+def test_what_makes_no_film_is_said(sim: afl.Simulation, tmp_path: pathlib.Path, how: dict, said: str) -> None:
+    how = how | ({"path": tmp_path / how["path"]} if "path" in how else {})
+    with pytest.raises(ValueError, match=said):
+        afl.plot.timeline(sim.schedule(4), **how)
