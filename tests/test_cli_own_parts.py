@@ -10,8 +10,7 @@ import pytest
 import tyro
 
 import jaxafl as afl
-from jaxafl import cli
-from jaxafl.cli import main
+from jaxafl.cli import main, simulate
 from jaxafl.cli.build import make_simulation
 from jaxafl.cli.options import Run, chosen, options_type
 from jaxafl.sweep.axes import replace_at
@@ -194,7 +193,7 @@ def test_an_option_of_ones_own_part_is_an_axis(arguments, path, values, own_part
             replace_at(simulation, path, value).check()
         raise KeyboardInterrupt  # nothing is run
 
-    monkeypatch.setattr(cli, "run_sweep", record)
+    monkeypatch.setattr(simulate, "run_sweep", record)
     assert main(["sweep", *SMALL, *(argument.format(own=own_parts) for argument in arguments)]) == 130
     assert swept == [{path: values, "seed": [0]}]
 

@@ -133,6 +133,7 @@ BREAKING = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_runs_all_fail_says_where_and_exits_with_1(capsys):
     assert main(["sweep", *SMALL, *BREAKING, "--server.learning-rate", "1e38"]) == 1
     shown = capsys.readouterr()
@@ -141,6 +142,7 @@ def test_a_sweep_whose_runs_all_fail_says_where_and_exits_with_1(capsys):
     assert "2 of 2 runs" in shown.err and "seed=0 at step" in shown.err and "seed=1 at step" in shown.err
 
 
+@pytest.mark.slow
 def test_a_sweep_with_some_failures_warns(tmp_path, capsys):
     file = tmp_path / "sweep.nc"
     axis = ["--axis", "server.learning_rate=0.1,1e38"]

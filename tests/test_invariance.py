@@ -139,6 +139,7 @@ def test_micro_batches() -> None:
     assert_close(results[2], results[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(CASES, "fadas"))
 def test_the_same_run_twice(name: str) -> None:
     assert_identical(run(name), usual(name))

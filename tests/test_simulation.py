@@ -139,6 +139,7 @@ class WithoutReplies(server.asyncfeded):
     needs = Needs(base=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(REPLAYED, "recorded, everyone in flight"))
 def test_a_plan_with_the_recorded_steps_reproduces_asyncfeded(name: str) -> None:
     """The clock beside the training agrees with the same clock run ahead with the recorded K; so do the models."""

@@ -41,6 +41,7 @@ def test_a_run_that_was_ended_goes_on_and_can_be_made_longer(name: str, tmp_path
     assert_same(sim.run(41, **how), sim.run(41, eval_every=EVERY))  # by way of 30, under which it was ended
 
 
+@pytest.mark.slow
 def test_a_longer_run_begins_where_the_shorter_one_ended(tmp_path: pathlib.Path, capsys: Any) -> None:
     sim = simulation()
     sim.run(10, checkpoint=tmp_path, eval_every=EVERY)
@@ -299,6 +300,7 @@ def test_a_run_that_has_failed_does_not_go_on(tmp_path: pathlib.Path) -> None:
         assert_same(sim.run(steps, **how), first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["stale", "skew", "before", "sampled", "bernoulli", "interrupting"], "stale"))
 @pytest.mark.parametrize("seed", slow_but([1, 2], 1))
 def test_a_plan_that_goes_on_finds_all_versions(name: str, seed: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 import jaxafl as afl
 from jaxafl.callbacks.identity import content, identity
@@ -58,6 +59,7 @@ def test_a_function_may_call_itself() -> None:
     assert content(down)["name"].endswith("down")
 
 
+@pytest.mark.slow
 def test_it_is_the_same_in_every_process() -> None:
     code = """
 from jaxafl.callbacks.identity import content

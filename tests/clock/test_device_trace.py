@@ -265,6 +265,7 @@ CLOCKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock", slow_but(CLOCKS, "synchronous"))
 def test_a_run_works_only_while_its_device_is_ready(clock: str, folder: pathlib.Path) -> None:
     duration = device_trace("celeba_cnn", bandwidth=False, availability=True, data_dir=folder)

@@ -299,6 +299,7 @@ def test_a_run_without_end_is_named() -> None:
         run_clock(sampled(drawn=2, durations=wrong(value=0.0)), 2, 1, 6)
 
 
+@pytest.mark.slow
 def test_what_is_not_known_of_recorded_durations_is_said() -> None:
     """A fleet's times are sampled where they are drawn, beyond what is recorded where one adds to recorded ones."""
     latency, per_step = (uniform(1, 2) + constant(1)).step_times(3)

@@ -37,6 +37,7 @@ def without_abandoned(steps: list[ServerStep]) -> list[ServerStep]:
     return [ServerStep(s.step, s.time, tuple(a for a in s.arrivals if a.kind != "deprecated")) for s in steps]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

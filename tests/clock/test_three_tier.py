@@ -52,9 +52,10 @@ def test_tiers_of_clients(gamma: float, expected: tuple[float, ...]) -> None:
         assert abs(share - probability) < 4 * np.sqrt(probability * (1 - probability) / clients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "third", "per"),
-    [pytest.param("large", (50, 80), "run", marks=pytest.mark.slow), ("mild", (5, 8), "client")],
+    [("large", (50, 80), "run"), ("mild", (5, 8), "client")],
 )
 def test_durations_of_the_tiers(profile: str, third: tuple[float, float], per: str) -> None:
     clock = free_running(concurrency=60, durations=three_tier(profile, per=per))

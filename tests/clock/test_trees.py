@@ -74,6 +74,7 @@ EVENT_BY_EVENT: dict[str, Clock] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(EVENT_BY_EVENT, "suspended", "start_skew"))
 def test_a_schedule_compiled_as_one_function_is_the_same_to_the_last_bit(
     name: str, monkeypatch: pytest.MonkeyPatch

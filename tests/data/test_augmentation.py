@@ -59,6 +59,7 @@ def test_offsets_and_mirror_are_independent():
     assert np.abs(correlation).max() < 4 / np.sqrt(len(seen))
 
 
+@pytest.mark.slow
 @given(
     height=st.integers(1, 6),
     width=st.integers(1, 6),
@@ -75,6 +76,7 @@ def test_any_shape_and_padding(height, width, channels, padding, flip, seed):
     assert made.tobytes() in outcomes(image, padding, flip)
 
 
+@pytest.mark.slow
 def test_one_key_gives_one_image_in_any_batch_and_with_or_without_x64():
     augment = data.crop_and_flip()
     keys = jax.random.split(jax.random.key(3), 12)

@@ -72,6 +72,7 @@ def test_the_folder_may_lie_directly_in_the_data_directory(cifar100_files):
     assert data.cifar100(cifar100_files / "cifar100").num_classes == 100
 
 
+@pytest.mark.slow
 def test_normalisation_is_per_channel_and_augmentation_leaves_the_test_set_alone(cifar100_files):
     plain, augmented = data.cifar100(cifar100_files), data.cifar100(cifar100_files, augment=True)
     assert plain.preprocessing.augment is None and augmented.preprocessing.augment is not None

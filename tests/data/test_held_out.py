@@ -91,7 +91,8 @@ def test_the_validation_set_is_evaluated_as_the_test_set_is() -> None:
     assert result.sizes["evaluation"] == 3 and "client_loss" not in result
 
 
-@pytest.mark.parametrize("of_test", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("of_test", [True, False])
 def test_single_clients_are_evaluated_on_their_own_samples(of_test: bool) -> None:
     if of_test:
         rng = np.random.default_rng(1)

@@ -218,6 +218,7 @@ def check_safa(seed: int, kind: str, fraction: float, lag: int, precision: str) 
     return result
 
 
+@pytest.mark.slow
 def test_safa_sorts_arrivals_out() -> None:
     result = check_safa(0, "late", 0.33, 1, "float64")
     assert (result.picked > 0).all() and (result.undrafted > 0).any() and (result.deprecated > 0).any()

@@ -60,7 +60,8 @@ def full_gradient_descent(rate: float) -> np.ndarray:
     return np.asarray(versions)
 
 
-@pytest.mark.parametrize("make", [pytest.param(server.audg, marks=pytest.mark.slow), server.psurdg])
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [server.audg, server.psurdg])
 def test_sure_uploads_are_gradient_descent(make: Any) -> None:
     result = run(make(0.3), bernoulli(1.0), GRADIENT)
     np.testing.assert_allclose(result.observe_w[1:], full_gradient_descent(0.3), rtol=1e-12)

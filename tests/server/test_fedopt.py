@@ -40,6 +40,7 @@ class AdamW(FedBuff):
         return x - self.eta * (first / (np.sqrt(second) + self.eps) + self.decay * x)
 
 
+@pytest.mark.slow
 def test_adamw_follows_its_reference() -> None:
     recorded = record(4, 6, STEPS, "late", concurrency=4, buffer=2)
     expected = reference(quadratic(), AdamW(0.1, 0.8, 0.95, 1e-6, 0.3), recorded.oracle(STEPS))

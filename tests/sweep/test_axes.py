@@ -44,7 +44,8 @@ def test_options_of_schedules_that_vary_together() -> None:
         np.testing.assert_allclose(member.loss.values, alone.loss.values, rtol=2e-5)
 
 
-@pytest.mark.parametrize("several", [list, pytest.param(dict, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("several", [list, dict])
 def test_whole_simulations(several: Any) -> None:
     first = simulation()
     second = dataclasses.replace(first, server=afl.server.fedasync(0.5))
@@ -76,6 +77,7 @@ def test_samples(method: Any) -> None:
         assert counts.tolist() == [4, 4, 4, 4] or (method == "halton" and counts.min() >= 3)
 
 
+@pytest.mark.slow
 def test_a_sample_is_an_axis() -> None:
     drawn = afl.sample(4, {"server.learning_rate": scipy.stats.uniform(0.1, 0.9)})
     (rows,) = drawn.values()

@@ -113,6 +113,7 @@ def test_what_there_is_can_be_gathered_at_any_time(tmp_path: pathlib.Path) -> No
     assert (found.client.sel(seed=1) == -1).all() and np.isnan(found.time.sel(seed=1)).all()
 
 
+@pytest.mark.slow
 def test_gathered_values_are_read_when_they_are_used(tmp_path: pathlib.Path) -> None:
     made = afl.sweep(simulation(), AXES, STEPS, eval_every=EVERY, folder=tmp_path)
     found = afl.gather(tmp_path)

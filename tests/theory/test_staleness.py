@@ -44,6 +44,7 @@ def test_the_mean_is_that_of_the_clock_and_weights_are_used() -> None:
     assert staleness.bernoulli(1.0)["cubic_staleness"].item() == 0
 
 
+@pytest.mark.slow
 def test_a_schedule_has_the_moments_of_its_clock() -> None:
     upload = np.array([0.9, 0.6, 0.4])
     made = afl.clock.schedule(afl.clock.bernoulli(upload), 3, 1, 20_000, seed=1)
@@ -69,6 +70,7 @@ def test_a_schedule_by_hand_and_its_units() -> None:
     assert once.equals(again)
 
 
+@pytest.mark.slow
 def test_a_result_has_the_moments_of_its_schedule() -> None:
     problem = afl.theory.quadratic(4, 2, samples=2)
     sim = afl.Simulation(
