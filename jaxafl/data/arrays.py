@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,11 +19,11 @@ from jaxafl.options import as_array, check_number, check_whole
 
 
 def from_arrays(
-    x: ArrayLike,
+    x: ArrayLike | Mapping[str, ArrayLike],
     y: ArrayLike,
     client_ids: ArrayLike,
     *,
-    x_test: ArrayLike | None = None,
+    x_test: ArrayLike | Mapping[str, ArrayLike] | None = None,
     y_test: ArrayLike | None = None,
     test_fraction: float | None = None,
     num_classes: int | None = None,
@@ -33,8 +37,9 @@ def from_arrays(
     drawn without replacement. To split arrays that have no client ids, build a `Dataset` and partition it.
 
     Args:
-        x: samples `[n, ...]`; float64 is stored as float32 unless `jax_enable_x64` is set (then it is kept), other
-            floats as float32 too, and integers as they are.
+        x: samples `[n, ...]`, or a dict of such arrays (the tokens of `jaxafl.models.bert`); float64 is stored as
+            float32 unless `jax_enable_x64` is set (then it is kept), other floats as float32 too, and integers as they
+            are.
         y: integer labels `[n]` in `[0, num_classes)`.
         client_ids: client of each sample `[n]`, integers or strings; clients are numbered in sorted order of the ids.
         x_test: test samples `[n_test, ...]`.
@@ -42,7 +47,8 @@ def from_arrays(
         test_fraction: share of each client's samples held out for testing, in (0, 1), instead of `x_test` and `y_test`.
         num_classes: number of classes; by default one more than the largest label, test labels included.
         preprocessing: cast and normalisation in the step. By default float and uint8 samples are cast to JAX's float
-            type (float32, with `jax_enable_x64` float64) unscaled, and other integers (tokens) stay as they are.
+            type (float32, with `jax_enable_x64` float64) unscaled; other integers (tokens), and all that is in a dict,
+            stay as they are.
         name: name of the dataset.
         seed: seed of the held-out test samples.
 
@@ -56,13 +62,14 @@ def from_arrays(
             option is of another type.
     """
     samples = _samples(name, "x", x)
-    if len(samples) == 0:
+    shapes = [leaf.shape for leaf in jax.tree.leaves(samples)]
+    if not shapes or shapes[0][0] == 0:
         raise ValueError(f"{name}: there are no samples: x is empty")
     labels, users = integer_labels(name, "training", y), check_ids(name, client_ids)
-    if labels.ndim != 1 or users.shape != labels.shape or len(samples) != len(labels):
+    if labels.ndim != 1 or users.shape != labels.shape or {len(labels)} != {shape[0] for shape in shapes}:
         raise ValueError(
-            f"{name}: x, y and client_ids need one entry per sample; got shapes {samples.shape}, {labels.shape} and "
-            f"{users.shape}"
+            f"{name}: x, y and client_ids need one entry per sample; got shapes "
+            f"{', '.join(map(str, shapes))}, {labels.shape} and {users.shape}"
         )
     if (x_test is None) != (y_test is None) or (x_test is None) == (test_fraction is None):
         raise ValueError(f"{name}: give either x_test and y_test, or test_fraction")
@@ -73,21 +80,24 @@ def from_arrays(
     else:
         seed = check_whole(name, "seed", seed, least=0, most=None)
         test = hold_out(name, users, test_fraction, np.random.default_rng(seed))
-        held_out, held_out_labels = samples[test], labels[test]
+        held_out, held_out_labels = jax.tree.map(lambda leaf: leaf[test], samples), labels[test]
         test_clients = users[test].astype(np.int32)
-        samples, labels, users = samples[~test], labels[~test], users[~test]
+        samples, labels, users = jax.tree.map(lambda leaf: leaf[~test], samples), labels[~test], users[~test]
         source |= {"test_fraction": float(test_fraction), "test_seed": seed}
     if num_classes is None:
         num_classes = int(max(labels.max(initial=0), held_out_labels.max(initial=0))) + 1
     if preprocessing is None:
-        preprocessing = cast() if samples.dtype == np.uint8 or samples.dtype.kind == "f" else as_is()
+        scaled = isinstance(samples, np.ndarray) and (samples.dtype == np.uint8 or samples.dtype.kind == "f")
+        preprocessing = cast() if scaled else as_is()
     dataset = Dataset(
         name, samples, labels, held_out, held_out_labels, num_classes, preprocessing, users=users, source=source
     )
     return dataset.partition(by_user()).owned_test(test_clients)
 
 
-def _samples(name: str, argument: str, x: ArrayLike | None) -> np.ndarray:
+def _samples(name: str, argument: str, x: Any) -> Any:
+    if isinstance(x, Mapping):
+        return {key: _samples(name, f"{argument}[{key!r}]", part) for key, part in x.items()}
     samples = as_array(name, argument, x)
     if samples.ndim == 0 or samples.dtype.kind not in "fiub":
         raise TypeError(

@@ -37,6 +37,22 @@ def test_held_out_samples_are_a_share_of_each_client_and_not_trained_on():
     assert not np.array_equal(federated.x_test, data.from_arrays(x, y, ids, test_fraction=0.3, seed=6).x_test)
 
 
+def test_samples_may_be_several_arrays():
+    tokens = {"input_ids": np.arange(20).reshape(10, 2), "attention_mask": np.ones((10, 2), np.uint8)}
+    federated = data.from_arrays(tokens, Y, IDS, test_fraction=0.5, seed=1)
+    assert federated.counts.tolist() == [2, 3, 1]
+    found = np.concatenate([federated.arrays["x"]["input_ids"], federated.x_test["input_ids"]])
+    np.testing.assert_array_equal(np.sort(found[:, 0]), np.arange(0, 20, 2))
+    x, y = federated.fetch(federated.arrays, 1, jnp.arange(3), jax.random.key(0))
+    rows = np.asarray(x["input_ids"])[:, 0] // 2
+    np.testing.assert_array_equal(y, Y[rows])
+    assert set(IDS[rows]) == {"b"} and x["attention_mask"].dtype == jnp.uint8
+    with pytest.raises(ValueError, match=r"one entry per sample; got shapes \(9, 2\), \(10, 2\)"):
+        data.from_arrays(tokens | {"attention_mask": np.ones((9, 2))}, Y, IDS, test_fraction=0.5)
+    with pytest.raises(TypeError, match=r"x\['input_ids'\] must be a numeric array"):
+        data.from_arrays({"input_ids": ["a"] * 10}, Y, IDS, test_fraction=0.5)
+
+
 def test_bytes_are_cast_and_tokens_are_left_alone():
     def preprocessed(dtype):
         x = np.full((10, 2), 7, dtype)
