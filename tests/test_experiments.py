@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import pathlib
+import subprocess
 import sys
 
 import numpy as np
@@ -251,3 +252,13 @@ def test_a_method_of_ones_own() -> None:
         made = with_own(cell, own).make()
         assert made.server is server and made.data is simulation().data
     assert with_own(cell, lambda sim: sim).make() is simulation()
+
+
+@pytest.mark.slow
+def test_a_table_runs_on_several_devices(tmp_path: pathlib.Path) -> None:
+    """The command makes the devices of a CPU itself."""
+    options = ["--seeds", "2", "--devices", "2", "--columns", "CNN IID, d = 1", "--folder", str(tmp_path)]
+    command = [sys.executable, "-m", "experiments.audg_psurdg.table5", *options]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
+    found = running.xr.load_dataset(tmp_path / "audg_psurdg_table5.nc")
+    assert (found.state.sel(column="CNN IID, d = 1") == "run").all()

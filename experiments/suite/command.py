@@ -10,6 +10,7 @@ from typing import Any
 
 from experiments.suite import report, running
 from experiments.suite.experiment import SCALES, Experiment
+from jaxafl.device import make_cpu_devices
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"
 
@@ -56,7 +57,7 @@ def _parser(experiment: Experiment, module: str) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, help=f"how many; by default {experiment.seeds}, 1 at smoke scale")
     parser.add_argument("--folder", type=pathlib.Path, help="for results and, below runs, what has been run; a second "
                         "call goes on where the first was ended")  # fmt: skip
-    parser.add_argument("--devices", help='devices that work at once: "all" or a number')
+    parser.add_argument("--devices", type=make_cpu_devices, help='devices that work at once: "all" or a number')
     parser.add_argument("--dry-run", action="store_true", help="time the first steps and estimate the whole")
     return parser
 

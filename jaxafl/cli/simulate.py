@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
@@ -10,7 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import tyro
 from tyro.conf import Positional
 
@@ -18,7 +16,7 @@ from jaxafl.callbacks.store import check_folder
 from jaxafl.cli import tables
 from jaxafl.cli.build import as_paths, make_simulation, read_axes
 from jaxafl.cli.options import Run, Sweep, chosen, is_given, options_type, program, refuse, values_of
-from jaxafl.device import keep_programs
+from jaxafl.device import keep_programs, make_cpu_devices
 from jaxafl.device.keys import seed_key
 from jaxafl.options import UserError, user_errors
 from jaxafl.sweep import outlook
@@ -115,12 +113,8 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
 
 
 def _make_devices(arguments: Sequence[str]) -> None:
-    """Before JAX looks for devices: those of a CPU are as many as one asks for, and the parent of workers must not
-    reserve the memory of a GPU."""
-    asked = ["", *values_of(arguments, "--devices")][-1]
-    if asked == "all" or asked.isdigit():
-        with contextlib.suppress(RuntimeError):  # of a process that has its devices already
-            jax.config.update("jax_num_cpu_devices", int(asked) if asked.isdigit() else os.cpu_count() or 1)
+    """Before JAX looks for devices. The parent of workers must not reserve the memory of a GPU."""
+    make_cpu_devices(["", *values_of(arguments, "--devices")][-1])
     if is_given(arguments, "--workers"):
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +12,15 @@ import jax
 from jaxafl.options import UserError, shown
 
 Device = Any
+
+
+def make_cpu_devices(asked: str) -> Any:
+    """What a command line's `--devices` asks for, `"all"` or a number; before JAX looks for devices, so that those of a
+    CPU are as many."""
+    if asked == "all" or asked.isdigit():
+        with contextlib.suppress(RuntimeError):  # of a process that has its devices already
+            jax.config.update("jax_num_cpu_devices", int(asked) if asked.isdigit() else os.cpu_count() or 1)
+    return int(asked) if asked.isdigit() else asked
 
 
 def devices_of(asked: Any) -> list[Device]:
