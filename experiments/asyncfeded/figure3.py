@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from experiments.asyncfeded.setting import (
+    BEST,
     CHANCES,
     MEASURES,
     METHODS,
     NOTE,
     REASONS,
     SCALES,
+    SOON,
     TASKS,
     cell_of,
     column,
@@ -49,6 +51,8 @@ EXPERIMENT = Experiment(
         )
     ],
     seeds=5,
+    against=("P", COLUMNS),
+    shown=(BEST, SOON),
     note=f"The runs are those of Figures 5-14, which are found again. {NOTE}",
 )
 

@@ -90,7 +90,8 @@ class Experiment:
         reasons: why a scale's numbers differ from the published ones.
         seeds: how many the paper has.
         curve: (variable, coordinate) that a figure shows, such as `("accuracy", "eval_time")`.
-        against: (label, column -> (panel, number)): a figure shows the first measure against these numbers.
+        against: (label, column -> (panel, number)): a figure shows measures against these numbers.
+        shown: those measures; by default the first.
         derived: what is made of a cell's runs, or schedules, before they are measured and drawn.
         left_out: scale -> columns that are not run there, unless they are asked for.
         note: what is to be known of the numbers: what is unpublished and was fixed how.
@@ -112,6 +113,7 @@ class Experiment:
     seeds: int = 3
     curve: tuple[str, str] | None = None
     against: tuple[str, Mapping[str, tuple[str, float]]] | None = None
+    shown: Sequence[str] = ()
     derived: Callable[[Any], Any] = lambda runs: runs
     left_out: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     note: str = ""

@@ -92,12 +92,16 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
 
 
 def draw(experiment: Experiment, results: xr.Dataset, path: pathlib.Path) -> None:
-    """The curves of a figure, a panel per column: median over seeds, and the band of all seeds; then the first measure
-    against numbers of the columns."""
+    """The curves of a figure, a panel per column: median over seeds, and the band of all seeds; then measures against
+    numbers of the columns."""
     drawn = []
     if "curve" in results:
         drawn = [column for column in results.column.values if results.curve.sel(column=column).notnull().any()]
-    panels = list(dict.fromkeys(panel for panel, _ in experiment.against[1].values())) if experiment.against else []
+    panels = []
+    if experiment.against:
+        places = experiment.against[1].items()
+        ran = {panel: None for column, (panel, _) in places if results.value.sel(column=column).notnull().any()}
+        panels = [(panel, measure) for panel in ran for measure in experiment.shown or list(experiment.measures)[:1]]
     many = len(drawn) + len(panels)
     wide = max(1, min(3, many))
     high = max(1, -(-many // wide))
@@ -107,7 +111,7 @@ def draw(experiment: Experiment, results: xr.Dataset, path: pathlib.Path) -> Non
     for axis, column in zip(axes.flat, drawn, strict=False):
         _draw_curves(axis, experiment, results, column)
     for axis, panel in zip(axes.flat[len(drawn) :], panels, strict=False):
-        _draw_against(axis, experiment, results, panel)
+        _draw_against(axis, experiment, results, *panel)
     if many:
         axes.flat[0].legend(fontsize=7)
     figure.savefig(path, dpi=100)
@@ -131,11 +135,10 @@ def _draw_curves(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, co
     axis.set(title=column, xlabel=_axis(experiment.curve[1]), ylabel=_axis(experiment.curve[0]))
 
 
-def _draw_against(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, panel: str) -> None:
+def _draw_against(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, panel: str, measure: str) -> None:
     """Mean and standard error over seeds; what was published dashed."""
     assert experiment.against is not None
     label, places = experiment.against
-    measure = next(iter(experiment.measures))
     columns = [column for column, (own, _) in places.items() if own == panel]
     x = np.asarray([places[column][1] for column in columns])
     for number, method in enumerate(row for row in results.row.values if row not in experiment.contrasts):
@@ -147,7 +150,8 @@ def _draw_against(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, p
         axis.errorbar(x[there], mean[there], error[there], label=method, **style)
         if found.published.notnull().any():
             axis.plot(x, found.published.values, ":", color=f"C{number % 10}", label=f"{method}, published")
-    axis.set(title=panel, xlabel=label, ylabel=measure + experiment.measures[measure].unit.replace(" %", ", %"))
+    unit = experiment.measures[measure].unit.strip(" ·")
+    axis.set(title=panel, xlabel=label, ylabel=", ".join(filter(None, [measure, unit])))
 
 
 def _axis(name: str) -> str:
