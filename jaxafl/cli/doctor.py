@@ -100,8 +100,9 @@ def _advice(found: dict[str, Any]) -> Iterator[str]:
         yield f"JAX finds no device ({devices['error']}); with JAX_PLATFORMS=cpu in the environment it takes the CPU"
     if "cuda" not in driver or any(one["platform"] in ("gpu", "cuda") for one in devices.get("found", [])):
         return
-    if driver["extra"]:
-        yield f'JAX does not use the NVIDIA GPU, whose driver runs CUDA {driver["cuda"]}: pip install "jaxafl[{driver["extra"]}]"'
+    if extra := driver["extra"]:
+        install = f'pip install "jaxafl[{extra}]"'
+        yield f"JAX does not use the NVIDIA GPU, whose driver runs CUDA {driver['cuda']}: {install}"
     else:
         yield f"the NVIDIA driver runs CUDA {driver['cuda'] or '(unknown)'}; JAX needs one of CUDA 12 or newer"
 

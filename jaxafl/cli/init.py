@@ -23,7 +23,9 @@ def init(folder: Positional[pathlib.Path]) -> int:
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty, and init writes over nothing; give the name of a new folder")
     folder.mkdir(parents=True, exist_ok=True)
-    for template in sorted(importlib.resources.files("jaxafl.cli").joinpath("starter").iterdir(), key=lambda one: one.name):
+    for template in sorted(
+        importlib.resources.files("jaxafl.cli").joinpath("starter").iterdir(), key=lambda one: one.name
+    ):
         file = folder / template.name.removesuffix(_ENDING)
         file.write_text(template.read_text("utf-8"), "utf-8")
         print(f"wrote {file}")

@@ -1,4 +1,4 @@
-"""What a process finds around it: packages, devices, the NVIDIA driver, datasets. Nothing here raises for what is broken."""
+"""What a process finds around it: packages, devices, the NVIDIA driver, datasets."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def compiled_programs() -> dict[str, Any]:
     """JAX's folder of compiled programs, how many are in it and their bytes; `folder` is `None` where it keeps none."""
     import jax
 
-    folder = jax.config.jax_compilation_cache_dir
+    folder = jax.config.values["jax_compilation_cache_dir"]
     kept = [path.stat().st_size for path in pathlib.Path(folder).glob("*-cache")] if folder else []
     return {"folder": folder, "programs": len(kept), "bytes": sum(kept)}
 
