@@ -115,7 +115,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"  {machine['system']}, {machine['cores']} cores, {_gib(machine['bytes'])}"
     yield "devices"
     for one in devices.get("found", []):
-        yield f"  {one['platform']}: {one['kind']}, {_gib(one['bytes'])}"
+        memory = f", {_gib(one['bytes'])}" if one["bytes"] else ""
+        yield f"  {one['platform']}: {one['kind']}{memory}"
     yield from [f"  cannot be found: {devices['error']}"] if "error" in devices else []
     yield from (f"  JAX says: {line}" for line in devices.get("said", "").splitlines())
     yield f"  NVIDIA driver: {_driver(driver)}"
