@@ -72,21 +72,6 @@ class Simulation(Summarised):
         clock: who trains when.
         precision: in which the model is computed, `"float32"`, `"tf32"` or `"bfloat16"`, see `jaxafl.models.Model.at`;
             parameters, updates and the server's step are float32.
-
-    Examples:
-        >>> import jaxafl as afl
-        >>> sim = afl.Simulation(
-        ...     data=afl.data.synthetic(1.0, 1.0, clients=4, max_size=50),
-        ...     model=afl.models.logistic(num_classes=10),
-        ...     client=afl.Client(learning_rate=0.01, steps=5, batch_size=10),
-        ...     server=afl.server.fedbuff(),
-        ...     clock=afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.constant(1.0)),
-        ... )
-        >>> sim.schedule(server_steps=4).staleness.tolist()  # of the two arrivals of each step; nothing is trained
-        [[0, 0], [1, 0], [1, 1], [0, 0]]
-        >>> result = sim.run(server_steps=4, eval_every=2)
-        >>> result.accuracy.shape, result.eval_time.values.tolist(), bool(result.loss[-1] < result.loss[0])
-        ((3,), [0.0, 2.0, 3.0], True)
     """
 
     data: FederatedData

@@ -57,6 +57,12 @@ def test_the_experiment_runs_and_a_second_call_has_nothing_left_to_do(made):
     second = subprocess.run(command, cwd=made, capture_output=True, text=True)
     assert second.stdout == first.stdout and (made / "smoke" / "table.md").read_text() in second.stdout
     assert kept and kept == {path: path.stat().st_mtime_ns for path in (made / "smoke").rglob("*.nc")}
+    script = (made / "experiment.py").read_text()
+    changed = script.replace("x + self.learning_rate * step", "x - self.learning_rate * step")
+    assert changed != script
+    (made / "experiment.py").write_text(changed)
+    third = subprocess.run(command, cwd=made, capture_output=True, text=True)
+    assert third.returncode and f"smoke{os.sep}mine holds something else: server.methods.update" in third.stderr
 
 
 @pytest.mark.slow
