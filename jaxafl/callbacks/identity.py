@@ -125,7 +125,7 @@ def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:
 
 
 def _methods(kind: type) -> dict[str, Any]:
-    """Methods and properties of a user's class, and of those that it inherits from but jaxafl's, which have a version."""
+    """Methods and properties of a user's class and its bases, without those of jaxafl, which has a version."""
     theirs = [one for one in reversed(kind.__mro__) if one.__module__.partition(".")[0] not in ("jaxafl", "builtins")]
     members = {name: member for one in theirs for name, member in vars(one).items() if not name.startswith("__")}
     found = {name: getattr(member, "fget", member) for name, member in members.items()}
