@@ -97,7 +97,9 @@ def _advice(found: dict[str, Any]) -> Iterator[str]:
         yield "jaxafl is not installed but run from its folder: pip install -e . there tells what it needs"
     devices, driver = found["devices"], found["nvidia"] or {}
     if "error" in devices:
-        yield f"JAX finds no device ({devices['error']}); with JAX_PLATFORMS=cpu in the environment it takes the CPU"
+        asked = os.environ.get("JAX_PLATFORMS")
+        way = f"JAX_PLATFORMS={asked} allows no other: unset it" if asked else "JAX_PLATFORMS=cpu makes it take the CPU"
+        yield f"JAX finds no device ({devices['error']}); {way}"
     if "cuda" not in driver or any(one["platform"] in ("gpu", "cuda") for one in devices.get("found", [])):
         return
     if extra := driver["extra"]:

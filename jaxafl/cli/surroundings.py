@@ -23,9 +23,9 @@ from jaxafl.readers import phones
 
 _SECONDS = 120  # a broken device may never answer
 _DEVICES = """import json, jax
-one = [dict(platform=d.platform, kind=d.device_kind, bytes=(d.memory_stats() or {}).get("bytes_limit"))
-       for d in jax.local_devices()]
-print(json.dumps(dict(default=jax.default_backend(), found=one)))
+found = [dict(platform=d.platform, kind=d.device_kind, bytes=(d.memory_stats() or {}).get("bytes_limit"))
+         for d in jax.local_devices()]
+print(json.dumps(dict(default=jax.default_backend(), found=found)))
 """
 _ALL_OF = {"femnist": {"clients": None}}  # ten writers ship with the package
 
@@ -54,11 +54,12 @@ def devices() -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=environment)
     except subprocess.TimeoutExpired:
         return {"error": f"no answer from JAX within {_SECONDS} s", "said": ""}
-    said = [line for line in done.stderr.strip().splitlines() if line.strip()]
+    frames = (" ", "Traceback (")  # of tracebacks, which say nothing to people
+    said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith(frames)]
     if done.returncode:
         signal = f"the process was ended by signal {-done.returncode}" if done.returncode < 0 else "no reason given"
-        return {"error": said[-1] if said else signal, "said": "\n".join(said[-12:])}
-    return json.loads(done.stdout.splitlines()[-1]) | {"said": "\n".join(said[-12:])}
+        return {"error": said[-1] if said else signal, "said": "\n".join(said[:-1])}
+    return json.loads(done.stdout.splitlines()[-1]) | {"said": "\n".join(said)}
 
 
 def nvidia() -> dict[str, Any] | None:
