@@ -1,4 +1,19 @@
-"""jaxafl: a JAX-accelerated, vectorised simulator of asynchronous federated learning."""
+"""jaxafl: a JAX-accelerated, vectorised simulator of asynchronous federated learning.
+
+>>> import jaxafl as afl
+>>> sim = afl.Simulation(
+...     data=afl.data.synthetic(1.0, 1.0, clients=4, max_size=50),
+...     model=afl.models.logistic(num_classes=10),
+...     client=afl.Client(learning_rate=0.01, steps=5, batch_size=10),
+...     server=afl.server.fedbuff(),
+...     clock=afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.constant(1.0)),
+... )
+>>> sim.schedule(server_steps=4).staleness.tolist()  # of the two arrivals of each step; nothing is trained
+[[0, 0], [1, 0], [1, 1], [0, 0]]
+>>> result = sim.run(server_steps=4, eval_every=2)
+>>> result.accuracy.shape, result.eval_time.values.tolist(), bool(result.loss[-1] < result.loss[0])
+((3,), [0.0, 2.0, 3.0], True)
+"""
 
 from __future__ import annotations
 

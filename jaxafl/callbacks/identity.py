@@ -84,7 +84,8 @@ def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
     if isinstance(node, set | frozenset):
         return sorted(str(inner(value)) for value in node)
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        return {"name": name} | {option: inner(value) for option, value in options_of(node).items()}
+        written = {"methods": inner(methods)} if (methods := _methods(type(node))) else {}
+        return {"name": name} | written | {option: inner(value) for option, value in options_of(node).items()}
     if isinstance(node, functools.partial):
         return {"name": "partial", "of": [inner(part) for part in (node.func, node.args, node.keywords)]}
     if isinstance(node, types.MethodType):
@@ -121,6 +122,14 @@ def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:
     program = zlib.crc32(_without_places(f"{made} {applied} {constants}").encode())
     frozen = content([np.asarray(leaf) for leaf in jax.tree.leaves(model.frozen)])
     return {"name": model.name, **content(model.description), "frozen": frozen, "program": f"{program:08x}"}
+
+
+def _methods(kind: type) -> dict[str, Any]:
+    """Methods and properties of a user's class and its bases, without those of jaxafl, which has a version."""
+    theirs = [one for one in reversed(kind.__mro__) if one.__module__.partition(".")[0] not in ("jaxafl", "builtins")]
+    members = {name: member for one in theirs for name, member in vars(one).items() if not name.startswith("__")}
+    found = {name: getattr(member, "fget", member) for name, member in members.items()}
+    return {name: member for name, member in found.items() if isinstance(member, types.FunctionType)}
 
 
 def _code(code: types.CodeType) -> bytes:

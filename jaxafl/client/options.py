@@ -63,6 +63,14 @@ class Client(Optimised, init=False):
 
     Raises:
         TypeError: the optimiser has no such hyper-parameter, or needs one that is not given.
+
+    Examples:
+        >>> import optax
+        >>> from jaxafl import Client
+        >>> Client(learning_rate=0.05, momentum=0.5, steps=10, batch_size=16).hyperparameters  # of optax.sgd
+        {'learning_rate': 0.05, 'momentum': 0.5}
+        >>> Client(optax.adam, learning_rate=0.001, epochs=2, proximal=0.01)
+        Client(optimizer=adam, learning_rate=0.001, epochs=2, proximal=0.01)
     """
 
     steps: int | tuple[int, ...] | tuple[tuple[int, ...], ...] | None = static(default=None, kw_only=True)

@@ -60,6 +60,14 @@ def from_arrays(
             they are stored, or the test set is not given in exactly one way.
         TypeError: samples are not numbers, labels not integers, client ids neither integers nor strings, or an
             option is of another type.
+
+    Examples:
+        >>> import numpy as np
+        >>> import jaxafl as afl
+        >>> x, y = np.zeros((6, 28, 28, 1), np.uint8), np.array([0, 1, 2, 0, 1, 2])
+        >>> data = afl.data.from_arrays(x, y, ["ann", "ann", "ann", "ann", "bob", "bob"], test_fraction=0.5)
+        >>> data.num_clients, data.num_classes, data.counts.tolist(), len(data.y_test)
+        (2, 3, [2, 1], 3)
     """
     samples = _samples(name, "x", x)
     shapes = [leaf.shape for leaf in jax.tree.leaves(samples)]

@@ -50,6 +50,14 @@ def timeline(
 
     Raises:
         TypeError, ValueError: there is no result, no arrival, or more than `ax` or a film can hold.
+
+    Examples:
+        >>> import jaxafl as afl
+        >>> clock = afl.clock.free_running(concurrency=3, durations=afl.clock.lognormal(0.0, 1.0))
+        >>> schedule = afl.clock.schedule(clock, num_clients=5, local_steps=10, server_steps=20)
+        >>> figure = afl.plot.timeline(schedule)
+        >>> len(figure.axes[0].get_yticklabels())  # a row per client
+        5
     """
     file = check_image_path(path)
     if isinstance(results, Schedule):

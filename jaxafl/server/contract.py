@@ -109,6 +109,19 @@ class Server(Part):
         clocks: names of jaxafl's own protocols that fit; set by `requires` and `accepts`.
         counters: names of diagnostics whose sums are attributes of the result, `count_...`.
         meanings: name of a diagnostic -> what it is, for the result.
+
+    Examples:
+        >>> import jax
+        >>> from jaxafl.options import Number, number
+        >>> from jaxafl.server import Outcome, Server, mean_delta
+        >>> class half_buff(Server):
+        ...     learning_rate: Number = number(default=1.0, least=0)
+        ...
+        ...     def update(self, params, state, arrivals):
+        ...         step = mean_delta(arrivals)
+        ...         return Outcome(jax.tree.map(lambda x, d: x + self.learning_rate / 2 * d, params, step), state, {})
+        >>> half_buff(learning_rate=0.5), sorted(half_buff.clocks)
+        (half_buff(learning_rate=0.5), ['free_running', 'stale_rounds', 'synchronous'])
     """
 
     requires: ClassVar[Delivery] = Delivery.NONE

@@ -66,6 +66,19 @@ def compare(
 
     Raises:
         ValueError, TypeError: an option cannot work; raised before the first run.
+
+    Examples:
+        >>> import jaxafl as afl
+        >>> problem = afl.theory.quadratic(clients=4)
+        >>> client = afl.Client(learning_rate=0.1, steps=2, batch_size=None)
+        >>> clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))
+        >>> methods = {
+        ...     name: afl.Simulation(problem.data, problem.model, client, server, clock)
+        ...     for name, server in {"FedAsync": afl.server.fedasync(), "FedBuff": afl.server.fedbuff()}.items()
+        ... }
+        >>> found = afl.compare(methods, seeds=2, server_steps=10)
+        >>> found.seeds, list(found.results), list(found.differences("FedAsync", metric="loss"))
+        ([0, 1], ['FedAsync', 'FedBuff'], ['FedBuff'])
     """
     if not isinstance(methods, Mapping) or not methods:
         raise TypeError(f"compare needs name -> Simulation, got {shown(methods)}")

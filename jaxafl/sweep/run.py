@@ -123,6 +123,18 @@ def sweep(
 
     Raises:
         ValueError, TypeError: an axis or a value cannot work; raised before the first run.
+
+    Examples:
+        >>> import jaxafl as afl
+        >>> problem = afl.theory.quadratic(clients=4)
+        >>> client = afl.Client(learning_rate=0.1, steps=2, batch_size=None)
+        >>> clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))
+        >>> sim = afl.Simulation(problem.data, problem.model, client, afl.server.fedasync(), clock)
+        >>> grid = afl.sweep(sim, {"server.alpha": [0.3, 0.6], "seed": range(3)}, server_steps=10, eval_every=5)
+        >>> dict(grid.loss.sizes)
+        {'server.alpha': 2, 'seed': 3, 'evaluation': 3}
+        >>> grid.loss.mean("seed").dims
+        ('server.alpha', 'evaluation')
     """
     path = results.check_path(save)
     begun = time.perf_counter()

@@ -118,6 +118,19 @@ def tune(
     Raises:
         ValueError, TypeError: an option cannot work, or there is no validation split; raised before the first run. Or
             no configuration stayed finite.
+
+    Examples:
+        >>> import jaxafl as afl
+        >>> sim = afl.Simulation(
+        ...     data=afl.data.synthetic(1.0, 1.0, clients=4, max_size=100).with_validation(0.2, seed=0),
+        ...     model=afl.models.logistic(num_classes=10),
+        ...     client=afl.Client(learning_rate=0.01, steps=5, batch_size=10),
+        ...     server=afl.server.fedbuff(),
+        ...     clock=afl.clock.free_running(concurrency=3, durations=afl.clock.constant(1.0)),
+        ... )
+        >>> tuned = afl.tune(sim, {"client.learning_rate": [0.0, 0.01]}, metric="loss", server_steps=20)
+        >>> tuned.best
+        {'client.learning_rate': 0.01}
     """
     chosen, first = seeds_of("tune", seeds), check_whole("tune", "server_steps", server_steps)
     check_whole("tune", "factor", factor, least=2)

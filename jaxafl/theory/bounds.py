@@ -236,6 +236,16 @@ def evaluate(theorem: Callable[..., xr.Dataset], *constants: Mapping[Any, Any], 
 
     Raises:
         ValueError: a constant is missing.
+
+    Examples:
+        >>> import jaxafl as afl
+        >>> problem = afl.theory.quadratic(clients=4, heterogeneity=0.5)
+        >>> given = afl.theory.staleness.bernoulli(0.95, clients=4).assign(learning_rate=0.5)
+        >>> bound = afl.theory.evaluate(
+        ...     afl.theory.delayed_gradients.audg, problem.constants(), given, server_steps=range(1, 101)
+        ... )
+        >>> bound.attrs["conditions"], bool((bound.total.diff("server_steps") < 0).all())
+        ('η <= 1/L: 0.5 <= 1 holds', True)
     """
     parameters = inspect.signature(theorem).parameters
     own = {str(name): np.asarray(value)[()] for part in constants for name, value in part.items() if name in parameters}

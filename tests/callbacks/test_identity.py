@@ -59,6 +59,35 @@ def test_a_function_may_call_itself() -> None:
     assert content(down)["name"].endswith("down")
 
 
+def written(rule: Any, needed: Any) -> Any:
+    """A server as a user's script has it before, or after, a change."""
+
+    class mine(afl.server.Server):
+        update = rule
+
+        @property
+        def needs(self) -> Any:
+            return needed(self)
+
+    class derived(mine):
+        pass
+
+    return mine(), derived()
+
+
+def test_a_part_of_ones_own_that_is_written_anew_is_another_one() -> None:
+    for one, other in zip(
+        written(lambda self, params, state, arrivals: params, lambda self: 1),
+        written(lambda self, params, state, arrivals: state, lambda self: 1),
+        strict=True,
+    ):
+        assert content(one)["name"] == content(other)["name"]
+        assert content(one) != content(other) and content(one) == content(one)
+    needs_one, needs_two = (written(scaled(1.0), lambda self, n=n: n)[0] for n in (1, 2))
+    assert content(needs_one) != content(needs_two)
+    assert "methods" not in content(afl.server.fedbuff()) and "methods" not in content(afl.clock.uniform(1, 5))
+
+
 @pytest.mark.slow
 def test_it_is_the_same_in_every_process() -> None:
     code = """

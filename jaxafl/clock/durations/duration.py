@@ -46,7 +46,17 @@ class Draw(NamedTuple):
 
 
 class Duration(Part):
-    """Base of durations, with the operators + and × (a plain number stands for a constant)."""
+    """Base of durations, with the operators + and × (a plain number stands for a constant).
+
+    Examples:
+        >>> import jaxafl as afl
+        >>> durations = 1 + 2 * afl.clock.constant(0.1, per="step")  # seconds of a run
+        >>> durations
+        constant(value=1) + constant(value=2) * constant(value=0.1, per='step')
+        >>> clock = afl.clock.free_running(concurrency=2, durations=durations)
+        >>> afl.clock.schedule(clock, num_clients=3, local_steps=10, server_steps=4).time.tolist()
+        [3.0, 3.0, 6.0, 6.0]
+    """
 
     __array_ufunc__ = None  # an array on the left leaves the operation to the duration
 
