@@ -1,0 +1,43 @@
+"""The site: `pip install -e ".[docs]" && sphinx-build -W -b html docs site`."""
+
+import pathlib
+import sys
+
+DOCS = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS), str(DOCS.parent)]  # make.py, and the package of this checkout
+import make
+
+from jaxafl.references import version as installed
+
+make.write()
+
+project, author, release = "jaxafl", "the jaxafl authors", installed()
+copyright = "the jaxafl authors, Apache-2.0"
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+# notebooks are shown from their MyST sources; their .ipynb twins are for Colab
+exclude_patterns = ["made", "notebooks/*.ipynb", "_build", "Thumbs.db", ".DS_Store"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"
+default_role = "code"
+autosummary_generate = False
+autodoc_inherit_docstrings = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_type_aliases = {"Number": "Number"}
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+python_use_unqualified_type_names = True
+html_theme = "sphinx_book_theme"
+html_title = "jaxafl"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {"show_toc_level": 2, "home_page_in_toc": False, "use_download_button": False}

@@ -1,0 +1,301 @@
+"""Makes the pages of the site that nobody writes: algorithms, clocks, every public name, tables, adopted READMEs.
+
+    python docs/make.py            # as conf.py does before every build; these pages are not kept in the repository
+    python docs/make.py --check    # whether what is kept (pictures and their numbers) still fits the package
+
+`problem.py` draws the pictures.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pathlib
+import re
+import sys
+from types import ModuleType
+from typing import Any
+
+import problem
+
+import jaxafl as afl
+from jaxafl.cli.catalogue import REQUIRED, Constructor, offered
+from jaxafl.references import BIBTEX
+
+DOCS = pathlib.Path(__file__).resolve().parent
+ROOT = DOCS.parent
+ROOMS = {
+    "jaxafl": "The package",
+    "jaxafl.server": "Servers",
+    "jaxafl.clock": "Clocks and durations",
+    "jaxafl.data": "Datasets and partitions",
+    "jaxafl.models": "Models",
+    "jaxafl.callbacks": "Callbacks",
+    "jaxafl.plot": "Figures",
+    "jaxafl.theory": "Theory",
+    "jaxafl.client": "Local training",
+    "jaxafl.results": "Results",
+    "jaxafl.sweep": "Sweeps",
+    "jaxafl.options": "Options",
+    "jaxafl.device": "The device",
+}
+_PAPERS = ("staleness", "delayed_gradients", "fadas", "asyncfeded", "defedavg", "afl")  # of jaxafl.theory
+_BASES = ("Simulation", "Comparison", "Schedule", "FederatedData", "Dataset", "Partition", "PartitionStatistics")
+_BASES += ("Server", "OptaxServer", "Rows", "Clock", "Duration", "Distribution", "Callback", "Model", "Quadratic")
+_ADOPTED = {  # page -> where it is kept; links between them lead to the site's pages
+    "engine": "jaxafl/README.md",
+    "results": "experiments/README.md",
+    "made/benchmarks": "experiments/benchmarks/README.md",
+    "changelog": "CHANGELOG.md",
+}
+_PAGES = {"README.md": "index", "experiments/benchmarks/README.md": "benchmarks", "docs/clusters.md": "clusters"}
+_HEADING = re.compile(r"^(Args|Attributes|Returns|Raises|References):$", re.M)
+
+
+def pages() -> dict[str, str]:
+    """Path below `docs` -> text of every page that is made."""
+    numbers = json.loads(problem.NUMBERS.read_text(encoding="utf-8"))
+    made = {f"algorithms/{name}.md": _algorithm(one, numbers) for name, one in offered("servers").items()}
+    made |= {f"clocks/{name}.md": _clock(name) for name in problem.clocks()}
+    made |= {f"api/{name}.md": _names(name, title) for name, title in ROOMS.items()}
+    made |= {f"{page}.md": _adopted(ROOT / path, page) for page, path in _ADOPTED.items()}
+    tables = {"algorithms": _algorithms(numbers), "matrix": _matrix(), "clocks": _clocks()}
+    tables |= {kind: _summaries(kind) for kind in ("datasets", "partitions", "models")}
+    tables |= {"durations": _durations(), "peers": _section(ROOT / "README.md", "Beside other simulators")}
+    return made | {f"made/{name}.md": table for name, table in tables.items()}
+
+
+def write() -> None:
+    """Writes them where they have changed."""
+    for path, text in pages().items():
+        file = DOCS / path
+        file.parent.mkdir(exist_ok=True)
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+
+
+def complaints() -> list[str]:
+    """What is kept and no longer fits the package; empty where all is well."""
+    kept = json.loads(problem.NUMBERS.read_text(encoding="utf-8"))
+    found, sims = [], problem.methods()
+    if list(sims) != list(offered("servers")):
+        found.append(f"docs/problem.py runs {', '.join(sims)}, the package has {', '.join(offered('servers'))}")
+    shipped = {*offered("clocks"), "trace"}
+    if {*problem.clocks()} != shipped:
+        found.append(f"docs/problem.py draws {', '.join(problem.clocks())}, the package has {', '.join(shipped)}")
+    for name, sim in sims.items():
+        now, then = problem.described(sim), {part: kept.get(name, {}).get(part) for part in problem.described(sim)}
+        found += [
+            f"{name} ran with {part} {then[part]}, it is now {now[part]}" for part in now if now[part] != then[part]
+        ]
+    pictures = {path.stem for path in problem.FOLDER.glob("*.png")}
+    wanted = {*sims, *(f"clock_{name}" for name in problem.clocks()), "timeline", "waiting", "plan", "staleness"}
+    found += [f"docs/pictures/{name}.png is not there" for name in sorted(wanted - pictures)]
+    found += [f"docs/pictures/{name}.png is of nothing" for name in sorted(pictures - wanted)]
+    return [f"{one}: run python docs/problem.py" for one in found]
+
+
+def public(room: str) -> dict[str, Any]:
+    """The public names of a room, and what they are."""
+    module = importlib.import_module(room)
+    every = getattr(module, "__all__", None) or [name for name in vars(module) if _is_own(module, name)]
+    return {name: getattr(module, name) for name in every}
+
+
+def rooms() -> list[str]:
+    """Those with a page, and those of the papers' theorems, which stand on the page of `jaxafl.theory`."""
+    return [*ROOMS, *(f"jaxafl.theory.{paper}" for paper in _PAPERS)]
+
+
+def _is_own(module: ModuleType, name: str) -> bool:
+    value = getattr(module, name)
+    return not name.startswith("_") and getattr(value, "__module__", "") == module.__name__ and callable(value)
+
+
+def _split(documented: Any) -> tuple[str, str, dict[str, str]]:
+    """The first paragraph of a docstring, the rest before its sections, and the sections by their names."""
+    head, *parts = _HEADING.split(inspect.getdoc(documented) or "")
+    first, _, rest = head.strip().partition("\n\n")
+    dedent = inspect.cleandoc
+    return first, rest, {name: dedent(text) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _algorithm(one: Constructor, numbers: dict[str, Any]) -> str:
+    first, rest, sections = _split(one.call)
+    ran = numbers[one.name]
+    if one.name == "fedprox":
+        first, rest = one.summary.replace("FedProx: ", "FedProx is "), f"{first}\n\n{rest}"
+    keys = [BIBTEX.get(key, key) for key in getattr(one.call, "references", ())]
+    keys += [BIBTEX["li2020"]] if one.name == "fedprox" else []
+    bibtex = "\n\n".join(keys)
+    spread = f"{100 * ran['accuracy']:.1f} ± {100 * ran['spread']:.1f} %"
+    lines = [
+        f"# {one.name}\n\n:::{{div}} formula\n{first}\n:::\n\n{rest}\n",
+        f"**From:** {' '.join(sections.get('References', '').split())}\n",
+        f"**Runs on:** {', '.join(f'[`{clock}`](../clocks/{clock}.md)' for clock in one.clocks)}.\n",
+        f"**Name:** {{py:class}}`jaxafl.server.{one.call.__name__}`, `jaxafl run --server {one.name}`.\n",
+        f"## Options\n\n{_options(one)}\n" if one.options else "It has no options.\n",
+        f"## On one common problem\n\n![Test accuracy against simulated time](../pictures/{one.name}.png)\n",
+        f"[The problem of all these pages](index.md#the-common-problem), with `{ran['server']}`, `{ran['clock']}` and "
+        f"`{ran['client']}`: test accuracy {spread} (mean and standard deviation of {problem.SEEDS} seeds) after "
+        f"{ran['seconds']:,.0f} simulated seconds; staleness {ran['staleness']} on the average, at most {ran['stalest']}. "
+        "Nothing is tuned, so do not rank methods by it.\n",
+        f"## Source\n\n{_source(one.call)}\n",
+        f"## Citing it\n\n```bibtex\n{bibtex}\n```\n" if bibtex else "",
+    ]
+    return "\n".join(lines)
+
+
+def _clock(name: str) -> str:
+    one = offered("clocks").get(name)
+    call = one.call if one else afl.clock.trace
+    first, rest, sections = _split(call)
+    made, _ = problem.clocks()[name]
+    servers = [server_name for server_name, found in offered("servers").items() if name in found.clocks]
+    lines = [
+        f"# {name}\n\n:::{{div}} formula\n{first}\n:::\n\n{rest}\n",
+        f"**From:** {' '.join(sections['References'].split())}\n" if "References" in sections else "",
+        f"**Runs:** {', '.join(f'[`{own}`](../algorithms/{own}.md)' for own in servers)}.\n" if one else "",
+        f"**Delivers** arrivals that are {_delivered(call)}.\n" if one and call.delivers else "",
+        f"![Timeline of eight clients](../pictures/clock_{name}.png)\n\n`{made!r}`, eight clients: a bar is a local run, "
+        "dark where its update was stale; grey lines are server steps.\n",
+        f"## Options\n\n{_options(one)}\n" if one and one.options else _arguments(sections),
+        f"## Source\n\n{_source(call)}\n",
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def _arguments(sections: dict[str, str]) -> str:
+    return f"## Arguments\n\n```text\n{sections['Args']}\n```\n" if "Args" in sections else ""
+
+
+def _delivered(call: Any) -> str:
+    return ", ".join(str(flag.name).lower().replace("_", " ") for flag in call.delivers)
+
+
+def _source(call: Any) -> str:
+    path = pathlib.Path(inspect.getsourcefile(call) or "").resolve().relative_to(ROOT)
+    return f"`{path}`:\n\n```{{literalinclude}} ../../{path}\n:language: python\n:pyobject: {call.__name__}\n```"
+
+
+def _options(one: Constructor) -> str:
+    default = {option.name: "" if option.default is REQUIRED else f"`{option.default!r}`" for option in one.options}
+    rows = [(f"`{o.name}`", o.type, default[o.name], o.allowed, o.help) for o in one.options]
+    return _table(("option", "type", "default", "allowed", "what it is"), rows)
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def _algorithms(numbers: dict[str, Any]) -> str:
+    rows = []
+    for name, one in offered("servers").items():
+        ran = numbers[name]
+        clocks = ", ".join(one.clocks)
+        result = f"{100 * ran['accuracy']:.1f} ± {100 * ran['spread']:.1f} %"
+        link = f"[`{name}`](../algorithms/{name}.md)"
+        rows.append((link, one.summary, clocks, result, f"{ran['seconds']:,.0f} s", f"{ran['staleness']}"))
+    return _table(("algorithm", "in one line", "clocks", "accuracy", "time", "staleness"), rows)
+
+
+def _matrix() -> str:
+    clocks = [name for name in problem.clocks() if name != "trace"]
+    head = ("", *(f"[{clock}](../clocks/{clock}.md)" for clock in clocks))
+    rows = [
+        (f"[{name}](../algorithms/{name}.md)", *("✓" if clock in one.clocks else "" for clock in clocks))
+        for name, one in offered("servers").items()
+    ]
+    return _table(head, rows)
+
+
+def _clocks() -> str:
+    rows = []
+    for name in problem.clocks():
+        call = getattr(afl.clock, name)
+        first = " ".join(_split(call)[0].split())
+        rows.append(
+            (
+                f"[`{name}`](../clocks/{name}.md)",
+                first,
+                _delivered(call) if name != "trace" else "as the clock it replays",
+            )
+        )
+    return _table(("clock", "in one line", "its arrivals are"), rows)
+
+
+def _summaries(kind: str) -> str:
+    rows = [
+        (f"`{name}`", one.summary, ", ".join(f"`{o.name}`" for o in one.options)) for name, one in offered(kind).items()
+    ]
+    return _table(("name", "what it is", "options"), rows)
+
+
+def _durations() -> str:
+    made = []
+    for name, one in offered("durations").items():
+        first, rest, _ = _split(one.call)
+        made.append(f"## {name}\n\n{first}\n\n{rest}\n\n{_options(one)}\n")
+    return "\n".join(made)
+
+
+def _names(room: str, title: str) -> str:
+    """The page of a room: its docstring, a table of its names, and each of them."""
+    module = importlib.import_module(room)
+    found = public(room)
+    about = " ".join((module.__doc__ or "").strip().split("\n\n")[0].split())
+    lines = [f"# {title}: `{room}`\n\n{about}\n", *_entries(room, found)]
+    for paper in _PAPERS if room == "jaxafl.theory" else ():
+        own = f"jaxafl.theory.{paper}"
+        about = " ".join((importlib.import_module(own).__doc__ or "").strip().split("\n\n")[0].split())
+        lines += [f"## `{own}`\n\n{about}\n", *_entries(own, public(own))]
+    return "\n".join(lines)
+
+
+def _entries(room: str, found: dict[str, Any]) -> list[str]:
+    named = {name: value for name, value in found.items() if not inspect.ismodule(value)}
+    inner = [f"{room}.{name}" for name, value in found.items() if inspect.ismodule(value)]
+    there = [f"[`{name}`]({name}.md)" if name in ROOMS else f"`{name}` (below)" for name in inner]
+    table = "\n".join(f"   {name}" for name in named)
+    lines = [f"Rooms: {', '.join(there)}.\n"] if there else []
+    lines += [f"```{{eval-rst}}\n.. currentmodule:: {room}\n\n.. autosummary::\n   :nosignatures:\n\n{table}\n"]
+    for name, value in named.items():
+        kind = "class" if inspect.isclass(value) else "function" if callable(value) else "data"
+        lines.append(f".. auto{kind}:: {name}")
+        lines += ["   :members:"] if name in _BASES else []
+        lines += ["   :no-value:"] if kind == "data" and room != "jaxafl" else []
+        lines.append("")
+    return [*lines, "```\n"]
+
+
+def _adopted(path: pathlib.Path, page: str) -> str:
+    """A README as a page: its links to other READMEs lead to their pages, those to other files are words."""
+    pages = _PAGES | {kept: own for own, kept in _ADOPTED.items() if kept not in _PAGES}
+    up = "../" * page.count("/")
+
+    def link(found: re.Match[str]) -> str:
+        text, target = found.groups()
+        file, _, anchor = target.partition("#")
+        if target.startswith(("http", "#")):
+            return found[0]
+        kept = (path.parent / file).resolve().relative_to(ROOT).as_posix()
+        if kept in pages:
+            return f"[{text}]({up}{pages[kept]}.md{'#' + anchor if anchor and kept != 'README.md' else ''})"
+        return f"[{text}]({up}options.md)" if kept == "docs/options.md" else text
+
+    return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", link, path.read_text(encoding="utf-8"))
+
+
+def _section(path: pathlib.Path, heading: str) -> str:
+    """The text below a heading of the second level."""
+    return path.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0].strip() + "\n"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        wrong = complaints()
+        print("\n".join(wrong) or "all pictures and their numbers fit the package")
+        sys.exit(bool(wrong))
+    write()

@@ -1,0 +1,175 @@
+"""The site: its blocks run, its links lead somewhere, its pages name all that is public, and what is kept is current."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pathlib
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from tests.blocks import blocks_of, check_python, run_python, run_shell
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+WRITTEN = sorted(path for path in DOCS.rglob("*.md") if path.parent.name not in ("made", "notebooks"))
+PAGES = [
+    path for path in WRITTEN if path == DOCS / "options.md" or "literalinclude} ../../jaxafl" not in path.read_text()
+]
+READMES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *(ROOT / "jaxafl").glob("README.md"),
+    *(ROOT / "experiments").rglob("README.md"),
+]
+QUICK = ("citing.md", "durations.md", "howto/algorithm.md", "howto/real_data.md")  # pages whose blocks always run
+SHELL = ("pip ", "python -m", "git ", "sbatch ", ". ")  # how other lines of a shell may begin
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@pytest.fixture(scope="module")
+def make() -> Any:
+    """The script that makes pages."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        yield importlib.import_module("make")
+    finally:
+        sys.path.remove(str(DOCS))
+
+
+def name_of(page: pathlib.Path) -> str:
+    return page.relative_to(DOCS).as_posix()
+
+
+def runnable(language: str) -> list[Any]:
+    """Pages with blocks of a language that run; most are slow."""
+    found = [
+        page
+        for page in PAGES
+        if any(b.language == language and not b.how.startswith("no-run") for b in blocks_of(page))
+    ]
+    quick = {name for name in QUICK if language == "python"}
+    return [
+        pytest.param(page, id=name_of(page), marks=() if name_of(page) in quick else pytest.mark.slow) for page in found
+    ]
+
+
+@pytest.mark.parametrize("page", runnable("python"))
+def test_python_of_a_page_runs_from_top_to_bottom(
+    page: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks_of(page):
+        if block.language == "python" and not block.how.startswith("no-run"):
+            run_python(block.text, names, name_of(page))
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("page", runnable("bash"))
+def test_commands_of_a_page_run(page: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks_of(page):
+        if block.language == "bash" and not block.how.startswith("no-run"):
+            others = run_shell(block.text.replace("jaxafl quickstart", "jaxafl quickstart --budget 100"))
+            assert all(line.startswith(SHELL) for line in others), others
+
+
+def test_blocks_say_what_is_done_with_them() -> None:
+    marked = [
+        (name_of(page), block) for page in PAGES for block in blocks_of(page) if block.language in ("python", "bash")
+    ]
+    assert len(marked) > 30
+    for page, block in marked:
+        assert re.fullmatch(r"|slow|no-run: \S.+", block.how), (page, block.how)
+        if block.language == "python":
+            check_python(block.text)
+
+
+def test_names_of_options_in_blocks_that_are_not_run(make: Any) -> None:
+    """What needs data or modules that are not here still names options that there are."""
+    known = {f"--{part}.{o.name.replace('_', '-')}" for part, kind in (("partition", "partitions"), ("server", "servers"), ("clock", "clocks"), ("data", "datasets"))
+             for one in make.offered(kind).values() for o in one.options}  # fmt: skip
+    for page in PAGES:
+        for block in blocks_of(page):
+            if block.language == "bash" and block.how.startswith("no-run") and ":in_turns" not in block.text:
+                assert set(re.findall(r"--\w+\.[\w-]+", block.text)) <= known, name_of(page)
+
+
+def test_links_lead_somewhere(make: Any) -> None:
+    made = {(DOCS / path).resolve() for path in make.pages()}
+    missing = []
+    for page in [*PAGES, *READMES]:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for target in LINK.findall(text) + IMAGE.findall(text):
+            if target.startswith(("http://", "https://", "mailto:")):
+                continue
+            file, _, anchor = target.partition("#")
+            there = (page.parent / file).resolve() if file else page
+            if (there not in made and not there.exists()) or (anchor and there.suffix == ".md" and there.exists() and anchor not in anchors(there)):
+                missing.append((page.name, target))
+    assert not missing
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    """As GitHub and MyST make them of headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    found = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return (
+        found | {"beside-other-simulators", "device_trace"} if page.name in ("benchmarks.md", "durations.md") else found
+    )
+
+
+def test_what_is_kept_fits_the_package(make: Any) -> None:
+    assert make.complaints() == []
+
+
+def test_every_public_name_has_its_place_and_says_what_it_is(make: Any) -> None:
+    pages = make.pages()
+    for room in (
+        "jaxafl",
+        *(f"jaxafl.{name}" for name, value in make.public("jaxafl").items() if inspect.ismodule(value)),
+    ):
+        assert room in make.ROOMS, room
+    for room in make.rooms():
+        page = pages[f"api/{'jaxafl.theory' if 'theory.' in room else room}.md"]
+        part = page.partition(f"currentmodule:: {room}\n")[2].partition("currentmodule::")[0]
+        for name, value in make.public(room).items():
+            inner = f"{room}.{name}"
+            assert inspect.ismodule(value) or re.search(rf"^\.\. auto\w+:: {name}$", part, re.M), inner
+            assert not callable(value) or inspect.ismodule(value) or inspect.getdoc(value), f"{inner} has no docstring"
+
+
+def test_every_algorithm_and_clock_has_its_page(make: Any) -> None:
+    pages = make.pages()
+    for name in make.server.__all__:
+        value = getattr(make.server, name)
+        if inspect.isclass(value) and name.islower() and issubclass(value, make.server.Server):
+            page = pages[f"algorithms/{name}.md"]
+            assert all(f"`{option}`" in page for option in (o.name for o in make.offered("servers")[name].options))
+            assert f":pyobject: {name}\n" in page and f"pictures/{name}.png" in page
+    assert {f"clocks/{name}.md" for name in make.offered("clocks")} <= set(pages)
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_lists_every_public_name(make: Any, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("sphinx", reason="needs the extra docs")
+    pytest.importorskip("myst_nb", reason="needs the extra docs")
+    from sphinx.cmd.build import main as build
+    from sphinx.util.inventory import InventoryFile
+
+    assert build(["-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(tmp_path)]) == 0
+    with (tmp_path / "objects.inv").open("rb") as file:
+        inventory = InventoryFile.load(file, "", lambda *parts: "/".join(parts))
+    listed = {name for kind in ("class", "function", "data", "exception") for name in inventory.get(f"py:{kind}", {})}
+    wanted = {
+        f"{room}.{name}"
+        for room in make.rooms()
+        for name, value in make.public(room).items()
+        if not inspect.ismodule(value)
+    }
+    assert wanted <= listed, sorted(wanted - listed)
