@@ -1,13 +1,14 @@
 """The site: `pip install -e ".[docs]" && sphinx-build -W -b html docs site`."""
 
 import pathlib
+import re
 import sys
 
 DOCS = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent)]  # make.py, and the package of this checkout
-import make
+import make  # noqa: E402
 
-from jaxafl.references import version as installed
+from jaxafl.references import version as installed  # noqa: E402
 
 make.write()
 
@@ -41,3 +42,13 @@ html_title = "jaxafl"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_theme_options = {"show_toc_level": 2, "home_page_in_toc": False, "use_download_button": False}
+
+
+def one_line_of_names(app, what, name, obj, options, lines):
+    """Arguments that share a description may fill two lines with their names, which napoleon does not know."""
+    text = "\n".join(lines)
+    lines[:] = re.sub(r"^( +(?:\w+, )*\w+,)\n +((?:\w+, )*\w+: )", r"\1 \2", text, flags=re.M).split("\n")
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", one_line_of_names, priority=1)

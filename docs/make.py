@@ -8,16 +8,15 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import pathlib
 import re
 import sys
-from types import ModuleType
 from typing import Any
 
 import problem
+import reference
 
 import jaxafl as afl
 from jaxafl.cli.catalogue import REQUIRED, Constructor, offered
@@ -25,24 +24,6 @@ from jaxafl.references import BIBTEX
 
 DOCS = pathlib.Path(__file__).resolve().parent
 ROOT = DOCS.parent
-ROOMS = {
-    "jaxafl": "The package",
-    "jaxafl.server": "Servers",
-    "jaxafl.clock": "Clocks and durations",
-    "jaxafl.data": "Datasets and partitions",
-    "jaxafl.models": "Models",
-    "jaxafl.callbacks": "Callbacks",
-    "jaxafl.plot": "Figures",
-    "jaxafl.theory": "Theory",
-    "jaxafl.client": "Local training",
-    "jaxafl.results": "Results",
-    "jaxafl.sweep": "Sweeps",
-    "jaxafl.options": "Options",
-    "jaxafl.device": "The device",
-}
-_PAPERS = ("staleness", "delayed_gradients", "fadas", "asyncfeded", "defedavg", "afl")  # of jaxafl.theory
-_BASES = ("Simulation", "Comparison", "Schedule", "FederatedData", "Dataset", "Partition", "PartitionStatistics")
-_BASES += ("Server", "OptaxServer", "Rows", "Clock", "Duration", "Distribution", "Callback", "Model", "Quadratic")
 _ADOPTED = {  # page -> where it is kept; links between them lead to the site's pages
     "engine": "jaxafl/README.md",
     "results": "experiments/README.md",
@@ -58,8 +39,8 @@ def pages() -> dict[str, str]:
     numbers = json.loads(problem.NUMBERS.read_text(encoding="utf-8"))
     made = {f"algorithms/{name}.md": _algorithm(one, numbers) for name, one in offered("servers").items()}
     made |= {f"clocks/{name}.md": _clock(name) for name in problem.clocks()}
-    made |= {f"api/{name}.md": _names(name, title) for name, title in ROOMS.items()}
-    made |= {f"{page}.md": _adopted(ROOT / path, page) for page, path in _ADOPTED.items()}
+    made |= {f"api/{name}.md": reference.page_of(name, title) for name, title in reference.ROOMS.items()}
+    made |= {f"{page}.md": _adopted(ROOT / path) for page, path in _ADOPTED.items()}
     tables = {"algorithms": _algorithms(numbers), "matrix": _matrix(), "clocks": _clocks()}
     tables |= {kind: _summaries(kind) for kind in ("datasets", "partitions", "models")}
     tables |= {"durations": _durations(), "peers": _section(ROOT / "README.md", "Beside other simulators")}
@@ -96,23 +77,6 @@ def complaints() -> list[str]:
     return [f"{one}: run python docs/problem.py" for one in found]
 
 
-def public(room: str) -> dict[str, Any]:
-    """The public names of a room, and what they are."""
-    module = importlib.import_module(room)
-    every = getattr(module, "__all__", None) or [name for name in vars(module) if _is_own(module, name)]
-    return {name: getattr(module, name) for name in every}
-
-
-def rooms() -> list[str]:
-    """Those with a page, and those of the papers' theorems, which stand on the page of `jaxafl.theory`."""
-    return [*ROOMS, *(f"jaxafl.theory.{paper}" for paper in _PAPERS)]
-
-
-def _is_own(module: ModuleType, name: str) -> bool:
-    value = getattr(module, name)
-    return not name.startswith("_") and getattr(value, "__module__", "") == module.__name__ and callable(value)
-
-
 def _split(documented: Any) -> tuple[str, str, dict[str, str]]:
     """The first paragraph of a docstring, the rest before its sections, and the sections by their names."""
     head, *parts = _HEADING.split(inspect.getdoc(documented) or "")
@@ -139,7 +103,7 @@ def _algorithm(one: Constructor, numbers: dict[str, Any]) -> str:
         f"## On one common problem\n\n![Test accuracy against simulated time](../pictures/{one.name}.png)\n",
         f"[The problem of all these pages](index.md#the-common-problem), with `{ran['server']}`, `{ran['clock']}` and "
         f"`{ran['client']}`: test accuracy {spread} (mean and standard deviation of {problem.SEEDS} seeds) after "
-        f"{ran['seconds']:,.0f} simulated seconds; staleness {ran['staleness']} on the average, at most {ran['stalest']}. "
+        f"{ran['seconds']:,.0f} simulated seconds; mean staleness {ran['staleness']}, at most {ran['stalest']}. "
         "Nothing is tuned, so do not rank methods by it.\n",
         f"## Source\n\n{_source(one.call)}\n",
         f"## Citing it\n\n```bibtex\n{bibtex}\n```\n" if bibtex else "",
@@ -158,7 +122,7 @@ def _clock(name: str) -> str:
         f"**From:** {' '.join(sections['References'].split())}\n" if "References" in sections else "",
         f"**Runs:** {', '.join(f'[`{own}`](../algorithms/{own}.md)' for own in servers)}.\n" if one else "",
         f"**Delivers** arrivals that are {_delivered(call)}.\n" if one and call.delivers else "",
-        f"![Timeline of eight clients](../pictures/clock_{name}.png)\n\n`{made!r}`, eight clients: a bar is a local run, "
+        f"![Timeline of eight clients](../pictures/clock_{name}.png)\n\n`{made!r}`, eight clients: a bar is a run, "
         "dark where its update was stale; grey lines are server steps.\n",
         f"## Options\n\n{_options(one)}\n" if one and one.options else _arguments(sections),
         f"## Source\n\n{_source(call)}\n",
@@ -241,51 +205,25 @@ def _durations() -> str:
     return "\n".join(made)
 
 
-def _names(room: str, title: str) -> str:
-    """The page of a room: its docstring, a table of its names, and each of them."""
-    module = importlib.import_module(room)
-    found = public(room)
-    about = " ".join((module.__doc__ or "").strip().split("\n\n")[0].split())
-    lines = [f"# {title}: `{room}`\n\n{about}\n", *_entries(room, found)]
-    for paper in _PAPERS if room == "jaxafl.theory" else ():
-        own = f"jaxafl.theory.{paper}"
-        about = " ".join((importlib.import_module(own).__doc__ or "").strip().split("\n\n")[0].split())
-        lines += [f"## `{own}`\n\n{about}\n", *_entries(own, public(own))]
-    return "\n".join(lines)
-
-
-def _entries(room: str, found: dict[str, Any]) -> list[str]:
-    named = {name: value for name, value in found.items() if not inspect.ismodule(value)}
-    inner = [f"{room}.{name}" for name, value in found.items() if inspect.ismodule(value)]
-    there = [f"[`{name}`]({name}.md)" if name in ROOMS else f"`{name}` (below)" for name in inner]
-    table = "\n".join(f"   {name}" for name in named)
-    lines = [f"Rooms: {', '.join(there)}.\n"] if there else []
-    lines += [f"```{{eval-rst}}\n.. currentmodule:: {room}\n\n.. autosummary::\n   :nosignatures:\n\n{table}\n"]
-    for name, value in named.items():
-        kind = "class" if inspect.isclass(value) else "function" if callable(value) else "data"
-        lines.append(f".. auto{kind}:: {name}")
-        lines += ["   :members:"] if name in _BASES else []
-        lines += ["   :no-value:"] if kind == "data" and room != "jaxafl" else []
-        lines.append("")
-    return [*lines, "```\n"]
-
-
-def _adopted(path: pathlib.Path, page: str) -> str:
+def _adopted(path: pathlib.Path) -> str:
     """A README as a page: its links to other READMEs lead to their pages, those to other files are words."""
     pages = _PAGES | {kept: own for own, kept in _ADOPTED.items() if kept not in _PAGES}
-    up = "../" * page.count("/")
 
     def link(found: re.Match[str]) -> str:
-        text, target = found.groups()
+        shown, text, target = found.groups()
         file, _, anchor = target.partition("#")
         if target.startswith(("http", "#")):
             return found[0]
         kept = (path.parent / file).resolve().relative_to(ROOT).as_posix()
+        if shown:  # an image
+            return f"![{text}](../{kept})"
+        if anchor == "beside-other-simulators":
+            return f"[{text}](benchmarks.md#{anchor})"
         if kept in pages:
-            return f"[{text}]({up}{pages[kept]}.md{'#' + anchor if anchor and kept != 'README.md' else ''})"
-        return f"[{text}]({up}options.md)" if kept == "docs/options.md" else text
+            return f"[{text}]({pages[kept]}.md{'#' + anchor if anchor and kept != 'README.md' else ''})"
+        return f"[{text}](options.md)" if kept == "docs/options.md" else text
 
-    return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", link, path.read_text(encoding="utf-8"))
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, path.read_text(encoding="utf-8"))
 
 
 def _section(path: pathlib.Path, heading: str) -> str:
