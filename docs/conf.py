@@ -36,6 +36,10 @@ autodoc_typehints = "none"
 autodoc_type_aliases = {"Number": "Number"}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_use_rtype = False  # Returns are sentences
+nitpicky = True  # of the package's own names; those of others need their inventories, which need a network
+nitpick_ignore = [("py:class", "jaxafl.data.held_out.HeldOut")]
+nitpick_ignore_regex = [("py:.*", r"(?!jaxafl).*")]
 python_use_unqualified_type_names = True
 html_theme = "sphinx_book_theme"
 html_title = "jaxafl"
@@ -44,11 +48,12 @@ html_css_files = ["site.css"]
 html_theme_options = {"show_toc_level": 2, "home_page_in_toc": False, "use_download_button": False}
 
 
-def one_line_of_names(app, what, name, obj, options, lines):
-    """Arguments that share a description may fill two lines with their names, which napoleon does not know."""
+def for_docutils(app, what, name, obj, options, lines):
+    """What docstrings may hold and docutils reads otherwise: names of arguments that fill two lines, and bars."""
     text = "\n".join(lines)
-    lines[:] = re.sub(r"^( +(?:\w+, )*\w+,)\n +((?:\w+, )*\w+: )", r"\1 \2", text, flags=re.M).split("\n")
+    text = re.sub(r"^( +(?:\w+, )*\w+,)\n +((?:\w+, )*\w+: )", r"\1 \2", text, flags=re.M)
+    lines[:] = re.sub(r"`[^`]*`|\|", lambda found: r"\|" if found[0] == "|" else found[0], text).split("\n")
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", one_line_of_names, priority=1)
+    app.connect("autodoc-process-docstring", for_docutils, priority=1)

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import itertools
 import sys
+import typing
 from types import ModuleType
 from typing import Any
 
@@ -58,11 +59,11 @@ def _entries(room: str, found: dict[str, Any]) -> list[str]:
             shown.append(name)
     lines = [f"Rooms: {', '.join(modules)}.\n"] if modules else []
     lines += [f"Also here: {', '.join(elsewhere)}.\n"] if elsewhere else []
-    table = "\n".join(f"   {name}" for name in shown if callable(found[name]))
+    table = "\n".join(f"   {name}" for name in shown if _is_code(found[name]))
     lines += [f"```{{eval-rst}}\n.. currentmodule:: {room}\n\n.. autosummary::\n   :nosignatures:\n\n{table}\n"]
     for name in shown:
         value = found[name]
-        if inspect.isclass(value) or callable(value):
+        if _is_code(value):
             lines.append(f".. auto{'class' if inspect.isclass(value) else 'function'}:: {name}")
             lines += ["   :members:"] if name in _BASES else []
         else:
@@ -77,7 +78,7 @@ def homes() -> dict[tuple[str, str], str]:
     places, first = {}, {}
     for room in rooms():
         for name, value in public(room).items():
-            places[room, name] = first.setdefault(id(value) if callable(value) else (room, name), f"{room}.{name}")
+            places[room, name] = first.setdefault(id(value) if _is_code(value) else (room, name), f"{room}.{name}")
     return places
 
 
@@ -106,6 +107,11 @@ def public(room: str) -> dict[str, Any]:
 def rooms() -> list[str]:
     """Those with a page, and those of the papers' theorems, which stand on the page of `jaxafl.theory`."""
     return [*ROOMS, *(f"jaxafl.theory.{paper}" for paper in _PAPERS)]
+
+
+def _is_code(value: Any) -> bool:
+    """A class or a function; a type made of others is a constant."""
+    return callable(value) and typing.get_origin(value) is None
 
 
 def _is_own(module: ModuleType, name: str) -> bool:
