@@ -45,7 +45,12 @@ html_theme = "sphinx_book_theme"
 html_title = "jaxafl"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_theme_options = {"show_toc_level": 2, "home_page_in_toc": False, "use_download_button": False}
+html_theme_options = {
+    "show_toc_level": 2,
+    "home_page_in_toc": False,
+    "use_download_button": False,
+    "navbar_persistent": [],
+}
 
 
 def for_docutils(app, what, name, obj, options, lines):

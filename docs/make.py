@@ -31,6 +31,10 @@ _ADOPTED = {  # page -> where it is kept; links between them lead to the site's 
     "changelog": "CHANGELOG.md",
 }
 _PAGES = {"README.md": "index", "experiments/benchmarks/README.md": "benchmarks", "docs/clusters.md": "clusters"}
+# of one letter, perhaps with an accent, or of a parenthesis
+_INDEX = re.compile(
+    r"(?:(?<=[^\W\d_])|(?<=[\u0300-\u036f)\d]))(?<![A-Za-z]{2})(?:[_^](?:\{[^}]*\}|\([^)]*\)|[^\W_]+))+"
+)
 _HEADING = re.compile(r"^(Args|Attributes|Returns|Raises|References):$", re.M)
 
 
@@ -80,16 +84,30 @@ def complaints() -> list[str]:
 def _split(documented: Any) -> tuple[str, str, dict[str, str]]:
     """The first paragraph of a docstring, the rest before its sections, and the sections by their names."""
     head, *parts = _HEADING.split(inspect.getdoc(documented) or "")
-    first, _, rest = head.strip().partition("\n\n")
+    first, _, rest = _set(head.strip()).partition("\n\n")
     dedent = inspect.cleandoc
     return first, rest, {name: dedent(text) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _set(text: str) -> str:
+    """Formulas with their indices and powers set low and high, but in code."""
+
+    def placed(found: re.Match[str]) -> str:
+        return "".join(
+            f"{{{'sub' if mark == '_' else 'sup'}}}`{inner.strip('{}()')}`"
+            for mark, inner in re.findall(r"([_^])(\{[^}]*\}|\([^)]*\)|\w+)", found[0])
+        )
+
+    pieces = re.split(r"(`[^`]*`)", text)
+    pieces[::2] = [_INDEX.sub(placed, piece) for piece in pieces[::2]]
+    return "".join(pieces)
 
 
 def _algorithm(one: Constructor, numbers: dict[str, Any]) -> str:
     first, rest, sections = _split(one.call)
     ran = numbers[one.name]
     if one.name == "fedprox":
-        first, rest = one.summary.replace("FedProx: ", "FedProx is "), f"{first}\n\n{rest}"
+        first, rest = _set(one.summary), f"{first}\n\n{rest}"
     keys = [BIBTEX.get(key, key) for key in getattr(one.call, "references", ())]
     keys += [BIBTEX["li2020"]] if one.name == "fedprox" else []
     bibtex = "\n\n".join(keys)
@@ -121,7 +139,9 @@ def _clock(name: str) -> str:
         f"# {name}\n\n:::{{div}} formula\n{first}\n:::\n\n{rest}\n",
         f"**From:** {' '.join(sections['References'].split())}\n" if "References" in sections else "",
         f"**Runs:** {', '.join(f'[`{own}`](../algorithms/{own}.md)' for own in servers)}.\n" if one else "",
-        f"**Delivers** arrivals that are {_delivered(call)}.\n" if one and call.delivers else "",
+        f"**Its arrivals are:** {_delivered(call)} ({{py:class}}`jaxafl.clock.Delivery`).\n"
+        if one and call.delivers
+        else "",
         f"![Timeline of eight clients](../pictures/clock_{name}.png)\n\n`{made!r}`, eight clients: a bar is a run, "
         "dark where its update was stale; grey lines are server steps.\n",
         f"## Options\n\n{_options(one)}\n" if one and one.options else _arguments(sections),
@@ -145,7 +165,7 @@ def _source(call: Any) -> str:
 
 def _options(one: Constructor) -> str:
     default = {option.name: "" if option.default is REQUIRED else f"`{option.default!r}`" for option in one.options}
-    rows = [(f"`{o.name}`", o.type, default[o.name], o.allowed, o.help) for o in one.options]
+    rows = [(f"`{o.name}`", o.type, default[o.name], o.allowed, _set(o.help)) for o in one.options]
     return _table(("option", "type", "default", "allowed", "what it is"), rows)
 
 
@@ -158,11 +178,10 @@ def _algorithms(numbers: dict[str, Any]) -> str:
     rows = []
     for name, one in offered("servers").items():
         ran = numbers[name]
-        clocks = ", ".join(one.clocks)
         result = f"{100 * ran['accuracy']:.1f} ± {100 * ran['spread']:.1f} %"
         link = f"[`{name}`](../algorithms/{name}.md)"
-        rows.append((link, one.summary, clocks, result, f"{ran['seconds']:,.0f} s", f"{ran['staleness']}"))
-    return _table(("algorithm", "in one line", "clocks", "accuracy", "time", "staleness"), rows)
+        rows.append((link, _set(one.summary), result, f"{ran['seconds']:,.0f} s", f"{ran['staleness']}"))
+    return _table(("algorithm", "in one line", "accuracy", "time", "staleness"), rows)
 
 
 def _matrix() -> str:

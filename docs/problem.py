@@ -104,9 +104,8 @@ def draw() -> None:
 
 
 def _run(sim: afl.Simulation) -> xr.Dataset:
-    arrivals = sim.clock.capacity(_CLIENTS)
-    if sim.clock.name == "bernoulli":
-        arrivals = 6  # a tick's on the average
+    on_average = {"bernoulli": 6, "semi_async": 10}  # arrivals of a tick, of a round
+    arrivals = on_average.get(sim.clock.name, sim.clock.capacity(_CLIENTS))
     server_steps = (GRADIENTS if sim.client.steps == 1 else UPDATES) // arrivals
     return afl.sweep(sim, {"seed": range(SEEDS)}, server_steps, eval_every=max(1, server_steps // 40))
 
