@@ -14,8 +14,8 @@ from typing import Any
 
 ROOMS = {
     "jaxafl": "The package",
-    "jaxafl.server": "Servers",
     "jaxafl.clock": "Clocks and durations",
+    "jaxafl.server": "Servers",
     "jaxafl.data": "Datasets and partitions",
     "jaxafl.models": "Models",
     "jaxafl.callbacks": "Callbacks",
