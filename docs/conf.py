@@ -54,9 +54,10 @@ html_theme_options = {
 
 
 def for_docutils(app, what, name, obj, options, lines):
-    """What docstrings may hold and docutils reads otherwise: names of arguments that fill two lines, and bars."""
+    """What docstrings may hold and docutils reads otherwise: several names with one description, and bars."""
     text = "\n".join(lines)
     text = re.sub(r"^( +(?:\w+, )*\w+,)\n +((?:\w+, )*\w+: )", r"\1 \2", text, flags=re.M)
+    text = re.sub(r"^ +(\w+, )+\w+:", lambda found: found[0].replace(", ", ","), text, flags=re.M)
     lines[:] = re.sub(r"`[^`]*`|\|", lambda found: r"\|" if found[0] == "|" else found[0], text).split("\n")
 
 
