@@ -52,7 +52,7 @@ def run_shell(text: str, server_steps: int = 4) -> list[str]:
             others += [line] if words else []
             continue
         arguments = words[1:]
-        if arguments[0] in ("run", "sweep", "resume"):
+        if arguments[0] in ("run", "sweep"):
             arguments = [*arguments, "--no-progress"]
         if "--server-steps" in arguments:
             arguments[arguments.index("--server-steps") + 1] = str(server_steps)
