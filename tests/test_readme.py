@@ -14,20 +14,17 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.references import BIBTEX
+from tests.blocks import blocks_of, run_shell
+from tests.blocks import run_python as run
 from tests.variants import slow_but
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ENGINE = (ROOT / "jaxafl" / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
-ENGINE_BLOCKS = re.findall(r"```python\n(.*?)```", ENGINE, re.S)
-
-
-def run(block: str) -> dict[str, Any]:
-    """The names that an example makes."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(block, "README.md", "exec", dont_inherit=True), names)
-    return names
+BLOCKS, ENGINE_BLOCKS = (
+    [block.text for block in blocks_of(page) if block.language == "python"]
+    for page in (ROOT / "README.md", ROOT / "jaxafl" / "README.md")
+)
 
 
 def defining(name: str, blocks: list[str]) -> str:
@@ -55,6 +52,15 @@ def test_example_runs(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(written)
     if "median_buff" in names:
         assert all(BIBTEX[key] in names["sim"].citation() for key in names["median_buff"].references)
+
+
+@pytest.mark.slow
+def test_commands_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the main job and of the tests, which begin with an environment, are what CI runs."""
+    monkeypatch.chdir(tmp_path)
+    for block in blocks_of(ROOT / "README.md"):
+        if block.language == "bash" and "venv" not in block.text:
+            assert run_shell(block.text) == []
 
 
 def test_there_are_examples() -> None:

@@ -50,7 +50,7 @@ def glue_mrpc(
 
     Classes: 0 not equivalent, 1 equivalent (68 % of the test pairs). The test set is GLUE's labelled dev set; its own
     test set has no labels. Looked for in this order: `train.tsv` and `dev.tsv` in `<data_dir>/glue/MRPC` or
-    `<data_dir>/MRPC`, `MRPC_train.tsv` and `MRPC_dev.tsv` in `<data_dir>/glue` (all gzipped as *.gz or not), then
+    `<data_dir>/MRPC`, `MRPC_train.tsv` and `MRPC_dev.tsv` in `<data_dir>/glue` (all gzipped as `*.gz` or not), then
     `<data_dir>/glue/mrpc/<version>` as prepared by TensorFlow Datasets (see `prepare_tfds`), which is read without
     TensorFlow and has an order of its own.
 

@@ -20,6 +20,7 @@ Key: TypeAlias = jax.Array
 Params: TypeAlias = Any
 State: TypeAlias = Any
 Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]
+"""In which a model is computed, see `Model.at`."""
 P = ParamSpec("P")
 _PRODUCTS = {"float32": "float32", "tf32": "tensorfloat32", "bfloat16": "default"}
 

@@ -1,0 +1,258 @@
+"""Makes the pages of the site that nobody writes: algorithms, clocks, every public name, tables, adopted READMEs.
+
+    python docs/make.py            # as conf.py does before every build; these pages are not kept in the repository
+    python docs/make.py --check    # whether what is kept (pictures and their numbers) still fits the package
+
+`problem.py` draws the pictures.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pathlib
+import re
+import sys
+from typing import Any
+
+import problem
+import reference
+
+import jaxafl as afl
+from jaxafl.cli.catalogue import REQUIRED, Constructor, offered
+from jaxafl.references import BIBTEX
+
+DOCS = pathlib.Path(__file__).resolve().parent
+ROOT = DOCS.parent
+_ADOPTED = {  # page -> where it is kept; links between them lead to the site's pages
+    "engine": "jaxafl/README.md",
+    "results": "experiments/README.md",
+    "made/benchmarks": "experiments/benchmarks/README.md",
+    "changelog": "CHANGELOG.md",
+}
+_PAGES = {"README.md": "index", "experiments/benchmarks/README.md": "benchmarks", "docs/clusters.md": "clusters"}
+# of one letter, perhaps with an accent, or of a parenthesis
+_INDEX = re.compile(
+    r"(?:(?<=[^\W\d_])|(?<=[\u0300-\u036f)\d]))(?<![A-Za-z]{2})(?:[_^](?:\{[^}]*\}|\([^)]*\)|[^\W_]+))+"
+)
+_HEADING = re.compile(r"^(Args|Attributes|Returns|Raises|References):$", re.M)
+
+
+def pages() -> dict[str, str]:
+    """Path below `docs` -> text of every page that is made."""
+    numbers = json.loads(problem.NUMBERS.read_text(encoding="utf-8"))
+    made = {f"algorithms/{name}.md": _algorithm(one, numbers) for name, one in offered("servers").items()}
+    made |= {f"clocks/{name}.md": _clock(name) for name in problem.clocks()}
+    made |= {f"api/{name}.md": reference.page_of(name, title) for name, title in reference.ROOMS.items()}
+    made |= {f"{page}.md": _adopted(ROOT / path) for page, path in _ADOPTED.items()}
+    tables = {"algorithms": _algorithms(numbers), "matrix": _matrix(), "clocks": _clocks()}
+    tables |= {kind: _summaries(kind) for kind in ("datasets", "partitions", "models")}
+    tables |= {"durations": _durations(), "peers": _section(ROOT / "README.md", "Beside other simulators")}
+    return made | {f"made/{name}.md": table for name, table in tables.items()}
+
+
+def write() -> None:
+    """Writes them where they have changed."""
+    for path, text in pages().items():
+        file = DOCS / path
+        file.parent.mkdir(exist_ok=True)
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+
+
+def complaints() -> list[str]:
+    """What is kept and no longer fits the package; empty where all is well."""
+    kept = json.loads(problem.NUMBERS.read_text(encoding="utf-8"))
+    found, sims = [], problem.methods()
+    if list(sims) != list(offered("servers")):
+        found.append(f"docs/problem.py runs {', '.join(sims)}, the package has {', '.join(offered('servers'))}")
+    shipped = {*offered("clocks"), "trace"}
+    if {*problem.clocks()} != shipped:
+        found.append(f"docs/problem.py draws {', '.join(problem.clocks())}, the package has {', '.join(shipped)}")
+    for name, sim in sims.items():
+        now, then = problem.described(sim), {part: kept.get(name, {}).get(part) for part in problem.described(sim)}
+        found += [
+            f"{name} ran with {part} {then[part]}, it is now {now[part]}" for part in now if now[part] != then[part]
+        ]
+    pictures = {path.stem for path in problem.FOLDER.glob("*.png")}
+    wanted = {*sims, *(f"clock_{name}" for name in problem.clocks()), "timeline", "waiting", "plan", "staleness"}
+    found += [f"docs/pictures/{name}.png is not there" for name in sorted(wanted - pictures)]
+    found += [f"docs/pictures/{name}.png is of nothing" for name in sorted(pictures - wanted)]
+    return [f"{one}: run python docs/problem.py" for one in found]
+
+
+def _split(documented: Any) -> tuple[str, str, dict[str, str]]:
+    """The first paragraph of a docstring, the rest before its sections, and the sections by their names."""
+    head, *parts = _HEADING.split(inspect.getdoc(documented) or "")
+    first, _, rest = _set(head.strip()).partition("\n\n")
+    dedent = inspect.cleandoc
+    return first, rest, {name: dedent(text) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _set(text: str) -> str:
+    """Formulas with their indices and powers set low and high, but in code."""
+
+    def placed(found: re.Match[str]) -> str:
+        return "".join(
+            f"{{{'sub' if mark == '_' else 'sup'}}}`{inner.strip('{}()')}`"
+            for mark, inner in re.findall(r"([_^])(\{[^}]*\}|\([^)]*\)|\w+)", found[0])
+        )
+
+    pieces = re.split(r"(`[^`]*`)", text)
+    pieces[::2] = [_INDEX.sub(placed, piece) for piece in pieces[::2]]
+    return "".join(pieces)
+
+
+def _algorithm(one: Constructor, numbers: dict[str, Any]) -> str:
+    first, rest, sections = _split(one.call)
+    ran = numbers[one.name]
+    if one.name == "fedprox":
+        first, rest = _set(one.summary), f"{first}\n\n{rest}"
+    keys = [BIBTEX.get(key, key) for key in getattr(one.call, "references", ())]
+    keys += [BIBTEX["li2020"]] if one.name == "fedprox" else []
+    bibtex = "\n\n".join(keys)
+    spread = f"{100 * ran['accuracy']:.1f} ± {100 * ran['spread']:.1f} %"
+    lines = [
+        f"# {one.name}\n\n:::{{div}} formula\n{first}\n:::\n\n{rest}\n",
+        f"**From:** {' '.join(sections.get('References', '').split())}\n",
+        f"**Runs on:** {', '.join(f'[`{clock}`](../clocks/{clock}.md)' for clock in one.clocks)}.\n",
+        f"**Name:** {{py:class}}`jaxafl.server.{one.call.__name__}`, `jaxafl run --server {one.name}`.\n",
+        f"## Options\n\n{_options(one)}\n" if one.options else "It has no options.\n",
+        f"## On one common problem\n\n![Test accuracy against simulated time](../pictures/{one.name}.png)\n",
+        f"[The problem of all these pages](index.md#the-common-problem), with `{ran['server']}`, `{ran['clock']}` and "
+        f"`{ran['client']}`: test accuracy {spread} (mean and standard deviation of {problem.SEEDS} seeds) after "
+        f"{ran['seconds']:,.0f} simulated seconds; mean staleness {ran['staleness']}, at most {ran['stalest']}. "
+        "Nothing is tuned, so do not rank methods by it.\n",
+        f"## Source\n\n{_source(one.call)}\n",
+        f"## Citing it\n\n```bibtex\n{bibtex}\n```\n" if bibtex else "",
+    ]
+    return "\n".join(lines)
+
+
+def _clock(name: str) -> str:
+    one = offered("clocks").get(name)
+    call = one.call if one else afl.clock.trace
+    first, rest, sections = _split(call)
+    made, _ = problem.clocks()[name]
+    servers = [server_name for server_name, found in offered("servers").items() if name in found.clocks]
+    lines = [
+        f"# {name}\n\n:::{{div}} formula\n{first}\n:::\n\n{rest}\n",
+        f"**From:** {' '.join(sections['References'].split())}\n" if "References" in sections else "",
+        f"**Runs:** {', '.join(f'[`{own}`](../algorithms/{own}.md)' for own in servers)}.\n" if one else "",
+        f"**Its arrivals are:** {_delivered(call)} ({{py:class}}`jaxafl.clock.Delivery`).\n"
+        if one and call.delivers
+        else "",
+        f"![Timeline of eight clients](../pictures/clock_{name}.png)\n\n`{made!r}`, eight clients: a bar is a run, "
+        "dark where its update was stale; grey lines are server steps.\n",
+        f"## Options\n\n{_options(one)}\n" if one and one.options else _arguments(sections),
+        f"## Source\n\n{_source(call)}\n",
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def _arguments(sections: dict[str, str]) -> str:
+    return f"## Arguments\n\n```text\n{sections['Args']}\n```\n" if "Args" in sections else ""
+
+
+def _delivered(call: Any) -> str:
+    return ", ".join(str(flag.name).lower().replace("_", " ") for flag in call.delivers)
+
+
+def _source(call: Any) -> str:
+    path = pathlib.Path(inspect.getsourcefile(call) or "").resolve().relative_to(ROOT)
+    return f"`{path}`:\n\n```{{literalinclude}} ../../{path}\n:language: python\n:pyobject: {call.__name__}\n```"
+
+
+def _options(one: Constructor) -> str:
+    default = {option.name: "" if option.default is REQUIRED else f"`{option.default!r}`" for option in one.options}
+    rows = [(f"`{o.name}`", o.type, default[o.name], o.allowed, _set(o.help)) for o in one.options]
+    return _table(("option", "type", "default", "allowed", "what it is"), rows)
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def _algorithms(numbers: dict[str, Any]) -> str:
+    rows = []
+    for name, one in offered("servers").items():
+        ran = numbers[name]
+        result = f"{100 * ran['accuracy']:.1f} ± {100 * ran['spread']:.1f} %"
+        link = f"[`{name}`](../algorithms/{name}.md)"
+        rows.append((link, _set(one.summary), result, f"{ran['seconds']:,.0f} s", f"{ran['staleness']}"))
+    return _table(("algorithm", "in one line", "accuracy", "time", "staleness"), rows)
+
+
+def _matrix() -> str:
+    clocks = [name for name in problem.clocks() if name != "trace"]
+    head = ("", *(f"[{clock}](../clocks/{clock}.md)" for clock in clocks))
+    rows = [
+        (f"[{name}](../algorithms/{name}.md)", *("✓" if clock in one.clocks else "" for clock in clocks))
+        for name, one in offered("servers").items()
+    ]
+    return _table(head, rows)
+
+
+def _clocks() -> str:
+    rows = []
+    for name in problem.clocks():
+        call = getattr(afl.clock, name)
+        first = " ".join(_split(call)[0].split())
+        rows.append(
+            (
+                f"[`{name}`](../clocks/{name}.md)",
+                first,
+                _delivered(call) if name != "trace" else "as the clock it replays",
+            )
+        )
+    return _table(("clock", "in one line", "its arrivals are"), rows)
+
+
+def _summaries(kind: str) -> str:
+    rows = [
+        (f"`{name}`", one.summary, ", ".join(f"`{o.name}`" for o in one.options)) for name, one in offered(kind).items()
+    ]
+    return _table(("name", "what it is", "options"), rows)
+
+
+def _durations() -> str:
+    made = []
+    for name, one in offered("durations").items():
+        first, rest, _ = _split(one.call)
+        made.append(f"## {name}\n\n{first}\n\n{rest}\n\n{_options(one)}\n")
+    return "\n".join(made)
+
+
+def _adopted(path: pathlib.Path) -> str:
+    """A README as a page: its links to other READMEs lead to their pages, those to other files are words."""
+    pages = _PAGES | {kept: own for own, kept in _ADOPTED.items() if kept not in _PAGES}
+
+    def link(found: re.Match[str]) -> str:
+        shown, text, target = found.groups()
+        file, _, anchor = target.partition("#")
+        if target.startswith(("http", "#")):
+            return found[0]
+        kept = (path.parent / file).resolve().relative_to(ROOT).as_posix()
+        if shown:  # an image
+            return f"![{text}](../{kept})"
+        if anchor == "beside-other-simulators":
+            return f"[{text}](benchmarks.md#{anchor})"
+        if kept in pages:
+            return f"[{text}]({pages[kept]}.md{'#' + anchor if anchor and kept != 'README.md' else ''})"
+        return f"[{text}](options.md)" if kept == "docs/options.md" else text
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, path.read_text(encoding="utf-8"))
+
+
+def _section(path: pathlib.Path, heading: str) -> str:
+    """The text below a heading of the second level."""
+    return path.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0].strip() + "\n"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        wrong = complaints()
+        print("\n".join(wrong) or "all pictures and their numbers fit the package")
+        sys.exit(bool(wrong))
+    write()

@@ -1,0 +1,155 @@
+"""The pictures of the site, and the numbers beside them: every algorithm on one small problem, every clock's timeline.
+
+The problem: 20 clients of Synthetic(1, 1), logistic regression, ten local steps of SGD (rate 0.03, batches of 10); ten
+clients at work. A local step takes a client between 0.1 and 1 s, a number of its own, and one run in five hangs. Every
+algorithm gets about 600 updates of clients (those of one gradient each 3,000) and three seeds. Nothing is tuned: the
+pictures show how a method moves, not which one is best.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import optax
+import xarray as xr
+
+import jaxafl as afl
+
+FOLDER = pathlib.Path(__file__).parent / "pictures"
+NUMBERS = FOLDER / "common.json"
+SEEDS, UPDATES, GRADIENTS = 3, 600, 3000
+_CLIENTS, _AT_WORK = 20, 10
+
+
+def methods() -> dict[str, afl.Simulation]:
+    """Algorithm -> its simulation of the problem."""
+    server, clock = afl.server, afl.clock
+    steps = clock.uniform(1, 10, per="client") * clock.constant(0.1, per="step")
+    speeds = steps + clock.suspension(0.2)
+    each, buffered = (clock.free_running(concurrency=_AT_WORK, buffer=m, durations=speeds) for m in (1, 5))
+    everyone = clock.free_running(concurrency=_CLIENTS, buffer=5, durations=speeds)
+    rounds, ticks = clock.synchronous(cohort=_AT_WORK, durations=speeds), clock.bernoulli(upload=0.3)
+    contacts = clock.interrupting(period=3.0, contacted=3, durations=steps)
+    stale = clock.stale_rounds(participants=5, max_staleness=4, durations=speeds)
+    usual = afl.Client(optax.sgd, learning_rate=0.03, steps=10, batch_size=10)
+    proximal = afl.Client(optax.sgd, learning_rate=0.03, steps=10, batch_size=10, proximal=0.1)
+    gradient = afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=10)
+    whole = afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)
+    parts: dict[str, tuple[Any, Any, Any]] = {
+        "afl": (server.afl(), stale, usual),
+        "asyncfeded": (server.asyncfeded(0.5, 1.0, target_staleness=3.0, kappa=0.05, max_steps=20), each, usual),
+        "asysg": (server.asysg(0.1), buffered, gradient),
+        "audg": (server.audg(0.2), ticks, whole),
+        "ca2fl": (server.ca2fl(0.5), buffered, usual),
+        "defedavg_iid": (server.defedavg_iid(), everyone, usual),
+        "defedavg_niid": (server.defedavg_niid(), clock.sampled(drawn=5, durations=speeds), usual),
+        "fadas": (server.fadas(0.003), buffered, usual),
+        "favano": (server.favano(), contacts, usual),
+        "fedadagrad": (server.fedadagrad(0.03, eps=1e-3), rounds, usual),
+        "fedadam": (server.fedadam(0.01, eps=1e-3), rounds, usual),
+        "fedams": (server.fedams(0.01), rounds, usual),
+        "fedasync": (server.fedasync(0.5, "polynomial", exponent=0.5), each, usual),
+        "fedavg": (server.fedavg(), rounds, usual),
+        "fedbuff": (server.fedbuff(), buffered, usual),
+        "fedopt": (server.fedopt(optax.adamw, 0.003), buffered, usual),
+        "fedprox": (server.fedavg(), rounds, proximal),
+        "fedyogi": (server.fedyogi(0.01, eps=1e-3), rounds, usual),
+        "psurdg": (server.psurdg(0.2), ticks, whole),
+        "quafl": (server.quafl(), contacts, usual),
+        "safa": (server.safa(), clock.semi_async(fraction=0.5, lag=2, durations=speeds), usual),
+    }
+    data, model = afl.data.synthetic(1.0, 1.0, clients=_CLIENTS), afl.models.logistic(num_classes=10)
+    return {name: afl.Simulation(data, model, own, made, chosen) for name, (made, chosen, own) in parts.items()}
+
+
+def clocks() -> dict[str, tuple[Any, int]]:
+    """Clock -> one of eight clients, and the server steps of its timeline."""
+    clock, times = afl.clock, afl.clock.uniform(1, 6)
+    steps = afl.clock.uniform(0.1, 0.6, per="step")
+    recorded = np.repeat(np.linspace(1, 5, 8)[:, None], 20, axis=1)  # seconds of client and run
+    return {
+        "synchronous": (clock.synchronous(cohort=5, durations=times), 4),
+        "free_running": (clock.free_running(concurrency=5, buffer=2, durations=times), 12),
+        "bernoulli": (clock.bernoulli(upload=0.3), 15),
+        "sampled": (clock.sampled(drawn=3, durations=times), 6),
+        "interrupting": (clock.interrupting(period=3.0, contacted=3, durations=steps), 8),
+        "stale_rounds": (clock.stale_rounds(participants=4, max_staleness=3, durations=times), 5),
+        "semi_async": (clock.semi_async(fraction=0.5, lag=2, durations=times), 6),
+        "trace": (clock.trace(clock.free_running, concurrency=8, durations=recorded), 20),
+    }
+
+
+def described(sim: afl.Simulation) -> dict[str, str]:
+    """The parts in which the methods differ, as one would write them."""
+    return {name: repr(getattr(sim, name)) for name in ("server", "clock", "client")}
+
+
+def draw() -> None:
+    """All pictures and numbers."""
+    FOLDER.mkdir(exist_ok=True)
+    results = {name: _run(sim) for name, sim in methods().items()}
+    numbers = {name: described(sim) | _numbers(results[name]) for name, sim in methods().items()}
+    NUMBERS.write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for name, result in results.items():
+        beside = {name: result} | ({} if name == "fedavg" else {"fedavg": results["fedavg"]})
+        afl.plot.accuracy_vs_time(beside, path=FOLDER / f"{name}.png")
+    for name, (clock, steps) in clocks().items():
+        afl.plot.timeline(afl.clock.schedule(clock, 8, 10, steps, seed=1), path=FOLDER / f"clock_{name}.png")
+    _ideas(results)
+    for picture in FOLDER.glob("*.png"):
+        _small(picture)
+
+
+def _run(sim: afl.Simulation) -> xr.Dataset:
+    on_average = {"bernoulli": 6, "semi_async": 10}  # arrivals of a tick, of a round
+    arrivals = on_average.get(sim.clock.name, sim.clock.capacity(_CLIENTS))
+    server_steps = (GRADIENTS if sim.client.steps == 1 else UPDATES) // arrivals
+    return afl.sweep(sim, {"seed": range(SEEDS)}, server_steps, eval_every=max(1, server_steps // 40))
+
+
+def _numbers(result: xr.Dataset) -> dict[str, float]:
+    last = result.accuracy.isel(evaluation=-1)
+    stale = result.staleness.where(result.staleness >= 0)
+    return {
+        "accuracy": round(float(last.mean()), 3),
+        "spread": round(float(last.std(ddof=1)), 3),
+        "seconds": round(float(result.time.isel(step=-1).mean())),
+        "staleness": round(float(stale.mean()), 2),
+        "stalest": int(stale.max()),
+    }
+
+
+def _ideas(results: dict[str, xr.Dataset]) -> None:
+    times = afl.clock.uniform(1, 5, per="client") * afl.clock.uniform(0.7, 1.3)
+    asynchronous = afl.clock.free_running(concurrency=6, buffer=2, durations=times)
+    schedule = afl.clock.schedule(asynchronous, num_clients=6, local_steps=10, server_steps=14, seed=0)
+    afl.plot.timeline(schedule, path=FOLDER / "timeline.png")
+    afl.plot.timeline(schedule, animate=8.0, path=FOLDER / "timeline.gif")
+    waiting = afl.clock.synchronous(durations=times)
+    afl.plot.timeline(afl.clock.schedule(waiting, 6, 10, 4, seed=0), path=FOLDER / "waiting.png")
+    sim = afl.Simulation(
+        afl.data.synthetic(1.0, 1.0, clients=6, max_size=60),
+        afl.models.logistic(num_classes=10),
+        afl.Client(learning_rate=0.01, steps=10, batch_size=10),
+        afl.server.fedbuff(),
+        asynchronous,
+    )
+    afl.plot.plan(sim.plan(14, lanes=4), path=FOLDER / "plan.png")
+    beside = {name: results[name] for name in ("fedasync", "fedbuff")}
+    afl.plot.staleness_histogram(beside, path=FOLDER / "staleness.png")
+
+
+def _small(picture: pathlib.Path) -> None:
+    """A third of the bytes: half the pixels, 64 colours."""
+    from PIL import Image
+
+    with Image.open(picture) as image:
+        size = (image.width * 2 // 3, image.height * 2 // 3)
+        image.convert("RGB").resize(size, Image.Resampling.LANCZOS).quantize(64).save(picture, optimize=True)
+
+
+if __name__ == "__main__":
+    draw()

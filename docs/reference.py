@@ -1,0 +1,119 @@
+"""The pages of the reference: every public name, room by room."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import itertools
+import sys
+import typing
+from types import ModuleType
+from typing import Any
+
+ROOMS = {
+    "jaxafl": "The package",
+    "jaxafl.clock": "Clocks and durations",
+    "jaxafl.server": "Servers",
+    "jaxafl.data": "Datasets and partitions",
+    "jaxafl.models": "Models",
+    "jaxafl.callbacks": "Callbacks",
+    "jaxafl.plot": "Figures",
+    "jaxafl.theory": "Theory",
+    "jaxafl.client": "Local training",
+    "jaxafl.results": "Results",
+    "jaxafl.sweep": "Sweeps",
+    "jaxafl.options": "Options",
+    "jaxafl.device": "The device",
+}
+_PAPERS = ("staleness", "delayed_gradients", "fadas", "asyncfeded", "defedavg", "afl")  # of jaxafl.theory
+_BASES = ("Simulation", "Comparison", "Schedule", "FederatedData", "Dataset", "Partition", "PartitionStatistics")
+_BASES += ("Server", "OptaxServer", "Rows", "Clock", "Duration", "Distribution", "Callback", "Model", "Quadratic")
+
+
+def page_of(room: str, title: str) -> str:
+    """The page of a room: its docstring, a table of its names, and each of them."""
+    module = importlib.import_module(room)
+    found = public(room)
+    about = " ".join((module.__doc__ or "").strip().split("\n\n")[0].split())
+    lines = [f"# {title}: `{room}`\n\n{about}\n", *_entries(room, found)]
+    for paper in _PAPERS if room == "jaxafl.theory" else ():
+        own = f"jaxafl.theory.{paper}"
+        about = " ".join((importlib.import_module(own).__doc__ or "").strip().split("\n\n")[0].split())
+        lines += [f"## `{own}`\n\n{about}\n", *_entries(own, public(own))]
+    return "\n".join(lines)
+
+
+def _entries(room: str, found: dict[str, Any]) -> list[str]:
+    """A table of the names, and each of them; what another room has too stands on the page of the first."""
+    shown, elsewhere, modules = [], [], []
+    for name, value in found.items():
+        if inspect.ismodule(value):
+            own = f"{room}.{name}"
+            modules.append(f"[`{own}`]({own}.md)" if own in ROOMS else f"`{own}` (below)")
+        elif (first := homes()[room, name]) != f"{room}.{name}":
+            role = "class" if inspect.isclass(value) else "func"
+            elsewhere.append(f"{{py:{role}}}`{first}`")
+        else:
+            shown.append(name)
+    lines = [f"Rooms: {', '.join(modules)}.\n"] if modules else []
+    lines += [f"Also here: {', '.join(elsewhere)}.\n"] if elsewhere else []
+    table = "\n".join(f"   {name}" for name in shown if _is_code(found[name]))
+    lines += [f"```{{eval-rst}}\n.. currentmodule:: {room}\n\n.. autosummary::\n   :nosignatures:\n\n{table}\n"]
+    for name in shown:
+        value = found[name]
+        if _is_code(value):
+            lines.append(f".. auto{'class' if inspect.isclass(value) else 'function'}:: {name}")
+            lines += ["   :members:"] if name in _BASES else []
+        else:
+            lines.append(f".. py:data:: {name}\n\n   {_said_of(room, name)}")
+        lines.append("")
+    return [*lines, "```\n"]
+
+
+@functools.cache
+def homes() -> dict[tuple[str, str], str]:
+    """(room, name) -> the same thing's first place among the rooms."""
+    places, first = {}, {}
+    for room in rooms():
+        for name, value in public(room).items():
+            places[room, name] = first.setdefault(id(value) if _is_code(value) else (room, name), f"{room}.{name}")
+    return places
+
+
+def _said_of(room: str, name: str) -> str:
+    """The text below the assignment of a constant."""
+    for module in [module for key, module in sorted(sys.modules.items()) if key.startswith(room)]:
+        nodes = ast.parse(inspect.getsource(module)).body
+        for node, after in itertools.pairwise(nodes):
+            target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
+            if (
+                getattr(target, "id", "") == name
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+            ):
+                return " ".join(str(after.value.value).split())
+    return "The version of the package." if name == "__version__" else ""
+
+
+def public(room: str) -> dict[str, Any]:
+    """The public names of a room, and what they are."""
+    module = importlib.import_module(room)
+    every = getattr(module, "__all__", None) or [name for name in vars(module) if _is_own(module, name)]
+    return {name: getattr(module, name) for name in every}
+
+
+def rooms() -> list[str]:
+    """Those with a page, and those of the papers' theorems, which stand on the page of `jaxafl.theory`."""
+    return [*ROOMS, *(f"jaxafl.theory.{paper}" for paper in _PAPERS)]
+
+
+def _is_code(value: Any) -> bool:
+    """A class or a function; a type made of others is a constant."""
+    return callable(value) and typing.get_origin(value) is None
+
+
+def _is_own(module: ModuleType, name: str) -> bool:
+    value = getattr(module, name)
+    return not name.startswith("_") and getattr(value, "__module__", "") == module.__name__ and callable(value)
