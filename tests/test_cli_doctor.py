@@ -59,7 +59,10 @@ def test_it_names_versions_devices_datasets_and_extras(quick, tmp_path, capsys):
 def test_as_json_it_is_what_examination_gives(quick, tmp_path, capsys):
     assert main(["doctor", "--json", "--no-data", "--data-dir", str(tmp_path)]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown == json.loads(json.dumps(examination(False, tmp_path)))
+    found = json.loads(json.dumps(examination(False, tmp_path)))
+    kept, now = shown.pop("compiled_programs"), found.pop("compiled_programs")  # other tests compile meanwhile
+    assert kept["folder"] == now["folder"] and kept["programs"] <= now["programs"]
+    assert shown == found
     assert shown["data"] == {"directory": str(tmp_path)}
     assert shown["versions"]["jaxafl"] == jaxafl.__version__
 
