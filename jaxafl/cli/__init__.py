@@ -18,12 +18,20 @@ import tyro
 
 from jaxafl.callbacks import Interrupted
 from jaxafl.cli.commands import compare, gather, list_names, plot_results
+from jaxafl.cli.report import report
 from jaxafl.cli.simulate import resume, run, sweep
 from jaxafl.options import UserError
 from jaxafl.references import version
 
 COMMANDS: dict[str, Any] = dict(
-    run=run, sweep=sweep, resume=resume, gather=gather, list=list_names, plot=plot_results, quickstart=compare
+    run=run,
+    sweep=sweep,
+    resume=resume,
+    gather=gather,
+    list=list_names,
+    plot=plot_results,
+    report=report,
+    quickstart=compare,
 )
 
 
