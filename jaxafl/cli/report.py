@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import arg
 
@@ -29,7 +29,7 @@ def report(
     from jaxafl import plot
 
     named = named_results("report", files)
-    results = next(iter(named.values())) if len(named) == 1 else named
+    results: Any = next(iter(named.values())) if len(named) == 1 else named
     if len(named) > 1:
         try:
             results = Comparison(named)

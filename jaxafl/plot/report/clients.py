@@ -58,12 +58,9 @@ def participation(lines: Sequence[Line]) -> list[Figure]:
     says = "; ".join(said) if len(said) <= MANY else f"{every.min():,.4g} to {every.max():,.4g} arrivals per client"
     views = {}
     for name, label in (("participation", "arrivals"), ("mean_staleness", "mean staleness of its updates")):
-        with np.errstate(invalid="ignore"):
-            found = [_mean([run[name].values for run in line.runs]) for line in lines]
+        found = [_mean([run[name].values for run in line.runs]) for line in lines]
         if several:
-            series = [
-                _ranked(place, line.name, own) for place, (line, own) in enumerate(zip(lines, found, strict=True))
-            ]
+            series = [_ranked(place, lines[place].name, own) for place, own in enumerate(found)]
             views[name] = View("lines", "clients, the one with most first", label, series, says + ".")
         else:
             series = [Series(0, lines[0].name, np.arange(found[0].size), found[0])]
@@ -84,8 +81,8 @@ def communication(lines: Sequence[Line]) -> list[Figure]:
         chosen = thin(at.size, 400) if at.size else np.zeros(0, int)
         sums = {name: np.nancumsum(run[f"bytes_{name}"].values[: at.size])[chosen] / _MB for name in ("up", "down")}
         series = [Series(-1, name, at[chosen], values) for name, values in sums.items()]
-        totals = [f"{values[-1]:,.1f} MB {name}" for name, values in sums.items() if values.size]
-        view = View("lines", AXES["time"].label, "data sent (MB)", series, " and ".join(totals) + " in all.")
+        said = [f"{values[-1]:,.1f} MB {name}" for name, values in sums.items() if values.size]
+        view = View("lines", AXES["time"].label, "data sent (MB)", series, " and ".join(said) + " in all.")
     else:
         totals = {name: np.asarray([sent(line, name).mean() / _MB for line in lines]) for name in ("up", "down")}
         series = [Series(-1, name, np.arange(len(lines)), values) for name, values in totals.items()]

@@ -129,11 +129,8 @@ def curves(lines: Sequence[Line]) -> list[Figure]:
 def by_axis(lines: Sequence[Line]) -> list[Figure]:
     """The last evaluation by the values of each axis of a sweep; none where there is no axis of several values."""
     values = {axis: list(dict.fromkeys(line.place.get(axis, "") for line in lines)) for axis in axes_of(lines)}
-    metrics = {
-        name: label
-        for name, label in metrics_of(lines).items()
-        if any(np.isfinite(last(line, name)).any() for line in lines)
-    }
+    known = metrics_of(lines)
+    metrics = {name: known[name] for name in known if any(np.isfinite(last(line, name)).any() for line in lines)}
     if not values or not metrics:
         return []
     views = {
@@ -222,5 +219,5 @@ def _by_value(lines: Sequence[Line], metric: str, label: str, axis: str, values:
     labels = [value.removeprefix(f"{axis}=") for value in values]
     said = listed({f"{axis}={labels[int(at)]}": float(own) for at, own in zip(there, mean, strict=True)}, metric)
     left = f" {failed:,} runs failed or have not run; they are left out." if failed else ""
-    line = Series(-1, "mean", there, mean, mean - std, mean + std)
-    return View("points", axis, label, [line, *points], f"Means at the end: {said}{left}", labels)
+    over = Series(-1, "mean", there, mean, mean - std, mean + std)
+    return View("points", axis, label, [over, *points], f"Means at the end: {said}{left}", labels)

@@ -179,10 +179,8 @@ def _data(lines: Sequence[Line], drawn: Sequence[Figure]) -> str:
 
 def _palette() -> str:
     """The palette of all figures as variables of a style sheet, as far from the paper as lines have to be."""
-    light, dark = ([readable(colour, paper) for colour in COLOURS] for paper in _PAPER.values())
-    return " ".join(
-        f"--line-{place}: light-dark({a}, {b});" for place, (a, b) in enumerate(zip(light, dark, strict=True))
-    )
+    pairs = [", ".join(readable(colour, paper) for paper in _PAPER.values()) for colour in COLOURS]
+    return " ".join(f"--line-{place}: light-dark({pair});" for place, pair in enumerate(pairs))
 
 
 def readable(colour: str, paper: str) -> str:

@@ -29,9 +29,8 @@ def settings(lines: Sequence[Line], results: Mapping[str, xr.Dataset]) -> Html:
     if differing := {option: column for option, column in columns.items() if option not in same}:
         if len(lines) <= MANY:
             names = [line.name or line.result for line in lines]
-            made.append(
-                table("Options in which they differ", ["option", *names], [[o, *c] for o, c in differing.items()])
-            )
+            own = [[option, *column] for option, column in differing.items()]
+            made.append(table("Options in which they differ", ["option", *names], own))
         else:
             rows = [[option, _several(column)] for option, column in differing.items()]
             made.append(table("Options in which members differ", ["option", "values"], rows))
@@ -82,18 +81,11 @@ def written(part: Any, room: Any = clock) -> str:
     given = {key: value for key, value in part.items() if key != "name"}
     name = str(part.get("name", "dict"))
     if name in _OPERATORS and set(given) == {"left", "right"}:
-        sides = [written(given[side], room) for side in ("left", "right")]
-        inner = [
-            f"({side})" if name == "Product" and _is_sum(given[key]) else side
-            for key, side in zip(given, sides, strict=True)
-        ]
+        sides = [(written(side, room), isinstance(side, dict) and side.get("name") == "Sum") for side in given.values()]
+        inner = [f"({text})" if name == "Product" and is_sum else text for text, is_sum in sides]
         return f" {_OPERATORS[name]} ".join(inner)
     where = f"afl.{room.__name__.rpartition('.')[2]}." if name in getattr(room, "__all__", ()) else ""
     return f"{where}{name}({', '.join(f'{key}={written(value, room)}' for key, value in given.items())})"
-
-
-def _is_sum(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("name") == "Sum"
 
 
 def _parts(line: Line) -> dict[str, Any]:

@@ -38,12 +38,12 @@ def summary(lines: Sequence[Line]) -> Html:
         for way in ("up", "down"):
             columns[f"MB {way}"] = [_number(float(sent(line, way).mean()) / _MB, ",.4g") for line in lines]
     columns = {name: cells for name, cells in columns.items() if any(cell.text != ABSENT for cell in cells)}
-    header = ["" if len(lines) == 1 else "member" if lines[0].place.get("result") is None else "name", *columns]
-    names = [line.name or "all seeds" for line in lines]
+    header = ["name" if "result" in lines[0].place else "member", *columns]
+    rows: list[list[Cell | str]]
     if len(lines) == 1:
         rows = [[name, *cells] for name, cells in columns.items()]
         return table("What it came to", ["", lines[0].name or lines[0].result], rows)
-    rows = [[name, *row] for name, row in zip(names, zip(*columns.values(), strict=True), strict=True)]
+    rows = [[line.name, *(cells[place] for cells in columns.values())] for place, line in enumerate(lines)]
     several = " Means over seeds, ± one standard deviation." if "seeds" in columns else ""
     return table(f"What they came to.{several}", header, rows, sortable=True)
 
@@ -95,8 +95,8 @@ def paired(comparison: Any, reference: str | None) -> Html:
     header = ["method", f"{label_of(metric)}, 95 % interval", against, "p", "verdict"]
     caption = f"Last evaluations of {seeds} seeds, paired by seed"
     lead = (
-        "All methods ran on the same seeds, so that differences are taken seed by seed. Intervals are Student's t, each "
-        "for its comparison alone; p is of the exact two-sided sign-flip test, from six seeds on."
+        "All methods ran on the same seeds, so that differences are taken seed by seed. Intervals are Student's t, "
+        "each for its comparison alone; p is of the exact two-sided sign-flip test, from six seeds on."
     )
     return together([element("p", lead), table(caption, header, rows)])
 
