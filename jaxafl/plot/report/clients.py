@@ -13,6 +13,7 @@ from jaxafl.results.curves import AXES
 
 _BINS = 40
 _BARS = 100  # clients that are shown one by one
+_GROUPED = 3  # bars beside each other
 _RANKS = 50  # points of the curve of more of them, or of several lines
 _MB = AXES["bytes"].scale
 
@@ -38,7 +39,8 @@ def staleness(lines: Sequence[Line]) -> list[Figure]:
     if len(said) > MANY:
         every = np.concatenate([own for _, own in ages])
         said = [f"of all members: mean {every.mean():.2f}, at most {every.max():,}, of {every.size:,} updates"]
-    view = View("bars", "staleness (versions)", "share of updates (%)", series, "; ".join(said) + ".", labels)
+    kind = "bars" if len(lines) <= _GROUPED else "lines"
+    view = View(kind, "staleness (versions)", "share of updates (%)", series, "; ".join(said) + ".", labels)
     lead = "The server made so many versions of the model between a client's download and its upload."
     return [Figure("staleness", "Staleness", lead, {}, {"": view})]
 
@@ -78,10 +80,10 @@ def communication(lines: Sequence[Line]) -> list[Figure]:
     if len(lines) == 1 and len(lines[0].runs) == 1:
         run = lines[0].runs[0]
         at = run["time"].values[: made(run)]
-        chosen = thin(at.size, 400) if at.size else np.zeros(0, int)
-        sums = {name: np.nancumsum(run[f"bytes_{name}"].values[: at.size])[chosen] / _MB for name in ("up", "down")}
-        series = [Series(-1, name, at[chosen], values) for name, values in sums.items()]
-        said = [f"{values[-1]:,.1f} MB {name}" for name, values in sums.items() if values.size]
+        chosen = thin(at.size + 1, 400)
+        sums = {way: np.append(0, np.cumsum(run[f"bytes_{way}"].values[: at.size])) / _MB for way in ("up", "down")}
+        series = [Series(-1, way, np.append(0, at)[chosen], values[chosen]) for way, values in sums.items()]
+        said = [f"{values[-1]:,.1f} MB {way}" for way, values in sums.items()]
         view = View("lines", AXES["time"].label, "data sent (MB)", series, " and ".join(said) + " in all.")
     else:
         totals = {name: np.asarray([sent(line, name).mean() / _MB for line in lines]) for name in ("up", "down")}

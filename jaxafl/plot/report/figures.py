@@ -138,10 +138,9 @@ def by_axis(lines: Sequence[Line]) -> list[Figure]:
         for metric, label in metrics.items()
         for axis in values
     }
-    lead = (
-        "The last evaluations. The line is the mean over all runs with a value, over seeds and other options, the band "
-        "one standard deviation to each side; points are the members, means over their seeds."
-    )
+    lead = "The last evaluations. The line is the mean over all runs with a value, in a band of one standard deviation."
+    if len(values) > 1:
+        lead += " Points are the members, means over their seeds."
     return [Figure("axes", "By the values of options", lead, {"Show": metrics, "By": {a: a for a in values}}, views)]
 
 
@@ -194,13 +193,13 @@ def _ends(lines: Sequence[Line], series: Sequence[Series], metric: str) -> str:
     return f"At the end: {listed(ends, metric)}"
 
 
-def listed(values: dict[str, float], metric: str) -> str:
+def listed(values: dict[str, float], metric: str, what: str = "members") -> str:
     """`FedAsync 80.1 %, FedBuff 78.2 %.`, best first; of many lines the best and the worst."""
     order = sorted(values, key=values.__getitem__, reverse=not falls(metric))
     said = [f"{name or 'the run'} {amount(metric, values[name])}" for name in order]
     if len(order) <= MANY:
         return ", ".join(said) + "."
-    return f"of {len(order):,} members the best is {said[0]}, the worst {said[-1]}."
+    return f"of {len(order):,} {what} the best is {said[0]}, the worst {said[-1]}."
 
 
 def _by_value(lines: Sequence[Line], metric: str, label: str, axis: str, values: list[str]) -> View:
@@ -211,13 +210,14 @@ def _by_value(lines: Sequence[Line], metric: str, label: str, axis: str, values:
         whole = found[np.isfinite(found)]
         failed += len(found) - len(whole)
         runs[at].extend(whole)
-        if whole.size == found.size:
+        if whole.size == found.size and len(values) < len(lines):
             points.append(Series(place, line.name, np.asarray([float(at)]), np.asarray([whole.mean()])))
     there = np.asarray([at for at, own in enumerate(runs) if own], float)
     mean = np.asarray([np.mean(own) for own in runs if own])
     std = np.asarray([np.std(own, ddof=1) if len(own) > 1 else 0.0 for own in runs if own])
     labels = [value.removeprefix(f"{axis}=") for value in values]
-    said = listed({f"{axis}={labels[int(at)]}": float(own) for at, own in zip(there, mean, strict=True)}, metric)
+    means = {f"{axis}={labels[int(at)]}": float(own) for at, own in zip(there, mean, strict=True)}
+    said = listed(means, metric, "values")
     left = f" {failed:,} runs failed or have not run; they are left out." if failed else ""
     over = Series(-1, "mean", there, mean, mean - std, mean + std)
     return View("points", axis, label, [over, *points], f"Means at the end: {said}{left}", labels)

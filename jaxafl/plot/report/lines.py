@@ -104,11 +104,11 @@ def amount(metric: str, shown: float) -> str:
     return f"{shown:.1f} %" if percent(metric) else f"{shown:.4g}"
 
 
-def last(line: Line, metric: str) -> np.ndarray:
-    """What the last evaluations say, as it is shown; float [seeds], NaN of a run that failed or has not run."""
-    return scale_of(metric) * np.asarray(
-        [value(run, metric) if metric in run.variables else np.nan for run in line.runs]
-    )
+def last(line: Line, metric: str, at: str = "last") -> np.ndarray:
+    """What the last evaluations say, or the `"best"` ones, as it is shown; float [seeds], NaN of a run that failed or
+    has not run."""
+    found = [value(run, metric, at) if metric in run.variables else np.nan for run in line.runs]
+    return scale_of(metric) * np.asarray(found)
 
 
 def score(line: Line, metric: str) -> float:

@@ -41,15 +41,15 @@ function number(value) {
   return Number(value.toPrecision(4)).toLocaleString("en");
 }
 
-function styled(view, series, at, rank) {
-  const grey = rank < 0, own = rank % colours;
-  const drawn = grey ? colour("faint") : colour(`line-${own}`);
+function styled(view, series, rank, mean) {
+  const grey = rank < 0, own = rank % colours, name = grey ? "faint" : mean ? "ink" : `line-${own}`;
+  const drawn = colour(name);
   const marks = view.kind === "points" || series.x.length <= DOTS;
   return {
     order: grey ? 1 : 0, borderColor: drawn, pointBackgroundColor: drawn,
-    backgroundColor: view.kind === "bars" ? drawn : colour(grey ? "faint" : `line-${own}`, 0.18),
+    backgroundColor: view.kind === "bars" ? drawn : colour(name, 0.18),
     borderWidth: view.kind === "bars" ? 0 : grey ? 1 : 2, borderDash: grey ? [] : DASHES[own % DASHES.length],
-    pointStyle: SHAPES[own % SHAPES.length], pointRadius: grey ? 0 : marks ? (view.kind === "points" && series.x.length > 1 || series.x.length === 1 ? 5 : 2.5) : 0,
+    pointStyle: SHAPES[own % SHAPES.length], pointRadius: grey || !marks ? 0 : view.kind === "points" && !mean ? 5 : 2.5,
     pointHoverRadius: 6,
   };
 }
@@ -64,14 +64,13 @@ function datasets(view) {
     const values = { x: x < 0 ? [] : pool[x], y: pool[y] };
     const label = line < 0 ? name : lines[line].name || "all seeds";
     const points = (numbers) => (view.kind === "bars" ? numbers : values.x.map((place, i) => ({ x: place, y: numbers[i] })));
-    const style = styled(view, values, at, own);
-    const alone = view.kind === "points" && (line >= 0 || values.x.length > 1 && low < 0);
+    const mean = view.kind === "points" && low >= 0, style = styled(view, values, own, mean);
     if (low >= 0 && own >= 0) {
-      const edge = { ...style, band: true, borderWidth: 0, pointRadius: 0, pointHoverRadius: 0, order: 2 };
+      const edge = { ...style, band: true, borderWidth: 0, pointRadius: 0, pointHoverRadius: 0, order: 2, showLine: true };
       found.push({ ...edge, label: `${label}, low`, data: points(pool[low]), fill: false });
       found.push({ ...edge, label: `${label}, high`, data: points(pool[high]), fill: "-1" });
     }
-    found.push({ ...style, label, data: points(values.y), fill: false, grey: own < 0, showLine: !alone });
+    found.push({ ...style, label, data: points(values.y), fill: false, grey: own < 0, showLine: view.kind === "lines" || mean });
   });
   return found;
 }
@@ -96,18 +95,24 @@ const name = (view, place) => (view.labels ? view.labels[Math.round(place)] ?? "
 
 function options(chart) {
   const { view } = chart, grid = { color: colour("rule") }, ticks = { color: colour("soft"), maxRotation: 60 };
-  const x = { grid: { ...grid, display: false }, ticks: { ...ticks }, title: { display: !!view.x, text: view.x, color: colour("ink") } };
+  const x = { grid: { ...grid, display: false }, ticks: { ...ticks, includeBounds: !chart.range }, title: { display: !!view.x, text: view.x, color: colour("ink") } };
   if (view.kind === "bars") x.type = "category";
-  else Object.assign(x, { type: "linear", bounds: "data", min: chart.range?.[0], max: chart.range?.[1] });
+  else Object.assign(x, { type: "linear", min: chart.range?.[0], max: chart.range?.[1] });
   if (view.labels && view.kind !== "bars") {
     Object.assign(x, { min: -0.3, max: view.labels.length - 0.7 });
     Object.assign(x, { afterBuildTicks: (scale) => { scale.ticks = view.labels.map((_, value) => ({ value })); } });
     x.ticks.callback = (place) => view.labels[place];
   } else if (view.kind !== "bars") x.ticks.callback = number;
+  const values = view.series.flatMap((one) => pool[one[3]]).filter((value) => value !== null);
+  const least = Math.min(...values), share = view.y.endsWith("(%)") && Math.max(...values) <= 100;
+  const afterDataLimits = (scale) => { // of bands, and of the space around the data
+    if (least >= 0) scale.min = Math.max(scale.min, 0);
+    if (share) scale.max = Math.min(scale.max, 100);
+  };
   return {
     animation: false, responsive: true, maintainAspectRatio: false, normalized: false,
     interaction: { mode: "column", intersect: false },
-    scales: { x, y: { grid, grace: "4%", beginAtZero: view.kind === "bars", ticks: { ...ticks, callback: number },
+    scales: { x, y: { grid, beginAtZero: view.kind === "bars", afterDataLimits, ticks: { ...ticks, callback: number },
       title: { display: true, text: view.y, color: colour("ink") } } },
     plugins: {
       legend: { display: false },
@@ -141,7 +146,7 @@ function legend(chart) {
   const items = named.map((set) => element("li", {}, swatch(set), set.label));
   if (grey) items.push(element("li", {}, swatch({ ...sets.find((set) => set.grey), borderWidth: 2 }), `${grey} more`));
   if (!sets.length) items.push(element("li", {}, "Nothing to show: choose other lines or another view."));
-  chart.figure.querySelector(".legend").replaceChildren(...(sets.length === 1 && !lines[0].name ? [] : items));
+  chart.figure.querySelector(".legend").replaceChildren(...(sets.length === 1 && lines.length === 1 ? [] : items));
 }
 
 function draw(chart) {

@@ -21,8 +21,8 @@ from jaxafl.references import version
 from jaxafl.results import check_path
 
 _HERE = pathlib.Path(__file__).parent
-_PAPER = {"light": "#ffffff", "dark": "#14171c"}
-_CONTRAST = 3.0  # of lines against the paper, WCAG 2.2, 1.4.11
+PAPER = {"light": "#ffffff", "dark": "#14171c"}
+CONTRAST = 3.0  # of lines against the paper, WCAG 2.2, 1.4.11
 
 
 def report(
@@ -68,7 +68,7 @@ def report(
     if is_comparison:
         parts.append(("paired", "Paired differences", tables.paired(results, reference)))
     parts += [(figure.key, figure.title, _figure(figure)) for figure in drawn]
-    parts.append(("settings", "Settings", settings.settings(lines, own)))
+    parts.append(("settings", "Settings", settings.settings(lines)))
     parts.append(("again", "Run it again", settings.again(lines, own)))
     parts.append(("citation", "Citation", _citation(lines)))
     body = [section(*part) for part in parts]
@@ -178,9 +178,12 @@ def _data(lines: Sequence[Line], drawn: Sequence[Figure]) -> str:
 
 
 def _palette() -> str:
-    """The palette of all figures as variables of a style sheet, as far from the paper as lines have to be."""
-    pairs = [", ".join(readable(colour, paper) for paper in _PAPER.values()) for colour in COLOURS]
-    return " ".join(f"--line-{place}: light-dark({pair});" for place, pair in enumerate(pairs))
+    """The palette of all figures as variables of a style sheet, as far from the paper as lines have to be; its black is
+    the colour of text."""
+    pairs = [", ".join(readable(colour, paper) for paper in PAPER.values()) for colour in COLOURS[:-1]]
+    return " ".join(
+        f"--line-{place}: light-dark({pair});" for place, pair in enumerate([*pairs, "var(--ink), var(--ink)"])
+    )
 
 
 def readable(colour: str, paper: str) -> str:
@@ -188,7 +191,7 @@ def readable(colour: str, paper: str) -> str:
     start, towards = _channels(colour), 0.0 if _luminance(_channels(paper)) > 0.5 else 1.0
     for share in np.linspace(0, 1, 51):
         found = start + share * (towards - start)
-        if contrast(found, _channels(paper)) >= _CONTRAST:
+        if contrast(found, _channels(paper)) >= CONTRAST:
             break
     return "#" + "".join(f"{round(255 * channel):02x}" for channel in found)
 

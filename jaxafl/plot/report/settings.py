@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -10,16 +11,18 @@ from typing import Any
 import xarray as xr
 
 from jaxafl import clock, server
+from jaxafl.client import Client
 from jaxafl.plot.report.lines import MANY, PARTS, Line, note
 from jaxafl.plot.report.markup import ABSENT, Html, element, table, together
 from jaxafl.references import citation
+from jaxafl.results import plain
 
 _RUN = ("seed", "server_steps", "eval_every", "num_clients", "precision", "backend", "jaxafl_version", "resumed")
 _OPERATORS = {"Sum": "+", "Product": "*"}
 _VALUES = 8  # of an option that are listed
 
 
-def settings(lines: Sequence[Line], results: Mapping[str, xr.Dataset]) -> Html:
+def settings(lines: Sequence[Line]) -> Html:
     """Options that are the same for all lines, and those in which they differ."""
     tables = [_flat(line) for line in lines]
     options = list(dict.fromkeys(option for own in tables for option in own))
@@ -38,11 +41,10 @@ def settings(lines: Sequence[Line], results: Mapping[str, xr.Dataset]) -> Html:
     for option, value in same.items():
         part, _, name = option.partition(".")
         groups.setdefault(part if part in PARTS else "run", []).append([name or part, value])
-    caption = "all results" if len(results) > 1 else "the result"
     for part in ("server", "clock", "client", "data", "model", "run"):
         if part in groups:
             title = {"client": "Local training", "data": "Data", "run": "Run"}.get(part, part.capitalize())
-            made.append(table(f"{title}, of {caption}", ["option", "value"], groups[part]))
+            made.append(table(f"{title}{', the same for all' * (len(lines) > 1)}", ["option", "value"], groups[part]))
     return element("div", *made, class_="settings")
 
 
@@ -78,14 +80,21 @@ def written(part: Any, room: Any = clock) -> str:
         return f"[{', '.join(written(one, room) for one in part)}]"
     if not isinstance(part, dict):
         return repr(part)
-    given = {key: value for key, value in part.items() if key != "name"}
     name = str(part.get("name", "dict"))
+    usual = _defaults(getattr(room, name, None))
+    given = {key: value for key, value in part.items() if key != "name" and (key not in usual or usual[key] != value)}
     if name in _OPERATORS and set(given) == {"left", "right"}:
         sides = [(written(side, room), isinstance(side, dict) and side.get("name") == "Sum") for side in given.values()]
         inner = [f"({text})" if name == "Product" and is_sum else text for text, is_sum in sides]
         return f" {_OPERATORS[name]} ".join(inner)
     where = f"afl.{room.__name__.rpartition('.')[2]}." if name in getattr(room, "__all__", ()) else ""
     return f"{where}{name}({', '.join(f'{key}={written(value, room)}' for key, value in given.items())})"
+
+
+def _defaults(made: Any) -> dict[str, Any]:
+    """Of the options of a class of parts, as JSON holds them."""
+    fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
+    return {own.name: plain(own.default) for own in fields if own.default is not dataclasses.MISSING}
 
 
 def _parts(line: Line) -> dict[str, Any]:
@@ -131,9 +140,10 @@ def _several(values: Sequence[str]) -> str:
 def _code(line: Line, dataset: xr.Dataset) -> str:
     """Python; what a result says of its data and model in words are comments."""
     parts, run = _parts(line), line.runs[0]
-    client = {key: value for key, value in parts.get("client", {}).items() if value not in (None, [], "Client")}
-    optimizer = client.pop("optimizer", "sgd")
-    options = ", ".join([f"optax.{optimizer}", *(f"{key}={written(value)}" for key, value in client.items())])
+    client = dict(parts.get("client", {}))
+    optimizer, usual = client.pop("optimizer", "sgd"), _defaults(Client)
+    own = {key: value for key, value in client.items() if key != "name" and value != usual.get(key) and value != []}
+    options = ", ".join([f"optax.{optimizer}", *(f"{key}={written(value)}" for key, value in own.items())])
     how = {"server_steps": note(run, "server_steps"), "eval_every": note(run, "eval_every")}
     told = ", ".join(f"{name}={int(number)}" for name, number in how.items() if number and math.isfinite(number))
     if "sweep" in dataset.attrs:
@@ -146,8 +156,10 @@ def _code(line: Line, dataset: xr.Dataset) -> str:
         "import optax",
         "",
         "sim = afl.Simulation(",
-        f"    data=...,  # {_words(parts.get('data'))}",
-        f"    model=...,  # {_words(parts.get('model'))}",
+        f"    # {_words(parts.get('data'))}",
+        "    data=...,",
+        f"    # {_words(parts.get('model'))}",
+        "    model=...,",
         f"    client=afl.Client({options}),",
         f"    server={written(parts.get('server', '...'), server)},",
         f"    clock={written(parts.get('clock', '...'))},",

@@ -11,11 +11,11 @@ from jaxafl.options import check_choice
 from jaxafl.plot.report.clients import arrivals, sent
 from jaxafl.plot.report.lines import Line, ending, label_of, last, made, metrics_of, percent, scale_of
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, table, together
-from jaxafl.results.curves import AXES, curve, falls
+from jaxafl.results.curves import AXES
 from jaxafl.results.tables import decimals
 
 _MB = AXES["bytes"].scale
-_NAMED = 20  # runs that are named one by one
+_NAMED = 10  # lines that are named one by one
 
 
 def summary(lines: Sequence[Line]) -> Html:
@@ -26,7 +26,7 @@ def summary(lines: Sequence[Line]) -> Html:
     for metric in metrics_of(lines):
         columns[f"{label_of(metric)}, last"] = _spread([last(line, metric) for line in lines], metric)
         if metric == "accuracy":
-            columns[f"{label_of(metric)}, best"] = _spread([_best(line, metric) for line in lines], metric)
+            columns[f"{label_of(metric)}, best"] = _spread([last(line, metric, "best") for line in lines], metric)
     columns["server steps"] = [_mean(line, made, ",.6g") for line in lines]
     columns["simulated time (s)"] = [_mean(line, lambda run: _last(run["eval_time"].values), ",.4g") for line in lines]
     known = set(lines[0].runs[0].variables).intersection(*(line.runs[0].variables for line in lines))
@@ -39,29 +39,29 @@ def summary(lines: Sequence[Line]) -> Html:
             columns[f"MB {way}"] = [_number(float(sent(line, way).mean()) / _MB, ",.4g") for line in lines]
     columns = {name: cells for name, cells in columns.items() if any(cell.text != ABSENT for cell in cells)}
     header = ["name" if "result" in lines[0].place else "member", *columns]
+    several = ": means over seeds, ± one standard deviation" if "seeds" in columns else ""
     rows: list[list[Cell | str]]
     if len(lines) == 1:
         rows = [[name, *cells] for name, cells in columns.items()]
-        return table("What it came to", ["", lines[0].name or lines[0].result], rows)
+        return element("div", table(f"What it came to{several}", ["quantity", "value"], rows), class_="single")
     rows = [[line.name, *(cells[place] for cells in columns.values())] for place, line in enumerate(lines)]
-    several = " Means over seeds, ± one standard deviation." if "seeds" in columns else ""
-    return table(f"What they came to.{several}", header, rows, sortable=True)
+    return table(f"What they came to{several}", header, rows, sortable=True)
 
 
 def endings(lines: Sequence[Line]) -> Html:
-    """Which runs failed, stopped early or have not run; empty where none did."""
-    found = [
-        (f"{line.name}{', ' if line.name else ''}seed {int(run['seed'])}" if "seed" in run.coords else line.name, why)
-        for line in lines
-        for run in line.runs
-        if (why := ending(run))
-    ]
-    if not found:
+    """Which runs failed, stopped early or have not run, a sentence per line; empty where none did."""
+    whys = [[why for run in line.runs if (why := ending(run))] for line in lines]
+    early, runs = sum(map(len, whys)), sum(len(line.runs) for line in lines)
+    if not early:
         return Html("")
-    runs = sum(len(line.runs) for line in lines)
-    shown = [element("li", f"{name}{': ' if name else ''}{why}") for name, why in found[:_NAMED]]
-    more = [element("li", f"and {len(found) - _NAMED:,} more")] if len(found) > _NAMED else []
-    head = f"{len(found):,} of {runs:,} runs ended early" if runs > 1 else "The run ended early"
+    told = [
+        f"{line.name}: " + (f"{len(why)} of {len(line.runs)} seeds; the first " if len(line.runs) > 1 else "") + why[0]
+        for line, why in zip(lines, whys, strict=True)
+        if why
+    ]
+    shown = [element("li", text) for text in told[:_NAMED]]
+    more = [element("li", f"and {len(told) - _NAMED:,} more")] if len(told) > _NAMED else []
+    head = f"{early:,} of {runs:,} runs ended early" if runs > 1 else "The run ended early"
     return element("aside", element("p", element("strong", head)), element("ul", *shown, *more), class_="note")
 
 
@@ -125,12 +125,6 @@ def _spread(rows: Sequence[np.ndarray], metric: str) -> list[Cell]:
             text = f"{mean:.1f}" if percent(metric) else f"{mean:.4g}"
         cells.append(Cell(text.replace("-", "−"), mean))
     return cells
-
-
-def _best(line: Line, metric: str) -> np.ndarray:
-    pick = np.min if falls(metric) else np.max
-    found = [curve(run, "eval_step", metric).values for run in line.runs if metric in run.variables]
-    return scale_of(metric) * np.asarray([pick(own) if own.size else np.nan for own in found] or [np.nan])
 
 
 def _mean(line: Line, of: Callable[[Any], float], form: str) -> Cell:
