@@ -262,6 +262,7 @@ def test_settings_are_in_tables_that_are_the_same_or_differ(tmp_path: pathlib.Pa
 PARTS = [
     clock.free_running(concurrency=4, buffer=2, durations=clock.uniform(1, 5) * clock.constant(0.1, per="step")),
     clock.free_running(concurrency=4, durations=(clock.constant(1.0) + clock.suspension(0.1)) * clock.uniform(1, 2)),
+    clock.free_running(concurrency=4, durations=clock.constant(1.0) + (clock.constant(2.0) + clock.uniform(1, 2))),
     clock.synchronous(durations=clock.lognormal(0.0, 1.0)),
     clock.bernoulli(upload=0.5),
     server.fedasync(alpha=0.5, staleness="polynomial", exponent=0.5),

@@ -160,7 +160,8 @@ function draw(chart) {
     data: { labels: chart.view.labels ?? undefined, datasets: datasets(chart.view) },
     options: options(chart),
   });
-  const whole = chart.figure.querySelector(".whole");
+  const { min, max } = chart.drawn.scales.x, whole = chart.figure.querySelector(".whole");
+  if (!chart.range) chart.whole = [min, max];
   if (whole) whole.disabled = !chart.range;
   legend(chart);
   chart.figure.querySelector("figcaption .says").textContent = chart.view.says;
@@ -208,7 +209,8 @@ function range(chart, to) {
 function zoom(chart, pixel, factor) {
   const { min, max } = chart.drawn.scales.x, centre = chart.drawn.scales.x.getValueForPixel(pixel);
   const half = ((max - min) * factor) / 2;
-  range(chart, [Math.max(centre - half, chart.whole?.[0] ?? min), centre + half]);
+  const [first, last] = chart.whole, to = [Math.max(centre - half, first), Math.min(centre + half, last)];
+  range(chart, to[0] === first && to[1] === last ? null : to);
 }
 
 // a part of the x axis is shown by dragging over it

@@ -53,14 +53,17 @@ def again(lines: Sequence[Line], results: Mapping[str, xr.Dataset]) -> Html:
     blocks = []
     for name, dataset in results.items():
         first = next(line for line in lines if line.result == name)
-        code = element("pre", element("code", _code(first, dataset)), tabindex="0", aria_label=f"Python, {name}")
+        code = element("code", _code(first, dataset))
+        code = element("pre", code, tabindex="0", role="region", aria_label=f"Python, {name}")
         told = element("summary", name)
         blocks.append(element("details", told, code) if len(results) > 1 else code)
     versions = sorted({str(one.attrs["jaxafl_version"]) for one in results.values() if "jaxafl_version" in one.attrs})
-    which = f"With jaxafl {' and '.join(versions)}: " if versions else ""
-    text = "the same seed gives the same result, bit for bit, on the same machine with the same versions of packages."
-    lead = which + text if versions else text.capitalize()
-    return together([element("p", lead), *blocks])
+    which = f"With jaxafl {' and '.join(versions)}, " if versions else ""
+    lead = (
+        f"{which}the same seed gives the same result, bit for bit, on the same machine with the same versions of packages. "
+        "Options at their defaults are left out; what only words describe, as data and models, is a comment or a name."
+    )
+    return together([element("p", lead[0].upper() + lead[1:]), *blocks])
 
 
 def cited(lines: Sequence[Line]) -> str:
@@ -84,11 +87,17 @@ def written(part: Any, room: Any = clock) -> str:
     usual = _defaults(getattr(room, name, None))
     given = {key: value for key, value in part.items() if key != "name" and (key not in usual or usual[key] != value)}
     if name in _OPERATORS and set(given) == {"left", "right"}:
-        sides = [(written(side, room), isinstance(side, dict) and side.get("name") == "Sum") for side in given.values()]
-        inner = [f"({text})" if name == "Product" and is_sum else text for text, is_sum in sides]
-        return f" {_OPERATORS[name]} ".join(inner)
+        left, right = (_inner(given[side], name, side) for side in ("left", "right"))
+        return f"{left} {_OPERATORS[name]} {right}"
     where = f"afl.{room.__name__.rpartition('.')[2]}." if name in getattr(room, "__all__", ()) else ""
     return f"{where}{name}({', '.join(f'{key}={written(value, room)}' for key, value in given.items())})"
+
+
+def _inner(part: Any, outer: str, side: str) -> str:
+    """A term or a factor, in brackets where Python would read another expression."""
+    name = part.get("name") if isinstance(part, dict) else None
+    bound = name in _OPERATORS and (side == "right" or (outer, name) == ("Product", "Sum"))
+    return f"({written(part)})" if bound else written(part)
 
 
 def _defaults(made: Any) -> dict[str, Any]:
