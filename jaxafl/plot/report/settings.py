@@ -60,7 +60,7 @@ def again(lines: Sequence[Line], results: Mapping[str, xr.Dataset]) -> Html:
     versions = sorted({str(one.attrs["jaxafl_version"]) for one in results.values() if "jaxafl_version" in one.attrs})
     which = f"With jaxafl {' and '.join(versions)}, " if versions else ""
     lead = (
-        f"{which}the same seed gives the same result, bit for bit, on the same machine with the same versions of packages. "
+        f"{which}the same seed gives the same result, bit for bit, on the same machine with the same packages. "
         "Options at their defaults are left out; what only words describe, as data and models, is a comment or a name."
     )
     return together([element("p", lead[0].upper() + lead[1:]), *blocks])
