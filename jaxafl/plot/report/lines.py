@@ -49,7 +49,7 @@ def named(results: Any) -> dict[str, xr.Dataset]:
     given = getattr(results, "results", results)  # of a comparison
     if isinstance(given, xr.Dataset) and "methods" in given.attrs:
         own = json.loads(given.attrs["methods"])
-        return {name: given.sel(method=name, drop=True).assign_attrs(attrs) for name, attrs in own.items()}
+        return {name: given.sel({"method": name}, drop=True).assign_attrs(attrs) for name, attrs in own.items()}
     if isinstance(given, xr.Dataset):
         return {str(given.attrs.get("title", "the result")): given}
     if not isinstance(given, Mapping) or not all(isinstance(one, xr.Dataset) for one in given.values()):

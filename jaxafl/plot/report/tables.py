@@ -28,7 +28,7 @@ def summary(lines: Sequence[Line]) -> Html:
         if metric == "accuracy":
             columns[f"{label_of(metric)}, best"] = _spread([last(line, metric, "best") for line in lines], metric)
     columns["server steps"] = [_mean(line, made, ",.6g") for line in lines]
-    columns["simulated time (s)"] = [_mean(line, lambda run: _last(run["eval_time"].values), ",.4g") for line in lines]
+    columns["simulated time (s)"] = [_mean(line, lambda run: _last(run["time"].values), ",.4g") for line in lines]
     known = set(lines[0].runs[0].variables).intersection(*(line.runs[0].variables for line in lines))
     if "staleness" in known:
         columns["client updates"] = [_mean(line, arrivals, ",.6g") for line in lines]
