@@ -33,10 +33,11 @@ def settings(lines: Sequence[Line]) -> Html:
         if len(lines) <= MANY:
             names = [line.name or line.result for line in lines]
             own = [[option, *column] for option, column in differing.items()]
-            made.append(table("Options in which they differ", ["option", *names], own))
+            found = table("Options in which they differ", ["option", *names], own)
         else:
             rows = [[option, _several(column)] for option, column in differing.items()]
-            made.append(table("Options in which members differ", ["option", "values"], rows))
+            found = table("Options in which members differ", ["option", "values"], rows)
+        made.append(element("div", found, class_="wide"))
     groups: dict[str, list[list[str]]] = {}
     for option, value in same.items():
         part, _, name = option.partition(".")
