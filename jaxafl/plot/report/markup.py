@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 ABSENT = "—"
+_VOID = ("input",)  # elements that are not closed
 
 
 class Html(str):
@@ -38,7 +39,7 @@ def element(name: str, *inside: str, **attributes: str | bool) -> Html:
         for key, value in attributes.items()
         if value is not False
     )
-    return Html(f"<{name}{given}>{together(inside)}</{name}>")
+    return Html(f"<{name}{given}>" if name in _VOID else f"<{name}{given}>{together(inside)}</{name}>")
 
 
 def together(parts: Iterable[str]) -> Html:
