@@ -144,8 +144,8 @@ def test_switches_change_what_is_shown_and_said(opened: Any) -> None:
     figure, seen = opened.locator("#figure-curves"), set()
     for metric in ("accuracy", "loss"):
         for axis in ("time", "server_steps", "client_updates", "local_steps", "bytes"):
-            figure.get_by_label("Show").select_option(metric)
-            figure.get_by_label("Against").select_option(axis)
+            figure.get_by_label("Show", exact=True).select_option(metric)
+            figure.get_by_label("Against", exact=True).select_option(axis)
             seen.add(pixels(opened, "curves"))
             label = figure.locator("canvas").get_attribute("aria-label")
             assert figure.locator(".says").inner_text() in label and f"test {metric}" in label

@@ -108,7 +108,7 @@ def _figure(figure: Figure) -> Html:
 
 def _select(name: str, options: Mapping[str, str], **attributes: str) -> Html:
     inside = [element("option", text, value=key) for key, text in options.items()]
-    return element("label", name, element("select", *inside, **attributes))
+    return element("label", name, element("select", *inside, aria_label=name, **attributes))
 
 
 def _chooser(lines: Sequence[Line]) -> Html:
