@@ -10,12 +10,12 @@ import xarray as xr
 import jaxafl as afl
 
 
-def _simulation(learning_rate: float = 1.0) -> afl.Simulation:
+def _simulation() -> afl.Simulation:
     return afl.Simulation(
         data=afl.data.synthetic(1.0, 1.0, clients=8, max_size=50).with_validation(0.3, seed=0),
         model=afl.models.logistic(num_classes=10),
         client=afl.Client(learning_rate=0.01, steps=2, batch_size=5),
-        server=afl.server.fedbuff(learning_rate),
+        server=afl.server.fedbuff(),
         clock=afl.clock.free_running(concurrency=6, buffer=4, durations=afl.clock.lognormal(0.0, 1.0)),
     )
 
@@ -34,7 +34,9 @@ def _sweep() -> xr.Dataset:
 
 @functools.cache
 def _comparison() -> afl.Comparison:
-    return afl.compare({"a": _simulation(1.0), "b": _simulation(0.5)}, seeds=6, server_steps=12, eval_every=6)
+    first = afl.sweep(_simulation(), {"seed": range(6)}, server_steps=12, eval_every=6)
+    noise = np.random.default_rng(0).normal(-0.02, 0.05, first["accuracy"].shape)
+    return afl.Comparison({"a": first, "b": first.assign(accuracy=first["accuracy"] + noise)})
 
 
 def run() -> xr.Dataset:
@@ -48,7 +50,7 @@ def sweep() -> xr.Dataset:
 
 
 def comparison() -> afl.Comparison:
-    """Two methods, which one program runs, on six seeds."""
+    """Two methods on six seeds, the second as the first but for its accuracy, which saves a program."""
     return _comparison()
 
 
