@@ -277,7 +277,9 @@ def test_every_method_of_quickstart_ends_well_above_the_majority_class():
 def test_the_defaults_of_commands_are_those_of_what_they_call():
     assert inspect.signature(cli.compare).parameters["budget"].default == quickstart.BUDGET
     kinds = typing.get_type_hints(cli.plot_results)["kind"]
-    assert sorted(typing.get_args(kinds)) == sorted({*afl.plot.__all__} - {"bound", "plan"})  # which are of no file
+    assert sorted(typing.get_args(kinds)) == sorted(
+        {*afl.plot.__all__} - {"bound", "plan", "report"}
+    )  # no pictures of files
 
 
 def test_the_majority_class_of_the_ten_writers():

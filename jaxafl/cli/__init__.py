@@ -20,6 +20,7 @@ from jaxafl.callbacks import Interrupted
 from jaxafl.cli.commands import compare, gather, list_names, plot_results
 from jaxafl.cli.doctor import doctor
 from jaxafl.cli.init import init
+from jaxafl.cli.report import report
 from jaxafl.cli.simulate import resume, run, sweep
 from jaxafl.options import UserError
 from jaxafl.references import version
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Any] = dict(
     gather=gather,
     list=list_names,
     plot=plot_results,
+    report=report,
     quickstart=compare,
     init=init,
     doctor=doctor,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json as json_format
 import pathlib
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -13,8 +14,11 @@ from jaxafl.cli import tables
 from jaxafl.options import UserError, user_errors
 from jaxafl.sweep import gather as gather_sweep
 
+if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+    import xarray as xr
+
 _Several = arg(metavar="RESULT.nc [RESULT.nc ...]", help_behavior_hint="(one or more)")
-_Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
+Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
 _Image = Annotated[pathlib.Path, arg(metavar="IMAGE")]
 _Kind = Literal[  # those of `jaxafl.plot`
     "accuracy_vs_bytes",
@@ -61,7 +65,7 @@ def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None)
     return 0
 
 
-def plot_results(files: _Files, output: _Image, kind: _Kind = "accuracy_vs_time") -> int:
+def plot_results(files: Files, output: _Image, kind: _Kind = "accuracy_vs_time") -> int:
     """Draw results: accuracy against simulated time or server steps, staleness, or who trained when.
 
     Args:
@@ -71,15 +75,24 @@ def plot_results(files: _Files, output: _Image, kind: _Kind = "accuracy_vs_time"
     """
     from jaxafl import plot as figures
 
+    named = named_results("plot", files)
+    getattr(figures, kind)(next(iter(named.values())) if len(named) == 1 else named, path=output)
+    print(f"wrote {output}")
+    return 0
+
+
+def named_results(command: str, files: Sequence[pathlib.Path]) -> dict[str, xr.Dataset]:
+    """Results by the names of their files, or by their paths where names are equal.
+
+    Raises:
+        ValueError: there is no file, or it is not a result.
+    """
     if not files:
-        raise UserError("plot needs at least one result file, e.g. jaxafl plot result.nc --output result.png")
+        raise UserError(f"{command} needs at least one result file, e.g. jaxafl {command} result.nc --output ...")
     with user_errors():
         loaded = [results.load(file) for file in files]
     short = len({file.stem for file in files}) == len(files)
-    named = {file.stem if short else str(file): result for file, result in zip(files, loaded, strict=True)}
-    getattr(figures, kind)(loaded[0] if len(loaded) == 1 else named, path=output)
-    print(f"wrote {output}")
-    return 0
+    return {file.stem if short else str(file): result for file, result in zip(files, loaded, strict=True)}
 
 
 def compare(output_dir: pathlib.Path = pathlib.Path(), budget: int = 4000, seed: int = 0, progress: bool = True) -> int:

@@ -8,6 +8,7 @@ from jaxafl.plot.bound import bound
 from jaxafl.plot.clients import accuracy_vs_participation, client_spread
 from jaxafl.plot.comparison import comparison
 from jaxafl.plot.plan import plan
+from jaxafl.plot.report.page import report
 from jaxafl.plot.staleness import staleness_histogram
 from jaxafl.plot.timeline import timeline
 
@@ -20,6 +21,7 @@ __all__ = [
     "client_spread",
     "comparison",
     "plan",
+    "report",
     "staleness_histogram",
     "timeline",
 ]

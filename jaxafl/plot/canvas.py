@@ -16,8 +16,8 @@ from jaxafl.results import check_path
 
 ImagePath: TypeAlias = str | os.PathLike[str] | None
 """Where to save a figure; `None` saves nothing."""
-# Okabe and Ito's palette without its yellow, which is too faint on white.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's palette without its yellow, which is too faint on white."""
 _DASHES = ("-", "--", ":", "-.")
 
 
@@ -40,8 +40,8 @@ def figure_of(ax: Axes) -> Figure:
 
 def line_styles(count: int) -> list[dict[str, Any]]:
     """Colour and dashes of each of `count` lines: a palette for few, a scale from dark to light for many."""
-    if count <= len(_COLOURS):
-        return [{"color": colour} for colour in _COLOURS[:count]]
+    if count <= len(COLOURS):
+        return [{"color": colour} for colour in COLOURS[:count]]
     scale = matplotlib.colormaps["viridis"]
     return [{"color": scale(0.9 * index / (count - 1)), "linestyle": _DASHES[index % 4]} for index in range(count)]
 

@@ -24,6 +24,7 @@ class Member(NamedTuple):
 
     name: str  # "" for a single result that needs no name
     runs: list[xr.Dataset]  # without sweep dimensions; one per seed
+    place: dict[str, str]  # axis of the sweep -> its value, as text
 
 
 def members(results: Results, *variables: str) -> list[Member]:
@@ -66,9 +67,9 @@ def _split(name: str, dataset: xr.Dataset, variables: tuple[str, ...]) -> list[M
     for indices in itertools.product(*(range(dataset.sizes[axis]) for axis in axes)):
         place = dict(zip(axes, indices, strict=True))
         chosen = dataset.isel(place)
-        labels = [_label(dataset, str(axis), index) for axis, index in place.items()]
+        labels = {str(axis): _label(dataset, str(axis), index) for axis, index in place.items()}
         runs = [chosen.isel({_SEED: seed}) for seed in range(chosen.sizes[_SEED])] if _SEED in swept else [chosen]
-        found.append(Member(", ".join([name, *labels] if name else labels), runs))
+        found.append(Member(", ".join([name, *labels.values()] if name else labels.values()), runs, labels))
     return found
 
 

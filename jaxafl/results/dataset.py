@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxafl.engine.loop import Trained
 from jaxafl.options import are_plain, options_of
-from jaxafl.references import version
+from jaxafl.references import citation, version
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -102,6 +102,7 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
         "server_steps": made.server_steps,
         "num_clients": parts["data"].num_clients,
         **options_of_parts(parts),
+        "citation": citation(*parts.values()),
         "backend": jax.default_backend(),
         "failed_step": trained.failure[0] if trained.failure else -1,
         "failed_client": trained.failure[1] if trained.failure else -1,

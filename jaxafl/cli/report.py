@@ -1,0 +1,42 @@
+"""The command `report`: results as one page."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated, Any
+
+from tyro.conf import arg
+
+from jaxafl.cli.commands import Files, named_results
+from jaxafl.options import UserError, user_errors
+from jaxafl.sweep.comparison import Comparison
+
+
+def report(
+    files: Files,
+    output: Annotated[pathlib.Path, arg(metavar="PAGE.html")] = pathlib.Path("report.html"),
+    title: str | None = None,
+    reference: str | None = None,
+) -> int:
+    """Write results as one interactive page that needs no network: summary, curves, settings, citation.
+
+    Args:
+        files: result files (NetCDF); several are compared, sweeps over the same seeds seed by seed
+        output: page to write
+        title: of the page; by default that of the result, or the names of the files
+        reference: the method that others are compared with, by the name of its file; by default the first
+    """
+    from jaxafl import plot
+
+    named = named_results("report", files)
+    results: Any = next(iter(named.values())) if len(named) == 1 else named
+    if len(named) > 1:
+        try:
+            results = Comparison(named)
+        except UserError as why:  # other results than sweeps over the same seeds
+            if reference is not None:
+                raise UserError(f"--reference is for sweeps over the same seeds: {why}") from why
+    with user_errors():
+        plot.report(results, output, title=title, reference=reference)
+    print(f"wrote {output}")
+    return 0

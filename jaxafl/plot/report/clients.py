@@ -1,0 +1,157 @@
+"""The figures of a report that are about arrivals and clients: staleness, participation, communication, spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+
+from jaxafl.plot.report.figures import Figure, Series, View, thin
+from jaxafl.plot.report.lines import MANY, Line, made
+from jaxafl.results.curves import AXES
+
+_BINS = 40
+_BARS = 100  # clients that are shown one by one
+_GROUPED = 3  # bars beside each other
+_RANKS = 50  # points of the curve of more of them, or of several lines
+_MB = AXES["bytes"].scale
+
+
+def staleness(lines: Sequence[Line]) -> list[Figure]:
+    """How stale updates were."""
+    ages = [(place, _ages(line.runs)) for place, line in enumerate(lines)]
+    ages = [(place, own) for place, own in ages if own.size]
+    if not ages:
+        return []
+    width = -(-(max(int(own.max()) for _, own in ages) + 1) // _BINS)
+    bins = max(int(own.max()) for _, own in ages) // width + 1
+    labels = [str(at * width) if width == 1 else f"{at * width}–{(at + 1) * width - 1}" for at in range(bins)]
+    series = [
+        Series(place, lines[place].name, np.arange(bins), 100 * np.bincount(own // width, minlength=bins) / own.size)
+        for place, own in ages
+    ]
+    said = [
+        f"{lines[place].name + ': ' if len(lines) > 1 else ''}mean {own.mean():.2f}, median {np.median(own):g}, "
+        f"at most {own.max():,}, of {own.size:,} updates"
+        for place, own in ages
+    ]
+    if len(said) > MANY:
+        every = np.concatenate([own for _, own in ages])
+        said = [f"of all members: mean {every.mean():.2f}, at most {every.max():,}, of {every.size:,} updates"]
+    kind = "bars" if len(lines) <= _GROUPED else "lines"
+    view = View(kind, "staleness (versions)", "share of updates (%)", series, "; ".join(said) + ".", labels)
+    lead = "The server made so many versions of the model between a client's download and its upload."
+    return [Figure("staleness", "Staleness", lead, {}, {"": view})]
+
+
+def participation(lines: Sequence[Line]) -> list[Figure]:
+    """How often clients took part, and how stale they were."""
+    if not all({"participation", "mean_staleness"} <= set(line.runs[0].variables) for line in lines):
+        return []
+    counts = [np.mean([run["participation"].values for run in line.runs], axis=0) for line in lines]
+    several = len(lines) > 1 or counts[0].size > _BARS
+    said = [
+        f"{line.name + ': ' if len(lines) > 1 else ''}{own.min():,.4g} to {own.max():,.4g} arrivals per client, "
+        f"{(own == 0).sum():,} of {own.size:,} clients never"
+        for line, own in zip(lines, counts, strict=True)
+    ]
+    every = np.concatenate(counts)
+    says = "; ".join(said) if len(said) <= MANY else f"{every.min():,.4g} to {every.max():,.4g} arrivals per client"
+    views = {}
+    for name, label in (("participation", "arrivals"), ("mean_staleness", "mean staleness of its updates")):
+        found = [_mean([run[name].values for run in line.runs]) for line in lines]
+        if several:
+            series = [_ranked(place, lines[place].name, own) for place, own in enumerate(found)]
+            views[name] = View("lines", "clients, the one with most first", label, series, says + ".")
+        else:
+            series = [Series(0, lines[0].name, np.arange(found[0].size), found[0])]
+            views[name] = View("bars", "client", label, series, says + ".", [str(at) for at in range(found[0].size)])
+    lead = "How often the updates of each client arrived" + (", means over seeds." if len(lines[0].runs) > 1 else ".")
+    switches = {"Show": {"participation": "arrivals", "mean_staleness": "mean staleness"}}
+    return [Figure("participation", "Participation", lead, switches, views)]
+
+
+def communication(lines: Sequence[Line]) -> list[Figure]:
+    """What was sent: of one run over time, of a few lines in all."""
+    if len(lines) > MANY or not all({"bytes_up", "bytes_down"} <= set(line.runs[0].variables) for line in lines):
+        return []
+    lead = "A download per start, an upload per arrival."
+    if len(lines) == 1 and len(lines[0].runs) == 1:
+        run = lines[0].runs[0]
+        at = run["time"].values[: made(run)]
+        chosen = thin(at.size + 1, 400)
+        sums = {way: np.append(0, np.cumsum(run[f"bytes_{way}"].values[: at.size])) / _MB for way in ("up", "down")}
+        series = [Series(-1, way, np.append(0, at)[chosen], values[chosen]) for way, values in sums.items()]
+        said = [f"{values[-1]:,.1f} MB {way}" for way, values in sums.items()]
+        view = View("lines", AXES["time"].label, "data sent (MB)", series, " and ".join(said) + " in all.")
+    else:
+        totals = {name: np.asarray([sent(line, name).mean() / _MB for line in lines]) for name in ("up", "down")}
+        series = [Series(-1, name, np.arange(len(lines)), values) for name, values in totals.items()]
+        said = [
+            f"{line.name}{': ' if line.name else ''}{up:,.1f} MB up, {down:,.1f} MB down"
+            for line, up, down in zip(lines, totals["up"], totals["down"], strict=True)
+        ]
+        labels = [line.name or "all seeds" for line in lines]
+        view = View("bars", "", "data sent by a run (MB)", series, "; ".join(said) + ".", labels)
+    return [Figure("communication", "Communication", lead, {}, {"": view})]
+
+
+def spread(lines: Sequence[Line]) -> list[Figure]:
+    """How single clients of one run fare; of several lines, curves show the median client and the worst ones."""
+    runs = [run for line in lines for run in line.runs]
+    if len(runs) != 1 or "client_accuracy" not in runs[0].variables:
+        return []
+    (run,) = runs
+    there = np.isfinite(run["client_accuracy"].values).all(axis=1)
+    accuracy, time = 100 * run["client_accuracy"].values[there], run["eval_time"].values[there]
+    if not accuracy.size:
+        return []
+    low, median, high = np.percentile(accuracy, [10, 50, 90], axis=1)
+    worst = 100 * run["clients_worst_accuracy"].values[there]
+    label = "accuracy on their own samples (%)"
+    bands = [Series(-1, "median, band of 10 to 90 % of clients", time, median, low, high)]
+    bands.append(Series(-1, "mean of the worst 10 %", time, worst))
+    says = (
+        f"At the end, half of the {accuracy.shape[1]:,} clients have at least {median[-1]:.1f} %; the worst 10 % have "
+        f"{worst[-1]:.1f} % on average, the best client {accuracy[-1].max():.1f} %."
+    )
+    views = {"time": View("lines", AXES["time"].label, label, bands, says)}
+    if "participation" in run.variables:
+        arrivals = run["participation"].values[run["held_out_client"].values.astype(int)]
+        dots = [Series(-1, "a client", arrivals.astype(float), accuracy[-1])]
+        views["arrivals"] = View("points", "arrivals of the client", label, dots, says)
+    switches = {"Show": {"time": "over time", "arrivals": "at the end, by arrivals"}} if len(views) > 1 else {}
+    views = views if switches else {"": views["time"]}
+    lead = "Each client's model is the global one, tested on the samples that the client holds out."
+    return [Figure("clients", "Spread over clients", lead, switches, views)]
+
+
+def sent(line: Line, way: str) -> np.ndarray:
+    """Bytes sent `"up"` or `"down"`; float [seeds]."""
+    return np.asarray([np.nansum(run[f"bytes_{way}"].values.astype(float)) for run in line.runs])
+
+
+def arrivals(run: xr.Dataset) -> int:
+    """Updates that arrived."""
+    return int((run["staleness"].values >= 0).sum())
+
+
+def _ages(runs: Sequence[xr.Dataset]) -> np.ndarray:
+    found = [run["staleness"].values.ravel() for run in runs if "staleness" in run.variables]
+    every = np.concatenate([np.zeros(0), *found])
+    return every[every >= 0].astype(int)
+
+
+def _mean(values: Sequence[np.ndarray]) -> np.ndarray:
+    """Over those that are there; NaN where none is."""
+    stacked = np.stack(values).astype(float)
+    count = np.isfinite(stacked).sum(axis=0)
+    return np.divide(np.nansum(stacked, axis=0), count, out=np.full(count.shape, np.nan), where=count > 0)
+
+
+def _ranked(place: int, name: str, values: np.ndarray) -> Series:
+    """From the largest down."""
+    order = np.sort(values[np.isfinite(values)])[::-1]
+    chosen = thin(order.size, _RANKS) if order.size else np.zeros(0, int)
+    return Series(place, name, chosen + 1.0, order[chosen])

@@ -1,0 +1,223 @@
+"""The interactive figures of a report, as the data that its page draws; curves, and members by axis values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxafl.plot.report.lines import MANY, Line, amount, last, metrics_of, scale_of
+from jaxafl.results.curves import AXES, curve, falls
+
+_POINTS = 24_000  # of the curves of a metric, all lines together: what a phone draws at once
+_GRID = 60  # points at which the runs of different seeds are averaged
+
+
+class Series(NamedTuple):
+    """One line, or row of bars or points.
+
+    Attributes:
+        line: index of the line that it is of, -1 for one of its own.
+        name: in the legend.
+        x, y: float [points]; bars have no x.
+        low, high: of a band, or none.
+    """
+
+    line: int
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+
+class View(NamedTuple):
+    """What a figure shows at one position of its switches.
+
+    Attributes:
+        kind: `"lines"`, `"bars"` or `"points"`.
+        x, y: labels of the axes.
+        series: what is drawn.
+        says: a sentence with its main numbers.
+        labels: names of the places 0, 1, ... of the x axis, where these are no numbers.
+    """
+
+    kind: str
+    x: str
+    y: str
+    series: list[Series]
+    says: str
+    labels: list[str] | None = None
+
+
+class Figure(NamedTuple):
+    """A figure.
+
+    Attributes:
+        key: its id in the page.
+        title: its heading.
+        lead: what it shows.
+        switches: name -> key -> label.
+        views: the keys of all switches, joined by `|` -> view.
+    """
+
+    key: str
+    title: str
+    lead: str
+    switches: dict[str, dict[str, str]]
+    views: dict[str, View]
+
+
+class Pool:
+    """Arrays of numbers, each once: lines share their steps, and views their values."""
+
+    def __init__(self) -> None:
+        self.arrays: list[list[float | None]] = []
+        self._places: dict[tuple[float | None, ...], int] = {}
+
+    def place(self, values: np.ndarray | None) -> int:
+        """Of an array, to six digits; -1 for none."""
+        if values is None:
+            return -1
+        rounded = tuple(_short(number) for number in values.tolist())
+        if rounded not in self._places:
+            self._places[rounded] = len(self.arrays)
+            self.arrays.append(list(rounded))
+        return self._places[rounded]
+
+    def packed(self, figure: Figure) -> dict[str, Any]:
+        """A figure as the page reads it."""
+        views = {
+            key: {
+                "kind": view.kind,
+                "x": view.x,
+                "y": view.y,
+                "says": view.says,
+                "labels": view.labels,
+                "series": [
+                    [own.line, own.name if own.line < 0 else "", *map(self.place, own[2:])] for own in view.series
+                ],
+            }
+            for key, view in figure.views.items()
+        }
+        return {"key": figure.key, "views": views}
+
+
+def curves(lines: Sequence[Line]) -> list[Figure]:
+    """Metrics of the evaluated models against what they cost; none where nothing was evaluated."""
+    metrics = metrics_of(lines)
+    axes = {name: axis for name, axis in AXES.items() if all(axis.variable in line.runs[0].variables for line in lines)}
+    views: dict[str, View] = {}
+    for metric, label in metrics.items():
+        for name, axis in axes.items():
+            found = [_curve(lines, place, metric, axis.variable) for place in range(len(lines))]
+            series = [own._replace(x=own.x / axis.scale) for own in found if own is not None]
+            says = _ends(lines, series, metric)
+            views[f"{metric}|{name}"] = View("lines", axis.label, label, series, says)
+    if not any(view.series for view in views.values()):
+        return []
+    metrics = {name: label for name, label in metrics.items() if views[f"{name}|{next(iter(axes))}"].series}
+    seeds = max(len(line.runs) for line in lines)
+    lead = "Every evaluated model. "
+    if seeds > 1:
+        lead += "Lines are means over seeds, bands one standard deviation to each side, where all seeds have run. "
+    switches = {"Show": metrics, "Against": {name: axis.label for name, axis in axes.items()}}
+    return [Figure("curves", "Curves", lead, switches, views)]
+
+
+def by_axis(lines: Sequence[Line]) -> list[Figure]:
+    """The last evaluation by the values of each axis of a sweep; none where there is no axis of several values."""
+    values = {axis: list(dict.fromkeys(line.place.get(axis, "") for line in lines)) for axis in axes_of(lines)}
+    known = metrics_of(lines)
+    metrics = {name: known[name] for name in known if any(np.isfinite(last(line, name)).any() for line in lines)}
+    if not values or not metrics:
+        return []
+    views = {
+        f"{metric}|{axis}": _by_value(lines, metric, label, axis, values[axis])
+        for metric, label in metrics.items()
+        for axis in values
+    }
+    lead = "The last evaluations. The line is the mean over all runs with a value, in a band of one standard deviation."
+    if len(values) > 1:
+        lead += " Points are the members, means over their seeds."
+    return [Figure("axes", "By the values of options", lead, {"Show": metrics, "By": {a: a for a in values}}, views)]
+
+
+def axes_of(lines: Sequence[Line]) -> list[str]:
+    """In which lines differ by more than their name."""
+    axes = dict.fromkeys(axis for line in lines for axis in line.place if axis != "result")
+    return [axis for axis in axes if len({line.place.get(axis, "") for line in lines}) > 1]
+
+
+def _short(number: float) -> float | None:
+    if not np.isfinite(number):
+        return None
+    rounded = float(f"{number:.6g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e9 else rounded
+
+
+def _curve(lines: Sequence[Line], place: int, metric: str, variable: str) -> Series | None:
+    """The curve of a line; none where a run of it has none."""
+    runs = [run for run in lines[place].runs if metric in run.variables]
+    found = [curve(run, variable, metric) for run in runs]
+    points = max(40, min(400, _POINTS // len(lines)))
+    if not found or not all(one.at.size for one in found):
+        return None
+    if len(found) == 1:
+        chosen = thin(found[0].at.size, points)
+        return Series(place, lines[place].name, found[0].at[chosen], scale_of(metric) * found[0].values[chosen])
+    begin, end = max(one.at[0] for one in found), min(one.at[-1] for one in found)
+    if end < begin:
+        return None
+    at = np.linspace(begin, end, min(_GRID, points))
+    values = scale_of(metric) * np.stack([np.interp(at, *one) for one in found])
+    mean, std = values.mean(axis=0), values.std(axis=0, ddof=1)
+    return Series(place, lines[place].name, at, mean, mean - std, mean + std)
+
+
+def thin(count: int, most: int) -> np.ndarray:
+    """Places of at most so many points, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+
+
+def _ends(lines: Sequence[Line], series: Sequence[Series], metric: str) -> str:
+    """What curves come to."""
+    ends = {lines[own.line].name: float(own.y[-1]) for own in series}
+    if not ends:
+        return "No line has finite values."
+    if len(lines) == 1:
+        (own,), best = series, (min if falls(metric) else max)(series[0].y)
+        first, end = (amount(metric, float(at)) for at in (own.y[0], own.y[-1]))
+        return f"From {first} at the start to {end} at the end; the best is {amount(metric, float(best))}."
+    return f"At the end: {listed(ends, metric)}"
+
+
+def listed(values: dict[str, float], metric: str, what: str = "members") -> str:
+    """`FedAsync 80.1 %, FedBuff 78.2 %.`, best first; of many lines the best and the worst."""
+    order = sorted(values, key=values.__getitem__, reverse=not falls(metric))
+    said = [f"{name or 'the run'} {amount(metric, values[name])}" for name in order]
+    if len(order) <= MANY:
+        return ", ".join(said) + "."
+    return f"of {len(order):,} {what} the best is {said[0]}, the worst {said[-1]}."
+
+
+def _by_value(lines: Sequence[Line], metric: str, label: str, axis: str, values: list[str]) -> View:
+    runs: list[list[float]] = [[] for _ in values]
+    points, failed = [], 0
+    for place, line in enumerate(lines):
+        at, found = values.index(line.place.get(axis, "")), last(line, metric)
+        whole = found[np.isfinite(found)]
+        failed += len(found) - len(whole)
+        runs[at].extend(whole)
+        if whole.size == found.size and len(values) < len(lines):
+            points.append(Series(place, line.name, np.asarray([float(at)]), np.asarray([whole.mean()])))
+    there = np.asarray([at for at, own in enumerate(runs) if own], float)
+    mean = np.asarray([np.mean(own) for own in runs if own])
+    std = np.asarray([np.std(own, ddof=1) if len(own) > 1 else 0.0 for own in runs if own])
+    labels = [value.removeprefix(f"{axis}=") for value in values]
+    means = {f"{axis}={labels[int(at)]}": float(own) for at, own in zip(there, mean, strict=True)}
+    said = listed(means, metric, "values")
+    left = f" {failed:,} runs failed or have not run; they are left out." if failed else ""
+    over = Series(-1, "mean", there, mean, mean - std, mean + std)
+    return View("points", axis, label, [over, *points], f"Means at the end: {said}{left}", labels)

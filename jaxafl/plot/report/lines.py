@@ -1,0 +1,165 @@
+"""What a report compares: lines, each one configuration with a run per seed, and what is read off their runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import xarray as xr
+
+from jaxafl.options import UserError, shown
+from jaxafl.plot.members import Results, members
+from jaxafl.results.curves import falls, has_failed, value
+
+MANY = 7  # colours that can be told apart; of more lines the best are coloured
+PARTS = ("data", "model", "client", "server", "clock")
+_WORST = 0.1  # of the clients
+_LABELS = {
+    "accuracy": "test accuracy",
+    "loss": "test loss",
+    "clients_median_accuracy": "median of the clients' accuracy",
+    "clients_worst_accuracy": "accuracy of the worst 10 % of clients",
+}
+
+
+class Line(NamedTuple):
+    """One configuration.
+
+    Attributes:
+        name: as the page shows it.
+        runs: one per seed, without dimensions of a sweep.
+        place: axis -> value, as text; of several results, `result` -> name too.
+        result: the name of the result that it is of.
+    """
+
+    name: str
+    runs: list[xr.Dataset]
+    place: dict[str, str]
+    result: str
+
+
+def named(results: Any) -> dict[str, xr.Dataset]:
+    """Results by name: one alone is called by its title, the methods of the quickstart's file by theirs.
+
+    Raises:
+        TypeError, ValueError: these are no results.
+    """
+    given = getattr(results, "results", results)  # of a comparison
+    if isinstance(given, xr.Dataset) and "methods" in given.attrs:
+        own = json.loads(given.attrs["methods"])
+        return {name: given.sel({"method": name}, drop=True).assign_attrs(attrs) for name, attrs in own.items()}
+    if isinstance(given, xr.Dataset):
+        return {str(given.attrs.get("title", "the result")): given}
+    if not isinstance(given, Mapping) or not all(isinstance(one, xr.Dataset) for one in given.values()):
+        raise TypeError(
+            "a report takes a result (xarray.Dataset) of a run or a sweep, a dict of results by name, or a Comparison; "
+            f"got {shown(results)}"
+        )
+    if not given:
+        raise UserError("there is no result to report: the dict is empty")
+    return {str(name): one for name, one in given.items()}
+
+
+def lines_of(results: Mapping[str, xr.Dataset]) -> list[Line]:
+    """The lines of results, in their order.
+
+    Raises:
+        ValueError: a result has no evaluations.
+    """
+    found = []
+    for name, dataset in results.items():
+        for member in members(cast(Results, {name: dataset}), "eval_time", *_evaluated(dataset)):
+            label = ", ".join(member.place.values()) if len(results) == 1 and member.place else member.name
+            place = ({"result": name} if len(results) > 1 else {}) | member.place
+            found.append(Line(label, [_with_clients(run) for run in member.runs], place, name))
+    return found
+
+
+def metrics_of(lines: Sequence[Line]) -> dict[str, str]:
+    """Metrics of evaluations that a line has, and their labels: accuracies in percent."""
+    found = dict.fromkeys(metric for line in lines for metric in _evaluated(line.runs[0]))
+    order = sorted(found, key=lambda name: ("accuracy", "loss", name).index(name))
+    return {name: label_of(name) for name in order}
+
+
+def label_of(metric: str) -> str:
+    """`test accuracy (%)`."""
+    return _LABELS.get(metric, metric.replace("_", " ")) + (" (%)" if percent(metric) else "")
+
+
+def percent(metric: str) -> bool:
+    """Whether a metric is shown in percent."""
+    return metric.endswith("accuracy")
+
+
+def scale_of(metric: str) -> float:
+    """Of a metric as it is shown."""
+    return 100.0 if percent(metric) else 1.0
+
+
+def amount(metric: str, shown: float) -> str:
+    """A metric as it is shown, with its unit."""
+    return f"{shown:.1f} %" if percent(metric) else f"{shown:.4g}"
+
+
+def last(line: Line, metric: str, at: str = "last") -> np.ndarray:
+    """What the last evaluations say, or the `"best"` ones, as it is shown; float [seeds], NaN of a run that failed or
+    has not run."""
+    found = [value(run, metric, at) if metric in run.variables else np.nan for run in line.runs]
+    return scale_of(metric) * np.asarray(found)
+
+
+def score(line: Line, metric: str) -> float:
+    """Larger is better; minus infinity where a run failed."""
+    mean = float(last(line, metric).mean())
+    return -np.inf if np.isnan(mean) else -mean if falls(metric) else mean
+
+
+def made(run: xr.Dataset) -> int:
+    """Server steps that a run made."""
+    return int(np.isfinite(run["time"].values).sum())
+
+
+def note(run: xr.Dataset, name: str) -> Any:
+    """What a run says of itself: an attribute or, where the members of a sweep differ in it, a variable."""
+    found = run[name].values.item() if name in run.variables else run.attrs.get(name)
+    return None if found is None or str(found) in ("None", "nan", "") else found
+
+
+def ending(run: xr.Dataset) -> str:
+    """Why a run is not what was asked for; empty where it is."""
+    if has_failed(run):
+        step, client = note(run, "failed_step"), note(run, "failed_client")
+        whose = f", after an update of client {int(client)}" if client is not None and client >= 0 else ""
+        return f"failed: its parameters were not finite at server step {int(step)}{whose}"
+    if not made(run):
+        return "has not run"
+    reason = note(run, "stopped")
+    return f"stopped after {made(run):,} server steps: {reason}" if reason else ""
+
+
+def _evaluated(dataset: xr.Dataset) -> list[str]:
+    """Variables that are a number per evaluation."""
+    others = {"step", "arrival", "version", "population", "held_out_client"}
+    return [
+        str(name)
+        for name, values in dataset.data_vars.items()
+        if "evaluation" in values.dims
+        and not others & set(values.dims)
+        and values.dtype.kind == "f"
+        and not str(name).startswith("eval_")
+    ]
+
+
+def _with_clients(run: xr.Dataset) -> xr.Dataset:
+    """With the median of the clients' accuracy and the mean of the worst of them as metrics."""
+    if "client_accuracy" not in run.variables:
+        return run
+    accuracy = run["client_accuracy"].values
+    worst = np.sort(accuracy, axis=1)[:, : max(1, round(_WORST * accuracy.shape[1]))].mean(axis=1)
+    return run.assign(
+        clients_median_accuracy=("evaluation", np.median(accuracy, axis=1)),
+        clients_worst_accuracy=("evaluation", worst),
+    )

@@ -1,0 +1,183 @@
+"""What results were made with: their options as tables, as the code that makes them again, and what to cite."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import xarray as xr
+
+from jaxafl import clock, server
+from jaxafl.client import Client
+from jaxafl.plot.report.lines import MANY, PARTS, Line, note
+from jaxafl.plot.report.markup import ABSENT, Html, element, table, together
+from jaxafl.references import citation
+from jaxafl.results import plain
+
+_RUN = ("seed", "server_steps", "eval_every", "num_clients", "precision", "backend", "jaxafl_version", "resumed")
+_OPERATORS = {"Sum": "+", "Product": "*"}
+_VALUES = 8  # of an option that are listed
+
+
+def settings(lines: Sequence[Line]) -> Html:
+    """Options that are the same for all lines, and those in which they differ."""
+    tables = [_flat(line) for line in lines]
+    options = list(dict.fromkeys(option for own in tables for option in own))
+    columns = {option: [own.get(option, ABSENT) for own in tables] for option in options}
+    same = {option: column[0] for option, column in columns.items() if len(set(column)) == 1}
+    made = []
+    if differing := {option: column for option, column in columns.items() if option not in same}:
+        if len(lines) <= MANY:
+            names = [line.name or line.result for line in lines]
+            own = [[option, *column] for option, column in differing.items()]
+            found = table("Options in which they differ", ["option", *names], own)
+        else:
+            rows = [[option, _several(column)] for option, column in differing.items()]
+            found = table("Options in which members differ", ["option", "values"], rows)
+        made.append(element("div", found, class_="wide"))
+    groups: dict[str, list[list[str]]] = {}
+    for option, value in same.items():
+        part, _, name = option.partition(".")
+        groups.setdefault(part if part in PARTS else "run", []).append([name or part, value])
+    for part in ("server", "clock", "client", "data", "model", "run"):
+        if part in groups:
+            title = {"client": "Local training", "data": "Data", "run": "Run"}.get(part, part.capitalize())
+            made.append(table(f"{title}{', the same for all' * (len(lines) > 1)}", ["option", "value"], groups[part]))
+    return element("div", *made, class_="settings")
+
+
+def again(lines: Sequence[Line], results: Mapping[str, xr.Dataset]) -> Html:
+    """How to run each result again."""
+    blocks = []
+    for name, dataset in results.items():
+        first = next(line for line in lines if line.result == name)
+        code = element("code", _code(first, dataset))
+        code = element("pre", code, tabindex="0", role="region", aria_label=f"Python, {name}")
+        told = element("summary", name)
+        blocks.append(element("details", told, code) if len(results) > 1 else code)
+    versions = sorted({str(one.attrs["jaxafl_version"]) for one in results.values() if "jaxafl_version" in one.attrs})
+    which = f"With jaxafl {' and '.join(versions)}, " if versions else ""
+    lead = (
+        f"{which}the same seed gives the same result, bit for bit, on the same machine with the same packages. "
+        "Options at their defaults are left out; what only words describe, as data and models, is a comment or a name."
+    )
+    return together([element("p", lead[0].upper() + lead[1:]), *blocks])
+
+
+def cited(lines: Sequence[Line]) -> str:
+    """BibTeX of all that the results used, each entry once."""
+    texts = [note(run, "citation") or citation() for line in lines for run in line.runs]
+    return "\n\n".join(dict.fromkeys(entry for text in dict.fromkeys(texts) for entry in str(text).split("\n\n")))
+
+
+def written(part: Any, room: Any = clock) -> str:
+    """A part, as a result describes it, as the expression that makes it: `afl.clock.uniform(low=1, high=5)`.
+
+    Args:
+        part: what JSON holds of it.
+        room: where its name is looked for; one that is not there is a user's own.
+    """
+    if isinstance(part, list):
+        return f"[{', '.join(written(one, room) for one in part)}]"
+    if not isinstance(part, dict):
+        return repr(part)
+    name = str(part.get("name", "dict"))
+    usual = _defaults(getattr(room, name, None))
+    given = {key: value for key, value in part.items() if key != "name" and (key not in usual or usual[key] != value)}
+    if name in _OPERATORS and set(given) == {"left", "right"}:
+        left, right = (_inner(given[side], name, side) for side in ("left", "right"))
+        return f"{left} {_OPERATORS[name]} {right}"
+    where = f"afl.{room.__name__.rpartition('.')[2]}." if name in getattr(room, "__all__", ()) else ""
+    return f"{where}{name}({', '.join(f'{key}={written(value, room)}' for key, value in given.items())})"
+
+
+def _inner(part: Any, outer: str, side: str) -> str:
+    """A term or a factor, in brackets where Python would read another expression."""
+    name = part.get("name") if isinstance(part, dict) else None
+    bound = name in _OPERATORS and (side == "right" or (outer, name) == ("Product", "Sum"))
+    return f"({written(part)})" if bound else written(part)
+
+
+def _defaults(made: Any) -> dict[str, Any]:
+    """Of the options of a class of parts, as JSON holds them."""
+    fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
+    return {own.name: plain(own.default) for own in fields if own.default is not dataclasses.MISSING}
+
+
+def _parts(line: Line) -> dict[str, Any]:
+    """The description of each part, of the first run of a line."""
+    found = {}
+    for part in PARTS:
+        told = note(line.runs[0], f"{part}_options") or line.runs[0].attrs.get(part)
+        if isinstance(told, str):
+            found[part] = json.loads(told)
+    return found
+
+
+def _flat(line: Line) -> dict[str, str]:
+    """Option -> value, as texts; options that are not used are left out."""
+    found = {}
+    for part, options in _parts(line).items():
+        if "name" in options and part != "client":
+            found[part] = str(options["name"])
+        for option, value in options.items():
+            if option != "name" and value not in (None, []):
+                found[f"{part}.{option}"] = _shown(value)
+    for name in _RUN:
+        values = dict.fromkeys(_shown(told) for run in line.runs if (told := note(run, name)) is not None)
+        if values:
+            found[name.replace("jaxafl_version", "jaxafl").replace("_", " ")] = _several(list(values))
+    return found
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return written(value).replace("afl.clock.", "")
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)
+
+
+def _several(values: Sequence[str]) -> str:
+    own = list(dict.fromkeys(values))
+    more = f" … ({len(own):,} values)" if len(own) > _VALUES else ""
+    return ", ".join(own[:_VALUES]) + more
+
+
+def _code(line: Line, dataset: xr.Dataset) -> str:
+    """Python; what a result says of its data and model in words are comments."""
+    parts, run = _parts(line), line.runs[0]
+    client = dict(parts.get("client", {}))
+    optimizer, usual = client.pop("optimizer", "sgd"), _defaults(Client)
+    own = {key: value for key, value in client.items() if key != "name" and value != usual.get(key) and value != []}
+    options = ", ".join([f"optax.{optimizer}", *(f"{key}={written(value)}" for key, value in own.items())])
+    how = {"server_steps": note(run, "server_steps"), "eval_every": note(run, "eval_every")}
+    told = ", ".join(f"{name}={int(number)}" for name, number in how.items() if number and math.isfinite(number))
+    if "sweep" in dataset.attrs:
+        axes = json.loads(dataset.attrs["sweep"])
+        call = f"result = afl.sweep(sim, {axes!r}, {told})"
+    else:
+        call = f"result = sim.run({told}, seed={int(note(run, 'seed') or 0)})"
+    lines = [
+        "import jaxafl as afl",
+        "import optax",
+        "",
+        "sim = afl.Simulation(",
+        f"    # {_words(parts.get('data'))}",
+        "    data=...,",
+        f"    # {_words(parts.get('model'))}",
+        "    model=...,",
+        f"    client=afl.Client({options}),",
+        f"    server={written(parts.get('server', '...'), server)},",
+        f"    clock={written(parts.get('clock', '...'))},",
+        ")",
+        call,
+    ]
+    return "\n".join(lines)
+
+
+def _words(options: Any) -> str:
+    return ", ".join(f"{key} {_shown(value)}" for key, value in (options or {}).items() if value not in (None, []))

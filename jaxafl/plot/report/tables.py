@@ -1,0 +1,146 @@
+"""The tables of a report: a row per line, what ended early, and methods on the same seeds against one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxafl.options import check_choice
+from jaxafl.plot.report.clients import arrivals, sent
+from jaxafl.plot.report.lines import Line, ending, label_of, last, made, metrics_of, percent, scale_of
+from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, table, together
+from jaxafl.results.curves import AXES
+from jaxafl.results.tables import decimals
+
+_MB = AXES["bytes"].scale
+_NAMED = 10  # lines that are named one by one
+
+
+def summary(lines: Sequence[Line]) -> Html:
+    """What the lines came to; columns in which nothing is known are left out."""
+    columns: dict[str, list[Cell]] = {}
+    if any(len(line.runs) > 1 for line in lines):
+        columns["seeds"] = [_number(len(line.runs), "d") for line in lines]
+    for metric in metrics_of(lines):
+        columns[f"{label_of(metric)}, last"] = _spread([last(line, metric) for line in lines], metric)
+        if metric == "accuracy":
+            columns[f"{label_of(metric)}, best"] = _spread([last(line, metric, "best") for line in lines], metric)
+    columns["server steps"] = [_mean(line, made, ",.6g") for line in lines]
+    columns["simulated time (s)"] = [_mean(line, lambda run: _last(run["time"].values), ",.4g") for line in lines]
+    known = set(lines[0].runs[0].variables).intersection(*(line.runs[0].variables for line in lines))
+    if "staleness" in known:
+        columns["client updates"] = [_mean(line, arrivals, ",.6g") for line in lines]
+        columns["staleness, mean"] = [_ages(line, np.mean) for line in lines]
+        columns["staleness, largest"] = [_ages(line, np.max) for line in lines]
+    if {"bytes_up", "bytes_down"} <= known:
+        for way in ("up", "down"):
+            columns[f"MB {way}"] = [_number(float(sent(line, way).mean()) / _MB, ",.4g") for line in lines]
+    columns = {name: cells for name, cells in columns.items() if any(cell.text != ABSENT for cell in cells)}
+    header = ["name" if "result" in lines[0].place else "member", *columns]
+    several = ": means over seeds, ± one standard deviation" if "seeds" in columns else ""
+    rows: list[list[Cell | str]]
+    if len(lines) == 1:
+        rows = [[name, *cells] for name, cells in columns.items()]
+        return element("div", table(f"What it came to{several}", ["quantity", "value"], rows), class_="single")
+    rows = [[line.name, *(cells[place] for cells in columns.values())] for place, line in enumerate(lines)]
+    return table(f"What they came to{several}", header, rows, sortable=True)
+
+
+def endings(lines: Sequence[Line]) -> Html:
+    """Which runs failed, stopped early or have not run, a sentence per line; empty where none did."""
+    whys = [[why for run in line.runs if (why := ending(run))] for line in lines]
+    early, runs = sum(map(len, whys)), sum(len(line.runs) for line in lines)
+    if not early:
+        return Html("")
+    told = [
+        f"{line.name}: " + (f"{len(why)} of {len(line.runs)} seeds; the first " if len(line.runs) > 1 else "") + why[0]
+        for line, why in zip(lines, whys, strict=True)
+        if why
+    ]
+    shown = [element("li", text) for text in told[:_NAMED]]
+    more = [element("li", f"and {len(told) - _NAMED:,} more")] if len(told) > _NAMED else []
+    head = f"{early:,} of {runs:,} runs ended early" if runs > 1 else "The run ended early"
+    return element("aside", element("p", element("strong", head)), element("ul", *shown, *more), class_="note")
+
+
+def paired(comparison: Any, reference: str | None) -> Html:
+    """Methods on the same seeds against one of them, for accuracy, or loss where there is none.
+
+    Args:
+        comparison: a `jaxafl.Comparison`.
+        reference: the name of a method; by default the first.
+    """
+    names = list(comparison.results)
+    if reference is not None:
+        check_choice("report", "reference", reference, tuple(names))
+    base, seeds = reference or names[0], len(comparison.seeds)
+    made_of = comparison.dataset.data_vars
+    metric = "accuracy" if "accuracy" in made_of else "loss"
+    means, found = comparison.summary(metric), comparison.differences(base, metric)
+    scale, unit = scale_of(metric), " (points)" if percent(metric) else ""
+    places = decimals([scale * own.std for own in means.values()])
+    rows = []
+    for name, own in means.items():
+        cells = [name, _interval(scale, own.mean, own.low, own.high, places, "")]
+        if name in found:
+            gap = found[name]
+            verdict = gap.verdict if np.isfinite(gap.mean) else "a run failed"
+            cells += [_interval(scale, gap.mean, gap.low, gap.high, places, "+"), _p(gap.p), verdict]
+        else:
+            cells += ["the reference", ABSENT, ABSENT]
+        rows.append(cells)
+    against = f"minus {base}{unit}, 95 % interval"
+    header = ["method", f"{label_of(metric)}, 95 % interval", against, "p", "verdict"]
+    caption = f"Last evaluations of {seeds} seeds, paired by seed"
+    lead = (
+        "All methods ran on the same seeds, so that differences are taken seed by seed. Intervals are Student's t, "
+        "each for its comparison alone; p is of the exact two-sided sign-flip test, from six seeds on."
+    )
+    return together([element("p", lead), table(caption, header, rows)])
+
+
+def _interval(scale: float, mean: float, low: float, high: float, places: int, sign: str) -> str:
+    if not np.isfinite(mean):
+        return ABSENT
+    texts = [f"{scale * number:{sign}.{places}f}".replace("-", "−") for number in (mean, low, high)]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if np.isfinite(low) else texts[0]
+
+
+def _p(p: float) -> str:
+    return ABSENT if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _spread(rows: Sequence[np.ndarray], metric: str) -> list[Cell]:
+    places = decimals([float(np.std(row, ddof=1)) if len(row) > 1 else np.nan for row in rows])
+    cells = []
+    for row in rows:
+        missing, mean = int((~np.isfinite(row)).sum()), float(row.mean())
+        if missing:
+            text = ABSENT if len(row) == 1 else f"{ABSENT} ({missing} of {len(row)} missing)"
+        elif len(row) > 1:
+            text = f"{mean:.{places}f} ± {row.std(ddof=1):.{places}f}"
+        else:
+            text = f"{mean:.1f}" if percent(metric) else f"{mean:.4g}"
+        cells.append(Cell(text.replace("-", "−"), mean))
+    return cells
+
+
+def _mean(line: Line, of: Callable[[Any], float], form: str) -> Cell:
+    return _number(float(np.mean([of(run) for run in line.runs])), form)
+
+
+def _ages(line: Line, of: Callable[[np.ndarray], Any]) -> Cell:
+    every = np.concatenate([run["staleness"].values.ravel() for run in line.runs])
+    every = every[every >= 0]
+    return _number(float(of(every)) if every.size else np.nan, ",.3g" if of is np.mean else ",.0f")
+
+
+def _last(values: np.ndarray) -> float:
+    whole = values[np.isfinite(values)]
+    return float(whole[-1]) if whole.size else 0.0
+
+
+def _number(number: float, form: str) -> Cell:
+    return Cell(format(number, form) if np.isfinite(number) else ABSENT, float(number))
