@@ -24,7 +24,6 @@ PURPOSES = {
     "docs": "building the documentation",
     "hf": "datasets of Hugging Face",
     "reference": "tests that compare models with PyTorch's",
-    "report": "jaxafl report",
     "slurm": "sweeps on Slurm",
     "tensorboard": "callbacks.TensorBoard",
     "test": "running the tests",
