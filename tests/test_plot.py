@@ -57,6 +57,7 @@ def test_every_figure_of_every_form_of_results_is_saved_with_labelled_axes(draw,
     figure = draw(results, path=path)
     assert isinstance(figure, Figure)
     assert path.stat().st_size > 5000
+    assert figure._repr_png_().startswith(b"\x89PNG")  # which a notebook shows
     panels = [ax for ax in figure.axes if ax.get_title() or ax.get_xlabel() or ax.get_label() != "<colorbar>"]
     assert all(ax.get_ylabel() for ax in panels)
     assert any("(s)" in ax.get_xlabel() or "steps" in ax.get_xlabel() for ax in panels)

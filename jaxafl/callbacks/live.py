@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pathlib
 import threading
@@ -53,15 +52,12 @@ class Live(Callback):
         if self.path is not None:
             finish(figure, check_image_path(self.path))
         elif window is None:
-            from IPython.display import Image, display
+            from IPython.display import display
 
-            content = io.BytesIO()  # IPython shows figures only where pyplot is used with its own backend
-            figure.savefig(content, format="png", bbox_inches="tight")
-            image = Image(content.getvalue())
             if self.shown:
-                self.shown[0].update(image)
+                self.shown[0].update(figure)
             else:
-                self.shown.append(display(image, display_id=True))
+                self.shown.append(display(figure, display_id=True))
         else:
             figure.canvas.draw_idle()
             figure.canvas.flush_events()

@@ -144,9 +144,10 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
     Returns:
         The figure.
     """
-    from matplotlib import figure as figures
     from matplotlib.colors import PowerNorm
     from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    from jaxafl.data.picture import Picture
 
     clients, classes = statistics.histogram.shape
     if ax is not None:
@@ -154,8 +155,7 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
         if figure is None:
             raise ValueError("ax belongs to no figure; make it with figure.subplots() or pass ax=None")
     else:
-        figure = figures.Figure(figsize=(2.5 + min(0.3 * classes, 9) + 2, 1.5 + min(max(0.22 * clients, 2), 9)))
-        figure.set_layout_engine("constrained")
+        figure = Picture(2.5 + min(0.3 * classes, 9) + 2, 1.5 + min(max(0.22 * clients, 2), 9))
         ax, bars = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
         sizes, group = _rows(statistics.sizes[statistics.clients])
         edges = np.append(np.arange(len(sizes)) * group, clients) - 0.5

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from jaxafl.data.picture import Picture
 from jaxafl.options import UserError
 from jaxafl.results import check_path
 
@@ -25,8 +26,7 @@ def panels_of(ax: Axes | None, width: float, height: float, rows: int = 1, **lay
     """The given axes and their figure, or a new figure of this size in inches of rows of axes."""
     if ax is not None:
         return figure_of(ax), [ax]
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = Picture(width, height)
     return figure, list(figure.subplots(rows, squeeze=False, **layout)[:, 0])
 
 

@@ -192,7 +192,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return Handle()
 
     stand_in = types.ModuleType("IPython.display")
-    stand_in.__dict__.update(Image=lambda content: content, HTML=lambda content: content, display=display)
+    stand_in.__dict__.update(HTML=lambda content: content, display=display)
     shell = types.ModuleType("IPython")
     shell.__dict__.update(get_ipython=lambda: types.SimpleNamespace(kernel=True), version_info=(9, 0))
     monkeypatch.setitem(sys.modules, "IPython.display", stand_in)
@@ -201,9 +201,9 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_the_accuracy_is_an_image_in_a_notebook(notebook: list[Any]) -> None:
-    """Not a figure, of which IPython shows the name only unless pyplot has its backend."""
+    """A figure that has an image: of others IPython shows the name only, unless pyplot has its backend."""
     simulation().run(8, eval_every=4, callbacks=Live())
-    assert len(notebook) == 3 and all(image.startswith(b"\x89PNG") for image in notebook)
+    assert len(notebook) == 3 and all(figure._repr_png_().startswith(b"\x89PNG") for figure in notebook)
 
 
 def test_the_progress_is_a_bar_in_a_notebook(notebook: list[Any]) -> None:
