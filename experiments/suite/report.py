@@ -113,7 +113,12 @@ def draw(experiment: Experiment, results: xr.Dataset, path: pathlib.Path) -> Non
     for axis, panel in zip(axes.flat[len(drawn) :], panels, strict=False):
         _draw_against(axis, experiment, results, *panel)
     if many:
-        axes.flat[0].legend(fontsize=7)
+        drawn_by = {
+            name: line
+            for axis in axes.flat[:many]
+            for line, name in zip(*axis.get_legend_handles_labels(), strict=True)
+        }  # a panel may have methods that the first one has not
+        axes.flat[0].legend(drawn_by.values(), drawn_by.keys(), fontsize=7)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
