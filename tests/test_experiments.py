@@ -19,7 +19,20 @@ sys.path.insert(0, str(ROOT))
 
 from experiments.__main__ import experiments, page  # noqa: E402
 from experiments.asyncfeded import setting  # noqa: E402
-from experiments.suite import Cell, Claim, Experiment, Values, last, main, more_than, report, running, sooner, time_to  # noqa: E402  # noqa: E402
+from experiments.suite import (  # noqa: E402
+    Cell,
+    Claim,
+    Experiment,
+    Values,
+    command,
+    last,
+    main,
+    more_than,
+    report,
+    running,
+    sooner,
+    time_to,
+)
 from experiments.suite.experiment import with_own  # noqa: E402
 
 EXPERIMENTS = experiments()
@@ -44,6 +57,7 @@ def test_tables_are_whole(name: str) -> None:
     for scale in one.scales:
         assert one.client_steps(scale) >= 0
     assert importlib.import_module(f"experiments.{name}").__doc__
+    assert one.title[:20] in command._parser(one, name).format_help()
 
 
 def test_the_page_is_that_of_the_results() -> None:
@@ -58,6 +72,21 @@ def test_the_clock_of_fadas_replays_the_released_simulators_draws() -> None:
     found = cell.make().schedule(cell.server_steps).statistics()
     names = ("staleness_max", "max_staleness_per_step_mean", "max_staleness_per_step_median", "time")
     np.testing.assert_allclose([found[name] for name in names], (127, 10.888, 6.0, 3214.84), atol=0.005)
+
+
+def test_a_dry_run_times_what_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the columns and methods asked for; one timing for every model and batch size."""
+    one = EXPERIMENTS["audg_psurdg.table2"]
+
+    def said(*chosen: str) -> str:
+        main(one, ["--dry-run", *chosen], "experiments.audg_psurdg.table2")
+        return capsys.readouterr().out
+
+    assert said("--columns", "CNN Non-IID", "--methods", "SFL").count(" ms a local step (SFL, CNN Non-IID)") == 1
+    both = said("--columns", "CNN IID", "CNN Non-IID")
+    assert (
+        both.count(" ms a local step") == 2 and "45 local steps, 1 seed(s)" in both
+    )  # 3 rates of 3 ticks, 1 and 4 clients
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from experiments.suite import report, running
@@ -27,16 +28,16 @@ def main(experiment: Experiment, arguments: list[str] | None = None, name: str |
     stem = module.removeprefix("experiments.").replace(".", "_")
     given = _parser(experiment, module).parse_args(arguments)
     seeds = given.seeds or (1 if given.scale == "smoke" else experiment.seeds)
+    columns = given.columns or experiment.columns_at(given.scale)
     if given.dry_run:
-        print(
-            f"{experiment.title}\n{experiment.scales[given.scale]}\n{running.estimate(experiment, given.scale, seeds)}"
-        )
+        found = running.estimate(experiment, given.scale, given.methods, columns, seeds)
+        print(f"{experiment.title}\n{experiment.scales[given.scale]}\n{found}")
         return
     own = {spec.partition(":")[2]: loaded(spec) for spec in given.method}
     folder = given.folder or (pathlib.Path("smoke") if given.scale == "smoke" else RESULTS)
     results = running.run(
         experiment, stem, given.scale, methods=given.methods, seeds=seeds, folder=folder, own=own,
-        columns=given.columns or experiment.columns_at(given.scale), devices=given.devices,
+        columns=columns, devices=given.devices,
     )  # fmt: skip
     text = report.markdown(experiment, module, results)
     (folder / f"{stem}.md").write_text(text, encoding="utf-8")
@@ -46,11 +47,15 @@ def main(experiment: Experiment, arguments: list[str] | None = None, name: str |
 
 
 def _parser(experiment: Experiment, module: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=f"{experiment.title}. {experiment.note}")
+    said = "; ".join(f"{scale}: {what}" for scale, what in experiment.scales.items())
+    about = f"{experiment.title}. {experiment.note}"
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about.replace("%", "%%"))
     parser.add_argument("--scale", choices=[one for one in SCALES if one in experiment.scales], default="smoke",
-                        help="; ".join(f"{scale}: {said}" for scale, said in experiment.scales.items()))  # fmt: skip
-    parser.add_argument("--methods", nargs="*", choices=experiment.methods, default=list(experiment.methods))
-    parser.add_argument("--columns", nargs="*", choices=experiment.columns, help="by default those of the scale")
+                        help=said.replace("%", "%%"))  # fmt: skip
+    parser.add_argument("--methods", nargs="+", choices=experiment.methods, default=list(experiment.methods),
+                        metavar="NAME", help=f"by default all of: {_quoted(experiment.methods)}")  # fmt: skip
+    parser.add_argument("--columns", nargs="+", choices=experiment.columns, metavar="NAME",
+                        help=f"by default those of the scale; of: {_quoted(experiment.columns)}")  # fmt: skip
     parser.add_argument("--method", action="append", default=[], metavar="MODULE:NAME",
                         help="a method of your own: a server, a function that makes one, or one that takes the "
                         "simulation of the first method and returns another")  # fmt: skip
@@ -60,6 +65,10 @@ def _parser(experiment: Experiment, module: str) -> argparse.ArgumentParser:
     parser.add_argument("--devices", type=make_cpu_devices, help='devices that work at once: "all" or a number')
     parser.add_argument("--dry-run", action="store_true", help="time the first steps and estimate the whole")
     return parser
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names).replace("%", "%%")
 
 
 def loaded(spec: str) -> Any:

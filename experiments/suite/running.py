@@ -147,28 +147,35 @@ def with_curve(
     return results
 
 
-def estimate(experiment: Experiment, scale: str, seeds: int) -> str:
-    """What a table takes on this device, by the first server steps of its first cell whose data are there."""
-    for column in experiment.columns_at(scale):
-        for method in experiment.methods:
+def estimate(experiment: Experiment, scale: str, methods: Sequence[str], columns: Sequence[str], seeds: int) -> str:
+    """What these cells take on this device, by the first server steps of one cell for every model and batch size."""
+    timed: dict[tuple[str, int], tuple[float, str]] = {}
+    steps, seconds, missing = 0, 0.0, 0
+    for column in columns:
+        for method in methods:
             cell = experiment.cell(method, column, scale)
             if cell is None:
                 continue
             try:
                 sim = cell.make()
             except FileNotFoundError:
+                missing += 1
                 continue
             if not cell.client_steps:
                 return "the clock alone: seconds"
-            steps = cell.expected_steps or cell.server_steps
-            found = outlook(sim, {"seed": [0], **cell.axes}, steps, eval_every=cell.eval_every)
-            steps = seeds * experiment.client_steps(scale)
-            hours = found.seconds / cell.client_steps * steps / 3600
-            return (
-                f"{found.seconds / cell.client_steps * 1e3:.3g} ms a local step ({method}, {column}), {steps:,} local "
-                f"steps for {seeds} seeds: {hours:.3g} hours without evaluation and compilation"
-            )
-    return NO_DATA
+            work = repr(sim.model), sim.client.batch_size or int(sim.data.counts.max())
+            if work not in timed:
+                server_steps = cell.expected_steps or cell.server_steps
+                found = outlook(sim, {"seed": [0], **cell.axes}, server_steps, eval_every=cell.eval_every)
+                timed[work] = found.seconds / cell.client_steps, f"{method}, {column}"
+            steps += seeds * cell.client_steps
+            seconds += seeds * cell.client_steps * timed[work][0]
+    lines = [f"{each * 1e3:.3g} ms a local step ({where})" for each, where in timed.values()]
+    if timed:
+        lines.append(
+            f"{steps:,} local steps, {seeds} seed(s): {seconds / 3600:.3g} hours without evaluation and compilation"
+        )
+    return "\n".join(lines + [f"{missing} cells: {NO_DATA}"] * bool(missing))
 
 
 def _write(results: xr.Dataset, path: pathlib.Path) -> None:
