@@ -166,8 +166,9 @@ def estimate(experiment: Experiment, scale: str, methods: Sequence[str], columns
             work = repr(sim.model), sim.client.batch_size or int(sim.data.counts.max())
             if work not in timed:
                 server_steps = cell.expected_steps or cell.server_steps
-                found = outlook(sim, {"seed": [0], **cell.axes}, server_steps, eval_every=cell.eval_every)
-                timed[work] = found.seconds / cell.client_steps, f"{method}, {column}"
+                axes = {"seed": range(seeds), **cell.axes}
+                found = outlook(sim, axes, server_steps, eval_every=cell.eval_every)
+                timed[work] = found.seconds / seeds / cell.client_steps, f"{method}, {column}"
             steps += seeds * cell.client_steps
             seconds += seeds * cell.client_steps * timed[work][0]
     lines = [f"{each * 1e3:.3g} ms a local step ({where})" for each, where in timed.values()]

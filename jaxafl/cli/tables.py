@@ -100,7 +100,7 @@ def show_outlook(found: Outlook) -> None:
     table.add_row("members", f"{found.members}")
     table.add_row("programs to compile", f"{found.programs}, of {found.compile_seconds:.1f} s each")
     table.add_row("batches", f"{found.batches}{several}, {found.devices} at once")
-    table.add_row("memory of a device", f"{found.bytes / 2**20:,.1f} MiB, besides what local steps need")
+    table.add_row("memory of a batch", f"{found.bytes / 2**20:,.1f} MiB, besides what local steps need")
     table.add_row("server steps take", f"about {_span(found.seconds)}, without evaluations")
     Console().print(table, highlight=False)
 

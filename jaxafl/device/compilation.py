@@ -16,6 +16,7 @@ import functools
 import math
 import os
 import pathlib
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from jax.extend.core import jaxprs_in_params
 _KEPT = 64
 _programs: OrderedDict[Any, Any] = OrderedDict()
 _shapes: OrderedDict[Any, Any] = OrderedDict()
+_lock, _making = threading.Lock(), dict[Any, threading.Lock]()  # threads that need the same program wait for one
 
 
 # One pass over a program that runs once: the initial parameters of a ResNet-20 then compile in a seventh of the time.
@@ -164,10 +166,19 @@ def _kept(
     places = tuple(sorted({device.id for leaf in leaves for device in leaf.devices()}))
     wide = jnp.result_type(float) == jnp.float64
     key = (*what, structure, shapes, wide, jax.default_backend(), places)
-    if key in store:
-        store.move_to_end(key)
-        return store[key], False
-    store[key] = made = make()
-    if len(store) > _KEPT:
-        store.popitem(last=False)
+    with _lock:
+        making = _making.setdefault(key, threading.Lock())
+    with making:
+        with _lock:
+            if key in store:
+                store.move_to_end(key)
+                return store[key], False
+        try:
+            made = make()
+            with _lock:
+                store[key] = made
+                if len(store) > _KEPT:
+                    store.popitem(last=False)
+        finally:
+            _making.pop(key, None)
     return made, True

@@ -24,7 +24,7 @@ from jaxafl.simulation import Simulation
 from jaxafl.sweep import pods
 from jaxafl.sweep.assemble import assembled
 from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.devices import Devices
+from jaxafl.sweep.devices import Devices, at_once
 from jaxafl.sweep.executors import Elsewhere, check_executor
 from jaxafl.sweep.folder import SweepFolder
 from jaxafl.sweep.gather import gather
@@ -79,9 +79,9 @@ def sweep(
     Numbers (learning rates, λ, durations, seeds) are arguments of the compiled program: it is compiled once. Options
     that fix shapes or control flow (a buffer size, a mode) compile once per value. Members that differ in server or
     client numbers only share a schedule, a plan and their mini-batches, and advance under one `vmap`; members with
-    schedules of their own (seeds, clock numbers) advance in lockstep on an accelerator. On a CPU the latter, and the
-    former where the model has more than 50,000 parameters, advance one after another in the same program, which is
-    faster there. The numbers are those of separate runs.
+    schedules of their own (seeds, clock numbers) advance in lockstep on an accelerator. On a CPU the former are at most
+    four, and the latter, and models of more than 50,000 parameters, advance apart in the same program; there as many
+    batches advance at once as there are cores (and memory for, see `devices`). The numbers are those of separate runs.
 
     Args:
         simulation: what is varied; or several, a list or name -> simulation, which are an axis `simulation`.
@@ -104,9 +104,11 @@ def sweep(
             checkpoints of those under way, which go on where they stopped.
         checkpoint_every, keep: as in `Simulation.run`.
         devices: those of this process that work at once, `"all"`, a number or a list: they share the members of a
-            batch, or, where members advance one after another, each takes one after another; `None`: the one that JAX
-            would use. Several processes that make the same call under `jax.distributed` share the batches, each on
-            devices of its own; the first one writes `save`.
+            batch, or, where members advance apart, each takes one after another; `None`: the one that JAX would use. A
+            CPU then, and with `"all"`, runs a batch in each of as many threads as it has cores, as long as what they
+            keep is a quarter of its memory; with `devices=1` one batch after another. Several processes that make the
+            same call under `jax.distributed` share the batches, each on devices of its own; the first one writes
+            `save`.
         executor: who runs the batches in other processes: an object whose `submit(function, *args)` answers with
             something that has `done()` and `result()`, or a function that makes one (a process pool which a dead worker
             broke is then made anew): `jaxafl.process_pool(4)`, Dask's `client.get_executor()`, submitit's
@@ -158,7 +160,8 @@ def sweep(
     with Interrupts() as interrupts, reporter_of(progress, *about) as reporter:
         if executor is None:
             with pods.failing():
-                ended = _run_here(work, pods.dealt(batches), kept, Devices(there), reporter, interrupts)
+                count = at_once(devices, there, work.schedules.bytes())
+                ended = _run_here(work, pods.dealt(batches), kept, Devices(there, count), reporter, interrupts)
             parts = pods.exchanged(ended)
             dataset = assembled(work.members, work.dims, {place: one for part in parts for place, one in part.items()})
         else:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 import jaxafl as afl
+from jaxafl.device import compilation
+from jaxafl.sweep import devices
 from tests.sweep.conftest import differing, simulation
 
 
@@ -47,6 +54,55 @@ def test_a_run_that_devices_share_is_that_of_one(devices: int) -> None:
     } == expected
     assert all(len(moved) == sum(expected[name]) for name, moved in collectives.items())
     assert found == {name: [] for name in found}
+
+
+@pytest.mark.parametrize("kind", ["planned", "online"])
+def test_threads_of_one_device_have_the_results_of_one_after_another(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seeds, which advance apart, and rates, which advance four at a time; in the precision of the caller."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(3), raising=False)
+    sim, ran_in = simulation(kind), set()
+
+    class Where(afl.callbacks.Callback):
+        def begin(self, run: Any) -> None:
+            ran_in.add(threading.get_ident())
+
+    for axes, wide in (({"seed": range(3)}, False), ({"client.learning_rate": np.linspace(0.1, 0.8, 8)}, True)):
+        ran_in.clear()
+        with jax.enable_x64(wide), jax.default_matmul_precision("highest"):
+            found = afl.sweep(sim, axes, 2, callbacks=Where())
+            assert len(ran_in) > 1 and threading.get_ident() not in ran_in
+            ran_in.clear()
+            expected = afl.sweep(sim, axes, 2, devices=1, callbacks=Where())
+            assert ran_in == {threading.get_ident()}
+        assert differing(found, expected) == []
+
+
+def test_how_many_batches_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as a CPU has cores, and memory for; as many as devices that were asked for by number."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(6), raising=False)
+    monkeypatch.setattr(devices, "host_bytes", lambda: 1000)
+    one = jax.devices()[:1]
+    assert [devices.at_once(None, [], needed) for needed in ([], [10], [10, 50], [500])] == [6, 6, 5, 1]
+    assert devices.at_once("all", one, [10]) == 6 and devices.at_once(1, one, [10]) == 1
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert devices.at_once(None, [], [10]) == 1 and devices.at_once("all", one * 2, [10]) == 2
+
+
+def test_threads_that_need_the_same_program_compile_it_once() -> None:
+    made = []
+
+    def make() -> str:
+        time.sleep(0.2)
+        made.append(1)
+        return "program"
+
+    store: Any = collections.OrderedDict()
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: compilation._kept(store, ("once",), (), make), range(8)))
+    assert [program for program, _ in found] == ["program"] * 8 and len(made) == 1
+    assert sorted(new for _, new in found) == [False] * 7 + [True]
 
 
 @pytest.mark.slow
