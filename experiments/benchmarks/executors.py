@@ -39,18 +39,24 @@ def simulation(hidden: int, samples: int = 5000) -> afl.Simulation:
 
 
 def rates(steps: int, pairs: int) -> None:
-    """Updates per second of eight members of an MLP 784-128-10: one device, and all of a process, in turn."""
-    sim, axes = simulation(128), {"seed": range(8)}
-    devices = len(jax.devices())
-    found: dict[int, list[float]] = {1: [], devices: []}
-    for count in found:  # compiled once
-        afl.sweep(sim, axes, 100, eval_every=100, devices=count)
-    for _ in range(pairs):
-        for count in found:
-            begun = time.perf_counter()
-            afl.sweep(sim, axes, steps, eval_every=steps, devices=count)
-            found[count].append(8 * steps / (time.perf_counter() - begun))
-    show(found, "device(s)")
+    """Updates per second of eight members: one after another, in threads of one device, and on all of a process, in
+    turn."""
+    models = {f"MLP 784-{hidden}-10": simulation(hidden) for hidden in (32, 128)}
+    for name in ("cnn_small", "cnn_defedavg"):
+        models[name] = dataclasses.replace(simulation(8), model=getattr(afl.models, name)(10))
+    ways = {"one after another": 1, "in threads": None, "on all devices": len(jax.devices())}
+    for name, sim in models.items():
+        length = steps if name.startswith("MLP") else steps // 20
+        found: dict[str, list[float]] = {way: [] for way in ways}
+        for pair in range(-1, pairs):  # compiled before the first
+            for way, devices in ways.items():
+                begun = time.perf_counter()
+                afl.sweep(sim, {"seed": range(8)}, length, eval_every=length, devices=devices)
+                if pair >= 0:
+                    found[way].append(8 * length / (time.perf_counter() - begun))
+        print(name)
+        for way in list(ways)[1:]:
+            show({1: found["one after another"], 2: found[way]}, f"({way})")
 
 
 def runs(seconds: float, pairs: int) -> None:

@@ -49,9 +49,8 @@ def ours(method: str, name: str, updates: int) -> dict[str, Any]:
     class Network(nn.Module):
         @nn.compact
         def __call__(self, x: Any, train: bool = False) -> Any:
-            for features in (32, 64):
-                x = nn.relu(afl.models.Conv(features, (3, 3), kernel_init=start)(x))
-            x = afl.models.max_pool(x)
+            for features, pool in ((32, False), (64, True)):  # pooling before the ReLU gives the same
+                x = nn.relu(afl.models.Conv(features, (3, 3), kernel_init=start, pool=pool)(x))
             if name == "pfl_cnn":
                 x = nn.Dropout(0.25, deterministic=not train)(x).reshape(len(x), -1)
                 x = nn.relu(afl.models.Dense(128, kernel_init=start)(x))
