@@ -33,6 +33,7 @@ from jaxafl.engine.plan import Plan
 from jaxafl.engine.planned import plan_of, planned
 from jaxafl.engine.problem import Layout, Numbers, Observe, Problem, Recording, Speed
 from jaxafl.engine.validate import check_model, check_observe, evaluation_interval
+from jaxafl.engine.width import local_step_of
 from jaxafl.models.model import Model, Precision
 from jaxafl.options import Summarised, check_whole
 from jaxafl.references import citation
@@ -133,7 +134,8 @@ class Simulation(Summarised):
 
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
         """The plan that `run` executes: which runs are trained together and where everything is kept."""
-        return plan_of(self.schedule(server_steps, seed), self.server, lanes)
+        schedule = self.schedule(server_steps, seed)
+        return plan_of(schedule, self.server, lanes, lambda: local_step_of(self.model, self.data, self.client))
 
     def run(
         self,

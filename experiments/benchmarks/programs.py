@@ -39,6 +39,7 @@ from rich.table import Table
 import jaxafl as afl
 from jaxafl.client import Lane, begin, local_step
 from jaxafl.device.compilation import _products
+from jaxafl.engine import width
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.online import online
@@ -69,8 +70,7 @@ MODELS: dict[str, tuple[Callable[[], afl.models.Model], tuple[int, ...]]] = {
     "cnn_asyncfeded": (lambda: afl.models.cnn_asyncfeded(62), (28, 28, 1)),
     "resnet18": (lambda: afl.models.resnet18(10), (32, 32, 3)),
 }
-RATES = {"h200": (67e12, 4.8e12, 2.5e-6), "v5e": (33e12, 0.82e12, 0.0)}
-"""Float32 products (of a v5e: in six passes of bfloat16), bytes of memory, each per second, and seconds of a launch."""
+RATES = {"h200": width.RATES["NVIDIA H200"], "v5e": width.RATES["TPU v5 lite"]}
 KINDS = ("alone", "shared", "lockstep", "online")
 _MEMBERS, _STEPS = 8, 40
 Made = tuple[Callable[..., Any], tuple[Any, ...], bool]

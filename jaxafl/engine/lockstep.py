@@ -28,6 +28,7 @@ from jaxafl.engine.problem import DeviceData, Numbers, Problem, Program, Speed
 from jaxafl.engine.state import Records, State
 from jaxafl.engine.step import build_server_step
 from jaxafl.engine.train import build_train
+from jaxafl.engine.width import local_step_of
 
 
 class Rows(NamedTuple):
@@ -52,8 +53,12 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
     """
     first = problems[0]
     drift = "drift" in first.recording.diagnostics
-    lanes = speed.lanes or min(plan_of(schedule, first.server, None).lanes for schedule in schedules)
-    plans = [plan_of(schedule, first.server, lanes, drift) for schedule in schedules]
+    step, members = functools.partial(local_step_of, first.model, first.data, first.client), len(problems)
+    lanes = speed.lanes or min(
+        step().room(members),
+        *(plan_of(schedule, first.server, None, step, members=members).lanes for schedule in schedules),
+    )
+    plans = [plan_of(schedule, first.server, lanes, step, drift) for schedule in schedules]
     execution = prepared(
         problems,
         schedules,

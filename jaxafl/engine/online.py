@@ -27,6 +27,7 @@ from jaxafl.engine.state import Beside, Records, State
 from jaxafl.engine.step import OneStep, build_server_step, over_steps
 from jaxafl.engine.train import Executed, Train, build_train
 from jaxafl.engine.validate import chunk_of
+from jaxafl.engine.width import local_step_of
 from jaxafl.options import UserError, check_whole, static
 
 Array = jax.Array
@@ -41,13 +42,14 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
     if shares > 1 and (problem.server.needs.client_models or problem.layout.divided):
         raise UserError("where the clock runs beside the training, devices cannot divide the clients: use one device")
     lanes = -(-_lanes(speed.lanes, capacity, in_flight) // shares) * shares
+    step = functools.partial(local_step_of, problem.model, problem.data, problem.client)
     execution = prepared(
         [problem],
         None,
         shared=False,
         length=every,
         lanes=lanes // shares,
-        chunk=chunk_of(lanes // shares, speed.chunk),
+        chunk=chunk_of(lanes // shares, speed.chunk, lambda: step().room()),
         slots=cast(OnlineClock, clock).slots_beside(clients),
         rows=capacity if lanes == capacity else in_flight + capacity,
         uniform=False,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +21,10 @@ from jaxafl.engine.state import Records, State
 from jaxafl.engine.step import build_server_step, over_steps
 from jaxafl.engine.train import build_train
 from jaxafl.engine.validate import check_lanes, chunk_of
+from jaxafl.engine.width import MOST_LANES, LocalStep, local_step_of
 from jaxafl.server.contract import Server
 
 Array = jax.Array
-_WASTE = 1.25  # executed / needed local steps that the choice of lanes accepts
 
 
 def planned(
@@ -39,14 +40,16 @@ def planned(
         origin: where the plan begins, see `make_plan`.
     """
     first = problems[0]
-    plan = plan_of(schedule, first.server, speed.lanes, "drift" in first.recording.diagnostics, origin, first.layout)
+    step = functools.partial(local_step_of, first.model, first.data, first.client)
+    drift = "drift" in first.recording.diagnostics
+    plan = plan_of(schedule, first.server, speed.lanes, step, drift, origin, first.layout, len(problems))
     execution = prepared(
         problems,
         [schedule] * len(problems),
         shared=True,
         length=every,
         lanes=plan.lanes // first.layout.shares,
-        chunk=chunk_of(plan.lanes // first.layout.shares, speed.chunk),
+        chunk=chunk_of(plan.lanes // first.layout.shares, speed.chunk, lambda: step().room(len(problems))),
         slots=max(plan.slots, min(_rounded(plan.slots), schedule.ring_slots)),
         rows=_rounded(plan.rows),
         uniform=plan.uniform,
@@ -116,19 +119,23 @@ def plan_of(
     schedule: Schedule,
     server: Server,
     lanes: int | None,
+    step: Callable[[], LocalStep],
     keep_base: bool = False,
     origin: Origin | None = None,
     layout: Layout = Layout(),  # noqa: B008 (immutable)
+    members: int = 1,
 ) -> Plan:
     """The plan of a schedule.
 
     Args:
         schedule: who arrives when.
         server: what it needs.
-        lanes: L; `None` chooses.
+        lanes: L; `None` chooses: of powers of two the one whose local steps take the least time.
+        step: what one of them needs; asked for where lanes are chosen.
         keep_base: x_s is read whatever the server needs.
         origin: where the plan begins, see `make_plan`.
         layout: the devices that share the lanes.
+        members: that share the plan.
     """
     shares = layout.shares
     homes = shares if layout.divided or server.needs.client_models else 1
@@ -138,12 +145,19 @@ def plan_of(
         lanes = shares
     if lanes is not None:
         return make(lanes=check_lanes(lanes, shares))
-    width = shares << (-(-min(max(schedule.in_flight, 1), 512) // shares) - 1).bit_length()
-    while True:  # the most lanes that the schedule keeps busy
+    most = min(max(schedule.in_flight, 1), MOST_LANES)
+    best, least, width = None, math.inf, shares << (-(-most // shares) - 1).bit_length()
+    while width >= shares:
         plan = make(lanes=width)
-        if width == shares or plan.executed(width) <= _WASTE * max(plan.needed, 1):
-            return plan
+        passes, segments = plan.executed(width) / width, len(plan.segments.active)
+        seconds = step().seconds(members * width // shares, passes, segments)
+        if seconds > 2 * least:  # fewer lanes only make more passes
+            break
+        if seconds < least:
+            best, least = plan, seconds
         width //= 2
+    assert best is not None
+    return best
 
 
 def _rounded(count: int) -> int:

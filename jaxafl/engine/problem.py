@@ -166,14 +166,18 @@ class Problem:
     def program(self, **shapes: Any) -> Program:
         """The program that runs it; `shapes`: what the other members and the schedule decide of it."""
         client = self.client
-        full = min(int(self.data.counts.max()), _FULL_BATCH_PIECE)
-        piece = client.micro_batch or client.batch_size or full
+        piece = piece_of(client, self.data)
         capacity = self.clock.capacity(self.data.num_clients)
         wide = jnp.result_type(float) == jnp.float64
         shapes = dict[str, Any](members=1, varies=(), length=1, sliced=slices_are_faster(), wide=wide) | shapes
         data = self.data.divided(self.layout.shares) if self.layout.divided else self.data
         shapes |= self.layout._asdict()
         return Program(self.model, data, self.recording, capacity=capacity, micro_batch=piece, **shapes)
+
+
+def piece_of(client: Client, data: FederatedData) -> int:
+    """Samples per gradient evaluation."""
+    return client.micro_batch or client.batch_size or min(int(data.counts.max()), _FULL_BATCH_PIECE)
 
 
 def stacked(numbers: Sequence[Numbers]) -> tuple[Numbers, tuple[bool, ...]]:

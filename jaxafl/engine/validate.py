@@ -157,10 +157,13 @@ def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
     return min(int(eval_every), int(server_steps))
 
 
-def chunk_of(lanes: int, chunk: int | None) -> int:
-    """Lanes that advance together, checked."""
+def chunk_of(lanes: int, chunk: int | None, room: Callable[[], int]) -> int:
+    """Lanes that advance together, checked; `room`: the most that memory holds, which bounds those chosen here."""
     if chunk is None:
-        return 1 if jax.default_backend() == "cpu" else lanes
+        if jax.default_backend() == "cpu":
+            return 1
+        most = max(1, room())
+        return next(lanes // parts for parts in range(1, lanes + 1) if lanes % parts == 0 and lanes // parts <= most)
     check_whole("run", "chunk", chunk)
     if lanes % chunk:
         raise UserError(f"run: chunk must be a divisor of lanes={lanes}, got {chunk}")

@@ -1,0 +1,124 @@
+"""How many lanes train side by side on an accelerator: by what a local step costs there, and by what memory holds.
+
+A local step of w lanes launches as much as that of one, and then takes for each of them the longer of its arithmetic
+and of its traffic with memory:
+
+    seconds(w) = launches · t + w · max(operations / rate, bytes / bandwidth)
+
+so that lanes cost nothing up to the width at which work outweighs launches, and a lane that a schedule keeps idle costs
+its work alone. What one local step needs is read off the forward pass of the model; the factors are those of compiled
+programs (`experiments/benchmarks/programs.py`), the rates those that makers state, until they have been measured.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.core import jaxprs_in_params
+
+from jaxafl.client import Client
+from jaxafl.data.federated import FederatedData
+from jaxafl.device import available_bytes
+from jaxafl.engine.problem import piece_of
+from jaxafl.engine.state import example_batch
+from jaxafl.models.model import Batch, Model
+
+MOST_LANES = 4096  # beyond any width at which a launch still weighs
+
+
+class Rates(NamedTuple):
+    """Of a device: operations of float32 products and bytes of memory per second, seconds of a launch."""
+
+    operations: float
+    bandwidth: float
+    launch: float
+
+
+RATES = {
+    "NVIDIA H200": Rates(67e12, 4.8e12, 2.5e-6),
+    "NVIDIA H100": Rates(67e12, 3.35e12, 2.5e-6),
+    "NVIDIA A100": Rates(19.5e12, 1.9e12, 2.5e-6),
+    "Tesla T4": Rates(8.1e12, 0.32e12, 2.5e-6),
+    "TPU v5 lite": Rates(33e12, 0.82e12, 1e-6),
+}
+"""By the first words of `device_kind`; a TPU makes a float32 product in six passes of bfloat16."""
+_OTHERS = RATES["NVIDIA A100"]
+_SEGMENT = 28  # launches that begin and end a segment, as compiled for an H200
+
+
+class LocalStep(NamedTuple):
+    """What a local step needs: launches, and of one lane floating-point operations of products, bytes that are read and
+    written, and bytes that are kept at once."""
+
+    launches: float
+    operations: float
+    moved: float
+    kept: float
+
+    def seconds(self, lanes: int, passes: float = 1.0, segments: int = 0, rates: Rates | None = None) -> float:
+        """That so many of them take, one after another, in so many segments of a plan; on the device that there is
+        unless `rates` are given."""
+        rates = rates or rates_of(jax.local_devices()[0].device_kind)
+        work = lanes * max(self.operations / rates.operations, self.moved / rates.bandwidth)
+        return passes * (self.launches * rates.launch + work) + segments * _SEGMENT * rates.launch
+
+    def room(self, members: int = 1) -> int:
+        """The most lanes of each of so many members that half of the device's memory holds; at least 1."""
+        memory = available_bytes()
+        return MOST_LANES if memory is None else max(1, int(memory / 2 / self.kept / members))
+
+
+def rates_of(kind: str) -> Rates:
+    """Of a device that calls itself so; those of an A100 for one that is not known."""
+    return next((rates for name, rates in RATES.items() if kind.startswith(name)), _OTHERS)
+
+
+def local_step_of(model: Model, data: FederatedData, client: Client) -> LocalStep:
+    """What a local step of this model on these samples needs.
+
+    Forward and backward passes make three products for each of the forward pass, and launch 0.36 kernels for each of
+    its operations. 0.4 of all its results are in memory at once, beside three copies of the parameters; 1.6 times the
+    results are moved and 3.4 times the parameters. So found for an H200, 16 lanes (compiled; here): an MLP
+    784-200-200-10 launches 18; 18 and moves 46; 46 MB, `cnn_defedavg` 33; 35 and 456; 464 MB, `cnn_asyncfeded` 30; 31
+    and 1,050; 1,049 MB.
+    """
+    batch = example_batch(data)
+    leaves, structure = jax.tree.flatten((batch.x, batch.y))
+    return _of_batch(model, piece_of(client, data), structure, tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves))
+
+
+@functools.lru_cache(64)
+def _of_batch(model: Model, size: int, structure: Any, leaves: tuple[Any, ...]) -> LocalStep:
+    x, y = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct((size, *shape), dtype) for shape, dtype in leaves])
+    batch: Any = Batch(x, y, jax.ShapeDtypeStruct((size,), bool))  # type: ignore[arg-type]
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    params, state = jax.eval_shape(model.init, key, batch)
+
+    def loss(params: Any, state: Any, batch: Batch, key: Any, frozen: Any) -> Any:
+        return model.bound(frozen)(params, state, batch, key, True)[0].loss
+
+    traced = jax.make_jaxpr(loss)(params, state, batch, key, jax.eval_shape(lambda: model.frozen))
+    operations, results, count = 0, 0, 0
+    for equation in _operations(traced.jaxpr):
+        count += 1
+        results += sum(4 * variable.aval.size for variable in equation.outvars if hasattr(variable.aval, "size"))
+        if equation.primitive.name == "dot_general":
+            ((contracted, _), _) = equation.params["dimension_numbers"]
+            factors = (equation.invars[0].aval.shape[axis] for axis in contracted)
+            operations += 2 * math.prod((*equation.outvars[0].aval.shape, *factors))
+    weights = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
+    return LocalStep(0.36 * count, 3.0 * operations, 3.4 * weights + 1.6 * results, 3.0 * weights + 0.4 * results)
+
+
+def _operations(jaxpr: Any) -> Iterator[Any]:
+    """Of a traced function, those of functions within it included."""
+    for equation in jaxpr.eqns:
+        inner = list(jaxprs_in_params(equation.params))
+        for one in inner:
+            yield from _operations(one)
+        if not inner:
+            yield equation
