@@ -166,5 +166,5 @@ def test_every_experiment_is_named() -> None:
     assert "](experiments/README.md)" in README
     measured = (ROOT / "experiments" / "benchmarks" / "README.md").read_text(encoding="utf-8")
     scripts = [path.name for path in (ROOT / "experiments" / "benchmarks").glob("*.py")]
-    helpers = {"machine.py", "peers_torch.py"}
+    helpers = {"machine.py", "peers_fedjax.py", "peers_torch.py"}
     assert scripts and {name for name in scripts if f"`{name}" not in measured} <= helpers

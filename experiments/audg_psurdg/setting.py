@@ -41,9 +41,10 @@ REASONS = {
     "paper": "the learning rate, the initial models and what is drawn are not the authors'",
 }
 NOTE = (
-    f"Unpublished and fixed here: the learning rate, for the CNN {RATE['CNN']:g}, at which the synchronous run comes to "
-    f"the published accuracy (Table II), for the Over-CNN provisionally {RATE['Over-CNN']:g}; the loss, that of the test images; its maximum, over the "
-    "evaluations of a run, the initial one included; Figures 3, 4 and 5 as synchronous, Over-CNN and CNN on IID data."
+    f"Unpublished and fixed here: the learning rate, for the CNN {RATE['CNN']:g}, at which the synchronous run comes "
+    f"to the published accuracy (Table II), for the Over-CNN provisionally {RATE['Over-CNN']:g}; the loss, that of the "
+    "test images; its maximum, over the evaluations of a run, the initial one included; Figures 3, 4 and 5 as "
+    "synchronous, Over-CNN and CNN on IID data."
 )
 NOTE_NON_IID = (
     f"{NOTE} Only the sizes of the clients of non-IID data are published: as 25,000 images with 2,500 of each class, "

@@ -2,8 +2,9 @@
 
     python experiments/benchmarks/peers.py DIR     # makes the environment in DIR at first (1.3 GB); half an hour
 
-Synchronous FedAvg with the CNN of pfl's CIFAR-10 benchmark: pfl 0.6. FedAsync and FedBuff, 20 of 200 clients in flight,
-5 local steps of 10 samples, with that CNN and with one for FEMNIST: FLGo 0.4, and a plain event loop in PyTorch.
+Synchronous FedAvg with the CNN of pfl's CIFAR-10 benchmark: pfl 0.6 and FedJAX 0.0.17. FedAsync and FedBuff, 20 of 200
+clients in flight, 5 local steps of 10 samples, with that CNN and with one for FEMNIST: FLGo 0.4, and a plain event loop
+in PyTorch.
 Every system runs in a process of its own, with all cores, from data in memory to the last update, and evaluates every
 50 updates on 500 samples. The data is made: a pattern per class under noise. What of it is compiling stands beside.
 """
@@ -19,12 +20,13 @@ import sys
 import time
 from typing import Any
 
+import jax
 from peers_torch import ALPHA, BATCH, BUFFER, CLIENTS, COHORT, EVERY, EXPONENT, IN_FLIGHT, RATE, SAMPLES, STEPS, task
 
 HERE = pathlib.Path(__file__).parent
-PACKAGES = ("torch==2.13.0", "pfl[pytorch]==0.6.0", "flgo==0.4.4")
+PACKAGES = ("torch==2.13.0", "pfl[pytorch]==0.6.0", "flgo==0.4.4", "fedjax==0.0.17", f"jax=={jax.__version__}")
 WORK = {
-    ("fedavg", "pfl_cnn"): (("jaxafl", "pfl"), 200, 0.5),
+    ("fedavg", "pfl_cnn"): (("jaxafl", "pfl", "fedjax"), 200, 0.5),
     ("fedasync", "pfl_cnn"): (("jaxafl", "pytorch", "flgo"), 200, 0.5),
     ("fedbuff", "pfl_cnn"): (("jaxafl", "pytorch", "flgo"), 200, 0.5),
     ("fedasync", "femnist_cnn"): (("jaxafl", "pytorch", "flgo"), 400, 0.5),
@@ -81,7 +83,7 @@ def ours(method: str, name: str, updates: int) -> dict[str, Any]:
 
 
 def measured(system: str, method: str, name: str, updates: int, python: str) -> dict[str, Any]:
-    script = HERE / ("peers.py" if system == "jaxafl" else "peers_torch.py")
+    script = HERE / {"jaxafl": "peers.py", "fedjax": "peers_fedjax.py"}.get(system, "peers_torch.py")
     own = [sys.executable, str(script), "--child"] if system == "jaxafl" else [python, str(script), system]
     made = subprocess.run([*own, method, name, str(updates)], capture_output=True, text=True)
     if made.returncode:
