@@ -90,7 +90,7 @@ class Scheduled:
         for place in {program: place for place, (program, _) in enumerate(self.shared)}.values():
             one, schedule = self.members[place].simulation, self.of(place)
             rows = one.data.num_clients if one.server.needs.client_rows or one.server.needs.client_models else 0
-            rows += schedule.ring_slots if schedule else one.clock.capacity(one.data.num_clients)
+            rows += schedule.ring_slots if schedule else one.clock.in_flight(one.data.num_clients)
             yield 4 * rows * _num_parameters(one)
 
     def batches(self, together: int | None, devices: int, processes: int = 1) -> list[list[int]]:

@@ -17,7 +17,10 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.device import compilation
+from jaxafl.engine.problem import Speed
 from jaxafl.sweep import devices
+from jaxafl.sweep.axes import axes_of
+from jaxafl.sweep.work import Work
 from tests.sweep.conftest import differing, simulation
 
 
@@ -88,6 +91,15 @@ def test_how_many_batches_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.at_once("all", one, [10]) == 6 and devices.at_once(1, one, [10]) == 1
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert devices.at_once(None, [], [10]) == 1 and devices.at_once("all", one * 2, [10]) == 2
+
+
+def test_what_members_keep_counts_all_versions_in_flight() -> None:
+    """One of 200 · 4 + 4 + 4 · 3 + 3 numbers of four bytes for each of the four clients in flight, at least."""
+    for kind in ("planned", "online"):
+        axes = axes_of(simulation(kind), {"seed": [0]})
+        work = Work(axes[0], axes[1], 4, 4, 0, None, Speed(), axes[0].recording(), ())
+        (kept,) = work.schedules.bytes()
+        assert 4 * 4 * 819 <= kept <= 3 * 4 * 4 * 819
 
 
 def test_threads_that_need_the_same_program_compile_it_once() -> None:
