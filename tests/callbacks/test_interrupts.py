@@ -58,12 +58,19 @@ def test_a_second_interrupt_does_not_wait() -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_returns_what_is_done() -> None:
+@pytest.mark.parametrize("devices", [1, None])
+def test_a_sweep_returns_what_is_done(devices: int | None) -> None:
+    how: dict[str, Any] = {"eval_every": 4, "callbacks": Signals(signal.SIGTERM), "devices": devices}
     with pytest.raises(Interrupted) as caught:
-        afl.sweep(simulation(), {"seed": [0, 1, 2]}, 20, eval_every=4, callbacks=Signals(signal.SIGTERM))
+        afl.sweep(simulation(), {"seed": [0, 1, 2]}, 20, **how)
     found = caught.value.dataset
     assert found.sizes["seed"] == 3
-    assert (found.client.values[0, 8:] == -1).all() and (found.client.values[0, :8] >= 0).all()
+    steps = (found.client.values[..., 0] >= 0).sum(1)  # in threads the others are under way too
+    assert steps[0] >= 8 and not (steps % 4).any()
+    if devices == 1:
+        assert steps.tolist() == [8, 0, 0]
+    for member, made in zip(found.client.values, steps, strict=True):
+        assert (member[:made, 0] >= 0).all() and (member[made:] == -1).all()
 
 
 def test_handlers_of_ones_own_stay() -> None:

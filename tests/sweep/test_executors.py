@@ -103,8 +103,9 @@ def test_what_there_is_can_be_gathered_at_any_time(tmp_path: pathlib.Path) -> No
             if chunk.run.seed == 1 and chunk.stop == EVERY:
                 raise KeyboardInterrupt
 
+    how = {"eval_every": EVERY, "folder": tmp_path, "callbacks": Broken(), "checkpoint_every": 2, "devices": 1}
     with pytest.raises(KeyboardInterrupt):
-        afl.sweep(simulation(), AXES, STEPS, eval_every=EVERY, folder=tmp_path, callbacks=Broken(), checkpoint_every=2)
+        afl.sweep(simulation(), AXES, STEPS, **how)
     found = afl.gather(tmp_path)
     assert found.server_steps_made.values.tolist() == [[STEPS, STEPS], [EVERY, EVERY]]
     whole = expected()
