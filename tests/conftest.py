@@ -31,12 +31,17 @@ def _few_programs() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _compiled_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> None:
-    """What one test has compiled, another one loads, whichever process it runs in."""
+    """What one test has compiled, another one loads, whichever process it runs in, those that tests start included."""
     folder = tmp_path_factory.getbasetemp()
     folder = folder if worker_id == "master" else folder.parent
-    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    options = {
+        "jax_compilation_cache_dir": str(folder / "compiled"),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in options.items():
+        os.environ[name.upper()] = str(value)
+        jax.config.update(name, value)
 
 
 @pytest.fixture(scope="session")

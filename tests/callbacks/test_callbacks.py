@@ -83,10 +83,11 @@ def test_a_sweep_tells_of_every_member() -> None:
     told = Notes()
     axes = {"seed": [0, 1], "server.learning_rate": [0.1, 0.5]}
     result = afl.sweep(simulation(), axes, 8, eval_every=4, callbacks=[told])
-    assert [run.member for run in told.runs] == [
+    runs = sorted(told.runs, key=lambda run: tuple(run.member.values()))  # they are under way at the same time
+    assert [run.member for run in runs] == [
         {"seed": seed, "server.learning_rate": rate} for seed in (0, 1) for rate in (0.1, 0.5)
     ]
-    for number, run in enumerate(told.runs):
+    for number, run in enumerate(runs):
         mine = [chunk.evaluation["accuracy"] for chunk in told.chunks if chunk.run.member == run.member]
         np.testing.assert_array_equal(mine, result.accuracy.values[np.unravel_index(number, (2, 2))])
     assert len(told.results) == 4

@@ -232,18 +232,21 @@ def test_safa_in_single_precision() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_on_every_kind_of_schedule(kind: str) -> None:
-    for seed in range(3):
-        for mine, theirs in ADAPTIVE.values():
-            check(synchronous_rounds, mine, theirs(), "float64", seed, kind)
-        check(synchronous_rounds, ADAPTIVE["fedadam"][0], ADAPTIVE["fedadam"][1](), "float64", seed, kind, True)
-        for mine, theirs in STALE.values():
-            check(stale, mine, theirs(), "float64", seed, kind)
-        for buffer in (1, 3, 5):
-            check(buffered, server.ca2fl(0.7), ca2fl(), "float64", seed, kind, 4, buffer)
-            check(buffered, server.defedavg_iid(0.7), DeFedAvgIID(eta=0.7), "float64", seed, kind, CLIENTS, buffer)
-        for receive, send in (("keep", "overwrite"), ("keep", "hold"), ("consume", "overwrite"), ("consume", "hold")):
-            mine, theirs = server.defedavg_niid(0.7), DeFedAvgNonIID(eta=0.7)
-            check(send_buffers, mine, theirs, "float64", seed, kind, receive, send)
-        for fraction in (0.1, 0.34, 0.5, 1.0):
-            for lag in (0, 1, 3):
+    def checked(make: Any, mine: Any, theirs: Any, *more: Any) -> None:
+        for seed in range(3):  # which are of one program, as long as it is kept
+            check(make, mine, theirs(), "float64", seed, kind, *more)
+
+    for mine, theirs in ADAPTIVE.values():
+        checked(synchronous_rounds, mine, theirs)
+    checked(synchronous_rounds, *ADAPTIVE["fedadam"], True)
+    for mine, theirs in STALE.values():
+        checked(stale, mine, theirs)
+    for buffer in (1, 3, 5):
+        checked(buffered, server.ca2fl(0.7), ca2fl, 4, buffer)
+        checked(buffered, server.defedavg_iid(0.7), lambda: DeFedAvgIID(eta=0.7), CLIENTS, buffer)
+    for receive, send in (("keep", "overwrite"), ("keep", "hold"), ("consume", "overwrite"), ("consume", "hold")):
+        checked(send_buffers, server.defedavg_niid(0.7), lambda: DeFedAvgNonIID(eta=0.7), receive, send)
+    for fraction in (0.1, 0.34, 0.5, 1.0):
+        for lag in (0, 1, 3):
+            for seed in range(3):
                 check_safa(seed, kind, fraction, lag, "float64")
