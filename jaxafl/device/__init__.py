@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxafl.device.choice import devices_of, in_thread, make_cpu_devices
+from jaxafl.device.choice import devices_of, make_cpu_devices
 from jaxafl.device.compilation import compiled, keep_programs, on_device, on_host, shapes_of
 from jaxafl.device.memory import available_bytes, check_memory, host_bytes, on_exhaustion
 from jaxafl.device.rows import Rows, weighted_sum
@@ -21,7 +21,6 @@ __all__ = [
     "cpu",
     "devices_of",
     "host_bytes",
-    "in_thread",
     "keep_programs",
     "make_cpu_devices",
     "on_device",

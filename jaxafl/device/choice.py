@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jaxafl.options import UserError, shown
 
@@ -23,19 +21,6 @@ def make_cpu_devices(asked: str) -> Any:
         with contextlib.suppress(RuntimeError):  # of a process that has its devices already
             jax.config.update("jax_num_cpu_devices", int(asked) if asked.isdigit() else os.cpu_count() or 1)
     return int(asked) if asked.isdigit() else asked
-
-
-def in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function for another thread, which has not what context managers of JAX have changed in this one."""
-    wide, there = jnp.result_type(float) == jnp.float64, jax.config.jax_default_device  # type: ignore[attr-defined]
-    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-
-    @functools.wraps(function)
-    def called(*args: Any) -> Any:
-        with jax.enable_x64(wide), jax.default_matmul_precision(precision), jax.default_device(there):
-            return function(*args)
-
-    return called
 
 
 def devices_of(asked: Any) -> list[Device]:

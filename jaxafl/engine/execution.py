@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import jax
@@ -14,7 +13,7 @@ import numpy as np
 
 from jaxafl.clock import Schedule
 from jaxafl.clock.schedules import first_steps, recharged, schedule_of
-from jaxafl.device import in_thread, on_device, on_exhaustion, on_host
+from jaxafl.device import on_device, on_exhaustion, on_host
 from jaxafl.engine.batched import evaluate_members, initial_members, observe_members
 from jaxafl.engine.evaluate import Alone
 from jaxafl.engine.mesh import ALL, DATA, NUMBERS, OF_MEMBERS, SHARED_STATE, STATE, alone, compiled_over, spread
@@ -35,12 +34,11 @@ class Execution:
         program: what the compiled program depends on.
         numbers: of all runs, see `problem.stacked`.
         state: where the runs are, with a leading member axis.
-        compile_evaluation: makes `evaluate_model`, in so many seconds.
-        first: what `observe` says of x_0, each [P, ...].
-        schedules: one per run; `None` where the runs make them.
-        compile_seconds: how long compilation took.
-        compiled: the program that takes server steps; `constant`: its arguments before the state.
         evaluate_model: model -> metrics, each [P].
+        first: what `observe` says of x_0, each [P, ...].
+        compile_seconds: how long compilation took.
+        schedules: one per run; `None` where the runs make them.
+        compiled: the program that takes server steps; `constant`: its arguments before the state.
         around: what it is called in.
         check: raises when something went wrong.
         plan: of the runs, where they share one.
@@ -51,12 +49,11 @@ class Execution:
     program: Program
     numbers: Numbers
     state: State
-    compile_evaluation: Callable[[], tuple[Callable[[Any], dict[str, jax.Array]], float]]
+    evaluate_model: Callable[[Any], dict[str, jax.Array]]
+    compile_seconds: float
     first: dict[str, np.ndarray]
     schedules: Sequence[Schedule] | None = None
-    compile_seconds: float = 0.0
     compiled: Any = None
-    evaluate_model: Any = None
     constant: tuple[Any, ...] = ()
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     check: Callable[[State], Any] = lambda state: None
@@ -76,13 +73,10 @@ class Execution:
         constant = spread(self.program, kinds[:-1], constant)
         arguments, how = (*constant, self.state, jnp.int32(0), jnp.int32(0)), self.program.deterministic
         kinds, state = (*kinds, ALL, ALL), kinds[-1]
-        with ThreadPoolExecutor(1) as beside:  # most of the time is XLA's, which does not hold Python's lock
-            evaluate = beside.submit(self.compile_evaluation)
-            self.compiled, seconds = compiled_over(
-                function, (self.program,), kinds, arguments, state, True, donate=(len(constant),), deterministic=how
-            )
-        self.evaluate_model, others = evaluate.result()
-        self.constant, self.compile_seconds = constant, max(seconds, others)
+        self.compiled, seconds = compiled_over(
+            function, (self.program,), kinds, arguments, state, True, donate=(len(constant),), deterministic=how
+        )
+        self.constant, self.compile_seconds = constant, self.compile_seconds + seconds
         return self
 
     def advance(self, start: int, stop: int) -> Records:
@@ -214,13 +208,9 @@ def prepared(
         one, given = program, spread(program, (ALL, ALL), given)
     else:
         given = alone(program, given)
-
-    @in_thread  # compiled where the clock's numbers are float64, it is still of this context
-    def compile_evaluation() -> tuple[Callable[[Any], dict[str, jax.Array]], float]:
-        kinds = (ALL, ALL, OF_MEMBERS)
-        evaluate, seconds = compiled_over(evaluate_members, (one, of_test), kinds, (*given, model), OF_MEMBERS)
-        return lambda model: evaluate(*given, alone(program, model)), seconds
-
+    kinds = (ALL, ALL, OF_MEMBERS)
+    evaluate, seconds = compiled_over(evaluate_members, (one, of_test), kinds, (*given, model), OF_MEMBERS)
     watch, _ = compiled_over(observe_members, (one,), (OF_MEMBERS,), (model.params,), OF_MEMBERS, once=True)
     first = on_host(watch(model.params))
-    return Execution(problems, program, numbers, state, compile_evaluation, first, schedules)
+    score = lambda model: evaluate(*given, alone(program, model))  # noqa: E731
+    return Execution(problems, program, numbers, state, score, seconds, first, schedules)

@@ -7,7 +7,6 @@ MLP 784-128-10 on two cores took half of the time in two threads, of `cnn_small`
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 from collections.abc import Callable, Iterable, Sequence
@@ -15,8 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from jaxafl.device import host_bytes, in_thread
+from jaxafl.device import host_bytes
 
 Device = Any
 
@@ -49,17 +49,24 @@ class Devices:
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Calls a function on a device that is free, or will be."""
+        # what the caller's context may have changed, which a thread has not
+        wide = jnp.result_type(float) == jnp.float64
+        there, precision = jax.config.jax_default_device, jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 
         def call() -> Any:
             device = self.free.get()
             try:
-                with jax.default_device(device) if device else contextlib.nullcontext():
+                with (
+                    jax.enable_x64(wide),
+                    jax.default_matmul_precision(precision),
+                    jax.default_device(device or there),
+                ):
                     return function(*args)
             finally:
                 self.free.put(device)
 
         if self.threads is not None:
-            return self.threads.submit(in_thread(call))
+            return self.threads.submit(call)
         done: Future[Any] = Future()
         done.set_result(call())
         return done
