@@ -31,11 +31,12 @@ def _few_programs() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _compiled_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> None:
-    """What one test has compiled, another one loads, whichever process it runs in, those that tests start included."""
+    """What one test has compiled, another one loads, whichever process it runs in, those that tests start included; and
+    those of other sessions that keep it in the same folder, `JAXAFL_TEST_PROGRAMS`."""
     folder = tmp_path_factory.getbasetemp()
     folder = folder if worker_id == "master" else folder.parent
     options = {
-        "jax_compilation_cache_dir": str(folder / "compiled"),
+        "jax_compilation_cache_dir": os.environ.get("JAXAFL_TEST_PROGRAMS") or str(folder / "compiled"),
         "jax_persistent_cache_min_compile_time_secs": 0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }

@@ -340,7 +340,6 @@ def test_folders_of_runs_and_sweeps_are_told_apart(tmp_path: pathlib.Path) -> No
 @pytest.mark.slow
 def test_a_sweep_skips_members_that_are_finished(tmp_path: pathlib.Path) -> None:
     sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
-    one_by_one = {**how, "devices": 1}
     axes = {"seed": [0, 1, 2], "server.learning_rate": [0.1, 0.5]}
     told: list[int] = []
 
@@ -351,7 +350,7 @@ def test_a_sweep_skips_members_that_are_finished(tmp_path: pathlib.Path) -> None
                 raise RuntimeError("boom")
 
     with pytest.raises(RuntimeError) as caught:
-        afl.sweep(sim, axes, 20, callbacks=Third(), **one_by_one)
+        afl.sweep(sim, axes, 20, callbacks=Third(), devices=1, **how)
     assert not caught.value.dataset.participation.values[2].any()  # has not run
     damaged = tmp_path / "member-00000.nc"
     damaged.write_bytes(damaged.read_bytes()[:-200])

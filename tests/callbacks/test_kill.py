@@ -44,9 +44,9 @@ def killed(kind: str, folder: pathlib.Path, output: pathlib.Path, after: float) 
 @pytest.mark.parametrize(
     ("kind", "kills"),
     [
-        pytest.param("planned", 5, marks=pytest.mark.slow),
-        pytest.param("online", 5, marks=pytest.mark.slow),
-        pytest.param("sweep", 5, marks=pytest.mark.slow),
+        pytest.param("planned", 10, marks=pytest.mark.slow),
+        pytest.param("online", 10, marks=pytest.mark.slow),
+        pytest.param("sweep", 10, marks=pytest.mark.slow),
     ],
 )
 def test_whatever_instant_it_is_killed_at(kind: str, kills: int, tmp_path: pathlib.Path) -> None:

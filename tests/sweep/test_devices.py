@@ -35,19 +35,20 @@ def seen(what: str, devices: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_sweep_on_several_devices_is_that_on_one() -> None:
-    found = seen("sweeps", 2)
+@pytest.mark.parametrize("devices", [2, 8])
+def test_a_sweep_on_several_devices_is_that_on_one(devices: int) -> None:
+    found = seen("sweeps", devices)
     assert "jax_num_cpu_devices" in found.pop("too many")
     assert found.pop("collectives") == [[], [], []]
     assert found == {name: [] for name in found}
 
 
 @pytest.mark.slow
-def test_a_run_that_devices_share_is_that_of_one() -> None:
+@pytest.mark.parametrize("devices", [2, 8])
+def test_a_run_that_devices_share_is_that_of_one(devices: int) -> None:
     """A segment gathers its updates (four arrays: x, loss, steps, rows); what is kept per client is summed once per
-    server step; of arrivals that devices look after, two numbers each are gathered. Nothing else is moved. Of four
-    devices that look after six clients, one has none."""
-    found = seen("runs", 4)
+    server step; of arrivals that devices look after, two numbers each are gathered. Nothing else is moved."""
+    found = seen("runs", devices)
     collectives = {name.partition(",")[0]: found.pop(name) for name in list(found) if "collectives" in name}
     expected = dict.fromkeys(("fedavg", "fadas", "fedasync"), (4, 0)) | {"ca2fl": (4, 1), "quafl": (4, 1)}
     expected |= {"psurdg": (6, 1), "safa": (6, 2)}  # which counts three kinds of clients besides
