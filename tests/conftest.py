@@ -45,6 +45,19 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
         jax.config.update(name, value)
 
 
+@pytest.fixture(scope="module")
+def quick_compilation() -> Iterator[None]:
+    """For tests whose programs take longer to compile than to run, and that ask for no bit of one: leaves out what only
+    makes them faster."""
+    name, disabled = "jax_disable_most_optimizations", compilation._disabled
+    before = jax.config.read(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compilation, "_disabled", lambda passes: disabled(passes) | compilation._PLAIN)
+        jax.config.update(name, True)
+        yield
+        jax.config.update(name, before)
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> pathlib.Path:
     """The directory with real datasets: `JAXAFL_DATA_DIR`, else `../shared/data`; skips when neither exists."""

@@ -35,6 +35,7 @@ from experiments.suite import (  # noqa: E402
 )
 from experiments.suite.experiment import with_own  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 EXPERIMENTS = experiments()
 NAMES = sorted(EXPERIMENTS)
 
