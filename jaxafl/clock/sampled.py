@@ -64,6 +64,7 @@ class sampled(Clock):
 
     references: ClassVar[tuple[str, ...]] = ("wang2024defedavg",)
     delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE | Delivery.PULLED
+    event_by_event: ClassVar[bool] = True
 
     def check(self, num_clients: int) -> None:
         check_sets(self.name, self.sets, self.drawn, num_clients, repeats=True)
@@ -96,7 +97,7 @@ class sampled(Clock):
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """Draws n clients and lets time pass until each has a result in its send buffer."""
         state, drawn = drawn_clients(state, self.sets, self.drawn, workload.num_clients, replacement=True)
-        awaited = jnp.zeros(workload.num_clients, bool).at[drawn].set(True)
+        awaited = jnp.any(jnp.arange(workload.num_clients)[:, None] == drawn, axis=1)
         state = jax.lax.while_loop(
             lambda state: jnp.any(awaited & ~state.full) & (state.starts.fault.code == 0),
             lambda state: self._finish(self._start(state, workload)),

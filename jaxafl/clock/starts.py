@@ -180,8 +180,12 @@ def drawn_clients(
 
 
 def distinct(drawn: Array) -> tuple[Array, Array, Array]:
-    """The drawn clients in client order, whether an entry is the first of its client, how often it was drawn."""
-    client = jnp.sort(drawn)
+    """The drawn clients in client order, whether an entry is the first of its client, how often it was drawn.
+
+    All pairs are compared, since what is compiled as one function (`Clock.event_by_event`) may not sort.
+    """
+    order, others = jnp.arange(drawn.size), drawn[:, None]
+    place = jnp.sum((drawn < others) | ((drawn == others) & (order < order[:, None])), axis=1)
+    client = jnp.sum(jnp.where(place == order[:, None], drawn, 0), axis=1, dtype=jnp.int32)
     first = jnp.concatenate([jnp.ones(1, bool), client[1:] != client[:-1]])
-    begin, end = (jnp.searchsorted(client, client, side=side).astype(jnp.int32) for side in ("left", "right"))
-    return client, first, end - begin
+    return client, first, jnp.sum(client == client[:, None], axis=1, dtype=jnp.int32)

@@ -71,6 +71,10 @@ EVENT_BY_EVENT: dict[str, Clock] = {
         concurrency=9, buffer=5, before_step=True, durations=clocks.mac_network(17.0, 2.2)
     ),
     "bernoulli": clocks.bernoulli(0.3, 0.5),
+    "sampled": clocks.sampled(drawn=20, durations=clocks.mac_network(17.0, 2.2)),
+    "held": clocks.sampled(
+        drawn=5, durations=PER_STEP + clocks.suspension(0.1), receive_buffer="consume", send_buffer="hold"
+    ),
 }
 
 
