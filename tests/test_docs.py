@@ -15,8 +15,6 @@ import pytest
 
 from tests.blocks import blocks_of, check_python, run_python, run_shell
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 WRITTEN = sorted(path for path in DOCS.rglob("*.md") if path.parent.name not in ("made", "notebooks"))
