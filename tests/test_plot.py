@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from jaxafl import clock, plot
 from jaxafl.clock.schedules import schedule as compute_schedule
-from jaxafl.plot.members import members
+from jaxafl.results.members import members
 
 FIGURES = [plot.accuracy_vs_time, plot.accuracy_vs_steps, plot.comparison, plot.staleness_histogram, plot.timeline]
 

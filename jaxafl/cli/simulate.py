@@ -58,8 +58,6 @@ def resume(folder: Positional[pathlib.Path]) -> int:
 
 def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[str]) -> int:
     """Runs what the options describe; the exit code is 1 where every run failed."""
-    from jaxafl.plot.canvas import check_image_path
-
     _make_devices(arguments)
     axes = read_axes(arguments) if kind is Sweep else {}
     names = chosen(arguments, axes)
@@ -77,7 +75,10 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     if kind is Sweep and not axes:
         raise UserError("a sweep needs at least one --axis, e.g. --axis server.lam=1,3,5 --axis seed=0:5")
     with user_errors():
-        check_image_path(options.plot)
+        if options.plot:  # drawing takes a second to import
+            from jaxafl.plot.canvas import check_image_path
+
+            check_image_path(options.plot)
         if options.cache is not None:
             keep_programs(check_folder("cache", options.cache))
         simulation = make_simulation(names, options, axes)

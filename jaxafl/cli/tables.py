@@ -81,7 +81,7 @@ def show_list() -> None:
 
 def show_result(result: xr.Dataset) -> None:
     """Prints a row for each member of a result, its numbers averaged over seeds."""
-    from jaxafl.plot.members import heading, members
+    from jaxafl.results.members import heading, members
 
     found = members(result, "accuracy", "staleness", "time")
     seeds = len(found[0].runs)
@@ -136,7 +136,7 @@ def numbers_table(title: str, first: Column, columns: Sequence[str], **look: Any
 
 def failures(result: xr.Dataset) -> tuple[str, int]:
     """What to say of the runs whose parameters stopped being finite ("" where there are none), and how many did not."""
-    from jaxafl.plot.members import members
+    from jaxafl.results.members import members
 
     runs = [(member.name, run) for member in members(result, "accuracy") for run in member.runs]
     failed = [(name, run) for name, run in runs if _failed_step(run) >= 0]

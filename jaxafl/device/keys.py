@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 Array = jax.Array
 Key = tuple[Array, Array]
@@ -40,15 +41,18 @@ class Purpose(enum.IntEnum):
 
 def threefry(key: Key, counter0: Any, counter1: Any) -> Key:
     """Threefry-2x32-20 of two uint32 counters under a key of two uint32 words: 64 random bits as two uint32 words."""
-    low, high = _word(counter0), _word(counter1)
-    words = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
-    low, high = low + words[0], high + words[1]
+    mixed = key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA)
+    low, high = jnp.broadcast_arrays(_word(counter0) + key[0], _word(counter1) + key[1])
+    words = [jnp.broadcast_to(word, low.shape) if word.ndim else word for word in (*key, mixed)]
+    # of `lax`: those of `jnp` take more than twice as long to trace, and a program traces thousands of them
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
-            low = low + high
-            high = ((high << jnp.uint32(rotation)) | (high >> jnp.uint32(32 - rotation))) ^ low
-        low = low + words[(group + 1) % 3]
-        high = high + words[(group + 2) % 3] + jnp.uint32(group + 1)
+            low = lax.add(low, high)
+            left = lax.shift_left(high, np.uint32(rotation))
+            right = lax.shift_right_logical(high, np.uint32(32 - rotation))
+            high = lax.bitwise_xor(lax.bitwise_or(left, right), low)
+        low = lax.add(low, words[(group + 1) % 3])
+        high = lax.add(lax.add(high, words[(group + 2) % 3]), np.uint32(group + 1))
     return low, high
 
 

@@ -10,7 +10,7 @@ from matplotlib.ticker import EngFormatter, Formatter
 
 from jaxafl.options import UserError
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
-from jaxafl.plot.members import Member, Results, heading, members
+from jaxafl.results.members import Member, Results, heading, members
 
 _GRID = 400  # points at which the runs of different seeds are averaged
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from jaxafl.options import UserError
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
-from jaxafl.plot.members import Results, heading, members
+from jaxafl.results.members import Results, heading, members
 
 _NEEDS = {"mean_gradient_norm_squared": "gradient_norm_squared", "gap_of_average": "average_loss"}
 _DIAGNOSTICS = {"gradient_norm_squared": "gradient_norm", "average_loss": "average"}

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from jaxafl.options import UserError
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of, tidy
-from jaxafl.plot.members import heading, members
+from jaxafl.results.members import heading, members
 
 _WORST = 0.1
 _BANDS = ((10, 90, 0.15), (25, 75, 0.25))  # percentiles, opacity

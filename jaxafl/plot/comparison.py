@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, check_choice
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
-from jaxafl.plot.members import Results, members
 from jaxafl.results.curves import AXES, curve
+from jaxafl.results.members import Results, members
 
 
 def comparison(

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from jaxafl.options import UserError
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
-from jaxafl.plot.members import Results, heading, members
+from jaxafl.results.members import Results, heading, members
 
 _BINS = 40
 _PANELS = 8  # more members than this share one panel

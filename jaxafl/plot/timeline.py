@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from jaxafl.clock import Schedule
 from jaxafl.plot.animation import Runs, check_film, corners_of, save_film
 from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
-from jaxafl.plot.members import Results, heading, members
+from jaxafl.results.members import Results, heading, members
 
 _COLUMNS = ("client", "run", "started", "arrived", "staleness")
 _PANELS = 6

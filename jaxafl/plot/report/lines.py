@@ -10,8 +10,8 @@ import numpy as np
 import xarray as xr
 
 from jaxafl.options import UserError, shown
-from jaxafl.plot.members import Results, members
 from jaxafl.results.curves import falls, has_failed, value
+from jaxafl.results.members import Results, members
 
 MANY = 7  # colours that can be told apart; of more lines the best are coloured
 PARTS = ("data", "model", "client", "server", "clock")

@@ -1,4 +1,4 @@
-"""What a figure compares: each member is one configuration, with one run per seed."""
+"""What a figure or a table compares: each member is one configuration, with one run per seed."""
 
 from __future__ import annotations
 
