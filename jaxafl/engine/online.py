@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from jaxafl.clock.contract import Clock, InFlight, OnlineClock, Runs, ServerStep, Workload
 from jaxafl.clock.schedules import raise_fault
-from jaxafl.device import as_arrays, buffers, on_host
+from jaxafl.device import as_arrays, on_host
 from jaxafl.device.keys import Key
 from jaxafl.engine.batched import over_members
 from jaxafl.engine.execution import Execution, prepared
@@ -109,9 +109,7 @@ def advance_online(
     """
 
     def member(state: State) -> tuple[State, Records]:
-        one_step = _build_step(program, clock, numbers, device)
-        records = buffers.allocate(jax.eval_shape(lambda: one_step(start, state)[1]), program.length)
-        return over_steps(program, one_step, start, stop, state, records)
+        return over_steps(program, _build_step(program, clock, numbers, device), start, stop, state)
 
     return over_members(member, 1, (0,), 0)(state)
 

@@ -93,10 +93,6 @@ def advance_planned(
         train, _ = build_train(program, numbers, device)
         server_step = build_server_step(program, numbers, device)
 
-        def take(number: Array, state: State) -> tuple[State, Records]:
-            state, _, record = server_step(buffers.read(steps, number), number, state)
-            return state, Records(record)
-
         def one(number: Array, state: State) -> tuple[State, Records]:
             begun = jnp.where(number > 0, steps.segments_before[jnp.maximum(number - 1, 0)], 0)
             state = jax.lax.fori_loop(
@@ -105,10 +101,10 @@ def advance_planned(
                 lambda index, state: train(buffers.read(segments, index), state),
                 state,
             )
-            return take(number, state)
+            state, _, record = server_step(buffers.read(steps, number), number, state)
+            return state, Records(record)
 
-        records = buffers.allocate(jax.eval_shape(lambda: take(start, state)[1]), program.length)
-        return over_steps(program, one, start, stop, state, records)
+        return over_steps(program, one, start, stop, state)
 
     own = shared_axes(state)
     axes = (number_axes(program, numbers), own)

@@ -131,9 +131,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
     return server_step
 
 
-def over_steps(
-    program: Program, one_step: OneStep, start: Array, stop: Array, state: State, records: Records
-) -> tuple[State, Records]:
+def over_steps(program: Program, one_step: OneStep, start: Array, stop: Array, state: State) -> tuple[State, Records]:
     """Takes the server steps start .. stop - 1, each `one_step(number, state) -> (state, record)`, up to a failure.
 
     Args:
@@ -141,8 +139,12 @@ def over_steps(
         one_step: takes one server step.
         start, stop: int32.
         state: where the runs are.
-        records: where their records go, row 0 that of `start`.
+
+    Returns:
+        The state, and the records, row 0 that of `start`.
     """
+    one_step = jax.jit(one_step, inline=True)  # traced once, for the shapes of its records and for the loop
+    records = buffers.allocate(jax.eval_shape(one_step, start, state)[1], program.length)
 
     def one(carry: tuple[Array, State, Records]) -> tuple[Array, State, Records]:
         number, state, records = carry
