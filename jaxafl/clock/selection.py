@@ -11,6 +11,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from jaxafl.device.buffers import read, write
 from jaxafl.device.keys import Key, threefry, uniform
 
 Array = jax.Array
@@ -67,7 +68,6 @@ def count_run(runs: Array, client: Array, started: Array) -> tuple[Array, Array]
     """The counters with this client's raised by one where `started`, and the index of the run it starts."""
     row, column = client // _BLOCK, client % _BLOCK
     mine = (jnp.arange(_BLOCK, dtype=jnp.int32) == column) & started
-    raised = jax.lax.dynamic_index_in_dim(runs, row, keepdims=False) + mine.astype(jnp.int32)
-    runs = jax.lax.dynamic_update_index_in_dim(runs, raised, row, 0)
+    runs = write(runs, row, read(runs, row) + mine.astype(jnp.int32))
     # read after the write: a second reader of the old array would make XLA copy all of it at every call
     return runs, runs[row, column] - started.astype(jnp.int32)

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.device.buffers import read, write
+
 Array = jax.Array
 _WIDTH = 8
 _LATE = jnp.iinfo(jnp.int32).max
@@ -50,17 +52,12 @@ def expect(arrivals: Arrivals, size: int, place: Array, time: Array, client: Arr
         (*tables, entry), place = carry
         row = jnp.asarray(begins)[level] + place // _WIDTH
         here = (jnp.arange(_WIDTH, dtype=jnp.int32) == place % _WIDTH) & (where | (level > 0))
-        rows = [
-            jnp.where(here, value, jax.lax.dynamic_index_in_dim(table, row, keepdims=False))
-            for table, value in zip(tables, entry, strict=True)
-        ]
+        rows = [jnp.where(here, value, read(table, row)) for table, value in zip(tables, entry, strict=True)]
         times, clients, places = rows
         earliest = jnp.min(times)
         client = jnp.min(jnp.where(times == earliest, clients, _LATE))
         first = (times == earliest) & (clients == client)
-        tables = [
-            jax.lax.dynamic_update_index_in_dim(table, new, row, 0) for table, new in zip(tables, rows, strict=True)
-        ]
+        tables = write(tables, row, rows)
         entry = (earliest, client, jnp.min(jnp.where(first, places, _LATE)))
         return Arrivals(tables[0], tables[1], tables[2], entry), place // _WIDTH
 
@@ -85,8 +82,7 @@ def becomes_busy(busy: Array, num_clients: int, client: Array, change: Array) ->
         busy, place = carry
         row = jnp.asarray(begins)[level] + place // _WIDTH
         here = jnp.where(jnp.arange(_WIDTH, dtype=jnp.int32) == place % _WIDTH, change, 0)
-        new = jax.lax.dynamic_index_in_dim(busy, row, keepdims=False) + here
-        return jax.lax.dynamic_update_index_in_dim(busy, new, row, 0), place // _WIDTH
+        return write(busy, row, read(busy, row) + here), place // _WIDTH
 
     return jax.lax.fori_loop(0, len(begins) - 1, up, (busy, client))[0]
 
@@ -107,7 +103,7 @@ def nth_idle(busy: Array, num_clients: int, rank: Array) -> Array:
         level = levels - 1 - step
         each = jnp.asarray(stands_for)[level]
         there = jnp.where(entries < left // each, each, jnp.where(entries == left // each, left % each, 0))
-        idle = there - jax.lax.dynamic_index_in_dim(busy, jnp.asarray(begins)[level] + row, keepdims=False)
+        idle = there - read(busy, jnp.asarray(begins)[level] + row)
         until = jnp.sum(jnp.where(entries[:, None] >= entries, idle, 0), axis=1, dtype=jnp.int32)
         entry = jnp.sum(until <= rank, dtype=jnp.int32)
         rank = rank - jnp.max(jnp.where(until <= rank, until, 0))
