@@ -30,7 +30,7 @@ def panel(title: str, methods: Mapping[str, Method], along: str, note: str, **mo
         methods=list(methods),
         columns=[COLUMN],
         measures={"accuracy, last 5 evaluations": last()} | reaching(TARGET),
-        scales=SCALES,
+        scales={scale: said.replace(" (50 of M = 10)", "") for scale, said in SCALES.items()},
         reasons=REASONS,
         curve=("accuracy", along),
         note=f"{note} The paper's dataset is not known here: {COLUMN}, as in Table 1; the target is ours.",
