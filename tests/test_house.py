@@ -100,3 +100,11 @@ def test_importing_is_quick_and_shows_the_public_names_only() -> None:
     code = f"import sys, jaxafl; print(sorted(set({slow}) & set(sys.modules)), dir(jaxafl) == sorted(jaxafl.__all__))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["[]", "True"]
+
+
+@pytest.mark.slow
+def test_a_run_that_draws_nothing_imports_nothing_that_draws() -> None:
+    what = ["run", "--data", "synthetic", "--model", "logistic", "--server-steps", "1", "--no-progress"]
+    code = f"import sys; from jaxafl.cli import main; print(main({what}), 'matplotlib' in sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.split()[-2:] == ["0", "False"]
