@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import time
 from collections.abc import Iterator
 
 import jax
@@ -16,7 +17,13 @@ from jaxafl.device import compilation
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
+DEADLINE = float(os.environ.get("JAXAFL_TEST_DEADLINE", "inf"))  # Unix time from which on no test begins
 CHECKOUT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.time() > DEADLINE:
+        pytest.skip(f"no time was left for {item.nodeid}")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -45,7 +52,7 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
         jax.config.update(name, value)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def quick_compilation() -> Iterator[None]:
     """For tests whose programs take longer to compile than to run, and that ask for no bit of one: leaves out what only
     makes them faster."""
@@ -56,6 +63,13 @@ def quick_compilation() -> Iterator[None]:
         jax.config.update(name, True)
         yield
         jax.config.update(name, before)
+
+
+@pytest.fixture(autouse=True)
+def _many_cases_are_compiled_quickly(request: pytest.FixtureRequest) -> None:
+    """Slow tests of these rooms compare numbers within a tolerance, or runs of one process; quick ones compile as users."""
+    if request.path.parent.name in ("callbacks", "server", "theory") and request.node.get_closest_marker("slow"):
+        request.getfixturevalue("quick_compilation")
 
 
 @pytest.fixture(scope="session")

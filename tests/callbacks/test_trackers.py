@@ -24,6 +24,7 @@ def curve(folder: pathlib.Path, name: str) -> tuple[list[int], list[float]]:
     return [point.step for point in points], [point.value for point in points]
 
 
+@pytest.mark.extras
 def test_tensorboard_reads_what_is_written(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("tensorboardX")
     pytest.importorskip("tensorboard")
@@ -55,6 +56,7 @@ def records_of(file: pathlib.Path) -> Iterator[Any]:
             data = b""
 
 
+@pytest.mark.extras
 def test_wandb_keeps_runs_offline(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

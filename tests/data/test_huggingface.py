@@ -11,6 +11,7 @@ import jaxafl as afl
 
 datasets = pytest.importorskip("datasets")
 images = pytest.importorskip("PIL.Image")
+pytestmark = pytest.mark.extras
 SAMPLES = 60
 
 

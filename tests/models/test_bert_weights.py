@@ -127,6 +127,7 @@ def offline(monkeypatch, tmp_path):
     return hub
 
 
+@pytest.mark.extras
 def test_a_name_is_found_in_the_data_directory_then_in_the_cache_then_on_the_hub(
     folder, tmp_path, monkeypatch, offline
 ):
@@ -151,6 +152,7 @@ def test_a_name_is_found_in_the_data_directory_then_in_the_cache_then_on_the_hub
     np.testing.assert_array_equal(word_embeddings(bert("someone/else")), expected(0))
 
 
+@pytest.mark.extras
 def test_a_checkpoint_that_is_nowhere_says_where_it_was_looked_for(tmp_path, monkeypatch, offline):
     (tmp_path / "data" / "my-bert").mkdir(parents=True)
     (tmp_path / "data" / "my-bert" / "pytorch_model.bin").write_bytes(b"")

@@ -95,6 +95,7 @@ def torch_network(torch, params, classes, embedding, hidden, layers):
     return network
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize(
     ("options", "size", "length"),
     [(SMALL, 5, 9), ({"num_classes": 80, "embedding": 8, "hidden": 256, "layers": 2}, 4, 80)],
@@ -136,6 +137,7 @@ def test_parameters_and_how_they_start():
     np.testing.assert_array_equal(params["Dense_0"]["bias"], 0)
 
 
+@pytest.mark.extras
 def test_parameters_may_start_as_those_of_pytorch_do():
     torch = pytest.importorskip("torch")
     params, _ = char_lstm(initialisation="torch").init(KEY, batch_of(1, 80, 80))

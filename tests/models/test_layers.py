@@ -96,6 +96,7 @@ def with_gradients(x, kernel, strides, padding):
     return pairs
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("case", IN_NETWORKS)
 def test_convolutions_of_the_networks_and_their_gradients_are_those_of_pytorch(case):
     torch = pytest.importorskip("torch")

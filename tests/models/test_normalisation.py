@@ -45,6 +45,7 @@ def train(values, x, mask):
     return y, state["batch_stats"]
 
 
+@pytest.mark.extras
 def test_batch_norm_is_that_of_pytorch_over_several_batches():
     torch = pytest.importorskip("torch")
     values = variables()
@@ -64,6 +65,7 @@ def test_batch_norm_is_that_of_pytorch_over_several_batches():
     jax.tree.map(np.testing.assert_array_equal, unchanged["batch_stats"], values["batch_stats"])
 
 
+@pytest.mark.extras
 def test_gradients_of_batch_norm_are_those_of_pytorch():
     torch = pytest.importorskip("torch")
     values, x, cotangent = variables(), arrays(4, 5, 6, CHANNELS), arrays(4, 5, 6, CHANNELS, seed=1)
@@ -168,6 +170,7 @@ class GroupNorm(nn.Module):
         return normalise(x, "group", self.groups, train=True, mask=None)
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("groups", [1, 2, 6])
 def test_group_norm_is_that_of_pytorch_and_looks_at_one_sample_only(groups):
     torch = pytest.importorskip("torch")
@@ -237,6 +240,7 @@ def state_after_local_training(torch, params, state, x, y):
     return network[1].running_mean.numpy(), network[1].running_var.numpy()
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_running_statistics_of_the_global_model_are_the_mean_over_the_arrivals(lanes):
     torch = pytest.importorskip("torch")

@@ -47,6 +47,7 @@ def mean_loss(params, model, state, batch):
     return model.apply(params, state, batch, KEY, True)[0].loss.mean()
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("name", PLAIN)
 def test_log_probabilities_and_gradients_are_those_of_pytorch(name):
     torch = pytest.importorskip("torch")
@@ -64,6 +65,7 @@ def test_log_probabilities_and_gradients_are_those_of_pytorch(name):
     assert_gradients(gradient, reference)
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize(("name", "norm"), [("resnet20", "group"), ("resnet18", "batch")])
 def test_residual_networks_are_those_of_pytorch_in_training_and_evaluation(name, norm):
     torch = pytest.importorskip("torch")
@@ -112,6 +114,7 @@ def running_statistics(params, state, reference):
     return pairs
 
 
+@pytest.mark.extras
 def test_losses_and_gradients_of_resnet20_are_those_of_pytorch():
     torch = pytest.importorskip("torch")
     model, batch = models.resnet20(width=4), images((16, 16, 3), 4)

@@ -178,7 +178,7 @@ def check(combination: tuple[Any, Any, Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(combination=combinations)
 def test_many_combinations(combination: tuple[Any, Any, Any]) -> None:
     check(combination)
