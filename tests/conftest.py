@@ -67,7 +67,7 @@ def quick_compilation() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _many_cases_are_compiled_quickly(request: pytest.FixtureRequest) -> None:
-    """Slow tests of these rooms compare numbers within a tolerance, or runs of one process; quick ones compile as users."""
+    """Slow tests of these rooms compare numbers within a tolerance, or runs of one process."""
     if request.path.parent.name in ("callbacks", "server", "theory") and request.node.get_closest_marker("slow"):
         request.getfixturevalue("quick_compilation")
 
