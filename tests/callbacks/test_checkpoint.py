@@ -22,7 +22,6 @@ from jaxafl.engine.problem import Speed
 from tests.callbacks.conftest import EVERY, PAIRS, Boom, assert_same, simulation
 from tests.variants import slow_but
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 slow = pytest.mark.slow
 DEFAULT = ("planned", "online")
 NAMES = [name if name in DEFAULT else pytest.param(name, marks=slow) for name in PAIRS]
