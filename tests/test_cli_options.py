@@ -44,6 +44,19 @@ def test_the_usual_clock_is_asynchronous_where_the_server_is(name):
     assert clock != "synchronous" or "free_running" not in server.clocks
 
 
+@pytest.mark.parametrize("name", sorted(offered("datasets")))
+def test_the_usual_network_takes_what_the_data_are(name):
+    usual = chosen(["--data", name])["model"].name
+    assert usual == {"synthetic": "logistic", "shakespeare": "char_lstm"}.get(
+        name, "bert" if name.startswith("glue_") else "cnn_small"
+    )
+    assert chosen(["--data", name, "--model", "mlp"])["model"].name == "mlp"
+
+
+def test_synthetic_data_need_no_other_option():
+    simulation("--data", "synthetic", "--data.max-size", "60").check()
+
+
 @pytest.mark.parametrize(
     ("server", "steps", "rate", "batch_size"),
     [("fedbuff", 10, 0.05, 32), ("asysg", 1, 1.0, 32), ("audg", 1, 1.0, None), ("psurdg", 1, 1.0, None)],

@@ -34,15 +34,13 @@ _LOCAL_TRAINING: tuple[dict[str, Any], ...] = (  # usual training; else one mini
 _PARTS = {  # part -> flags, kind, name by default, help
     "data": (("--data", "--dataset"), "datasets", "femnist", "dataset"),
     "partition": (("--partition",), "partitions", "none", "split of a pooled dataset over clients"),
-    "model": (("--model",), "models", "cnn_small", "network"),
+    "model": (("--model",), "models", "cnn_small", "network; by default one for the data"),
     "server": (("--server",), "servers", "fedavg", "algorithm; jaxafl list says on which clocks it runs"),
     "clock": (("--clock",), "clocks", "", "protocol: who trains when, and who arrives"),
     "client": (("--client.optimizer",), "optimisers", "sgd", "Optax optimiser of the clients"),
 }
-_USUAL: dict[str, dict[str, Any]] = {  # of options that Python requires
-    "clock": {"durations": "uniform(1, 5)", "concurrency": None},
-    "partition": {"clients": 10},
-}
+_NETWORKS = {"synthetic": "logistic", "shakespeare": "char_lstm", "glue": "bert"}  # of data that are no images
+_USUAL: dict[str, Any] = {"clock": {"durations": "uniform(1, 5)", "concurrency": None}, "partition": {"clients": 10}}
 _ALL = f"M_c, clients in flight, at most N (by default {CONCURRENCY}, or all where there are fewer)"
 _HELPS = {"clock": {"concurrency": _ALL}, "client": {"learning_rate": "η_l, the local learning rate"}}
 
@@ -174,6 +172,8 @@ def chosen(arguments: Sequence[str], axes: Mapping[str, Sequence[Any]] | None = 
         if part == "clock":  # asynchronous where the server is
             clocks = names["server"].clocks
             usual = next((name for name in ("free_running", "synchronous", *clocks) if name in clocks), "synchronous")
+        elif part == "model":
+            usual = _NETWORKS.get(names["data"].name.partition("_")[0], usual)
         elif part == "client":
             usual = str((axes or {}).get("client.optimizer", [usual])[0])
         name = [usual, *values_of(arguments, *flags)][-1]
