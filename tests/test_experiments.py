@@ -149,7 +149,38 @@ def test_gaps_bounds_and_targets(tmp_path: pathlib.Path) -> None:
         one, "gaps", "paper", methods=["a", "b"], columns=["a", "c"], seeds=2, folder=tmp_path, own={}
     )  # fmt: skip
     assert (found.state == "run").sum() == 1 and found.value.sel(row="a", column="a").notnull().all()
-    assert "| a | a | > 9 s |" in report.markdown(one, "experiments.small.table", found)
+    taken = float(found.seconds.sel(row="a", column="a"))
+    line = next(
+        line for line in report.markdown(one, "experiments.small.table", found).splitlines() if "| a | a" in line
+    )
+    assert line.startswith("| a | a | > 9 s |") and line.endswith(f"| {taken:.0f} |")
+    again = running.run(one, "other", "paper", methods=["a"], columns=["a"], seeds=2, folder=tmp_path, own={})
+    assert abs(float(again.seconds.sel(row="a", column="a")) - taken) < 0.1
+
+
+def test_how_many_seeds_a_scale_has() -> None:
+    one = EXPERIMENTS["audg_psurdg.table4"]
+    assert [one.seeds_at(scale) for scale in ("smoke", "cpu", "paper")] == [1, 2, 10]
+    assert EXPERIMENTS["fadas.table1"].seeds_at("cpu") == EXPERIMENTS["fadas.table1"].seeds_at("paper") == 3
+
+
+def test_a_row_says_what_all_calls_took_that_its_runs_needed(tmp_path: pathlib.Path, monkeypatch) -> None:
+    """An interrupted one, and the one of another table that made them."""
+    clock, until = iter(range(0, 1000, 10)), iter([KeyboardInterrupt, None, None])
+    monkeypatch.setattr(running.time, "perf_counter", lambda: float(next(clock)))
+
+    def made(cell: Cell, seeds: range, kept: pathlib.Path, devices: None) -> str:
+        kept.mkdir(exist_ok=True)
+        if stop := next(until):
+            raise stop
+        return "runs"
+
+    monkeypatch.setattr(running, "_made", made)
+    cell = Cell(simulation, 3, 3)
+    with pytest.raises(KeyboardInterrupt):
+        running._timed(cell, range(2), tmp_path / "a", None)
+    assert running._timed(cell, range(2), tmp_path / "a", None) == ("runs", 20.0)
+    assert running._timed(cell, range(2), tmp_path / "a", None) == ("runs", 20.0)
 
 
 def test_times_are_compared_where_some_are_infinite() -> None:

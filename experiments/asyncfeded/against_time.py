@@ -6,12 +6,13 @@ import numpy as np
 
 from experiments.asyncfeded.setting import (
     CHANCES,
+    FEW,
+    FEW_CHANCES,
     MEAN,
     MEASURES,
     METHODS,
     NOTE,
     REASONS,
-    SCALES,
     SOON,
     cell_of,
     column,
@@ -32,7 +33,7 @@ def against_time(name: str) -> Experiment:
         methods=METHODS,
         columns=list(columns),
         measures=MEASURES,
-        scales=SCALES,
+        scales=FEW,
         reasons=REASONS,
         claims=[
             Claim(
@@ -55,6 +56,8 @@ def against_time(name: str) -> Experiment:
             ),
         ],
         seeds=5,
+        few=3,
+        left_out={"cpu": [place for place, chance in columns.items() if chance not in FEW_CHANCES]},
         curve=("accuracy", "eval_time"),
         note=f"Figures 5-14 are read as one for each P, each with all datasets; Figure 2 as one of them. {NOTE}",
     )

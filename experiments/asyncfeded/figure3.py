@@ -5,11 +5,12 @@ from __future__ import annotations
 from experiments.asyncfeded.setting import (
     BEST,
     CHANCES,
+    FEW,
+    FEW_CHANCES,
     MEASURES,
     METHODS,
     NOTE,
     REASONS,
-    SCALES,
     SOON,
     TASKS,
     cell_of,
@@ -26,7 +27,7 @@ EXPERIMENT = Experiment(
     methods=METHODS,
     columns=list(COLUMNS),
     measures=MEASURES,
-    scales=SCALES,
+    scales=FEW,
     reasons=REASONS,
     claims=[
         claim
@@ -51,6 +52,8 @@ EXPERIMENT = Experiment(
         )
     ],
     seeds=5,
+    few=3,
+    left_out={"cpu": [place for place, (_, chance) in COLUMNS.items() if chance not in FEW_CHANCES]},
     against=("P", COLUMNS),
     shown=(BEST, SOON),
     note=f"The runs are those of Figures 5-14, which are found again. {NOTE}",

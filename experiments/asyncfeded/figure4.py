@@ -33,6 +33,7 @@ EXPERIMENT = Experiment(
         for method in CONSTANT
     ],
     seeds=5,
+    few=3,
     curve=("accuracy", "eval_time"),
     note=f"P = 0.1, K_0 = 10; constant K is κ = 0. {NOTE}",
 )

@@ -24,6 +24,8 @@ SCALES = {
     "test windows, clients three times slower; Synthetic-1-1 as at the paper's scale",
     "paper": "10 clients, 300 simulated seconds, the published hyper-parameters",
 }
+FEW_CHANCES = (0.0, 0.5, 0.9)  # at the scale of a CPU
+FEW = SCALES | {"cpu": f"{SCALES['cpu']}; P = 0, 0.5 and 0.9 only"}
 REASONS = {
     "cpu": "small networks on FEMNIST and Shakespeare, and a fleet of our own choice",
     "paper": "fleet, widths and batches are our own choice",

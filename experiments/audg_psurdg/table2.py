@@ -43,6 +43,7 @@ EXPERIMENT = Experiment(
         )
     ],
     seeds=10,
+    few=2,
     derived=normalised,
     note=NOTE,
 )

@@ -38,6 +38,7 @@ def compared(title: str, among: Mapping[str, Column], **more: Any) -> Experiment
         reasons=REASONS,
         left_out={"cpu": [name for name, one in among.items() if one.network == "Over-CNN" and one.delay in (3, 5, 7)]},
         seeds=10,
+        few=2,
         derived=normalised,
         note=NOTE if all(one.split == "IID" for one in among.values()) else NOTE_NON_IID,
         **more,

@@ -77,6 +77,7 @@ EXPERIMENT = Experiment(
             for name in COLUMNS
         ),
     ],
+    few=2,
     curve=("accuracy", "eval_step"),
     note="Published are the server steps that Table 1 implies (its seconds by those of a round), and they do not fall "
     "with n. The rates of Table 2 hardly depend on n; by Theorems 1 and 2 η grows as √n, and η̄ as 1/√T, which is √n "

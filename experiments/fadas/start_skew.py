@@ -29,7 +29,8 @@ EXPERIMENT = Experiment(
         }
     },
     contrasts={f"{name}, skewed - not": (f"{name}, skewed", name) for name in PLAIN},
-    scales=SCALES,
+    scales=SCALES | {"cpu": f"{SCALES['cpu']}; not Dir(0.3)"},
+    left_out={"cpu": [name for name in COLUMNS if "Dir(0.3)" in name]},
     reasons=REASONS,
     claims=[
         *(

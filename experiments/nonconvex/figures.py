@@ -130,6 +130,7 @@ def _figure(title: str, among: Mapping[str, Column], **more: Any) -> Experiment:
         "measures": _losses_at(dataset)
         | {"test accuracy": last(of=1), "test loss": last("loss", of=1, unit="", factor=1.0, digits=4)},
         "left_out": {"cpu": [name for name, one in among.items() if one.participants in (4, 6, 7)]},
+        "few": 2,
         "derived": with_local_loss,
         "curve": ("mean_local_loss", "round"),
         "note": NOTE,

@@ -27,7 +27,7 @@ def main(experiment: Experiment, arguments: list[str] | None = None, name: str |
     module = name or sys.modules["__main__"].__spec__.name  # type: ignore[union-attr]
     stem = module.removeprefix("experiments.").replace(".", "_")
     given = _parser(experiment, module).parse_args(arguments)
-    seeds = given.seeds or (1 if given.scale == "smoke" else experiment.seeds)
+    seeds = given.seeds or experiment.seeds_at(given.scale)
     columns = given.columns or experiment.columns_at(given.scale)
     if given.dry_run:
         found = running.estimate(experiment, given.scale, given.methods, columns, seeds)
@@ -59,7 +59,8 @@ def _parser(experiment: Experiment, module: str) -> argparse.ArgumentParser:
     parser.add_argument("--method", action="append", default=[], metavar="MODULE:NAME",
                         help="a method of your own: a server, a function that makes one, or one that takes the "
                         "simulation of the first method and returns another")  # fmt: skip
-    parser.add_argument("--seeds", type=int, help=f"how many; by default {experiment.seeds}, 1 at smoke scale")
+    usual = ", ".join(f"{experiment.seeds_at(scale)} at {scale} scale" for scale in experiment.scales)
+    parser.add_argument("--seeds", type=int, help=f"how many; by default {usual}")
     parser.add_argument("--folder", type=pathlib.Path, help="for results and, below runs, what has been run; a second "
                         "call goes on where the first was ended")  # fmt: skip
     parser.add_argument("--devices", type=make_cpu_devices, help='devices that work at once: "all" or a number')

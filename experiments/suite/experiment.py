@@ -89,6 +89,7 @@ class Experiment:
         claims: of the paper, or of the issue that is studied.
         reasons: why a scale's numbers differ from the published ones.
         seeds: how many the paper has.
+        few: how many are run at the scale of a CPU, so that it ends within half an hour; by default as many.
         curve: (variable, coordinate) that a figure shows, such as `("accuracy", "eval_time")`.
         against: (label, column -> (panel, number)): a figure shows measures against these numbers.
         shown: those measures; by default the first.
@@ -111,6 +112,7 @@ class Experiment:
     claims: Sequence[Claim] = ()
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     seeds: int = 3
+    few: int | None = None
     curve: tuple[str, str] | None = None
     against: tuple[str, Mapping[str, tuple[str, float]]] | None = None
     shown: Sequence[str] = ()
@@ -126,6 +128,10 @@ class Experiment:
     def columns_at(self, scale: str) -> list[str]:
         """The columns that are run at a scale unless others are asked for."""
         return [column for column in self.columns if column not in self.left_out.get(scale, ())]
+
+    def seeds_at(self, scale: str) -> int:
+        """How many are run at a scale unless another number is asked for."""
+        return {"smoke": 1, "cpu": self.few or self.seeds}.get(scale, self.seeds)
 
     def client_steps(self, scale: str) -> int:
         """Local steps of all clients in the cells that are run at a scale, for one seed."""

@@ -65,8 +65,12 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
     )
     lines += ["", experiment.note, ""] if experiment.note else [""]
     far = False
-    for measure, one in experiment.measures.items():
-        lines += [f"| {measure} | | published | here | difference / joint error |", "|---|---|---|---|---|"]
+    for number, (measure, one) in enumerate(experiment.measures.items()):
+        first = not number  # whose table also says what each row cost
+        lines += [
+            f"| {measure} | | published | here | difference / joint error |{' seconds |' * first}",
+            "|---|---|---|---|---|" + "---|" * first,
+        ]
         for column in results.column.values:
             for method in results.row.values:
                 place = {"measure": measure, "row": method, "column": column}
@@ -83,7 +87,9 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
                 bar = f" ± {error:g}" if np.isfinite(error) else ""
                 least = "> " if np.isinf(error) else ""
                 said = f"{least}{published:g}{bar}{one.unit}" if np.isfinite(published) else ""
-                lines.append(f"| {column} | {method} | {said} | {here} | {f'{z:+.1f}' if np.isfinite(z) else ''} |")
+                line = f"| {column} | {method} | {said} | {here} | {f'{z:+.1f}' if np.isfinite(z) else ''} |"
+                taken = float(results.seconds.sel(row=method, column=column))
+                lines.append(line + f" {f'{taken:.0f}' if np.isfinite(taken) else ''} |" * first)
         lines.append("")
     if far or experiment.reasons.get(scale):
         lines += [f"Why they differ: {experiment.reasons.get(scale, 'not known')}", ""]

@@ -61,14 +61,12 @@ def run(
             cell = with_own(cell, own[method]) if method in own else cell
             kept = folder / "runs" / experiment.family / scale / _plain(column) / f"{_plain(method)}_{seeds}"
             try:
-                begun = time.perf_counter()
-                made = experiment.derived(_made(cell, range(seeds), kept, devices))
+                made, cost = _timed(cell, range(seeds), kept, devices)
+                made = experiment.derived(made)
             except FileNotFoundError:
                 results.state.loc[method, column] = NO_DATA
                 continue
-            cost = time.perf_counter() - begun
-            if not np.isfinite(results.seconds.loc[method, column]):  # a second call finds the runs ready
-                results.seconds.loc[method, column] = cost
+            results.seconds.loc[method, column] = cost
             results.state.loc[method, column] = "run"
             for measure, one in experiment.measures.items():
                 results.value.loc[measure, method, column] = one.of(made)
@@ -79,6 +77,22 @@ def run(
         results.value.loc[{"row": row}] = (results.value.sel(row=one) - results.value.sel(row=other)).values
     _write(results, path)
     return results
+
+
+def _timed(cell: Cell, seeds: Iterable[int], kept: pathlib.Path, devices: Any) -> tuple[Any, float]:
+    """What a cell makes, and the seconds that its runs took, of all calls, whichever table they were for."""
+    done, under_way = kept / "seconds", kept / "seconds.part"
+    before = next((float(file.read_text()) for file in (done, under_way) if file.exists()), 0.0)
+    begun = time.perf_counter()
+    try:
+        made = _made(cell, seeds, kept, devices)
+    finally:
+        cost = before if done.exists() else before + time.perf_counter() - begun
+        if kept.exists() and not done.exists():
+            under_way.write_text(f"{cost:.1f}\n")
+    if under_way.exists():
+        under_way.replace(done)
+    return made, cost
 
 
 def _made(cell: Cell, seeds: Iterable[int], kept: pathlib.Path, devices: Any) -> Any:
