@@ -15,6 +15,7 @@ import pkgutil
 import time
 
 from experiments.suite import command as suite
+from experiments.suite import report, running
 from experiments.suite.experiment import SCALES, Experiment
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -66,7 +67,11 @@ def page(chosen: dict[str, Experiment]) -> str:
     text = [(HERE / "preface.md").read_text(encoding="utf-8")]
     for name, one in chosen.items():
         path = suite.RESULTS / f"{name.replace('.', '_')}.md"
-        text.append(path.read_text(encoding="utf-8") if path.exists() else f"## {one.title}\n\nNot run.\n")
+        if path.exists():
+            text.append(path.read_text(encoding="utf-8"))
+        else:
+            nothing = running.empty(one, "paper", one.methods, one.seeds)
+            text.append(report.markdown(one, f"experiments.{name}", nothing))
         if path.with_suffix(".png").exists():
             text.append(f"![{one.title}](results/{path.stem}.png)\n")
     return "\n".join(text)

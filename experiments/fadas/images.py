@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from experiments.fadas.setting import COLUMNS, FAMILY, METHODS, REASONS, SCALES, cell_of
+from experiments.fadas.setting import COLUMNS, FAMILY, METHODS, REASONS, SCALES, cell_of, no_data
 from experiments.suite import Claim, Experiment, last
 
 MEASURE = "accuracy, last 5 evaluations"
@@ -52,6 +52,7 @@ def images(
         },
         scales=SCALES,
         reasons=REASONS,
+        no_data=no_data(columns),
         claims=[
             Claim(f"{name}: {one} is better than {other}", lambda v, a=one, b=other, n=name: v(a, n) - v(b, n))
             for place, name in enumerate(columns)

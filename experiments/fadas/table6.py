@@ -6,7 +6,7 @@ from functools import partial
 
 from experiments.fadas.images import MEASURE
 from experiments.fadas.language import REASONS, SCALES, TASKS, cell_of
-from experiments.fadas.setting import FAMILY, METHODS
+from experiments.fadas.setting import FAMILY, METHODS, no_data
 from experiments.suite import Claim, Experiment, last, main
 
 EXPERIMENT = Experiment(
@@ -34,6 +34,7 @@ EXPERIMENT = Experiment(
     },
     scales=SCALES,
     reasons=REASONS,
+    no_data=no_data(TASKS),
     claims=[
         Claim(f"{task}: FADAS is better than {other}", lambda v, t=task, o=other: v("FADAS", t) - v(o, t))
         for task in ("MRPC", "SST-2")

@@ -95,6 +95,7 @@ class Experiment:
         shown: those measures; by default the first.
         derived: what is made of a cell's runs, or schedules, before they are measured and drawn.
         left_out: scale -> columns that are not run there, unless they are asked for.
+        no_data: columns whose data, or pretrained weights, cannot be had from where the others are.
         note: what is to be known of the numbers: what is unpublished and was fixed how.
     """
 
@@ -118,6 +119,7 @@ class Experiment:
     shown: Sequence[str] = ()
     derived: Callable[[Any], Any] = lambda runs: runs
     left_out: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    no_data: Sequence[str] = ()
     note: str = ""
 
     def published_of(self, measure: str, method: str, column: str) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import xarray as xr
 from scipy import stats
 
 from experiments.suite.experiment import Claim, Experiment, Values
-from experiments.suite.running import figures
+from experiments.suite.running import NO_DATA, figures
 
 
 def verdict(numbers: np.ndarray) -> str:
@@ -54,29 +54,24 @@ def deviation(values: np.ndarray, published: float, error: float) -> float:
 
 def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
     """A table: published, ours, the difference; the claims; what was changed, what it cost."""
-    scale, seeds = str(results.attrs["scale"]), results.sizes["seed"]
-    lines = [f"## {experiment.title}", ""]
-    ran = float(results.seconds.sum())
-    cost = f"{ran:.0f} s" if ran < 6000 else f"{ran / 3600:.1f} h"
-    lines.append(
-        f"`python -m {module} --scale {scale} --seeds {seeds}`"
-        f" · {experiment.scales[scale]} · {seeds} seed{'s' * (seeds != 1)} · {cost} on {results.attrs['machine']}, "
-        f"jax {results.attrs['jax']}, {results.attrs['date']}"
-    )
-    lines += ["", experiment.note, ""] if experiment.note else [""]
+    lines = [f"## {experiment.title}", "", _told(experiment, module, results), ""]
+    lines += [experiment.note, ""] if experiment.note else []
+    scale = str(results.attrs["scale"])
     far = False
     for number, (measure, one) in enumerate(experiment.measures.items()):
         first = not number  # whose table also says what each row cost
-        lines += [
+        head = [
             f"| {measure} | | published | here | difference / joint error |{' seconds |' * first}",
             "|---|---|---|---|---|" + "---|" * first,
         ]
+        rows = []
         for column in results.column.values:
             for method in results.row.values:
                 place = {"measure": measure, "row": method, "column": column}
                 published, error = float(results.published.sel(place)), float(results.published_error.sel(place))
                 values = results.value.sel(place).values
-                here = figures(one, values) or str(results.state.sel(row=method, column=column).values)
+                state = str(results.state.sel(row=method, column=column).values)
+                here = figures(one, values) or (NO_DATA if column in experiment.no_data else state)
                 if method in experiment.contrasts and np.isnan(values).all():
                     here = "not run"
                 here = "not at this scale" if here == "run" else here
@@ -89,12 +84,28 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
                 said = f"{least}{published:g}{bar}{one.unit}" if np.isfinite(published) else ""
                 line = f"| {column} | {method} | {said} | {here} | {f'{z:+.1f}' if np.isfinite(z) else ''} |"
                 taken = float(results.seconds.sel(row=method, column=column))
-                lines.append(line + f" {f'{taken:.0f}' if np.isfinite(taken) else ''} |" * first)
-        lines.append("")
-    if far or experiment.reasons.get(scale):
+                rows.append(line + f" {f'{taken:.0f}' if np.isfinite(taken) else ''} |" * first)
+        lines += [*head, *rows, ""] if rows else []
+    if far or (experiment.reasons.get(scale) and (results.state == "run").any()):
         lines += [f"Why they differ: {experiment.reasons.get(scale, 'not known')}", ""]
     lines += [f"- {claim.text}: {found}" for claim, found in claimed(experiment, results)]
     return "\n".join([*lines, ""])
+
+
+def _told(experiment: Experiment, module: str, results: xr.Dataset) -> str:
+    """The command that makes these numbers, or would make all of the paper's; what is changed, what it cost."""
+    scale, seeds = str(results.attrs["scale"]), results.sizes["seed"]
+    ran, chosen = results.state.sel(row=list(experiment.methods)) == "run", ""
+    for flag, dim, usual in (("columns", "column", experiment.columns_at(scale)), ("methods", "row", ran.row.values)):
+        made = [name for name in ran[dim].values if ran.sel({dim: name}).any()]
+        chosen += f" --{flag} " + " ".join(f'"{name}"' for name in made) if made and {*made} != {*usual} else ""
+    command = f"`python -m {module} --scale {scale} --seeds {seeds}{chosen}` · {experiment.scales[scale]} · "
+    if not ran.any():
+        return f"{command}not run"
+    seconds = float(results.seconds.sum())
+    cost = f"{seconds:.0f} s" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    where = f"{cost} on {results.attrs['machine']}, jax {results.attrs['jax']}, {results.attrs['date']}"
+    return f"{command}{seeds} seed{'s' * (seeds != 1)} · {where}"
 
 
 def draw(experiment: Experiment, results: xr.Dataset, path: pathlib.Path) -> None:

@@ -80,9 +80,12 @@ def run(
 
 
 def _timed(cell: Cell, seeds: Iterable[int], kept: pathlib.Path, devices: Any) -> tuple[Any, float]:
-    """What a cell makes, and the seconds that its runs took, of all calls, whichever table they were for."""
+    """What a cell makes, and the seconds that its runs took, of all calls, for whichever table; NaN where they
+    are not known."""
     done, under_way = kept / "seconds", kept / "seconds.part"
-    before = next((float(file.read_text()) for file in (done, under_way) if file.exists()), 0.0)
+    before = next(
+        (float(file.read_text()) for file in (done, under_way) if file.exists()), np.nan if kept.exists() else 0.0
+    )
     begun = time.perf_counter()
     try:
         made = _made(cell, seeds, kept, devices)

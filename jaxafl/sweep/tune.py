@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from jaxafl.callbacks.base import Callback
+from jaxafl.callbacks.base import Callback, check_callbacks
 from jaxafl.callbacks.store import check_folder
 from jaxafl.options import UserError, check_whole
 from jaxafl.results.curves import check_at, falls, value
@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
     import xarray as xr
 
 _AXIS = "configuration"
+_SPLIT = "validation_"
 _CHECKS = 5  # evaluations of the shortest runs, by default
 
 
@@ -107,7 +108,7 @@ def tune(
         rungs: by default as many as leave at most `factor` configurations for the last; 1 searches the whole grid.
         at: which evaluation counts, as in `Comparison.summary`. A point of an axis is one that the first rung passes.
         eval_every: server steps between evaluations; by default the first rung has five.
-        callbacks: as in `jaxafl.sweep`.
+        callbacks: as in `jaxafl.sweep`; `StopAt` by metrics on the validation split, `StopAt(validation_accuracy=0.9)`.
         folder: where each rung has the folder of its sweep; the same call goes on where it stopped.
         **options: of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`, `lanes`,
             `chunk`, `observe`, `diagnostics`, `progress`, `deterministic`.
@@ -135,7 +136,12 @@ def tune(
     chosen, first = seeds_of("tune", seeds), check_whole("tune", "server_steps", server_steps)
     check_whole("tune", "factor", factor, least=2)
     check_at(at)
-    metric = metric if metric.startswith("validation_") else f"validation_{metric}"
+    metric = metric if metric.startswith(_SPLIT) else f"{_SPLIT}{metric}"
+    for name in (name for one in check_callbacks(callbacks) for name in getattr(one, "targets", ())):
+        if not name.startswith(_SPLIT):
+            raise UserError(
+                f"tune never stops by the test set: write StopAt({_SPLIT}{name}=...), got StopAt({name}=...)"
+            )
     together, rows, members = _configurations(simulation, grid)
     count = _rungs(len(rows), factor) if rungs is None else check_whole("tune", "rungs", rungs)
     lengths = [max(1, first // factor ** (count - 1 - rung)) for rung in range(count)]
@@ -180,7 +186,7 @@ def _judged(found: xr.Dataset, metric: str, at: str | Mapping[str, float]) -> tu
     """The values of all runs of a rung, [configurations, seeds], infinitely bad where they failed; local steps spent on
     each configuration."""
     if metric not in found:
-        known = [str(name) for name in found.data_vars if str(name).startswith("validation_")]
+        known = [str(name) for name in found.data_vars if str(name).startswith(_SPLIT)]
         raise UserError(f"tune: there is no metric {metric!r}; there are {', '.join(known)}")
     runs = [[found.isel({_AXIS: i, "seed": j}) for j in range(found.sizes["seed"])] for i in range(found.sizes[_AXIS])]
     values = np.asarray([[value(run, metric, at) for run in row] for row in runs])

@@ -55,7 +55,8 @@ def estimate(
         optimum: F*, if it is known (such as `Quadratic.optimum`); otherwise the smallest loss that L-BFGS finds from
             the last model, on the chosen samples.
         optimum_steps: of L-BFGS at most.
-        weights: λ_i of the chosen clients: in proportion to `"samples"`, or `"uniform"`.
+        weights: λ_i of the chosen clients, and of all clients in the moments of the staleness: in proportion to
+            `"samples"`, or `"uniform"`.
 
     Returns:
         Scalars by the names of `theory.CONSTANTS`, whose attributes say symbol, meaning and what each was measured on:
@@ -88,7 +89,7 @@ def estimate(
     found = [objective.at(model, jax.random.key(seed), iterations) for model in models]
     values = _of_gradients(sim, chosen, found)
     values |= _of_optimum(objective, models, found, values["strong_convexity"], optimum, optimum_steps)
-    values |= _of_run(sim, trained)
+    values |= _of_run(sim, trained, weights)
     on = f"first and last model of a run of {trained.schedule.server_steps} server steps, {len(chosen.client)} of "
     on += f"{sim.data.num_clients} clients, up to {chosen.mask.shape[1]} samples of each"
     return _dataset(values, found, on)
@@ -161,10 +162,10 @@ def _of_optimum(
     return {"optimum": lowest, "gap": begin - lowest, "distance": max(distances), "optimum_spread": spread}
 
 
-def _of_run(sim: Simulation, trained: Trained) -> dict[str, float]:
+def _of_run(sim: Simulation, trained: Trained, weights: str) -> dict[str, float]:
     """What the schedule and the server's reports say."""
     made, counts = trained.schedule, np.asarray(sim.data.counts, float)
-    moments = of_schedule(made, weights=counts)
+    moments = of_schedule(made, weights=counts if weights == "samples" else None)
     values = {name: float(moments[name]) for name in _OF_SCHEDULE}
     values |= {"clients": float(sim.data.num_clients), "server_steps": float(made.server_steps)}
     for name, seen in (("local_steps", made.local_steps[made.mask]), ("arrivals", made.mask.sum(axis=1))):

@@ -65,6 +65,18 @@ def test_runs_that_failed_are_worst_and_named(found: tuple[Any, Any]) -> None:
         afl.tune(held_out(), {"client.learning_rate": [1e30]}, server_steps=3, eval_every=3)
 
 
+def test_runs_are_not_stopped_by_the_test_set() -> None:
+    with pytest.raises(ValueError, match=re.escape("write StopAt(validation_loss=...), got StopAt(loss=...)")):
+        afl.tune(held_out(), GRID, server_steps=6, callbacks=afl.callbacks.StopAt(loss=9.0))
+
+
+@pytest.mark.slow
+def test_runs_may_be_stopped_by_the_validation_split() -> None:
+    stop = [afl.callbacks.StopAt(validation_loss=1e9)]
+    tuned = afl.tune(held_out(), {"client.learning_rate": [0.1, 0.2]}, "loss", server_steps=3, callbacks=stop)
+    assert (tuned.dataset.local_steps.values == 0).all()
+
+
 @pytest.mark.slow
 def test_the_table_has_scores_and_costs(found: tuple[Any, Any]) -> None:
     tuned, place = found[1], RATES.index(found[1].best["client.learning_rate"])

@@ -61,6 +61,19 @@ def test_the_constants_of_a_quadratic_are_found(problem) -> None:
 
 
 @pytest.mark.slow
+def test_weights_are_those_of_the_staleness_too(problem) -> None:
+    """All clients must have arrived: the weights of the others are given to these."""
+    sim = simulation(problem)
+    trained = sim.train(40)
+    steps = np.arange(40)[:, None] - trained.schedule.reference
+    mask, client = trained.schedule.mask, trained.schedule.client
+    each = np.array([steps[mask & (client == one)].mean() for one in range(5)])
+    for weights, shares in (("samples", problem.weights), ("uniform", np.full(5, 0.2))):
+        found = theory.estimate(trained, sim, optimum=0.0, iterations=5, weights=weights)
+        assert found["mean_staleness"].item() == pytest.approx(shares @ each)
+
+
+@pytest.mark.slow
 def test_its_cost_is_bounded_and_seeds_choose_clients(problem) -> None:
     sim = simulation(problem)
     trained, few = sim.train(12), dict(clients=2, samples=3, iterations=5, optimum=problem.optimum)
