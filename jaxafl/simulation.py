@@ -187,7 +187,7 @@ class Simulation(Summarised):
             checkpoint: folder in which the run is saved; the same call with the same folder goes on where it stopped,
                 with a larger `server_steps` where it ended. Options, data and model must be the same.
             checkpoint_every: server steps between saves, or a time such as `"30s"` or `"5min"`, which is stretched
-                where saving would take more than 2 % of it.
+                where saving would hold the run up for more than 2 % of it, or write for more than a fifth.
             keep: checkpoints that are kept.
 
         SIGTERM, SIGUSR1 and Ctrl-C end a run between two pieces of some seconds; where it has a folder it is saved

@@ -23,7 +23,7 @@ from jaxafl.engine.plan import ORIGIN, Origin
 from jaxafl.engine.state import State
 from jaxafl.options import UserError, check_whole
 
-_SHARE = 0.02  # of the time that saving may take, where the interval is a time
+_SHARES = 0.02, 0.2  # of an interval that is a time: how long saving may hold the run up, and write beside it
 _CARRIED = ("model", "server", "clients", "average", "failure", "batch_key")  # by a run that is made longer
 
 
@@ -51,6 +51,7 @@ class Checkpoint(Hook):
         self.seconds = min(PIECE_SECONDS, self.interval or PIECE_SECONDS)
         self.origin, self.last, self.stretched, self.failures = ORIGIN, (time.monotonic(), -1), False, 0
         self.writing: Future[float] | None = None
+        self.held = 0.0
         self.saved, self.damaged = newest(self.folder)
         self.changed = self.saved.about["changed"] if self.saved else ""
 
@@ -179,6 +180,7 @@ class Checkpoint(Hook):
 
     def save(self, execution: Execution, made: Made) -> None:
         """Saves the runs where they are, from a copy that is made at once; the save before comes first."""
+        begun = time.monotonic()
         self.finish()
         parts: dict[str, Any] = {"state": jax.tree.map(np.array, on_host(execution.state))}
         parts["evaluations"] = {
@@ -205,7 +207,7 @@ class Checkpoint(Hook):
             "chunk": execution.program.chunk,
         }
         self.last, self.evaluated = (time.monotonic(), made.place), made.eval_step[-1] if made.eval_step else 0
-        self.writing = self.writer.submit(self._write, parts, about)
+        self.writing, self.held = self.writer.submit(self._write, parts, about), time.monotonic() - begun
 
     def _write(self, parts: dict[str, Any], about: dict[str, Any]) -> float:
         """Writes a checkpoint, and returns how many seconds that took."""
@@ -233,11 +235,13 @@ class Checkpoint(Hook):
             return False
         finally:
             self.writing = None
-        if self.interval is not None and took / _SHARE > self.interval:
-            if not self.stretched and took / _SHARE > 1.5 * self.interval:
-                say(f"saving took {took:.1f} s, so it is done every {took / _SHARE:.0f} s, not {self.interval:g}")
+        needed = max(self.held / _SHARES[0], took / _SHARES[1])
+        if self.interval is not None and needed > self.interval:
+            if not self.stretched and needed > 1.5 * self.interval:
+                costs = f"saving held the run up for {self.held:.1f} s and wrote for {took:.1f} s"
+                say(f"{costs}, so it is done every {needed:.0f} s, not {self.interval:g}")
                 self.stretched = True
-            self.interval = max(self.interval, took / _SHARE) if self.stretched else self.interval
+            self.interval = max(self.interval, needed) if self.stretched else self.interval
         return True
 
     @property

@@ -6,6 +6,7 @@ import dataclasses
 import pathlib
 import shutil
 import warnings
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -102,7 +103,7 @@ def test_members_in_lockstep_go_on(tmp_path: pathlib.Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(checkpoint.Checkpoint, "save", saving)
     how = {"folder": tmp_path, "checkpoint_every": "0.001s", "eval_every": 5}
-    monkeypatch.setattr(checkpoint, "_SHARE", 1e9)
+    monkeypatch.setattr(checkpoint, "_SHARES", (1e9, 1e9))
     with pytest.raises(KeyboardInterrupt):
         afl.sweep(sim, axes, 20, **how)
     assert_same(afl.sweep(sim, axes, 20, **how), whole)
@@ -250,10 +251,20 @@ def test_a_disk_that_is_full_ends_the_save_and_not_the_run(
 def test_an_interval_is_stretched_where_saving_takes_long(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr(checkpoint, "_SHARE", 1e-6)
+    monkeypatch.setattr(checkpoint, "_SHARES", (1e-6, 1e-6))
     simulation().run(12, checkpoint=tmp_path, checkpoint_every="0.01s", eval_every=4)
     assert "so it is done every" in capsys.readouterr().err
     assert len(list(tmp_path.iterdir())) <= 2
+
+
+@pytest.mark.parametrize(("held", "wrote", "every"), [(0.1, 1.0, 10), (0.5, 1.0, 25), (0.1, 42.0, 210)])
+def test_what_is_written_beside_the_run_costs_it_less(
+    tmp_path: pathlib.Path, held: float, wrote: float, every: float
+) -> None:
+    made = checkpoint.Checkpoint(tmp_path, "10s", 2)
+    made.held, made.writing = held, Future()
+    made.writing.set_result(wrote)
+    assert made.finish() and made.interval == pytest.approx(every)
 
 
 @slow
