@@ -81,7 +81,7 @@ def data_of(task: str, scale: str) -> afl.data.FederatedData:
     return data.partition(afl.data.dirichlet(0.6, clients=FLEET.clients), seed=0)
 
 
-def random_tokens(samples: int = 100, length: int = 8) -> afl.data.Dataset:
+def random_tokens(samples: int = 100, length: int = 128) -> afl.data.Dataset:
     """Samples of the form of GLUE's, from which nothing can be learned; a model sees the numbers of their tokens."""
     ids = np.random.default_rng(0).integers(0, 1000, (samples, length), dtype=np.uint16)
     x = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": np.ones_like(ids)}
