@@ -101,6 +101,21 @@ def test_evaluations_that_a_failed_run_did_not_reach_are_left_out():
     assert len(line.get_xdata()) == len(made["accuracy"]) - 2
 
 
+@pytest.mark.parametrize("draw", [plot.accuracy_vs_time, plot.accuracy_vs_bytes, plot.comparison])
+def test_a_cross_is_where_a_run_failed(draw):
+    """Also where it made no step, so that there is no line."""
+    made = result().assign_attrs(failed_step=0).assign_coords(eval_bytes=("evaluation", np.arange(5.0)))
+    made["accuracy"][1:] = np.nan
+    ax = draw(made).axes[0]
+    line, cross = ax.lines
+    assert cross.get_marker() == "x" and cross.get_xdata().tolist() == [0.0] == line.get_xdata().tolist()
+    assert ax.get_legend().get_texts()[1].get_text() == "failed at server step 0"
+    swept = grid().assign(failed_step=(("server.alpha", "seed"), [[-1, -1, -1], [5, -1, 7]]))
+    swept = swept.assign_coords(eval_bytes=swept.eval_time)
+    crosses = [line for line in draw(swept).axes[0].lines if line.get_marker() == "x"]
+    assert [cross.get_label() for cross in crosses] == ["server.alpha=0.5: 2 of 3 failed"]
+
+
 def test_the_histogram_counts_arrivals_only():
     made = result()
     made["staleness"][-4:] = -1

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from jaxafl.cli.catalogue import KINDS, REQUIRED, Option, offered
+from jaxafl.results.curves import failed_step, has_failed
 from jaxafl.sweep import Outlook
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def show_result(result: xr.Dataset) -> None:
 
     found = members(result, "accuracy", "staleness", "time")
     seeds = len(found[0].runs)
-    any_failed = any(_failed_step(run) >= 0 for member in found for run in member.runs)
+    any_failed = any(has_failed(run) for member in found for run in member.runs)
     first = Column(f"mean ± std of {seeds} seeds" if seeds > 1 else "", overflow="fold")
     table = numbers_table(heading(result), first, (*_COLUMNS, "failed") if any_failed else _COLUMNS)
     for member in found:
@@ -139,7 +140,7 @@ def failures(result: xr.Dataset) -> tuple[str, int]:
     from jaxafl.results.members import members
 
     runs = [(member.name, run) for member in members(result, "accuracy") for run in member.runs]
-    failed = [(name, run) for name, run in runs if _failed_step(run) >= 0]
+    failed = [(name, run) for name, run in runs if has_failed(run)]
     if not failed:
         return "", len(runs)
     if "failed_step" not in result.variables:  # one run
@@ -149,20 +150,15 @@ def failures(result: xr.Dataset) -> tuple[str, int]:
         places = []
         for name, run in failed[:_NAMED]:
             configuration = f"{name}, " if name else ""
-            places.append(f"{configuration}seed={int(run['seed'])} at step {_failed_step(run)}")
+            places.append(f"{configuration}seed={int(run['seed'])} at step {failed_step(run)}")
         places += [f"{len(failed) - _NAMED} more"] if len(failed) > _NAMED else []
         counted = f"the parameters of {len(failed)} of {len(runs)} runs stopped being finite; their results end there"
         said = f"{counted}: {'; '.join(places)}"
     return f"{said}. Smaller learning rates may help.", len(runs) - len(failed)
 
 
-def _failed_step(run: xr.Dataset) -> int:
-    """-1 for a run that has not failed."""
-    return int(run["failed_step"]) if "failed_step" in run.variables else int(run.attrs.get("failed_step", -1))
-
-
 def _failed(runs: Sequence[xr.Dataset]) -> str:
-    steps = [step for step in map(_failed_step, runs) if step >= 0]
+    steps = [step for step in map(failed_step, runs) if step >= 0]
     if not steps:
         return "-"
     return f"{len(steps)} of {len(runs)}" if len(runs) > 1 else f"at step {steps[0]}"
@@ -170,7 +166,7 @@ def _failed(runs: Sequence[xr.Dataset]) -> str:
 
 def _numbers(runs: Sequence[xr.Dataset]) -> list[str]:
     """Numbers over the runs that have not failed, or where all have, up to that."""
-    runs = [run for run in runs if _failed_step(run) < 0] or runs
+    runs = [run for run in runs if not has_failed(run)] or runs
     accuracy = [run["accuracy"].values[np.isfinite(run["accuracy"].values)] for run in runs]
     time = [run["time"].values[np.isfinite(run["time"].values)] for run in runs]
     staleness = np.concatenate([run["staleness"].values[run["staleness"].values >= 0] for run in runs])

@@ -9,7 +9,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, Formatter
 
 from jaxafl.options import UserError
-from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
+from jaxafl.plot.canvas import (
+    ImagePath,
+    check_image_path,
+    finish,
+    legend_beside,
+    line_styles,
+    mark_failures,
+    panels_of,
+    tidy,
+)  # fmt: skip
 from jaxafl.results.members import Member, Results, heading, members
 
 _GRID = 400  # points at which the runs of different seeds are averaged
@@ -19,7 +28,8 @@ def accuracy_vs_time(results: Results, ax: Axes | None = None, path: ImagePath =
     """Test accuracy in percent against simulated time in seconds.
 
     Runs that differ in their seed only become one line, their mean, in a band of one standard deviation to each side.
-    Their evaluations come at different times, so they are interpolated, over the time that all of them cover.
+    Their evaluations come at different times, so they are interpolated, over the time that all of them cover. A cross
+    is where a line ends because parameters stopped being finite.
 
     Args:
         results: a result, a dict of results by name, or a sweep: one line for each member but `seed`.
@@ -52,17 +62,19 @@ def _accuracy(
     lines = members(results, "accuracy", against)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
     labels, header = _legend(lines)
+    failed = 0
     for line, label, style in zip(lines, labels, line_styles(len(lines)), strict=True):
         at, mean, deviation = _mean(line.runs, against)
         ax.plot(at, mean, label=label, linewidth=1.8, **style)
+        failed += mark_failures(ax, line, at, mean, style["color"])
         if len(line.runs) > 1:
             ax.fill_between(at, mean - deviation, mean + deviation, color=style["color"], alpha=0.15, linewidth=0)
     ax.set(xlabel=axis_label, ylabel="test accuracy (%)", title=heading(results), xlim=(0, None), ylim=(0, None))
     if unit is not None:
         ax.xaxis.set_major_formatter(unit)
     tidy(ax)
-    if len(lines) > 1 or header:
-        legend_beside(ax, len(lines), header)
+    if len(lines) > 1 or header or failed:
+        legend_beside(ax, len(lines) + failed, header)
     return finish(figure, file)
 
 

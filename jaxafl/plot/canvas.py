@@ -7,6 +7,7 @@ import pathlib
 from typing import Any, TypeAlias
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -14,6 +15,8 @@ from matplotlib.figure import Figure
 from jaxafl.data.picture import Picture
 from jaxafl.options import UserError
 from jaxafl.results import check_path
+from jaxafl.results.curves import failed_step, has_failed
+from jaxafl.results.members import Member
 
 ImagePath: TypeAlias = str | os.PathLike[str] | None
 """Where to save a figure; `None` saves nothing."""
@@ -44,6 +47,17 @@ def line_styles(count: int) -> list[dict[str, Any]]:
         return [{"color": colour} for colour in COLOURS[:count]]
     scale = matplotlib.colormaps["viridis"]
     return [{"color": scale(0.9 * index / (count - 1)), "linestyle": _DASHES[index % 4]} for index in range(count)]
+
+
+def mark_failures(ax: Axes, line: Member, at: np.ndarray, values: np.ndarray, colour: Any) -> bool:
+    """A cross where a line ends because parameters stopped being finite, and in the legend of how many runs; whether
+    there is one."""
+    failed, count = sum(map(has_failed, line.runs)), len(line.runs)
+    if failed:
+        said = f"{failed} of {count} failed" if count > 1 else f"failed at server step {failed_step(line.runs[0])}"
+        label = f"{line.name}: {said}" if line.name else said
+        ax.plot(at[-1:], values[-1:], "x", color=colour, markersize=9, markeredgewidth=2, clip_on=False, label=label)
+    return bool(failed)
 
 
 def legend_beside(ax: Axes, entries: int, title: str | None = None) -> None:

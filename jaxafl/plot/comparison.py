@@ -7,7 +7,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, check_choice
-from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
+from jaxafl.plot.canvas import (
+    ImagePath,
+    check_image_path,
+    finish,
+    legend_beside,
+    line_styles,
+    mark_failures,
+    panels_of,
+    tidy,
+)  # fmt: skip
 from jaxafl.results.curves import AXES, curve
 from jaxafl.results.members import Results, members
 
@@ -45,7 +54,7 @@ def comparison(
     file, against = check_image_path(path), AXES[axis]
     lines = members(results, metric, against.variable)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
-    percent = metric.endswith("accuracy")
+    percent, failed = metric.endswith("accuracy"), 0
     for line, style in zip(lines, line_styles(len(lines)), strict=True):
         curves = [curve(run, against.variable, metric) for run in line.runs]
         if not all(one.at.size for one in curves):
@@ -63,10 +72,11 @@ def comparison(
             drawstyle="steps-post",
             **style,
         )
+        failed += mark_failures(ax, line, at, median, style["color"])
         if count > 1:
             ax.fill_between(at, bottom, top, step="post", color=style["color"], alpha=0.15, linewidth=0)
     shown = metric.replace("_", " ") if metric.startswith("validation") else f"test {metric.replace('_', ' ')}"
     ax.set(xlabel=against.label, ylabel=f"{shown} (%)" if percent else shown, xlim=(0, None))
     tidy(ax)
-    legend_beside(ax, len(lines), f"median, {100 * low:g} to {100 * high:g} % of seeds")
+    legend_beside(ax, len(lines) + failed, f"median, {100 * low:g} to {100 * high:g} % of seeds")
     return finish(figure, file)

@@ -74,10 +74,14 @@ def curve(run: xr.Dataset, variable: str, metric: str) -> Curve:
     return Curve(run[variable].values.astype(float)[made], values[made])
 
 
+def failed_step(run: xr.Dataset) -> int:
+    """The server step at which its parameters stopped being finite; -1 where they did not."""
+    return int(run["failed_step"] if "failed_step" in run.variables else run.attrs.get("failed_step", -1))
+
+
 def has_failed(run: xr.Dataset) -> bool:
     """Whether its parameters stopped being finite."""
-    found = run["failed_step"].item() if "failed_step" in run.variables else run.attrs.get("failed_step", -1)
-    return bool(found >= 0)
+    return failed_step(run) >= 0
 
 
 def check_at(at: Any) -> None:
