@@ -306,6 +306,12 @@ def test_equal_numbers_have_no_error_of_their_own() -> None:
     assert np.isnan(report.deviation(same, 10.6, np.nan)) and np.isclose(report.deviation(same, 10.6, 0.1), 1.869)
 
 
+def test_a_target_that_not_all_seeds_reach_has_no_mean() -> None:
+    some = np.asarray([3.0, np.inf, 4.0])
+    assert running.figures(running.Measure(lambda runs: some, " s"), some) == "reached by 2 of 3 seeds"
+    assert np.isnan(report.deviation(some, 5.0, 1.0))
+
+
 def test_a_method_of_ones_own() -> None:
     """A server, what makes one, or what changes a simulation."""
     cell, server = Cell(simulation, 3, 3), afl.server.fedasync(0.25)

@@ -43,9 +43,10 @@ def claimed(experiment: Experiment, results: xr.Dataset) -> Iterator[tuple[Claim
 
 
 def deviation(values: np.ndarray, published: float, error: float) -> float:
-    """(ours - published) / the joint error bar: the root of the sum of both variances; NaN where it is unknown."""
-    values = values[np.isfinite(values)]
-    if len(values) < 2 or not np.isfinite(published) or np.isinf(error):
+    """(ours - published) / the joint error bar: the root of the sum of both variances; NaN where it is unknown, or a
+    seed did not reach what is timed."""
+    values = values[~np.isnan(values)]
+    if len(values) < 2 or np.isinf(values).any() or not np.isfinite(published) or np.isinf(error):
         return np.nan
     own = values.std(ddof=1) if np.ptp(values) > 0 else 0.0  # without what rounding leaves of it
     joint = np.hypot(error, own) if np.isfinite(error) else own * np.sqrt(1 + 1 / len(values))
@@ -75,7 +76,7 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
                 if method in experiment.contrasts and np.isnan(values).all():
                     here = "not run"
                 here = "not at this scale" if here == "run" else here
-                if here in ("not run", "not at this scale") and np.isnan(published):
+                if here in ("not run", "not at this scale", *[NO_DATA] * (not first)) and np.isnan(published):
                     continue
                 z = deviation(values, published, error)
                 far |= bool(np.isfinite(z) and abs(z) > 2)

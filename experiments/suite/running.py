@@ -212,6 +212,6 @@ def figures(measure: Measure, values: np.ndarray) -> str:
     if not len(values):
         return ""
     if np.isinf(values).any():
-        return f"not reached ({np.isfinite(values).sum()} of {len(values)} seeds)"
+        return f"reached by {np.isfinite(values).sum()} of {len(values)} seeds"
     spread = f" ± {values.std(ddof=1):.{measure.digits}f}" if np.ptp(values) > 0 else ""
     return f"{values.mean():.{measure.digits}f}{spread}{measure.unit}"
