@@ -137,7 +137,7 @@ def test_gaps_bounds_and_targets(tmp_path: pathlib.Path) -> None:
     axes = {("server.alpha",): [(0.25,), (0.5,)]}
 
     def cell(method: str, column: str, scale: str) -> Cell | None:
-        return Cell(simulation, 3, 3, axes=axes, target=0.25) if column == method else None
+        return Cell(simulation, 3, 3, axes=axes, known={"target": 0.25}) if column == method else None
 
     measure = time_to()._replace(of=lambda runs: time_to().of(runs)[:, 0])
     one = Experiment(

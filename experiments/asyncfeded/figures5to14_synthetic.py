@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.asyncfeded.against_time import against_time
+from experiments.asyncfeded.tables import against_time
 from experiments.suite import main
 
 EXPERIMENT = against_time("Synthetic-1-1")

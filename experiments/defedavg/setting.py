@@ -277,7 +277,7 @@ def cell(
         client_steps=rounds * column.n * steps_of(method, column, local_steps),
         eval_every={"smoke": 1, "cpu": 5, "paper": images.every}[scale],
         callbacks=(afl.callbacks.StopAt(accuracy=goal),) if scale == "paper" else (),
-        target=goal,
+        known={"target": goal},
     )
 
 

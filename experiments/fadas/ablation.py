@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from experiments.fadas.setting import FAMILY, REASONS, SCALES, Method, cell_of
+from experiments.fadas.setting import FAMILY, REASONS, Method, cell_of, scales
 from experiments.suite import Experiment, Measure, last, time_to
 
 TARGET = 0.3
@@ -30,7 +30,7 @@ def panel(title: str, methods: Mapping[str, Method], along: str, note: str, **mo
         methods=list(methods),
         columns=[COLUMN],
         measures={"accuracy, last 5 evaluations": last()} | reaching(TARGET),
-        scales={scale: said.replace(" (50 of M = 10)", "") for scale, said in SCALES.items()},
+        scales=scales("100 server steps"),
         reasons=REASONS,
         curve=("accuracy", along),
         note=f"{note} The paper's dataset is not known here: {COLUMN}, as in Table 1; the target is ours.",

@@ -21,12 +21,12 @@ class Cell:
 
     Attributes:
         make: the simulation; `FileNotFoundError` where its data cannot be had.
-        server_steps, eval_every, diagnostics, callbacks: of `jaxafl.sweep`.
+        server_steps, eval_every, diagnostics, callbacks, observe: of `jaxafl.sweep`.
         client_steps: about how many local steps all clients make, by which the time of a table is estimated. 0: the
             clock alone is run, and measures get schedules.
         expected_steps: server steps after which a callback will have stopped it, for that estimate; 0: none does.
         axes: of `jaxafl.sweep`, beside the seeds.
-        target: what is to be reached, for `time_to`.
+        known: attributes that the runs get, for measures: `target` for `time_to`, for example.
     """
 
     make: Callable[[], afl.Simulation]
@@ -37,7 +37,8 @@ class Cell:
     callbacks: tuple[Any, ...] = ()
     expected_steps: int = 0
     axes: Mapping[Any, Sequence[Any]] = dataclasses.field(default_factory=dict)
-    target: float = np.nan
+    known: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    observe: Callable[[Any], Mapping[str, Any]] | None = None
 
 
 class Measure(NamedTuple):

@@ -102,10 +102,11 @@ def _made(cell: Cell, seeds: Iterable[int], kept: pathlib.Path, devices: Any) ->
     sim = cell.make()
     if not cell.client_steps:
         return [sim.schedule(cell.server_steps, seed) for seed in seeds]
-    options = {"diagnostics": cell.diagnostics, "callbacks": cell.callbacks, "devices": devices, "progress": True}
+    options = {"diagnostics": cell.diagnostics, "callbacks": cell.callbacks, "observe": cell.observe}
+    options |= {"devices": devices, "progress": True}
     axes = {"seed": list(seeds), **cell.axes}
     made = afl.sweep(sim, axes, cell.server_steps, eval_every=cell.eval_every, folder=kept, **options)
-    return made.assign_attrs(target=cell.target)
+    return made.assign_attrs(cell.known)
 
 
 def empty(experiment: Experiment, scale: str, methods: Sequence[str], seeds: int) -> xr.Dataset:

@@ -36,18 +36,19 @@ class Checkpoint(Hook):
     run.
     """
 
-    def __init__(self, folder: Any, every: Any, keep: Any) -> None:
+    def __init__(self, folder: Any, every: Any, keep: Any, at_end: bool = True) -> None:
         """
         Args:
             folder: where; made if it does not exist.
             every: server steps, or a text such as `"30s"`, between saves.
             keep: checkpoints that are kept.
+            at_end: whether runs are saved at their end too, from where they can be made longer.
         """
         self.folder = check_folder("checkpoint", folder)
         if (self.folder / "sweep.json").exists():
             raise UserError(f"{self.folder} is the folder of a sweep; name another one")
         self.steps, self.interval = interval_of(every)
-        self.keep = check_whole("run", "keep", keep)
+        self.keep, self.at_end = check_whole("run", "keep", keep), at_end
         self.seconds = min(PIECE_SECONDS, self.interval or PIECE_SECONDS)
         self.origin, self.last, self.stretched, self.failures = ORIGIN, (time.monotonic(), -1), False, 0
         self.writing: Future[float] | None = None
@@ -174,7 +175,8 @@ class Checkpoint(Hook):
 
     def settled(self, execution: Execution, made: Made) -> None:
         if made.eval_step[-1] == self.server_steps or over(execution, made):
-            self.save(execution, made)
+            if self.at_end:
+                self.save(execution, made)
         elif made.place > self.last[1]:
             self.piece(execution, made)
 

@@ -84,7 +84,7 @@ class Execution:
         [P, steps, ...]; in lockstep those of the whole chunk, complete after its last row."""
         sizes = {name: getattr(self.program, name) for name in ("lanes", "chunk", "micro_batch")}
         with on_exhaustion(**sizes), self.around():
-            self.state, records = self.compiled(*self.constant, self.state, jnp.int32(start), jnp.int32(stop))
+            self.state, records = self.compiled(*self.constant, self.state, np.int32(start), np.int32(stop))
             self.check(self.state)
             made = stop - start if self.rows_before is None else None
             return jax.tree.map(lambda leaf: leaf[:, :made], on_host(records))

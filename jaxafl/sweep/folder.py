@@ -140,7 +140,7 @@ class SweepFolder:
 
     def checkpoint(self, places: Sequence[int]) -> Checkpoint:
         """The checkpoints of a batch."""
-        made = Checkpoint(self.batch(places), self.about["every"], self.about["keep"])
+        made = Checkpoint(self.batch(places), self.about["every"], self.about["keep"], at_end=False)
         (self.batch(places) / _PLACES).write_text(json.dumps(list(places)))
         made.accept(self.identity, self.about["steps"])
         return made

@@ -374,6 +374,21 @@ def test_a_sweep_skips_members_that_are_finished(tmp_path: pathlib.Path) -> None
         afl.sweep(sim, axes, 24, **how)
 
 
+def test_a_member_that_ends_is_not_saved_beside_its_result(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    save = checkpoint.Checkpoint.save
+    monkeypatch.setattr(
+        checkpoint.Checkpoint,
+        "save",
+        lambda own, execution, made: (saved.append(made.place), save(own, execution, made)),
+    )
+    afl.sweep(simulation(), {"seed": [0, 1]}, 8, eval_every=4, folder=tmp_path, checkpoint_every="1h")
+    assert not saved
+    assert sorted(file.name for file in tmp_path.glob("member-*.nc")) == ["member-00000.nc", "member-00001.nc"]
+
+
 class StopNever(afl.callbacks.Callback):
     def __init__(self, told: list[int]) -> None:
         self.told = told

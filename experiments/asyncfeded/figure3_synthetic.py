@@ -1,0 +1,11 @@
+"""AsyncFedED, Figure 3 on Synthetic-1-1: best accuracy within 300 s and time to 90 % of it, against P."""
+
+from __future__ import annotations
+
+from experiments.asyncfeded.tables import against_chance
+from experiments.suite import main
+
+EXPERIMENT = against_chance("Synthetic-1-1")
+
+if __name__ == "__main__":
+    main(EXPERIMENT)
