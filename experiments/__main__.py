@@ -64,17 +64,18 @@ def main() -> None:
 
 def page(chosen: dict[str, Experiment]) -> str:
     """Everything that was run, and the names of what was not."""
-    text = [(HERE / "preface.md").read_text(encoding="utf-8")]
+    sections = {}
     for name, one in chosen.items():
         path = suite.RESULTS / f"{name.replace('.', '_')}.md"
         if path.exists():
-            text.append(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
         else:
             nothing = running.empty(one, "paper", one.methods, one.seeds)
-            text.append(report.markdown(one, f"experiments.{name}", nothing))
-        if path.with_suffix(".png").exists():
-            text.append(f"![{one.title}](results/{path.stem}.png)\n")
-    return "\n".join(text)
+            text = report.markdown(one, f"experiments.{name}", nothing)
+        picture = f"\n![{one.title}](results/{path.stem}.png)\n" if path.with_suffix(".png").exists() else ""
+        sections[one.title] = text + picture
+    preface = (HERE / "preface.md").read_text(encoding="utf-8")
+    return "\n".join([preface, report.contents(sections), *sections.values()])
 
 
 if __name__ == "__main__":

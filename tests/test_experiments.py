@@ -66,6 +66,21 @@ def test_the_page_is_that_of_the_results() -> None:
     assert (ROOT / "experiments" / "README.md").read_text(encoding="utf-8") == page(EXPERIMENTS)
 
 
+def test_the_contents_of_a_page() -> None:
+    """What stands before a claim's last colon is not its verdict."""
+    told = "`python -m experiments.a.b --scale cpu --seeds {}` · "
+    claims = "- a: holds: does not hold (mean -1)\n- b: holds (mean 1)\n- c: not run\n- d: not decided by these seeds\n"
+    sections = {
+        "A's, 90 % (b)": f"## A\n\n{told.format(3)}3 seeds\n\n{claims}",
+        "B": f"## B\n\n{told.format(1)}not run\n",
+    }
+    assert report.contents(sections).splitlines()[2:] == [
+        "| [A's, 90 % (b)](#as-90--b) | cpu, 3 seeds | 1 | 1 | 1 |",
+        "| [B](#b) | not run |  |  |  |",
+        "| all | | 1 | 1 | 1 |",
+    ]
+
+
 def test_the_clock_of_fadas_replays_the_released_simulators_draws() -> None:
     """The paper's τ_max, and the mean and median over steps of the largest staleness."""
     one = EXPERIMENTS["fadas.clock"]

@@ -12,7 +12,7 @@ GRIDS = {
     ("κ", "kappa"): (0.01, 0.05, 0.1, 0.5, 1.0),
 }
 VALUES = {f"{said} = {value:g}": {field: value} for (said, field), grid in GRIDS.items() for value in grid}
-EXPERIMENT = sweep_of("AsyncFedED", "λ/ε, λ, γ̄ and κ", VALUES)
+EXPERIMENT = sweep_of("AsyncFedED", "λ/ε, λ, target staleness and κ", VALUES)
 
 if __name__ == "__main__":
     main(EXPERIMENT)

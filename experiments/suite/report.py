@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -91,6 +92,22 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
         lines += [f"Why they differ: {experiment.reasons.get(scale, 'not known')}", ""]
     lines += [f"- {claim.text}: {found}" for claim, found in claimed(experiment, results)]
     return "\n".join([*lines, ""])
+
+
+def contents(sections: Mapping[str, str]) -> str:
+    """A line for each table of a page, made by `markdown`: at which scale it was run, what became of its claims."""
+    lines = ["| | run at | claims that hold | that do not | not decided |", "|---|---|---|---|---|"]
+    words, total = ("holds", "does not hold", "not decided"), np.zeros(3, int)
+    for title, text in sections.items():
+        told = text.splitlines()[2]
+        scale, seeds = re.findall(r"--scale (\w+) --seeds (\d+)", told)[0]
+        verdicts = [line.rpartition(": ")[2] for line in text.splitlines() if line.startswith("- ")]
+        counts = np.array([sum(verdict.startswith(word) for verdict in verdicts) for word in words])
+        total += counts
+        place = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")  # as GitHub names it
+        ran = "not run" if told.endswith("not run") else f"{scale}, {seeds} seed{'s' * (seeds != '1')}"
+        lines.append(f"| [{title}](#{place}) | {ran} | " + " | ".join(str(count or "") for count in counts) + " |")
+    return "\n".join([*lines, "| all | | " + " | ".join(map(str, total)) + " |", ""])
 
 
 def _told(experiment: Experiment, module: str, results: xr.Dataset) -> str:
