@@ -113,20 +113,24 @@ def test_evaluations_change_nothing_at_all(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lanes", "chunk"), [(1, 1), (4, 1), (4, 4)])
+@pytest.mark.parametrize("name", ["fadas", "fedavg"])
 def test_loops_whose_length_is_known_when_they_are_compiled(
-    lanes: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+    name: str, lanes: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on an accelerator."""
+    """As on an accelerator. A synchronous round of four clients has the same number of segments as all others."""
     even = Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=2)
-    expected, known = run("fadas", even, lanes=lanes, chunk=chunk), []
+    expected, known = run(name, even, lanes=lanes, chunk=chunk), []
     prepared = planned.prepared
     monkeypatch.setattr(planned, "slices_are_faster", lambda: False)
     monkeypatch.setattr(
-        planned, "prepared", lambda *args, **shapes: known.append(shapes["local_steps"]) or prepared(*args, **shapes)
+        planned,
+        "prepared",
+        lambda *args, **shapes: known.append((shapes["local_steps"], shapes["segments"])) or prepared(*args, **shapes),
     )
-    assert_close(run("fadas", even, lanes=lanes, chunk=chunk), expected)
-    run("fadas", lanes=lanes, chunk=chunk)
-    assert known == [3, None]
+    assert_close(run(name, even, lanes=lanes, chunk=chunk), expected)
+    run(name, lanes=lanes, chunk=chunk)
+    assert [steps for steps, _ in known] == [3, None]
+    assert known[0][1] == 4 // lanes or name == "fadas"
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def num_bytes(tree):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["alone", "shared", "lockstep", "online"])
+@pytest.mark.parametrize("kind", ["alone", "synchronous", "shared", "lockstep", "online"])
 def test_a_program_stays_on_the_device_and_copies_no_buffer(kind):
     """As it is made for an accelerator: rows are gathered and scattered, lanes advance under one `vmap`."""
     program, state = compiled(kind)
@@ -50,6 +50,10 @@ def test_a_program_stays_on_the_device_and_copies_no_buffer(kind):
     assert buffers
     copied = {tuple(map(int, shape.split(","))) for shape in re.findall(r"= f32\[([\d,]+)\]\S* copy\(", text)}
     assert not copied & buffers
+    if kind != "online":  # where lengths are part of the schedule: the host never decides on a local step
+        loops = benchmark().loops_of(text)
+        assert sum(loop.passes == 5 for loop in loops) == 1
+        assert max(loop.depth for loop in loops if loop.passes is None) == (0 if kind == "synchronous" else 1)
 
 
 def test_loops_are_read():

@@ -17,6 +17,7 @@ import xarray as xr
 import jaxafl as afl
 from jaxafl.callbacks.hooks import Hook
 from jaxafl.device import compilation, slices_are_faster
+from jaxafl.engine import planned
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.loop import run_to_end
 from jaxafl.engine.problem import Speed
@@ -105,11 +106,17 @@ def test_a_server_in_the_clock_is_swept_too(sim: afl.Simulation) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lanes", [1, 4])
-def test_lockstep_is_separate_runs(sim: afl.Simulation, lanes: int) -> None:
+@pytest.mark.parametrize(("lanes", "known"), [(1, False), (4, False), (4, True)])
+def test_lockstep_is_separate_runs(
+    sim: afl.Simulation, lanes: int, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`known`: with a loop over local steps of known length, as on an accelerator."""
     seeds = [0, 1, 2]
+    if known:
+        monkeypatch.setattr(planned, "slices_are_faster", lambda: False)
     schedules = [sim.schedule(STEPS, seed) for seed in seeds]
     execution = lockstep([sim.problem(seed) for seed in seeds], schedules, EVERY, Speed(lanes))
+    assert (execution.program.local_steps == sim.client.steps) is known
     for seed, trained in zip(seeds, run_to_end(execution, STEPS, EVERY, Hook(), time.perf_counter()), strict=True):
         same(sim.result(trained, seed), sim.run(STEPS, eval_every=EVERY, seed=seed))
 

@@ -71,7 +71,7 @@ MODELS: dict[str, tuple[Callable[[], afl.models.Model], tuple[int, ...]]] = {
     "resnet18": (lambda: afl.models.resnet18(10), (32, 32, 3)),
 }
 RATES = {"h200": width.RATES["NVIDIA H200"], "v5e": width.RATES["TPU v5 lite"]}
-KINDS = ("alone", "shared", "lockstep", "online")
+KINDS = ("alone", "synchronous", "shared", "lockstep", "online")
 _MEMBERS, _STEPS = 8, 40
 Made = tuple[Callable[..., Any], tuple[Any, ...], bool]
 
@@ -117,7 +117,8 @@ def _bytes(shape: str) -> int:
 
 
 def simulation(name: str, kind: str) -> afl.Simulation:
-    """FADAS with 25 of 100 clients in flight and M = 5, or AsyncFedED with the clock beside the training."""
+    """FADAS with 25 of 100 clients in flight and M = 5, FedAvg with rounds of 25, or AsyncFedED with the clock beside
+    the training."""
     make, shape = MODELS[name]
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (1000, *shape), dtype=np.uint8), rng.integers(0, 10, 1000)
@@ -127,6 +128,10 @@ def simulation(name: str, kind: str) -> afl.Simulation:
     if kind == "online":
         clock = afl.clock.free_running(concurrency=25, durations=times)
         return afl.Simulation(data, make(), client, afl.server.asyncfeded(lam=1.0, kappa=0.05), clock)
+    if kind == "synchronous":
+        return afl.Simulation(
+            data, make(), client, afl.server.fedavg(), afl.clock.synchronous(cohort=25, durations=times)
+        )
     clock = afl.clock.free_running(concurrency=25, buffer=5, durations=times)
     return afl.Simulation(data, make(), client, afl.server.fadas(0.01), clock)
 
@@ -162,8 +167,8 @@ def program(name: str, kind: str, lanes: int) -> Made:
             )
             lockstep(problems, schedules, _STEPS, Speed(lanes))
         else:
-            rates = np.linspace(0.01, 0.1, _MEMBERS if kind == "shared" else 1).tolist()
-            members = [dataclasses.replace(sim, server=afl.server.fadas(rate)) for rate in rates]
+            rates = np.linspace(0.01, 0.1, _MEMBERS).tolist() if kind == "shared" else ()
+            members = [dataclasses.replace(sim, server=afl.server.fadas(rate)) for rate in rates] or [sim]
             planned([member.problem(0) for member in members], sim.schedule(_STEPS), _STEPS, speed)
     return made[-1]
 

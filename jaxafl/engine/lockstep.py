@@ -23,7 +23,7 @@ from jaxafl.engine.batched import number_axes
 from jaxafl.engine.execution import Execution, prepared
 from jaxafl.engine.mesh import DATA, NUMBERS, OF_MEMBERS, ROWS, STATE, spread
 from jaxafl.engine.plan import Indices, Plan, Segments, Steps, padded
-from jaxafl.engine.planned import plan_of
+from jaxafl.engine.planned import known_lengths, plan_of
 from jaxafl.engine.problem import DeviceData, Numbers, Problem, Program, Speed
 from jaxafl.engine.state import Records, State
 from jaxafl.engine.step import build_server_step
@@ -72,6 +72,7 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
         deterministic=speed.deterministic,
         full=all(bool(schedule.mask.all()) for schedule in schedules),
         sliced=False,
+        **known_lengths(plans),
     )
     program = execution.program
     plans += [plans[-1]] * (len(execution.state.failure.step) - len(plans))  # those that fill devices up

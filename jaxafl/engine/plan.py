@@ -78,6 +78,12 @@ class Plan(Summarised):
     origin: Origin
     kept: dict[int, int]
 
+    @property
+    def segments_each(self) -> int | None:
+        """How many segments precede each server step that is taken, where that is the same number and not 0."""
+        before = np.diff(self.steps.segments_before[:-1], prepend=0)[self.origin.step :]
+        return (int(before.max()) or None) if before.size and before.min() == before.max() else None
+
     def summary(self) -> dict[str, Any]:
         """Its sizes."""
         names = ("lanes", "slots", "rows", "needed", "runs", "mean_width")

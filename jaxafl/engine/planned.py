@@ -53,8 +53,7 @@ def planned(
         slots=max(plan.slots, min(_rounded(plan.slots), schedule.ring_slots)),
         rows=_rounded(plan.rows),
         uniform=plan.uniform,
-        # an accelerator's host waits for every pass of a loop whose length it does not know; other K compile anew
-        local_steps=None if slices_are_faster() else plan.local_steps,
+        **known_lengths([plan]),
         deterministic=speed.deterministic,
         full=bool(schedule.mask.all()),
     )
@@ -96,9 +95,9 @@ def advance_planned(
         def one(number: Array, state: State) -> tuple[State, Records]:
             begun = jnp.where(number > 0, steps.segments_before[jnp.maximum(number - 1, 0)], 0)
             state = jax.lax.fori_loop(
-                begun,
-                steps.segments_before[number],
-                lambda index, state: train(buffers.read(segments, index), state),
+                0,
+                program.segments or steps.segments_before[number] - begun,
+                lambda index, state: train(buffers.read(segments, begun + index), state),
                 state,
             )
             state, _, record = server_step(buffers.read(steps, number), number, state)
@@ -109,6 +108,15 @@ def advance_planned(
     own = shared_axes(state)
     axes = (number_axes(program, numbers), own)
     return over_members(member, program.members, axes, (own, 0))(numbers, state)
+
+
+def known_lengths(plans: Sequence[Plan]) -> dict[str, int | None]:
+    """What a program of these plans knows of the lengths of its loops: nothing on a CPU, where other numbers would
+    compile anew; an accelerator's host waits for every pass of a loop whose length it does not know."""
+    if slices_are_faster():
+        return {}
+    found = {"local_steps": {plan.local_steps for plan in plans}, "segments": {plan.segments_each for plan in plans}}
+    return {name: lengths.pop() for name, lengths in found.items() if len(lengths) == 1}
 
 
 def plan_of(

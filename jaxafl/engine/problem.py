@@ -103,6 +103,7 @@ class Program:
         micro_batch: samples per gradient evaluation.
         uniform: all active lanes of a segment make the same number of local steps, so none has to be masked.
         local_steps: what all active lanes of all segments make, if that is known when the program is compiled.
+        segments: how many precede each server step, likewise.
         full: every server step takes A arrivals, so none has to be masked.
         sliced: several rows of a buffer are read and written by a loop of slices (on a CPU), not by a gather or a
             scatter.
@@ -128,6 +129,7 @@ class Program:
     sliced: bool
     wide: bool
     local_steps: int | None = None
+    segments: int | None = None
     deterministic: bool = False
     mesh: Mesh | None = None
     shares: int = 1

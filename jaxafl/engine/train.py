@@ -60,8 +60,8 @@ def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple
             goes_on = (index < counts) & ~_stopped(group)
             return jax.tree.map(lambda a, b: jnp.where(expand(goes_on, a), a, b), new, group)
 
-        known = program.local_steps or jnp.max(counts)
-        return jax.lax.fori_loop(0, known if bound is None else bound, masked, group)
+        most = jnp.max(counts) if bound is None else bound
+        return jax.lax.fori_loop(0, program.local_steps or most, masked, group)
 
     def local_steps(active: Array, lanes: Lane, bound: Array | None) -> Lane:
         chunk = program.chunk
