@@ -64,7 +64,7 @@ def main() -> None:
 
 def page(chosen: dict[str, Experiment]) -> str:
     """Everything that was run, and the names of what was not."""
-    sections = {}
+    sections = []
     for name, one in chosen.items():
         path = suite.RESULTS / f"{name.replace('.', '_')}.md"
         if path.exists():
@@ -73,9 +73,9 @@ def page(chosen: dict[str, Experiment]) -> str:
             nothing = running.empty(one, "paper", one.methods, one.seeds)
             text = report.markdown(one, f"experiments.{name}", nothing)
         picture = f"\n![{one.title}](results/{path.stem}.png)\n" if path.with_suffix(".png").exists() else ""
-        sections[one.title] = text + picture
+        sections.append((one, text + picture))
     preface = (HERE / "preface.md").read_text(encoding="utf-8")
-    return "\n".join([preface, report.contents(sections), *sections.values()])
+    return "\n".join([preface, report.contents(sections), *(text for _, text in sections)])
 
 
 if __name__ == "__main__":

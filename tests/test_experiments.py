@@ -70,14 +70,13 @@ def test_the_contents_of_a_page() -> None:
     """What stands before a claim's last colon is not its verdict."""
     told = "`python -m experiments.a.b --scale cpu --seeds {}` · "
     claims = "- a: holds: does not hold (mean -1)\n- b: holds (mean 1)\n- c: not run\n- d: not decided by these seeds\n"
-    sections = {
-        "A's, 90 % (b)": f"## A\n\n{told.format(3)}3 seeds\n\n{claims}",
-        "B": f"## B\n\n{told.format(1)}not run\n",
-    }
-    assert report.contents(sections).splitlines()[2:] == [
-        "| [A's, 90 % (b)](#as-90--b) | cpu, 3 seeds | 1 | 1 | 1 |",
-        "| [B](#b) | not run |  |  |  |",
-        "| all | | 1 | 1 | 1 |",
+    one = dataclasses.replace(small({}), title="A's, 90 % (b)", left_out={"cpu": ["absent"]})
+    ran, chosen = told.format(3), told.format('3 --columns "one" "absent" --methods "a"')
+    texts = [f"## A\n\n{said}3 seeds\n\n{claims}" for said in (ran, chosen)] + [f"## A\n\n{told.format(1)}not run\n"]
+    assert report.contents([(one, text) for text in texts]).splitlines()[2:] == [
+        "| [A's, 90 % (b)](#as-90--b) | cpu, 3 seeds | 1 of 2 | 1 | 1 | 1 |",
+        "| [A's, 90 % (b)](#as-90--b) | cpu, 3 seeds | 2 of 2 | 1 | 1 | 1 |",
+        "| [A's, 90 % (b)](#as-90--b) | not run |  |  |  |  |",
     ]
 
 
@@ -92,10 +91,10 @@ def test_the_clock_of_fadas_replays_the_released_simulators_draws() -> None:
 
 def test_a_dry_run_times_what_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     """Only the columns and methods asked for; one timing for every model and batch size."""
-    one = EXPERIMENTS["audg_psurdg.table2"]
+    one = EXPERIMENTS["audg_psurdg.table2_cnn"]
 
     def said(*chosen: str) -> str:
-        main(one, ["--dry-run", *chosen], "experiments.audg_psurdg.table2")
+        main(one, ["--dry-run", *chosen], "experiments.audg_psurdg.table2_cnn")
         return capsys.readouterr().out
 
     assert said("--columns", "CNN Non-IID", "--methods", "SFL").count(" ms a local step (SFL, CNN Non-IID)") == 1
@@ -334,6 +333,17 @@ def test_a_method_of_ones_own() -> None:
         made = with_own(cell, own).make()
         assert made.server is server and made.data is simulation().data
     assert with_own(cell, lambda sim: sim).make() is simulation()
+
+
+def test_the_clock_of_ones_own_method_is_an_asynchronous_one() -> None:
+    """Where the first method is synchronous, another one is the base."""
+    for name, column, base in (
+        ("defedavg.table1_fashion_mnist", "Fashion-MNIST, IID, n = 20", "DeFedAvg-IID"),
+        ("defedavg.table1_fashion_mnist", "Fashion-MNIST, non-IID, n = 20", "DeFedAvg-nIID"),
+        ("audg_psurdg.bounds", "h = 0, d = 5", "AUDG"),
+        ("fadas.table1", "CIFAR-10, Dir(0.1), large", "FADAS"),
+    ):
+        assert column in EXPERIMENTS[name].columns and EXPERIMENTS[name].base_of(column) == base
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from experiments.audg_psurdg.setting import DELAYS, POOL, SIZES, SMALL, columns, normalised, sorted_by_label
-from experiments.audg_psurdg.table3 import EXPERIMENT
+from experiments.audg_psurdg.table3_cnn import EXPERIMENT
 from experiments.audg_psurdg.tables import falls
 from experiments.suite import Values
 

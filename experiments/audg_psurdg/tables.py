@@ -11,12 +11,14 @@ import numpy as np
 from experiments.audg_psurdg.setting import (
     NOTE,
     NOTE_NON_IID,
+    RATE,
     REASONS,
     SCALES,
     Column,
     cell_of,
     columns,
     normalised,
+    synchronous,
 )
 from experiments.suite import Claim, Experiment, Values, last
 
@@ -24,6 +26,10 @@ ACCURACY = last(of=1)
 LOSS = last("normalised_loss", of=1, unit="", factor=1.0, digits=4)
 DIFFERENCE = "PSURDG - AUDG"
 Published = Mapping[str, Sequence[float]]
+SYNCHRONOUS = {  # Table II: IID, non-IID
+    "Over-CNN": {"accuracy": (94.01, 93.90), "normalised loss": (0.0103, 0.0106)},
+    "CNN": {"accuracy": (87.15, 85.01), "normalised loss": (0.0966, 0.1222)},
+}
 
 
 def compared(title: str, among: Mapping[str, Column], **more: Any) -> Experiment:
@@ -41,6 +47,50 @@ def compared(title: str, among: Mapping[str, Column], **more: Any) -> Experiment
         few=2,
         derived=normalised,
         note=NOTE if all(one.split == "IID" for one in among.values()) else NOTE_NON_IID,
+        **more,
+    )
+
+
+def accuracies(network: str, published: Sequence[float]) -> Experiment:
+    """Table III of a network; published: accuracy of PSURDG minus that of AUDG, in points, by mean delay."""
+    names = list(columns([network], ["IID"]))
+    return compared(
+        f"Table III, the {network}: accuracy on IID data",
+        columns([network], ["IID"]),
+        measures={"accuracy": ACCURACY},
+        published={"accuracy": by_column(names, {DIFFERENCE: published})},
+        contrasts={DIFFERENCE: ("PSURDG", "AUDG")},
+        claims=[
+            falls("AUDG's accuracy falls until a mean delay of 5", "AUDG", names[:3]),
+            falls("from there on it rises", "AUDG", names[2:], sign=1),
+            falls("PSURDG's accuracy falls", "PSURDG", names),
+            *(ahead("AUDG is more accurate", "AUDG", "PSURDG", name) for name in (names[0], names[-1])),
+        ],
+    )
+
+
+def synchronous_alone(title: str, network: str, **more: Any) -> Experiment:
+    """A network where all uploads succeed; `more`: of the `Experiment`."""
+    splits = {f"{network} IID": "IID", f"{network} Non-IID": "small"}
+    rates = {f"SFL, η = {rate}": rate for rate in (0.05, 0.1) if rate != RATE[network]}
+    rates = {"SFL": RATE[network]} | rates
+    return Experiment(
+        title=f"AUDG and PSURDG, {title}, the {network}: synchronous federated learning",
+        family="audg_psurdg",
+        cell=lambda method, column, scale: synchronous(network, splits[column], rates[method], scale),
+        methods=list(rates),
+        columns=list(splits),
+        measures={"accuracy": ACCURACY, "normalised loss": LOSS},
+        published={
+            measure: {column: {"SFL": number} for column, number in zip(splits, numbers, strict=True)}
+            for measure, numbers in SYNCHRONOUS[network].items()
+        },
+        scales=SCALES,
+        reasons=REASONS,
+        seeds=10,
+        few=2,
+        derived=normalised,
+        note=NOTE,
         **more,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import optax
@@ -155,6 +156,11 @@ def others(made: dict[str, Column]) -> list[tuple[str, str, str]]:
     """(column, DeFedAvg's name in it, another method of it), all of them."""
     found = ((name, list(TIMES[column.dataset, column.iid])) for name, column in made.items())
     return [(name, methods[-1], other) for name, methods in found for other in methods[:-1]]
+
+
+def own_of(made: dict[str, Column]) -> Callable[[str], str]:
+    """DeFedAvg's name in a column."""
+    return lambda name: list(TIMES[made[name].dataset, made[name].iid])[-1]
 
 
 def claims(made: dict[str, Column]) -> list[Claim]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
@@ -16,7 +18,7 @@ from jaxafl.theory import Quadratic, defedavg, evaluate, quadratic
 
 CLIENTS, UPDATES, LOCAL_STEPS = 16, 4096, 2
 SIZES = {f"n = {size}": size for size in (1, 2, 4, 8)}
-REACHED, BOUND = "mean ‖∇F‖² over T = 4096 / n server steps", "bound of Theorem 1"
+REACHED = "mean ‖∇F‖² over all server steps"
 
 
 @functools.lru_cache(1)
@@ -51,13 +53,19 @@ def cell(method: str, name: str, scale: str) -> Cell:
         eval_every=steps,
         diagnostics=("gradient_norm",),
         known={"given": given},
+        observe=lambda params: {"away": jnp.linalg.norm(params["w"] - found.solution)},
     )
 
 
-def bound(runs: xr.Dataset) -> Array:
-    """Its conditions hold or not with the largest staleness that was seen."""
-    found = evaluate(defedavg.theorem_1, problem()[1], runs.attrs["given"], staleness_max=int(runs.staleness.max()))
-    return np.full(runs.sizes["seed"], found["total"].item())
+def bounded(runs: xr.Dataset) -> xr.Dataset:
+    """Theorem 1 with the largest staleness that was seen, and G of the largest ball that a seed has been to."""
+    constants = problem()[0].constants(float(runs.observe_away.max()), batch_size=1)
+    return evaluate(defedavg.theorem_1, constants, runs.attrs["given"], staleness_max=int(runs.staleness.max()))
+
+
+def of_runs(number: Callable[[xr.Dataset], float], digits: int) -> Measure:
+    """A number of all seeds together."""
+    return Measure(lambda runs: np.full(runs.sizes["seed"], number(runs)), digits=digits)
 
 
 def reached(values: Values, name: str, share: float) -> Array:
@@ -73,7 +81,9 @@ EXPERIMENT = Experiment(
     columns=list(SIZES),
     measures={
         REACHED: Measure(lambda runs: runs.gradient_norm_squared.values.astype(float).mean(axis=-1), digits=4),
-        BOUND: Measure(bound, digits=3),
+        "bound of Theorem 1": of_runs(lambda runs: bounded(runs)["total"].item(), 3),
+        "of its three conditions hold": of_runs(lambda runs: bounded(runs).attrs["conditions"].count(" holds"), 0),
+        "largest staleness": of_runs(lambda runs: float(runs.staleness.max()), 0),
     },
     scales={"smoke": "64 updates", "paper": f"{UPDATES} updates of {LOCAL_STEPS} local steps each, {CLIENTS} clients"},
     claims=[
@@ -82,8 +92,10 @@ EXPERIMENT = Experiment(
     ],
     seeds=10,
     note="Quadratics with μ = 0.1, L = 1, σ = 1, optima at most 0.3 from the common one; η and η̄ are those of the "
-    "theorem for each n and T. A speed-up that is linear in n reaches the same with n updates a server step in an n-th "
-    "of the steps.",
+    "theorem for each n and T = 4096 / n. A speed-up that is linear in n, as the bound predicts, reaches the same "
+    "with n updates a server step in an n-th of the steps. All clients are always in flight, for exponential times, "
+    "so that who arrives is drawn uniformly, as the theorem has it. With such delays its conditions do not hold: the "
+    "bound is not guaranteed here.",
 )
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from experiments.defedavg.setting import (
     claims,
     columns,
     others,
+    own_of,
     published,
 )  # fmt: skip
 from experiments.suite import Claim, Experiment, best, last, time_to
@@ -49,6 +50,7 @@ def table1(dataset: str) -> Experiment:
         published={"seconds to the target": published(among)},
         scales=fewer(SCALES),
         left_out=left_out(among),
+        base=own_of(among),
         reasons=REASONS,
         claims=claims(among),
         curve=("accuracy", "eval_time"),
@@ -71,6 +73,7 @@ def figures2_5(dataset: str) -> Experiment:
         },
         scales=fewer(SCALES),
         left_out=left_out(among),
+        base=own_of(among),
         reasons=REASONS,
         claims=[
             Claim(
@@ -99,6 +102,7 @@ def table2(dataset: str) -> Experiment:
         published=tuning.published(among),
         scales=fewer(tuning.SCALES),
         left_out=left_out(among),
+        base=own_of(among),
         reasons={"cpu": "another model, and a horizon that few rates reach the target in"},
         seeds=1,
         note=tuning.NOTE,

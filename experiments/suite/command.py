@@ -58,7 +58,7 @@ def _parser(experiment: Experiment, module: str) -> argparse.ArgumentParser:
                         help=f"by default those of the scale; of: {_quoted(experiment.columns)}")  # fmt: skip
     parser.add_argument("--method", action="append", default=[], metavar="MODULE:NAME",
                         help="a method of your own: a server, a function that makes one, or one that takes the "
-                        "simulation of the first method and returns another")  # fmt: skip
+                        "simulation of a method of the table and returns another")  # fmt: skip
     usual = ", ".join(f"{experiment.seeds_at(scale)} at {scale} scale" for scale in experiment.scales)
     parser.add_argument("--seeds", type=int, help=f"how many; by default {usual}")
     parser.add_argument("--folder", type=pathlib.Path, help="for results and, below runs, what has been run; a second "

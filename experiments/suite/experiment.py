@@ -81,7 +81,7 @@ class Experiment:
         title: its line in lists: paper, number, what it shows.
         family: name of the folder of its runs; those of one family share runs where method, column and scale agree.
         cell: (method, column, scale) -> what is run; `None` where the table has nothing.
-        methods, columns: their names; the first method is the base of a user's own.
+        methods, columns: their names.
         measures: by name; the first is that of claims and figures.
         scales: scale -> what it changes of the published setting.
         published: measure -> column -> method -> number, (number, its error bar) or `more_than(number)`; NaN where it
@@ -95,6 +95,7 @@ class Experiment:
         against: (label, column -> (panel, number)): a figure shows measures against these numbers.
         shown: those measures; by default the first.
         derived: what is made of a cell's runs, or schedules, before they are measured and drawn.
+        base: column -> the method whose clock and clients a user's own one has; by default the first.
         left_out: scale -> columns that are not run there, unless they are asked for.
         no_data: columns whose data, or pretrained weights, cannot be had from where the others are.
         note: what is to be known of the numbers: what is unpublished and was fixed how.
@@ -119,6 +120,7 @@ class Experiment:
     against: tuple[str, Mapping[str, tuple[str, float]]] | None = None
     shown: Sequence[str] = ()
     derived: Callable[[Any], Any] = lambda runs: runs
+    base: Callable[[str], str] | None = None
     left_out: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     no_data: Sequence[str] = ()
     note: str = ""
@@ -131,6 +133,10 @@ class Experiment:
     def columns_at(self, scale: str) -> list[str]:
         """The columns that are run at a scale unless others are asked for."""
         return [column for column in self.columns if column not in self.left_out.get(scale, ())]
+
+    def base_of(self, column: str) -> str:
+        """The method whose simulation a user's own one changes."""
+        return self.base(column) if self.base else self.methods[0]
 
     def seeds_at(self, scale: str) -> int:
         """How many are run at a scale unless another number is asked for."""
@@ -145,7 +151,7 @@ class Experiment:
 
 def with_own(cell: Cell, own: Any) -> Cell:
     """A cell whose simulation is the user's: `own` is a server, or a function that makes one, or one that takes the
-    simulation of the first method and returns another."""
+    simulation of the base method and returns another."""
 
     def make() -> afl.Simulation:
         base = cell.make()

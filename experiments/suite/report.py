@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -94,20 +94,21 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
     return "\n".join([*lines, ""])
 
 
-def contents(sections: Mapping[str, str]) -> str:
+def contents(sections: Iterable[tuple[Experiment, str]]) -> str:
     """A line for each table of a page, made by `markdown`: at which scale it was run, what became of its claims."""
-    lines = ["| | run at | claims that hold | that do not | not decided |", "|---|---|---|---|---|"]
-    words, total = ("holds", "does not hold", "not decided"), np.zeros(3, int)
-    for title, text in sections.items():
-        told = text.splitlines()[2]
-        scale, seeds = re.findall(r"--scale (\w+) --seeds (\d+)", told)[0]
+    lines = ["| | run at | columns | claims that hold | that do not | not decided |", "|---|---|---|---|---|---|"]
+    for experiment, text in sections:
+        told, title = text.splitlines()[2], experiment.title
+        scale, seeds, chosen = re.findall(r'--scale (\w+) --seeds (\d+)(?: --columns((?: "[^"]*")+))?', told)[0]
+        ran = not told.endswith("not run")
+        columns = chosen.count('"') // 2 or len(experiment.columns_at(scale))
         verdicts = [line.rpartition(": ")[2] for line in text.splitlines() if line.startswith("- ")]
-        counts = np.array([sum(verdict.startswith(word) for verdict in verdicts) for word in words])
-        total += counts
+        counts = [sum(one.startswith(word) for one in verdicts) for word in ("holds", "does not hold", "not decided")]
         place = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")  # as GitHub names it
-        ran = "not run" if told.endswith("not run") else f"{scale}, {seeds} seed{'s' * (seeds != '1')}"
-        lines.append(f"| [{title}](#{place}) | {ran} | " + " | ".join(str(count or "") for count in counts) + " |")
-    return "\n".join([*lines, "| all | | " + " | ".join(map(str, total)) + " |", ""])
+        cells = [f"[{title}](#{place})", f"{scale}, {seeds} seed{'s' * (seeds != '1')}" if ran else "not run"]
+        cells += [f"{columns} of {len(experiment.columns)}" if ran else "", *(str(count or "") for count in counts)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
 
 
 def _told(experiment: Experiment, module: str, results: xr.Dataset) -> str:

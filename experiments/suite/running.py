@@ -54,7 +54,7 @@ def run(
             results = before.reindex_like(results).combine_first(results).assign_attrs(results.attrs)
     for column in columns:
         for method in [*methods, *own]:
-            cell = experiment.cell(experiment.methods[0] if method in own else method, column, scale)
+            cell = experiment.cell(experiment.base_of(column) if method in own else method, column, scale)
             if cell is None:
                 continue
             print(f"{name}: {column}, {method}", flush=True)
