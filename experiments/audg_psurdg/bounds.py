@@ -89,7 +89,7 @@ def of_audg(theorem: Any) -> Measure:
 
 def least(of: Callable[[str], Array], among: Iterable[str]) -> Array:
     """The smallest over the columns that were run, a number per seed."""
-    return np.nanmin([of(name) for name in among], axis=0)
+    return np.fmin.reduce([of(name) for name in among])
 
 
 def late(values: Values, name: str, more: str, other: str, limit: str | None = None) -> Array:
