@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -141,6 +142,23 @@ print(compilation._disabled(compilation._WITHOUT), int(compilation.compiled(jnp.
         told[version] = subprocess.run(made, capture_output=True, text=True, check=True).stdout.strip()
     assert told["0.11.0"] == told["0.11.2"] == "{} 2"
     assert told["0.11.1"] == "{'xla_disable_hlo_passes': 'small-while-loop-hoisting'} 2"
+
+
+def test_a_first_run_compiles_nothing_but_its_programs() -> None:
+    """An operation outside of them takes some 10 ms to be compiled."""
+    code = """
+import jaxafl as afl
+data, model = afl.data.synthetic(1, 1, clients=4), afl.models.logistic(10)
+client = afl.Client(steps=2, batch_size=4, learning_rate=0.1)
+clock = afl.clock.free_running(concurrency=2, durations=afl.clock.uniform(1, 2))
+for server in (afl.server.fedasync(), afl.server.asyncfeded()):
+    afl.Simulation(data, model, client, server, clock).run(2)
+"""
+    logged = dict(os.environ, JAX_LOG_COMPILES="1")
+    said = subprocess.run([sys.executable, "-c", code], env=logged, capture_output=True, text=True, check=True).stderr
+    found = set(re.findall(r"Compiling jit\((\w+)\)", said))
+    own = {"_blocks", "_begin", "_scan", "marked", "initial_members", "evaluate_members", "observe_members", "read"}
+    assert {"advance_planned", "advance_online"} < found <= own | {"advance_planned", "begin_online", "advance_online"}
 
 
 def _grown(width: int, x: jax.Array, many: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -5,7 +5,9 @@ The first line of a command's docstring is its line in the help, the `Args` are 
 
 from __future__ import annotations
 
+import atexit
 import functools
+import gc
 import importlib
 import os
 import sys
@@ -49,6 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 for a run whose parameters stopped being finite, 2 for a mistake of the user's (stderr says
         which), 128 and the number of the signal for an interruption (130: Ctrl-C). Anything else is a bug, and raised.
     """
+    if argv is None:
+        # the process is ours: collecting garbage while it traces, and all of it at its end, takes 0.4 s of 2.2
+        gc.set_threshold(50_000)
+        atexit.register(gc.freeze)
     name, *arguments = [*(sys.argv[1:] if argv is None else argv)] or [""]
     if name in ("", "-h", "--help"):
         print(_usage(), file=sys.stdout if name else sys.stderr)

@@ -67,7 +67,7 @@ def seed_key(seed: int) -> Key:
     seed = int(seed)
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed must be in [0, 2**64), got {seed}")
-    return jnp.uint32(seed & 0xFFFFFFFF), jnp.uint32(seed >> 32)
+    return jax.device_put((np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)))  # `jnp.uint32` compiles a conversion
 
 
 def purpose_key(key: Key, purpose: Purpose, index: int = 0) -> Key:

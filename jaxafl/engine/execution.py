@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock import Schedule
@@ -71,7 +70,8 @@ class Execution:
             constant: its arguments before the state.
         """
         constant = spread(self.program, kinds[:-1], constant)
-        arguments, how = (*constant, self.state, jnp.int32(0), jnp.int32(0)), self.program.deterministic
+        none, how = on_device(np.int32(0)), self.program.deterministic
+        arguments = (*constant, self.state, none, none)
         kinds, state = (*kinds, ALL, ALL), kinds[-1]
         self.compiled, seconds = compiled_over(
             function, (self.program,), kinds, arguments, state, True, donate=(len(constant),), deterministic=how

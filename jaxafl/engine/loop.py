@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock import Schedule
-from jaxafl.device import compiled
+from jaxafl.device import compiled, on_device
 from jaxafl.device.buffers import read
 from jaxafl.engine.execution import Execution, Failed
 from jaxafl.engine.state import Records, Version
@@ -196,7 +195,7 @@ def _ended(execution: Execution, made: Made, seconds: dict[str, float], every: i
 
 
 def _member(model: Version, index: int) -> Version:
-    arguments = (model, jnp.int32(index))
+    arguments = (model, on_device(np.int32(index)))
     return compiled(read, (), arguments, once=True)[0](*arguments)
 
 

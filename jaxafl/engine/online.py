@@ -13,10 +13,11 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxafl.clock.contract import Clock, InFlight, OnlineClock, Runs, ServerStep, Workload
 from jaxafl.clock.schedules import raise_fault
-from jaxafl.device import as_arrays, on_host
+from jaxafl.device import as_arrays, on_device, on_host
 from jaxafl.device.keys import Key
 from jaxafl.engine.batched import over_members
 from jaxafl.engine.execution import Execution, prepared
@@ -59,7 +60,7 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
     with jax.enable_x64(True):
         clock_numbers = as_arrays(clock, jnp.float64)
         client = problem.client
-        steps = jnp.asarray(client.steps if client.epochs is None else client.epochs, jnp.int32)
+        steps = on_device(np.asarray(client.steps if client.epochs is None else client.epochs, np.int32))
         arguments = (clock_numbers, execution.state, problem.key, steps)
         static, kinds = (execution.program, clients), (ALL, STATE, ALL, ALL)
         arguments = spread(execution.program, kinds, arguments)

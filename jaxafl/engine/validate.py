@@ -52,7 +52,7 @@ def check_model(model: Model, data: FederatedData, client: Client) -> None:
 def check_observe(observe: Callable[[Any], Any], model: Model, data: FederatedData) -> None:
     """Raises `ValueError` or `TypeError` for a function of the parameters that does not return a dict of arrays."""
     with _explained(f"observe cannot be traced on the parameters of {model.name}"):
-        params, _ = jax.eval_shape(model.init, jax.random.key(0), example_batch(data))
+        params, _ = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data)))
         seen = jax.eval_shape(observe, params)
     if not isinstance(seen, dict) or not all(hasattr(value, "shape") for value in seen.values()):
         raise TypeError(f"observe must return a dict of name -> array, it returned {_described(seen, 0)}")
@@ -60,17 +60,16 @@ def check_observe(observe: Callable[[Any], Any], model: Model, data: FederatedDa
 
 def _check_training(model: Model, data: FederatedData, client: Client) -> None:
     """Traces a local step: its optimiser, its schedules."""
-    example = example_batch(data)
 
     def steps(arrays: Any, frozen: Any, client: Client, key: Any, count: Any) -> tuple[Any, Any]:
-        params, state = model.init(jax.random.key(0), example)
+        params, state = model.init(jax.random.key(0), example_batch(data))
         none = jnp.int32(0)
         lane = begin(client, params, state, key, none, none, none, jnp.float32(0))
         fetch = functools.partial(data.fetch, arrays)
         piece = client.micro_batch or client.batch_size or _BATCH
         return lane, local_step(client, model.bound(frozen), fetch, piece, count, lane)
 
-    numbers, count = as_arrays(client, jnp.result_type(float)), jnp.int32(1)
+    numbers, count = as_arrays(client, jnp.result_type(float)), np.int32(1)
     name = getattr(client.optimizer, "__name__", repr(client.optimizer))
     with _explained(
         f"Client: a local step with {name} cannot be traced, so one of its options or a schedule is not what it "
@@ -100,13 +99,14 @@ def _check_sizes(model: Model, data: FederatedData) -> None:
 
 def _state_of(model: Model, data: FederatedData) -> Any:
     """Shapes of the model's state, from tracing a step of training."""
-    example = example_batch(data)
+    samples = _described(data.example[0])
 
-    def step(arrays: Any, frozen: Any, client: Any, positions: Any, key: Any) -> Any:
-        params, state = model.init(key, example)
+    def step(arrays: Any, frozen: Any, client: Any, positions: Any) -> Any:
+        key = jax.random.key(0)
+        params, state = model.init(key, example_batch(data))
         x, y = data.fetch(arrays, client, positions, jax.random.split(key, _BATCH))
-        if _described(x) != _described(example.x):
-            raise ValueError(f"training samples are {_described(x)}, test samples {_described(example.x)}")
+        if _described(x) != samples:
+            raise ValueError(f"training samples are {_described(x)}, test samples {samples}")
         _, new = model.bound(frozen)(params, state, Batch(x, y, jnp.ones(_BATCH, bool)), key, True)
         if _described(new, 0) != _described(state, 0):
             raise ValueError(f"training turns its state {_described(state, 0)} into {_described(new, 0)}")
@@ -114,8 +114,8 @@ def _state_of(model: Model, data: FederatedData) -> Any:
 
     integer = jax.ShapeDtypeStruct((), jnp.int32)
     positions = jax.ShapeDtypeStruct((_BATCH,), jnp.int32)
-    with _explained(f"the model {model.name} cannot be made for the samples of {data.name}, {_described(example.x)}"):
-        return jax.eval_shape(step, data.arrays, model.frozen, integer, positions, jax.random.key(0))
+    with _explained(f"the model {model.name} cannot be made for the samples of {data.name}, {samples}"):
+        return jax.eval_shape(step, data.arrays, model.frozen, integer, positions)
 
 
 @contextlib.contextmanager

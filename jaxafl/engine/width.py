@@ -86,7 +86,7 @@ def local_step_of(model: Model, data: FederatedData, client: Client) -> LocalSte
     784-200-200-10 launches 18; 18 and moves 46; 46 MB, `cnn_defedavg` 33; 35 and 456; 464 MB, `cnn_asyncfeded` 30; 31
     and 1,050; 1,049 MB.
     """
-    batch = example_batch(data)
+    batch = jax.eval_shape(lambda: example_batch(data))
     leaves, structure = jax.tree.flatten((batch.x, batch.y))
     return _of_batch(model, piece_of(client, data), structure, tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves))
 

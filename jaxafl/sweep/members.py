@@ -149,5 +149,6 @@ def _grouped(places: Sequence[int], key: Callable[[int], Any]) -> list[list[int]
 
 
 def _num_parameters(simulation: Simulation) -> int:
-    params, _ = jax.eval_shape(simulation.model.init, jax.random.key(0), example_batch(simulation.data))
+    model, data = simulation.model, simulation.data
+    params, _ = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data)))
     return sum(leaf.size for leaf in jax.tree.leaves(params))
