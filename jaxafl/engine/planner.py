@@ -116,9 +116,11 @@ def _train(server_steps: int, runs: _Runs, lanes: int, start: int, homes: int, c
         lengths=runs.local_steps[order].tolist(),
         homes=(runs.client[order] // -(-clients // homes)).tolist(),
     )
-    instants, loads, saves, before = _advance(pending, lanes, homes)
-    preceding = np.asarray([0] * start + before + [len(instants) - 1], np.int32)
-    loaded, saved = _moves(loads, order), _moves(saves, order)
+    instants, loads, into, saves, steps = _advance(pending, lanes, homes)
+    preceding = np.searchsorted(np.asarray(steps) + start, np.arange(server_steps + 1), side="right").astype(np.int32)
+    lane = np.empty_like(order)
+    lane[loads.ranks] = into
+    loaded, saved = _moves(loads, lane, order), _moves(saves, lane, order)
     return _Training(_active(loaded, saved, runs, np.asarray(instants), lanes), loaded, saved, preceding)
 
 
@@ -136,34 +138,30 @@ class _Made(NamedTuple):
     """Runs that lanes load, or save."""
 
     ranks: list[int]
-    lanes: list[int]
     ends: list[int]  # of each segment: how many until then
 
 
-def _advance(pending: _Pending, lanes: int, homes: int) -> tuple[list[int], _Made, _Made, list[int]]:
-    """The instants, in local steps, between which the segments lie; what they load and save; and how many of them
-    precede each server step. This loop is most of what a plan takes."""
+def _advance(pending: _Pending, lanes: int, homes: int) -> tuple[list[int], _Made, list[int], _Made, list[int]]:
+    """The instants, in local steps, between which the segments lie; what they load, into which lanes, and save; and the
+    server step (of those that `pending` knows) that each precedes. This loop is most of what a plan takes."""
     needed, lengths, home_of = pending.needed, pending.lengths, pending.homes
     push, pop = heapq.heappush, heapq.heappop
     missing = np.bincount(np.asarray(needed, np.int64), minlength=len(pending.ends)).tolist()
     # runs that wait for a lane, idle lanes, and when the others end their run, in local steps, times L, plus the lane
-    devices: list[tuple[list[int], list[int], list[int]]]
-    devices = [([], list(range(home, lanes, homes)), []) for home in range(homes)]
-    run_of = [0] * lanes
-    loads, saves = _Made([], [], []), _Made([], [], [])
-    loaded, load, saved, save = loads.ranks.append, loads.lanes.append, saves.ranks.append, saves.lanes.append
-    before, begin, now, instants = [], 0, 0, [0]
+    devices: list[tuple[list[int], ...]] = [([], list(range(home, lanes, homes)), []) for home in range(homes)]
+    queues, run_of, into = [waiting for waiting, _, _ in devices], [0] * lanes, list[int]()
+    loads, saves, steps, begin, now, instants = _Made([], []), _Made([], []), list[int](), 0, 0, [0]
+    load, lend, save = loads.ranks.append, into.append, saves.ranks.append
     for step, end in enumerate(pending.ends):
-        for rank in pending.ranks[begin:end]:
-            push(devices[home_of[rank]][0], rank)
-        begin = end
         while missing[step]:
-            until = -1
+            for rank in pending.ranks[begin:end]:
+                push(queues[home_of[rank]], rank)
+            begin, until = end, -1
             for waiting, idle, working in devices:
                 while waiting and idle:
                     lane, rank = pop(idle), pop(waiting)
-                    load(lane)
-                    loaded(rank)
+                    load(rank)
+                    lend(lane)
                     run_of[lane] = rank
                     push(working, (now + lengths[rank]) * lanes + lane)
                 # until a lane can take up the next pending run, or, with none pending, this step has what it needs
@@ -171,27 +169,26 @@ def _advance(pending: _Pending, lanes: int, homes: int) -> tuple[list[int], _Mad
                     until = working[0]
             if until < 0:
                 until = max(end for _, _, working in devices for end in working if needed[run_of[end % lanes]] == step)
-            until //= lanes
-            bound = (until + 1) * lanes
+            now = until // lanes
+            bound = (now + 1) * lanes
             for _, idle, working in devices:
                 while working and working[0] < bound:
                     lane = pop(working) % lanes
                     rank = run_of[lane]
-                    save(lane)
-                    saved(rank)
+                    save(rank)
                     push(idle, lane)
                     missing[needed[rank]] -= 1
-            instants.append(until)
+            instants.append(now)
             loads.ends.append(len(loads.ranks))
             saves.ends.append(len(saves.ranks))
-            now = until
-        before.append(len(instants) - 1)
-    return instants, loads, saves, before
+            steps.append(step)
+    return instants, loads, into, saves, steps
 
 
-def _moves(made: _Made, order: np.ndarray) -> _Moves:
-    """The runs in the order of their segments and, within one, of their lanes."""
-    ranks, lanes, ends = (np.asarray(column, np.int64) for column in made)
+def _moves(made: _Made, lane: np.ndarray, order: np.ndarray) -> _Moves:
+    """The runs in the order of their segments and, within one, of their lanes, which are given by rank."""
+    ranks, ends = (np.asarray(column, np.int64) for column in made)
+    lanes = lane[ranks]
     begins = np.concatenate([np.zeros(1, np.int64), ends])[:-1]
     segments = np.repeat(np.arange(len(ends)), ends - begins)
     in_order = np.argsort(segments * (lanes.max(initial=0) + 1) + lanes, kind="stable")
@@ -289,12 +286,15 @@ def _places(first: np.ndarray, last: np.ndarray, taken: Sequence[int] = ()) -> t
     """
     places, count = list(taken), max(taken, default=-1) + 1
     free = sorted({*range(count)} - {*places})
-    leaving, next_one = np.argsort(last, kind="stable"), 0
-    leaves, who = [*last[leaving].tolist(), np.inf], leaving.tolist()
-    for instant in first[len(places) :].tolist():
-        while leaves[next_one] <= instant:
-            heapq.heappush(free, places[who[next_one]])
-            next_one += 1
-        places.append(heapq.heappop(free) if free else count)
-        count = max(count, places[-1] + 1)
+    leaving, here = np.argsort(last, kind="stable"), len(places)
+    before = np.maximum(np.searchsorted(first, last[leaving]), here) - here  # leaves before others enter
+    push, pop, take = heapq.heappush, heapq.heappop, places.append
+    for who in np.insert(np.arange(here, len(first)), before, ~leaving).tolist():
+        if who < 0:
+            push(free, places[~who])
+        elif free:
+            take(pop(free))
+        else:
+            take(count)
+            count += 1
     return places, count
