@@ -17,7 +17,8 @@ SERVER_RATES, LOCAL_RATES = (0.1, 1.0), (0.001, 0.005, 0.01, 0.05, 0.1)
 ETA, LOCAL = "server.learning_rate", "client.learning_rate"
 SCALES = {
     "smoke": "noise in the place of the images, 3 server steps of 2 local steps, logistic regression, two rates",
-    "cpu": "an MLP 784-50-10 (3072-50-10) for the CNN, the first 14 (CIFAR-10: 6) simulated seconds, lower targets",
+    "cpu": "an MLP 784-50-10 (CIFAR-10: 768-50-10, images of half the resolution) for the CNN, the first 14 "
+    "(CIFAR-10: 6) simulated seconds, lower targets",
     "paper": "as published: the CNN, up to the target or 10,000 server steps (FAVANO on CIFAR-10, non-IID: 40,000)",
 }
 NOTE = (
