@@ -214,5 +214,6 @@ def figures(measure: Measure, values: np.ndarray) -> str:
         return ""
     if np.isinf(values).any():
         return f"reached by {np.isfinite(values).sum()} of {len(values)} seeds"
-    spread = f" ± {values.std(ddof=1):.{measure.digits}f}" if np.ptp(values) > 0 else ""
-    return f"{values.mean():.{measure.digits}f}{spread}{measure.unit}"
+    form = f".{measure.digits}f" if abs(values.mean()) < 1e5 else ".1e"  # of what has diverged
+    spread = f" ± {values.std(ddof=1):{form}}" if np.ptp(values) > 0 else ""
+    return f"{values.mean():{form}}{spread}{measure.unit}"
