@@ -154,7 +154,8 @@ def draw(experiment: Experiment, results: xr.Dataset, path: pathlib.Path) -> Non
             for axis in axes.flat[:many]
             for line, name in zip(*axis.get_legend_handles_labels(), strict=True)
         }  # a panel may have methods that the first one has not
-        axes.flat[0].legend(drawn_by.values(), drawn_by.keys(), fontsize=7)
+        where, loc = (figure, "outside right upper") if len(drawn_by) > 8 else (axes.flat[0], "best")
+        where.legend(drawn_by.values(), drawn_by.keys(), fontsize=7, loc=loc)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
