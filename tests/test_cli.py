@@ -311,3 +311,8 @@ def test_a_cache_of_another_user_is_refused(
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     assert main(["run", "--data", "synthetic", "--model", "logistic", "--cache", str(tmp_path)]) == 2
     assert "is another user's" in capsys.readouterr().err
+
+
+def test_a_run_that_is_stopped_before_any_server_step(capsys):
+    assert main(["run", *SMALL, *FREE, "--stop-at", "0.0001", "--seed", "1"]) == 0
+    assert "0.0 s" in capsys.readouterr().out

@@ -157,7 +157,7 @@ def test_a_sweep_with_some_failures_warns(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("failed_step", "said", "accuracy"),
-    [((-1, -1), "", "40.0 ± 10.0 %"), ((-1, 3), "1 of 2", "30.0 %"), ((2, 3), "2 of 2", "40.0 ± 10.0 %")],
+    [((-1, -1), "", "40.0 ± 14.1 %"), ((-1, 3), "1 of 2", "30.0 %"), ((2, 3), "2 of 2", "40.0 ± 14.1 %")],
 )
 def test_the_table_averages_the_runs_that_have_not_failed(failed_step, said, accuracy, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -119,3 +121,22 @@ def test_datasets_and_models_are_cited() -> None:
     assert (
         "caldas2018" in text and own in text and text.count("@article{wang2022asyncfeded") == 1
     )  # by the model and by the server
+
+
+@pytest.mark.parametrize("name", ["staleness", "loss", "time", "eval_step", "a/b", ""])
+def test_a_server_records_nothing_under_a_name_that_results_have(name: str) -> None:
+    class telling(afl.server.Server):
+        accepts = afl.server.Delivery.STALE | afl.server.Delivery.CONTINUOUS
+
+        def update(self, params: Any, state: Any, arrivals: Any) -> afl.server.Outcome:
+            return afl.server.Outcome(params, state, {name: jnp.float32(1)})
+
+    sim = afl.Simulation(
+        afl.data.synthetic(1, 1, clients=4, max_size=20),
+        afl.models.logistic(10),
+        afl.Client(steps=1, batch_size=4, learning_rate=0.1),
+        telling(),
+        afl.clock.free_running(concurrency=2, durations=afl.clock.uniform(1, 2)),
+    )
+    with pytest.raises(ValueError, match=f"telling records {name!r} in the `info`"):
+        sim.run(2)

@@ -73,7 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as ended:  # of the option parser, which has said why
         return int(ended.code or 0)
     except Interrupted as ended:
-        print(f"jaxafl: {ended}", file=sys.stderr)
+        kept = name == "resume" or any(argument.startswith("--checkpoint") for argument in arguments)
+        print(
+            f"jaxafl: {ended}{'' if kept else '; its result is not kept, --checkpoint FOLDER does that'}",
+            file=sys.stderr,
+        )
         return 128 + ended.signal
     except KeyboardInterrupt:
         print("jaxafl: interrupted", file=sys.stderr)

@@ -170,11 +170,11 @@ def _numbers(runs: Sequence[xr.Dataset]) -> list[str]:
     accuracy = [run["accuracy"].values[np.isfinite(run["accuracy"].values)] for run in runs]
     time = [run["time"].values[np.isfinite(run["time"].values)] for run in runs]
     staleness = np.concatenate([run["staleness"].values[run["staleness"].values >= 0] for run in runs])
-    mean = f"{np.mean([values[-1] for values in time]):.1f} s"
+    mean = f"{np.mean([values[-1] if len(values) else 0.0 for values in time]):.1f} s"  # stopped before any server step
     stale = f"{staleness.mean():.2f} / {staleness.max():.0f}" if len(staleness) else "no arrivals"
     return [_percent([values.max() for values in accuracy]), _percent([values[-1] for values in accuracy]), mean, stale]
 
 
 def _percent(shares: list[float]) -> str:
-    spread = f" ± {100 * np.std(shares):.1f}" if len(shares) > 1 else ""
+    spread = f" ± {100 * np.std(shares, ddof=1):.1f}" if len(shares) > 1 else ""
     return f"{100 * np.mean(shares):.1f}{spread} %"

@@ -87,6 +87,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
     def recorded(
         arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version
     ) -> dict[str, Array]:
+        diagnostics.check_info(outcome.info, server)
         each = {name: value for name, value in outcome.info.items() if jnp.ndim(value)}
         if "drift" in asked:
             each["drift"] = diagnostics.drift(before.params, arrivals.base)

@@ -99,7 +99,7 @@ def _mean(runs: list[xr.Dataset], against: str) -> tuple[np.ndarray, np.ndarray,
     begin, end = max(at[0] for at, _ in curves), min(at[-1] for at, _ in curves)
     at = np.linspace(begin, end, _GRID)
     values = np.stack([np.interp(at, *curve) for curve in curves])
-    return at, values.mean(axis=0), values.std(axis=0)
+    return at, values.mean(axis=0), values.std(axis=0, ddof=1)
 
 
 def _curve(run: xr.Dataset, against: str) -> tuple[np.ndarray, np.ndarray]:

@@ -233,7 +233,8 @@ class Comparison:
             shown = own.median if np.isfinite(own.median) else ends.max(initial=0.0)
             count = f"({own.reached.sum()}/{len(own.reached)})"
             text = f"{'' if np.isfinite(own.median) else '> '}{_short(shown / unit.scale)} {count}"
-            cells[name] = Cell(text if shown else f"never {count}", own.median == best)
+            known = np.isfinite(own.median) or shown > 0
+            cells[name] = Cell(text if known else f"never {count}", own.median == best)
         amount = f"{_scale(metric) * target:g} %" if _scale(metric) != 1 else f"{target:g}"
         header = unit._replace(name=f"{unit.name} to {metric.replace('_', ' ')} {amount}").label
         return header, cells

@@ -226,3 +226,8 @@ def test_the_figure_shows_medians_where_all_seeds_are() -> None:
     )
     assert first.get_drawstyle() == "steps-post" and "5 seeds" in str(first.get_label())
     assert matplotlib.colors.same_color(bands[0].get_facecolor()[0][:3], first.get_color())
+
+
+def test_a_target_that_all_runs_reach_at_once() -> None:
+    table = artificial(one=[[0.5, 0.6], [0.5, 0.7]], other=[[0.1, 0.2], [0.1, 0.3]]).table(targets=[0.5])
+    assert "0 (2/2)" in table and "never (0/2)" not in table and "> 10 (0/2)" in table
