@@ -86,7 +86,8 @@ class Outcome(NamedTuple):
     Attributes:
         params: x_{t+1}.
         state: the server's next state, of the structure that `init` gave.
-        info: diagnostics of this step, scalars or [A]; each becomes a variable of the result.
+        info: diagnostics of this step, scalars or [A]; each becomes a variable of the result, and has a name that is
+            not another's there.
         next_steps: int32 [A], local steps of each client's next run, if the server replies (`Needs.replies`).
         client_params: each leaf [A, ...], the clients' own models, if they have any (`Needs.client_models`).
     """
