@@ -11,6 +11,7 @@ import optax
 import pytest
 
 import jaxafl as afl
+from jaxafl.engine import diagnostics
 
 CENTRES = np.array([[1.0, -2.0], [3.0, 0.5], [-1.0, 1.0], [0.5, 2.0]], np.float32)
 WEIGHTS = np.array([3, 1, 2, 2])
@@ -121,6 +122,16 @@ def test_datasets_and_models_are_cited() -> None:
     assert (
         "caldas2018" in text and own in text and text.count("@article{wang2022asyncfeded") == 1
     )  # by the model and by the server
+
+
+def test_names_that_results_have_are_known() -> None:
+    data = afl.data.synthetic(1, 1, clients=4, max_size=40).with_validation(0.2)
+    clock = afl.clock.free_running(concurrency=2, durations=afl.clock.uniform(1, 2))
+    client = afl.Client(steps=1, batch_size=4, learning_rate=0.1)
+    sim = afl.Simulation(data, afl.models.logistic(10), client, afl.server.fedbuff(), clock)
+    result = sim.run(2, diagnostics=diagnostics.DIAGNOSTICS)
+    others = {name for name in result.variables if not str(name).startswith(diagnostics._BEGINNINGS)}
+    assert others - diagnostics._TAKEN == {"server_rate"}  # which servers say themselves
 
 
 @pytest.mark.parametrize("name", ["staleness", "loss", "time", "eval_step", "a/b", ""])

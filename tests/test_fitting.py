@@ -93,6 +93,16 @@ def test_samples_that_are_not_for_the_model_are_described() -> None:
         simulation(afl.models.from_linen(FailsInTraining())).check()
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int16, np.float64])
+def test_samples_of_64_bits_are_seen_as_the_device_holds_them(dtype: Any) -> None:
+    x, labels = (np.arange(216) % 5 % 3).reshape(18, 12).astype(dtype), np.arange(18) % 3
+    dataset = afl.data.Dataset("text", x, labels, x, labels, 3, afl.data.as_is())
+    model = afl.models.mlp(3) if dtype is np.float64 else afl.models.char_lstm(num_classes=3, hidden=4, layers=1)
+    for data in (arrays(x), dataset.partition(afl.data.iid(2))):
+        result = simulation(model, data).run(1)
+        assert np.isfinite(result.loss).all()
+
+
 def test_augmentation_that_does_not_take_the_samples_is_found() -> None:
     preprocessing = afl.data.normalise(255.0, augment=afl.data.crop_and_flip())
     data = arrays(np.zeros((6, 8, 8), np.uint8), preprocessing=preprocessing)

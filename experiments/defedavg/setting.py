@@ -209,7 +209,7 @@ def data_of(dataset: str, iid: bool, scale: str, tuning: bool = False) -> afl.da
         images = stand_in(IMAGES[dataset].shape, 10, 1_200)
     else:
         images = {"Fashion-MNIST": afl.data.fashion_mnist, "CIFAR-10": afl.data.cifar10}[dataset]()
-    if scale == "cpu" and dataset == "CIFAR-10":  # at the full resolution more diverge
+    if scale == "cpu" and dataset == "CIFAR-10":  # with whole images more of the published rates diverge
         images = dataclasses.replace(images, x=_halved(images.x), x_test=_halved(images.x_test))
     if tuning:
         kept = len(images.y) * 5 // 6

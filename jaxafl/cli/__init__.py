@@ -22,6 +22,7 @@ from jaxafl.callbacks import Interrupted
 from jaxafl.cli.commands import compare, gather, list_names, plot_results
 from jaxafl.cli.doctor import doctor
 from jaxafl.cli.init import init
+from jaxafl.cli.options import is_given
 from jaxafl.cli.report import report
 from jaxafl.cli.simulate import resume, run, sweep
 from jaxafl.options import UserError
@@ -73,11 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as ended:  # of the option parser, which has said why
         return int(ended.code or 0)
     except Interrupted as ended:
-        kept = name == "resume" or any(argument.startswith("--checkpoint") for argument in arguments)
-        print(
-            f"jaxafl: {ended}{'' if kept else '; its result is not kept, --checkpoint FOLDER does that'}",
-            file=sys.stderr,
-        )
+        lost = name in ("run", "sweep") and not is_given(arguments, "--checkpoint")
+        print(f"jaxafl: {ended}{'; nothing of it is kept, as --checkpoint does' if lost else ''}", file=sys.stderr)
         return 128 + ended.signal
     except KeyboardInterrupt:
         print("jaxafl: interrupted", file=sys.stderr)

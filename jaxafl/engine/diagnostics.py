@@ -25,9 +25,11 @@ DIAGNOSTICS = ("drift", "gradient_norm", "asynchronous_error", "average", "per_c
 _TAKEN = {
     *("time", "step", "arrival", "evaluation", "population", "client", "run", "run_id", "version", "reference"),
     *("staleness", "local_steps", "started", "arrived", "multiplicity", "kind", "bytes_up", "bytes_down", "accuracy"),
-    *("participation", "mean_staleness", "loss", "local_loss", "delta_norm"),
+    *("participation", "mean_staleness", "loss", "local_loss", "delta_norm", "executed_local_steps"),
+    *("drift", "gradient_norm_squared", "asynchronous_error", "client_accuracy", "client_loss", "client_samples"),
+    "held_out_client",
 }
-_BEGINNINGS = ("eval_", "average_", "observe_")
+_BEGINNINGS = ("eval_", "average_", "observe_", "validation_")
 
 
 def check_info(info: Any, server: Any) -> None:

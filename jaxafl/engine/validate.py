@@ -99,7 +99,7 @@ def _check_sizes(model: Model, data: FederatedData) -> None:
 
 def _state_of(model: Model, data: FederatedData) -> Any:
     """Shapes of the model's state, from tracing a step of training."""
-    samples = _described(data.example[0])
+    samples = _described(jax.eval_shape(lambda: example_batch(data).x))  # as they are on a device: int64 is int32 there
 
     def step(arrays: Any, frozen: Any, client: Any, positions: Any) -> Any:
         key = jax.random.key(0)
