@@ -11,7 +11,7 @@ import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.engine import diagnostics
+from jaxafl.engine import diagnostics, outcome
 
 CENTRES = np.array([[1.0, -2.0], [3.0, 0.5], [-1.0, 1.0], [0.5, 2.0]], np.float32)
 WEIGHTS = np.array([3, 1, 2, 2])
@@ -130,8 +130,8 @@ def test_names_that_results_have_are_known() -> None:
     client = afl.Client(steps=1, batch_size=4, learning_rate=0.1)
     sim = afl.Simulation(data, afl.models.logistic(10), client, afl.server.fedbuff(), clock)
     result = sim.run(2, diagnostics=diagnostics.DIAGNOSTICS)
-    others = {name for name in result.variables if not str(name).startswith(diagnostics._BEGINNINGS)}
-    assert others - diagnostics._TAKEN == {"server_rate"}  # which servers say themselves
+    others = {name for name in result.variables if not str(name).startswith(outcome._BEGINNINGS)}
+    assert others - outcome._TAKEN == {"server_rate"}  # which servers say themselves
 
 
 @pytest.mark.parametrize("name", ["staleness", "loss", "time", "eval_step", "a/b", ""])

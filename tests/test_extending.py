@@ -106,3 +106,11 @@ def test_their_options_are_swept_and_checked_as_any() -> None:
         afl.Simulation(**USUAL | {"clock": afl.clock.free_running(concurrency=3, durations=durations)}).check()
     with pytest.raises(ValueError, match=r"dealt: clients must be"):
         dealt(0)
+
+
+@pytest.mark.slow
+def test_a_run_on_a_clock_of_ones_own_can_be_made_longer(tmp_path: pathlib.Path) -> None:
+    sim = afl.Simulation(**USUAL | PYTHON["clock"])
+    for steps in (3, 7, STEPS):
+        longer = sim.run(steps, checkpoint=tmp_path)
+    np.testing.assert_array_equal(longer.loss[-1], sim.run(STEPS).loss[-1])

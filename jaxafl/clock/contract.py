@@ -88,7 +88,8 @@ class FaultCode(enum.IntEnum):
 
     NONE = ""
     DURATIONS_END = (
-        "the recorded durations run out: run {run} of client {client} (start number {run_id}) has no duration"
+        "the recorded durations run out: run {run} of client {client} (start number {run_id}) has no duration "
+        "(NaN of a duration of one's own means the same)"
     )
     STARTS_END = "the recorded starts run out at start number {run_id}"
     BUSY = "the recorded starts name client {client} at start number {run_id}, but this client is busy"
@@ -162,7 +163,7 @@ class Clock(Part):
             then a schedule is compiled as one function (`whole` of `jaxafl.device.compiled`).
     """
 
-    delivers: ClassVar[Delivery]
+    delivers: ClassVar[Delivery] = Delivery.NONE
     kinds: ClassVar[tuple[str, ...]] = ()
     order_free: ClassVar[bool] = False
     event_by_event: ClassVar[bool] = False

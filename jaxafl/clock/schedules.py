@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import Clock, Fault, FaultCode, ServerStep, Workload
+from jaxafl.clock.rules import check_next, check_steps
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.options import Summarised, UserError, check_options, check_whole
@@ -120,11 +121,12 @@ def schedule(
         local_steps: local steps per run: a number, [N] per client or [N, R] per client and run.
         server_steps: T.
         seed: seed of the schedule.
-        check: raise for a recorded trace that runs out.
+        check: raise for a recorded trace that runs out, and for what no schedule can hold.
 
     Raises:
-        ValueError: the options cannot work, or a recorded trace runs out or names a busy client (it is said at which
-            start).
+        ValueError: the options cannot work, a recorded trace runs out or names a busy client (it is said at which
+            start), or a clock of one's own makes a server step that cannot happen (time that runs backwards, a version
+            that is not made yet ...).
         MemoryError: the schedule is longer than the memory of the host.
     """
     check_whole("schedule", "server_steps", server_steps)
@@ -140,6 +142,8 @@ def schedule(
         steps, runs_begun, fault, held = jax.device_get(program(*arguments))
     if check:
         raise_fault(fault)
+    if check and not type(clock).__module__.startswith("jaxafl."):  # tests hold the shipped ones to the same rules
+        check_steps(clock, num_clients, steps, runs_begun)
     versions = np.unique(np.concatenate([np.zeros(0, np.int32), *map(np.ravel, held)])).tolist()
     return dataclasses.replace(schedule_of(clock, num_clients, steps, runs_begun), held=tuple(versions))
 
@@ -227,7 +231,9 @@ def _scan(
 ) -> tuple[ServerStep, jax.Array, Fault, list[jax.Array]]:
 
     def one(state: Any, _: None) -> tuple[Any, tuple[ServerStep, jax.Array]]:
-        state, step = clock.next(state, workload)
+        made = clock.next(state, workload)
+        check_next(clock, workload.num_clients, made)
+        state, step = made
         return state, (step.complete(), state.starts.count)
 
     state, (steps, runs_begun) = jax.lax.scan(one, state, length=server_steps)

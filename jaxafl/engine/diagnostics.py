@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jaxafl.data.federated import FederatedData
 from jaxafl.device.keys import jax_key
 from jaxafl.models.model import Apply, Batch
-from jaxafl.options import UserError
 from jaxafl.server.contract import norm
 
 Array = jax.Array
@@ -20,27 +19,6 @@ _PIECE = 256  # samples per gradient evaluation of a full pass
 
 DIAGNOSTICS = ("drift", "gradient_norm", "asynchronous_error", "average", "per_client")
 """What `Simulation.run(diagnostics=...)` can record; see there."""
-
-
-_TAKEN = {
-    *("time", "step", "arrival", "evaluation", "population", "client", "run", "run_id", "version", "reference"),
-    *("staleness", "local_steps", "started", "arrived", "multiplicity", "kind", "bytes_up", "bytes_down", "accuracy"),
-    *("participation", "mean_staleness", "loss", "local_loss", "delta_norm", "executed_local_steps"),
-    *("drift", "gradient_norm_squared", "asynchronous_error", "client_accuracy", "client_loss", "client_samples"),
-    "held_out_client",
-}
-_BEGINNINGS = ("eval_", "average_", "observe_", "validation_")
-
-
-def check_info(info: Any, server: Any) -> None:
-    """Raises `ValueError` where what a server records would be taken for something else that results have."""
-    for name in info:
-        if not str(name).isidentifier() or name in _TAKEN or name.startswith(_BEGINNINGS):
-            raise UserError(
-                f"{server.name} records {name!r} in the `info` of its Outcome, which is no name, or one that results "
-                f"have for something else: choose another. Taken are {', '.join(sorted(_TAKEN))}, and what begins with "
-                f"{', '.join(_BEGINNINGS)}"
-            )
 
 
 def check_diagnostics(names: Any, server: Any) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from jaxafl.device import buffers
 from jaxafl.device.buffers import expand
 from jaxafl.device.rows import AXIS, own_share
 from jaxafl.engine import diagnostics
+from jaxafl.engine.outcome import outcome_of
 from jaxafl.engine.plan import Steps
 from jaxafl.engine.problem import DeviceData, Numbers, Observe, Program
 from jaxafl.engine.state import Failure, Records, State, Version
@@ -73,7 +74,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
         return arrivals, stored.model_state
 
     def act(arrivals: Arrivals, state: State) -> Outcome:
-        outcome = server.update(state.model.params, state.server, arrivals)
+        outcome = outcome_of(server, state.model.params, state.server, arrivals)
         if program.full or server.needs.empty_steps:
             return outcome
         acted = jnp.any(of_all(arrivals.mask))
@@ -87,7 +88,6 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
     def recorded(
         arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version
     ) -> dict[str, Array]:
-        diagnostics.check_info(outcome.info, server)
         each = {name: value for name, value in outcome.info.items() if jnp.ndim(value)}
         if "drift" in asked:
             each["drift"] = diagnostics.drift(before.params, arrivals.base)

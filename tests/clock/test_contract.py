@@ -110,6 +110,8 @@ class deadline(clocks.synchronous):
 
     seconds: float = 2.0
 
+    delivers = clocks.synchronous.delivers | Delivery.EMPTY
+
     def next(self, state: Any, workload: Workload) -> Any:
         after, step = super().next(state, workload)
         end = state.now + self.seconds

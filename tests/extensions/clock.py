@@ -12,6 +12,7 @@ from jaxafl.options import Number, number
 
 class State(NamedTuple):
     version: jnp.ndarray
+    last: jnp.ndarray  # [N], the version that each client trains from: that made by its own last upload
     starts: Starts
 
 
@@ -33,14 +34,18 @@ class in_turns(Clock):
         return num_clients
 
     def init(self, key, num_clients: int) -> State:
-        return State(jnp.int32(0), no_starts(count=num_clients))
+        return State(jnp.int32(0), jnp.zeros(num_clients, jnp.int32), no_starts(count=num_clients))
 
     def next(self, state: State, workload) -> tuple[State, ServerStep]:
         version, clients = state.version, workload.num_clients
         client, run = version % clients, version // clients
-        since = jnp.where(run > 0, version - clients + 1, 0)  # x after its last upload
+        since = state.last[client]
         begun, time = self.seconds * since.astype(jnp.float64), self.seconds * (version + 1.0)
         columns = (client, run, version, since, workload.local_steps(client, run), begun, time)
         runs = Runs(*(jnp.asarray(column)[None] for column in columns))
         starts = state.starts._replace(count=state.starts.count + 1)
-        return State(version + 1, starts), ServerStep(time, jnp.array([True]), runs)
+        last = state.last.at[client].set(version + 1)
+        return State(version + 1, last, starts), ServerStep(time, jnp.array([True]), runs)
+
+    def held(self, state: State) -> list:
+        return [state.last]

@@ -1,0 +1,125 @@
+"""What every schedule obeys, whoever wrote the clock: the engine trains by it without asking again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from jaxafl.clock.contract import Clock, Delivery, ServerStep
+from jaxafl.options import UserError
+
+Rule: TypeAlias = tuple[np.ndarray, str, str]  # which break it, bool [n]; the values to be shown; what it says
+
+
+def check_next(clock: Clock, num_clients: int, made: Any) -> None:
+    """Raises `UserError` unless `next` returned a state with `starts` and a server step of its capacity; traced.
+
+    Args:
+        clock: the clock.
+        num_clients: N.
+        made: what its `next` returned.
+    """
+    about = f"the clock {clock.name}: next(state, workload) must return"
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], ServerStep)):
+        found = f"({', '.join(type(one).__name__ for one in made)})" if type(made) is tuple else type(made).__name__
+        raise UserError(f"{about} (state, ServerStep), it returned {found}")
+    state, step = made
+    if not hasattr(state, "starts"):
+        raise UserError(f"{about} a state with a field `starts` (jaxafl.clock.Starts), {type(state).__name__} has none")
+    whole, size = step.complete(), clock.capacity(num_clients)
+    for name, value in {**whole.runs._asdict(), **whole._asdict()}.items():
+        kind = {"time": "f", "started": "f", "arrived": "f", "mask": "b"}.get(name, "iu")
+        shape = () if name == "time" else (size,)
+        if name != "runs" and (value.shape != shape or value.dtype.kind not in kind):
+            word = {"f": "float", "b": "bool", "iu": "integer"}[kind]
+            raise UserError(
+                f"{about} `{name}` as {word} of shape {shape} (capacity {size}), it is {value.dtype} of shape "
+                f"{value.shape}"
+            )
+
+
+def check_steps(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: np.ndarray) -> None:
+    """Raises `UserError` for server steps that cannot have happened; it names the first that breaks a rule.
+
+    Args:
+        clock: the clock that made them.
+        num_clients: N.
+        steps: its server steps, every field there (`ServerStep.complete`) and [T, ...], on the host.
+        runs_begun: int32 [T], runs started up to each.
+    """
+    mask, many = np.asarray(steps.mask), len(steps.time)
+    t, entry = np.nonzero(mask)
+    of_steps = {"time": np.asarray(steps.time), "runs_begun": np.asarray(runs_begun), "arrivals": mask.sum(axis=1)}
+    columns = {**steps.runs._asdict(), "multiplicity": steps.multiplicity, "kind": steps.kind}
+    of_arrivals = {name: np.asarray(value)[mask] for name, value in columns.items()}
+    of_arrivals |= {"t": t, "entry": entry, "time": of_steps["time"][t], "runs_begun": of_steps["runs_begun"][t]}
+    of_steps["t"] = np.arange(many)
+    for values, rules in (
+        (of_steps, _of_steps(clock, of_steps)),
+        (of_arrivals, _of_arrivals(clock, num_clients, of_arrivals)),
+    ):
+        for broken, names, rule in rules:
+            if broken.any():
+                first = int(broken.argmax())
+                where = f"server step {values['t'][first]}" + (
+                    f", entry {entry[first]}" if values is of_arrivals else ""
+                )
+                given = ", ".join(f"{name}={values[name][first]}" for name in names.split())
+                raise UserError(f"the clock {clock.name} makes no schedule: {where} has {given}; {rule}")
+
+
+def _of_steps(clock: Clock, of: dict[str, np.ndarray]) -> Iterator[Rule]:
+    backwards = np.diff(of["time"], prepend=0.0) < 0
+    yield ~np.isfinite(of["time"]) | backwards, "time", "times are finite, none is before that of the step before or 0"
+    yield np.diff(of["runs_begun"], prepend=0) < 0, "runs_begun", "`starts.count` never falls"
+    if Delivery.EMPTY not in clock.delivers:
+        yield of["arrivals"] == 0, "arrivals", "steps without any need Delivery.EMPTY in `delivers`"
+
+
+def _of_arrivals(clock: Clock, num_clients: int, of: dict[str, np.ndarray]) -> Iterator[Rule]:
+    has = clock.delivers.__contains__
+    yield _outside(of["client"], num_clients), "client", f"clients are 0..{num_clients - 1}"
+    for name in ("version", "reference"):
+        yield _outside(of[name], of["t"] + 1), name, "a version is 0..t: x_t is the newest that server step t can take"
+    if not has(Delivery.STALE):
+        yield of["version"] < of["t"], "version", "versions before x_t need Delivery.STALE in `delivers`"
+    yield of["local_steps"] < 0, "local_steps", "they are counted from 0"
+    if not has(Delivery.PARTIAL):
+        yield of["local_steps"] < 1, "local_steps", "runs without any need Delivery.PARTIAL in `delivers`"
+    ordered = (of["started"] >= 0) & (of["started"] <= of["arrived"]) & (of["arrived"] <= of["time"])
+    yield ~ordered, "started arrived time", "0 <= started <= arrived <= time of the server step"
+    yield _outside(of["run"], np.inf), "run", "a client's runs are numbered from 0"
+    numbered = "runs are numbered from 0 as they start, and `starts.count` counts them"
+    yield _outside(of["run_id"], of["runs_begun"]), "run_id runs_begun", numbered
+    if not has(Delivery.REPEATED):
+        yield _later(of["run_id"]), "run_id", "to take a run again needs Delivery.REPEATED in `delivers`"
+    run = of["client"].astype(np.int64) << 32 | of["run"]
+    for one, other in ((of["run_id"], run), (run, of["run_id"])):
+        alike = _later(one) & ~_later(one, other)
+        yield (
+            alike,
+            "run_id client run",
+            "two arrivals of one run_id are one client's same run, and the other way round",
+        )
+    yield of["multiplicity"] < 1, "multiplicity", "an update that arrives counts at least once"
+    if not has(Delivery.MULTIPLE):
+        yield of["multiplicity"] > 1, "multiplicity", "more than once needs Delivery.MULTIPLE in `delivers`"
+    kinds = max(1, len(clock.kinds))
+    yield _outside(of["kind"], kinds), "kind", f"it is an index into the clock's `kinds`, 0..{kinds - 1}"
+    if has(Delivery.BY_CLIENT):
+        yield of["client"] != of["entry"], "client entry", "by Delivery.BY_CLIENT entry i is client i"
+
+
+def _outside(values: np.ndarray, end: Any) -> np.ndarray:
+    return (values < 0) | (values >= end)
+
+
+def _later(*keys: np.ndarray) -> np.ndarray:
+    """bool [n]: whether an arrival before has these keys, too."""
+    order = np.lexsort(keys)  # stable
+    same = np.logical_and.reduce([key[order][1:] == key[order][:-1] for key in keys])
+    later = np.zeros(len(order), bool)
+    later[order[1:]] = same
+    return later

@@ -1,0 +1,66 @@
+"""What a server's `update` returns, looked over while it is traced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.options import UserError
+from jaxafl.server.contract import Arrivals, Outcome, Server, Tree
+
+_TAKEN = {
+    *("time", "step", "arrival", "evaluation", "population", "client", "run", "run_id", "version", "reference"),
+    *("staleness", "local_steps", "started", "arrived", "multiplicity", "kind", "bytes_up", "bytes_down", "accuracy"),
+    *("participation", "mean_staleness", "loss", "local_loss", "delta_norm", "executed_local_steps"),
+    *("drift", "gradient_norm_squared", "asynchronous_error", "client_accuracy", "client_loss", "client_samples"),
+    "held_out_client",
+}
+_BEGINNINGS = ("eval_", "average_", "observe_", "validation_")
+
+
+def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals) -> Outcome:
+    """Its step, `Outcome(params, state, info, ...)`.
+
+    Raises:
+        ValueError: it is no `Outcome`; its parameters or its state are not like those before, leaf by leaf; what it
+            records is neither one number nor one per arrival, or has the name of something else in results; it does not
+            answer as its `needs` say.
+    """
+    try:
+        outcome = server.update(params, state, arrivals)
+    except Exception as error:
+        error.add_note(f"raised in `update` of the server {server.name}, which is traced by JAX")
+        raise
+    about = f"`update` of the server {server.name}"
+    if not isinstance(outcome, Outcome):
+        raise UserError(f"{about} must return jaxafl.server.Outcome(params, state, info), it returned {outcome!r:.200}")
+    _check_alike(f"{about} must return parameters like those that it was given", params, outcome.params)
+    _check_alike(f"{about} must return a state like the one that `init` gave", state, outcome.state)
+    size = len(arrivals.mask)
+    for name, value in outcome.info.items():
+        if not str(name).isidentifier() or name in _TAKEN or name.startswith(_BEGINNINGS):
+            raise UserError(
+                f"{server.name} records {name!r} in the `info` of its Outcome, which is no name, or one that results "
+                f"have for something else: choose another. Taken are {', '.join(sorted(_TAKEN))}, and what begins with "
+                f"{', '.join(_BEGINNINGS)}"
+            )
+        shape = jax.tree.map(jnp.shape, value)
+        if shape not in ((), (size,)):
+            raise UserError(f"{about} must record numbers, or one per arrival, ({size},); {name!r} has shape {shape}")
+    for field, needed in (("next_steps", server.needs.replies), ("client_params", server.needs.client_models)):
+        if (getattr(outcome, field) is not None) != needed:
+            raise UserError(f"{about} must return `{field}` exactly where its `needs` say that it does; here: {needed}")
+    return outcome
+
+
+def _check_alike(rule: str, before: Any, after: Any) -> None:
+    """The same structure, shapes and types."""
+    was, now = (str(jax.tree.structure(tree)) for tree in (before, after))
+    if was != now:
+        raise UserError(f"{rule}: {was} became {now}")
+    for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
+        was, now = (f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" for leaf in (old, new))
+        if was != now:
+            raise UserError(f"{rule}: {jax.tree_util.keystr(path) or 'it'} was {was} and became {now}")

@@ -1,0 +1,139 @@
+"""A clock of one's own that makes what cannot happen is told at which server step, before anything is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxafl as afl
+from jaxafl.clock import Delivery, Runs, ServerStep, rules
+from tests.clock.test_contract import MADE
+from tests.extensions.clock import in_turns
+
+STALE = Delivery.STALE
+
+
+def steps(**changed: tuple[Any, Any]) -> tuple[ServerStep, np.ndarray]:
+    """Three server steps of two arrivals each, but for `name=(index, value)`."""
+    ids = np.arange(6, dtype=np.int32).reshape(3, 2)
+    client, run = ids % 3, ids // 3
+    arrived = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    version = np.array([[0, 0], [0, 1], [1, 2]], np.int32)
+    zero, one = np.zeros((3, 2), np.int32), np.ones((3, 2), np.int32)
+    runs = Runs(client, run, ids, version, 4 * one, arrived - 1, arrived, version)
+    step = ServerStep(arrived[:, 1].copy(), np.ones((3, 2), bool), runs, one, zero)
+    begun = np.array([4, 5, 6], np.int32)
+    values = {**runs._asdict(), **step._asdict(), "runs_begun": begun}
+    for name, (index, value) in changed.items():
+        values[name] = values[name].copy()
+        values[name][index] = value
+    runs = Runs(**{name: values[name] for name in Runs._fields})
+    return ServerStep(**{**{name: values[name] for name in ServerStep._fields}, "runs": runs}), values["runs_begun"]
+
+
+def check(delivers: Delivery = STALE, **changed: tuple[Any, Any]) -> None:
+    class told(in_turns):
+        pass
+
+    told.delivers = delivers
+    rules.check_steps(told(), 3, *steps(**changed))
+
+
+def test_what_may_happen() -> None:
+    check()
+    check(STALE | Delivery.EMPTY, mask=(1, False), client=((1, 0), 99))  # what is no arrival means nothing
+    check(STALE | Delivery.PARTIAL, local_steps=((0, 0), 0))
+    check(STALE | Delivery.MULTIPLE, multiplicity=((0, 0), 3))
+    check(STALE | Delivery.REPEATED, run_id=((2, 0), 1), client=((2, 0), 1), run=((2, 0), 0))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"time": (1, np.nan)}, r"server step 1 has time=nan; times are finite"),
+        ({"time": (1, 1.5)}, r"server step 1 has time=1\.5; .*none is before that of the step before"),
+        ({"runs_begun": (2, 3)}, r"server step 2 has runs_begun=3; `starts.count` never falls"),
+        ({"mask": (1, False)}, r"server step 1 has arrivals=0; .*Delivery\.EMPTY"),
+        ({"client": ((1, 1), 3)}, r"server step 1, entry 1 has client=3; clients are 0\.\.2"),
+        ({"client": ((1, 1), -1)}, r"server step 1, entry 1 has client=-1"),
+        ({"version": ((0, 1), -1)}, r"server step 0, entry 1 has version=-1; a version is 0\.\.t"),
+        ({"version": ((1, 0), 2)}, r"server step 1, entry 0 has version=2; .*x_t is the newest"),
+        ({"reference": ((1, 0), 2)}, r"server step 1, entry 0 has reference=2"),
+        ({"local_steps": ((2, 1), 0)}, r"server step 2, entry 1 has local_steps=0; .*Delivery\.PARTIAL"),
+        ({"started": ((2, 1), 6.5)}, r"server step 2, entry 1 has started=6\.5, arrived=6\.0, time=6\.0; 0 <= started"),
+        ({"arrived": ((0, 0), 2.5)}, r"server step 0, entry 0 has started=0\.0, arrived=2\.5, time=2\.0"),
+        ({"arrived": ((0, 0), np.nan)}, r"server step 0, entry 0 has started=0\.0, arrived=nan"),
+        ({"run": ((0, 0), -1)}, r"run=-1; a client's runs are numbered from 0"),
+        ({"run_id": ((0, 0), 4)}, r"run_id=4, runs_begun=4; runs are numbered from 0 as they start"),
+        ({"run_id": ((2, 1), 0)}, r"server step 2, entry 1 has run_id=0; .*Delivery\.REPEATED"),
+        ({"run": ((2, 1), 0)}, r"server step 2, entry 1 has run_id=5, client=2, run=0; two arrivals of one run_id"),
+        ({"multiplicity": ((0, 0), 0)}, r"multiplicity=0; .*at least once"),
+        ({"multiplicity": ((0, 0), 2)}, r"multiplicity=2; .*Delivery\.MULTIPLE"),
+        ({"kind": ((0, 1), 1)}, r"server step 0, entry 1 has kind=1; .*0\.\.0"),
+    ],
+)
+def test_what_cannot_happen(changed: dict[str, tuple[Any, Any]], words: str) -> None:
+    with pytest.raises(ValueError, match=f"the clock told makes no schedule: .*{words}"):
+        check(**changed)
+
+
+def test_what_the_clock_delivers() -> None:
+    with pytest.raises(
+        ValueError, match=r"server step 1, entry 0 has version=0; versions before x_t need Delivery\.STALE"
+    ):
+        check(Delivery.NONE)
+    with pytest.raises(ValueError, match=r"server step 1, entry 0 has client=2, entry=0; by Delivery\.BY_CLIENT"):
+        check(STALE | Delivery.BY_CLIENT)
+    with pytest.raises(ValueError, match="run_id=1, client=1, run=1; two arrivals of one run_id"):
+        check(STALE | Delivery.REPEATED, run_id=((2, 0), 1), client=((2, 0), 1))
+
+
+class early(in_turns):
+    """Takes the model of the next server step."""
+
+    def next(self, state: Any, workload: Any) -> Any:
+        after, step = super().next(state, workload)
+        return after, step._replace(runs=step.runs._replace(version=step.runs.version + (state.version == 6) * 9))
+
+
+def test_a_simulation_says_so_before_it_trains() -> None:
+    data = afl.data.synthetic(1, 1, clients=4, max_size=40)
+    client = afl.Client(steps=1, batch_size=4, learning_rate=0.1)
+    sim = afl.Simulation(data, afl.models.logistic(10), client, afl.server.fedbuff(), early())
+    with pytest.raises(ValueError, match="the clock early makes no schedule: server step 6, entry 0 has version="):
+        sim.run(8)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda state, step: None, r"\(state, ServerStep\), it returned NoneType"),
+        (lambda state, step: (state, step.runs), r"\(state, ServerStep\), it returned \(State, Runs\)"),
+        (lambda state, step: (state.last, step), "a state with a field `starts`"),
+        (lambda state, step: (state, step._replace(mask=jnp.ones(3, bool))), r"`mask` as bool of shape \(1,\)"),
+        (lambda state, step: (state, step._replace(time=jnp.int32(1))), r"`time` as float of shape \(\)"),
+        (
+            lambda state, step: (state, step._replace(runs=step.runs._replace(client=jnp.zeros(1)))),
+            r"`client` as integer of shape \(1,\) \(capacity 1\), it is float64 of shape \(1,\)",
+        ),
+    ],
+)
+def test_what_next_returns(made: Any, words: str) -> None:
+    class odd(in_turns):
+        def next(self, state: Any, workload: Any) -> Any:
+            return made(*super().next(state, workload))
+
+    with pytest.raises(ValueError, match=rf"the clock odd: next\(state, workload\) must return {words}"):
+        afl.clock.schedule(odd(), 4, 1, 3)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_shipped_clocks_obey(name: str) -> None:
+    """As those of one's own that inherit from them are looked over."""
+    shipped = MADE[name]
+    own = type(name, (type(shipped),), {"__doc__": type(shipped).__doc__})
+    made = afl.clock.schedule(own(**vars(shipped)), 5, 4, 60)
+    np.testing.assert_array_equal(made.run_id, afl.clock.schedule(shipped, 5, 4, 60).run_id)

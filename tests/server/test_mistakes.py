@@ -1,0 +1,72 @@
+"""What is wrong with a server of one's own is said in its terms, before anything is compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxafl as afl
+from jaxafl.server import Needs, Outcome, Server, mean_delta
+
+DATA = afl.data.synthetic(1, 1, clients=4, max_size=20)
+CLOCK = afl.clock.free_running(concurrency=2, buffer=2, durations=afl.clock.uniform(1, 2))
+CLIENT = afl.Client(steps=1, batch_size=4, learning_rate=0.1)
+
+
+def run(update: Any, needed: Needs | None = None) -> Any:
+    class mine(Server):
+        needs = needed or Needs()
+
+        def update(self, params: Any, state: Any, arrivals: Any) -> Any:
+            return update(params, state, arrivals)
+
+    return afl.Simulation(DATA, afl.models.logistic(10), CLIENT, mine(), CLOCK).run(2)
+
+
+def stepped(params: Any, arrivals: Any) -> Any:
+    return jax.tree.map(jnp.add, params, mean_delta(arrivals))
+
+
+def test_a_server_without_mistakes_runs() -> None:
+    found = run(lambda x, s, a: Outcome(stepped(x, a), s, {"widest": a.staleness.max(), "each": a.loss}))
+    assert found.widest.shape == (2,) and found.each.shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("update", "words"),
+    [
+        (lambda x, s, a: None, r"must return jaxafl\.server\.Outcome\(params, state, info\), it returned None"),
+        (lambda x, s, a: (stepped(x, a), s, {}), r"Outcome\(params, state, info\), it returned \("),
+        (
+            lambda x, s, a: Outcome(jax.tree.map(jnp.add, x, a.delta), s, {}),
+            r"parameters like those that it was given: .* was float32\[.*\] and became float32\[2, ",
+        ),
+        (
+            lambda x, s, a: Outcome(jax.tree.map(lambda leaf: leaf.astype(jnp.float16), x), s, {}),
+            r"was float32\[.*\] and became float16",
+        ),
+        (lambda x, s, a: Outcome(jax.tree.leaves(x), s, {}), r"parameters like .*: PyTreeDef.* became PyTreeDef\(\[\*"),
+        (lambda x, s, a: Outcome(x, stepped(x, a), {}), r"a state like the one that `init` gave: PyTreeDef\(\(\)\)"),
+        (lambda x, s, a: Outcome(x, s, {"delta": a.delta}), r"must record numbers, .*'delta' has shape {'"),
+        (lambda x, s, a: Outcome(x, s, {"odd": jnp.ones(3)}), r"one per arrival, \(2,\); 'odd' has shape \(3,\)"),
+        (lambda x, s, a: Outcome(x, s, {}, a.local_steps), r"`next_steps` exactly where its `needs` say.*: False"),
+        (lambda x, s, a: Outcome(x, s, {}, None, a.delta), r"`client_params` exactly where.*: False"),
+    ],
+)
+def test_mistakes(update: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"`update` of the server mine .*{words}"):
+        run(update)
+
+
+def test_an_answer_that_is_promised_is_needed() -> None:
+    with pytest.raises(ValueError, match=r"`next_steps` exactly where its `needs` say that it does; here: True"):
+        run(lambda x, s, a: Outcome(x, s, {}), Needs(replies=True))
+
+
+def test_what_it_raises_says_where() -> None:
+    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+        run(lambda x, s, a: Outcome(x, s, {}) if a.staleness.max() > 1 else None)
+    assert any("raised in `update` of the server mine" in note for note in caught.value.__notes__)
