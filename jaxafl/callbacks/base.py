@@ -57,6 +57,10 @@ class Chunk(NamedTuple):
     evaluation: Mapping[str, float]
     model: Callable[[], tuple[Any, Any]]
 
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value:.6g}" for name, value in self.evaluation.items())
+        return f"Chunk(seed={self.run.seed}, server steps {self.start}..{self.stop}, time={self.time:.6g}, {shown})"
+
 
 class Callback:
     """Base of callbacks: whoever is told how runs go, by the host, between chunks of server steps.

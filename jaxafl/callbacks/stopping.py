@@ -6,6 +6,17 @@ from jaxafl.callbacks.base import Callback, Chunk
 from jaxafl.options import UserError, check_number
 
 
+def check_target(owner: str, metric: str, target: float) -> None:
+    """A number; of an accuracy between 0 and 1.
+
+    Args:
+        owner: what the target belongs to, for the message.
+        metric: whose target.
+        target: what was passed.
+    """
+    check_number(owner, metric, target, **({"least": 0, "most": 1} if metric.endswith("accuracy") else {}))
+
+
 class StopAt(Callback):
     """Stops as soon as an evaluation reaches a target: `StopAt(accuracy=0.9)`. Metrics called `..._loss` or `loss` have
     to fall to it, others to rise.
@@ -14,14 +25,15 @@ class StopAt(Callback):
         **targets: metric -> value; the first that is reached stops the run.
 
     Raises:
-        ValueError: there is no target, or (when the run begins) no such metric.
+        ValueError: there is no target, that of an accuracy is not between 0 and 1, or (when the run begins) there is no
+            such metric.
     """
 
     def __init__(self, **targets: float) -> None:
         if not targets:
             raise UserError("StopAt needs a metric and its target, e.g. StopAt(accuracy=0.9)")
         for name, target in targets.items():
-            check_number("StopAt", name, target)
+            check_target("StopAt", name, target)
         self.targets = targets
 
     def chunk(self, chunk: Chunk) -> str | None:

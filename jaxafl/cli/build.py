@@ -140,6 +140,11 @@ def as_paths(axes: Axes, names: Names, simulation: Simulation) -> Axes:
     """
     resolved: Axes = {}
     for name, values in axes.items():
+        if name in PARTS:
+            raise UserError(
+                f"--axis {name}: an axis varies an option, such as {name}.NAME; sweep over seeds once for each {name}, "
+                "with an --output of its own, and `jaxafl report` puts the files side by side"
+            )
         path = "client.proximal" if (names["server"].name, name) == ("fedprox", "server.mu") else name
         resolved[path] = [_resolved(name, value, names, simulation) for value in values]
         part, _, option = path.partition(".")

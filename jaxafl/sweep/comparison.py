@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxafl.callbacks.stopping import check_target
 from jaxafl.options import UserError, check_choice, check_number, shown, user_errors
 from jaxafl.results.curves import AXES, check_at, falls, has_failed, reach, value
 from jaxafl.results.paired import Difference, First, Summary, TimeTo, common_horizon, difference, first, summary
@@ -177,6 +178,9 @@ class Comparison:
         own = self.dataset.isel(method=list(self.results).index(name))
         return {seed: own.isel(seed=place) for place, seed in enumerate(self.seeds)}
 
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(self.results)})"
+
     def _check(self, metric: str) -> None:
         known = [str(name) for name, values in self.dataset.data_vars.items() if "evaluation" in values.dims]
         check_choice("compare", "metric", metric, tuple(known))
@@ -193,7 +197,7 @@ class Comparison:
     def _reached(self, target: float, metric: str, axis: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         self._check(metric)
         check_choice("time_to", "axis", axis, tuple(AXES))
-        check_number("time_to", "target", target)
+        check_target("time_to", metric, target)
         found = {}
         for name in self.results:
             pairs = [reach(run, target, metric, axis) for run in self._runs(name).values()]

@@ -54,6 +54,10 @@ class Tuned:
     results: tuple[xr.Dataset, ...]
     failed: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        sizes = self.dataset.sizes
+        return f"Tuned(best={self.best}, configurations={sizes[_AXIS]}, rungs={sizes['rung']})"
+
     def table(self, format: str = "markdown") -> str:
         """A row per configuration: its score at each rung, the local steps spent on it; the best one is bold.
 

@@ -174,6 +174,8 @@ def test_the_accuracy_is_drawn_while_it_runs(tmp_path: pathlib.Path) -> None:
     class Look(Callback):
         def chunk(self, chunk: Chunk) -> None:
             sizes.append(path.stat().st_size)
+            assert repr(chunk).startswith(f"Chunk(seed=0, server steps {chunk.start}..{chunk.stop}, time=")
+            assert len(repr(chunk)) < 200
 
     simulation().run(8, eval_every=4, callbacks=[Live(path), Look()])
     assert len(sizes) == 3 and min(sizes) > 5000
@@ -221,6 +223,7 @@ def test_the_progress_is_a_bar_in_a_notebook(notebook: list[Any]) -> None:
         (lambda: simulation().run(4, callbacks=[Csv]), "callbacks must be a list of callbacks.*got Csv"),
         (StopAt, "StopAt needs a metric"),
         (lambda: StopAt(accuracy="high"), "accuracy must be a number"),
+        (lambda: StopAt(validation_accuracy=90), r"validation_accuracy must be in \[0, 1\], got 90"),
         (StopAfter, "StopAfter needs seconds"),
         (lambda: StopAfter(simulated=0), "simulated must be > 0"),
         (lambda: Csv("/nowhere/log.csv"), "there is no directory /nowhere"),

@@ -115,6 +115,7 @@ def test_the_table_says_what_was_not_reached_and_what_is_best() -> None:
     fast = [[0.1, 0.6, 0.7], [0.1, 0.2, 0.8], [0.1, 0.6, 0.9]]
     slow = [[0.1, 0.2, 0.3], [0.1, 0.1, 0.2], [0.1, 0.2, 0.6]]
     both = artificial(fast=fast, slow_one=slow)
+    assert repr(both) == "Comparison(fast, slow_one)"
     assert both.table(targets=0.5).splitlines() == [
         "| method | accuracy (%) | simulated time to accuracy 50 % (s) |",
         "| --- | ---: | ---: |",
@@ -198,6 +199,7 @@ def test_what_cannot_work_is_said_before_anything_runs(tmp_path: pathlib.Path) -
         (lambda: artificial(a=[[0.1, 0.2]]).summary(at={"time": 11}), "ends at time=10, before 11"),
         (lambda: artificial(a=[[0.1]]).summary("speed"), "metric must be one of 'accuracy', 'loss'"),
         (lambda: artificial(a=[[0.1]]).differences("b"), "reference must be one of 'a'"),
+        (lambda: artificial(a=[[0.1]]).table(targets=60), "accuracy must be"),
         (lambda: artificial(a=[[0.1]]).time_to(0.5, axis="epochs"), "axis must be one of 'time'"),
         (lambda: afl.Comparison(artificial(a=[[0.1]]).results | artificial(b=[[1.0]] * 2).results), "on the seeds"),
     ):

@@ -80,6 +80,7 @@ def test_runs_may_be_stopped_by_the_validation_split() -> None:
 @pytest.mark.slow
 def test_the_table_has_scores_and_costs(found: tuple[Any, Any]) -> None:
     tuned, place = found[1], RATES.index(found[1].best["client.learning_rate"])
+    assert repr(tuned).startswith(f"Tuned(best={tuned.best}, configurations=") and len(repr(tuned)) < 120
     lines = tuned.table().splitlines()
     assert lines[0].count("|") == 5 and "validation loss after 6 server steps" in lines[0]
     scores = tuned.dataset.score.values[:, place]
