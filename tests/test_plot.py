@@ -187,6 +187,10 @@ def test_a_result_that_cannot_be_drawn_is_an_error_that_says_why(tmp_path):
         plot.accuracy_vs_time(result(), path=tmp_path / "absent" / "figure.png")
     with pytest.raises(ValueError, match="do not fit"):
         plot.timeline({"a": result(), "b": result()}, ax=Figure().subplots())
+    with pytest.raises(ValueError, match="nobody arrived"):
+        plot.timeline(result().isel(step=slice(0)))
+    lines = plot.accuracy_vs_time(result().isel(evaluation=slice(1))).axes[0].lines
+    assert [line.get_marker() for line in lines] == ["o"]  # a line of one point is none
     silent = result().assign(staleness=(("step", "arrival"), np.full((12, 1), -1)))
     with pytest.raises(ValueError, match="nobody arrived"):
         plot.staleness_histogram(silent)

@@ -65,7 +65,7 @@ def _accuracy(
     failed = 0
     for line, label, style in zip(lines, labels, line_styles(len(lines)), strict=True):
         at, mean, deviation = _mean(line.runs, against)
-        ax.plot(at, mean, label=label, linewidth=1.8, **style)
+        ax.plot(at, mean, label=label, linewidth=1.8, marker="" if len(at) > 1 else "o", **style)
         failed += mark_failures(ax, line, at, mean, style["color"])
         if len(line.runs) > 1:
             ax.fill_between(at, mean - deviation, mean + deviation, color=style["color"], alpha=0.15, linewidth=0)

@@ -50,6 +50,7 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
         figure, panels = panels_of(ax, 8.5, 4.2)
     if len(panels) == len(found):
         for panel, share, name, style in zip(panels, shares, names, styles, strict=True):
+            panel.set_ylim(0, 1.4 * max(share.max(), 1))  # room for the text
             panel.bar(edges[:-1] + width / 2, share, 0.9 * width, color=style["color"])
             panel.text(0.99, 0.95, name, transform=panel.transAxes, ha="right", va="top", fontsize=9)
     else:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.clock import Schedule
+from jaxafl.options import UserError
 from jaxafl.plot.animation import Runs, check_film, corners_of, save_film
 from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
 from jaxafl.results.members import Results, heading, members
@@ -85,7 +86,7 @@ def timeline(
 def _draw(ax: Axes, name: str, runs: Runs, max_clients: int, max_runs: int) -> tuple[PolyCollection, np.ndarray, Runs]:
     """The bars, their rows, and their runs."""
     if not len(runs.client):
-        raise ValueError(f"nobody arrived in {name or 'this result'}; there is no timeline")
+        raise UserError(f"nobody arrived in {name or 'this result'}; there is no timeline")
     heard = np.unique(runs.client)
     clients = heard[np.linspace(0, len(heard) - 1, min(max_clients, len(heard))).round().astype(int)]
     kept = np.flatnonzero(np.isin(runs.client, clients))
