@@ -21,7 +21,7 @@ from jaxafl.clock.contract import (
     Starts,
     Workload,
 )
-from jaxafl.clock.durations.duration import Duration, Run
+from jaxafl.clock.durations.duration import Duration, Run, draw_of
 from jaxafl.clock.starts import blank_runs, first_fault, invalid_code, no_starts, recorded_or, valid
 from jaxafl.device.keys import Key, Purpose, purpose_key
 from jaxafl.options import recording, static
@@ -178,7 +178,7 @@ class free_running(Clock):
             last = (state.waiting - 1) % self.buffer == 0
             version, reference = jnp.where(last, version, jnp.maximum(version - 1, 0)), version
         local_steps = workload.local_steps(client, run, version, begins).astype(jnp.int32)
-        drawn = self.durations.draw(known.prepared, Run(client, run, local_steps, known.longest, state.now))
+        drawn = draw_of(self.durations, known.prepared, Run(client, run, local_steps, known.longest, state.now))
         duration = drawn.work + drawn.hang
         fine = valid(duration)
         code = jnp.where((code > 0) | fine, code, invalid_code(duration))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxafl.clock.checks import check_at_most, check_durations, check_sets
 from jaxafl.clock.contract import Clock, Delivery, Recording, Runs, ServerStep, Starts, Workload
-from jaxafl.clock.durations.duration import Duration, Run
+from jaxafl.clock.durations.duration import Duration, Run, draw_of
 from jaxafl.clock.starts import drawn_clients, duration_fault, no_starts, valid
 from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, recording, static
@@ -119,7 +119,9 @@ class interrupting(Clock):
         """Seconds [A] that the runs would last with so many local steps."""
 
         def one(client: Array, run: Array, started: Array) -> Array:
-            drawn = self.durations.draw(starts.prepared, Run(client, run, jnp.int32(steps), starts.longest, started))
+            drawn = draw_of(
+                self.durations, starts.prepared, Run(client, run, jnp.int32(steps), starts.longest, started)
+            )
             return drawn.work + drawn.hang
 
         return jax.vmap(one)(client, run, started)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxafl.clock import selection
 from jaxafl.clock.contract import Fault, FaultCode, Recording, Runs, Starts, Workload
-from jaxafl.clock.durations.duration import Draw, Duration, Run, stream_keys
+from jaxafl.clock.durations.duration import Draw, Duration, Run, draw_of, stream_keys
 from jaxafl.device.keys import Key, Purpose, purpose_key, threefry, uniform
 
 Array = jax.Array
@@ -93,7 +93,7 @@ def start_together(
     local_steps = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
 
     def draw(client: Array, run: Array, local_steps: Array, longest: Array) -> Draw:
-        return durations.draw(starts.prepared, Run(client, run, local_steps, longest, now))
+        return draw_of(durations, starts.prepared, Run(client, run, local_steps, longest, now))
 
     before = jnp.full(client.shape, starts.longest)
     work = jax.vmap(draw)(client, run, local_steps, before).work

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxafl.clock as clocks
 from jaxafl.clock import (
     bernoulli,
     constant,
@@ -316,3 +317,14 @@ def test_a_schedule_longer_than_memory_is_refused(monkeypatch: pytest.MonkeyPatc
         run_clock(clock, 100, 1, 200)
     monkeypatch.setattr(schedules, "host_bytes", lambda: 1 << 22)
     assert run_clock(clock, 100, 1, 200).server_steps == 200
+
+
+@pytest.mark.parametrize("made", [None, 3, jnp.float32(1), clocks.Draw(jnp.zeros(3), jnp.zeros(3))])
+@pytest.mark.parametrize("wrapped", [lambda own: own, lambda own: 2 * own + 1])
+def test_what_a_duration_of_ones_own_returns(made: Any, wrapped: Any) -> None:
+    class own(clocks.Duration):
+        def draw(self, prepared: Any, run: Any) -> Any:
+            return made
+
+    with pytest.raises(ValueError, match=r"the duration own: draw\(prepared, run\) must return jaxafl\.clock\.Draw"):
+        clocks.schedule(clocks.free_running(concurrency=2, durations=wrapped(own())), 3, 1, 2)

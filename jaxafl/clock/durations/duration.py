@@ -123,7 +123,7 @@ class Duration(Part):
         prepared = self.prepare(stream_keys(seed_key(seed), self), num_clients)
 
         def lasting(client: Array, run: Array, steps: int) -> Array:
-            return sum(self.draw(prepared, Run(client, run, jnp.int32(steps), jnp.float64(0))))  # type: ignore[return-value]
+            return sum(draw_of(self, prepared, Run(client, run, jnp.int32(steps), jnp.float64(0))))  # type: ignore[return-value]
 
         grid = jax.vmap(jax.vmap(lasting, (None, 0, None)), (0, None, None))
         clients, order = jnp.arange(num_clients, dtype=jnp.int32), jnp.arange(runs, dtype=jnp.int32)
@@ -151,6 +151,21 @@ def stream_keys(key: Key, duration: Duration) -> list[Key]:
 def worked(time: Array) -> Draw:
     """A duration without any hang."""
     return Draw(time, jnp.zeros_like(time))
+
+
+def draw_of(duration: Duration, prepared: Any, run: Run) -> Draw:
+    """Its `draw`.
+
+    Raises:
+        ValueError: it returns something else than a `Draw` of two numbers.
+    """
+    made = duration.draw(prepared, run)
+    if not isinstance(made, Draw) or any(jnp.shape(part) != jnp.shape(run.client) for part in made):
+        raise UserError(
+            f"the duration {duration.name}: draw(prepared, run) must return jaxafl.clock.Draw(work, hang), two numbers "
+            f"in seconds, as jaxafl.clock.worked(seconds) makes them; it returned {made!r:.200}"
+        )
+    return made
 
 
 class _Pair(Duration):
@@ -193,7 +208,7 @@ class Sum(_Pair):
         super().check(num_clients)
 
     def draw(self, prepared: Any, run: Run) -> Draw:
-        left, right = self.left.draw(prepared[0], run), self.right.draw(prepared[1], run)
+        left, right = draw_of(self.left, prepared[0], run), draw_of(self.right, prepared[1], run)
         return Draw(left.work + right.work, left.hang + right.hang)
 
 
@@ -216,7 +231,7 @@ class Product(_Pair):
         super().check(num_clients)
 
     def draw(self, prepared: Any, run: Run) -> Draw:
-        left, right = self.left.draw(prepared[0], run), self.right.draw(prepared[1], run)
+        left, right = draw_of(self.left, prepared[0], run), draw_of(self.right, prepared[1], run)
         work = left.work * right.work
         return Draw(work, (left.work + left.hang) * (right.work + right.hang) - work)
 
