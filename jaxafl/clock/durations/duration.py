@@ -154,11 +154,7 @@ def worked(time: Array) -> Draw:
 
 
 def draw_of(duration: Duration, prepared: Any, run: Run) -> Draw:
-    """Its `draw`.
-
-    Raises:
-        ValueError: it returns something else than a `Draw` of two numbers.
-    """
+    """Its `draw`; raises `ValueError` where that returns something else than a `Draw` of two numbers."""
     made = duration.draw(prepared, run)
     if not isinstance(made, Draw) or any(jnp.shape(part) != jnp.shape(run.client) for part in made):
         raise UserError(
