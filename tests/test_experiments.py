@@ -306,8 +306,10 @@ def test_what_is_derived_is_measured_and_drawn(tmp_path: pathlib.Path) -> None:
         ([1.0, 1.1, 0.9], "holds"),
         ([-1.0, -1.1, -0.9], "does not hold"),
         ([1.0, -1.0, 0.1], "not decided by these seeds"),
-        ([2.0, 2.0], "holds"),
-        ([0.0, 0.0], "not decided by these seeds"),
+        ([2.0] * 5, "not decided by these seeds (2 for all 5 seeds, sign test p = 0.062)"),
+        ([2.0] * 6, "holds (2 for all 6 seeds, sign test p = 0.031)"),
+        ([-2.0] * 6, "does not hold"),
+        ([0.0, 0.0], "not decided by these seeds (0 for all 2 seeds)"),
         ([2.0], "not decided by 1 seed"),
     ],
 )

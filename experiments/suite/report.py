@@ -16,16 +16,18 @@ from experiments.suite.running import NO_DATA, figures
 
 
 def verdict(numbers: np.ndarray) -> str:
-    """Whether numbers, one per seed, are above 0: by Student's t at 5 % (two-sided)."""
+    """Whether numbers, one per seed, are above 0: by Student's t at 5 % (two-sided); by a sign test where all are the
+    same number, whose spread the seeds do not show."""
     numbers = numbers[np.isfinite(numbers)]
     mean, count = numbers.mean() if len(numbers) else np.nan, len(numbers)
-    if count > 1 and np.ptp(numbers) == 0:
-        word = "holds" if mean > 0 else "does not hold" if mean < 0 else "not decided by these seeds"
-        return f"{word} ({mean:.3g} for all {count} seeds)"
     if count < 2:
         return f"not decided by {count} seed{'s' * (count != 1)} ({mean:.3g})"
-    t, p = stats.ttest_1samp(numbers, 0.0)
-    word = "not decided by these seeds" if p > 0.05 else "holds" if t > 0 else "does not hold"
+    alike = np.ptp(numbers) == 0
+    t, p = (np.nan, 0.5 ** (count - 1) if mean else 1.0) if alike else stats.ttest_1samp(numbers, 0.0)
+    word = "not decided by these seeds" if p > 0.05 else "holds" if mean > 0 else "does not hold"
+    if alike:
+        test = f", sign test p = {p:.2g}" if mean and p > 0.001 else ""
+        return f"{word} ({mean:.3g} for all {count} seeds{test})"
     return f"{word} (mean {mean:.3g}, t = {t:.2f}, p = {p:.2g}, {count} seeds)"
 
 
@@ -155,7 +157,8 @@ def draw(experiment: Experiment, results: xr.Dataset, path: pathlib.Path) -> Non
             for line, name in zip(*axis.get_legend_handles_labels(), strict=True)
         }  # a panel may have methods that the first one has not
         where, loc = (figure, "outside right upper") if len(drawn_by) > 8 else (axes.flat[0], "best")
-        where.legend(drawn_by.values(), drawn_by.keys(), fontsize=7, loc=loc)
+        columns = -(-len(drawn_by) // (20 * high))
+        where.legend(drawn_by.values(), drawn_by.keys(), fontsize=7, loc=loc, ncols=columns)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
@@ -172,8 +175,9 @@ def _draw_curves(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, co
         if experiment.curve[1] == "client":  # a histogram
             axis.bar(along, middle, yerr=[middle - low, high - middle], color=colour, alpha=0.7, label=method)
             continue
-        axis.plot(along, middle, "-" if number < 10 else "--", color=colour, label=method, linewidth=1.2)
-        axis.fill_between(along, low, high, color=colour, alpha=0.15, lw=0)
+        axis.plot(along, middle, ("-", "--", ":")[number // 10 % 3], color=colour, label=method, linewidth=1.2)
+        if len(results.row) <= 10:  # bands of more hide each other
+            axis.fill_between(along, low, high, color=colour, alpha=0.15, lw=0)
     axis.set(title=column, xlabel=_axis(experiment.curve[1]), ylabel=_axis(experiment.curve[0]))
 
 
