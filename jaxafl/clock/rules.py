@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import Clock, Delivery, ServerStep
@@ -23,20 +24,20 @@ def check_next(clock: Clock, num_clients: int, made: Any) -> None:
     """
     about = f"the clock {clock.name}: next(state, workload) must return"
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], ServerStep)):
-        found = f"({', '.join(type(one).__name__ for one in made)})" if type(made) is tuple else type(made).__name__
-        raise UserError(f"{about} (state, ServerStep), it returned {found}")
+        returned = ", ".join(type(one).__name__ for one in made) if type(made) is tuple else type(made).__name__
+        raise UserError(f"{about} (state, ServerStep), it returned ({returned})")
     state, step = made
     if not hasattr(state, "starts"):
         raise UserError(f"{about} a state with a field `starts` (jaxafl.clock.Starts), {type(state).__name__} has none")
-    whole, size = step.complete(), clock.capacity(num_clients)
-    for name, value in {**whole.runs._asdict(), **whole._asdict()}.items():
-        kind = {"time": "f", "started": "f", "arrived": "f", "mask": "b"}.get(name, "iu")
+    size, columns = clock.capacity(num_clients), {**step.runs.complete()._asdict(), **step.complete()._asdict()}
+    del columns["runs"]
+    for name, value in columns.items():
+        word = {"time": "float", "started": "float", "arrived": "float", "mask": "bool"}.get(name, "integer")
         shape = () if name == "time" else (size,)
-        if name != "runs" and (value.shape != shape or value.dtype.kind not in kind):
-            word = {"f": "float", "b": "bool", "iu": "integer"}[kind]
+        found, dtype = jnp.shape(value), jnp.result_type(value)
+        if found != shape or dtype.kind not in {"float": "f", "bool": "b", "integer": "iu"}[word]:
             raise UserError(
-                f"{about} `{name}` as {word} of shape {shape} (capacity {size}), it is {value.dtype} of shape "
-                f"{value.shape}"
+                f"{about} `{name}` as {word} of shape {shape} (capacity {size}), it is {dtype} of shape {found}"
             )
 
 

@@ -91,6 +91,15 @@ def test_what_the_clock_delivers() -> None:
         check(STALE | Delivery.REPEATED, run_id=((2, 0), 1), client=((2, 0), 1))
 
 
+def test_plain_numbers_will_do() -> None:
+    class second(in_turns):
+        def next(self, state: Any, workload: Any) -> Any:
+            after, step = super().next(state, workload)
+            return after, step._replace(time=1e9, multiplicity=np.ones(1, int))
+
+    assert (afl.clock.schedule(second(), 4, 1, 3).time == 1e9).all()
+
+
 class early(in_turns):
     """Takes the model of the next server step."""
 
@@ -110,7 +119,7 @@ def test_a_simulation_says_so_before_it_trains() -> None:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda state, step: None, r"\(state, ServerStep\), it returned NoneType"),
+        (lambda state, step: None, r"\(state, ServerStep\), it returned \(NoneType\)"),
         (lambda state, step: (state, step.runs), r"\(state, ServerStep\), it returned \(State, Runs\)"),
         (lambda state, step: (state.last, step), "a state with a field `starts`"),
         (lambda state, step: (state, step._replace(mask=jnp.ones(3, bool))), r"`mask` as bool of shape \(1,\)"),
