@@ -120,7 +120,7 @@ def test_lists_and_durations_are_values_of_an_axis(monkeypatch):
         (["--axis", "client.batch-size=8", "--client.batch_size=7"], ("--client.batch-size is given beside",)),
         (["--axis", "clock.durations=uniform(1)"], ("durations",)),
         (["--axis", "server=fedavg,fedbuff"], ("--axis server: an axis varies an option",)),
-        (["--axis", "seed=0,1,0"], ("names 1 seeds again", "[0, 1, 0]")),
+        (["--axis", "seed=0,1,0"], ("names a seed more than once", "[0, 1, 0]")),
     ],
 )
 def test_mistakes_in_axes(arguments, said, capsys):

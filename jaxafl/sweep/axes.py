@@ -105,11 +105,8 @@ def _axis(key: Any, column: Any) -> Axis:
     for row in rows:
         if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != len(paths):
             raise ValueError(f"the sweep axis {name!r} needs {len(paths)} values in each place, got {row!r}")
-    repeated = len(rows) - len({str(row) for row in rows})
-    if name == "seed" and repeated:
-        raise ValueError(
-            f"the sweep axis 'seed' names {repeated} seeds again, whose runs would be the same: {column!r}"
-        )
+    if name == "seed" and len({str(row) for row in rows}) < len(rows):
+        raise ValueError(f"the sweep axis 'seed' names a seed more than once, whose runs would be the same: {column!r}")
     columns = [_numbers(list(values)) for values in zip(*rows, strict=True)]
     return Axis(name, paths, list(zip(*columns, strict=True)))
 
