@@ -67,7 +67,7 @@ EXPERIMENT = Experiment(
         for scale in setting.SCALES
     },
     no_data=setting.no_data(COLUMNS),
-    reasons={"cpu": f"{setting.REASONS['cpu']}; other targets"},
+    reasons={"cpu": f"images: {setting.REASONS['cpu']}. GLUE: {language.REASONS['cpu']}. Other targets"},
     claims=[
         Claim(f"{name}: {one} is faster than {other}", lambda v, a=one, b=other, n=name: 1 / v(a, n) - 1 / v(b, n))
         for name in COLUMNS
