@@ -49,9 +49,11 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals) -> 
         shape = jax.tree.map(jnp.shape, value)
         if shape not in ((), (size,)):
             raise UserError(f"{about} must record numbers, or one per arrival, ({size},); {name!r} has shape {shape}")
-    for field, needed in (("next_steps", server.needs.replies), ("client_params", server.needs.client_models)):
-        if (getattr(outcome, field) is not None) != needed:
-            raise UserError(f"{about} must return `{field}` exactly where its `needs` say that it does; here: {needed}")
+    needs = server.needs
+    if needs.replies and outcome.next_steps is None:  # an answer that nobody waits for is none
+        raise UserError(f"{about} must return `next_steps`: its `needs` say that it replies")
+    if needs.client_models != (outcome.client_params is not None):
+        raise UserError(f"{about} must return `client_params` where its `needs` have `client_models`, and only there")
     return outcome
 
 
