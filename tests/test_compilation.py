@@ -168,7 +168,13 @@ def _grown(width: int, x: jax.Array, many: jax.Array) -> tuple[jax.Array, jax.Ar
 def test_products_are_counted_wherever_they_are() -> None:
     x, many = jnp.zeros((8, 100)), jnp.zeros(3)
     traced = jax.make_jaxpr(lambda x, many: jax.vmap(lambda x: _grown(100, x, many))(x[None]))(x, many)
-    assert sorted(compilation._products(traced.jaxpr)) == [2 * 8 * 100 * 8] * 2
+    assert sorted(compilation.products(traced.jaxpr)) == [2 * 8 * 100 * 8] * 2
+    images, kernel = jnp.zeros((4, 6, 6, 3)), jnp.zeros((3, 3, 3, 5))
+    how = ("NHWC", "HWIO", "NHWC")
+    traced = jax.make_jaxpr(lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=how))(
+        images, kernel
+    )
+    assert list(compilation.products(traced.jaxpr)) == [2 * (4 * 6 * 6 * 5) * (3 * 3 * 3)]
 
 
 @pytest.mark.skipif(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -28,6 +29,7 @@ from jaxafl.clock import (
 )
 from jaxafl.data import synthetic
 from jaxafl.engine import mesh
+from jaxafl.engine.step import all_finite
 from jaxafl.simulation import Simulation
 from tests.problems import GD, observe_w, quadratic
 
@@ -287,3 +289,17 @@ def test_a_run_that_stays_finite_is_not_marked() -> None:
     result = simulation().run(3)
     assert result.attrs["failed_step"] == result.attrs["failed_client"] == -1
     assert result.sizes["step"] == 3 and np.isfinite(result.loss.values).all()
+
+
+@pytest.mark.parametrize("quickly", [False, True])
+def test_numbers_are_finite_though_their_sum_is_not(quickly: bool) -> None:
+    large = np.full((3, 40), 3e38, "f4")
+    for wrong in (None, np.inf, -np.inf, np.nan):
+        for kind in (np.float32, np.float16):
+            half = np.full(7, 6e4, kind)
+            if wrong is not None:
+                half[4] = wrong
+            tree = {"a": jnp.asarray(large), "b": (jnp.asarray(half), jnp.arange(3)), "none": jnp.zeros(0)}
+            assert bool(jax.jit(lambda tree: all_finite(tree, quickly))(tree)) == (wrong is None)
+    both = jnp.asarray([np.inf, -np.inf], jnp.float32)
+    assert not all_finite({"a": both}, quickly)

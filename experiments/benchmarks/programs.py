@@ -38,7 +38,7 @@ from rich.table import Table
 
 import jaxafl as afl
 from jaxafl.client import Lane, begin, local_step
-from jaxafl.device.compilation import _products
+from jaxafl.device import products
 from jaxafl.engine import width
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import lockstep
@@ -205,7 +205,7 @@ def local_step_of(target: str, name: str, lanes: int) -> tuple[float, float]:
 
     group = jax.eval_shape(jax.vmap(made), jnp.arange(lanes, dtype=jnp.int32))
     arguments = (group, problem.numbers.client, problem.device)
-    operations = sum(_products(jax.make_jaxpr(steps)(*arguments).jaxpr))
+    operations = sum(products(jax.make_jaxpr(steps)(*arguments).jaxpr))
     text = compiled_for(target, steps, arguments).as_text()
     entry = text[text.index("ENTRY ") :]
     sizes = {name: _bytes(shape) for name, shape in re.findall(r"%([\w.\-]+) = (\(.*?\)|\S+) [a-z\-]+\(", entry)}

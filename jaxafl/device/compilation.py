@@ -92,7 +92,7 @@ def compiled(
                 lowered = jax.jit(_marked(traced), donate_argnums=donate).lower(*arguments)
                 return lowered.compile(options | _disabled(_SERIAL))
         staged = jax.jit(traced, donate_argnums=donate).trace(*arguments)
-        small = 0 < max(_products(staged.jaxpr), default=0) < _THREADS_HELP
+        small = 0 < max(products(staged.jaxpr), default=0) < _THREADS_HELP
         passes = _SERIAL if small and jax.default_backend() == "cpu" else _WITHOUT
         return staged.lower().compile(options | _disabled(passes))
 
@@ -119,15 +119,20 @@ def _disabled(passes: tuple[str, ...]) -> dict[str, str | bool]:
     return {"xla_disable_hlo_passes": ",".join(passes)} if passes else {}
 
 
-def _products(jaxpr: Any) -> Iterator[int]:
-    """Floating-point operations of each product of matrices in a traced function."""
+def products(jaxpr: Any) -> Iterator[int]:
+    """Floating-point operations of each product of matrices, or convolution, in a traced function."""
     for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            factors = (equation.invars[0].aval.shape[axis] for axis in contracted)
+        kind, how = equation.primitive.name, equation.params.get("dimension_numbers")
+        if kind == "dot_general":
+            factors = [equation.invars[0].aval.shape[axis] for axis in how[0][0]]
+        elif kind == "conv_general_dilated":
+            factors = [equation.invars[1].aval.shape[axis] for axis in how.rhs_spec[1:]]
+        else:
+            factors = None
+        if factors is not None:
             yield 2 * math.prod((*equation.outvars[0].aval.shape, *factors))
         for inner in jaxprs_in_params(equation.params):
-            yield from _products(inner)
+            yield from products(inner)
 
 
 def _marked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,7 +168,7 @@ def _kept(
     """What `make` returns for such arguments, and whether it had to be made."""
     leaves, structure = jax.tree.flatten(arguments)
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-    places = tuple(sorted({device.id for leaf in leaves for device in leaf.devices()}))
+    places = frozenset(device for leaf in leaves for device in leaf.devices())
     wide = jnp.result_type(float) == jnp.float64
     key = (*what, structure, shapes, wide, jax.default_backend(), places)
     with _lock:

@@ -107,6 +107,8 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
             record |= diagnostics.of_gradient(asked, gradient, before.params, after.params, rate)
         return record | observed(program.recording.observe, after.params)
 
+    quickly = program.members == 1 and program.sliced  # where nothing batches a branch, and taking one is cheap
+
     def server_step(row: Steps, number: Array, state: State) -> tuple[State, Outcome, dict[str, Array]]:
         arrivals, model_states = arrivals_of(row, number, state)
         outcome = act(arrivals, state)
@@ -124,7 +126,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
             server=outcome.state,
             clients=own_models,
             average=_average(state.average, number, model.params),
-            failure=_failure(state.failure, number, row, squares, model),
+            failure=_failure(state.failure, number, row, squares, all_finite(model, quickly)),
             ring=buffers.write(state.ring, row.write_slot, model),
         )
         return state, outcome, record
@@ -191,11 +193,27 @@ def _mean_state(weights: Array, states: Tree, current: Tree) -> Tree:
     return jax.tree.map(mean, states, current)
 
 
-def _failure(before: Failure, number: Array, row: Steps, squares: Array, model: Version) -> Failure:
+def _failure(before: Failure, number: Array, row: Steps, squares: Array, finite: Array) -> Failure:
     """Marks the first step whose parameters or model state are not finite, and the client whose update did it."""
-    # inf · 0 and NaN · 0 are NaN; a sum of floats takes less than half the time of a conjunction over isfinite on a CPU
-    finite = jnp.stack([jnp.isfinite(jnp.sum(leaf * 0)) for leaf in jax.tree.leaves(model)]).all()
     size = jnp.where(row.mask, squares, -1)
     culprit = jnp.argmax(jnp.where(jnp.isfinite(size), size, jnp.inf))  # the first that is not finite, else the largest
     failed = (before.step < 0) & ~finite
     return Failure(jnp.where(failed, number, before.step), jnp.where(failed, row.client[culprit], before.client))
+
+
+def all_finite(tree: Tree, quickly: bool = False) -> Array:
+    """Whether a tree has neither infinities nor NaNs.
+
+    Args:
+        tree: of arrays.
+        quickly: by their sums, in a third of the time on a CPU, with a branch for finite numbers whose sum is not.
+    """
+
+    def sums(change: Callable[[Array], Array]) -> Array:
+        return jnp.stack([jnp.isfinite(jnp.sum(change(leaf))) for leaf in jax.tree.leaves(tree)]).all()
+
+    def exactly() -> Array:
+        # inf · 0 and NaN · 0 are NaN; a sum of floats takes half the time of a conjunction over isfinite on a CPU
+        return sums(lambda leaf: leaf * 0)
+
+    return jax.lax.cond(sums(lambda leaf: leaf), lambda: jnp.bool_(True), exactly) if quickly else exactly()

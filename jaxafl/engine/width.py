@@ -13,7 +13,6 @@ programs (`experiments/benchmarks/programs.py`), the rates those that makers sta
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from jax.extend.core import jaxprs_in_params
 
 from jaxafl.client import Client
 from jaxafl.data.federated import FederatedData
-from jaxafl.device import available_bytes
+from jaxafl.device import available_bytes, products
 from jaxafl.engine.problem import piece_of
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Batch, Model
@@ -102,16 +101,13 @@ def _of_batch(model: Model, size: int, structure: Any, leaves: tuple[Any, ...]) 
         return model.bound(frozen)(params, state, batch, key, True)[0].loss
 
     traced = jax.make_jaxpr(loss)(params, state, batch, key, jax.eval_shape(lambda: model.frozen))
-    operations, results, count = 0, 0, 0
+    results, count = 0, 0
     for equation in _operations(traced.jaxpr):
         count += 1
         results += sum(4 * variable.aval.size for variable in equation.outvars if hasattr(variable.aval, "size"))
-        if equation.primitive.name == "dot_general":
-            ((contracted, _), _) = equation.params["dimension_numbers"]
-            factors = (equation.invars[0].aval.shape[axis] for axis in contracted)
-            operations += 2 * math.prod((*equation.outvars[0].aval.shape, *factors))
     weights = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
-    return LocalStep(0.36 * count, 3.0 * operations, 3.4 * weights + 1.6 * results, 3.0 * weights + 0.4 * results)
+    moved, kept = 3.4 * weights + 1.6 * results, 3.0 * weights + 0.4 * results
+    return LocalStep(0.36 * count, 3.0 * sum(products(traced.jaxpr)), moved, kept)
 
 
 def _operations(jaxpr: Any) -> Iterator[Any]:
