@@ -68,6 +68,7 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
         chunk=lanes,
         slots=max(plan.slots for plan in plans) + 1,
         rows=max(plan.rows for plan in plans),
+        in_order=all(plan.in_order for plan in plans),
         uniform=False,
         deterministic=speed.deterministic,
         full=all(bool(schedule.mask.all()) for schedule in schedules),

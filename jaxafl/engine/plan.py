@@ -59,6 +59,7 @@ class Plan(Summarised):
         lanes: L.
         slots: ring slots used, at most those that the clock declares.
         rows: rows of the update store.
+        in_order: whether they are, at every server step, what its A arrivals are, in their order.
         needed: local steps that must be made.
         uniform: whether all active lanes of every segment make the same number of local steps.
         local_steps: that number, where it is the same in every segment and not 0; else `None`.
@@ -72,6 +73,7 @@ class Plan(Summarised):
     lanes: int
     slots: int
     rows: int
+    in_order: bool
     needed: int
     uniform: bool
     local_steps: int | None

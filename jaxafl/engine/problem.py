@@ -99,6 +99,7 @@ class Program:
         chunk: lanes that advance together under `vmap`; a divisor of `lanes`.
         slots: ring slots.
         rows: rows of the update store.
+        in_order: whether these are the arrivals of every server step.
         capacity: A, arrivals per server step.
         micro_batch: samples per gradient evaluation.
         uniform: all active lanes of a segment make the same number of local steps, so none has to be masked.
@@ -122,6 +123,7 @@ class Program:
     chunk: int
     slots: int
     rows: int
+    in_order: bool
     capacity: int
     micro_batch: int
     uniform: bool
@@ -171,7 +173,10 @@ class Problem:
         piece = piece_of(client, self.data)
         capacity = self.clock.capacity(self.data.num_clients)
         wide = jnp.result_type(float) == jnp.float64
-        shapes = dict[str, Any](members=1, varies=(), length=1, sliced=slices_are_faster(), wide=wide) | shapes
+        shapes = (
+            dict[str, Any](members=1, varies=(), length=1, in_order=False, sliced=slices_are_faster(), wide=wide)
+            | shapes
+        )
         data = self.data.divided(self.layout.shares) if self.layout.divided else self.data
         shapes |= self.layout._asdict()
         return Program(self.model, data, self.recording, capacity=capacity, micro_batch=piece, **shapes)

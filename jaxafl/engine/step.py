@@ -50,7 +50,9 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
         if here:
             own = {name: own_share(leaf, program.shares) for name, leaf in row._asdict().items() if jnp.ndim(leaf)}
             row = row._replace(**own)
-        stored = buffers.read_many(state.store, row.row, program.sliced)
+        stored = state.store
+        if here or not program.in_order:
+            stored = buffers.read_many(stored, row.row, program.sliced)
         if server.needs.replies and client.epochs is not None:  # K counts epochs
             per_epoch = client.steps_per_epoch(device.counts)[row.client]
             stored = stored._replace(local_steps=stored.local_steps // per_epoch)

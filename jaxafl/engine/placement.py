@@ -1,0 +1,150 @@
+"""Where everything of a plan is kept: versions in ring slots and updates in store rows, by their lifetimes.
+
+Reading a version that is gone is impossible by construction.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxafl.clock import Schedule
+from jaxafl.engine.plan import Origin, Plan, Segments, Steps
+from jaxafl.options import UserError
+
+
+class Runs(NamedTuple):
+    """The runs that are taken, [R], in the order in which they start."""
+
+    client: np.ndarray
+    run: np.ndarray
+    version: np.ndarray
+    reference: np.ndarray
+    local_steps: np.ndarray
+    duration: np.ndarray
+    first_step: np.ndarray
+    last_step: np.ndarray
+    arrival: np.ndarray  # [T, A]: which of them an arrival is, -1 for none
+
+
+class Moves(NamedTuple):
+    """Runs that lanes load, or save, in the order in which they do."""
+
+    runs: np.ndarray
+    lanes: np.ndarray
+    segments: np.ndarray  # in which
+    places: np.ndarray  # among those of the segment
+
+
+class Training(NamedTuple):
+    active: np.ndarray  # [S, L]: local steps that a lane makes
+    loads: Moves
+    saves: Moves
+    before: np.ndarray  # segments that precede each server step, and the end
+
+
+def place(
+    schedule: Schedule,
+    runs: Runs,
+    training: Training,
+    lanes: int,
+    keep_base: bool,
+    origin: Origin,
+    held: tuple[int, ...],
+) -> Plan:
+    """Assigns ring slots to versions and store rows to updates, by their lifetimes."""
+    active, loads, saves, before = training
+    steps, start, count = schedule.server_steps, origin.step, len(training.active)
+    step_of, entry_of = np.nonzero(schedule.mask[start:])
+    step_of += start
+    arrived = runs.arrival[step_of, entry_of]
+    during = np.searchsorted(before[:-1], np.arange(count), side="right")  # the server step before which a segment runs
+    last, read = np.arange(steps + 1), np.zeros(steps + 1, bool)  # the step after whose update a version is not needed
+    uses = [(runs.version[loads.runs], during[loads.segments]), (runs.reference[saves.runs], during[saves.segments])]
+    for versions, at in [*uses, (runs.reference[arrived], step_of)] if keep_base else uses:
+        np.maximum.at(last, versions, at)
+        read[versions] = True
+    if gone := set(np.flatnonzero(read[:start]).tolist()) - {*origin.slots}:
+        raise UserError(f"the run cannot go on: the clock's `held` did not name the versions {sorted(gone)}")
+    last[list(held)], read[list(held)] = steps + 1, True
+    there = [version for version in origin.slots if read[version] or version == start]
+    made = np.concatenate([np.asarray(there, np.int64), np.arange(start + 1, steps + 1)])  # in this order
+    slots, used = _places(made - 1, last[made], [origin.slots[version] for version in there])
+    slot_of = np.zeros(steps + 1, np.int64)
+    slot_of[made] = slots
+    if used > max(schedule.ring_slots, len(held) + 1):
+        raise RuntimeError(f"the plan needs {used} ring slots, the clock declares {schedule.ring_slots}")
+    kept = {version: int(slot_of[version]) for version in {*held, steps} & {*made.tolist()}}
+    row_of, rows = np.zeros(len(runs.client), np.int64), schedule.mask.shape[1]
+    if in_order := _in_order(schedule, runs, saves, during):
+        row_of[arrived] = entry_of
+    else:
+        row_of[saves.runs], rows = _places(during[saves.segments], runs.last_step[saves.runs] + 1)
+
+    def entries(what: str, moves: Moves, **columns: np.ndarray) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {f"{what}_count": np.bincount(moves.segments, minlength=count).astype(np.int32)}
+        for name, values in columns.items():
+            table: np.ndarray = np.zeros((count, lanes), np.float32 if values.dtype.kind == "f" else np.int32)
+            table[moves.segments, moves.places] = values
+            found[f"{what}_{name}"] = table
+        return found
+
+    begun = {name: getattr(runs, name)[loads.runs] for name in ("client", "run", "duration")}
+    begun["staleness"] = (runs.first_step - runs.reference)[loads.runs]
+    begins = entries("load", loads, lane=loads.lanes, slot=slot_of[runs.version[loads.runs]], **begun)
+    ends = entries("save", saves, lane=saves.lanes, slot=slot_of[runs.reference[saves.runs]], row=row_of[saves.runs])
+    row, base_slot = (np.zeros(schedule.mask.shape, np.int32) for _ in range(2))
+    row[step_of, entry_of] = row_of[arrived]
+    base_slot[step_of, entry_of] = slot_of[runs.reference[arrived]] if keep_base else 0
+    write_slot = np.where(np.arange(steps) < start, 0, slot_of[1:]).astype(np.int32)
+    names = ("mask", "client", "staleness", "local_steps", "multiplicity", "kind")
+    columns = {name: getattr(schedule, name) for name in names} | {"time": schedule.time.astype(np.float32)}
+    taken = Steps(segments_before=before, row=row, base_slot=base_slot, write_slot=write_slot, **columns)
+    trained, needed = Segments(active=active, **begins, **ends), int(runs.local_steps.sum())
+    return Plan(trained, taken, lanes, used, max(rows, 1), in_order, needed, *_uniform(training), origin, kept)
+
+
+def _in_order(schedule: Schedule, runs: Runs, saves: Moves, during: np.ndarray) -> bool:
+    """Whether the store can hold the updates of one server step after another, each in the order of its arrivals: all
+    steps take as many, and each update was made just before the one step that takes it."""
+    at_once = during[saves.segments] == runs.last_step[saves.runs]
+    once = len(runs.client) == np.count_nonzero(runs.arrival >= 0)
+    return bool(schedule.mask.all()) and once and bool(at_once.all())
+
+
+def _uniform(training: Training) -> tuple[bool, int | None]:
+    """Whether all runs of a segment, those without local steps too, make the same number of them in it; and what that
+    number is, where it is the same in all segments."""
+    active, saves = training.active, training.saves
+    counted = active > 0
+    counted[saves.segments, saves.lanes] = True
+    most = np.max(active, axis=1, initial=0, keepdims=True)
+    uniform = bool((np.where(counted, active, most) == most).all())
+    return uniform, (int(most.max()) or None) if uniform and most.size and most.min() == most.max() else None
+
+
+def _places(first: np.ndarray, last: np.ndarray, taken: Sequence[int] = ()) -> tuple[list[int], int]:
+    """A numbered place for each of several things, the lowest one that is free; and how many there are.
+
+    Args:
+        first: int [m], not decreasing: when each takes its place.
+        last: int [m]: when it gives it back, which comes first at any instant.
+        taken: the places of the first of them.
+    """
+    places, count = list(taken), max(taken, default=-1) + 1
+    free = sorted({*range(count)} - {*places})
+    leaving, here = np.argsort(last, kind="stable"), len(places)
+    before = np.maximum(np.searchsorted(first, last[leaving]), here) - here  # leaves before others enter
+    push, pop, take = heapq.heappush, heapq.heappop, places.append
+    for who in np.insert(np.arange(here, len(first)), before, ~leaving).tolist():
+        if who < 0:
+            push(free, places[~who])
+        elif free:
+            take(pop(free))
+        else:
+            take(count)
+            count += 1
+    return places, count
