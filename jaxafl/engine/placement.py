@@ -5,7 +5,6 @@ Reading a version that is gone is impossible by construction.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -127,7 +126,7 @@ def _uniform(training: Training) -> tuple[bool, int | None]:
 
 
 def _places(first: np.ndarray, last: np.ndarray, taken: Sequence[int] = ()) -> tuple[list[int], int]:
-    """A numbered place for each of several things, the lowest one that is free; and how many there are.
+    """A numbered place for each of several things, the one that was given back last; and how many there are.
 
     Args:
         first: int [m], not decreasing: when each takes its place.
@@ -135,15 +134,15 @@ def _places(first: np.ndarray, last: np.ndarray, taken: Sequence[int] = ()) -> t
         taken: the places of the first of them.
     """
     places, count = list(taken), max(taken, default=-1) + 1
-    free = sorted({*range(count)} - {*places})
+    free = sorted({*range(count)} - {*places}, reverse=True)
     leaving, here = np.argsort(last, kind="stable"), len(places)
     before = np.maximum(np.searchsorted(first, last[leaving]), here) - here  # leaves before others enter
-    push, pop, take = heapq.heappush, heapq.heappop, places.append
+    give, get, take = free.append, free.pop, places.append
     for who in np.insert(np.arange(here, len(first)), before, ~leaving).tolist():
         if who < 0:
-            push(free, places[~who])
+            give(places[~who])
         elif free:
-            take(pop(free))
+            take(get())
         else:
             take(count)
             count += 1

@@ -146,8 +146,8 @@ def plan_of(
     homes = shares if layout.divided or server.needs.client_models else 1
     keep_base |= server.needs.base
     make = functools.partial(make_plan, schedule, keep_base=keep_base, origin=origin, homes=homes)
-    if lanes is None and jax.default_backend() == "cpu":
-        lanes = shares
+    if lanes is None and jax.default_backend() == "cpu":  # devices that share a run meet after each segment
+        lanes = shares * min(4 if shares > 1 else 1, max(1, schedule.in_flight // shares))
     if lanes is not None:
         return make(lanes=check_lanes(lanes, shares))
     most = min(max(schedule.in_flight, 1), MOST_LANES)
