@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jaxafl.callbacks.hooks import PIECE_SECONDS, Hook
-from jaxafl.callbacks.identity import check_identity
+from jaxafl.callbacks.identity import check_identity, content
 from jaxafl.callbacks.store import check_folder, flattened, interval_of, newest, say, unflattened, write
 from jaxafl.device import on_host
 from jaxafl.engine.execution import Execution
@@ -22,6 +22,7 @@ from jaxafl.engine.loop import Made, over
 from jaxafl.engine.plan import ORIGIN, Origin
 from jaxafl.engine.state import State
 from jaxafl.options import UserError, check_whole
+from jaxafl.references import version
 
 _SHARES = 0.02, 0.2  # of an interval that is a time: how long saving may hold the run up, and write beside it
 _CARRIED = ("model", "server", "clients", "average", "failure", "batch_key")  # by a run that is made longer
@@ -115,11 +116,19 @@ class Checkpoint(Hook):
 
     def begin(self, execution: Execution, made: Made) -> None:
         self.last, self.evaluated = (time.monotonic(), made.place), 0
+        planned = execution.schedules is not None
+        self.plan = content(jax.tree.leaves(on_host(execution.constant[2:]))) if planned else None
         if self.saved is None:
             return
         about, arrays = self.saved.about, self.saved.arrays
         state = execution.state
         longer = about["server_steps"] != self.server_steps and about["kept"] is not None
+        if not longer and about.get("plan", self.plan) != self.plan:  # what is stored, and where, follows the plan
+            before = about["identity"]["versions"]["jaxafl"]
+            raise UserError(
+                f"{self.folder} holds a run under way that jaxafl {before} planned otherwise than {version()} does; "
+                "end it with that version, or name another folder"
+            )
         found = unflattened(state, "state", arrays, about["arrays"], check=not longer)
         with execution.around():
             made_of = self._grafted(state, found, about) if longer else found
@@ -202,6 +211,7 @@ class Checkpoint(Hook):
             "parts": sorted(parts),
             "origin": [self.origin.step, sorted(self.origin.slots.items())],
             "kept": None if kept is None else sorted(kept.items()),
+            "plan": self.plan,
             "identity": self.identity,
             "changed": self.changed,
             "over": over(execution, made),

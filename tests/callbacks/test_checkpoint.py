@@ -16,7 +16,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.callbacks import checkpoint, store
-from jaxafl.engine import planned
+from jaxafl.engine import placement, planned
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import Origin
 from jaxafl.engine.problem import Speed
@@ -321,6 +321,27 @@ def test_a_plan_that_goes_on_finds_all_versions(name: str, seed: int) -> None:
     for steps in (3, 7, 12, 13, 31):
         plan = planned.plan_of(sim.compute_schedule(steps, seed), sim.server, 1, None, False, Origin(start, slots))
         start, slots = steps, {version: place for place, version in enumerate(sorted(plan.kept))}
+
+
+@pytest.mark.parametrize("name", ["planned", pytest.param("online", marks=slow)])
+def test_a_run_that_was_planned_otherwise_does_not_go_on(
+    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its store would be read by another plan; one whose clock runs beside the training has none."""
+    sim, how = simulation(name), {"checkpoint": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
+    with pytest.raises(RuntimeError):
+        sim.run(20, callbacks=Boom(12), **how)
+    reversed_ = lambda first, last, taken=(): (lambda at, count: ([count - 1 - place for place in at], count))(  # noqa: E731
+        *places(first, last)
+    )
+    places = placement._places
+    monkeypatch.setattr(placement, "_in_order", lambda *parts: False)
+    monkeypatch.setattr(placement, "_places", reversed_)
+    if name == "online":
+        assert_same(sim.run(20, **how), sim.run(20, eval_every=EVERY))
+        return
+    with pytest.raises(ValueError, match=r"holds a run under way that jaxafl .* planned otherwise than"):
+        sim.run(20, **how)
 
 
 @pytest.mark.slow
