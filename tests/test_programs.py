@@ -11,6 +11,7 @@ import types
 
 import jax
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from jaxafl.engine.state import State
 
@@ -54,6 +55,25 @@ def test_a_program_stays_on_the_device_and_copies_no_buffer(kind):
         loops = benchmark().loops_of(text)
         assert sum(loop.passes == 5 for loop in loops) == 1
         assert max(loop.depth for loop in loops if loop.passes is None) == (0 if kind == "synchronous" else 1)
+
+
+@pytest.mark.parametrize("kind", ["alone", "shared", "lockstep", "online"])
+def test_rows_that_are_written_are_distinct(kind):
+    """And it is said, else a GPU sorts them where only deterministic operations are allowed."""
+    function, arguments, wide = benchmark().program("mlp", kind, LANES)
+    with jax.enable_x64(wide), benchmark().traced_for("gpu"):
+        traced = jax.jit(function).trace(*arguments).jaxpr
+    scatters = [equation for equation in equations(traced.jaxpr) if equation.primitive.name == "scatter"]
+    of_rows = [one for one in scatters if one.invars[0].aval.ndim > 1 and one.invars[2].aval.ndim > 1]
+    assert len(of_rows) >= 6  # of the updates, one for each leaf
+    assert all(one.params["unique_indices"] for one in of_rows)
+
+
+def equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
 
 
 def test_loops_are_read():

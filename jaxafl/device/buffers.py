@@ -65,8 +65,9 @@ def write_many(buffer: Tree, indices: Array, mask: Array, rows: Tree, sliced: bo
 
         return jax.lax.fori_loop(0, mask.shape[0], one, buffer)
     total = jax.tree.leaves(buffer)[0].shape[0]
-    where = jnp.where(mask, indices, total)
-    return jax.tree.map(lambda leaf, new: leaf.at[where].set(new, mode="drop"), buffer, rows)
+    beyond = total + jnp.arange(mask.shape[0], dtype=jnp.int32)
+    where = jnp.where(mask, indices, beyond)  # not one of them twice, or a deterministic GPU would sort them first
+    return jax.tree.map(lambda leaf, new: leaf.at[where].set(new, mode="drop", unique_indices=True), buffer, rows)
 
 
 def num_bytes(tree: Tree) -> int:
@@ -87,8 +88,13 @@ def write_made(buffer: Tree, indices: Array, count: Array, make: Callable[[Array
     """
     if sliced:
         return jax.lax.fori_loop(0, count, lambda place, rows: write(rows, indices[place], make(place)), buffer)
-    places = jnp.arange(indices.shape[0], dtype=jnp.int32)
-    return write_many(buffer, indices, places < count, jax.vmap(make)(places))
+    places, total = jnp.arange(indices.shape[0], dtype=jnp.int32), jax.tree.leaves(buffer)[0].shape[0]
+    if total > indices.shape[0]:
+        return write_many(buffer, indices, places < count, jax.vmap(make)(places))
+    # about as many as there are: each row chooses, and leaves of a shape share one kernel, where each has its scatter
+    place = write_many(jnp.full(total, -1, jnp.int32), indices, places < count, places)
+    made = jax.vmap(make)(jnp.maximum(place, 0))
+    return jax.tree.map(lambda new, old: jnp.where(expand(place >= 0, new), new, old), made, buffer)
 
 
 def expand(mask: Array, leaf: Array) -> Array:

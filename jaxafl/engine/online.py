@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxafl.clock.contract import Clock, InFlight, OnlineClock, Runs, ServerStep, Workload
 from jaxafl.clock.schedules import raise_fault
-from jaxafl.device import as_arrays, on_device, on_host
+from jaxafl.device import as_arrays, buffers, on_device, on_host
 from jaxafl.device.keys import Key
 from jaxafl.engine.batched import over_members
 from jaxafl.engine.execution import Execution, prepared
@@ -220,8 +220,7 @@ def _train_missing(
         beside = state.beside
         entries = jax.tree.map(lambda column: column[first], waiting)
         segment, lost = _wave(free, chosen, entries, lanes, state)
-        where = jnp.where(chosen, free, program.rows)
-        row_run = beside.row_run.at[where].set(entries.run_id, mode="drop")
+        row_run = buffers.write_many(beside.row_run, free, chosen, entries.run_id)
         after = beside._replace(row_run=row_run, lost=beside.lost + lost)
         return train(segment, state)._replace(beside=after)
 
