@@ -40,7 +40,7 @@ _lock, _making = threading.Lock(), dict[Any, threading.Lock]()  # threads that n
 _OLD = jaxlib.__version__.startswith("0.10.")  # later versions have no choice
 _PLAIN: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False} if _OLD else {}
 # One pass over a program that runs once: the initial parameters of a ResNet-20 then compile in a seventh of the time.
-# (With the simpler way of fusing too, they would in five percent less, but half of them have another last bit.)
+# (With the simpler way of fusing too, a command would take 2 % less, but half of them have another last bit.)
 _ONCE: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 _DETERMINISTIC: dict[str, str | bool] = {"xla_gpu_exclude_nondeterministic_ops": True}
 # jaxlib 0.11.1 copies the whole buffer for every small update in a loop that XLA compiles as one function on a CPU
