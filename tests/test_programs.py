@@ -57,7 +57,15 @@ def test_a_program_stays_on_the_device_and_copies_no_buffer(kind):
         assert max(loop.depth for loop in loops if loop.passes is None) == (0 if kind == "synchronous" else 1)
 
 
-@pytest.mark.parametrize("kind", ["alone", "shared", "lockstep", "online"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "alone",
+        pytest.param("shared", marks=pytest.mark.slow),
+        pytest.param("lockstep", marks=pytest.mark.slow),
+        "online",
+    ],
+)
 def test_rows_that_are_written_are_distinct(kind):
     """And it is said, else a GPU sorts them where only deterministic operations are allowed."""
     function, arguments, wide = benchmark().program("mlp", kind, LANES)
