@@ -90,7 +90,7 @@ def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, cl
     lane = np.empty_like(order)
     lane[loads.ranks] = into
     loaded, saved = _moves(loads, lane, order), _moves(saves, lane, order)
-    return Training(_active(loaded, saved, runs, np.asarray(instants), lanes), loaded, saved, preceding)
+    return Training(_active(loaded, runs, np.asarray(instants), lanes), loaded, saved, preceding)
 
 
 class _Pending(NamedTuple):
@@ -119,13 +119,15 @@ def _advance(pending: _Pending, lanes: int, homes: int) -> tuple[list[int], _Mad
     # runs that wait for a lane, idle lanes, and when the others end their run, in local steps, times L, plus the lane
     devices: list[tuple[list[int], ...]] = [([], list(range(home, lanes, homes)), []) for home in range(homes)]
     queues, run_of, into = [waiting for waiting, _, _ in devices], [0] * lanes, list[int]()
-    loads, saves, steps, begin, now, instants = _Made([], []), _Made([], []), list[int](), 0, 0, [0]
-    load, lend, save = loads.ranks.append, into.append, saves.ranks.append
+    (loaded, load_ends), (saved, save_ends) = loads, saves = _Made([], []), _Made([], [])
+    load, lend, save, steps, begin, now, instants = loaded.append, into.append, saved.append, list[int](), 0, 0, [0]
     for step, end in enumerate(pending.ends):
         while missing[step]:
-            for rank in pending.ranks[begin:end]:
-                push(queues[home_of[rank]], rank)
-            begin, until = end, -1
+            if begin < end:
+                for rank in pending.ranks[begin:end]:
+                    push(queues[home_of[rank]], rank)
+                begin = end
+            until = -1
             for waiting, idle, working in devices:
                 while waiting and idle:
                     lane, rank = pop(idle), pop(waiting)
@@ -148,8 +150,8 @@ def _advance(pending: _Pending, lanes: int, homes: int) -> tuple[list[int], _Mad
                     push(idle, lane)
                     missing[needed[rank]] -= 1
             instants.append(now)
-            loads.ends.append(len(loads.ranks))
-            saves.ends.append(len(saves.ranks))
+            load_ends.append(len(into))
+            save_ends.append(len(saved))
             steps.append(step)
     return instants, loads, into, saves, steps
 
@@ -164,13 +166,9 @@ def _moves(made: _Made, lane: np.ndarray, order: np.ndarray) -> Moves:
     return Moves(order[ranks[in_order]], lanes[in_order], segments, np.arange(len(segments)) - begins[segments])
 
 
-def _active(loads: Moves, saves: Moves, runs: Runs, instants: np.ndarray, lanes: int) -> np.ndarray:
-    """Local steps of each segment and lane."""
-    first, last, lane = np.empty((3, len(runs.client)), np.int64)
-    first[loads.runs], last[saves.runs], lane[loads.runs] = loads.segments, saves.segments, loads.lanes
-    many = last - first + 1
-    segments = np.repeat(first - np.cumsum(many) + many, many) + np.arange(many.sum())
-    left = np.repeat(instants[first] + runs.local_steps, many) - instants[segments]
-    active = np.zeros((len(instants) - 1, lanes), np.int32)
-    active[segments, np.repeat(lane, many)] = np.minimum(left, np.diff(instants)[segments])
-    return active
+def _active(loads: Moves, runs: Runs, instants: np.ndarray, lanes: int) -> np.ndarray:
+    """Local steps of each segment and lane: up to the end of the lane's last run, as long as the segment lasts."""
+    ends = np.zeros((len(instants) - 1, lanes), np.int64)
+    ends[loads.segments, loads.lanes] = instants[loads.segments] + runs.local_steps[loads.runs]
+    left = np.maximum.accumulate(ends, axis=0) - instants[:-1, None]
+    return np.clip(left, 0, np.diff(instants)[:, None]).astype(np.int32)
