@@ -98,3 +98,35 @@ def test_loops_are_read():
     loops = benchmark().loops_of(text)
     assert [(loop.depth, loop.passes) for loop in loops] == [(0, None), (1, 7)]
     assert loops[1].launches >= 1
+
+
+THUNKS = """\
+001: kCopy [source] kCopy
+002: kWhile [sink]
+condition:
+    003: kCustomKernel [source | sink] loop_and_fusion
+  body:
+    004: kCommandBuffer [source]
+        005: kCopy [source] kCopy
+        006: kCustomKernel [sink] loop_add_fusion
+    007: kCustomKernel [prev=004] loop_add_fusion_1
+    008: kWhile [prev=007]
+condition:
+        009: kCustomKernel [source | sink] wrapped_compare
+      body:
+        010: kCommandBuffer [source | sink]
+            011: kCustomKernel [source | sink] gemm_fusion_dot
+    012: kWhile [prev=008]
+condition:
+        013: kCustomKernel [source | sink] wrapped_compare
+      body:
+        014: kCustomKernel [source | sink] gemm_fusion_dot_1
+"""
+
+
+def test_what_the_host_launches_is_read():
+    """A graph as one; a loop is no launch, nor is the test whether it ends."""
+    lines = [f"    {line}" if re.match(r" *\d", line) else line for line in THUNKS.splitlines()]
+    whole = "000: kCommandBuffer [source | sink]\n" + "\n".join(lines)
+    assert benchmark().host_launches(THUNKS) == [2, 1, 1]
+    assert benchmark().host_launches(whole) == [0, 0, 0]

@@ -10,6 +10,7 @@ A part writes its numbers into DIR/PART.json, what it has not come to too; DIR/r
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import json
@@ -21,22 +22,25 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from engine import bare_loop, engine_loop, images, seconds_of, simulation
+from engine import bare_loop, engine_loop, images, seconds_of, simulation, went_on
 from machine import machine, product_rate
 from models import IMAGES, measure, programs, random_batches
 
 import jaxafl as afl
+from jaxafl.device import compilation, on_host
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.planned import planned
 from jaxafl.engine.problem import Speed
 
 Row = dict[str, Any]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,CONDITIONAL,DYNAMIC_SLICE_FUSION,WHILE"
 PRECISIONS: tuple[afl.models.Precision, ...] = ("float32", "tf32", "bfloat16")
 
 
@@ -123,6 +127,7 @@ def sweeps(clock: Clock, small: bool) -> Iterator[Row]:
             for kind, driver in drivers.items():
                 rows = steps if driver.rows_before is None else int(driver.rows_before[-1])
                 (times,) = seconds_of(functools.partial(driver.advance, 0, rows), repeats=3)
+                went_on(driver.failures())
                 rate = updates / statistics.median(times)
                 yield {"model": name, "members": members, "kind": kind, "updates/s": rate}
 
@@ -149,6 +154,42 @@ def _there() -> list[afl.models.Precision]:
     return [one for one in PRECISIONS if one != "tf32" or jax.default_backend() == "gpu"]
 
 
+def graphs(clock: Clock, small: bool) -> Iterator[Row]:
+    """Updates per second of a run and of eight in lockstep where the host decides on the passes of loops of unknown
+    length, which is XLA's default, and where each call of the engine is one CUDA graph with its loops in it."""
+    buffered = afl.clock.free_running(concurrency=20, buffer=5, durations=afl.clock.uniform(1, 5))
+    for name, model in (("mlp", afl.models.mlp(10, hidden=(128,))), ("cnn_defedavg", afl.models.cnn_defedavg())):
+        sim, steps = dataclasses.replace(simulation(model), clock=buffered, server=afl.server.fedbuff(0.1)), 40
+        for members in (1, 8):
+            if not clock.has(25 if not small else 5, f"{name}, {members} members"):
+                return
+            problems, schedules = zip(*((sim.problem(s), sim.schedule(steps, s)) for s in range(members)), strict=True)
+            made, ends = [], []
+            for options in ({}, {"xla_gpu_enable_command_buffer": IN_GRAPHS, "xla_gpu_graph_min_graph_size": 1}):
+                with compiled_with(options):
+                    one = lockstep if members > 1 else lambda p, s, *more: planned(p, s[0], *more)
+                    made.append(one(problems, schedules, steps, Speed()))
+                rows = steps if made[-1].rows_before is None else int(made[-1].rows_before[-1])
+                made[-1].advance(0, rows)
+                ends.append(jax.tree.leaves(on_host(made[-1].state.model)))
+            times = seconds_of(*(functools.partial(one.advance, 0, rows) for one in made), repeats=5)
+            went_on(failure for one in made for failure in one.failures())
+            default, whole = (5 * steps * members / statistics.median(column) for column in times)
+            row = {"model": name, "members": members, "default updates/s": default, "one graph updates/s": whole}
+            yield row | {"same bits": all(np.array_equal(a, b) for a, b in zip(*ends, strict=True))}
+
+
+@contextlib.contextmanager
+def compiled_with(options: dict[str, Any]) -> Iterator[None]:
+    """Programs are compiled with these options of XLA, and none that was compiled before is taken."""
+    compile_ = jax.stages.Lowered.compile
+    with (
+        mock.patch.dict(compilation._programs, clear=True),
+        mock.patch.object(jax.stages.Lowered, "compile", lambda self, given: compile_(self, given | options)),
+    ):
+        yield
+
+
 def fadas(clock: Clock, small: bool) -> Iterator[Row]:
     """FADAS's CIFAR-10 at its scale: ResNet-18, 50 clients, 25 in flight, M = 5, two epochs of batch 50. Seconds of
     500 server steps, and the share of the device's rate of products in that precision; evaluation apart."""
@@ -166,6 +207,7 @@ def fadas(clock: Clock, small: bool) -> Iterator[Row]:
             steps = 4 if small else 20
             driver = planned([sim.problem(0)], sim.schedule(steps), steps, Speed(lanes))
             (times,) = seconds_of(functools.partial(driver.advance, 0, steps), repeats=1)
+            went_on(driver.failures())
             plan: Any = driver.plan
             flop = 3 * 2 * 0.5558e9 * 50 * plan.needed  # products of ResNet-18, forward and twice that backward
             row = {"precision": precision, "lanes": plan.lanes, "seconds of 500 steps": times[0] / steps * 500}
@@ -189,9 +231,10 @@ def profile(clock: Clock, small: bool) -> Iterator[Row]:
 
 
 PARTS: dict[str, Callable[[Clock, bool], Iterator[Row]]] = {
-    "tests": tests, "engine": engine, "fadas": fadas, "sweeps": sweeps, "models": models, "profile": profile,
+    "tests": tests, "engine": engine, "graphs": graphs, "fadas": fadas, "sweeps": sweeps, "models": models,
+    "profile": profile,
 }  # fmt: skip
-SECONDS = {"tests": 300, "engine": 400, "fadas": 300, "sweeps": 240, "models": 200, "profile": 60}
+SECONDS = {"tests": 300, "engine": 340, "graphs": 120, "fadas": 300, "sweeps": 210, "models": 170, "profile": 60}
 _folder = pathlib.Path()
 
 

@@ -3,10 +3,15 @@
     pip install "jax[cuda13]"   # for an NVIDIA H200, or "jax[tpu]" for a TPU v5e; no driver and no device is needed
     python experiments/benchmarks/programs.py h200 --models mlp cnn_defedavg --lanes 1 16 64
 
-For each program: memory per lane, what a pass of each loop launches and copies, whether the length of the loop is known
-(else the host waits for the end of every pass to decide on the next). For a local step of all lanes: its arithmetic and
-bytes, and the time that these and its launches take: the larger of bytes / bandwidth and operations / rate of float32
-products, and 2.5 µs a launch on a GPU.
+For each program: memory per lane, the kernels and copies of a pass of each loop, whether the length of the loop is
+known (else the host waits for the end of every pass to decide on the next), and what the host launches in a pass: XLA
+joins the kernels between loops to CUDA graphs, each of which is launched as one. For a local step of all lanes: its
+arithmetic and bytes, and the time that these and its kernels take: the larger of bytes / bandwidth and operations /
+rate of float32 products, and 2.5 µs a kernel on a GPU, as if each were launched by itself. With
+
+    XLA_FLAGS="--xla_gpu_enable_command_buffer=+WHILE --xla_gpu_graph_min_graph_size=1"
+
+loops are parts of graphs too, and the host decides on none.
 """
 
 from __future__ import annotations
@@ -17,7 +22,9 @@ import dataclasses
 import functools
 import math
 import os
+import pathlib
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -55,7 +62,7 @@ gpu_device_info {
   block_dim_limit_y: 65535  block_dim_limit_z: 65535  memory_bandwidth: 4800000000000  l2_cache_size: 52428800
   clock_rate_ghz: 1.98  device_memory_size: 151397597184  shared_memory_per_block_optin: 232448
   cuda_compute_capability { major: 9 feature_extension: ACCELERATED_FEATURES }
-  registers_per_core_limit: 65536  registers_per_block_limit: 65536
+  registers_per_core_limit: 65536  registers_per_block_limit: 65536  driver_version: "13.0.0"
 }
 platform_name: "CUDA"
 dnn_version_info { major: 9 minor: 10 patch: 0 }
@@ -108,6 +115,24 @@ def loops_of(text: str) -> list[Loop]:
             within(inner, depth + 1)
 
     within(next((body for name, body in bodies.items() if f"ENTRY %{name}" in text or f"ENTRY {name}" in text), ""), 0)
+    return found
+
+
+def host_launches(thunks: str) -> list[int]:
+    """Of each loop, in the order of `loops_of`, what the host launches in a pass: graphs, and kernels outside of
+    them, and nothing where the loop is in a graph itself. The text is XLA's own, of what a GPU executes."""
+    found: list[int] = []
+    path: list[tuple[str, int]] = []  # what a line is a part of, and which loop that is
+    condition = False
+    for line in thunks.splitlines():
+        condition = line.strip() == "condition:" or (condition and line.strip() != "body:")
+        if condition or not (one := re.match(r"( *)\d+: k(\w+)", line)):
+            continue
+        del path[len(one[1]) // 4 :]
+        if path and path[-1][0] == "While" != one[2] and all(kind != "CommandBuffer" for kind, _ in path):
+            found[path[-1][1]] += 1
+        path.append((one[2], len(found)))
+        found += [0] * (one[2] == "While")
     return found
 
 
@@ -173,8 +198,11 @@ def program(name: str, kind: str, lanes: int) -> Made:
     return made[-1]
 
 
-def compiled_for(target: str, function: Callable[..., Any], arguments: tuple[Any, ...], wide: bool = False) -> Any:
-    """The program for a device that is not there; `"here"`: for the one that is. The state is donated."""
+def compiled_for(
+    target: str, function: Callable[..., Any], arguments: tuple[Any, ...], wide: bool = False, dump: str = ""
+) -> Any:
+    """The program for a device that is not there; `"here"`: for the one that is. The state is donated. What XLA made on
+    the way is written to a folder, if one is given."""
     made = jax.jit(function, donate_argnums=len(arguments) - 3)
     if target == "here":
         with jax.enable_x64(wide), traced_for("gpu"):
@@ -183,7 +211,7 @@ def compiled_for(target: str, function: Callable[..., Any], arguments: tuple[Any
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), arguments)
     with jax.enable_x64(wide), traced_for("tpu" if target == "v5e" else "gpu"):
-        return made.lower(*shapes).compile()
+        return made.lower(*shapes).compile({"xla_dump_to": dump} if dump else {})
 
 
 def local_step_of(target: str, name: str, lanes: int) -> tuple[float, float]:
@@ -238,17 +266,20 @@ def main() -> None:
     columns = (
         "program",
         "temporaries, MiB a lane",
-        "each loop, from the outermost: passes; launches and MB copied in a pass",
+        "each loop, from the outermost: passes; kernels, MB copied and what the host launches in a pass",
     )
     table = Table(*columns, title=f"{given.target}, jax {jax.__version__}")
     for name in given.models:
         for kind in given.kinds:
             for lanes in given.lanes:
-                made = compiled_for(given.target, *program(name, kind, lanes))
+                with tempfile.TemporaryDirectory() as folder:
+                    made = compiled_for(given.target, *program(name, kind, lanes), dump=folder)
+                    thunks = [file.read_text() for file in pathlib.Path(folder).glob("*after_thunk_passes.txt")]
                 loops = loops_of(made.as_text())
+                hosted = host_launches(thunks[0]) if thunks else ["?"] * len(loops)
                 shown = [
-                    f"{'  ' * loop.depth}{loop.passes or 'unknown'}; {loop.launches}, {loop.copied / 1e6:.2f}"
-                    for loop in loops
+                    f"{'  ' * loop.depth}{loop.passes or 'unknown'}; {loop.launches}, {loop.copied / 1e6:.2f}, {host}"
+                    for loop, host in zip(loops, hosted, strict=True)
                 ]
                 memory = made.memory_analysis().temp_size_in_bytes / 2**20 / lanes
                 if given.target in RATES and kind == "alone":
