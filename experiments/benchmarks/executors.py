@@ -22,20 +22,18 @@ import time
 from typing import Any
 
 import jax
-import numpy as np
 import optax
+from engine import images, went_on
 
 import jaxafl as afl
 
 
 def simulation(hidden: int, samples: int = 5000) -> afl.Simulation:
     """20 of 100 clients in flight, random 28×28 images."""
-    rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (samples, 28, 28, 1), dtype=np.uint8), rng.integers(0, 10, samples)
-    data = afl.data.from_arrays(x, y, np.arange(samples) % 100, x_test=x[:100], y_test=y[:100])
     client = afl.Client(optax.sgd, learning_rate=0.01, steps=5, batch_size=10)
     clock = afl.clock.free_running(concurrency=20, durations=afl.clock.uniform(1, 5))
-    return afl.Simulation(data, afl.models.mlp(10, hidden=(hidden,)), client, afl.server.fedasync(0.1), clock)
+    model = afl.models.mlp(10, hidden=(hidden,))
+    return afl.Simulation(images(100, samples // 100), model, client, afl.server.fedasync(0.1), clock)
 
 
 def rates(steps: int, pairs: int) -> None:
@@ -51,9 +49,10 @@ def rates(steps: int, pairs: int) -> None:
         for pair in range(-1, pairs):  # compiled before the first
             for way, devices in ways.items():
                 begun = time.perf_counter()
-                afl.sweep(sim, {"seed": range(8)}, length, eval_every=length, devices=devices)
+                result = afl.sweep(sim, {"seed": range(8)}, length, eval_every=length, devices=devices)
                 if pair >= 0:
                     found[way].append(8 * length / (time.perf_counter() - begun))
+                went_on(result["failed_step"].values >= 0)
         print(name)
         for way in list(ways)[1:]:
             show({1: found["one after another"], 2: found[way]}, f"({way})")
@@ -76,6 +75,7 @@ def runs(seconds: float, pairs: int) -> None:
         for number in range(pairs + 1):
             for count, values in found.items():
                 result = sim.run(steps, eval_every=steps, devices=count)
+                went_on([result.attrs["failed_step"] >= 0])
                 if number:  # compiled once
                     values.append(8 * steps / result.attrs["run_seconds"])
         print(name, "of FedAvg, 8 clients a round, 5 local steps of 10 samples")

@@ -17,13 +17,13 @@ from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import Dimension
 from jaxafl.sweep.axes import Axis, is_static_path, replace_at
 
-# Parameters up to which members that share a plan train faster together than one after another on a CPU: eight members
-# together take 0.65 to 0.75 of the time at 8,000 to 26,000, 0.95 at 51,000, 1.1 at 102,000, 1.45 at 582,000.
+# Parameters up to which members that share a plan train faster together than one after another on a CPU: sweeps of
+# eight in fours make 2.36 times the updates of members apart with an MLP of 6,370, 1.27 with `logistic` of 7,850, 1.09
+# with an MLP of 25,450, and no more with one of 50,890 (but with a CNN of 21,840 only 0.80).
 _TOGETHER = 50_000
 # Members of a batch on a CPU, whose batches run at once. Not a matter of its cores, so that rounding is not one either:
-# batched products round differently by how many there are. On two cores eight members with an MLP 784-8-10 make 8,100
-# updates a second in one batch, 15,700 in two, 12,000 in four, 6,100 apart; 784-32-10 2,500, 4,000 to 5,400, 4,800 to
-# 5,200, 3,700.
+# batched products round differently by how many there are. In twos the MLP of 6,370 makes 0.79 of the updates in fours,
+# `logistic` 0.90, the MLP of 25,450 0.96.
 _BATCH = 4
 
 
