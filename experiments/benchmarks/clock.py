@@ -1,6 +1,6 @@
 """Measures the clock alone, and planning: python experiments/benchmarks/clock.py
 
-Every figure is the median of three; the machine's own rates stand above the table.
+Every figure is the median of seven; the machine's own rates stand above the table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxafl.clock.schedules import schedule
 from jaxafl.device.keys import per_run, uniform
 from jaxafl.engine.planner import make_plan
 
-EVENTS, REPEATS = 20_000, 3
+EVENTS, REPEATS = 20_000, 7
 
 
 class own(Duration):

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxafl.clock import Schedule, constant, free_running, three_tier, trace, trees, uniform
+from jaxafl.clock import Schedule, constant, free_running, schedules, three_tier, trace, trees, uniform
 from jaxafl.clock import schedule as run_clock
 from jaxafl.clock.contract import Workload
-from jaxafl.device import as_arrays
+from jaxafl.device import as_arrays, compiled
 from jaxafl.device.keys import seed_key
 from tests.problems import record
 from tests.variants import slow_but
@@ -192,21 +192,18 @@ def test_time_is_float64() -> None:
     np.testing.assert_allclose(last, 1500 * (1000 + 1e-7), rtol=1e-13)
 
 
-def test_work_per_event_does_not_grow_with_the_population() -> None:
-    """Only the run counters, and who is busy, have N entries, and the compiled loop never copies them."""
+def test_work_per_event_does_not_grow_with_the_population(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the run counters, and who is busy, have N entries, and they are never copied, nor before the first event."""
     clock = free_running(concurrency=10, durations=uniform(1, 5))
-    population = 1_000_003
-
-    def schedule(key: Any) -> Any:
-        state = clock.init(key, population)
-        return jax.lax.scan(lambda state, _: clock.next(state, Workload(jnp.int32(1), population)), state, length=5)[1]
-
+    population, made = 1_000_003, []
+    monkeypatch.setattr(schedules, "compiled", lambda *what, **how: made.append(compiled(*what, **how)) or made[-1])
+    run_clock(clock, population, 1, 5)
+    begin, program = (one.as_text() for one, _ in made)
     with jax.enable_x64(True):
         state = jax.eval_shape(lambda key: clock.init(key, population), seed_key(0))
-        program = jax.jit(schedule).lower(seed_key(0)).compile().as_text()
     tables = {leaf.shape for leaf in jax.tree.leaves(state) if leaf.size >= population / 2}
     assert tables == {state.busy.shape, state.runs.shape}
     for rows, width in tables:
         assert rows * width < 1.2 * population
         assert f"s32[{rows},{width}]" in program
-        assert not re.findall(rf"s32\[{rows},{width}\]\S* copy\(", program)
+        assert not re.findall(rf"s32\[{rows},{width}\]\S* copy\(", begin + program)

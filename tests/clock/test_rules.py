@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -137,6 +138,33 @@ def test_what_next_returns(made: Any, words: str) -> None:
 
     with pytest.raises(ValueError, match=rf"the clock odd: next\(state, workload\) must return {words}"):
         afl.clock.schedule(odd(), 4, 1, 3)
+
+
+def test_what_a_state_holds_is_ones_own_affair() -> None:
+    """An array twice, an option, the key and a typed key, a plain number: the state's memory is used again."""
+
+    class State(NamedTuple):
+        inner: Any
+        starts: Any
+        rest: Any
+
+    class holding(in_turns):
+        def init(self, key: Any, num_clients: int) -> Any:
+            state = super().init(key, num_clients)
+            return State(
+                state, state.starts, (state.last, self.seconds, self.seconds, key, key, jax.random.key(3), 1.5)
+            )
+
+        def next(self, state: Any, workload: Any) -> Any:
+            inner, step = super().next(state.inner, workload)
+            return state._replace(inner=inner, starts=inner.starts), step
+
+        def held(self, state: Any) -> Any:
+            return super().held(state.inner)
+
+    clock, plain = holding(seconds=2.0), in_turns(seconds=2.0)
+    for _ in range(2):
+        np.testing.assert_array_equal(afl.clock.schedule(clock, 4, 1, 9).time, afl.clock.schedule(plain, 4, 1, 9).time)
 
 
 @pytest.mark.parametrize("name", MADE)
