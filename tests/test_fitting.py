@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 import jaxafl as afl
+from tests.variants import slow_but
 
 CLOCK = afl.clock.free_running(concurrency=2, buffer=2, durations=afl.clock.uniform(1, 2))
 STEPS = {"steps": 2, "batch_size": 4}
@@ -93,15 +94,7 @@ def test_samples_that_are_not_for_the_model_are_described() -> None:
         simulation(afl.models.from_linen(FailsInTraining())).check()
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        np.int64,
-        pytest.param(np.uint64, marks=pytest.mark.slow),
-        pytest.param(np.int16, marks=pytest.mark.slow),
-        np.float64,
-    ],
-)
+@pytest.mark.parametrize("dtype", slow_but((np.int64, np.uint64, np.int16, np.float64), np.int64))
 def test_samples_of_64_bits_are_seen_as_the_device_holds_them(dtype: Any) -> None:
     x, labels = (np.arange(216) % 5 % 3).reshape(18, 12).astype(dtype), np.arange(18) % 3
     dataset = afl.data.Dataset("text", x, labels, x, labels, 3, afl.data.as_is())

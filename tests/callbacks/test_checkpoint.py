@@ -24,11 +24,9 @@ from tests.callbacks.conftest import EVERY, PAIRS, Boom, assert_same, simulation
 from tests.variants import slow_but
 
 slow = pytest.mark.slow
-DEFAULT = ("planned", "online")
-NAMES = [name if name in DEFAULT else pytest.param(name, marks=slow) for name in PAIRS]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(PAIRS, "planned"))
 def test_a_run_that_was_ended_goes_on_and_can_be_made_longer(name: str, tmp_path: pathlib.Path) -> None:
     """Each time as if it had been made in one go."""
     sim, how = simulation(name), {"checkpoint": tmp_path / "run", "checkpoint_every": 3, "eval_every": EVERY}
