@@ -111,7 +111,8 @@ def test_residual_networks_take_server_steps(make):
 
 @pytest.mark.slow
 def test_a_narrow_resnet20_learns():
-    """Ten classes told apart by their mean colour and brightness."""
+    """Four classes told apart by their mean colour. One evaluation of 40 samples swings by a tenth with the last bits of a
+    machine's sums, the median over three seeds and the second half of their evaluations does not."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 4, 240)
     colours = rng.normal(size=(4, 3))
@@ -123,5 +124,5 @@ def test_a_narrow_resnet20_learns():
         server=afl.server.fedbuff(),
         clock=afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 2)),
     )
-    accuracy = sim.train(30).evaluations["accuracy"]
-    assert accuracy[-1] > 0.9
+    accuracies = [sim.train(100, seed=seed, eval_every=5).evaluations["accuracy"][-11:] for seed in range(3)]
+    assert np.median(accuracies) > 0.9
