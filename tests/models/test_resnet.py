@@ -111,8 +111,8 @@ def test_residual_networks_take_server_steps(make):
 
 @pytest.mark.slow
 def test_a_narrow_resnet20_learns():
-    """Four classes told apart by their mean colour. One evaluation of 40 samples swings by a tenth with the last bits of a
-    machine's sums, the median over three seeds and the second half of their evaluations does not."""
+    """Four classes told apart by their mean colour. One evaluation of 40 samples swings by a tenth with the last bits
+    of a machine's sums, the median over three seeds and the second half of their evaluations does not."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 4, 240)
     colours = rng.normal(size=(4, 3))
