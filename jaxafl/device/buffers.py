@@ -70,6 +70,38 @@ def write_many(buffer: Tree, indices: Array, mask: Array, rows: Tree, sliced: bo
     return jax.tree.map(lambda leaf, new: leaf.at[where].set(new, mode="drop", unique_indices=True), buffer, rows)
 
 
+def packed(row: Tree, rows: int) -> dict[int, Array]:
+    """Zeros: `rows` rows like `row`, the bits of all leaves with numbers of as many bytes side by side in one array."""
+    sizes: dict[int, int] = {}
+    for leaf in jax.tree.leaves(row):
+        sizes[leaf.dtype.itemsize] = sizes.get(leaf.dtype.itemsize, 0) + leaf.size
+    return {width: jnp.zeros((rows, size), f"uint{8 * width}") for width, size in sizes.items()}
+
+
+def pack(packed: dict[int, Array], index: Array, row: Tree) -> dict[int, Array]:
+    """Those rows with one replaced."""
+    packed, starts = dict(packed), dict.fromkeys(packed, 0)
+    for leaf in jax.tree.leaves(row):
+        width = leaf.dtype.itemsize
+        bits, place = leaf.reshape(1, -1).view(packed[width].dtype), (index, index.dtype.type(starts[width]))
+        packed[width] = lax.dynamic_update_slice(packed[width], bits, place, **_PLAIN)
+        starts[width] += leaf.size
+    return packed
+
+
+def unpack(packed: dict[int, Array], index: Array, row: Tree) -> Tree:
+    """One of those rows; `row`: of its shapes."""
+    starts = dict.fromkeys(packed, 0)
+
+    def one(leaf: Any) -> Array:
+        width = leaf.dtype.itemsize
+        bits = lax.dynamic_slice(packed[width], (index, index.dtype.type(starts[width])), (1, leaf.size), **_PLAIN)
+        starts[width] += leaf.size
+        return bits.view(leaf.dtype).reshape(leaf.shape)
+
+    return jax.tree.map(one, row)
+
+
 def num_bytes(tree: Tree) -> int:
     """Bytes of a pytree of arrays or shapes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

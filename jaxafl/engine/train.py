@@ -95,7 +95,7 @@ def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple
             return jax.tree.map(lambda leaf: leaf[None], one(jnp.int32(0)))
         return buffers.write_made(state.lanes, segment.load_lane, segment.load_count, one, program.sliced)
 
-    def save(segment: Segments, state: State, saved: Array) -> Stored:
+    def save(segment: Segments, state: State, whole: Segments) -> Stored:
         def one(place: Array) -> Stored:
             lane = buffers.read(state.lanes, segment.save_lane[place])
             if own_models:
@@ -107,18 +107,18 @@ def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple
             return Stored(delta, lane.model_state, loss, lane.step)
 
         if program.shares > 1:
-            return _gathered(program, segment, state.store, one, saved)
+            return _gathered(program, whole, segment, state.store, one)
         if program.lanes == 1 and program.sliced:
             return buffers.write(state.store, segment.save_row[0], one(jnp.int32(0)))
         return buffers.write_made(state.store, segment.save_row, segment.save_count, one, program.sliced)
 
     def train(segment: Segments, state: State, bound: Array | None = None) -> State:
-        saved = segment.save_count
+        whole = segment
         if program.shares > 1:
             segment = _own(program, segment)
         state = state._replace(lanes=load(segment, state))
         state = state._replace(lanes=local_steps(segment.active, state.lanes, bound))
-        return state._replace(store=save(segment, state, saved))
+        return state._replace(store=save(segment, state, whole))
 
     def executed_steps(state: State, slot: Array, who: Array, run: Array, count: Array) -> Array:
         version, none = buffers.read(state.ring, slot), jnp.int32(0)
@@ -164,19 +164,30 @@ def _own(program: Program, segment: Segments) -> Segments:
 
 
 def _gathered(
-    program: Program, segment: Segments, store: Stored, make: Callable[[Array], Stored], saved: Array
+    program: Program, whole: Segments, segment: Segments, store: Stored, make: Callable[[Array], Stored]
 ) -> Stored:
-    """The store with what all devices have made, `saved` in all: the one place where a segment moves anything."""
-    places, rows = jnp.arange(program.lanes, dtype=jnp.int32), store.loss.shape[0]
-    entries = jnp.where(places < segment.save_count, segment.save_row, rows)
+    """The store with what all devices have made in a segment: the one place where it moves anything."""
+    places = jnp.arange(program.lanes, dtype=jnp.int32)
 
-    def exchange(_: Array, store: Stored) -> Stored:
-        if program.sliced:
-            empty = buffers.allocate(jax.eval_shape(make, places[0]), program.lanes)
-            made = buffers.write_made(empty, places, segment.save_count, make, program.sliced)
-        else:
-            made = jax.vmap(make)(places)
-        made, found = jax.lax.all_gather((made, entries), AXIS, tiled=True)
-        return buffers.write_many(store, found, found < rows, made, program.sliced)
+    def at_once(store: Stored) -> Stored:
+        rows = store.loss.shape[0]
+        entries = jnp.where(places < segment.save_count, segment.save_row, rows)
+        made, found = jax.lax.all_gather((jax.vmap(make)(places), entries), AXIS, tiled=True)
+        return buffers.write_many(store, found, found < rows, made)
 
-    return jax.lax.fori_loop(0, jnp.minimum(saved, 1), exchange, store)
+    def one_after_another(store: Stored) -> Stored:
+        row = jax.eval_shape(make, places[0])
+        packed = buffers.packed(row, program.lanes)  # as one array, since devices wait for each other at each
+        packed = jax.lax.fori_loop(0, segment.save_count, lambda i, rows: buffers.pack(rows, i, make(i)), packed)
+        packed = jax.lax.all_gather(packed, AXIS, tiled=True)
+        device = whole.save_lane % program.shares
+        before = jnp.tril(device[:, None] == device, -1).sum(1, dtype=jnp.int32)  # saved by the same device
+        where = device * program.lanes + before
+
+        def put(entry: Array, store: Stored) -> Stored:
+            return buffers.write(store, whole.save_row[entry], buffers.unpack(packed, where[entry], row))
+
+        return jax.lax.fori_loop(0, whole.save_count, put, store)
+
+    exchange = one_after_another if program.sliced else at_once
+    return jax.lax.fori_loop(0, jnp.minimum(whole.save_count, 1), lambda _, store: exchange(store), store)
