@@ -59,27 +59,36 @@ def rates(steps: int, pairs: int) -> None:
 
 
 def runs(seconds: float, pairs: int) -> None:
-    """Updates per second of one run that all devices of a process share, against one of them, in turn."""
+    """Updates per second of one run that all devices of a process share, against one of them, and of whole runs on
+    each, in turn."""
     devices = len(jax.devices())
-    for name, model in (
-        ("MLP 784-128-10", afl.models.mlp(10, hidden=(128,))),
-        ("cnn_defedavg", afl.models.cnn_defedavg(10)),
-    ):
+
+    def alone(sim: afl.Simulation, steps: int, count: int) -> float:
+        result = sim.run(steps, eval_every=steps, devices=count)
+        went_on([result.attrs["failed_step"] >= 0])
+        return 8 * steps / result.attrs["run_seconds"]
+
+    def whole(sim: afl.Simulation, steps: int) -> float:
+        result = afl.sweep(sim, {"seed": range(devices)}, steps, eval_every=steps, devices=devices)
+        went_on(result["failed_step"].values >= 0)
+        return 8 * steps * devices / float(result["run_seconds"].max())
+
+    models = {f"MLP 784-{hidden}-10": afl.models.mlp(10, hidden=(hidden,)) for hidden in (32, 128)}
+    for name, model in (models | {"cnn_defedavg": afl.models.cnn_defedavg(10)}).items():
         sim = dataclasses.replace(
             simulation(128), model=model, server=afl.server.fedavg(), clock=afl.clock.synchronous(cohort=8)
         )
-        found: dict[int, list[float]] = {1: [], devices: []}
-        steps = 20
-        sim.run(steps, eval_every=steps)
-        steps = max(steps, int(seconds * steps / sim.run(steps, eval_every=steps).attrs["run_seconds"]))
+        alone(sim, 20, 1)
+        steps = max(20, int(seconds * alone(sim, 20, 1) / 8))
+        found: dict[str, list[float]] = {"one device": [], "one run, all devices": [], "whole runs, one on each": []}
         for number in range(pairs + 1):
-            for count, values in found.items():
-                result = sim.run(steps, eval_every=steps, devices=count)
-                went_on([result.attrs["failed_step"] >= 0])
-                if number:  # compiled once
-                    values.append(8 * steps / result.attrs["run_seconds"])
-        print(name, "of FedAvg, 8 clients a round, 5 local steps of 10 samples")
-        show(found, "device(s)")
+            each = alone(sim, steps, 1), alone(sim, steps, devices), whole(sim, steps)
+            for values, rate in zip(found.values(), each, strict=True):
+                values += [rate] if number else []  # compiled once
+        print(name, "of FedAvg, 8 clients a round, 5 local steps of 10 samples:", ", ".join(found))
+        one, shared, apart = found.values()
+        show({1: one, devices: shared}, "device(s)")
+        show({0: apart, devices: shared}, "whole runs (0), or shared by as many devices")
 
 
 def workers(steps: int, pairs: int) -> None:
