@@ -89,6 +89,9 @@ def cases() -> dict[str, tuple[Any, Any, Any]]:
         "fedavg, uneven, early": (kinds.fedavg(), afl.clock.synchronous(cohort=5), early),
         "fadas": (kinds.fadas(learning_rate=0.01), flying, some),
         "fedasync": (kinds.fedasync(0.3), one, some),
+        "fedbuff, uneven": (kinds.fedbuff(), flying, early),
+        "favano": (kinds.favano(), contacts, some),
+        "audg": (kinds.audg(0.1), afl.clock.bernoulli(0.4), whole),
         "ca2fl": (kinds.ca2fl(), flying, some),
         "psurdg": (kinds.psurdg(0.1), afl.clock.bernoulli(0.4), whole),
         "safa": (kinds.safa(), afl.clock.semi_async(fraction=0.5, lag=3, durations=times), some),
@@ -118,14 +121,14 @@ def runs(devices: int) -> dict[str, Any]:
         found[f"{name}, lanes"] = differing(
             sim.run(STEPS, devices=devices, lanes=3 * devices, chunk=3, **how), alone, tolerance=1e-12
         )
-        if name in ("ca2fl", "quafl", "safa"):  # rows by gathers and scatters, as on an accelerator
+        if name in ("fadas", "audg", "ca2fl", "quafl", "safa"):  # rows by gathers and scatters, as on an accelerator
             others = [
                 f"jaxafl.{place}.slices_are_faster" for place in ("engine.problem", "engine.planned", "server.ca2fl")
             ]
             with mock.patch(others[0], lambda: False), mock.patch(others[1], lambda: False):
                 gathers = sim.run(STEPS, devices=devices, lanes=2 * devices, chunk=2, **how)
             found[f"{name}, gathers"] = differing(gathers, alone, tolerance=1e-12)
-        if name in ("ca2fl", "asyncfeded"):
+        if name in ("fadas", "ca2fl", "asyncfeded"):
             found[f"{name}, resumed"] = differing(_resumed(sim, devices), sim.run(STEPS, eval_every=5, devices=devices))
         if sim.clock_sees_training:
             continue

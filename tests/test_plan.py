@@ -35,7 +35,7 @@ class Lane:
         self.client, self.run, self.version, self.made = client, run, version, 0
 
 
-def replay(plan: Plan, schedule: Schedule, keep_base: bool) -> None:
+def replay(plan: Plan, schedule: Schedule, keep_base: bool, stores: int = 1) -> None:
     """Executes a plan on names: fails wherever a load, save or read meets something else than the schedule says."""
     runs = {}  # (client, run) -> (version, reference, local steps)
     for place in zip(*np.nonzero(schedule.mask), strict=True):
@@ -44,7 +44,7 @@ def replay(plan: Plan, schedule: Schedule, keep_base: bool) -> None:
         )  # fmt: skip
     ring: list[int | None] = [None] * plan.slots
     ring[0] = 0
-    store: list[tuple[int, int] | None] = [None] * plan.rows
+    store: list[list[tuple[int, int] | None]] = [[None] * plan.rows for _ in range(stores)]
     lanes: list[Lane | None] = [None] * plan.lanes
     trained: list[tuple[int, int]] = []
     segment, current = 0, 0
@@ -54,7 +54,11 @@ def replay(plan: Plan, schedule: Schedule, keep_base: bool) -> None:
             segment += 1
         for entry in np.flatnonzero(schedule.mask[step]):
             who = int(schedule.client[step, entry]), int(schedule.run[step, entry])
-            assert store[plan.steps.row[step, entry]] == who, "a store row holds another update"
+            device, row = plan.steps.lane[step, entry] % stores, plan.steps.row[step, entry]
+            assert store[device][row] == who, "a store row holds another update"
+            if plan.in_order:
+                own = schedule.mask[step] & (plan.steps.lane[step] % stores == device)
+                assert row == np.flatnonzero(own).tolist().index(entry), "updates are not in the order of arrival"
             if keep_base:
                 reference = schedule.reference[step, entry]
                 assert ring[plan.steps.base_slot[step, entry]] == reference, "x_s is gone from the ring"
@@ -90,7 +94,7 @@ def train(plan: Plan, number: int, ring: Any, store: Any, lanes: Any, runs: Any,
         _, reference, steps = runs[run.client, run.run]
         assert run.made == steps, "a run ends with another number of local steps"
         assert ring[segment.save_slot[place]] == reference, "an update is measured against another version"
-        store[segment.save_row[place]] = (run.client, run.run)
+        store[lane % len(store)][segment.save_row[place]] = (run.client, run.run)
         trained.append((run.client, run.run))
         lanes[lane] = None
 
@@ -108,24 +112,28 @@ def local_steps(ragged: bool, seed: int) -> Any:
     lanes=st.integers(1, 8),
     ragged=st.booleans(),
     keep_base=st.booleans(),
+    stores=st.integers(1, 3),
 )
 def test_the_ring_never_serves_a_wrong_version(
-    name: str, seed: int, kind: str, lanes: int, ragged: bool, keep_base: bool
+    name: str, seed: int, kind: str, lanes: int, ragged: bool, keep_base: bool, stores: int
 ) -> None:
     recorded = record(seed, CLIENTS, STEPS, kind, **OPTIONS[name])
     clock = recorded.clock()
     schedule = compute_schedule(clock, CLIENTS, local_steps(ragged, seed), STEPS, 0)
-    plan = make_plan(schedule, lanes=lanes, keep_base=keep_base)
+    plan = make_plan(schedule, lanes=lanes * stores, keep_base=keep_base, stores=stores)
     assert plan.slots <= clock.ring_slots(CLIENTS)
-    replay(plan, schedule, keep_base)
+    replay(plan, schedule, keep_base, stores)
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), lanes=st.integers(1, 8), keep_base=st.booleans())
-def test_the_ring_never_serves_a_wrong_version_under_any_schedule(seed: int, lanes: int, keep_base: bool) -> None:
+@given(seed=st.integers(0, 2**32 - 1), lanes=st.integers(1, 8), keep_base=st.booleans(), stores=st.integers(1, 3))
+def test_the_ring_never_serves_a_wrong_version_under_any_schedule(
+    seed: int, lanes: int, keep_base: bool, stores: int
+) -> None:
     """Whatever a protocol may ask for: runs of any age, updates offered again and again, empty steps."""
     schedule = arbitrary_schedule(np.random.default_rng(seed))
-    replay(make_plan(schedule, lanes=lanes, keep_base=keep_base), schedule, keep_base)
+    plan = make_plan(schedule, lanes=lanes * stores, keep_base=keep_base, stores=stores)
+    replay(plan, schedule, keep_base, stores)
 
 
 @settings(max_examples=20, deadline=None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from jaxafl.device import buffers
 
@@ -104,6 +105,41 @@ def own_share(tree: Tree, shares: int) -> Tree:
     return jax.tree.map(own, tree)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Apart:
+    """Rows [A, ...] of which each of the devices that share a run holds some: only sums over them are moved.
+
+    Attributes:
+        rows: each leaf [m, ...], those of this device; finite where they are none.
+        entries: int32 [m], which of the A each is.
+        here: bool [m], whether it is one.
+        total: A.
+    """
+
+    rows: Tree
+    entries: Array
+    here: Array
+    total: int
+
+    def weighted_sum(self, weights: Array) -> Tree:
+        """Σ_a weights[a] row_a on all devices: moves one row, as one array, as each has devices wait for each other."""
+        own = jnp.where(self.here, weights[self.entries], 0)
+        flat, restored = ravel_pytree(weighted_sum(own, self.rows))
+        return restored(jax.lax.psum(flat, AXIS))
+
+    def squares(self) -> Array:
+        """‖row_a‖² [A] of the rows that are here, 0 for others."""
+        found = jnp.where(self.here, squares(self.rows), 0)
+        return jnp.zeros(self.total, found.dtype).at[self.entries].add(found)
+
+
 def weighted_sum(weights: Array, rows: Tree) -> Tree:
     """Σ_a weights[a] rows[a], leaf by leaf."""
+    if isinstance(rows, Apart):
+        return rows.weighted_sum(weights)
     return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1), rows)
+
+
+def squares(rows: Tree) -> Array:
+    """‖row_a‖² [A], over all leaves as one vector."""
+    return jnp.asarray(sum(jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(rows)))

@@ -156,6 +156,7 @@ def _state(program: Program, kind: int, state: State, members: P) -> State:
         )
 
     own = {"lanes": _of_axes(axes.lanes, split, P(AXIS)), "server": rows(state.server), "clients": rows(state.clients)}
+    own |= {"store": split} if program.apart else {}
     return State(**(_each(State, P()) | own))
 
 

@@ -185,6 +185,7 @@ def _row(event: ServerStep, number: Array, state: State) -> Steps:
         time=event.time.astype(jnp.float32),
         mask=event.mask,
         row=_find(beside.row_run, runs.run_id),
+        lane=jnp.zeros_like(runs.client),  # nobody asks: updates are on all devices
         client=runs.client,
         staleness=number - cast(Array, runs.reference),
         local_steps=runs.local_steps,

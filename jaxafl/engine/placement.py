@@ -53,6 +53,7 @@ def place(
     keep_base: bool,
     origin: Origin,
     held: tuple[int, ...],
+    stores: int,
 ) -> Plan:
     """Assigns ring slots to versions and store rows to updates, by their lifetimes."""
     active, loads, saves, before = training
@@ -77,11 +78,19 @@ def place(
     if used > max(schedule.ring_slots, len(held) + 1):
         raise RuntimeError(f"the plan needs {used} ring slots, the clock declares {schedule.ring_slots}")
     kept = {version: int(slot_of[version]) for version in {*held, steps} & {*made.tolist()}}
-    row_of, rows = np.zeros(len(runs.client), np.int64), schedule.mask.shape[1]
-    if in_order := _in_order(schedule, runs, saves, during):
-        row_of[arrived] = entry_of
-    else:
-        row_of[saves.runs], rows = _places(during[saves.segments], runs.last_step[saves.runs] + 1)
+    (row_of, lane_of), rows = np.zeros((2, len(runs.client)), np.int64), 0
+    lane_of[saves.runs] = saves.lanes
+    in_order = _in_order(schedule, runs, saves, during)
+    for store in range(stores):
+        if in_order:
+            own = lane_of[runs.arrival] % stores == store
+            row_of[runs.arrival[own]] = (np.cumsum(own, axis=1) - 1)[own]
+            found = int(own.sum(axis=1).max(initial=0))
+        else:
+            mine = saves.lanes % stores == store
+            whose = saves.runs[mine]
+            row_of[whose], found = _places(during[saves.segments[mine]], runs.last_step[whose] + 1)
+        rows = max(rows, found)
 
     def entries(what: str, moves: Moves, **columns: np.ndarray) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {f"{what}_count": np.bincount(moves.segments, minlength=count).astype(np.int32)}
@@ -95,13 +104,13 @@ def place(
     begun["staleness"] = (runs.first_step - runs.reference)[loads.runs]
     begins = entries("load", loads, lane=loads.lanes, slot=slot_of[runs.version[loads.runs]], **begun)
     ends = entries("save", saves, lane=saves.lanes, slot=slot_of[runs.reference[saves.runs]], row=row_of[saves.runs])
-    row, base_slot = (np.zeros(schedule.mask.shape, np.int32) for _ in range(2))
-    row[step_of, entry_of] = row_of[arrived]
+    row, lane, base_slot = (np.zeros(schedule.mask.shape, np.int32) for _ in range(3))
+    row[step_of, entry_of], lane[step_of, entry_of] = row_of[arrived], lane_of[arrived]
     base_slot[step_of, entry_of] = slot_of[runs.reference[arrived]] if keep_base else 0
     write_slot = np.where(np.arange(steps) < start, 0, slot_of[1:]).astype(np.int32)
     names = ("mask", "client", "staleness", "local_steps", "multiplicity", "kind")
     columns = {name: getattr(schedule, name) for name in names} | {"time": schedule.time.astype(np.float32)}
-    taken = Steps(segments_before=before, row=row, base_slot=base_slot, write_slot=write_slot, **columns)
+    taken = Steps(segments_before=before, row=row, lane=lane, base_slot=base_slot, write_slot=write_slot, **columns)
     trained, needed = Segments(active=active, **begins, **ends), int(runs.local_steps.sum())
     return Plan(trained, taken, lanes, used, max(rows, 1), in_order, needed, *_uniform(training), origin, kept)
 

@@ -40,6 +40,7 @@ class Steps(NamedTuple):
     time: Float32[Indices, "*T"]  # simulated seconds
     mask: Bool[Indices, "*T A"]
     row: Int32[Indices, "*T A"]  # where the update is stored
+    lane: Int32[Indices, "*T A"]  # in which it was trained
     client: Int32[Indices, "*T A"]
     staleness: Int32[Indices, "*T A"]  # t - reference
     local_steps: Int32[Indices, "*T A"]

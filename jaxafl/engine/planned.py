@@ -17,7 +17,7 @@ from jaxafl.engine.mesh import ALL, DATA, NUMBERS, SHARED_STATE
 from jaxafl.engine.plan import Origin, Plan, Segments, Steps, padded
 from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import DeviceData, Layout, Numbers, Problem, Program, Speed
-from jaxafl.engine.state import Records, State
+from jaxafl.engine.state import Records, State, first_model
 from jaxafl.engine.step import build_server_step, over_steps
 from jaxafl.engine.train import build_train
 from jaxafl.engine.validate import check_lanes, chunk_of
@@ -42,14 +42,15 @@ def planned(
     first = problems[0]
     step = functools.partial(local_step_of, first.model, first.data, first.client)
     drift = "drift" in first.recording.diagnostics
-    plan = plan_of(schedule, first.server, speed.lanes, step, drift, origin, first.layout, len(problems))
+    layout, apart = first.layout, _kept_apart(first)
+    plan = plan_of(schedule, first.server, speed.lanes, step, drift, origin, layout, len(problems), apart)
     execution = prepared(
         problems,
         [schedule] * len(problems),
         shared=True,
         length=every,
-        lanes=plan.lanes // first.layout.shares,
-        chunk=chunk_of(plan.lanes // first.layout.shares, speed.chunk, lambda: step().room(len(problems))),
+        lanes=plan.lanes // layout.shares,
+        chunk=chunk_of(plan.lanes // layout.shares, speed.chunk, lambda: step().room(len(problems))),
         slots=max(plan.slots, min(_rounded(plan.slots), schedule.ring_slots)),
         rows=plan.rows if plan.in_order else _rounded(plan.rows),
         in_order=plan.in_order,
@@ -57,6 +58,7 @@ def planned(
         **known_lengths([plan]),
         deterministic=speed.deterministic,
         full=bool(schedule.mask.all()),
+        apart=_most_of_one(plan, layout.shares) if apart else 0,
     )
     segments = padded(plan.segments, max(64, len(plan.segments.active)))
     constant = (execution.numbers, first.device, *on_device((segments, plan.steps)))
@@ -120,6 +122,22 @@ def known_lengths(plans: Sequence[Plan]) -> dict[str, int | None]:
     return {name: lengths.pop() for name, lengths in found.items() if len(lengths) == 1}
 
 
+def _kept_apart(problem: Problem) -> bool:
+    """Whether devices that share the run keep the updates that they make, as only sums of them are needed: those of a
+    model without non-trainable state."""
+    if problem.layout.shares == 1 or not problem.server.needs.sums:
+        return False
+    made = functools.partial(first_model, problem.model, problem.data)
+    return not jax.tree.leaves(jax.eval_shape(made, problem.key).model_state)
+
+
+def _most_of_one(plan: Plan, shares: int) -> int:
+    """How many updates of a server step one device has at the most."""
+    mask, device = plan.steps.mask, plan.steps.lane % shares
+    most, capacity = max(int((mask & (device == one)).sum(axis=1).max()) for one in range(shares)), mask.shape[1]
+    return most if plan.in_order else min(_rounded(most), capacity)
+
+
 def plan_of(
     schedule: Schedule,
     server: Server,
@@ -129,6 +147,7 @@ def plan_of(
     origin: Origin | None = None,
     layout: Layout = Layout(),  # noqa: B008 (immutable)
     members: int = 1,
+    apart: bool = False,
 ) -> Plan:
     """The plan of a schedule.
 
@@ -141,13 +160,16 @@ def plan_of(
         origin: where the plan begins, see `make_plan`.
         layout: the devices that share the lanes.
         members: that share the plan.
+        apart: whether each device keeps the updates of its own lanes.
     """
     shares = layout.shares
     homes = shares if layout.divided or server.needs.client_models else 1
     keep_base |= server.needs.base
-    make = functools.partial(make_plan, schedule, keep_base=keep_base, origin=origin, homes=homes)
-    if lanes is None and jax.default_backend() == "cpu":  # devices that share a run meet after each segment
-        lanes = shares * min(4 if shares > 1 else 1, max(1, schedule.in_flight // shares))
+    stores = shares if apart else 1
+    make = functools.partial(make_plan, schedule, keep_base=keep_base, origin=origin, homes=homes, stores=stores)
+    if lanes is None and jax.default_backend() == "cpu":
+        most = 4 if shares > 1 and not apart else 1  # devices that gather updates do so after each segment
+        lanes = shares * min(most, max(1, schedule.in_flight // shares))
     if lanes is not None:
         return make(lanes=check_lanes(lanes, shares))
     most = min(max(schedule.in_flight, 1), MOST_LANES)

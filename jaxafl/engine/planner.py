@@ -30,6 +30,7 @@ def make_plan(
     keep_base: bool,
     origin: Origin | None = None,
     homes: int = 1,
+    stores: int = 1,
 ) -> Plan:
     """Plans the training of a schedule.
 
@@ -41,13 +42,14 @@ def make_plan(
             another plan needs to begin there. `None`: at the first server step, and with the last one all ends.
         homes: D devices that hold what is their clients' own, each ⌈N/D⌉ clients; a divisor of L. Device d has the
             lanes congruent to it modulo D, in which the runs of its clients are trained.
+        stores: D devices that keep the updates of their own lanes, each in rows of its own.
 
-    The results of a plan do not depend on `lanes`, `origin` and `homes`.
+    The results of a plan do not depend on `lanes`, `origin`, `homes` and `stores`.
     """
     held, origin = ((), ORIGIN) if origin is None else (schedule.held, origin)
     runs = _taken_runs(schedule, origin.step)
     training = _train(schedule.server_steps, runs, lanes, origin.step, homes, schedule.num_clients)
-    return place(schedule, runs, training, lanes, keep_base, origin, held)
+    return place(schedule, runs, training, lanes, keep_base, origin, held, stores)
 
 
 def _taken_runs(schedule: Schedule, start: int) -> Runs:

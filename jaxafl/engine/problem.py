@@ -112,6 +112,8 @@ class Program:
         wide: the training itself uses 64-bit types.
         deterministic: only operations that give the same bits every time.
         mesh, shares, divided: see `Layout`.
+        apart: where each of the devices that share a run keeps the updates of its own lanes, and the server adds up
+            what they hold: how many of those of a server step one of them has at the most; else 0.
     """
 
     model: Model
@@ -137,6 +139,7 @@ class Program:
     mesh: Mesh | None = None
     shares: int = 1
     divided: bool = False
+    apart: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

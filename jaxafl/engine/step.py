@@ -7,15 +7,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from jaxafl.device import buffers
 from jaxafl.device.buffers import expand
-from jaxafl.device.rows import AXIS, own_share
+from jaxafl.device.rows import AXIS, Apart, own_share, squares
 from jaxafl.engine import diagnostics
 from jaxafl.engine.outcome import outcome_of
 from jaxafl.engine.plan import Steps
 from jaxafl.engine.problem import DeviceData, Numbers, Observe, Program
-from jaxafl.engine.state import Failure, Records, State, Version
+from jaxafl.engine.state import Failure, Records, State, Stored, Version
 from jaxafl.engine.train import own_clients
 from jaxafl.server.contract import Arrivals, Outcome, Tree
 
@@ -45,20 +46,37 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
             return buffers.read_many(state.ring.params, row.base_slot, program.sliced)
         return None
 
-    def arrivals_of(row: Steps, number: Array, state: State) -> tuple[Arrivals, Tree]:
-        """The arrivals that this device looks after, and their non-trainable model state."""
+    def stored_of(row: Steps, store: Stored) -> tuple[Stored, Array]:
+        """The updates that a step takes, and the squares of their norms."""
+        if program.apart:
+            held = row.mask & (row.lane % program.shares == jax.lax.axis_index(AXIS))
+            entries = jnp.argsort(~held, stable=True)[: program.apart]
+            rows, own = store.delta, held[entries]
+            if not program.in_order:
+                rows = buffers.read_many(rows, row.row[entries], program.sliced)
+            if not (program.full and program.apart * program.shares == program.capacity):  # else each has as many
+                rows = jax.tree.map(lambda leaf: jnp.where(expand(own, leaf), leaf, 0), rows)
+            delta = Apart(rows, entries, own, program.capacity)
+            loss, local_steps = (jnp.where(held, column[row.row], 0) for column in (store.loss, store.local_steps))
+            numbers, apart = ravel_pytree((delta.squares(), loss))
+            (found, loss), local_steps = apart(jax.lax.psum(numbers, AXIS)), jax.lax.psum(local_steps, AXIS)
+            return Stored(delta, store.model_state, loss, local_steps), found
+        if here or not program.in_order:
+            store = buffers.read_many(store, row.row, program.sliced)
+        if not program.full:
+            store = jax.tree.map(lambda leaf: jnp.where(expand(row.mask, leaf), leaf, jnp.zeros_like(leaf)), store)
+        return store, of_all(squares(store.delta))
+
+    def arrivals_of(row: Steps, number: Array, state: State) -> tuple[Arrivals, Tree, Array]:
+        """The arrivals that this device looks after, their non-trainable model state, and the squares of all norms."""
         if here:
             own = {name: own_share(leaf, program.shares) for name, leaf in row._asdict().items() if jnp.ndim(leaf)}
             row = row._replace(**own)
-        stored = state.store
-        if here or not program.in_order:
-            stored = buffers.read_many(stored, row.row, program.sliced)
+        stored, lengths = stored_of(row, state.store)
         if server.needs.replies and client.epochs is not None:  # K counts epochs
             per_epoch = client.steps_per_epoch(device.counts)[row.client]
             stored = stored._replace(local_steps=stored.local_steps // per_epoch)
         base = base_of(row, state)
-        if not program.full:
-            stored = jax.tree.map(lambda leaf: jnp.where(expand(row.mask, leaf), leaf, jnp.zeros_like(leaf)), stored)
         arrivals = Arrivals(
             mask=row.mask,
             client=row.client,
@@ -73,7 +91,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
             step=number,
             time=row.time,
         )
-        return arrivals, stored.model_state
+        return arrivals, stored.model_state, lengths
 
     def act(arrivals: Arrivals, state: State) -> Outcome:
         outcome = outcome_of(server, state.model.params, state.server, arrivals)
@@ -112,14 +130,12 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
     quickly = program.members == 1 and program.sliced  # where nothing batches a branch, and taking one is cheap
 
     def server_step(row: Steps, number: Array, state: State) -> tuple[State, Outcome, dict[str, Array]]:
-        arrivals, model_states = arrivals_of(row, number, state)
+        arrivals, model_states, lengths = arrivals_of(row, number, state)
         outcome = act(arrivals, state)
         weights, states = of_all((jnp.where(arrivals.mask, arrivals.multiplicity, 0), model_states))
         mean_state = _mean_state(weights, states, state.model.model_state)
         model = Version(outcome.params, mean_state)
-        squares = sum(jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(arrivals.delta))
-        squares = of_all(jnp.asarray(squares))
-        record = recorded(arrivals, outcome, jnp.sqrt(squares), state.model, model)
+        record = recorded(arrivals, outcome, jnp.sqrt(lengths), state.model, model)
         own_models = state.clients
         if outcome.client_params is not None:  # what the server answered; arrivals are of distinct clients
             own_models = own_models.write_many(arrivals.client, arrivals.mask, outcome.client_params, program.sliced)
@@ -128,7 +144,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
             server=outcome.state,
             clients=own_models,
             average=_average(state.average, number, model.params),
-            failure=_failure(state.failure, number, row, squares, all_finite(model, quickly)),
+            failure=_failure(state.failure, number, row, lengths, all_finite(model, quickly)),
             ring=buffers.write(state.ring, row.write_slot, model),
         )
         return state, outcome, record

@@ -106,9 +106,9 @@ def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple
             loss = jnp.where(lane.step > 0, lane.loss / jnp.maximum(lane.step, 1), jnp.nan)
             return Stored(delta, lane.model_state, loss, lane.step)
 
-        if program.shares > 1:
+        if program.shares > 1 and not program.apart:
             return _gathered(program, whole, segment, state.store, one)
-        if program.lanes == 1 and program.sliced:
+        if program.lanes == program.shares == 1 and program.sliced:
             return buffers.write(state.store, segment.save_row[0], one(jnp.int32(0)))
         return buffers.write_made(state.store, segment.save_row, segment.save_count, one, program.sliced)
 

@@ -43,6 +43,7 @@ class audg(_DelayedGradients):
 
     requires = Delivery.REPEATED
     accepts = Delivery.STALE | Delivery.EMPTY | Delivery.BY_CLIENT
+    needs = Needs(sums=True)
 
     def init(self, params: Tree, samples: Array) -> Array:
         return jnp.sum(samples)

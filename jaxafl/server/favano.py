@@ -41,7 +41,7 @@ class favano(Server):
     requires = Delivery.PARTIAL
     accepts = Delivery.STALE | Delivery.PULLED
     references = ("leconte2023",)
-    needs = Needs(base=True)
+    needs = Needs(base=True, sums=True)
     meanings: ClassVar[dict[str, str]] = {"normaliser": "a_i, by which FAVANO divides what a client has made"}
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:

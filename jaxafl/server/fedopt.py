@@ -12,7 +12,7 @@ from jaxafl.client import Client, Optimised
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Arrivals, Outcome, Server, Tree, counts, shares
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, shares
 
 Array = jax.Array
 
@@ -24,6 +24,10 @@ class OptaxServer(Server):
     """
 
     accepts = Server.accepts | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(sums=type(self).update is OptaxServer.update)
 
     def weigh(self, arrivals: Arrivals) -> Array:
         """w [A], 0 where there is no arrival."""
