@@ -48,7 +48,7 @@ RECORDS: dict[type, dict[str, Any]] = {
     )
     | arrays("load_count save_count", S)
     | {"load_duration": zeros(S, L, dtype=FLOAT)},
-    Steps: arrays("row client staleness local_steps multiplicity kind base_slot", T, A)
+    Steps: arrays("row lane client staleness local_steps multiplicity kind base_slot", T, A)
     | {"segments_before": zeros(T + 1), "time": zeros(T, dtype=FLOAT), "mask": zeros(T, A, dtype=BOOL)}
     | {"write_slot": zeros(T)},
     Stored: {"delta": TREE, "model_state": {}, "loss": zeros(R, dtype=FLOAT), "local_steps": zeros(R)},

@@ -80,10 +80,12 @@ def place(
     kept = {version: int(slot_of[version]) for version in {*held, steps} & {*made.tolist()}}
     (row_of, lane_of), rows = np.zeros((2, len(runs.client)), np.int64), 0
     lane_of[saves.runs] = saves.lanes
+    row, lane, base_slot = (np.zeros(schedule.mask.shape, np.int32) for _ in range(3))
+    lane[step_of, entry_of] = lane_of[arrived]
     in_order = _in_order(schedule, runs, saves, during)
     for store in range(stores):
         if in_order:
-            own = lane_of[runs.arrival] % stores == store
+            own = (runs.arrival >= 0) & (lane % stores == store)
             row_of[runs.arrival[own]] = (np.cumsum(own, axis=1) - 1)[own]
             found = int(own.sum(axis=1).max(initial=0))
         else:
@@ -104,8 +106,7 @@ def place(
     begun["staleness"] = (runs.first_step - runs.reference)[loads.runs]
     begins = entries("load", loads, lane=loads.lanes, slot=slot_of[runs.version[loads.runs]], **begun)
     ends = entries("save", saves, lane=saves.lanes, slot=slot_of[runs.reference[saves.runs]], row=row_of[saves.runs])
-    row, lane, base_slot = (np.zeros(schedule.mask.shape, np.int32) for _ in range(3))
-    row[step_of, entry_of], lane[step_of, entry_of] = row_of[arrived], lane_of[arrived]
+    row[step_of, entry_of] = row_of[arrived]
     base_slot[step_of, entry_of] = slot_of[runs.reference[arrived]] if keep_base else 0
     write_slot = np.where(np.arange(steps) < start, 0, slot_of[1:]).astype(np.int32)
     names = ("mask", "client", "staleness", "local_steps", "multiplicity", "kind")
