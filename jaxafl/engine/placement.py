@@ -78,21 +78,12 @@ def place(
     if used > max(schedule.ring_slots, len(held) + 1):
         raise RuntimeError(f"the plan needs {used} ring slots, the clock declares {schedule.ring_slots}")
     kept = {version: int(slot_of[version]) for version in {*held, steps} & {*made.tolist()}}
-    (row_of, lane_of), rows = np.zeros((2, len(runs.client)), np.int64), 0
-    lane_of[saves.runs] = saves.lanes
     row, lane, base_slot = (np.zeros(schedule.mask.shape, np.int32) for _ in range(3))
+    lane_of = np.zeros(len(runs.client), np.int32)
+    lane_of[saves.runs] = saves.lanes
     lane[step_of, entry_of] = lane_of[arrived]
     in_order = _in_order(schedule, runs, saves, during)
-    for store in range(stores):
-        if in_order:
-            own = (runs.arrival >= 0) & (lane % stores == store)
-            row_of[runs.arrival[own]] = (np.cumsum(own, axis=1) - 1)[own]
-            found = int(own.sum(axis=1).max(initial=0))
-        else:
-            mine = saves.lanes % stores == store
-            whose = saves.runs[mine]
-            row_of[whose], found = _places(during[saves.segments[mine]], runs.last_step[whose] + 1)
-        rows = max(rows, found)
+    row_of, rows = _rows(runs, saves, during, lane, stores, in_order)
 
     def entries(what: str, moves: Moves, **columns: np.ndarray) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {f"{what}_count": np.bincount(moves.segments, minlength=count).astype(np.int32)}
@@ -113,7 +104,26 @@ def place(
     columns = {name: getattr(schedule, name) for name in names} | {"time": schedule.time.astype(np.float32)}
     taken = Steps(segments_before=before, row=row, lane=lane, base_slot=base_slot, write_slot=write_slot, **columns)
     trained, needed = Segments(active=active, **begins, **ends), int(runs.local_steps.sum())
-    return Plan(trained, taken, lanes, used, max(rows, 1), in_order, needed, *_uniform(training), origin, kept)
+    return Plan(trained, taken, lanes, used, rows, in_order, needed, *_uniform(training), origin, kept)
+
+
+def _rows(
+    runs: Runs, saves: Moves, during: np.ndarray, lane: np.ndarray, stores: int, in_order: bool
+) -> tuple[np.ndarray, int]:
+    """The row of each update in the store of its device, of so many, and how many rows each of these has; `lane`: of
+    the arrivals."""
+    row_of, rows = np.zeros(len(runs.client), np.int64), 0
+    for store in range(stores):
+        if in_order:
+            own = (runs.arrival >= 0) & (lane % stores == store)
+            row_of[runs.arrival[own]] = (np.cumsum(own, axis=1) - 1)[own]
+            found = int(own.sum(axis=1).max(initial=0))
+        else:
+            mine = saves.lanes % stores == store
+            whose = saves.runs[mine]
+            row_of[whose], found = _places(during[saves.segments[mine]], runs.last_step[whose] + 1)
+        rows = max(rows, found)
+    return row_of, rows or lane.shape[1]  # of as many as arrive where nothing is trained
 
 
 def _in_order(schedule: Schedule, runs: Runs, saves: Moves, during: np.ndarray) -> bool:
