@@ -108,7 +108,7 @@ def loops_of(text: str) -> list[Loop]:
             called = "".join(
                 bodies.get(name, "") for name in re.findall(r"(?:calls|to_apply)=%?(command_buffer[\w.\-]*)", inner)
             )
-            kinds = re.findall(r"= \S+ ([a-z\-]+)\(", inner + called)
+            kinds = re.findall(r"= .*? ([a-z\-]+)\(", inner + called)
             copied = sum(_bytes(shape) for shape in re.findall(r"= (\S+) copy\(", inner))
             launches = sum(kind in LAUNCHED for kind in kinds)
             found.append(Loop(depth, int(known[1]) if known else None, launches, copied))

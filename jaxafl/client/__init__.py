@@ -2,6 +2,6 @@
 
 from jaxafl.client.optimizer import Optimised
 from jaxafl.client.options import Client, Moment
-from jaxafl.client.training import Lane, begin, local_step
+from jaxafl.client.training import Draw, Lane, begin, draw, local_step
 
-__all__ = ["Client", "Lane", "Moment", "Optimised", "begin", "local_step"]
+__all__ = ["Client", "Draw", "Lane", "Moment", "Optimised", "begin", "draw", "local_step"]

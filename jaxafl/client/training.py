@@ -45,6 +45,16 @@ class Lane(NamedTuple):
     stopping: Stopping | None
 
 
+class Draw(NamedTuple):
+    """What a local step draws."""
+
+    positions: Array  # int32 [B], which of its samples the client takes
+    mask: Array  # bool [B], False for padding
+    total: Array  # int32, how many are none
+    data_keys: Array  # [B], of augmentation
+    model_key: Array
+
+
 def begin(
     client: Client,
     params: Tree,
@@ -84,8 +94,32 @@ def begin(
     )
 
 
+def draw(client: Client, count: Array, lane: Lane, first: Array | int, width: int) -> Draw:
+    """What the next local step of a run draws for `width` samples of its mini-batch, from the one numbered `first` on.
+
+    Args:
+        client: the options.
+        count: int32, n_i, the client's number of samples.
+        lane: the run.
+        first, width: which samples; all of them, where a gradient takes the whole mini-batch.
+    """
+    size = count if client.batch_size is None else jnp.int32(client.batch_size)
+    positions, total = batches.positions(client, count, size, lane)
+    ranks = first + jnp.arange(width, dtype=jnp.int32)
+    where, mask = positions(ranks)
+    data_keys = jax_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), ranks, 0))
+    model_key = jax_key(threefry(threefry(lane.key, lane.step, _MODEL_STREAM), first, 0))
+    return Draw(where, mask, total, data_keys, model_key)
+
+
 def local_step(
-    client: Client, apply: Apply, fetch: Callable[..., Any], micro_batch: int, count: Array, lane: Lane
+    client: Client,
+    apply: Apply,
+    fetch: Callable[..., Any],
+    micro_batch: int,
+    count: Array,
+    lane: Lane,
+    drawn: Draw | None = None,
 ) -> Lane:
     """One local step of one run.
 
@@ -96,15 +130,11 @@ def local_step(
         micro_batch: samples per gradient evaluation.
         count: int32, n_i, the client's number of samples.
         lane: the run.
+        drawn: what it draws for the whole mini-batch, where that is known.
     """
-    size = count if client.batch_size is None else jnp.int32(client.batch_size)
-    positions, total = batches.positions(client, count, size, lane)
 
     def gradient_sum(first: Array, params: Tree, model_state: Tree, width: int) -> tuple[Array, Tree, Tree]:
-        ranks = first + jnp.arange(width, dtype=jnp.int32)
-        where, mask = positions(ranks)
-        data_keys = jax_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), ranks, 0))
-        model_key = jax_key(threefry(threefry(lane.key, lane.step, _MODEL_STREAM), first, 0))
+        where, mask, total, data_keys, model_key = drawn or draw(client, count, lane, first, width)
         x, y = fetch(lane.client, where, data_keys)
 
         def objective(params: Tree) -> tuple[Array, Tree]:
@@ -123,6 +153,7 @@ def local_step(
             more, term, model_state = gradient_sum(index * micro_batch, lane.params, model_state, micro_batch)
             return loss + more, jax.tree.map(jnp.add, gradient, term), model_state
 
+        size = count if client.batch_size is None else jnp.int32(client.batch_size)
         zero = (jnp.zeros_like(lane.loss), jax.tree.map(jnp.zeros_like, lane.params), lane.model_state)
         loss, gradient, model_state = jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
     if client.weight_decay is not None:

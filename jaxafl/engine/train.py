@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client import Lane, begin, local_step
+from jaxafl.client import Draw, Lane, begin, draw, local_step
 from jaxafl.device import buffers
 from jaxafl.device.buffers import expand
 from jaxafl.device.rows import AXIS
@@ -33,11 +33,16 @@ def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple
     apply = program.model.bound(device.frozen)
     _, first = own_clients(program, device)
 
-    def once(lane: Lane) -> Lane:
+    whole = client.batch_size is not None and client.batch_size <= program.micro_batch
+
+    def once(lane: Lane, drawn: Draw | None = None) -> Lane:
         def fetch(who: Array, positions: Array, keys: Array) -> tuple[Array, Array]:
             return program.data.fetch(device.arrays, who - first, positions, keys)
 
-        return local_step(client, apply, fetch, program.micro_batch, device.counts[lane.client], lane)
+        return local_step(client, apply, fetch, program.micro_batch, device.counts[lane.client], lane, drawn)
+
+    def next_draw(lane: Lane) -> Draw:
+        return draw(client, device.counts[lane.client], lane, 0, client.batch_size or 0)
 
     def alone(lane: Lane, count: Array) -> Lane:
         """`count` local steps of one run, or fewer where it stops early."""
@@ -51,17 +56,27 @@ def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple
         )[1]
 
     def together(group: Lane, counts: Array, bound: Array | None) -> Lane:
-        """Local steps of several lanes, those that make fewer masked."""
+        """Local steps of several lanes, those that make fewer masked. Where it is known how many there are, all of them
+        draw before the first, and nothing counts them."""
+        begun, known, drawn = group.step, program.local_steps if group.stopping is None else None, None
+        if known and whole:
+            ahead = begun + jnp.arange(known, dtype=jnp.int32)[:, None]
+            drawn = jax.vmap(lambda step: jax.vmap(next_draw)(group._replace(step=step)))(ahead)
 
         def masked(index: Array, group: Lane) -> Lane:
-            new = jax.vmap(once)(group)
+            if known:
+                group = group._replace(step=begun + index)
+            new = jax.vmap(once)(group, buffers.read(drawn, index))
+            if known:
+                group, new = group._replace(step=begun), new._replace(step=begun)
             if program.uniform and bound is None and group.stopping is None:
                 return new
             goes_on = (index < counts) & ~_stopped(group)
             return jax.tree.map(lambda a, b: jnp.where(expand(goes_on, a), a, b), new, group)
 
         most = jnp.max(counts) if bound is None else bound
-        return jax.lax.fori_loop(0, program.local_steps or most, masked, group)
+        group = jax.lax.fori_loop(0, program.local_steps or most, masked, group)
+        return group._replace(step=begun + counts) if known else group
 
     def local_steps(active: Array, lanes: Lane, bound: Array | None) -> Lane:
         chunk = program.chunk
