@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -17,7 +19,9 @@ import xarray as xr
 from jaxafl import server
 from jaxafl.client import Client
 from jaxafl.clock import constant, free_running, interrupting, suspension, synchronous, uniform
+from jaxafl.data import Preprocessing, from_arrays
 from jaxafl.engine import planned
+from jaxafl.models import Batch, from_functions
 from jaxafl.simulation import Simulation
 from tests.problems import observe_w, quadratic
 from tests.variants import slow_but
@@ -131,6 +135,30 @@ def test_loops_whose_length_is_known_when_they_are_compiled(
     run(name, lanes=lanes, chunk=chunk)
     assert [steps for steps, _ in known] == [3, None]
     assert known[0][1] == 4 // lanes or name == "fadas"
+
+
+@pytest.mark.parametrize("sampling", ["replacement", "epochs"])
+def test_lanes_that_draw_ahead(sampling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the number of local steps is known, a lane draws for all of them before the first: the same samples, the
+    same augmentation, the same numbers of the model; also in the second half of a run."""
+
+    def loss(params: Any, batch: Batch, key: jax.Array) -> jax.Array:
+        return jnp.square(batch.x @ params["w"] - batch.y - jax.random.normal(key, batch.y.shape))
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)).astype(np.float32), rng.integers(0, 2, 60)
+    noisy = Preprocessing(lambda x: x, augment=lambda x, key: x + jax.random.normal(key, x.shape))
+    owners = rng.permutation(np.r_[np.arange(6), rng.integers(0, 6, 54)])
+    data = from_arrays(x, y, owners, x_test=x[:6], y_test=y[:6], preprocessing=noisy)
+    model = from_functions(lambda key, batch: {"w": jnp.zeros(3)}, loss)
+    client = Client(optax.sgd, learning_rate=0.05, momentum=0.5, steps=4, batch_size=3, sampling=sampling)
+    clock = free_running(concurrency=5, buffer=2, durations=uniform(1, 5))
+    simulation = Simulation(data, model, client, server.fedbuff(), clock)
+    how: dict[str, Any] = dict(lanes=4, chunk=4, observe=observe_w)
+    expected = simulation.run(STEPS, **how)
+    monkeypatch.setattr(planned, "slices_are_faster", lambda: False)
+    assert_close(simulation.run(STEPS, **how), expected)
+    assert np.ptp(expected.observe_w.values[-1]) > 0.01
 
 
 @pytest.mark.slow
