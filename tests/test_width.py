@@ -46,7 +46,7 @@ def test_what_a_local_step_needs_is_read_off_the_model(batch_size: int | None, s
 def test_launches_are_shared_by_lanes_and_work_is_not() -> None:
     step = LocalStep(launches=20, operations=3e6, moved=5e6, kept=1e6)
     assert step.seconds(1, rates=RATES) == pytest.approx(25e-6)
-    assert step.seconds(8, passes=10, segments=2, rates=RATES) == pytest.approx(10 * 60e-6 + 2 * 28e-6)
+    assert step.seconds(8, passes=10, segments=2, rates=RATES) == pytest.approx(10 * 60e-6 + 2 * 22e-6)
 
 
 @pytest.mark.parametrize("moved", [0.0, 1e5, 1e6, 1e7, 1e9])

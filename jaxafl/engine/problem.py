@@ -45,8 +45,8 @@ class Speed(NamedTuple):
     """Options that change how fast a run is and what memory it takes, never its results (up to float rounding).
 
     Attributes:
-        lanes: runs trained at once; `None` chooses: 1 on a CPU, 4 on each of several, elsewhere as many as take the
-            least time, see `width`.
+        lanes: runs trained at once; `None` chooses: 1 on a CPU, 4 on each of several that gather updates, elsewhere as
+            many as take the least time, see `width`.
         chunk: lanes that advance together under `vmap`; `None`: 1 on a CPU (where a loop is faster), elsewhere as many
             as half of the memory holds.
         deterministic: only operations that give the same bits every time; a CPU has no others.

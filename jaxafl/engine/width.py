@@ -46,7 +46,7 @@ RATES = {
 }
 """By the first words of `device_kind`; a TPU makes a float32 product in six passes of bfloat16."""
 _OTHERS = RATES["NVIDIA A100"]
-_SEGMENT = 28  # launches that begin and end a segment, as compiled for an H200
+_SEGMENT = 22  # launches that begin and end a segment, as compiled for an H200
 
 
 class LocalStep(NamedTuple):
@@ -82,7 +82,7 @@ def local_step_of(model: Model, data: FederatedData, client: Client) -> LocalSte
     Forward and backward passes make three products for each of the forward pass, and launch 0.36 kernels for each of
     its operations. 0.4 of all its results are in memory at once, beside three copies of the parameters; 1.6 times the
     results are moved and 3.4 times the parameters. So found for an H200, 16 lanes (compiled; here): an MLP
-    784-200-200-10 launches 18; 18 and moves 46; 46 MB, `cnn_defedavg` 33; 35 and 456; 464 MB, `cnn_asyncfeded` 30; 31
+    784-200-200-10 launches 17; 18 and moves 46; 46 MB, `cnn_defedavg` 32; 35 and 456; 464 MB, `cnn_asyncfeded` 31; 31
     and 1,050; 1,049 MB.
     """
     batch = jax.eval_shape(lambda: example_batch(data))
