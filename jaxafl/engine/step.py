@@ -49,17 +49,10 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
     def stored_of(row: Steps, store: Stored) -> tuple[Stored, Array]:
         """The updates that a step takes, and the squares of their norms."""
         if program.apart:
-            held = row.mask & (row.lane % program.shares == jax.lax.axis_index(AXIS))
-            entries = jnp.argsort(~held, stable=True)[: program.apart]
-            rows, own = store.delta, held[entries]
-            if not program.in_order:
-                rows = buffers.read_many(rows, row.row[entries], program.sliced)
-            if not (program.full and program.apart * program.shares == program.capacity):  # else each has as many
-                rows = jax.tree.map(lambda leaf: jnp.where(expand(own, leaf), leaf, 0), rows)
-            delta = Apart(rows, entries, own, program.capacity)
+            delta, held = _kept_apart(program, row, store.delta)
             loss, local_steps = (jnp.where(held, column[row.row], 0) for column in (store.loss, store.local_steps))
-            numbers, apart = ravel_pytree((delta.squares(), loss))
-            (found, loss), local_steps = apart(jax.lax.psum(numbers, AXIS)), jax.lax.psum(local_steps, AXIS)
+            numbers, restored = ravel_pytree((delta.squares(), loss))
+            (found, loss), local_steps = restored(jax.lax.psum(numbers, AXIS)), jax.lax.psum(local_steps, AXIS)
             return Stored(delta, store.model_state, loss, local_steps), found
         if here or not program.in_order:
             store = buffers.read_many(store, row.row, program.sliced)
@@ -150,6 +143,21 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
         return state, outcome, record
 
     return server_step
+
+
+def _kept_apart(program: Program, row: Steps, kept: Tree) -> tuple[Apart, Array]:
+    """The updates of a step of which each device has kept some, and bool [A], which this one has."""
+    held = row.mask & (row.lane % program.shares == jax.lax.axis_index(AXIS))
+    entries = jnp.argsort(~held, stable=True)[: program.apart]
+    own, rows = held[entries], kept
+    if not program.in_order:
+        where, places = row.row[entries], jnp.arange(program.apart, dtype=jnp.int32)
+        rows = jax.tree.map(lambda leaf: jnp.zeros((program.apart, *leaf.shape[1:]), leaf.dtype), kept)
+        count = jnp.sum(own, dtype=jnp.int32)
+        rows = buffers.write_made(rows, places, count, lambda place: buffers.read(kept, where[place]), program.sliced)
+    elif not (program.full and program.apart * program.shares == program.capacity):  # else each has as many
+        rows = jax.tree.map(lambda leaf: jnp.where(expand(own, leaf), leaf, 0), rows)
+    return Apart(rows, entries, own, program.capacity), held
 
 
 def over_steps(program: Program, one_step: OneStep, start: Array, stop: Array, state: State) -> tuple[State, Records]:
