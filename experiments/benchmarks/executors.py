@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import os
 import random
 import resource
@@ -66,26 +67,30 @@ def runs(seconds: float, pairs: int) -> None:
     def alone(sim: afl.Simulation, steps: int, count: int) -> float:
         result = sim.run(steps, eval_every=steps, devices=count)
         went_on([result.attrs["failed_step"] >= 0])
-        return 8 * steps / result.attrs["run_seconds"]
+        return sim.clock.capacity(100) * steps / result.attrs["run_seconds"]
 
     def whole(sim: afl.Simulation, steps: int) -> float:
         result = afl.sweep(sim, {"seed": range(devices)}, steps, eval_every=steps, devices=devices)
         went_on(result["failed_step"].values >= 0)
-        return 8 * steps * devices / float(result["run_seconds"].max())
+        return sim.clock.capacity(100) * steps * devices / float(result["run_seconds"].max())
 
     models = {f"MLP 784-{hidden}-10": afl.models.mlp(10, hidden=(hidden,)) for hidden in (32, 128)}
-    for name, model in (models | {"cnn_defedavg": afl.models.cnn_defedavg(10)}).items():
-        sim = dataclasses.replace(
-            simulation(128), model=model, server=afl.server.fedavg(), clock=afl.clock.synchronous(cohort=8)
-        )
+    models["cnn_defedavg"] = afl.models.cnn_defedavg(10)
+    flying = afl.clock.free_running(concurrency=20, buffer=5, durations=afl.clock.uniform(1, 5))
+    methods: dict[str, tuple[afl.server.Server, afl.clock.Clock]] = {
+        "FedAvg, 8 clients a round": (afl.server.fedavg(), afl.clock.synchronous(cohort=8)),
+        "FedBuff, M = 5, 20 in flight": (afl.server.fedbuff(), flying),
+    }
+    for (name, model), (method, (server, clock)) in itertools.product(models.items(), methods.items()):
+        sim = dataclasses.replace(simulation(128), model=model, server=server, clock=clock)
         alone(sim, 20, 1)
-        steps = max(20, int(seconds * alone(sim, 20, 1) / 8))
+        steps = max(20, int(seconds * alone(sim, 20, 1) / clock.capacity(100)))
         found: dict[str, list[float]] = {"one device": [], "one run, all devices": [], "whole runs, one on each": []}
         for number in range(pairs + 1):
             each = alone(sim, steps, 1), alone(sim, steps, devices), whole(sim, steps)
             for values, rate in zip(found.values(), each, strict=True):
                 values += [rate] if number else []  # compiled once
-        print(name, "of FedAvg, 8 clients a round, 5 local steps of 10 samples:", ", ".join(found))
+        print(f"{name}, {method}, 5 local steps of 10 samples:", ", ".join(found))
         one, shared, apart = found.values()
         show({1: one, devices: shared}, "device(s)")
         show({0: apart, devices: shared}, "whole runs (0), or shared by as many devices")
@@ -163,7 +168,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.what in ("rates", "runs"):
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
-        rates(2000, 5) if given.what == "rates" else runs(8.0, 5)
+        rates(2000, 5) if given.what == "rates" else runs(4.0, 5)
     elif given.what == "workers":
         workers(12_000, 3)
     else:
