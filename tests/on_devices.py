@@ -90,6 +90,7 @@ def cases() -> dict[str, tuple[Any, Any, Any]]:
         "fadas": (kinds.fadas(learning_rate=0.01), flying, some),
         "fedasync": (kinds.fedasync(0.3), one, some),
         "fedbuff, uneven": (kinds.fedbuff(), flying, early),
+        "weighed": (_weighed(), flying, some),
         "favano": (kinds.favano(), contacts, some),
         "audg": (kinds.audg(0.1), afl.clock.bernoulli(0.4), whole),
         "ca2fl": (kinds.ca2fl(), flying, some),
@@ -98,6 +99,26 @@ def cases() -> dict[str, tuple[Any, Any, Any]]:
         "quafl": (kinds.quafl(), contacts, some),
         "asyncfeded": (kinds.asyncfeded(kappa=0.5), one, some),
     }
+
+
+def _weighed() -> Any:
+    """An `OptaxServer` of one's own, which looks at each update."""
+    import jax.numpy as jnp
+    import optax
+
+    from jaxafl.server import OptaxServer
+
+    class weighed(OptaxServer):
+        def weigh(self, arrivals: Any) -> jax.Array:
+            lengths = sum(
+                jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(arrivals.delta)
+            )
+            return arrivals.mask / (1 + lengths)
+
+        def optimizer_of(self, rate: Any) -> optax.GradientTransformation:
+            return optax.sgd(0.5)
+
+    return weighed()
 
 
 def runs(devices: int) -> dict[str, Any]:
@@ -130,6 +151,9 @@ def runs(devices: int) -> dict[str, Any]:
             found[f"{name}, gathers"] = differing(gathers, alone, tolerance=1e-12)
         if name in ("fadas", "ca2fl", "asyncfeded"):
             found[f"{name}, resumed"] = differing(_resumed(sim, devices), sim.run(STEPS, eval_every=5, devices=devices))
+        if name in ("fedavg", "fadas"):
+            expected = sim.run(STEPS, eval_every=5, devices=devices)
+            found[f"{name}, made longer"] = differing(_lengthened(sim, devices), expected, tolerance=1e-12)
         if sim.clock_sees_training:
             continue
         with mock.patch("jaxafl.engine.mesh.available_bytes", lambda devices: 1):
@@ -166,6 +190,14 @@ def _resumed(sim: Any, devices: int) -> Any:
             with pytest.raises(ValueError, match=f"devices was {devices}" if other is None else "JAX has"):
                 sim.run(STEPS, devices=other, **how)
         return sim.run(STEPS, devices=devices, **how)
+
+
+def _lengthened(sim: Any, devices: int) -> Any:
+    """A run of seven server steps that is made longer."""
+    with tempfile.TemporaryDirectory() as folder:
+        for steps in (7, STEPS):
+            result = sim.run(steps, eval_every=5, devices=devices, checkpoint=folder)
+    return result
 
 
 def observed(params: Any) -> dict[str, Any]:

@@ -148,16 +148,18 @@ def test_lanes_that_draw_ahead(sampling: Any, monkeypatch: pytest.MonkeyPatch) -
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 3)).astype(np.float32), rng.integers(0, 2, 60)
     noisy = Preprocessing(lambda x: x, augment=lambda x, key: x + jax.random.normal(key, x.shape))
-    owners = rng.permutation(np.r_[np.arange(6), rng.integers(0, 6, 54)])
+    owners = rng.permutation(np.r_[np.arange(3), rng.integers(0, 3, 57)])
     data = from_arrays(x, y, owners, x_test=x[:6], y_test=y[:6], preprocessing=noisy)
     model = from_functions(lambda key, batch: {"w": jnp.zeros(3)}, loss)
-    client = Client(optax.sgd, learning_rate=0.05, momentum=0.5, steps=4, batch_size=3, sampling=sampling)
-    clock = free_running(concurrency=5, buffer=2, durations=uniform(1, 5))
-    simulation = Simulation(data, model, client, server.fedbuff(), clock)
-    how: dict[str, Any] = dict(lanes=4, chunk=4, observe=observe_w)
+    steps = np.array([8, 4, 4])  # of two lanes one makes a run in two segments, the other two runs
+    client = Client(optax.sgd, learning_rate=0.05, momentum=0.5, steps=steps, batch_size=3, sampling=sampling)
+    simulation = Simulation(data, model, client, server.fedbuff(), synchronous(cohort=3, durations=uniform(1, 5)))
+    how: dict[str, Any] = dict(lanes=2, chunk=2, observe=observe_w)
     expected = simulation.run(STEPS, **how)
     monkeypatch.setattr(planned, "slices_are_faster", lambda: False)
     assert_close(simulation.run(STEPS, **how), expected)
+    plan = simulation.plan(STEPS, lanes=2)
+    assert plan.local_steps == 4 and len(plan.segments.active) == 2 * STEPS
     assert np.ptp(expected.observe_w.values[-1]) > 0.01
 
 

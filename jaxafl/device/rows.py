@@ -111,7 +111,7 @@ class Apart:
 
     Attributes:
         rows: each leaf [m, ...], those of this device; finite where they are none.
-        entries: int32 [m], which of the A each is.
+        entries: int [m], which of the A each is.
         here: bool [m], whether it is one.
         total: A.
     """
@@ -123,14 +123,14 @@ class Apart:
 
     def weighted_sum(self, weights: Array) -> Tree:
         """Σ_a weights[a] row_a on all devices: moves one row, as one array, as each has devices wait for each other."""
-        own = jnp.where(self.here, weights[self.entries], 0)
+        own = jnp.where(self.here, jnp.asarray(weights)[self.entries], 0)
         flat, restored = ravel_pytree(weighted_sum(own, self.rows))
         return restored(jax.lax.psum(flat, AXIS))
 
     def squares(self) -> Array:
         """‖row_a‖² [A] of the rows that are here, 0 for others."""
         found = jnp.where(self.here, squares(self.rows), 0)
-        return jnp.zeros(self.total, found.dtype).at[self.entries].add(found)
+        return jnp.zeros(self.total, found.dtype).at[self.entries].set(found, unique_indices=True)
 
 
 def weighted_sum(weights: Array, rows: Tree) -> Tree:

@@ -1,7 +1,8 @@
 """Programs over several devices: what of its arguments each of them holds.
 
 Either the devices share the members, each advancing some of them on its own; or they share one run: each has some of
-its lanes and trains in them, with what is kept per client for its share of the clients, and all have the rest.
+its lanes and trains in them, with what is kept per client for its share of the clients and, where only sums of updates
+are needed, with those that it has made; and all have the rest.
 """
 
 from __future__ import annotations

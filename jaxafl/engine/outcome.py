@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxafl.device.rows import Apart
 from jaxafl.options import UserError
 from jaxafl.server.contract import Arrivals, Outcome, Server, Tree
 
@@ -32,6 +33,11 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals) -> 
         outcome = server.update(params, state, arrivals)
     except Exception as error:
         error.add_note(f"raised in `update` of the server {server.name}, which is traced by JAX")
+        if isinstance(arrivals.delta, Apart):
+            error.add_note(
+                "its `needs` have `sums`, and its updates are on several devices: it can take nothing of them but "
+                "`weighted_sum(weights, arrivals.delta)` and `mean_delta(arrivals)`"
+            )
         raise
     about = f"`update` of the server {server.name}"
     if not isinstance(outcome, Outcome):

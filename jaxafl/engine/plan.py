@@ -39,7 +39,7 @@ class Steps(NamedTuple):
     segments_before: Int32[Indices, "*T1"]  # segments that must have run before step t
     time: Float32[Indices, "*T"]  # simulated seconds
     mask: Bool[Indices, "*T A"]
-    row: Int32[Indices, "*T A"]  # where the update is stored
+    row: Int32[Indices, "*T A"]  # where the update is stored, on the device of its lane if each keeps its own
     lane: Int32[Indices, "*T A"]  # in which it was trained
     client: Int32[Indices, "*T A"]
     staleness: Int32[Indices, "*T A"]  # t - reference
@@ -59,8 +59,8 @@ class Plan(Summarised):
         steps: the server steps.
         lanes: L.
         slots: ring slots used, at most those that the clock declares.
-        rows: rows of the update store.
-        in_order: whether they are, at every server step, what its A arrivals are, in their order.
+        rows: rows of the update store (of each device's, if each keeps its own).
+        in_order: whether they are, at every server step, what its A arrivals (of the device) are, in their order.
         needed: local steps that must be made.
         uniform: whether all active lanes of every segment make the same number of local steps.
         local_steps: that number, where it is the same in every segment and not 0; else `None`.

@@ -42,8 +42,9 @@ def planned(
     first = problems[0]
     step = functools.partial(local_step_of, first.model, first.data, first.client)
     drift = "drift" in first.recording.diagnostics
-    layout, apart = first.layout, _kept_apart(first)
-    plan = plan_of(schedule, first.server, speed.lanes, step, drift, origin, layout, len(problems), apart)
+    layout, stays = first.layout, _stays(first)
+    plan = plan_of(schedule, first.server, speed.lanes, step, drift, origin, layout, len(problems), stays)
+    apart = _most_of_one(plan, layout.shares) if stays else 0
     execution = prepared(
         problems,
         [schedule] * len(problems),
@@ -52,13 +53,13 @@ def planned(
         lanes=plan.lanes // layout.shares,
         chunk=chunk_of(plan.lanes // layout.shares, speed.chunk, lambda: step().room(len(problems))),
         slots=max(plan.slots, min(_rounded(plan.slots), schedule.ring_slots)),
-        rows=plan.rows if plan.in_order else _rounded(plan.rows),
+        rows=(apart or plan.rows) if plan.in_order else _rounded(plan.rows),
         in_order=plan.in_order,
         uniform=plan.uniform,
         **known_lengths([plan]),
         deterministic=speed.deterministic,
         full=bool(schedule.mask.all()),
-        apart=_most_of_one(plan, layout.shares) if apart else 0,
+        apart=apart,
     )
     segments = padded(plan.segments, max(64, len(plan.segments.active)))
     constant = (execution.numbers, first.device, *on_device((segments, plan.steps)))
@@ -122,20 +123,21 @@ def known_lengths(plans: Sequence[Plan]) -> dict[str, int | None]:
     return {name: lengths.pop() for name, lengths in found.items() if len(lengths) == 1}
 
 
-def _kept_apart(problem: Problem) -> bool:
-    """Whether devices that share the run keep the updates that they make, as only sums of them are needed: those of a
-    model without non-trainable state."""
-    if problem.layout.shares == 1 or not problem.server.needs.sums:
+def _stays(problem: Problem) -> bool:
+    """Whether updates stay on the device that has made them, as only sums of them are needed: where several share the
+    run, and the model has no non-trainable state."""
+    needs = problem.server.needs
+    if problem.layout.shares == 1 or not needs.sums or needs.arrivals_here:
         return False
     made = functools.partial(first_model, problem.model, problem.data)
     return not jax.tree.leaves(jax.eval_shape(made, problem.key).model_state)
 
 
 def _most_of_one(plan: Plan, shares: int) -> int:
-    """How many updates of a server step one device has at the most."""
-    mask, device = plan.steps.mask, plan.steps.lane % shares
-    most, capacity = max(int((mask & (device == one)).sum(axis=1).max()) for one in range(shares)), mask.shape[1]
-    return most if plan.in_order else min(_rounded(most), capacity)
+    """How many updates of a server step one device has at the most; rounded, where they are not dealt out evenly."""
+    mask, lane = (column[plan.origin.step :] for column in (plan.steps.mask, plan.steps.lane))
+    most = max(int((mask & (lane % shares == one)).sum(axis=1).max(initial=0)) for one in range(shares))
+    return most if most * shares == mask.shape[1] else min(_rounded(most), mask.shape[1])
 
 
 def plan_of(

@@ -99,8 +99,8 @@ class Program:
         lanes: L, the most runs of one member that are trained at once (on each device, where they share a run).
         chunk: lanes that advance together under `vmap`; a divisor of `lanes`.
         slots: ring slots.
-        rows: rows of the update store.
-        in_order: whether these are the arrivals of every server step.
+        rows: rows of the update store, of each device's with `apart`.
+        in_order: whether these are the arrivals of every server step, with `apart` those of the device.
         capacity: A, arrivals per server step.
         micro_batch: samples per gradient evaluation.
         uniform: all active lanes of a segment make the same number of local steps, so none has to be masked.

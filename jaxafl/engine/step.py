@@ -49,10 +49,10 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
     def stored_of(row: Steps, store: Stored) -> tuple[Stored, Array]:
         """The updates that a step takes, and the squares of their norms."""
         if program.apart:
-            delta, held = _kept_apart(program, row, store.delta)
+            delta, held = _apart(program, row, store.delta)
             loss, local_steps = (jnp.where(held, column[row.row], 0) for column in (store.loss, store.local_steps))
-            numbers, restored = ravel_pytree((delta.squares(), loss))
-            (found, loss), local_steps = restored(jax.lax.psum(numbers, AXIS)), jax.lax.psum(local_steps, AXIS)
+            flat, restored = ravel_pytree((delta.squares(), loss))
+            (found, loss), local_steps = restored(jax.lax.psum(flat, AXIS)), jax.lax.psum(local_steps, AXIS)
             return Stored(delta, store.model_state, loss, local_steps), found
         if here or not program.in_order:
             store = buffers.read_many(store, row.row, program.sliced)
@@ -145,7 +145,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
     return server_step
 
 
-def _kept_apart(program: Program, row: Steps, kept: Tree) -> tuple[Apart, Array]:
+def _apart(program: Program, row: Steps, kept: Tree) -> tuple[Apart, Array]:
     """The updates of a step of which each device has kept some, and bool [A], which this one has."""
     held = row.mask & (row.lane % program.shares == jax.lax.axis_index(AXIS))
     entries = jnp.argsort(~held, stable=True)[: program.apart]

@@ -18,6 +18,7 @@ from jaxafl.engine.state import State, Stored
 Array = jax.Array
 Train = Callable[..., State]
 Executed = Callable[[State, Array, Array, Array, Array], Array]
+_AHEAD = 2**16  # samples that a lane draws before its first local step, of 13 bytes each
 
 
 def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple[Train, Executed]:
@@ -33,7 +34,7 @@ def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple
     apply = program.model.bound(device.frozen)
     _, first = own_clients(program, device)
 
-    whole = client.batch_size is not None and client.batch_size <= program.micro_batch
+    at_once = client.batch_size is not None and client.batch_size <= program.micro_batch
 
     def once(lane: Lane, drawn: Draw | None = None) -> Lane:
         def fetch(who: Array, positions: Array, keys: Array) -> tuple[Array, Array]:
@@ -56,10 +57,11 @@ def build_train(program: Program, numbers: Numbers, device: DeviceData) -> tuple
         )[1]
 
     def together(group: Lane, counts: Array, bound: Array | None) -> Lane:
-        """Local steps of several lanes, those that make fewer masked. Where it is known how many there are, all of them
-        draw before the first, and nothing counts them."""
-        begun, known, drawn = group.step, program.local_steps if group.stopping is None else None, None
-        if known and whole:
+        """Local steps of several lanes, those that make fewer masked. Where it is known how many there are, what they
+        draw is drawn before the first, and no lane counts them."""
+        begun, drawn = group.step, None
+        known = program.local_steps if group.stopping is None else None
+        if known and at_once and known * (client.batch_size or 0) <= _AHEAD:
             ahead = begun + jnp.arange(known, dtype=jnp.int32)[:, None]
             drawn = jax.vmap(lambda step: jax.vmap(next_draw)(group._replace(step=step)))(ahead)
 

@@ -33,7 +33,7 @@ class Arrivals(NamedTuple):
         client: int32 [A], who arrived.
         multiplicity: int32 [A], how many times the update counts (a client drawn twice).
         kind: int32 [A], what the protocol says of the arrival (`Clock.kinds`).
-        delta: Δ_i = x_i^K - x_s, each leaf [A, ...].
+        delta: Δ_i = x_i^K - x_s, each leaf [A, ...]; with `Needs.sums`, what `weighted_sum` and `mean_delta` take.
         base: x_s, each leaf [A, ...], if the server needs it (`Needs.base`), else `None`.
         staleness: int32 [A], τ = t - s; 0 for a fresh update.
         samples: float [A], n_i.

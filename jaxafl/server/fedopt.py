@@ -27,7 +27,8 @@ class OptaxServer(Server):
 
     @property
     def needs(self) -> Needs:
-        return Needs(sums=type(self).update is OptaxServer.update)
+        parts = (getattr(type(self), name) for name in ("update", "weigh", "rate"))
+        return Needs(sums=all(part.__module__.startswith("jaxafl.") for part in parts))  # others may look at updates
 
     def weigh(self, arrivals: Arrivals) -> Array:
         """w [A], 0 where there is no arrival."""

@@ -6,10 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.server import Needs, Outcome, Server, mean_delta
+from jaxafl.device.rows import Apart
+from jaxafl.engine.outcome import outcome_of
+from jaxafl.server import Arrivals, Needs, OptaxServer, Outcome, Server, mean_delta
 
 DATA = afl.data.synthetic(1, 1, clients=4, max_size=20)
 CLOCK = afl.clock.free_running(concurrency=2, buffer=2, durations=afl.clock.uniform(1, 2))
@@ -28,6 +31,26 @@ def run(update: Any, needed: Needs | None = None) -> Any:
 
 def stepped(params: Any, arrivals: Any) -> Any:
     return jax.tree.map(jnp.add, params, mean_delta(arrivals))
+
+
+def test_updates_on_several_devices_are_only_summed() -> None:
+    """By servers that are known to; one of one's own says so."""
+
+    class mine(OptaxServer):
+        def weigh(self, arrivals: Any) -> Any:
+            return arrivals.delta["w"][:, 0]
+
+        def optimizer_of(self, rate: Any) -> Any:
+            return optax.sgd(1.0)
+
+    assert afl.server.fedbuff().needs.sums and afl.server.fadas().needs.sums and not mine().needs.sums
+    updates: Any = Apart({"w": jnp.ones((1, 2))}, jnp.arange(1), jnp.ones(1, bool), 1)
+    one, none = jnp.ones(1), jnp.zeros(1, int)
+    arrivals = Arrivals(one > 0, none, none, none, updates, None, none, one, none, one, none[0], one[0])
+    params = {"w": jnp.zeros(2)}
+    with pytest.raises(TypeError, match="Apart") as raised:
+        outcome_of(mine(), params, mine().init(params, one), arrivals)
+    assert "nothing of them but `weighted_sum(weights, arrivals.delta)`" in raised.value.__notes__[-1]
 
 
 def test_a_server_without_mistakes_runs() -> None:
