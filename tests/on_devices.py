@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 import sys
@@ -90,6 +91,7 @@ def cases() -> dict[str, tuple[Any, Any, Any]]:
         "fadas": (kinds.fadas(learning_rate=0.01), flying, some),
         "fedasync": (kinds.fedasync(0.3), one, some),
         "fedbuff, uneven": (kinds.fedbuff(), flying, early),
+        "fedbuff, state": (kinds.fedbuff(), flying, some),
         "weighed": (_weighed(), flying, some),
         "favano": (kinds.favano(), contacts, some),
         "audg": (kinds.audg(0.1), afl.clock.bernoulli(0.4), whole),
@@ -121,6 +123,22 @@ def _weighed() -> Any:
     return weighed()
 
 
+def _remembering(model: Any) -> Any:
+    """A model with non-trainable state, a running mean of its samples, by which it scales its loss."""
+    import jax.numpy as jnp
+
+    def init(key: Any, batch: Any) -> Any:
+        return model.init(key, batch)[0], {"mean": jnp.zeros(())}
+
+    def apply(params: Any, state: Any, batch: Any, key: Any, train: bool) -> Any:
+        outputs, _ = model.apply(params, {}, batch, key, train)
+        mean = jnp.mean(batch.x, where=batch.mask[:, None])
+        scaled = outputs._replace(loss=outputs.loss * (1 + 0.1 * state["mean"]))
+        return scaled, {"mean": 0.5 * (state["mean"] + mean)} if train else state
+
+    return dataclasses.replace(model, init=init, apply=apply)
+
+
 def runs(devices: int) -> dict[str, Any]:
     """What runs that devices share give, against one device, in float64; and where their programs communicate."""
     import jaxafl as afl
@@ -135,7 +153,8 @@ def runs(devices: int) -> dict[str, Any]:
     for name, (server, clock, client) in cases().items():
         if devices > 2 and name not in OF_MANY:
             continue
-        sim = afl.Simulation(problem.data, problem.model, client, server, clock)
+        model = _remembering(problem.model) if name.endswith("state") else problem.model
+        sim = afl.Simulation(problem.data, model, client, server, clock)
         how: dict[str, Any] = dict(eval_every=5, diagnostics=("gradient_norm", "average"), observe=observed)
         alone = sim.run(STEPS, **how)
         found[name] = differing(sim.run(STEPS, devices=devices, **how), alone, tolerance=1e-12)

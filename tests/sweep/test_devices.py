@@ -56,7 +56,7 @@ def test_a_run_that_devices_share_is_that_of_one(devices: int) -> None:
     collectives = {name.removesuffix(", collectives"): found.pop(name) for name in list(found) if "collectives" in name}
     expected = dict.fromkeys(("fedavg", "fadas", "audg"), (0, 1)) | dict.fromkeys(("ca2fl", "quafl"), (2, 1))
     expected |= dict.fromkeys(("fedavg, uneven, early", "fedbuff, uneven", "favano"), (0, 2))
-    expected |= dict.fromkeys(("fedasync", "weighed"), (2, 0))
+    expected |= dict.fromkeys(("fedasync", "fedbuff, state", "weighed"), (2, 0))
     expected |= {"psurdg": (4, 1), "safa": (4, 2)}  # which counts three kinds of clients besides
     expected = {name: counts for name, counts in expected.items() if devices == 2 or name in OF_MANY}
     assert {
