@@ -105,17 +105,14 @@ def cases() -> dict[str, tuple[Any, Any, Any]]:
 
 def _weighed() -> Any:
     """An `OptaxServer` of one's own, which looks at each update."""
-    import jax.numpy as jnp
     import optax
 
+    from jaxafl.device.rows import squares
     from jaxafl.server import OptaxServer
 
     class weighed(OptaxServer):
         def weigh(self, arrivals: Any) -> jax.Array:
-            lengths = sum(
-                jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(arrivals.delta)
-            )
-            return arrivals.mask / (1 + lengths)
+            return arrivals.mask / (1 + squares(arrivals.delta))
 
         def optimizer_of(self, rate: Any) -> optax.GradientTransformation:
             return optax.sgd(0.5)

@@ -100,6 +100,28 @@ def test_loops_are_read():
     assert loops[1].launches >= 1
 
 
+KERNELS = """\
+HloModule looped
+
+%body (carry: (s32[], f32[2,3])) -> (s32[], f32[2,3]) {
+  %carry = (s32[], f32[2,3]{1,0}) parameter(0)
+  %one = f32[2,3]{1,0} get-tuple-element(%carry), index=1
+  %several = (f32[2,3]{1,0}, f32[2]{0}, /*index=2*/s32[]) fusion(%one), kind=kLoop, calls=%inner
+  %moved = f32[2,3]{1,0:T(8,128)} copy(%one)
+  ROOT %made = (s32[], f32[2,3]{1,0}) tuple(%index, %moved)
+}
+
+ENTRY %main (x: f32[2,3]) -> f32[2,3] {
+  %loop = (s32[], f32[2,3]{1,0}) while(%x), condition=%test, body=%body
+}
+"""
+
+
+def test_kernels_with_several_results_are_counted():
+    """They were not: only the copy was."""
+    assert benchmark().loops_of(KERNELS) == [benchmark().Loop(0, None, 2, 24)]
+
+
 THUNKS = """\
 001: kCopy [source] kCopy
 002: kWhile [sink]

@@ -50,9 +50,9 @@ class Draw(NamedTuple):
 
     positions: Array  # int32 [B], which of its samples the client takes
     mask: Array  # bool [B], False for padding
-    total: Array  # int32, how many are none
+    total: Array  # int32, samples of the whole mini-batch, padding not counted
     data_keys: Array  # [B], of augmentation
-    model_key: Array
+    model_key: Array  # of dropout and the like
 
 
 def begin(
