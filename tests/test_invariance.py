@@ -21,6 +21,7 @@ from jaxafl.client import Client
 from jaxafl.clock import constant, free_running, interrupting, suspension, synchronous, uniform
 from jaxafl.data import Preprocessing, from_arrays
 from jaxafl.engine import planned
+from jaxafl.engine.execution import Execution
 from jaxafl.models import Batch, from_functions
 from jaxafl.simulation import Simulation
 from tests.problems import observe_w, quadratic
@@ -135,6 +136,35 @@ def test_loops_whose_length_is_known_when_they_are_compiled(
     run(name, lanes=lanes, chunk=chunk)
     assert [steps for steps, _ in known] == [3, None]
     assert known[0][1] == 4 // lanes or name == "fadas"
+
+
+@pytest.mark.parametrize("name", slow_but(["fadas", "fedasync", "asyncfeded"], "fedasync"))
+def test_blocks_of_server_steps(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """As on an accelerator, whose host looks at a run once in a block: the same results, up to a failure; also where
+    pieces end within blocks, as checkpoints after every seven steps do."""
+    even = Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=2)
+    failing = Client(optax.sgd, learning_rate=1e15, steps=3, batch_size=2)
+
+    def results() -> list[xr.Dataset]:
+        at_sevenths = dict(checkpoint=tmp_path / str(len(blocks)), checkpoint_every=7)
+        return [run(name, even), run(name, even, eval_every=12, **at_sevenths), run(name, failing)]
+
+    blocks: list[int] = []
+    expected = results()
+    monkeypatch.setattr(planned, "slices_are_faster", lambda: False)
+    compile_ = Execution.compile
+
+    def noted(self: Execution, *args: Any) -> Execution:
+        blocks.append(self.program.block)
+        return compile_(self, *args)
+
+    monkeypatch.setattr(Execution, "compile", noted)
+    for one, other in zip(results(), expected, strict=True):
+        assert_close(one, other)
+        assert one.attrs["failed_step"] == other.attrs["failed_step"]
+    assert blocks == [8, 6, 8]
+    assert [one.attrs["failed_step"] >= 0 for one in expected] == [False, False, True]
+    assert expected[-1].sizes["step"] < STEPS
 
 
 @pytest.mark.parametrize("sampling", ["replacement", "epochs"])

@@ -37,7 +37,8 @@ class Execution:
         first: what `observe` says of x_0, each [P, ...].
         compile_seconds: how long compilation took.
         schedules: one per run; `None` where the runs make them.
-        compiled: the program that takes server steps; `constant`: its arguments before the state.
+        compiled: the program that takes server steps; `constant`: its arguments before the state; `compile_again`: for
+            another `program`.
         around: what it is called in.
         check: raises when something went wrong.
         plan: of the runs, where they share one.
@@ -54,6 +55,7 @@ class Execution:
     schedules: Sequence[Schedule] | None = None
     compiled: Any = None
     constant: tuple[Any, ...] = ()
+    compile_again: Callable[[], None] = lambda: None
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     check: Callable[[State], Any] = lambda state: None
     plan: Plan | None = None
@@ -69,20 +71,28 @@ class Execution:
             kinds: of the constants and of the state, see `mesh`.
             constant: its arguments before the state.
         """
-        constant = spread(self.program, kinds[:-1], constant)
+        self.constant = spread(self.program, kinds[:-1], constant)
         none, how = on_device(np.int32(0)), self.program.deterministic
-        arguments = (*constant, self.state, none, none)
         kinds, state = (*kinds, ALL, ALL), kinds[-1]
-        self.compiled, seconds = compiled_over(
-            function, (self.program,), kinds, arguments, state, True, donate=(len(constant),), deterministic=how
-        )
-        self.constant, self.compile_seconds = constant, self.compile_seconds + seconds
+
+        def again() -> None:
+            arguments, place = (*self.constant, self.state, none, none), len(constant)
+            self.compiled, seconds = compiled_over(
+                function, (self.program,), kinds, arguments, state, True, donate=(place,), deterministic=how
+            )
+            self.compile_seconds += seconds
+
+        self.compile_again = again
+        again()
         return self
 
     def advance(self, start: int, stop: int) -> Records:
         """Takes the server steps (in lockstep: rows) start .. stop - 1. Their records on the host, each
         [P, steps, ...]; in lockstep those of the whole chunk, complete after its last row."""
         sizes = {name: getattr(self.program, name) for name in ("lanes", "chunk", "micro_batch")}
+        if (stop - start) % self.program.block:  # a piece that was asked for ends within a block
+            self.program = dataclasses.replace(self.program, block=1)
+            self.compile_again()
         with on_exhaustion(**sizes), self.around():
             self.state, records = self.compiled(*self.constant, self.state, np.int32(start), np.int32(stop))
             self.check(self.state)

@@ -110,7 +110,8 @@ def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Wat
         watcher: told of every piece and chunk.
         begun: `time.perf_counter()` when the preparation began.
     """
-    ready, made, size = time.perf_counter(), Made(stops=[None] * len(execution.problems)), 1
+    ready, made = time.perf_counter(), Made(stops=[None] * len(execution.problems))
+    size = block = execution.program.block
 
     def told(tell: Callable[[Execution, Made], Any]) -> Any:
         try:
@@ -149,7 +150,7 @@ def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Wat
             before = time.perf_counter()
             made.pieces.append(execution.advance(made.place, until))
             pace = (time.perf_counter() - before) / (until - made.place)
-            made.place, size = until, max(1, min(size * _GROWTH, int(watcher.seconds / pace)))
+            made.place, size = until, max(block, min(size * _GROWTH, int(watcher.seconds / pace)) // block * block)
             told(watcher.piece)
         if execution.rows_before is not None:
             made.pieces = [_first(made.pieces[-1], stop - start)]

@@ -25,6 +25,7 @@ from jaxafl.engine.width import MOST_LANES, LocalStep, local_step_of
 from jaxafl.server.contract import Server
 
 Array = jax.Array
+_BLOCK = 10  # as few looks as make no difference, and few steps after a failure or Ctrl-C
 
 
 def planned(
@@ -57,6 +58,7 @@ def planned(
         in_order=plan.in_order,
         uniform=plan.uniform,
         **known_lengths([plan]),
+        block=block_of(every, len(schedule.time), plan.origin.step),
         deterministic=speed.deterministic,
         full=bool(schedule.mask.all()),
         apart=apart,
@@ -121,6 +123,11 @@ def known_lengths(plans: Sequence[Plan]) -> dict[str, int | None]:
         return {}
     found = {"local_steps": {plan.local_steps for plan in plans}, "segments": {plan.segments_each for plan in plans}}
     return {name: lengths.pop() for name, lengths in found.items() if len(lengths) == 1}
+
+
+def block_of(*ends: int) -> int:
+    """How many server steps an accelerator takes until its host waits to look at them: it divides where calls end."""
+    return 1 if slices_are_faster() else max(n for n in range(1, _BLOCK + 1) if math.gcd(*ends) % n == 0)
 
 
 def _stays(problem: Problem) -> bool:

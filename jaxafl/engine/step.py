@@ -161,7 +161,8 @@ def _apart(program: Program, row: Steps, kept: Tree) -> tuple[Apart, Array]:
 
 
 def over_steps(program: Program, one_step: OneStep, start: Array, stop: Array, state: State) -> tuple[State, Records]:
-    """Takes the server steps start .. stop - 1, each `one_step(number, state) -> (state, record)`, up to a failure.
+    """Takes the server steps start .. stop - 1, each `one_step(number, state) -> (state, record)`, up to the end of the
+    block of steps in which the run fails.
 
     Args:
         program: what is run.
@@ -185,7 +186,8 @@ def over_steps(program: Program, one_step: OneStep, start: Array, stop: Array, s
         # of several members, which would batch the predicate, those that have failed go on
         return (number < stop) & (state.failure.step < 0) if program.members == 1 else number < stop
 
-    return jax.lax.while_loop(proceed, one, (start, state, records))[1:]
+    block = one if program.block == 1 else lambda carry: jax.lax.fori_loop(0, program.block, lambda _, c: one(c), carry)
+    return jax.lax.while_loop(proceed, block, (start, state, records))[1:]
 
 
 def observed(observe: Observe | None, params: Tree) -> dict[str, Array]:
