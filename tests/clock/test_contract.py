@@ -39,10 +39,10 @@ PARTS = [
 
 @pytest.mark.parametrize("part", PARTS)
 def test_every_option_is_documented(part: Any) -> None:
-    described = part.__doc__.split("Args:")[1]
+    described = inspect.cleandoc(part.__doc__).split("Args:")[1]  # Python 3.13 has done so itself
     hidden = {f.name for f in dataclasses.fields(part) if f.metadata.get("recording") or "option" in f.metadata}
     for option in set(inspect.signature(part).parameters) - hidden:
-        assert re.search(rf"^        {option}: \S", described, re.MULTILINE), option
+        assert re.search(rf"^    {option}: \S", described, re.MULTILINE), option
 
 
 @pytest.mark.parametrize("name", slow_but(MADE, "free_running", "semi_async", "bernoulli"))

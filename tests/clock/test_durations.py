@@ -262,9 +262,9 @@ def test_a_message_about_many_clients_names_one() -> None:
 
 @pytest.mark.parametrize("make", [constant, uniform, exponential, half_normal, lognormal, recorded, suspension])
 def test_every_option_of_a_duration_is_documented(make: Any) -> None:
-    described = make.__doc__.split("Args:")[1]
+    described = inspect.cleandoc(make.__doc__).split("Args:")[1]  # Python 3.13 has done so itself
     for option in inspect.signature(make).parameters:
-        assert re.search(rf"^        {option}: \S", described, re.MULTILINE), option
+        assert re.search(rf"^    {option}: \S", described, re.MULTILINE), option
 
 
 class wrong(Duration):
