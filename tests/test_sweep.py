@@ -122,6 +122,21 @@ def test_lockstep_is_separate_runs(
 
 
 @pytest.mark.slow
+def test_lockstep_of_rounds(sim: afl.Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an accelerator, where all loops but that over blocks of rows are of known length."""
+    clock = afl.clock.synchronous(cohort=4, durations=afl.clock.uniform(1, 5))
+    rounds, seeds = dataclasses.replace(sim, server=afl.server.fedavg(), clock=clock), [4, 5, 6]
+    monkeypatch.setattr(planned, "slices_are_faster", lambda: False)
+    schedules = [rounds.schedule(12, seed) for seed in seeds]
+    execution = lockstep([rounds.problem(seed) for seed in seeds], schedules, 6, Speed(4))
+    program = execution.program
+    assert (program.local_steps, program.steps, program.block) == (rounds.client.steps, 1, 6)
+    monkeypatch.undo()
+    for seed, trained in zip(seeds, run_to_end(execution, 12, 6, Hook(), time.perf_counter()), strict=True):
+        same(rounds.result(trained, seed), rounds.run(12, eval_every=6, seed=seed))
+
+
+@pytest.mark.slow
 def test_lockstep_of_clients_with_different_numbers_of_steps(sim: afl.Simulation) -> None:
     ragged = dataclasses.replace(sim, client=afl.Client(optax.sgd, learning_rate=0.01, epochs=1, batch_size=16))
     seeds = [4, 5]

@@ -23,10 +23,10 @@ from jaxafl.engine.batched import number_axes
 from jaxafl.engine.execution import Execution, prepared
 from jaxafl.engine.mesh import DATA, NUMBERS, OF_MEMBERS, ROWS, STATE, spread
 from jaxafl.engine.plan import Indices, Plan, Segments, Steps, padded
-from jaxafl.engine.planned import known_lengths, plan_of
+from jaxafl.engine.planned import block_of, known_lengths, plan_of
 from jaxafl.engine.problem import DeviceData, Numbers, Problem, Program, Speed
 from jaxafl.engine.state import Records, State
-from jaxafl.engine.step import build_server_step
+from jaxafl.engine.step import build_server_step, in_blocks
 from jaxafl.engine.train import build_train
 from jaxafl.engine.width import local_step_of
 
@@ -59,6 +59,7 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
         *(plan_of(schedule, first.server, None, step, members=members).lanes for schedule in schedules),
     )
     plans = [plan_of(schedule, first.server, lanes, step, drift) for schedule in schedules]
+    rows = make_rows(plans, every)
     execution = prepared(
         problems,
         schedules,
@@ -73,11 +74,15 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
         deterministic=speed.deterministic,
         full=all(bool(schedule.mask.all()) for schedule in schedules),
         sliced=False,
-        **known_lengths(plans),
+        **known_lengths(local_steps=(plan.local_steps for plan in plans), steps=rows.most.tolist()),
+        block=block_of(*rows.chunk_start.tolist()),
     )
     program = execution.program
-    plans += [plans[-1]] * (len(execution.state.failure.step) - len(plans))  # those that fill devices up
-    rows = make_rows(plans, every)
+    more = len(execution.state.failure.step) - len(plans)  # to fill devices up
+    plans += [plans[-1]] * more
+    rows = rows._replace(
+        **{name: np.pad(getattr(rows, name), ((0, 0), (0, more)), "edge") for name in ("segment", "first", "taken")}
+    )
     constant = (execution.numbers, first.device, *on_device((*stack_plans(plans), rows)))
     shapes = shapes_of(_chunk_records, (program,), (*constant[:2], constant[3], execution.state))
     records = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
@@ -126,8 +131,8 @@ def advance_lockstep(
         where = jnp.where(taken, number - first_step, program.length)
         return new, jax.tree.map(lambda leaf, value: leaf.at[where].set(value, mode="drop"), records, record)
 
-    def row(index: Array, carry: tuple[State, Records]) -> tuple[State, Records]:
-        state, records = carry
+    def row(carry: tuple[Array, State, Records]) -> tuple[Array, State, Records]:
+        index, state, records = carry
         bound = rows.local_steps[index]
 
         def member_train(numbers: Numbers, segments: Segments, which: Array, state: State) -> State:
@@ -141,10 +146,11 @@ def advance_lockstep(
             stepping = jax.vmap(member_step, in_axes=(axes, 0, 0, 0, None, 0, 0))
             return stepping(numbers, steps, first, count, place, *carry)
 
-        return jax.lax.fori_loop(0, rows.most[index], steps_of_row, (state, records))
+        most = program.steps or rows.most[index]
+        return index + 1, *jax.lax.fori_loop(0, most, steps_of_row, (state, records))
 
-    carry = state._replace(records=None), state.records
-    state, records = jax.lax.fori_loop(start, stop, row, carry)
+    carry = start, state._replace(records=None), state.records
+    _, state, records = jax.lax.while_loop(lambda carry: carry[0] < stop, in_blocks(program, row), carry)
     return state._replace(records=records), records
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ def planned(
         rows=(apart or plan.rows) if plan.in_order else _rounded(plan.rows),
         in_order=plan.in_order,
         uniform=plan.uniform,
-        **known_lengths([plan]),
+        **known_lengths(local_steps=[plan.local_steps], segments=[plan.segments_each]),
         block=block_of(every, len(schedule.time), plan.origin.step),
         deterministic=speed.deterministic,
         full=bool(schedule.mask.all()),
@@ -116,13 +116,11 @@ def advance_planned(
     return over_members(member, program.members, axes, (own, 0))(numbers, state)
 
 
-def known_lengths(plans: Sequence[Plan]) -> dict[str, int | None]:
-    """What a program of these plans knows of the lengths of its loops: nothing on a CPU, where other numbers would
-    compile anew; an accelerator's host waits for every pass of a loop whose length it does not know."""
-    if slices_are_faster():
-        return {}
-    found = {"local_steps": {plan.local_steps for plan in plans}, "segments": {plan.segments_each for plan in plans}}
-    return {name: lengths.pop() for name, lengths in found.items() if len(lengths) == 1}
+def known_lengths(**lengths: Iterable[int | None]) -> dict[str, int | None]:
+    """What a program knows of the lengths of its loops, those that are always the same: nothing on a CPU, where other
+    numbers would compile anew; an accelerator's host waits for every pass of a loop whose length it does not know."""
+    found = {} if slices_are_faster() else {name: set(each) for name, each in lengths.items()}
+    return {name: each.pop() for name, each in found.items() if len(each) == 1}
 
 
 def block_of(*ends: int) -> int:

@@ -106,8 +106,9 @@ class Program:
         uniform: all active lanes of a segment make the same number of local steps, so none has to be masked.
         local_steps: what all active lanes of all segments make, if that is known when the program is compiled.
         segments: how many precede each server step, likewise.
-        block: server steps from one look at whether a run has failed, or a call is over, to the next; every call takes
-            a multiple of it.
+        steps: how many are taken after each row of a lockstep, likewise.
+        block: server steps (in lockstep: rows) from one look at whether a run has failed, or a call is over, to the
+            next; every call takes a multiple of it.
         full: every server step takes A arrivals, so none has to be masked.
         sliced: several rows of a buffer are read and written by a loop of slices (on a CPU), not by a gather or a
             scatter.
@@ -137,6 +138,7 @@ class Program:
     wide: bool
     local_steps: int | None = None
     segments: int | None = None
+    steps: int | None = None
     block: int = 1
     deterministic: bool = False
     mesh: Mesh | None = None

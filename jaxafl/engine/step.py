@@ -186,8 +186,14 @@ def over_steps(program: Program, one_step: OneStep, start: Array, stop: Array, s
         # of several members, which would batch the predicate, those that have failed go on
         return (number < stop) & (state.failure.step < 0) if program.members == 1 else number < stop
 
-    block = one if program.block == 1 else lambda carry: jax.lax.fori_loop(0, program.block, lambda _, c: one(c), carry)
-    return jax.lax.while_loop(proceed, block, (start, state, records))[1:]
+    return jax.lax.while_loop(proceed, in_blocks(program, one), (start, state, records))[1:]
+
+
+def in_blocks(program: Program, one: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What is done as often as a block is long, by a loop whose length is known."""
+    if program.block == 1:
+        return one
+    return lambda carry: jax.lax.fori_loop(0, program.block, lambda _, carry: one(carry), carry)
 
 
 def observed(observe: Observe | None, params: Tree) -> dict[str, Array]:
