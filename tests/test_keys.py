@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -10,7 +13,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jaxafl.device.keys import Purpose, below, jax_key, per_client, per_run, purpose_key, seed_key, threefry, uniform
+from jaxafl.device.keys import (
+    Purpose,
+    below,
+    drawing_key,
+    jax_key,
+    per_client,
+    per_run,
+    purpose_key,
+    seed_key,
+    threefry,
+    uniform,
+)
 from tests.oracle.random import threefry_2x32
 
 WORD = st.integers(0, 2**32 - 1)
@@ -108,3 +122,35 @@ def test_keys_for_user_code() -> None:
     np.testing.assert_array_equal(
         jax.random.normal(key, (3,)), jax.random.normal(jax.random.key(42, impl="threefry2x32"), (3,))
     )
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (5, 7), (1001,)])
+def test_what_local_steps_draw_is_what_jax_draws(shape: tuple[int, ...]) -> None:
+    words = jnp.uint32(3), jnp.uint32(2**32 - 5)
+    own, usual = drawing_key(words), jax_key(words)
+    draws: list[Callable[[jax.Array], jax.Array]] = [
+        lambda key: jax.random.bits(key, shape),
+        lambda key: jax.random.bits(key, shape, "uint16"),
+        lambda key: jax.random.bernoulli(jax.random.fold_in(key, 4), 0.3, shape),
+        lambda key: jax.vmap(lambda key: jax.random.normal(key, shape))(jax.random.split(key, 3)),
+        lambda key: jax.vmap(jax.vmap(lambda key: jax.random.randint(key, shape, 0, 9)))(jax.random.split(key, (2, 2))),
+    ]
+    for draw in draws:
+        np.testing.assert_array_equal(jax.jit(draw)(own), jax.jit(draw)(usual))
+    with jax.enable_x64(True):
+        drawn = (jax.random.uniform(key, shape, "float64") for key in (own, usual))
+        np.testing.assert_array_equal(*drawn)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere JAX makes numbers where they are used")
+def test_numbers_that_are_used_twice_are_made_once() -> None:
+    """A dropout, forward and backward."""
+
+    def dropped(x: jax.Array, w: jax.Array, words: tuple[jax.Array, jax.Array]) -> jax.Array:
+        kept = jax.random.bernoulli(drawing_key(words), 0.5, x.shape)
+        return jnp.sum(jnp.sin(jnp.where(kept, x, 0) @ w))
+
+    x, words = jnp.ones((100, 100)), (jnp.uint32(0), jnp.uint32(1))
+    program = jax.jit(jax.grad(dropped, (0, 1))).lower(x, x, words).compile().as_text()
+    assert len(re.findall(r"= u32\[[\d,]+\]\S* shift-left\(", program)) == 20  # rounds of the generator
+    assert "while(" not in program
