@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -102,34 +103,45 @@ def jax_key(bits: Key) -> Array:
 
 
 def drawing_key(bits: Key) -> Array:
-    """`jax_key` for what draws many numbers in every local step: the same numbers, on a CPU in half of the time."""
-    return jax.random.wrap_key_data(jnp.stack(bits, axis=-1), impl=_AT_ONCE)
+    """`jax_key` for what local steps draw: the same numbers, on a CPU in half of the time or less.
+
+    JAX makes them there by a loop of five passes over memory, also for the key of each draw.
+    """
+    return jax.random.wrap_key_data(jnp.stack(bits, axis=-1), impl=_PLAIN)
 
 
-def _drawn_at_once(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
-    """The bits of `jax.random.bits`, which JAX makes on a CPU by a loop of five passes over memory: by one, and once,
-    where XLA would make what is so simple again for whatever reads it."""
-    count = math.prod(shape)
-    usual = bit_width != 32 or count > _MOST or not jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
-    if usual or jax.default_backend() != "cpu":
+def _bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
+    if bit_width != 32 or math.prod(shape) >= 2**32 or jax.default_backend() != "cpu":
         return threefry_prng_impl.random_bits(key, bit_width, shape)
-
-    def draw(key: Array) -> Array:
-        low, high = threefry((key[0], key[1]), 0, lax.iota(jnp.uint32, count))
-        return (low ^ high).reshape(shape)
-
-    with set_xla_metadata(inlineable="false"):
-        return jax.jit(draw)(key)
+    with set_xla_metadata(inlineable="false"):  # else XLA would make them again for whatever reads them
+        return jax.jit(lambda key: jnp.bitwise_xor(*_at(key, shape)))(key)
 
 
-_MOST = 2**32  # numbers of one draw, whose counters are of one word
-_AT_ONCE = define_prng_impl(
+def _at(key: Array, shape: tuple[int, ...]) -> Key:
+    return threefry((key[0], key[1]), 0, lax.iota(jnp.uint32, math.prod(shape)).reshape(shape))
+
+
+def _split(key: Array, shape: tuple[int, ...]) -> Array:
+    return jnp.stack(_at(key, shape), axis=-1)
+
+
+def _fold_in(key: Array, data: Any) -> Array:
+    return jnp.stack(threefry((key[0], key[1]), 0, data))
+
+
+def _as_configured(own: Callable[..., Array], usual: Callable[..., Array]) -> Callable[..., Array]:
+    """With numbers by their place, which is JAX's default, or the older ones, where somebody has chosen these."""
+    return lambda *given: (own if jax.config.jax_threefry_partitionable else usual)(*given)  # type: ignore[attr-defined]
+
+
+_usual = threefry_prng_impl
+_PLAIN = define_prng_impl(
     key_shape=(2,),
-    seed=threefry_prng_impl.seed,
-    split=threefry_prng_impl.split,
-    random_bits=_drawn_at_once,
-    fold_in=threefry_prng_impl.fold_in,
-    name="threefry2x32_at_once",
+    seed=_usual.seed,
+    split=_as_configured(_split, _usual.split),
+    random_bits=_as_configured(_bits, _usual.random_bits),
+    fold_in=_fold_in,
+    name="threefry2x32_plain",
     tag="fry",
 )
 
