@@ -138,7 +138,7 @@ def test_loops_whose_length_is_known_when_they_are_compiled(
     assert known[0][1] == 4 // lanes or name == "fadas"
 
 
-@pytest.mark.parametrize("name", slow_but(["fadas", "fedasync", "asyncfeded"], "fedasync"))
+@pytest.mark.parametrize("name", slow_but(["fadas", "fedasync", "asyncfeded"], "fadas"))
 def test_blocks_of_server_steps(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     """As on an accelerator, whose host looks at a run once in a block: the same results, up to a failure; also where
     pieces end within blocks, as checkpoints after every seven steps do."""
