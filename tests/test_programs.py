@@ -11,8 +11,8 @@ import types
 
 import jax
 import pytest
-from jax.extend.core import jaxprs_in_params
 
+from jaxafl.device import equations
 from jaxafl.engine.state import State
 
 PATH = pathlib.Path(__file__).parents[1] / "experiments" / "benchmarks" / "programs.py"
@@ -76,13 +76,6 @@ def test_rows_that_are_written_are_distinct(kind):
     of_rows = [one for one in scatters if one.invars[0].aval.ndim > 1 and one.invars[2].aval.ndim > 1]
     assert len(of_rows) >= 6  # of the updates, one for each leaf
     assert all(one.params["unique_indices"] for one in of_rows)
-
-
-def equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jaxprs_in_params(equation.params):
-            yield from equations(inner)
 
 
 def test_loops_are_read():

@@ -17,11 +17,11 @@ import numpy as np
 import optax
 from engine import engine_loop, images, seconds_of, simulation
 from flax import linen as nn
-from jax.extend.core import jaxprs_in_params
 from machine import bandwidth, product_rate
 from models import convolving
 
 import jaxafl as afl
+from jaxafl.device import equations
 from jaxafl.engine.state import example_batch
 
 REPEATS = 7
@@ -48,7 +48,7 @@ def pfl(server: afl.server.Server, clock: afl.clock.Clock) -> afl.Simulation:
 def layers(jaxpr: Any) -> list[tuple[int, int]]:
     """Floating-point operations and outputs of the products and convolutions of a traced function."""
     found = []
-    for equation in jaxpr.eqns:
+    for equation in equations(jaxpr):
         size = int(np.prod(equation.outvars[0].aval.shape, dtype=int)) if equation.outvars else 0
         if equation.primitive.name == "dot_general":
             ((contracted, _), _) = equation.params["dimension_numbers"]
@@ -57,8 +57,6 @@ def layers(jaxpr: Any) -> list[tuple[int, int]]:
         if equation.primitive.name == "conv_general_dilated":
             kernel = equation.invars[1].aval.shape
             found.append((2 * size * int(np.prod(kernel[:-1])), size))
-        for inner in jaxprs_in_params(equation.params):
-            found += layers(inner)
     return found
 
 

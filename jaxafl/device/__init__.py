@@ -8,7 +8,17 @@ import jax
 import numpy as np
 
 from jaxafl.device.choice import devices_of, make_cpu_devices
-from jaxafl.device.compilation import compiled, keep_programs, on_device, on_host, products, shapes_of
+from jaxafl.device.compilation import (
+    compiled,
+    equations,
+    keep_programs,
+    on_device,
+    on_host,
+    operations,
+    products,
+    result_bytes,
+    shapes_of,
+)
 from jaxafl.device.memory import available_bytes, check_memory, host_bytes, on_exhaustion
 from jaxafl.device.rows import Rows, weighted_sum
 
@@ -20,13 +30,16 @@ __all__ = [
     "compiled",
     "cpu",
     "devices_of",
+    "equations",
     "host_bytes",
     "keep_programs",
     "make_cpu_devices",
     "on_device",
     "on_exhaustion",
     "on_host",
+    "operations",
     "products",
+    "result_bytes",
     "shapes_of",
     "slices_are_faster",
     "weighted_sum",

@@ -120,9 +120,28 @@ def _disabled(passes: tuple[str, ...]) -> dict[str, str | bool]:
     return {"xla_disable_hlo_passes": ",".join(passes)} if passes else {}
 
 
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Those of a traced function, and of the functions within them."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
+
+
+def operations(jaxpr: Any) -> list[Any]:
+    """The equations of a traced function that hold no others."""
+    return [equation for equation in equations(jaxpr) if not list(jaxprs_in_params(equation.params))]
+
+
+def result_bytes(equation: Any) -> int:
+    """Of what an equation makes."""
+    shapes = [variable.aval for variable in equation.outvars if hasattr(variable.aval, "size")]
+    return sum(4 * shape.size for shape in shapes)
+
+
 def products(jaxpr: Any) -> Iterator[int]:
     """Floating-point operations of each product of matrices, or convolution, in a traced function."""
-    for equation in jaxpr.eqns:
+    for equation in equations(jaxpr):
         kind, how = equation.primitive.name, equation.params.get("dimension_numbers")
         if kind == "dot_general":
             factors = [equation.invars[0].aval.shape[axis] for axis in how[0][0]]
@@ -132,8 +151,6 @@ def products(jaxpr: Any) -> Iterator[int]:
             factors = None
         if factors is not None:
             yield 2 * math.prod((*equation.outvars[0].aval.shape, *factors))
-        for inner in jaxprs_in_params(equation.params):
-            yield from products(inner)
 
 
 def _marked(function: Callable[..., Any]) -> Callable[..., Any]:

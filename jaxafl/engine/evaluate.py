@@ -9,13 +9,16 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.data.held_out import gather_held_out
+from jaxafl.device import available_bytes, equations, operations, result_bytes
 from jaxafl.device.keys import jax_key
 from jaxafl.engine.problem import DeviceData, Program
 from jaxafl.engine.state import Version
 from jaxafl.models.model import Batch
 
 Array = jax.Array
-_BATCH = 500
+_BATCH = 500  # samples whose losses are added up at once, on a CPU
+_KEPT = 0.4  # of all results of a forward pass, in memory at once
+_PIECE, _CACHE = 50, 24 * 2**20  # on a CPU: how many of them are evaluated at once, where results of all are more bytes
 
 
 class Alone(NamedTuple):
@@ -65,18 +68,42 @@ def _summed(
     model: Version,
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Sums of losses and metrics over the batches of a set, [batches]; `each`: and those of the samples."""
-    size = min(_BATCH, count)
-    rows = jnp.arange(-(-count // size) * size, dtype=jnp.int32).reshape(-1, size)
     key = jax_key((jnp.uint32(0), jnp.uint32(0)))
     apply = program.model.bound(frozen)
 
-    def batch(rows: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+    def one(rows: Array) -> dict[str, Array]:
         inside = rows < count
         raw, labels = fetch(jnp.minimum(rows, count - 1))
         inputs = Batch(program.data.preprocess(raw), labels, inside)
         outputs, _ = apply(model.params, model.model_state, inputs, key, False)
         values = {"loss": outputs.loss} | outputs.metrics
-        values = {name: jnp.where(inside, value, 0) for name, value in values.items()}
+        return {name: jnp.where(inside, value, 0) for name, value in values.items()}
+
+    size, piece = _sizes(program, count, one)
+
+    def batch(rows: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+        if piece < size:
+            pieces = jnp.pad(rows, (0, -size % piece), constant_values=count).reshape(-1, piece)
+            values = {name: value.ravel()[:size] for name, value in jax.lax.map(one, pieces).items()}
+        else:
+            values = one(rows)
         return {name: jnp.sum(value) for name, value in values.items()}, values if each else {}
 
-    return jax.lax.map(batch, rows)
+    return jax.lax.map(batch, jnp.arange(-(-count // size) * size, dtype=jnp.int32).reshape(-1, size))
+
+
+def _sizes(program: Program, count: int, one: Callable[[Array], Any]) -> tuple[int, int]:
+    """Samples whose losses are added up at once, and how many of them are evaluated at once: on an accelerator as many
+    as a fourth of its memory holds; on a CPU a piece whose results stay in its cache, but for products of one step of a
+    recurrent network, which are too thin then."""
+    size = min(_BATCH, count)
+    traced = jax.make_jaxpr(one)(jax.ShapeDtypeStruct((size,), jnp.int32)).jaxpr
+    results = [result_bytes(operation) for operation in operations(traced)]
+    if program.sliced:
+        recurrent = any(equation.primitive.name in ("scan", "while") for equation in equations(traced))
+        spread = max(results) > _CACHE and not recurrent
+        return size, min(_PIECE, size) if spread else size
+    memory, kept = available_bytes(), program.members * _KEPT * sum(results)
+    most = max(1, int(size * memory / 4 / kept)) if memory else size
+    even = -(-count // -(-count // most))
+    return even, even

@@ -13,15 +13,13 @@ programs (`experiments/benchmarks/programs.py`), the rates those that makers sta
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import jaxprs_in_params
 
 from jaxafl.client import Client
 from jaxafl.data.federated import FederatedData
-from jaxafl.device import available_bytes, products
+from jaxafl.device import available_bytes, operations, products, result_bytes
 from jaxafl.engine.problem import piece_of
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Batch, Model
@@ -101,20 +99,8 @@ def _of_batch(model: Model, size: int, structure: Any, leaves: tuple[Any, ...]) 
         return model.bound(frozen)(params, state, batch, key, True)[0].loss
 
     traced = jax.make_jaxpr(loss)(params, state, batch, key, jax.eval_shape(lambda: model.frozen))
-    results, count = 0, 0
-    for equation in _operations(traced.jaxpr):
-        count += 1
-        results += sum(4 * variable.aval.size for variable in equation.outvars if hasattr(variable.aval, "size"))
+    found = operations(traced.jaxpr)
+    results, count = sum(map(result_bytes, found)), len(found)
     weights = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
     moved, kept = 3.4 * weights + 1.6 * results, 3.0 * weights + 0.4 * results
     return LocalStep(0.36 * count, 3.0 * sum(products(traced.jaxpr)), moved, kept)
-
-
-def _operations(jaxpr: Any) -> Iterator[Any]:
-    """Of a traced function, those of functions within it included."""
-    for equation in jaxpr.eqns:
-        inner = list(jaxprs_in_params(equation.params))
-        for one in inner:
-            yield from _operations(one)
-        if not inner:
-            yield equation

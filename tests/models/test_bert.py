@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.extend.core import jaxprs_in_params
 
 pytest.importorskip("safetensors", reason="safetensors is not installed (the bert extra)")
 
@@ -21,6 +20,7 @@ from jaxafl.clock import constant, free_running
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.partition import iid
 from jaxafl.data.preprocessing import as_is
+from jaxafl.device import equations
 from jaxafl.device.buffers import num_bytes
 from jaxafl.engine.state import initial
 from jaxafl.models.bert import bert
@@ -287,14 +287,6 @@ def test_a_run_keeps_only_the_small_parameters_per_version_in_float32(folder, pr
     assert num_bytes(state.store.delta) == 3 * 4 * LORA_AND_HEAD
     assert num_bytes(state.lanes.params) == 2 * 4 * LORA_AND_HEAD
     assert num_bytes(state.server) <= 3 * 4 * LORA_AND_HEAD + 8
-
-
-def equations(jaxpr):
-    """All equations, those of inner programs too."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jaxprs_in_params(equation.params):
-            yield from equations(inner)
 
 
 def test_under_vmap_over_clients_the_base_is_one_copy_in_shared_products(folder):

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.extend.core import jaxprs_in_params
 
 import jaxafl as afl
 from jaxafl import models
+from jaxafl.device import equations
 from jaxafl.engine.planned import planned
 from jaxafl.engine.problem import Speed
 from jaxafl.models import Batch
@@ -74,13 +74,6 @@ def test_images_pass_through_the_network_in_bfloat16(name):
     products = [equation for equation in equations(jaxpr.jaxpr) if equation.primitive.name == "dot_general"]
     assert len(products) >= sum(leaf.ndim > 1 for leaf in jax.tree.leaves(params))
     assert {atom.aval.dtype for equation in products for atom in equation.invars} == {jnp.dtype(jnp.bfloat16)}
-
-
-def equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jaxprs_in_params(equation.params):
-            yield from equations(inner)
 
 
 @pytest.mark.parametrize("name", slow_but(COMPARED, "cnn_asyncfeded"))

@@ -1,0 +1,78 @@
+"""How many samples are evaluated at once changes nothing but speed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import optax
+import pytest
+import xarray as xr
+
+import jaxafl as afl
+from jaxafl.device import compilation
+from jaxafl.engine import evaluate
+from jaxafl.models import Model
+
+TEST, VALIDATION = 1234, 60  # the test set is no multiple of a batch, nor its rest of a piece
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The sizes of each set of each evaluation that is compiled."""
+    sizes: list[tuple[int, int]] = []
+    choose = evaluate._sizes
+    monkeypatch.setattr(evaluate, "_sizes", lambda *given: sizes.append(choose(*given)) or sizes[-1])
+    return sizes
+
+
+def evaluated(model: Model | None = None) -> xr.Dataset:
+    rng, count = np.random.default_rng(0), TEST + 200
+    x, y = rng.random((count, 8, 8, 1)).astype(np.float32), rng.integers(0, 10, count)
+    data = afl.data.from_arrays(x[TEST:], y[TEST:], np.arange(200) % 4, x_test=x[:TEST], y_test=y[:TEST])
+    client = afl.Client(optax.sgd, learning_rate=0.1, steps=1, batch_size=4)
+    clock = afl.clock.free_running(concurrency=2, durations=afl.clock.uniform(1, 5))
+    model = model or afl.models.mlp(10, hidden=(20,))
+    compilation._programs.clear()
+    held_out = data.with_validation(VALIDATION / 200)
+    return afl.Simulation(held_out, model, client, afl.server.fedasync(), clock).run(2, diagnostics="per_client")
+
+
+def assert_same(one: xr.Dataset, other: xr.Dataset) -> None:
+    for name in ("loss", "accuracy", "validation_loss", "validation_accuracy", "client_loss", "client_accuracy"):
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-6, err_msg=name)
+
+
+def test_pieces_of_a_batch(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where results of a whole one leave the cache of a CPU."""
+    whole = evaluated()
+    monkeypatch.setattr(evaluate, "_CACHE", 1000)
+    pieces = evaluated()
+    assert chosen == [(500, 500), (VALIDATION, VALIDATION), (500, 50), (VALIDATION, 50)]
+    assert_same(pieces, whole)
+
+
+def test_batches_on_an_accelerator(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many samples as a fourth of the memory holds, and about as many in each batch."""
+    whole = evaluated()
+    sizes = evaluate._sizes
+
+    def there(program: Any, *given: Any) -> tuple[int, int]:
+        return sizes(dataclasses.replace(program, sliced=False), *given)
+
+    monkeypatch.setattr(evaluate, "_sizes", there)
+    for memory, expected in ((None, 412), (2**40, TEST), (2**19, 247), (1, 1)):
+        monkeypatch.setattr(evaluate, "available_bytes", lambda memory=memory: memory)
+        assert_same(evaluated(), whole)
+        assert chosen[-2] == (expected, expected)
+
+
+def test_a_recurrent_network_keeps_its_batches(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "_CACHE", 1)
+    rng = np.random.default_rng(0)
+    ids, y = rng.integers(0, 8, (80, 5)).astype(np.int32), rng.integers(0, 8, 80)
+    data = afl.data.from_arrays(ids[:20], y[:20], np.arange(20) % 4, x_test=ids, y_test=y)
+    client = afl.Client(optax.sgd, learning_rate=0.1, steps=1, batch_size=4)
+    afl.Simulation(data, afl.models.char_lstm(8), client, afl.server.fedavg(), afl.clock.synchronous(cohort=2)).run(1)
+    assert chosen == [(80, 80)]
