@@ -247,7 +247,7 @@ class Simulation(Summarised):
         with Interrupts() as interrupts, reporter:
             problem = self.problem(seed, recording, layout_of(self.data, there, members=False))
             if self.clock_sees_training:
-                execution = online(problem, server_steps, every, speed)
+                execution = online(problem, every, speed)
             else:
                 execution = planned([problem], self.compute_schedule(server_steps, seed), every, speed, origin)
             telling = Telling(callbacks, [self.as_run(seed, server_steps)] if callbacks else [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -54,15 +53,10 @@ def test_pieces_of_a_batch(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_batches_on_an_accelerator(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many samples as a fourth of the memory holds, and about as many in each batch."""
+    """As many samples as an eighth of the memory holds, and about as many in each batch."""
     whole = evaluated()
-    sizes = evaluate._sizes
-
-    def there(program: Any, *given: Any) -> tuple[int, int]:
-        return sizes(dataclasses.replace(program, sliced=False), *given)
-
-    monkeypatch.setattr(evaluate, "_sizes", there)
-    for memory, expected in ((None, 412), (2**40, TEST), (2**19, 247), (1, 1)):
+    monkeypatch.setattr(evaluate, "slices_are_faster", lambda: False)
+    for memory, expected in ((None, 412), (2**40, TEST), (2**20, 247), (1, 1)):
         monkeypatch.setattr(evaluate, "available_bytes", lambda memory=memory: memory)
         assert_same(evaluated(), whole)
         assert chosen[-2] == (expected, expected)

@@ -127,7 +127,7 @@ def test_keys_for_user_code() -> None:
 @pytest.mark.parametrize("shape", [(), (1,), (0, 3), (5, 7), (1001,)])
 def test_what_local_steps_draw_is_what_jax_draws(shape: tuple[int, ...]) -> None:
     words = jnp.uint32(3), jnp.uint32(2**32 - 5)
-    own, usual = drawing_key(words), jax_key(words)
+    own, usual = drawing_key(jax_key(words)), jax_key(words)
     draws: list[Callable[[jax.Array], jax.Array]] = [
         lambda key: jax.random.bits(key, shape),
         lambda key: jax.random.bits(key, shape, "uint16"),
@@ -147,7 +147,7 @@ def test_numbers_that_are_used_twice_are_made_once() -> None:
     """A dropout, forward and backward."""
 
     def dropped(x: jax.Array, w: jax.Array, words: tuple[jax.Array, jax.Array]) -> jax.Array:
-        kept = jax.random.bernoulli(drawing_key(words), 0.5, x.shape)
+        kept = jax.random.bernoulli(drawing_key(jax_key(words)), 0.5, x.shape)
         return jnp.sum(jnp.sin(jnp.where(kept, x, 0) @ w))
 
     x, words = jnp.ones((100, 100)), (jnp.uint32(0), jnp.uint32(1))

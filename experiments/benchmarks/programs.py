@@ -185,7 +185,7 @@ def program(name: str, kind: str, lanes: int) -> Made:
     sim, speed = simulation(name, kind), Speed(lanes, lanes)
     with as_on_an_accelerator() as made:
         if kind == "online":
-            online(sim.problem(0), _STEPS, _STEPS, speed)
+            online(sim.problem(0), _STEPS, speed)
         elif kind == "lockstep":
             problems, schedules = zip(
                 *((sim.problem(seed), sim.schedule(_STEPS, seed)) for seed in range(_MEMBERS)), strict=True

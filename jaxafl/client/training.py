@@ -11,7 +11,7 @@ import optax
 
 from jaxafl.client import batches
 from jaxafl.client.options import Client, Moment
-from jaxafl.device.keys import Key, drawing_key, per_client, threefry
+from jaxafl.device.keys import Key, jax_key, per_client, threefry
 from jaxafl.models.model import Apply, Array, Batch
 
 Tree = Any
@@ -107,8 +107,8 @@ def draw(client: Client, count: Array, lane: Lane, first: Array | int, width: in
     positions, total = batches.positions(client, count, size, lane)
     ranks = first + jnp.arange(width, dtype=jnp.int32)
     where, mask = positions(ranks)
-    data_keys = drawing_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), ranks, 0))
-    model_key = drawing_key(threefry(threefry(lane.key, lane.step, _MODEL_STREAM), first, 0))
+    data_keys = jax_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), ranks, 0))
+    model_key = jax_key(threefry(threefry(lane.key, lane.step, _MODEL_STREAM), first, 0))
     return Draw(where, mask, total, data_keys, model_key)
 
 

@@ -134,7 +134,7 @@ def operations(jaxpr: Any) -> list[Any]:
 
 
 def result_bytes(equation: Any) -> int:
-    """Of what an equation makes."""
+    """Of what an equation makes, in numbers of four bytes."""
     shapes = [variable.aval for variable in equation.outvars if hasattr(variable.aval, "size")]
     return sum(4 * shape.size for shape in shapes)
 

@@ -102,16 +102,19 @@ def jax_key(bits: Key) -> Array:
     return jax.random.wrap_key_data(jnp.stack(bits, axis=-1), impl="threefry2x32")
 
 
-def drawing_key(bits: Key) -> Array:
-    """`jax_key` for what local steps draw: the same numbers, on a CPU in half of the time or less.
+def drawing_key(key: Array) -> Array:
+    """A key of JAX's default kind as one with the same draws, on a CPU in half of the time or less.
 
-    JAX makes them there by a loop of five passes over memory, also for the key of each draw.
+    JAX makes them there by a loop of five passes over memory, also for the key of each draw. It is of another kind to
+    JAX: it does not go together with others, and `jax.random.poisson` refuses it.
     """
-    return jax.random.wrap_key_data(jnp.stack(bits, axis=-1), impl=_PLAIN)
+    if jax.default_backend() != "cpu" or jax.random.key_impl(key) != "threefry2x32":
+        return key
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_PLAIN)
 
 
 def _bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
-    if bit_width != 32 or math.prod(shape) >= 2**32 or jax.default_backend() != "cpu":
+    if bit_width != 32 or math.prod(shape) >= 2**32:
         return threefry_prng_impl.random_bits(key, bit_width, shape)
     with set_xla_metadata(inlineable="false"):  # else XLA would make them again for whatever reads them
         return jax.jit(lambda key: jnp.bitwise_xor(*_at(key, shape)))(key)
@@ -142,7 +145,7 @@ _PLAIN = define_prng_impl(
     random_bits=_as_configured(_bits, _usual.random_bits),
     fold_in=_fold_in,
     name="threefry2x32_plain",
-    tag="fry",
+    tag="plain",
 )
 
 

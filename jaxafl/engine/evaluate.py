@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.data.held_out import gather_held_out
-from jaxafl.device import available_bytes, equations, operations, result_bytes
+from jaxafl.device import available_bytes, equations, operations, result_bytes, slices_are_faster
 from jaxafl.device.keys import jax_key
 from jaxafl.engine.problem import DeviceData, Program
 from jaxafl.engine.state import Version
 from jaxafl.models.model import Batch
 
 Array = jax.Array
-_BATCH = 500  # samples whose losses are added up at once, on a CPU
+_BATCH = 500  # samples whose losses are added up at once, where memory does not decide
 _KEPT = 0.4  # of all results of a forward pass, in memory at once
 _PIECE, _CACHE = 50, 24 * 2**20  # on a CPU: how many of them are evaluated at once, where results of all are more bytes
 
@@ -94,16 +94,16 @@ def _summed(
 
 def _sizes(program: Program, count: int, one: Callable[[Array], Any]) -> tuple[int, int]:
     """Samples whose losses are added up at once, and how many of them are evaluated at once: on an accelerator as many
-    as a fourth of its memory holds; on a CPU a piece whose results stay in its cache, but for products of one step of a
-    recurrent network, which are too thin then."""
+    as an eighth of its memory holds; on a CPU a piece whose results stay in its cache, but not of a recurrent network,
+    whose products of one step would be too thin."""
     size = min(_BATCH, count)
     traced = jax.make_jaxpr(one)(jax.ShapeDtypeStruct((size,), jnp.int32)).jaxpr
     results = [result_bytes(operation) for operation in operations(traced)]
-    if program.sliced:
+    if slices_are_faster():
         recurrent = any(equation.primitive.name in ("scan", "while") for equation in equations(traced))
         spread = max(results) > _CACHE and not recurrent
         return size, min(_PIECE, size) if spread else size
     memory, kept = available_bytes(), program.members * _KEPT * sum(results)
-    most = max(1, int(size * memory / 4 / kept)) if memory else size
+    most = max(1, int(size * memory / 8 / kept)) if memory else size
     even = -(-count // -(-count // most))
     return even, even

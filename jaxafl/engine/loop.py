@@ -112,6 +112,7 @@ def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Wat
     """
     ready, made = time.perf_counter(), Made(stops=[None] * len(execution.problems))
     size = block = execution.program.block
+    compiled_before = execution.compile_seconds
 
     def told(tell: Callable[[Execution, Made], Any]) -> Any:
         try:
@@ -123,9 +124,9 @@ def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Wat
 
     def results() -> list[Trained]:
         seconds = {
-            "prepare_seconds": ready - begun - execution.compile_seconds,
+            "prepare_seconds": ready - begun - compiled_before,
             "compile_seconds": execution.compile_seconds,
-            "run_seconds": time.perf_counter() - ready,
+            "run_seconds": time.perf_counter() - ready - (execution.compile_seconds - compiled_before),
         }
         return _ended(execution, made, seconds, every)
 

@@ -23,7 +23,6 @@ from jaxafl.engine.batched import over_members
 from jaxafl.engine.execution import Execution, prepared
 from jaxafl.engine.mesh import ALL, DATA, NUMBERS, STATE, compiled_over, spread
 from jaxafl.engine.plan import Segments, Steps
-from jaxafl.engine.planned import block_of
 from jaxafl.engine.problem import DeviceData, Numbers, Problem, Program, Speed
 from jaxafl.engine.state import Beside, Records, State
 from jaxafl.engine.step import OneStep, build_server_step, over_steps
@@ -36,7 +35,7 @@ Array = jax.Array
 _NEVER = -1
 
 
-def online(problem: Problem, server_steps: int, every: int, speed: Speed) -> Execution:
+def online(problem: Problem, every: int, speed: Speed) -> Execution:
     """One run with its clock beside the training."""
     clock, clients = problem.clock, problem.data.num_clients
     capacity, in_flight = clock.capacity(clients), clock.in_flight(clients)
@@ -55,7 +54,6 @@ def online(problem: Problem, server_steps: int, every: int, speed: Speed) -> Exe
         slots=cast(OnlineClock, clock).slots_beside(clients),
         rows=capacity if lanes == capacity else in_flight + capacity,
         uniform=False,
-        block=block_of(server_steps, every),
         deterministic=speed.deterministic,
         full=True,
     )

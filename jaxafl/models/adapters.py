@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen
 
+from jaxafl.device.keys import drawing_key
 from jaxafl.models.model import Array, Batch, Init, Key, Model, Outputs, Params, State, softmax_cross_entropy
 
 Loss: TypeAlias = Callable[[Any, Batch], Outputs | Array]
@@ -65,7 +66,9 @@ def from_linen(
     def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
         variables, keywords = {"params": params, **state}, _keywords(accepted, batch, train)
         changing = list(state) if train else []
-        predictions, new = module.apply(variables, batch.x, rngs={"dropout": key}, mutable=changing, **keywords)
+        predictions, new = module.apply(
+            variables, batch.x, rngs={"dropout": drawing_key(key)}, mutable=changing, **keywords
+        )
         return per_example(loss(predictions, batch), batch), {**state, **new}
 
     network = type(module).__name__

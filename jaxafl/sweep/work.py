@@ -113,7 +113,7 @@ class Work:
         schedules = [schedule for schedule in made if schedule is not None]
         origin = checkpoint.start() if checkpoint else None
         if not schedules:
-            return online(problems[0], self.server_steps, self.every, self.speed)
+            return online(problems[0], self.every, self.speed)
         if all(schedule is schedules[0] for schedule in schedules):
             return planned(problems, schedules[0], self.every, self.speed, origin)
         return lockstep(problems, schedules, self.every, self.speed)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jaxafl.device.keys import drawing_key
 from jaxafl.models.adapters import per_example, tried
 from jaxafl.models.bert.encoder import BertClassifier, BertConfig, read_config
 from jaxafl.models.checkpoint import read_tensors
@@ -112,7 +113,7 @@ def bert(
         params: Params, state: Params, batch: Batch, key: Array, train: bool, frozen: Params
     ) -> tuple[Outputs, Params]:
         variables = {"params": unflatten_dict(flatten_dict(frozen) | flatten_dict(params))}
-        logits: Any = module.apply(variables, *_inputs(batch.x, config), train, rngs={"dropout": key})
+        logits: Any = module.apply(variables, *_inputs(batch.x, config), train, rngs={"dropout": drawing_key(key)})
         return per_example(softmax_cross_entropy(logits, batch), batch), state
 
     frozen = unflatten_dict(base)
