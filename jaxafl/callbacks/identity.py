@@ -114,10 +114,10 @@ def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:
     made = jax.make_jaxpr(model.init)(key, batch)
     params, state = jax.eval_shape(model.init, key, batch)
 
-    def loss(params: Any, state: Any, frozen: Any) -> Any:
+    def loss(params: Any, state: Any, frozen: Any, key: Any) -> Any:
         return model.bound(frozen)(params, state, batch, key, True)
 
-    applied = jax.make_jaxpr(loss)(params, state, model.frozen)
+    applied = jax.make_jaxpr(loss)(params, state, model.frozen, key)
     constants = content([np.asarray(leaf) for one in (made, applied) for leaf in one.consts])
     program = zlib.crc32(_without_places(f"{made} {applied} {constants}").encode())
     frozen = content([np.asarray(leaf) for leaf in jax.tree.leaves(model.frozen)])
