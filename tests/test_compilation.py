@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 import subprocess
@@ -30,6 +31,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two programs are kept, and compiled fast."""
     monkeypatch.setattr(compilation, "_KEPT", 2)
     compilation._programs.clear()
+    gc.collect()  # what other tests left behind would go while this one counts
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield

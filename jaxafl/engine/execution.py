@@ -37,8 +37,8 @@ class Execution:
         first: what `observe` says of x_0, each [P, ...].
         compile_seconds: how long compilation took.
         schedules: one per run; `None` where the runs make them.
-        compiled: the program that takes server steps; `constant`: its arguments before the state; `compile_again`: for
-            another `program`.
+        compiled: the program that takes server steps; `constant`: its arguments before the state; `function` and
+            `kinds`: what it was made of, see `compile`.
         around: what it is called in.
         check: raises when something went wrong.
         plan: of the runs, where they share one.
@@ -55,7 +55,8 @@ class Execution:
     schedules: Sequence[Schedule] | None = None
     compiled: Any = None
     constant: tuple[Any, ...] = ()
-    compile_again: Callable[[], None] = lambda: None
+    function: Any = None
+    kinds: tuple[int, ...] = ()
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     check: Callable[[State], Any] = lambda state: None
     plan: Plan | None = None
@@ -71,19 +72,14 @@ class Execution:
             kinds: of the constants and of the state, see `mesh`.
             constant: its arguments before the state.
         """
-        self.constant = spread(self.program, kinds[:-1], constant)
-        none, how = on_device(np.int32(0)), self.program.deterministic
-        kinds, state = (*kinds, ALL, ALL), kinds[-1]
-
-        def again() -> None:
-            arguments, place = (*self.constant, self.state, none, none), len(constant)
-            self.compiled, seconds = compiled_over(
-                function, (self.program,), kinds, arguments, state, True, donate=(place,), deterministic=how
-            )
-            self.compile_seconds += seconds
-
-        self.compile_again = again
-        again()
+        # kept by name, not in a closure: a circle would keep the state, the ring too, until the next collection
+        self.function, self.kinds, self.constant = function, kinds, spread(self.program, kinds[:-1], constant)
+        none, how, place = on_device(np.int32(0)), self.program.deterministic, len(constant)
+        arguments, kinds, state = (*self.constant, self.state, none, none), (*kinds, ALL, ALL), kinds[-1]
+        self.compiled, seconds = compiled_over(
+            function, (self.program,), kinds, arguments, state, True, donate=(place,), deterministic=how
+        )
+        self.compile_seconds += seconds
         return self
 
     def advance(self, start: int, stop: int) -> Records:
@@ -92,7 +88,7 @@ class Execution:
         sizes = {name: getattr(self.program, name) for name in ("lanes", "chunk", "micro_batch")}
         if (stop - start) % self.program.block:  # a piece that was asked for ends within a block
             self.program = dataclasses.replace(self.program, block=1)
-            self.compile_again()
+            self.compile(self.function, self.kinds, self.constant)
         with on_exhaustion(**sizes), self.around():
             self.state, records = self.compiled(*self.constant, self.state, np.int32(start), np.int32(stop))
             self.check(self.state)
