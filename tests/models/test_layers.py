@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
+from jaxafl.models import layers
 from jaxafl.models.layers import Conv, conv2d, max_pool
 from tests.variants import slow_but
 
@@ -126,6 +127,45 @@ def assert_close(actual, expected, tolerance=1e-4):
     """Differences up to `tolerance` of the largest value."""
     expected = np.asarray(expected)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * max(1.0, float(np.abs(expected).max())))
+
+
+# image, kernel, features, padding, whether the products are those of tiles
+TILED = {
+    "three rows": ((8, 6, 16), (3, 3), 16, "SAME", True),
+    "three rows, one column, not whole tiles": ((9, 6, 17), (3, 1), 18, "VALID", True),
+    "five rows, uneven padding": ((5, 7, 16), (5, 3), 20, ((3, 0), (0, 2)), True),
+    "five rows, padding wider than the kernel": ((4, 3, 16), (5, 5), 16, ((6, 6), (6, 5)), True),
+    "few channels": ((8, 6, 15), (3, 3), 16, "SAME", False),
+    "more features than pixels": ((4, 4, 16), (3, 3), 40, "SAME", False),
+    "heights far from whole tiles": ((5, 8, 16), (3, 3), 16, "SAME", False),
+    "two rows": ((9, 8, 16), (2, 2), 16, "VALID", False),
+}
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="tiles are taken on a CPU")
+@pytest.mark.parametrize("case", TILED)
+def test_convolutions_by_tiles(case):
+    image, window, features, padding, tiled = TILED[case]
+    rng = np.random.default_rng(0)
+    x, kernel = rng.normal(size=(2, *image)), rng.normal(size=(*window, image[-1], features))
+    with jax.enable_x64(True):
+        expected = with_gradients(jnp.asarray(x), jnp.asarray(kernel), (1, 1), padding)[1]
+    x, kernel = jnp.float32(x), jnp.float32(kernel)
+    products = str(jax.make_jaxpr(lambda x, kernel: conv2d(x, kernel, (1, 1), padding))(x, kernel)).count("dot_general")
+    assert (products == window[0] + 3) == tiled
+    mine = with_gradients(x, kernel, (1, 1), padding)[0]
+    for actual, exact in zip(mine, expected, strict=True):
+        assert_close(actual, exact, 4e-6)
+
+
+@given(st.integers(2, 4), st.integers(2, 4), st.permutations([0, 1, -1, 1 / 2, -2, 2, -1 / 2, 3]))
+def test_filters_of_few_products(rows, kernel, points):
+    of_image, of_kernel, of_products = layers._cook_toom(rows, kernel, points[: rows + kernel - 2])
+    assert len(of_image) == len(of_kernel) == of_products.shape[1] == rows + kernel - 1
+    rng = np.random.default_rng(rows)
+    image, weights = rng.normal(size=rows + kernel - 1), rng.normal(size=kernel)
+    found = of_products @ ((of_kernel @ weights) * (of_image @ image))
+    np.testing.assert_allclose(found, np.correlate(image, weights, "valid"), rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=3, deadline=None)
