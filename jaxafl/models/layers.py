@@ -7,27 +7,24 @@ product everywhere. `experiments/benchmarks/convolution.py` and `models.py` meas
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from flax.linen.dtypes import promote_dtype
 from jax import lax
 
+from jaxafl.models.windows import Around, padded, result_size, shifted, side_by_side, total
+from jaxafl.models.winograd import convolved_by_tiles, tiles_are_faster
+
 Array = jax.Array
 Padding = str | Sequence[tuple[int, int]]
-Around = tuple[tuple[int, int], tuple[int, int]]
 
 # Strips with fewer columns make a product per kernel column too thin to be fast: then the whole kernel is one product.
 _WIDE = 64
-
-# Where Winograd's algorithm pays: fewer channels make its products too thin.
-_CHANNELS = 16
 
 
 class Conv(nn.Module):
@@ -95,10 +92,10 @@ def conv2d(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: 
             unknown.
     """
     around = _checked_padding(x, kernel, strides, padding)
-    height, width = _result_size(x, kernel, strides, around)
+    height, width = result_size(x, kernel, strides, around)
     k_h, k_w, channels, features = kernel.shape
-    if tuple(strides) == (1, 1) and _is_faster_by_tiles(x, kernel, height, width):
-        return _by_tiles(x, kernel, around)
+    if tuple(strides) == (1, 1) and tiles_are_faster(x, kernel, height, width):
+        return convolved_by_tiles(x, kernel, around)
     gradient_is_smaller = x.shape[1] * x.shape[2] * features <= height * width * channels
     if gradient_is_smaller and tuple(strides) == (1, 1) and k_h * k_w > 1:
         return _conv_keeping_x(x, kernel, around)
@@ -157,7 +154,7 @@ def _checked_padding(x: Array, kernel: Array, strides: tuple[int, int], padding:
         raise ValueError(
             f'padding must be "VALID", "SAME" or ((top, bottom), (left, right)) with numbers >= 0, got {padding!r}'
         )
-    if min(_result_size(x, kernel, strides, around)) < 1:
+    if min(result_size(x, kernel, strides, around)) < 1:
         height, width = (n + sum(pair) for n, pair in zip(x.shape[1:3], around, strict=True))
         raise ValueError(
             f"a kernel of {kernel.shape[0]}x{kernel.shape[1]} does not fit into images of {height}x{width} "
@@ -166,26 +163,15 @@ def _checked_padding(x: Array, kernel: Array, strides: tuple[int, int], padding:
     return around
 
 
-def _result_size(x: Array, kernel: Array, strides: tuple[int, int], around: Around) -> tuple[int, int]:
-    (top, bottom), (left, right) = around
-    height, width = x.shape[1] + top + bottom, x.shape[2] + left + right
-    return (height - kernel.shape[0]) // strides[0] + 1, (width - kernel.shape[1]) // strides[1] + 1
-
-
 def _products(x: Array, kernel: Array, strides: tuple[int, int], around: Around) -> Array:
     """The convolution of images padded by `around`."""
     k_h, k_w, _, features = kernel.shape
-    height, width = _result_size(x, kernel, strides, around)
-    strips = _side_by_side(_padded(x, around), k_h, height, strides[0], axis=1)
+    height, width = result_size(x, kernel, strides, around)
+    strips = side_by_side(padded(x, around), k_h, height, strides[0], axis=1)
     columns = kernel.swapaxes(0, 1).reshape(k_w, strips.shape[-1], features)
     if strips.shape[-1] >= _WIDE and jax.default_backend() == "cpu":  # elsewhere each product is a launch
         return _sum_of_products(strips, columns, width, strides[1])
     return _one_product(strips, columns, width, strides[1])
-
-
-def _padded(x: Array, around: Around) -> Array:
-    """Zeros around the images, or rows and columns less where a number is negative."""
-    return lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *((*pair, 0) for pair in around), (0, 0, 0)))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -212,131 +198,19 @@ def _conv_backward(around: Around, residuals: tuple[Array, Array], gradient: Arr
     x, kernel = residuals
     k_h, k_w, channels, features = kernel.shape
     (top, bottom), (left, right) = around
-    gradient = _padded(gradient, ((k_h - 1 - top, k_h - 1 - bottom), (k_w - 1 - left, k_w - 1 - right)))
-    strips = _side_by_side(gradient, k_h, x.shape[1], 1, axis=1)
+    gradient = padded(gradient, ((k_h - 1 - top, k_h - 1 - bottom), (k_w - 1 - left, k_w - 1 - right)))
+    strips = side_by_side(gradient, k_h, x.shape[1], 1, axis=1)
     turned = kernel[::-1, ::-1].transpose(1, 0, 3, 2).reshape(k_w, k_h * features, channels)
     pixels = x.reshape(-1, channels)
     of_x, of_kernel = [], []
     for shift, column in enumerate(turned):
-        patches = _shifted(strips, shift, x.shape[2], 1, axis=2).reshape(-1, k_h * features)
+        patches = shifted(strips, shift, x.shape[2], 1, axis=2).reshape(-1, k_h * features)
         of_x.append(patches @ column)
         of_kernel.append((pixels.T @ patches).reshape(channels, k_h, features))
-    return _sum(of_x).reshape(x.shape), jnp.stack(of_kernel)[::-1, :, ::-1].transpose(2, 0, 1, 3)
+    return total(of_x).reshape(x.shape), jnp.stack(of_kernel)[::-1, :, ::-1].transpose(2, 0, 1, 3)
 
 
 _conv_keeping_x.defvjp(_conv_forward, _conv_backward)
-
-
-def _cook_toom(rows: int, kernel: int, points: Sequence[float]) -> tuple[np.ndarray, ...]:
-    """Bᵀ, G, Aᵀ such that `rows` sums y_i = Σ_j d_{i+j} g_j over `kernel` entries are Aᵀ((G g) ⊙ (Bᵀ d)).
-
-    A product of polynomials is found from its values at points, of which the last is infinity (Toom; Cook); its
-    transpose is the filter of Winograd ("Arithmetic complexity of computations", 1980), F(rows, kernel), with
-    rows + kernel - 1 products for rows · kernel.
-    """
-    others = [[other for other in points if other != point] for point in points]
-    scales = [np.prod(np.subtract(point, rest)) for point, rest in zip(points, others, strict=True)]
-
-    def powers(count: int) -> np.ndarray:
-        return np.vstack([np.vander(points, count, increasing=True), np.eye(count)[-1:]])
-
-    filters = [np.append(np.poly(rest)[::-1], 0) for rest in others]
-    return np.array([*filters, np.poly(points)[::-1]]), powers(kernel) / np.array([*scales, 1])[:, None], powers(rows).T
-
-
-# Rows of y in a tile, and the filters for kernels of three and of five rows. With these points errors are smaller than
-# with whole numbers: 2.7 times those of a sum of products for 3.3 times with 0, ±1, ±2 and three rows.
-_TILE = 4
-_FILTERS = {rows: _cook_toom(_TILE, rows, (0, 1, -1, 1 / 2, -2, 2, -1 / 2)[: rows + 2]) for rows in (3, 5)}
-
-
-def _is_faster_by_tiles(x: Array, kernel: Array, height: int, width: int) -> bool:
-    """As measured (`experiments/benchmarks/README.md`): but for thin products, kernels larger than what they are
-    applied to, and heights far from a multiple of the tile's."""
-    k_h, _, channels, features = kernel.shape
-    full = -(-height // _TILE) * _TILE
-    enough = min(channels, features) >= _CHANNELS and len(x) * height * width >= max(channels, features)
-    cpu = jax.default_backend() == "cpu"  # elsewhere its small operations are launches
-    return cpu and k_h in _FILTERS and x.dtype == jnp.float32 and enough and full <= 1.25 * height
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _by_tiles(x: Array, kernel: Array, around: Around) -> Array:
-    """A convolution of stride 1 by Winograd's algorithm along the height: four rows of y take six products for the
-    twelve of a kernel of three rows, eight for the twenty of one of five (Lavin and Gray, "Fast algorithms for
-    convolutional neural networks", CVPR 2016)."""
-    patches, columns, shape = _at_points(x, kernel, around)
-    products = [(one @ other).reshape(*shape, -1) for one, other in zip(patches, columns, strict=True)]
-    y = jnp.stack(_combined(_FILTERS[len(kernel)][2], products), axis=2)
-    height, width = _result_size(x, kernel, (1, 1), around)
-    return y.reshape(len(x), -1, width, y.shape[-1])[:, :height]
-
-
-def _at_points(x: Array, kernel: Array, around: Around) -> tuple[list[Array], list[Array], tuple[int, ...]]:
-    """At each point, patches [B · tiles · W', k_w C] of the images and a matrix [k_w C, F] of the kernel; B, tiles, W'.
-    A tile is `_TILE` rows of y and those of x under the kernel."""
-    k_h, k_w, channels, features = kernel.shape
-    height, width = _result_size(x, kernel, (1, 1), around)
-    tiles = -(-height // _TILE)
-    x = _padded(x, ((around[0][0], around[0][1] + tiles * _TILE - height), around[1]))
-    of_image, of_kernel, _ = _FILTERS[k_h]
-    rows = _combined(of_image, [_shifted(x, row, tiles, _TILE, axis=1) for row in range(len(of_image))])
-    patches = [_side_by_side(row, k_w, width, 1, axis=2).reshape(-1, k_w * channels) for row in rows]
-    columns = _combined(of_kernel, [row.reshape(k_w * channels, features) for row in kernel])
-    return patches, columns, (len(x), tiles, width)
-
-
-def _tiles_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, tuple[Array, Array]]:
-    return _by_tiles(x, kernel, around), (x, kernel)
-
-
-def _tiles_backward(around: Around, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    # The transpose of each step, from the last to the first. Derived automatically, that of the slices is three times
-    # as many operations, which takes longer to compile and to run.
-    x, kernel = residuals
-    k_h, k_w, channels, features = kernel.shape
-    of_image, of_kernel, of_products = _FILTERS[k_h]
-    patches, columns, (batch, tiles, width) = _at_points(x, kernel, around)
-    gradient = _padded(gradient, ((0, tiles * _TILE - gradient.shape[1]), (0, 0)))
-    gradient = gradient.reshape(batch, tiles, _TILE, width, features)
-    given = _combined(of_products.T, [gradient[:, :, row].reshape(-1, features) for row in range(_TILE)])
-    rows_of_kernel = _combined(of_kernel.T, [one.T @ other for one, other in zip(patches, given, strict=True)])
-    points = []
-    for each, column in zip(given, columns, strict=True):
-        of_patches = (each @ column.T).reshape(batch, tiles, width, k_w, channels)
-        shifts = [_padded(of_patches[:, :, :, j], ((0, 0), (j, k_w - 1 - j))) for j in range(k_w)]
-        points.append(_sum(shifts))
-    # rows of x that two tiles read: the last of one are the first of the next
-    ends = [(int(row >= _TILE), int(row < _TILE)) for row in range(len(of_image))]
-    rows = [_padded(row, (end, (0, 0))) for row, end in zip(_combined(of_image.T, points), ends, strict=True)]
-    of_x = jnp.stack([_sum(rows[row::_TILE]) for row in range(_TILE)], axis=2)
-    of_x = of_x.reshape(batch, (tiles + 1) * _TILE, width + k_w - 1, channels)
-    cut = [
-        (-before, size + before - made)
-        for size, (before, _), made in zip(x.shape[1:3], around, of_x.shape[1:3], strict=True)
-    ]
-    return _padded(of_x, (cut[0], cut[1])), jnp.stack(rows_of_kernel).reshape(kernel.shape)
-
-
-_by_tiles.defvjp(_tiles_forward, _tiles_backward)
-
-
-def _combined(matrix: np.ndarray, parts: Sequence[Array]) -> list[Array]:
-    """matrix @ parts, without the terms that are zero."""
-    return [_sum([part * weight for weight, part in zip(row, parts, strict=True) if weight]) for row in matrix.tolist()]
-
-
-def _sum(terms: Sequence[Array]) -> Array:
-    return reduce(operator.add, terms)
-
-
-def _side_by_side(x: Array, count: int, length: int, stride: int, axis: int) -> Array:
-    """`count` slices of x, shifted by 0, 1, ... along `axis`, each of `length` entries, joined along the last axis."""
-    return jnp.concatenate([_shifted(x, shift, length, stride, axis) for shift in range(count)], axis=-1)
-
-
-def _shifted(x: Array, shift: int, length: int, stride: int, axis: int) -> Array:
-    return lax.slice_in_dim(x, shift, shift + (length - 1) * stride + 1, stride, axis)
 
 
 def _sum_of_products(strips: Array, columns: Array, width: int, stride: int) -> Array:
@@ -344,10 +218,10 @@ def _sum_of_products(strips: Array, columns: Array, width: int, stride: int) -> 
     shape = (*strips.shape[:2], width, columns.shape[-1])
     # products of matrices: XLA makes slower gradients of products of 4-d arrays
     products = [
-        _shifted(strips, shift, width, stride, axis=2).reshape(-1, strips.shape[-1]) @ column
+        shifted(strips, shift, width, stride, axis=2).reshape(-1, strips.shape[-1]) @ column
         for shift, column in enumerate(columns)
     ]
-    return _sum(products).reshape(shape)
+    return total(products).reshape(shape)
 
 
 def _one_product(strips: Array, columns: Array, width: int, stride: int) -> Array:
@@ -360,10 +234,10 @@ def _one_product(strips: Array, columns: Array, width: int, stride: int) -> Arra
     window, _, features = columns.shape
     if depth < _WIDE and stride == 1 and window > 1 and window % 2 == 1 and width % 2 == 0:
         strips = strips.reshape(batch, height, -1, 2 * depth)
-        patches = _side_by_side(strips, (window + 1) // 2, width // 2, 1, axis=2)
+        patches = side_by_side(strips, (window + 1) // 2, width // 2, 1, axis=2)
         weights = jnp.stack([jnp.pad(columns, ((i, 1 - i), (0, 0), (0, 0))) for i in (0, 1)], axis=2)
     else:
-        patches = _side_by_side(strips, window, width, stride, axis=2)
+        patches = side_by_side(strips, window, width, stride, axis=2)
         weights = columns
     depth = patches.shape[-1]
     return (patches.reshape(-1, depth) @ weights.reshape(depth, -1)).reshape(batch, height, width, features)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from jaxafl.models import layers
 from jaxafl.models.layers import Conv, conv2d, max_pool
+from jaxafl.models.winograd import cook_toom
 from tests.variants import slow_but
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -160,7 +160,7 @@ def test_convolutions_by_tiles(case):
 
 @given(st.integers(2, 4), st.integers(2, 4), st.permutations([0, 1, -1, 1 / 2, -2, 2, -1 / 2, 3]))
 def test_filters_of_few_products(rows, kernel, points):
-    of_image, of_kernel, of_products = layers._cook_toom(rows, kernel, points[: rows + kernel - 2])
+    of_image, of_kernel, of_products = cook_toom(rows, kernel, points[: rows + kernel - 2])
     assert len(of_image) == len(of_kernel) == of_products.shape[1] == rows + kernel - 1
     rng = np.random.default_rng(rows)
     image, weights = rng.normal(size=rows + kernel - 1), rng.normal(size=kernel)

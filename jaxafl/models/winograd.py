@@ -1,0 +1,113 @@
+"""Convolution of stride 1 with fewer products: Winograd's algorithm along the height."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.models.windows import Around, padded, result_size, shifted, side_by_side, total
+
+Array = jax.Array
+
+
+def cook_toom(rows: int, kernel: int, points: Sequence[float]) -> tuple[np.ndarray, ...]:
+    """Bᵀ, G, Aᵀ such that `rows` sums y_i = Σ_j d_{i+j} g_j over `kernel` entries are Aᵀ((G g) ⊙ (Bᵀ d)).
+
+    A product of polynomials is found from its values at points, of which the last is infinity (Toom; Cook); its
+    transpose is the filter of Winograd ("Arithmetic complexity of computations", 1980), F(rows, kernel), with
+    rows + kernel - 1 products for rows · kernel.
+    """
+    others = [[other for other in points if other != point] for point in points]
+    scales = [np.prod(np.subtract(point, rest)) for point, rest in zip(points, others, strict=True)]
+
+    def powers(count: int) -> np.ndarray:
+        return np.vstack([np.vander(points, count, increasing=True), np.eye(count)[-1:]])
+
+    filters = [np.append(np.poly(rest)[::-1], 0) for rest in others]
+    return np.array([*filters, np.poly(points)[::-1]]), powers(kernel) / np.array([*scales, 1])[:, None], powers(rows).T
+
+
+# Rows of y in a tile, and the filters for kernels of three and of five rows. With these points errors are smaller than
+# with whole numbers: 2.7 times those of a sum of products for 3.3 times with 0, ±1, ±2 and three rows.
+_TILE = 4
+_CHANNELS = 16  # products of fewer are too thin
+_FILTERS = {rows: cook_toom(_TILE, rows, (0, 1, -1, 1 / 2, -2, 2, -1 / 2)[: rows + 2]) for rows in (3, 5)}
+
+
+def tiles_are_faster(x: Array, kernel: Array, height: int, width: int) -> bool:
+    """As measured (`experiments/benchmarks/README.md`): but for thin products, kernels larger than what they are
+    applied to, and heights far from a multiple of the tile's."""
+    k_h, _, channels, features = kernel.shape
+    full = -(-height // _TILE) * _TILE
+    enough = min(channels, features) >= _CHANNELS and len(x) * height * width >= max(channels, features)
+    cpu = jax.default_backend() == "cpu"  # elsewhere its small operations are launches
+    return cpu and k_h in _FILTERS and x.dtype == jnp.float32 and enough and full <= 1.25 * height
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def convolved_by_tiles(x: Array, kernel: Array, around: Around) -> Array:
+    """A convolution of stride 1 by Winograd's algorithm along the height: four rows of y take six products for the
+    twelve of a kernel of three rows, eight for the twenty of one of five (Lavin and Gray, "Fast algorithms for
+    convolutional neural networks", CVPR 2016)."""
+    patches, columns, shape = _at_points(x, kernel, around)
+    products = [(one @ other).reshape(*shape, -1) for one, other in zip(patches, columns, strict=True)]
+    y = jnp.stack(_combined(_FILTERS[len(kernel)][2], products), axis=2)
+    height, width = result_size(x, kernel, (1, 1), around)
+    return y.reshape(len(x), -1, width, y.shape[-1])[:, :height]
+
+
+def _at_points(x: Array, kernel: Array, around: Around) -> tuple[list[Array], list[Array], tuple[int, ...]]:
+    """At each point, patches [B · tiles · W', k_w C] of the images and a matrix [k_w C, F] of the kernel; B, tiles, W'.
+    A tile is `_TILE` rows of y and those of x under the kernel."""
+    k_h, k_w, channels, features = kernel.shape
+    height, width = result_size(x, kernel, (1, 1), around)
+    tiles = -(-height // _TILE)
+    x = padded(x, ((around[0][0], around[0][1] + tiles * _TILE - height), around[1]))
+    of_image, of_kernel, _ = _FILTERS[k_h]
+    rows = _combined(of_image, [shifted(x, row, tiles, _TILE, axis=1) for row in range(len(of_image))])
+    patches = [side_by_side(row, k_w, width, 1, axis=2).reshape(-1, k_w * channels) for row in rows]
+    columns = _combined(of_kernel, [row.reshape(k_w * channels, features) for row in kernel])
+    return patches, columns, (len(x), tiles, width)
+
+
+def _tiles_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, tuple[Array, Array]]:
+    return convolved_by_tiles(x, kernel, around), (x, kernel)
+
+
+def _tiles_backward(around: Around, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    # The transpose of each step, from the last to the first. Derived automatically, that of the slices is three times
+    # as many operations, which takes longer to compile and to run.
+    x, kernel = residuals
+    k_h, k_w, channels, features = kernel.shape
+    of_image, of_kernel, of_products = _FILTERS[k_h]
+    patches, columns, (batch, tiles, width) = _at_points(x, kernel, around)
+    gradient = padded(gradient, ((0, tiles * _TILE - gradient.shape[1]), (0, 0)))
+    gradient = gradient.reshape(batch, tiles, _TILE, width, features)
+    given = _combined(of_products.T, [gradient[:, :, row].reshape(-1, features) for row in range(_TILE)])
+    rows_of_kernel = _combined(of_kernel.T, [one.T @ other for one, other in zip(patches, given, strict=True)])
+    points = []
+    for each, column in zip(given, columns, strict=True):
+        of_patches = (each @ column.T).reshape(batch, tiles, width, k_w, channels)
+        shifts = [padded(of_patches[:, :, :, j], ((0, 0), (j, k_w - 1 - j))) for j in range(k_w)]
+        points.append(total(shifts))
+    # rows of x that two tiles read: the last of one are the first of the next
+    ends = [(int(row >= _TILE), int(row < _TILE)) for row in range(len(of_image))]
+    rows = [padded(row, (end, (0, 0))) for row, end in zip(_combined(of_image.T, points), ends, strict=True)]
+    of_x = jnp.stack([total(rows[row::_TILE]) for row in range(_TILE)], axis=2)
+    of_x = of_x.reshape(batch, (tiles + 1) * _TILE, width + k_w - 1, channels)
+    (top, _), (left, _) = around
+    bottom, right = top + x.shape[1] - of_x.shape[1], left + x.shape[2] - of_x.shape[2]
+    return padded(of_x, ((-top, bottom), (-left, right))), jnp.stack(rows_of_kernel).reshape(kernel.shape)
+
+
+convolved_by_tiles.defvjp(_tiles_forward, _tiles_backward)
+
+
+def _combined(matrix: np.ndarray, parts: Sequence[Array]) -> list[Array]:
+    """matrix @ parts, without the terms that are zero."""
+    weights = matrix.tolist()
+    return [total([part * weight for weight, part in zip(row, parts, strict=True) if weight]) for row in weights]
