@@ -35,17 +35,19 @@ def cook_toom(rows: int, kernel: int, points: Sequence[float]) -> tuple[np.ndarr
 # with whole numbers: 2.7 times those of a sum of products for 3.3 times with 0, ±1, ±2 and three rows.
 _TILE = 4
 _CHANNELS = 16  # products of fewer are too thin
+_OPERATIONS = 50e6  # of the sum of products; below, what is gained is not worth the time that its compiling takes
 _FILTERS = {rows: cook_toom(_TILE, rows, (0, 1, -1, 1 / 2, -2, 2, -1 / 2)[: rows + 2]) for rows in (3, 5)}
 
 
 def tiles_are_faster(x: Array, kernel: Array, height: int, width: int) -> bool:
-    """As measured (`experiments/benchmarks/README.md`): but for thin products, kernels larger than what they are
-    applied to, and heights far from a multiple of the tile's."""
+    """Whether a convolution to [B, `height`, `width`, F] takes less time so, as measured on a CPU: not where products
+    are thin, the kernel is larger than what it is applied to, or the height far from whole tiles."""
     k_h, _, channels, features = kernel.shape
-    full = -(-height // _TILE) * _TILE
-    enough = min(channels, features) >= _CHANNELS and len(x) * height * width >= max(channels, features)
+    pixels, whole = len(x) * height * width, -(-height // _TILE) * _TILE
+    enough = min(channels, features) >= _CHANNELS and pixels >= max(channels, features) and whole <= 1.25 * height
+    worth = 2 * pixels * kernel.size >= _OPERATIONS
     cpu = jax.default_backend() == "cpu"  # elsewhere its small operations are launches
-    return cpu and k_h in _FILTERS and x.dtype == jnp.float32 and enough and full <= 1.25 * height
+    return cpu and k_h in _FILTERS and x.dtype == jnp.float32 and enough and worth
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
