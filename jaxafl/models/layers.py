@@ -72,8 +72,8 @@ def conv2d(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: 
     only where the strips are thin. Where the patches of y's gradient are not larger than those of x, the gradients are
     products with them, so that x is all that is kept for the backward pass.
 
-    On a CPU, in float32, kernels of three and of five rows from and to 16 channels or more take Winograd's algorithm:
-    half of the operations, and three to four times the rounding errors of the sums.
+    On a CPU, in float32, large convolutions of stride 1 with kernels of three and of five rows, from and to 32 channels
+    or more, take Winograd's algorithm: half of the operations, and three to four times the rounding errors of the sums.
 
     Values and gradients are those of `lax.conv_general_dilated` with layouts NHWC and HWIO, up to rounding; only
     reverse-mode differentiation is defined.

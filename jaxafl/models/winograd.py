@@ -34,7 +34,7 @@ def cook_toom(rows: int, kernel: int, points: Sequence[float]) -> tuple[np.ndarr
 # Rows of y in a tile, and the filters for kernels of three and of five rows. With these points errors are smaller than
 # with whole numbers: 2.7 times those of a sum of products for 3.3 times with 0, ±1, ±2 and three rows.
 _TILE = 4
-_CHANNELS = 16  # products of fewer are too thin
+_CHANNELS = 32  # products of fewer are too thin
 _OPERATIONS = 50e6  # of the sum of products; below, what is gained is not worth the time that its compiling takes
 _FILTERS = {rows: cook_toom(_TILE, rows, (0, 1, -1, 1 / 2, -2, 2, -1 / 2)[: rows + 2]) for rows in (3, 5)}
 
