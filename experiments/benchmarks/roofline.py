@@ -4,7 +4,8 @@ A local step cannot take less than its products at the rate of a product of 2048
 of the memory, one after the other: every parameter is read in the forward and in the backward pass, read and written by
 the update; every output of a layer is written and read, and its gradient too. Products: those of the forward pass, and
 twice them backward but for the gradient of the input. Patches, copies and dropout are not in it. A share above 1 says
-that what is moved stays in a cache.
+that what is moved stays in a cache, or that a convolution takes fewer operations than a sum of products does, which are
+what is counted (Winograd's algorithm).
 """
 
 from __future__ import annotations

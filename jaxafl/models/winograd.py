@@ -36,7 +36,7 @@ def cook_toom(rows: int, kernel: int, points: Sequence[float]) -> tuple[np.ndarr
 _TILE = 4
 _CHANNELS = 32  # products of fewer are too thin
 _OPERATIONS = 50e6  # of the sum of products; below, what is gained is not worth the time that its compiling takes
-_FILTERS = {rows: cook_toom(_TILE, rows, (0, 1, -1, 1 / 2, -2, 2, -1 / 2)[: rows + 2]) for rows in (3, 5)}
+_FILTERS = {rows: cook_toom(_TILE, rows, (0, 1, -1, 1 / 2, -2, 2, -1 / 2)[: rows + _TILE - 2]) for rows in (3, 5)}
 
 
 def tiles_are_faster(x: Array, kernel: Array, height: int, width: int) -> bool:
@@ -47,7 +47,7 @@ def tiles_are_faster(x: Array, kernel: Array, height: int, width: int) -> bool:
     enough = min(channels, features) >= _CHANNELS and pixels >= max(channels, features) and whole <= 1.25 * height
     worth = 2 * pixels * kernel.size >= _OPERATIONS
     cpu = jax.default_backend() == "cpu"  # elsewhere its small operations are launches
-    return cpu and k_h in _FILTERS and x.dtype == jnp.float32 and enough and worth
+    return cpu and k_h in _FILTERS and x.dtype == kernel.dtype == jnp.float32 and enough and worth
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -55,6 +55,10 @@ def convolved_by_tiles(x: Array, kernel: Array, around: Around) -> Array:
     """A convolution of stride 1 by Winograd's algorithm along the height: four rows of y take six products for the
     twelve of a kernel of three rows, eight for the twenty of one of five (Lavin and Gray, "Fast algorithms for
     convolutional neural networks", CVPR 2016)."""
+    return _convolved(x, kernel, around)
+
+
+def _convolved(x: Array, kernel: Array, around: Around) -> Array:
     patches, columns, shape = _at_points(x, kernel, around)
     products = [(one @ other).reshape(*shape, -1) for one, other in zip(patches, columns, strict=True)]
     y = jnp.stack(_combined(_FILTERS[len(kernel)][2], products), axis=2)
@@ -77,7 +81,8 @@ def _at_points(x: Array, kernel: Array, around: Around) -> tuple[list[Array], li
 
 
 def _tiles_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, tuple[Array, Array]]:
-    return convolved_by_tiles(x, kernel, around), (x, kernel)
+    # not `convolved_by_tiles` itself, through which no forward-over-reverse derivative would come
+    return _convolved(x, kernel, around), (x, kernel)
 
 
 def _tiles_backward(around: Around, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:

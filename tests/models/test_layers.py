@@ -160,6 +160,24 @@ def test_convolutions_by_tiles(case, monkeypatch):
         assert_close(actual, exact, 4e-6)
 
 
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+def test_second_derivatives_and_lanes_of_convolutions_by_tiles(axes, monkeypatch):
+    rng = np.random.default_rng(0)
+    x, kernel = (jnp.float32(rng.normal(size=shape)) for shape in ((3, 2, 8, 6, 32), (3, 3, 3, 32, 32)))
+    given = [values if axis == 0 else values[0] for values, axis in zip((x, kernel), axes, strict=True)]
+
+    def curvature(x, kernel):
+        def loss(kernel):
+            return jnp.sin(max_pool(conv2d(x, kernel, padding="SAME")) / 17).sum()
+
+        return jax.jvp(jax.grad(loss), (kernel,), (jnp.cos(kernel),))
+
+    expected = jax.vmap(curvature, axes)(*given)
+    monkeypatch.setattr(winograd, "_OPERATIONS", 1e5)
+    for actual, sums in zip(jax.vmap(curvature, axes)(*given), expected, strict=True):
+        assert_close(actual, sums, 1e-5)
+
+
 @given(st.integers(2, 4), st.integers(2, 4), st.permutations([0, 1, -1, 1 / 2, -2, 2, -1 / 2, 3]))
 def test_filters_of_few_products(rows, kernel, points):
     of_image, of_kernel, of_products = winograd.cook_toom(rows, kernel, points[: rows + kernel - 2])
