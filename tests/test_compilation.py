@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -128,6 +129,25 @@ def test_runs_of_new_shapes_leave_nothing(run: Callable[[int], Any]) -> None:
     before = others()
     run(1)
     assert others() == before
+
+
+def test_a_run_that_ended_is_gone_before_garbage_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A circle would keep its models, ring and updates on the device."""
+    seen: list[Any] = []
+    compile_ = execution.Execution.compile
+
+    def noted(self: execution.Execution, *args: Any) -> execution.Execution:
+        seen.append(weakref.ref(self))
+        return compile_(self, *args)
+
+    monkeypatch.setattr(execution.Execution, "compile", noted)
+    gc.collect()
+    gc.disable()
+    try:
+        simulation().run(3)
+        assert [one() for one in seen] == [None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow

@@ -74,8 +74,7 @@ def conv2d(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: 
 
     On a CPU, in float32, large convolutions of stride 1 with kernels of three and of five rows, from and to 32 channels
     or more, take Winograd's algorithm: about half of the operations, and three times the rounding errors of the sums,
-    five times with five rows. Where x is 0 under the whole kernel, y is then 0 up to rounding only, so that the
-    gradient of a ReLU without bias is there 0 or not by chance.
+    five times with five rows. Where x is 0 under the whole kernel, y is exactly 0.
 
     Values and gradients are those of `lax.conv_general_dilated` with layouts NHWC and HWIO, up to rounding; only
     reverse-mode differentiation is defined.

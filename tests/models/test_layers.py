@@ -160,6 +160,23 @@ def test_convolutions_by_tiles(case, monkeypatch):
         assert_close(actual, exact, 4e-6)
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="tiles are taken on a CPU")
+@pytest.mark.parametrize("rows", [3, 5])
+@pytest.mark.parametrize("padding", ["SAME", ((0, 5), (1, 2))])
+def test_convolutions_by_tiles_are_zero_where_images_are(rows, padding, monkeypatch):
+    """A ReLU would pass gradients by the sign of what rounding leaves there."""
+    rng = np.random.default_rng(0)
+    x, kernel = rng.normal(size=(2, 16, 12, 32)), rng.normal(size=(rows, rows, 32, 32))
+    x[:, :7] = x[:, :, 8:] = x[0, 9:13, 1:6] = 0
+    x, kernel = jnp.float32(x), jnp.float32(kernel)
+    expected = np.asarray(conv2d(x, kernel, padding=padding))
+    monkeypatch.setattr(winograd, "_OPERATIONS", 1e5)
+    found = np.asarray(conv2d(x, kernel, padding=padding))
+    assert 0.1 < (found == 0).mean() < 0.9 and (found != expected).any()
+    np.testing.assert_array_equal(found == 0, expected == 0)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="tiles are taken on a CPU")
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
 def test_second_derivatives_and_lanes_of_convolutions_by_tiles(axes, monkeypatch):
     rng = np.random.default_rng(0)
@@ -174,6 +191,7 @@ def test_second_derivatives_and_lanes_of_convolutions_by_tiles(axes, monkeypatch
 
     expected = jax.vmap(curvature, axes)(*given)
     monkeypatch.setattr(winograd, "_OPERATIONS", 1e5)
+    assert winograd.tiles_are_faster(x[0], kernel[0], 8, 6)
     for actual, sums in zip(jax.vmap(curvature, axes)(*given), expected, strict=True):
         assert_close(actual, sums, 1e-5)
 
