@@ -10,6 +10,7 @@ import functools
 import os
 import pathlib
 import pickle
+import signal
 import time
 import traceback
 import warnings
@@ -79,6 +80,10 @@ class Task:
                 reporting = Reporting(reporter_of(False, "", 0))
                 kept.keep(places, work.run(places, kept.checkpoint(places), reporting, interrupts))
             work.schedules.made.clear()  # of batches that this worker has done
+        except Interrupted as error:
+            if error.signal != signal.SIGINT:  # a pool ends its workers so when one has died, and waits until they have
+                signal.raise_signal(error.signal)  # what is waited for next, the dead one may have locked
+            raise
         except Exception as error:
             return f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
         return None

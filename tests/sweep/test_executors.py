@@ -220,6 +220,41 @@ def _kill_first(pool: Any) -> None:
 
 
 @pytest.mark.slow
+def test_a_pool_whose_idle_worker_is_killed(tmp_path: pathlib.Path) -> None:
+    """Who waits for work holds a lock; the pool tells the others to end, and one that came back for work would wait for
+    that lock for ever."""
+    pool = afl.process_pool(2)()
+    list(pool.map(_cores, (3.0, 3.0)))  # both have begun
+    workers = set(pool._processes)
+    killer = threading.Thread(target=_kill_idle, args=(workers,))
+    killer.start()
+    with pytest.raises(RuntimeError, match="Give a function that makes an executor"):
+        afl.sweep(simulation(), {"seed": [0]}, 400_000, eval_every=1000, folder=tmp_path, executor=pool)
+    killer.join()
+    ending = threading.Thread(target=pool.shutdown, daemon=True)
+    ending.start()
+    ending.join(60)
+    still_there = [worker for worker in workers if pathlib.Path(f"/proc/{worker}").exists()]
+    for worker in still_there:
+        os.kill(worker, signal.SIGKILL)
+    assert not still_there
+
+
+def _kill_idle(workers: set[int]) -> None:
+    """Kills the worker that does not look out for SIGTERM, once another does."""
+    while not (busy := {worker for worker in workers if _notices(worker, signal.SIGTERM)}):
+        time.sleep(0.1)
+    for worker in workers - busy:
+        os.kill(worker, signal.SIGKILL)
+
+
+def _notices(process: int, number: int) -> bool:
+    status = pathlib.Path(f"/proc/{process}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+@pytest.mark.slow
 def test_each_worker_has_its_share_of_the_cores() -> None:
     cores = len(os.sched_getaffinity(0))
     if cores < 2:
