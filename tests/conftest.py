@@ -65,17 +65,18 @@ def quick_compilation() -> Iterator[None]:
         jax.config.update(name, before)
 
 
+COMPILED_QUICKLY = (
+    *("server/test_conformance", "server/test_degenerate", "server/test_mistakes", "theory/", "data/test_held_out"),
+    *("test_diagnostics", "test_errors", "test_plot", "test_report"),
+)
+
+
 @pytest.fixture(autouse=True)
 def _many_cases_are_compiled_quickly(request: pytest.FixtureRequest) -> None:
-    """Slow tests of these modules compare numbers within a tolerance: none asks two programs for the same bits, which a
-    compiler that does less would make easier. On real data they train for longer than they compile."""
+    """Tests of these modules compare numbers within a tolerance, or words: none asks two programs for the same bits,
+    which a compiler that does less would make easier. On real data they train for longer than they compile."""
     module = request.path.relative_to(CHECKOUT / "tests").as_posix()
-    marks = {mark.name for mark in request.node.iter_markers()}
-    if (
-        module.startswith(("server/test_conformance", "server/test_degenerate", "theory/"))
-        and "slow" in marks
-        and "data" not in marks
-    ):
+    if module.startswith(COMPILED_QUICKLY) and not request.node.get_closest_marker("data"):
         request.getfixturevalue("quick_compilation")
 
 

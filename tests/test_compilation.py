@@ -168,6 +168,7 @@ print(compilation._disabled(compilation._WITHOUT), int(compilation.compiled(jnp.
     assert told["0.11.1"] == "{'xla_disable_hlo_passes': 'small-while-loop-hoisting'} 2"
 
 
+@pytest.mark.slow
 def test_a_first_run_compiles_nothing_but_its_programs() -> None:
     """An operation outside of them takes some 10 ms to be compiled."""
     code = """

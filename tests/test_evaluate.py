@@ -13,6 +13,7 @@ import jaxafl as afl
 from jaxafl.device import compilation
 from jaxafl.engine import evaluate
 from jaxafl.models import Model
+from tests.variants import slow_but
 
 TEST, VALIDATION = 1234, 60  # the test set is no multiple of a batch, nor its rest of a piece
 
@@ -52,14 +53,15 @@ def test_pieces_of_a_batch(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None
     assert_same(pieces, whole)
 
 
-def test_batches_on_an_accelerator(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("memory", slow_but((None, 2**40, 2**20, 1), 2**20))
+def test_batches_on_an_accelerator(memory: int | None, chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many samples as an eighth of the memory holds, and about as many in each batch."""
+    expected = {None: 412, 2**40: TEST, 2**20: 247, 1: 1}[memory]
     whole = evaluated()
     monkeypatch.setattr(evaluate, "slices_are_faster", lambda: False)
-    for memory, expected in ((None, 412), (2**40, TEST), (2**20, 247), (1, 1)):
-        monkeypatch.setattr(evaluate, "available_bytes", lambda memory=memory: memory)
-        assert_same(evaluated(), whole)
-        assert chosen[-2] == (expected, expected)
+    monkeypatch.setattr(evaluate, "available_bytes", lambda: memory)
+    assert_same(evaluated(), whole)
+    assert chosen[-2] == (expected, expected)
 
 
 def test_a_recurrent_network_keeps_its_batches(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:

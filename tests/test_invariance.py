@@ -168,7 +168,7 @@ def test_blocks_of_server_steps(name: str, monkeypatch: pytest.MonkeyPatch, tmp_
     assert expected[-1].sizes["step"] < STEPS
 
 
-@pytest.mark.parametrize("sampling", ["replacement", "epochs"])
+@pytest.mark.parametrize("sampling", slow_but(("replacement", "epochs"), "replacement"))
 def test_lanes_that_draw_ahead(sampling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the number of local steps is known, a lane draws for all of them before the first: the same samples, the
     same augmentation, the same numbers of the model; also in the second half of a run."""

@@ -161,7 +161,7 @@ def test_convolutions_by_tiles(case, monkeypatch):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="tiles are taken on a CPU")
-@pytest.mark.parametrize("rows", [3, 5])
+@pytest.mark.parametrize("rows", slow_but([3, 5], 5))
 @pytest.mark.parametrize("padding", ["SAME", ((0, 5), (1, 2))])
 def test_convolutions_by_tiles_are_zero_where_images_are(rows, padding, monkeypatch):
     """A ReLU would pass gradients by the sign of what rounding leaves there."""
@@ -177,7 +177,7 @@ def test_convolutions_by_tiles_are_zero_where_images_are(rows, padding, monkeypa
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="tiles are taken on a CPU")
-@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+@pytest.mark.parametrize("axes", slow_but([(0, 0), (0, None), (None, 0)], (0, 0)))
 def test_second_derivatives_and_lanes_of_convolutions_by_tiles(axes, monkeypatch):
     rng = np.random.default_rng(0)
     x, kernel = (jnp.float32(rng.normal(size=shape)) for shape in ((3, 2, 8, 6, 32), (3, 3, 3, 32, 32)))
