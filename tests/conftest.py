@@ -65,18 +65,25 @@ def quick_compilation() -> Iterator[None]:
         jax.config.update(name, before)
 
 
-COMPILED_QUICKLY = (
-    *("server/test_conformance", "server/test_degenerate", "server/test_mistakes", "theory/", "data/test_held_out"),
-    *("test_diagnostics", "test_errors", "test_plot", "test_report"),
+MANY_CASES = ("server/test_conformance", "server/test_degenerate", "theory/")
+WORDS_AND_FIGURES = (
+    "data/test_held_out",
+    "server/test_mistakes",
+    "test_diagnostics",
+    "test_errors",
+    "test_plot",
+    "test_report",
 )
 
 
 @pytest.fixture(autouse=True)
-def _many_cases_are_compiled_quickly(request: pytest.FixtureRequest) -> None:
-    """Tests of these modules compare numbers within a tolerance, or words: none asks two programs for the same bits,
-    which a compiler that does less would make easier. On real data they train for longer than they compile."""
-    module = request.path.relative_to(CHECKOUT / "tests").as_posix()
-    if module.startswith(COMPILED_QUICKLY) and not request.node.get_closest_marker("data"):
+def _compiled_quickly(request: pytest.FixtureRequest) -> None:
+    """Slow tests of many cases compare numbers within a tolerance, as the quick ones beside them do with all that the
+    compiler does; those of words and figures hardly look at numbers. None asks two programs for the same bits, which a
+    compiler that does less would make easier. On real data they train for longer than they compile."""
+    module, marked = request.path.relative_to(CHECKOUT / "tests").as_posix(), request.node.get_closest_marker
+    many = module.startswith(MANY_CASES) and marked("slow")
+    if (many or module.startswith(WORDS_AND_FIGURES)) and not marked("data"):
         request.getfixturevalue("quick_compilation")
 
 

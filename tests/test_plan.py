@@ -105,7 +105,7 @@ def local_steps(ragged: bool, seed: int) -> Any:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from(["real", "ties", "late", "heavy"]),

@@ -81,8 +81,10 @@ class Task:
                 kept.keep(places, work.run(places, kept.checkpoint(places), reporting, interrupts))
             work.schedules.made.clear()  # of batches that this worker has done
         except Interrupted as error:
-            if error.signal != signal.SIGINT:  # a pool ends its workers so when one has died, and waits until they have
-                signal.raise_signal(error.signal)  # what is waited for next, the dead one may have locked
+            # A pool of which a worker has died tells the others to end, and waits until they have. One that went back for
+            # more work would wait for ever, if the dead one had locked the queue.
+            if error.signal != signal.SIGINT:
+                signal.raise_signal(error.signal)
             raise
         except Exception as error:
             return f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
