@@ -81,8 +81,8 @@ class Task:
                 kept.keep(places, work.run(places, kept.checkpoint(places), reporting, interrupts))
             work.schedules.made.clear()  # of batches that this worker has done
         except Interrupted as error:
-            # A pool of which a worker has died tells the others to end, and waits until they have. One that went back for
-            # more work would wait for ever, if the dead one had locked the queue.
+            # A pool of which a worker has died tells the others to end, and waits until they have. One that went back
+            # for more work would wait for ever, if the dead one had locked the queue.
             if error.signal != signal.SIGINT:
                 signal.raise_signal(error.signal)
             raise
