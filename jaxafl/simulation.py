@@ -134,8 +134,8 @@ class Simulation(Summarised):
 
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
         """The plan that `run` executes: which runs are trained together and where everything is kept."""
-        schedule = self.schedule(server_steps, seed)
-        return plan_of(schedule, self.server, lanes, lambda: local_step_of(self.model, self.data, self.client))
+        schedule, model = self.schedule(server_steps, seed), self.model.at(self.precision)
+        return plan_of(schedule, self.server, lanes, lambda: local_step_of(model, self.data, self.client))
 
     def run(
         self,

@@ -285,8 +285,23 @@ def test_the_code_of_a_run_is_python_with_its_seed_and_steps(tmp_path: pathlib.P
     code = next(text for tag, text in page(run(), tmp_path).texts if tag == "code")
     compile(code, "again", "exec")
     assert "sim.run(server_steps=24, eval_every=6, seed=3)" in code and "afl.server.fedbuff(" in code
+    assert "precision" not in code
     code = next(text for tag, text in page(sweep(), tmp_path).texts if tag == "code")
     assert "afl.sweep(sim, {'server.learning_rate': [0.5, 1.0], 'seed': [0, 1]}, server_steps=24" in code
+
+
+def test_a_run_in_another_precision_says_so(tmp_path: pathlib.Path) -> None:
+    sim = afl.Simulation(
+        afl.data.synthetic(1, 1, clients=2, max_size=20),
+        afl.models.logistic(10),
+        afl.Client(steps=1, batch_size=4, learning_rate=0.1),
+        afl.server.fedasync(),
+        afl.clock.free_running(concurrency=1, durations=afl.clock.uniform(1, 2)),
+        precision="bfloat16",
+    )
+    result = sim.run(1)
+    assert result.attrs["precision"] == "bfloat16" and run().attrs["precision"] == "float32"
+    assert "    precision='bfloat16',\n)" in next(text for tag, text in page(result, tmp_path).texts if tag == "code")
 
 
 def test_a_result_says_what_to_cite_and_its_page_does_once(tmp_path: pathlib.Path) -> None:

@@ -154,7 +154,8 @@ class Checkpoint(Hook):
             made.pieces = [jax.tree.map(lambda leaf: leaf[:, split:], whole)]
         self.saved, self.evaluated = None, made.eval_step[-1] if made.eval_step else 0
         what = "rows of its plan" if execution.rows_before is not None else "server steps"
-        say(f"going on after {made.place} {what}, from {self.folder}")
+        ended = made.eval_step and made.eval_step[-1] >= self.server_steps
+        say(f"{'nothing left to do' if ended else 'going on'} after {made.place} {what}, from {self.folder}")
 
     def _grafted(self, state: State, found: State, about: dict[str, Any]) -> State:
         """The state of a longer run: its ring holds the versions that the shorter one has kept."""

@@ -12,7 +12,7 @@ from typing import Any
 import tyro
 from tyro.conf import Positional
 
-from jaxafl.callbacks.store import check_folder
+from jaxafl.callbacks.store import check_folder, say
 from jaxafl.cli import tables
 from jaxafl.cli.build import as_paths, make_simulation, read_axes
 from jaxafl.cli.options import Run, Sweep, chosen, is_given, options_type, program, refuse, values_of
@@ -47,6 +47,8 @@ def resume(folder: Positional[pathlib.Path]) -> int:
         raise UserError(f"{folder} is not the folder of a --checkpoint: there is no {_COMMAND} in it")
     known = json.loads(file.read_text())
     place, arguments = str(folder.resolve()), list(known["arguments"])
+    if pathlib.Path(known["directory"]) != pathlib.Path.cwd():
+        say(f"in {known['directory']}, where the command was given")
     os.chdir(known["directory"])
     for number, argument in enumerate(arguments):  # the folder may have been moved
         if argument == "--checkpoint":

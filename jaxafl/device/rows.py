@@ -110,27 +110,54 @@ class Apart:
     """Rows [A, ...] of which each of the devices that share a run holds some: only sums over them are moved.
 
     Attributes:
-        rows: each leaf [m, ...], those of this device; finite where they are none.
-        entries: int [m], which of the A each is.
-        here: bool [m], whether it is one.
+        rows: a buffer of this device, each leaf [R, ...].
+        places: int32 [m], where in it the rows are that it holds, which are the first `count`.
+        entries: int32 [m], which of the A each is.
+        count: int32, how many it holds.
         total: A.
+        sliced: whether they are read one after another.
     """
 
     rows: Tree
+    places: Array
     entries: Array
-    here: Array
+    count: Array
     total: int
+    sliced: bool
 
     def weighted_sum(self, weights: Array) -> Tree:
         """Σ_a weights[a] row_a on all devices: moves one row, as one array, as each has devices wait for each other."""
-        own = jnp.where(self.here, jnp.asarray(weights)[self.entries], 0)
-        flat, restored = ravel_pytree(weighted_sum(own, self.rows))
+        own = jnp.asarray(weights)[self.entries]
+
+        def add(index: Array, found: Tree) -> Tree:
+            row = buffers.read(self.rows, self.places[index])
+            return jax.tree.map(lambda some, leaf: some + own[index].astype(leaf.dtype) * leaf, found, row)
+
+        if self.sliced:
+            none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), self.rows)
+            found = jax.lax.fori_loop(0, self.count, add, none)
+        else:
+            found = weighted_sum(own, self._taken())
+        flat, restored = ravel_pytree(found)
         return restored(jax.lax.psum(flat, AXIS))
 
     def squares(self) -> Array:
         """‖row_a‖² [A] of the rows that are here, 0 for others."""
-        found = jnp.where(self.here, squares(self.rows), 0)
-        return jnp.zeros(self.total, found.dtype).at[self.entries].set(found, unique_indices=True)
+
+        def put(index: Array, found: Array) -> Array:
+            row = buffers.read(self.rows, self.places[index])
+            return found.at[self.entries[index]].set(squares(jax.tree.map(lambda leaf: leaf[None], row))[0])
+
+        found = jnp.zeros(self.total, jnp.result_type(*jax.tree.leaves(self.rows)))
+        if self.sliced:
+            return jax.lax.fori_loop(0, self.count, put, found)
+        return found.at[self.entries].set(squares(self._taken()), unique_indices=True)
+
+    def _taken(self) -> Tree:
+        """Those rows, each leaf [m, ...], and zeros for the entries that are elsewhere."""
+        here = jnp.arange(len(self.places)) < self.count
+        rows = buffers.read_many(self.rows, self.places, self.sliced)
+        return jax.tree.map(lambda leaf: jnp.where(buffers.expand(here, leaf), leaf, 0), rows)
 
 
 def weighted_sum(weights: Array, rows: Tree) -> Tree:

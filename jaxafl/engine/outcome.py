@@ -60,7 +60,7 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals) -> 
         raise UserError(f"{about} must return `next_steps`: its `needs` say that it replies")
     if needs.client_models != (outcome.client_params is not None):
         raise UserError(f"{about} must return `client_params` where its `needs` have `client_models`, and only there")
-    return outcome
+    return outcome._replace(info=dict(outcome.info))
 
 
 def _check_alike(rule: str, before: Any, after: Any) -> None:

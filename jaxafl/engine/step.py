@@ -149,15 +149,8 @@ def _apart(program: Program, row: Steps, kept: Tree) -> tuple[Apart, Array]:
     """The updates of a step of which each device has kept some, and bool [A], which this one has."""
     held = row.mask & (row.lane % program.shares == jax.lax.axis_index(AXIS))
     entries = jnp.argsort(~held, stable=True)[: program.apart]
-    own, rows = held[entries], kept
-    if not program.in_order:
-        where, places = row.row[entries], jnp.arange(program.apart, dtype=jnp.int32)
-        rows = jax.tree.map(lambda leaf: jnp.zeros((program.apart, *leaf.shape[1:]), leaf.dtype), kept)
-        count = jnp.sum(own, dtype=jnp.int32)
-        rows = buffers.write_made(rows, places, count, lambda place: buffers.read(kept, where[place]), program.sliced)
-    elif not (program.full and program.apart * program.shares == program.capacity):  # else each has as many
-        rows = jax.tree.map(lambda leaf: jnp.where(expand(own, leaf), leaf, 0), rows)
-    return Apart(rows, entries, own, program.capacity), held
+    places = jnp.arange(program.apart, dtype=jnp.int32) if program.in_order else row.row[entries]
+    return Apart(kept, places, entries, jnp.sum(held, dtype=jnp.int32), program.capacity, program.sliced), held
 
 
 def over_steps(program: Program, one_step: OneStep, start: Array, stop: Array, state: State) -> tuple[State, Records]:

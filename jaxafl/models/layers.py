@@ -73,8 +73,9 @@ def conv2d(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: 
     products with them, so that x is all that is kept for the backward pass.
 
     On a CPU, in float32, large convolutions of stride 1 with kernels of three and of five rows, from and to 32 channels
-    or more, take Winograd's algorithm: about half of the operations, and three times the rounding errors of the sums,
-    five times with five rows. Where x is 0 under the whole kernel, y is exactly 0.
+    or more, take Winograd's algorithm: about half of the operations, and on average three times the rounding errors
+    of the sums, five times with five rows. Where x is 0 under the whole kernel, y is exactly 0. What is not finite, or
+    above 10³⁷, may make rows beside it NaN.
 
     Values and gradients are those of `lax.conv_general_dilated` with layouts NHWC and HWIO, up to rounding; only
     reverse-mode differentiation is defined.

@@ -93,11 +93,12 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
         variable.attrs |= {"units": units, "long_name": meaning}
     if made.kinds:
         dataset["kind"].attrs |= {"flag_values": list(range(len(made.kinds))), "flag_meanings": "; ".join(made.kinds)}
+    precision = parts["model"].precision
     attributes = {
         "title": f"{server.name} on {parts['clock'].name}, {parts['data'].name}",
         "jaxafl_version": version(),
         "seed": int(seed),
-        "precision": str(jnp.result_type(float)),
+        "precision": precision if precision != "float32" else str(jnp.result_type(float)),
         "eval_every": trained.eval_every,
         "server_steps": made.server_steps,
         "num_clients": parts["data"].num_clients,

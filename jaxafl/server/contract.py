@@ -6,6 +6,8 @@ JAX. Updates Δ_i = x_i^K - x_s point downhill: servers ADD them (an Optax gradi
 
 from __future__ import annotations
 
+import types
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -89,15 +91,14 @@ class Outcome(NamedTuple):
     Attributes:
         params: x_{t+1}.
         state: the server's next state, of the structure that `init` gave.
-        info: diagnostics of this step, scalars or [A]; each becomes a variable of the result, and has a name that is
-            not another's there.
+        info: diagnostics of this step, scalars or [A]: variables of the result, by names that are not another's.
         next_steps: int32 [A], local steps of each client's next run, if the server replies (`Needs.replies`).
         client_params: each leaf [A, ...], the clients' own models, if they have any (`Needs.client_models`).
     """
 
     params: PyTree[Num[Array, "..."]]
     state: Any
-    info: dict[str, Array]
+    info: Mapping[str, Array] = types.MappingProxyType({})
     next_steps: Int32[Array, " A"] | None = None
     client_params: PyTree[Num[Array, "A ..."]] | None = None
 

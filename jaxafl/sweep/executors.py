@@ -75,19 +75,21 @@ class Task:
             return None
         with _attempts(kept, places).open("ab") as file:  # before anything that may end the worker
             file.write(b".")
+        interrupts = Interrupts()
         try:
-            with jax.enable_x64(wide), Interrupts() as interrupts:
+            with jax.enable_x64(wide), interrupts:
                 reporting = Reporting(reporter_of(False, "", 0))
                 kept.keep(places, work.run(places, kept.checkpoint(places), reporting, interrupts))
             work.schedules.made.clear()  # of batches that this worker has done
-        except Interrupted as error:
-            # A pool of which a worker has died tells the others to end, and waits until they have. One that went back
-            # for more work would wait for ever, if the dead one had locked the queue.
-            if error.signal != signal.SIGINT:
-                signal.raise_signal(error.signal)
+        except Interrupted:
             raise
         except Exception as error:
             return f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
+        finally:
+            # A pool of which a worker has died tells the others to end, and waits until they have. One that went back
+            # for more work would wait for ever, if the dead one had locked the queue.
+            if interrupts.noticed == signal.SIGTERM:
+                signal.raise_signal(signal.SIGTERM)
         return None
 
     def checkpoint(self, *args: Any) -> Any:

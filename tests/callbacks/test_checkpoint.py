@@ -27,7 +27,7 @@ slow = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", slow_but(PAIRS, "planned"))
-def test_a_run_that_was_ended_goes_on_and_can_be_made_longer(name: str, tmp_path: pathlib.Path) -> None:
+def test_a_run_that_was_ended_goes_on_and_can_be_made_longer(name: str, tmp_path: pathlib.Path, capsys: Any) -> None:
     """Each time as if it had been made in one go."""
     sim, how = simulation(name), {"checkpoint": tmp_path / "run", "checkpoint_every": 3, "eval_every": EVERY}
     with pytest.raises(RuntimeError, match="boom") as caught:
@@ -35,6 +35,7 @@ def test_a_run_that_was_ended_goes_on_and_can_be_made_longer(name: str, tmp_path
     assert caught.value.dataset.sizes["step"] == 12
     assert_same(sim.run(20, **how), sim.run(20, eval_every=EVERY))
     assert_same(sim.run(20, **how), sim.run(20, eval_every=EVERY))  # nothing is left to do
+    assert "jaxafl: nothing left to do after 20 " in capsys.readouterr().err
     with pytest.raises(RuntimeError):
         sim.run(30, callbacks=Boom(24), **how)
     assert_same(sim.run(41, **how), sim.run(41, eval_every=EVERY))  # by way of 30, under which it was ended

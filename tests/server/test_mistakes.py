@@ -44,7 +44,7 @@ def test_updates_on_several_devices_are_only_summed() -> None:
             return optax.sgd(1.0)
 
     assert afl.server.fedbuff().needs.sums and afl.server.fadas().needs.sums and not mine().needs.sums
-    updates: Any = Apart({"w": jnp.ones((1, 2))}, jnp.arange(1), jnp.ones(1, bool), 1)
+    updates: Any = Apart({"w": jnp.ones((1, 2))}, jnp.arange(1), jnp.arange(1), jnp.int32(1), 1, False)
     one, none = jnp.ones(1), jnp.zeros(1, int)
     arrivals = Arrivals(one > 0, none, none, none, updates, None, none, one, none, one, none[0], one[0])
     params = {"w": jnp.zeros(2)}
@@ -56,6 +56,7 @@ def test_updates_on_several_devices_are_only_summed() -> None:
 def test_a_server_without_mistakes_runs() -> None:
     found = run(lambda x, s, a: Outcome(stepped(x, a), s, {"widest": a.staleness.max(), "each": a.loss}))
     assert found.widest.shape == (2,) and found.each.shape == (2, 2)
+    assert "widest" not in run(lambda x, s, a: Outcome(stepped(x, a), s))
 
 
 @pytest.mark.parametrize(

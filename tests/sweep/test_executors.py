@@ -9,6 +9,7 @@ import random
 import signal
 import threading
 import time
+import types
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
+from jaxafl.sweep import executors
 from tests.sweep.conftest import differing, simulation
 
 STEPS, EVERY = 8, 4
@@ -239,6 +241,27 @@ def test_a_pool_whose_idle_worker_is_killed(tmp_path: pathlib.Path) -> None:
     for worker in still_there:
         os.kill(worker, signal.SIGKILL)
     assert not still_there
+
+
+@pytest.mark.parametrize(("sent", "ends"), [(signal.SIGTERM, [signal.SIGTERM]), (signal.SIGUSR1, [])])
+def test_a_worker_that_is_told_to_end_does_though_its_batch_fails(
+    sent: signal.Signals, ends: list[int], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And goes on after SIGUSR1, which asks for no more than to save."""
+
+    def failing(*args: Any) -> None:
+        os.kill(os.getpid(), sent)
+        raise OSError("no space left")
+
+    afl.sweep(simulation(), {"seed": [0]}, 1, folder=tmp_path)
+    (tmp_path / "member-00000.nc").unlink()
+    (tmp_path / executors._WORK).touch()
+    work = types.SimpleNamespace(run=failing)
+    monkeypatch.setattr(executors, "_work", lambda folder, written: [([0], work, False)])
+    raised: list[int] = []
+    monkeypatch.setattr(signal, "raise_signal", raised.append)
+    said = executors.Task()(str(tmp_path), 0)
+    assert raised == ends and (said or "").startswith("OSError: no space left")
 
 
 def _kill_idle(workers: set[int]) -> None:

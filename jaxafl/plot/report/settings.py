@@ -161,6 +161,7 @@ def _code(line: Line, dataset: xr.Dataset) -> str:
         call = f"result = afl.sweep(sim, {axes!r}, {told})"
     else:
         call = f"result = sim.run({told}, seed={int(note(run, 'seed') or 0)})"
+    precision = (parts.get("model") or {}).get("precision")  # where it is not that of JAX
     lines = [
         "import jaxafl as afl",
         "import optax",
@@ -173,6 +174,7 @@ def _code(line: Line, dataset: xr.Dataset) -> str:
         f"    client=afl.Client({options}),",
         f"    server={written(parts.get('server', '...'), server)},",
         f"    clock={written(parts.get('clock', '...'))},",
+        *[f"    precision={precision!r},"] * (precision is not None),
         ")",
         call,
     ]
