@@ -81,8 +81,6 @@ class Task:
                 reporting = Reporting(reporter_of(False, "", 0))
                 kept.keep(places, work.run(places, kept.checkpoint(places), reporting, interrupts))
             work.schedules.made.clear()  # of batches that this worker has done
-        except Interrupted:
-            raise
         except Exception as error:
             return f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
         finally:
