@@ -29,7 +29,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _few_programs() -> Iterator[None]:
     """Forgets compiled programs after every module: a process may hold some hundreds only (see
-    `jaxafl.compilation`)."""
+    `jaxafl.device.compilation`)."""
     yield
     compilation._programs.clear()
     compilation._shapes.clear()

@@ -160,7 +160,7 @@ def test_a_plan_with_the_recorded_steps_reproduces_asyncfeded(name: str) -> None
 
 
 class Watch:
-    """The programs that `jaxafl.compilation` makes, with what they were made of."""
+    """The programs that `jaxafl.device.compilation` makes, with what they were made of."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[Any, Any, Any, Any]] = []

@@ -93,7 +93,9 @@ def reporter_of(progress: bool | Reporter, name: str, server_steps: int) -> Repo
     if isinstance(progress, bool):
         return (Cell if in_notebook() else Bar)(name, server_steps) if progress else Silent()
     if not hasattr(progress, "update") or not hasattr(progress, "__enter__"):
-        raise TypeError(f"progress must be True, False or a Reporter (see jaxafl.progress), got {progress!r}")
+        raise TypeError(
+            f"progress must be True, False or a Reporter (see jaxafl.callbacks.progress.Reporter), got {progress!r}"
+        )
     return progress
 
 

@@ -23,7 +23,7 @@ Recording: TypeAlias = jax.Array | np.ndarray | None
 
 class Delivery(enum.Flag):
     """What the arrivals of a protocol are. A clock says which of these hold for it, a server which it needs
-    (`Needs.delivery`) and which it accepts (`Server.accepts`)."""
+    (`Server.requires`) and which it accepts (`Server.accepts`)."""
 
     NONE = 0
     STALE = enum.auto()  # an update may start from an older version than the newest

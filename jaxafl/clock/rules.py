@@ -41,7 +41,7 @@ def check_next(clock: Clock, num_clients: int, made: Any) -> None:
             )
 
 
-def check_steps(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: np.ndarray) -> None:
+def check_steps(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: np.ndarray, start: int = 0) -> None:
     """Raises `UserError` for server steps that cannot have happened; it names the first that breaks a rule.
 
     Args:
@@ -49,14 +49,16 @@ def check_steps(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: n
         num_clients: N.
         steps: its server steps, every field there (`ServerStep.complete`) and [T, ...], on the host.
         runs_begun: int32 [T], runs started up to each.
+        start: which server step the first of them is.
     """
     mask, many = np.asarray(steps.mask), len(steps.time)
-    t, entry = np.nonzero(mask)
+    place, entry = np.nonzero(mask)
     of_steps = {"time": np.asarray(steps.time), "runs_begun": np.asarray(runs_begun), "arrivals": mask.sum(axis=1)}
     columns = {**steps.runs._asdict(), "multiplicity": steps.multiplicity, "kind": steps.kind}
     of_arrivals = {name: np.asarray(value)[mask] for name, value in columns.items()}
-    of_arrivals |= {"t": t, "entry": entry, "time": of_steps["time"][t], "runs_begun": of_steps["runs_begun"][t]}
-    of_steps["t"] = np.arange(many)
+    of_arrivals |= {name: of_steps[name][place] for name in ("time", "runs_begun")}
+    of_steps["t"] = start + np.arange(many)
+    of_arrivals |= {"t": start + place, "entry": entry}
     for values, rules in (
         (of_steps, _of_steps(clock, of_steps)),
         (of_arrivals, _of_arrivals(clock, num_clients, of_arrivals)),

@@ -40,9 +40,10 @@ class Execution:
         compiled: the program that takes server steps; `constant`: its arguments before the state; `function` and
             `kinds`: what it was made of, see `compile`.
         around: what it is called in.
-        check: raises when something went wrong.
+        check: (state, records on the host, the first of them) raises when something went wrong.
         plan: of the runs, where they share one.
         rows_before: of members in lockstep, who advance by rows: rows before each chunk of server steps, and all.
+        taken: client updates taken so far, where the clock runs beside the training.
     """
 
     problems: Sequence[Problem]
@@ -58,9 +59,10 @@ class Execution:
     function: Any = None
     kinds: tuple[int, ...] = ()
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    check: Callable[[State], Any] = lambda state: None
+    check: Callable[[State, Records, int], Any] = lambda state, records, start: None
     plan: Plan | None = None
     rows_before: np.ndarray | None = None
+    taken: int = 0
 
     def compile(
         self, function: Callable[..., tuple[State, Records]], kinds: tuple[int, ...], constant: tuple[Any, ...]
@@ -91,9 +93,12 @@ class Execution:
             self.compile(self.function, self.kinds, self.constant)
         with on_exhaustion(**sizes), self.around():
             self.state, records = self.compiled(*self.constant, self.state, np.int32(start), np.int32(stop))
-            self.check(self.state)
             made = stop - start if self.rows_before is None else None
-            return jax.tree.map(lambda leaf: leaf[:, :made], on_host(records))
+            records = jax.tree.map(lambda leaf: leaf[:, :made], on_host(records))
+            self.check(self.state, records, start)
+        if records.event is not None:
+            self.taken += int(records.event.mask.sum())
+        return records
 
     def joined(self, pieces: Sequence[Records]) -> Records:
         """The records of several calls of `advance`, or of none, as one."""
@@ -145,7 +150,7 @@ class Execution:
     def updates(self, done: int) -> int:
         """Client updates that the first server steps have taken."""
         if self.schedules is None:
-            return done * self.program.capacity * len(self.problems)
+            return self.taken  # by this process
         return sum(int(schedule.mask[:done].sum()) for schedule in self.schedules)
 
     def finish(self, records: Records, lengths: Sequence[int]) -> list[tuple[Schedule, dict[str, np.ndarray]]]:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import Clock, InFlight, OnlineClock, Runs, ServerStep, Workload
+from jaxafl.clock.rules import check_next, check_steps
 from jaxafl.clock.schedules import raise_fault
 from jaxafl.device import as_arrays, buffers, on_device, on_host
 from jaxafl.device.keys import Key
@@ -55,7 +56,7 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
         rows=capacity if lanes == capacity else in_flight + capacity,
         uniform=False,
         deterministic=speed.deterministic,
-        full=True,
+        full=type(clock).__module__.startswith("jaxafl."),  # a buffer of `free_running` is always full
     )
     with jax.enable_x64(True):
         clock_numbers = as_arrays(clock, jnp.float64)
@@ -68,15 +69,22 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
         execution.state = begin(*arguments)
         constant = (clock_numbers, execution.numbers, problem.device)
         execution.compile(advance_online, (ALL, NUMBERS, DATA, STATE), constant)
-    execution.around, execution.check = functools.partial(jax.enable_x64, True), _check
+    execution.around = functools.partial(jax.enable_x64, True)
+    execution.check = functools.partial(_check, clock, clients)
     return execution
 
 
-def _check(state: State) -> None:
+def _check(clock: Clock, num_clients: int, state: State, records: Records, start: int) -> None:
+    """Raises where a clock has run into something, or its server steps from `start` on cannot have happened."""
     fault, (lost,) = on_host((state.beside.clock.starts.fault, state.beside.lost))
     raise_fault(jax.tree.map(lambda leaf: leaf[0], fault))
     if lost:
         raise RuntimeError(f"{lost} runs were trained from a version that the ring no longer held")
+    if not type(clock).__module__.startswith("jaxafl."):  # as ahead of training
+        (failed,) = on_host(state.failure.step)
+        end = failed + 1 - start if failed >= 0 else None  # a run that fails takes no steps after that
+        event, runs_begun = jax.tree.map(lambda leaf: leaf[0, :end], (records.event, records.runs_begun))
+        check_steps(clock, num_clients, event, runs_begun, start)
 
 
 def begin_online(program: Program, num_clients: int, clock: Clock, state: State, key: Key, local_steps: Array) -> State:
@@ -130,8 +138,9 @@ def _build_step(program: Program, clock: Clock, numbers: Numbers, device: Device
         workload = Workload(steps, num_clients)
         if client.charge == "executed":
             workload = _Executed(steps, num_clients, executed_steps, wide, state)
-        clock_state, event = clock.next(beside.clock, workload)
-        event = event.complete()
+        made = clock.next(beside.clock, workload)
+        check_next(clock, num_clients, made)
+        clock_state, event = made[0], made[1].complete()
         flight = beside_clock.in_flight_runs(clock_state)
         flight = flight._replace(runs=flight.runs.complete())
         order = jnp.argsort(flight.runs.arrived).astype(jnp.int32)
@@ -203,8 +212,12 @@ def _train_missing(
     beside, width = state.beside, program.lanes * program.shares
     if width == program.capacity:
         rows = jnp.arange(width, dtype=jnp.int32)
-        segment, lost = _wave(rows, event.mask, event.runs, rows, state)
-        after = beside._replace(row_run=jnp.where(event.mask, event.runs.run_id, _NEVER), lost=beside.lost + lost)
+        mask, runs = event.mask, event.runs
+        if not program.full:
+            first = jnp.argsort(~mask, stable=True)
+            mask, runs = jax.tree.map(lambda column: column[first], (mask, runs))
+        segment, lost = _wave(rows, mask, runs, rows, state)
+        after = beside._replace(row_run=jnp.where(mask, runs.run_id, _NEVER), lost=beside.lost + lost)
         return train(segment, state)._replace(beside=after)
     waiting = jax.tree.map(lambda now, later: jnp.concatenate([now, later[order]]), event.runs, flight.runs)
     mask = jnp.concatenate([event.mask, flight.mask[order]])

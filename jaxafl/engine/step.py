@@ -56,7 +56,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
             return Stored(delta, store.model_state, loss, local_steps), found
         if here or not program.in_order:
             store = buffers.read_many(store, row.row, program.sliced)
-        if not program.full:
+        if here or not program.full:  # of a device's share, the last may be padding
             store = jax.tree.map(lambda leaf: jnp.where(expand(row.mask, leaf), leaf, jnp.zeros_like(leaf)), store)
         return store, of_all(squares(store.delta))
 

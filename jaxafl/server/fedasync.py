@@ -18,9 +18,8 @@ class fedasync(Server):
     """FedAsync: x ← (1 - α_t) x + α_t x_i^K with α_t = α · s(τ).
 
     `constant` s = 1; `polynomial` s = (1 + τ)^(-a); `hinge` s = 1 if τ <= b, else 1 / (a (τ - b) + 1), with a the
-    `exponent` and b the `threshold`. The model x_i^K
-    is mixed in, not Δ_i: the step is α_t (x_s + Δ_i - x). With `mix="delta"`: x ← x + α_t Δ_i (what FADAS's code calls
-    FedAsync, with α = 1).
+    `exponent` and b the `threshold`. The model x_i^K is mixed in, not Δ_i: the step is α_t (x_s + Δ_i - x). With
+    `mix="delta"`: x ← x + α_t Δ_i (what FADAS's code calls FedAsync, with α = 1).
 
     τ counts versions. Several arrivals in one server step (a buffer of A) are applied one after another in client
     order, each its own version: the j-th of them sees τ = A (t - s) + j.
