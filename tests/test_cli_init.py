@@ -85,11 +85,7 @@ def test_a_job_whose_time_is_up_is_saved_and_queued_again(made, tmp_path):
     if not children.exists():
         job.kill()
         pytest.skip("no /proc that tells the children of a process")
-    while (
-        not list((made / "results").rglob("_CHECKPOINT_METADATA"))
-        and time.monotonic() < deadline
-        and job.poll() is None
-    ):
+    while not list((made / "results").rglob("checkpoint.npz")) and time.monotonic() < deadline and job.poll() is None:
         time.sleep(0.5)
     os.kill(int(children.read_text().split()[0]), signal.SIGUSR1)  # as Slurm does to what `srun` has started
     error = job.communicate(timeout=300)[1]

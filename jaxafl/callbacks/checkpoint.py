@@ -224,8 +224,6 @@ class Checkpoint(Hook):
 
     def _write(self, parts: dict[str, Any], about: dict[str, Any]) -> float:
         """Writes a checkpoint, and returns how many seconds that took."""
-        import orbax.checkpoint  # noqa: F401  # the first time that alone takes most of a second
-
         begun = time.monotonic()
         arrays, table = flattened(parts)
         write(self.folder, self.keep, arrays, about | {"arrays": table})
@@ -239,7 +237,7 @@ class Checkpoint(Hook):
             return True
         try:
             took = self.writing.result()
-        except Exception as error:  # of the file system, TensorStore or Orbax
+        except Exception as error:  # of the file system, zipfile or NumPy
             self.failures += 1
             why = f"{type(error).__name__}: {str(error)[:200]}"
             warnings.warn(

@@ -1,17 +1,17 @@
-"""The files of checkpoints, by Orbax: whole at any instant, and checked when they are read."""
+"""The files of checkpoints, by NumPy: complete at any instant, and checked when they are read."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 import os
 import pathlib
 import re
+import shutil
 import sys
 import warnings
+import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -35,16 +35,25 @@ class Saved(NamedTuple):
     arrays: dict[str, np.ndarray]
 
 
+_FILE, _ABOUT, _UNFINISHED = "checkpoint.npz", "about", ".part"
+_OF_ORBAX = "_CHECKPOINT_METADATA"  # what jaxafl 0.2 wrote, with a folder of many small files: 50 ms where one takes 3
+
+
+def numbers_in(folder: pathlib.Path) -> list[int]:
+    """The numbers of the checkpoints in a folder, in order."""
+    found = (path.parent.name for name in (_FILE, _OF_ORBAX) for path in folder.glob(f"[0-9]*/{name}"))
+    return sorted({int(name) for name in found if name.isdigit()})
+
+
 def newest(folder: pathlib.Path) -> tuple[Saved | None, list[int]]:
     """The newest whole checkpoint, and the numbers of damaged ones after it, which are passed over, and it is said."""
-    numbers = [int(path.parent.name) for path in folder.glob("*/_CHECKPOINT_METADATA") if path.parent.name.isdigit()]
     damaged: list[int] = []
-    for number in sorted(numbers, reverse=True):
+    for number in reversed(numbers_in(folder)):
         try:
             return _read(folder, number), damaged
         except (MemoryError, ImportError, PermissionError):  # nothing is wrong with the checkpoint
             raise
-        except Exception as error:  # Orbax, TensorStore and JSON raise many kinds
+        except Exception as error:  # zipfile, NumPy, JSON and TensorStore raise many kinds
             damaged.append(number)
             why = f"{type(error).__name__}: {str(error)[:120]}"
             warnings.warn(f"checkpoint {number} in {folder} is damaged and passed over ({why})", stacklevel=2)
@@ -55,44 +64,74 @@ def newest(folder: pathlib.Path) -> tuple[Saved | None, list[int]]:
 
 def write(folder: pathlib.Path, keep: int, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
     """Adds a checkpoint, and deletes the oldest beyond those that are kept."""
-    import orbax.checkpoint as ocp
+    before, unfinished = numbers_in(folder), folder / _UNFINISHED
+    text = json.dumps(about).encode()
+    content: dict[str, Any] = {_ABOUT: np.frombuffer(text, np.uint8), f"{_ABOUT}/sum": np.asarray(zlib.crc32(text))}
+    content |= {name: np.asarray(array, order="C").view(_plain(array.dtype)) for name, array in arrays.items()}
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+    try:
+        unfinished.mkdir()
+        with (unfinished / _FILE).open("wb") as file:
+            np.savez(file, **content)
+            file.flush()
+            os.fsync(file.fileno())  # before it is renamed: the power may fail
+        number = max(before, default=-1) + 1
+        shutil.rmtree(folder / str(number), ignore_errors=True)  # what was left of one that was deleted
+        unfinished.rename(folder / str(number))
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    for old in before[: max(len(before) + 1 - keep, 0)]:
+        shutil.rmtree(folder / str(old), ignore_errors=True)
 
-    with _manager(folder, keep) as manager:
-        number = max(manager.all_steps(), default=-1) + 1
-        text = json.dumps(about)
-        said = {"text": text, "sum": zlib.crc32(text.encode())}
-        args = ocp.args.Composite(arrays=ocp.args.PyTreeSave(arrays), about=ocp.args.JsonSave(said))
-        manager.save(number, args=args)
-        manager.wait_until_finished()
+
+def _plain(dtype: np.dtype[Any]) -> Any:
+    """The type as which NumPy's format keeps an array: bytes of types that are not NumPy's, such as bfloat16."""
+    return dtype if dtype.isbuiltin == 1 else f"u{dtype.itemsize}"
 
 
 def _read(folder: pathlib.Path, number: int) -> Saved:
-    import orbax.checkpoint as ocp
-
-    with _manager(folder, None) as manager:
-        args = ocp.args.Composite(arrays=ocp.args.PyTreeRestore(), about=ocp.args.JsonRestore())
-        found = manager.restore(number, args=args)
-    text = found["about"]["text"]
-    if zlib.crc32(text.encode()) != found["about"]["sum"]:
+    said, arrays = _content(folder / str(number))
+    if zlib.crc32(said["text"].encode()) != said["sum"]:
         raise ValueError("its description has changed")
-    about, arrays = json.loads(text), dict(found["arrays"])
+    about = json.loads(said["text"])
     for name, (dtype, shape, known) in about["arrays"].items():
-        if not np.prod(shape):  # Orbax keeps no empty arrays
-            arrays[name] = np.zeros(shape, jnp.dtype(dtype))
+        kind = jnp.dtype(dtype)
+        if not np.prod(shape):  # empty arrays are not kept
+            arrays[name] = np.zeros(shape, kind)
         array = np.asarray(arrays[name])
+        array = array.view(kind) if array.dtype == _plain(kind) else array
         if (str(array.dtype), list(array.shape), _sum(array)) != (dtype, shape, known):
             raise ValueError(f"the array {name} has changed")
         arrays[name] = array
     return Saved(number, about, arrays)
 
 
+def _content(place: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The description of a checkpoint with its sum, and its arrays."""
+    if (place / _FILE).exists():
+        with np.load(place / _FILE) as file:
+            arrays = dict(file)
+        return {"text": arrays.pop(_ABOUT).tobytes().decode(), "sum": int(arrays.pop(f"{_ABOUT}/sum"))}, arrays
+    import tensorstore
+
+    said = json.loads((place / _ABOUT / "metadata").read_text())
+
+    # one after another and not by Orbax, whose readers of the other arrays outlive its event loop where one is damaged
+    def array(name: str) -> np.ndarray:
+        kept = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{place}/arrays/"}, "path": f"{name}/"}
+        return tensorstore.open({"driver": "zarr", "kvstore": kept}).result().read().result()
+
+    table = json.loads(said["text"])["arrays"]
+    return said, {name: array(name) for name, (_, shape, _) in table.items() if np.prod(shape)}
+
+
 def steps_made(folder: pathlib.Path) -> int:
-    """Server steps of the newest checkpoint, unread; 0 where there is none."""
-    numbers = [int(path.parent.parent.name) for path in folder.glob("[0-9]*/about/metadata")]
+    """Server steps of the newest checkpoint, whose arrays are not read; 0 where there is none."""
     try:
-        text = (folder / str(max(numbers)) / "about" / "metadata").read_text()
-        return json.loads(json.loads(text)["text"])["made"]
-    except (ValueError, KeyError, OSError):  # there is none, or it has just been replaced
+        with np.load(folder / str(numbers_in(folder)[-1]) / _FILE) as file:
+            return json.loads(file[_ABOUT].tobytes())["made"]
+    except (IndexError, ValueError, KeyError, OSError, zipfile.BadZipFile):  # there is none, or it has been replaced
         return 0
 
 
@@ -135,30 +174,6 @@ def interval_of(every: Any) -> tuple[int | None, float | None]:
 def say(text: str) -> None:
     """A line for whoever sits before the terminal."""
     print(f"jaxafl: {text}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _manager(folder: pathlib.Path, keep: int | None) -> Iterator[Any]:
-    import orbax.checkpoint as ocp
-
-    logging.getLogger("absl").setLevel(logging.ERROR)
-    how: dict[str, Any] = dict(max_to_keep=keep, enable_async_checkpointing=False, create=False)
-    if jax.process_count() > 1:  # each saves alone, whatever the others do
-        me = jax.process_index()
-        how["multiprocessing_options"] = ocp.options.MultiprocessingOptions(me, {me}, str(me))
-    options = ocp.CheckpointManagerOptions(**how)
-    registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
-    for item, handler, args in (  # parameters hardly become smaller, and compressing them takes a third of the time
-        ("arrays", ocp.PyTreeCheckpointHandler(use_compression=False), (ocp.args.PyTreeSave, ocp.args.PyTreeRestore)),
-        ("about", ocp.JsonCheckpointHandler(), (ocp.args.JsonSave, ocp.args.JsonRestore)),
-    ):
-        for arg in args:
-            registry.add(item, arg, handler)
-    manager = ocp.CheckpointManager(folder, options=options, handler_registry=registry)
-    try:
-        yield manager
-    finally:
-        manager.close()
 
 
 def _sum(array: np.ndarray) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxafl import results
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.identity import check_identity
-from jaxafl.callbacks.store import check_folder, interval_of, say, steps_made
+from jaxafl.callbacks.store import check_folder, interval_of, numbers_in, say, steps_made
 from jaxafl.options import UserError
 from jaxafl.sweep.assemble import Dimension
 
@@ -103,7 +103,7 @@ class SweepFolder:
         """
         path, changed = check_folder("folder", folder), ""
         interval_of(every)
-        if any(path.glob("*/_CHECKPOINT_METADATA")):
+        if numbers_in(path):
             raise UserError(f"{path} holds checkpoints of a run; name another folder")
         if (path / _ABOUT).is_file():
             known = json.loads((path / _ABOUT).read_text())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import shutil
+import time
 import warnings
 from concurrent.futures import Future
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
 import jaxafl as afl
@@ -178,27 +180,37 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Any]:
     return folder, sim.run(20, eval_every=EVERY)
 
 
-def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(path for path in (folder / "1").rglob("*") if path.is_file())
+def as_before(folder: pathlib.Path, number: int) -> None:
+    """Rewrites a checkpoint as jaxafl 0.2 wrote it, by Orbax."""
+    with np.load(folder / str(number) / "checkpoint.npz") as file:
+        arrays = dict(file)
+    said = {"text": arrays.pop("about").tobytes().decode(), "sum": int(arrays.pop("about/sum"))}
+    shutil.rmtree(folder / str(number))
+    args = ocp.args.Composite(arrays=ocp.args.PyTreeSave(arrays), about=ocp.args.JsonSave(said))
+    options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
+    with ocp.CheckpointManager(folder, options=options) as manager:
+        manager.save(number, args=args, force=True)
 
 
-@pytest.mark.parametrize("number", range(14))
+@pytest.mark.parametrize("place", range(6))
 @pytest.mark.parametrize("damage", ["flip", "cut"])
+@pytest.mark.parametrize("form", ["now", pytest.param("before", marks=slow)])
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_checkpoint_is_passed_over(
-    number: int, damage: str, saved: tuple[pathlib.Path, Any], tmp_path: pathlib.Path
+    form: str, damage: str, place: int, saved: tuple[pathlib.Path, Any], tmp_path: pathlib.Path
 ) -> None:
-    """Whichever of its files it is, and whatever of it: the newest whole one is found, or what was read is right."""
+    """Wherever it is: the newest whole one is found, or what was read is right."""
     folder, _ = saved
     shutil.copytree(folder, tmp_path / "run")
-    files = files_of(tmp_path / "run")
-    if number >= len(files):
-        pytest.skip(f"there are {len(files)} files")
-    file = files[number]
+    if form == "before":
+        as_before(tmp_path / "run", 1)
+    files = [path for path in (tmp_path / "run" / "1").rglob("*") if path.is_file()]
+    file = sorted(files)[place % len(files)]
     content = bytearray(file.read_bytes())
     if damage == "cut":
-        file.write_bytes(content[: len(content) // 2])
+        file.write_bytes(content[: len(content) * place // 6])
     else:
-        for at in range(len(content) // 5, len(content), max(1, len(content) // 3)):
+        for at in range(len(content) * place // 6, len(content), max(1, len(content) // 3)):
             content[at] ^= 0x10
         file.write_bytes(content)
     whole = store.newest(folder)[0]
@@ -219,13 +231,50 @@ def test_from_an_earlier_checkpoint_the_result_is_the_same(
 ) -> None:
     folder, expected = saved
     shutil.copytree(folder, tmp_path / "run")
-    for file in files_of(tmp_path / "run"):
-        file.write_bytes(b"")
+    (tmp_path / "run" / "1" / "checkpoint.npz").write_bytes(b"")
     how = {"checkpoint": tmp_path / "run", "checkpoint_every": 8, "eval_every": EVERY}
     with pytest.warns(UserWarning, match="checkpoint 1 .* is damaged and passed over"):
         found = simulation().run(20, **how)
     assert "going on after 8 server steps" in capsys.readouterr().err
     assert_same(found, expected)
+
+
+def test_checkpoints_of_jaxafl_02_are_read(saved: tuple[pathlib.Path, Any], tmp_path: pathlib.Path) -> None:
+    """And replaced by later ones of the same run."""
+    folder, expected = saved
+    shutil.copytree(folder, tmp_path / "run")
+    for number in (0, 1):
+        as_before(tmp_path / "run", number)
+    how = {"checkpoint": tmp_path / "run", "checkpoint_every": 8, "eval_every": EVERY, "keep": 1}
+    assert_same(simulation().run(20, **how), expected)
+    assert [path.name for path in (tmp_path / "run").rglob("*.*")] == ["checkpoint.npz"]
+
+
+def test_a_save_of_a_small_state_costs_little_more_than_writing_it(tmp_path: pathlib.Path) -> None:
+    """2 ms of the processor's time and one file, where a library of large checkpoints took 36 ms and many files."""
+    arrays, table = store.flattened({"state": [np.ones((100, 10), np.float32)] * 20})
+    spent = []
+    for _ in range(9):
+        begun = time.process_time()
+        store.write(tmp_path, 2, arrays, {"arrays": table})
+        spent.append(time.process_time() - begun)
+    assert sorted(spent)[4] < 0.015
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")) == [
+        "7/checkpoint.npz",
+        "8/checkpoint.npz",
+    ]
+
+
+def test_what_a_killed_process_has_left_is_no_checkpoint(tmp_path: pathlib.Path) -> None:
+    """Half of a save, and half of a checkpoint that was being deleted."""
+    arrays, table = store.flattened({"state": [np.arange(3)]})
+    store.write(tmp_path, 2, arrays, {"arrays": table})
+    for name in (".part", "1", "2"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".part" / "checkpoint.npz").write_bytes(b"half")
+    assert store.newest(tmp_path)[0].number == 0 and store.newest(tmp_path)[1] == []
+    store.write(tmp_path, 2, arrays, {"arrays": table})
+    assert store.newest(tmp_path)[0].number == 1 and not (tmp_path / ".part").exists()
 
 
 @pytest.mark.slow
