@@ -12,10 +12,12 @@ from numpy.typing import ArrayLike
 
 from jaxafl.data.dataset import Dataset, integer_labels
 from jaxafl.data.federated import FederatedData
+from jaxafl.data.identities import check_ids
 from jaxafl.data.partition import by_user
 from jaxafl.data.partition.base import rows_of_each
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast
 from jaxafl.options import as_array, check_number, check_whole
+from jaxafl.readers.pictures import is_picture, pixels
 
 
 def from_arrays(
@@ -39,9 +41,10 @@ def from_arrays(
     Args:
         x: samples `[n, ...]`, or a dict of such arrays (the tokens of `jaxafl.models.bert`); float64 is stored as
             float32 unless `jax_enable_x64` is set (then it is kept), other floats as float32 too, and integers as they
-            are.
+            are. A list of images of Pillow becomes what they show, as in `from_huggingface`.
         y: integer labels `[n]` in `[0, num_classes)`.
-        client_ids: client of each sample `[n]`, integers or strings; clients are numbered in sorted order of the ids.
+        client_ids: client of each sample `[n]`, integers or strings; clients are numbered in sorted order of the ids,
+            which become `client_names`.
         x_test: test samples `[n_test, ...]`.
         y_test: test labels `[n_test]`.
         test_fraction: share of each client's samples held out for testing, in (0, 1), instead of `x_test` and `y_test`.
@@ -68,12 +71,14 @@ def from_arrays(
         >>> data = afl.data.from_arrays(x, y, ["ann", "ann", "ann", "ann", "bob", "bob"], test_fraction=0.5)
         >>> data.num_clients, data.num_classes, data.counts.tolist(), len(data.y_test)
         (2, 3, [2, 1], 3)
+        >>> data.client_names.tolist()
+        ['ann', 'bob']
     """
     samples = _samples(name, "x", x)
     shapes = [leaf.shape for leaf in jax.tree.leaves(samples)]
     if not shapes or shapes[0][0] == 0:
         raise ValueError(f"{name}: there are no samples: x is empty")
-    labels, users = integer_labels(name, "training", y), check_ids(name, client_ids)
+    labels, (users, names) = integer_labels(name, "training", y), check_ids(name, client_ids)
     if labels.ndim != 1 or users.shape != labels.shape or {len(labels)} != {shape[0] for shape in shapes}:
         raise ValueError(
             f"{name}: x, y and client_ids need one entry per sample; got shapes "
@@ -96,9 +101,13 @@ def from_arrays(
         num_classes = int(max(labels.max(initial=0), held_out_labels.max(initial=0))) + 1
     if preprocessing is None:
         scaled = isinstance(samples, np.ndarray) and (samples.dtype == np.uint8 or samples.dtype.kind == "f")
+        scaled = scaled or _are_pictures(x)
         preprocessing = cast() if scaled else as_is()
     dataset = Dataset(
-        name, samples, labels, held_out, held_out_labels, num_classes, preprocessing, users=users, source=source
+        *(name, samples, labels, held_out, held_out_labels, num_classes, preprocessing),
+        users=users,
+        source=source,
+        user_names=names,
     )
     return dataset.partition(by_user()).owned_test(test_clients)
 
@@ -106,6 +115,8 @@ def from_arrays(
 def _samples(name: str, argument: str, x: Any) -> Any:
     if isinstance(x, Mapping):
         return {key: _samples(name, f"{argument}[{key!r}]", part) for key, part in x.items()}
+    if _are_pictures(x):
+        return pixels(f"{name}: {argument}", x)
     samples = as_array(name, argument, x)
     if samples.ndim == 0 or samples.dtype.kind not in "fiub":
         raise TypeError(
@@ -127,22 +138,10 @@ def _samples(name: str, argument: str, x: Any) -> Any:
     return samples.astype(kept, copy=False)
 
 
-def check_ids(name: str, client_ids: ArrayLike) -> np.ndarray:
-    """Clients numbered in sorted order of their ids."""
-    ids = as_array(name, "client_ids", client_ids)
-    if ids.dtype == object:  # as of a pandas column
-        wrong = [f"entry {place} is {entry!r}" for place, entry in enumerate(ids.ravel()) if not _is_id(entry)]
-        if len({isinstance(entry, str) for entry in ids.ravel()}) > 1:
-            wrong.append("got both")
-        if wrong:
-            raise TypeError(f"{name}: client_ids must be integers or strings, all of one kind; {wrong[0]}")
-    elif ids.dtype.kind not in "iuUST":
-        raise TypeError(f"{name}: client_ids must be integers or strings, one per sample; got dtype {ids.dtype}")
-    return np.unique(ids, return_inverse=True)[1].reshape(ids.shape)
-
-
-def _is_id(entry: object) -> bool:
-    return isinstance(entry, str | int | np.integer) and not isinstance(entry, bool)
+def _are_pictures(x: Any) -> bool:
+    """Returns whether samples are a list, an array or a column of a table of images of Pillow."""
+    listed = isinstance(x, list | tuple) or getattr(getattr(x, "dtype", None), "kind", "") == "O"
+    return listed and len(x) > 0 and is_picture(next(iter(x)))
 
 
 def hold_out(name: str, users: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:

@@ -11,9 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxafl.data.federated import FederatedData, client_arrays, gather_stored, kind_of_sample
+from jaxafl.data.identities import check_ids
 from jaxafl.data.partition.base import Partition
 from jaxafl.data.preprocessing import Preprocessing
-from jaxafl.options import Summarised, as_array, check_whole
+from jaxafl.options import Summarised, UserError, as_array, check_whole
+
+_ROWS = 65_536  # samples that are looked at together
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -28,14 +31,16 @@ class Dataset(Summarised):
         y_test: int `[n_test]`, test labels; kept as int32.
         num_classes: number of classes.
         preprocessing: what happens to raw samples inside the training step.
-        users: optional int `[n]`, natural client of each training sample (a writer, a speaker), for `by_user`.
+        users: optional, natural client of each training sample (a writer, a speaker), for `by_user`: integers `[n]`, or
+            strings, which are numbered in sorted order.
+        user_names: optional str `[U]`, the name of user u at place u; by default names are the numbers.
         source: where the samples came from, for the `description` of what is built from them.
         references: what a run on this data should cite, see `FederatedData`.
 
     Raises:
-        ValueError: lengths differ, a set is empty, a label lies outside `[0, num_classes)`, or training and test
-            samples differ in shape or dtype.
-        TypeError: labels or users are not integers, or `num_classes` is not a whole number.
+        ValueError: lengths differ, a set is empty, a label lies outside `[0, num_classes)`, a sample is not finite, or
+            training and test samples differ in shape or dtype.
+        TypeError: labels are not integers, users neither integers nor strings, or `num_classes` is not a whole number.
     """
 
     name: str
@@ -48,11 +53,14 @@ class Dataset(Summarised):
     users: np.ndarray | None = None
     source: Mapping[str, str | int | float] = dataclasses.field(default_factory=dict)
     references: tuple[str, ...] = ()
+    user_names: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_classes", check_whole(self.name, "num_classes", self.num_classes))
         object.__setattr__(self, "y", _labels(self.name, "training", self.x, self.y, self.num_classes))
         object.__setattr__(self, "y_test", _labels(self.name, "test", self.x_test, self.y_test, self.num_classes))
+        for part, samples in (("training", self.x), ("test", self.x_test)):
+            _check_finite(self.name, part, samples)
         kinds = [kind_of_sample(samples) for samples in (self.x, self.x_test)]
         if kinds[0] != kinds[1]:
             raise ValueError(
@@ -61,13 +69,15 @@ class Dataset(Summarised):
             )
         if self.users is not None:
             users = as_array(self.name, "users", self.users)
-            if not np.issubdtype(users.dtype, np.integer):
-                raise TypeError(
-                    f"{self.name}: users must be integers, one per training sample; got dtype {users.dtype}"
-                )
+            if users.dtype.kind not in "iu":
+                users, names = check_ids(self.name, self.users, "users")
+                object.__setattr__(self, "user_names", names)
             if users.shape != self.y.shape:
                 raise ValueError(f"{self.name}: users has shape {users.shape} for {len(self.y)} training samples")
             object.__setattr__(self, "users", users)
+        if self.user_names is not None and (self.users is None or self.users.max() >= len(self.user_names)):
+            most = "no users" if self.users is None else f"users up to {self.users.max()}"
+            raise UserError(f"{self.name}: there are {len(self.user_names)} user_names for {most}")
 
     def summary(self) -> dict[str, Any]:
         """Samples, classes and where they come from, by name."""
@@ -110,18 +120,42 @@ class Dataset(Summarised):
             gather_stored,
             {**said, **partitioner.description, "partition_seed": seed},
             self.references,
+            client_names=self._names(arrays, counts),
         )
+
+    def _names(self, arrays: Mapping[str, Any], counts: np.ndarray) -> np.ndarray | None:
+        """Names of the clients, str [N], if each holds the samples of one user, and no other client does."""
+        if self.users is None or not counts.all() or len(np.unique(arrays["offset"])) < len(counts):
+            return None
+        own = self.users[arrays["index"][arrays["offset"]]]
+        if (self.users[arrays["index"]] != np.repeat(own, counts)).any() or len(np.unique(own)) < len(own):
+            return None
+        return own.astype(np.str_) if self.user_names is None else np.asarray(self.user_names, np.str_)[own]
 
 
 def integer_labels(name: str, part: str, y: ArrayLike | None) -> np.ndarray:
-    """Labels as an array; `TypeError` unless they are integers."""
+    """Labels as an array; `TypeError` unless they are integers, `ValueError` if a sample has several."""
     labels = as_array(name, f"{part} labels", y)
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise TypeError(
-            f"{name}: {part} labels must be integer classes; got dtype {labels.dtype}. "
-            "numpy.unique(y, return_inverse=True)[1] numbers any labels"
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        raise UserError(f"{name}: {part} labels have shape {labels.shape}; write y[:, 0]")
+    if labels.ndim == 2:
+        raise UserError(
+            f"{name}: {part} labels need one class per sample, got shape {labels.shape}. If rows are one-hot, write "
+            "y.argmax(1); several classes of a sample go with the samples, x={'x': x, 'target': y}"
         )
-    return labels
+    if np.issubdtype(labels.dtype, np.integer):
+        return labels
+    said = f"{name}: {part} labels must be integer classes; got dtype {labels.dtype}"
+    if labels.dtype.kind == "b":
+        raise TypeError(f"{said}. Write y.astype(int)")
+    if labels.dtype.kind != "f":
+        raise TypeError(f"{said}. numpy.unique(y, return_inverse=True)[1] numbers any labels")
+    if labels.size and (labels == np.round(labels)).all():
+        raise TypeError(f"{said}. If these are the numbers of classes, write y.astype(int)")
+    raise TypeError(
+        f"{said}. Targets of a regression go with the samples, x={{'x': x, 'target': y}} and "
+        "y=numpy.zeros(len(y), int), where the model's loss reads them: batch.x['target']"
+    )
 
 
 def _labels(name: str, part: str, x: Any, y: ArrayLike, num_classes: int) -> np.ndarray:
@@ -132,8 +166,27 @@ def _labels(name: str, part: str, x: Any, y: ArrayLike, num_classes: int) -> np.
     if len(labels) == 0:
         raise ValueError(f"{name}: the {part} set is empty")
     if labels.min() < 0 or labels.max() >= num_classes:
+        negative = ""
+        if labels.min() < 0:
+            negative = (
+                "; leave out samples without a label (-1, as in test sets that are published without), and number "
+                "other classes by numpy.unique(y, return_inverse=True)[1]"
+            )
         raise ValueError(
             f"{name}: {part} labels run from {labels.min()} to {labels.max()}, outside 0..{num_classes - 1} "
-            f"(num_classes={num_classes})"
+            f"(num_classes={num_classes}){negative}"
         )
     return labels.astype(np.int32)
+
+
+def _check_finite(name: str, part: str, x: Any) -> None:
+    """Raises `ValueError` where a sample is NaN or infinite."""
+    for leaf in map(np.asarray, jax.tree.leaves(x)):
+        if leaf.dtype.kind == "f":
+            for begin in range(0, len(leaf), _ROWS):
+                finite = np.isfinite(leaf[begin : begin + _ROWS]).reshape(len(leaf[begin : begin + _ROWS]), -1).all(1)
+                if not finite.all():
+                    raise UserError(
+                        f"{name}: {part} sample {begin + int(np.argmin(finite))} is NaN or infinite; remove or replace "
+                        "such samples first"
+                    )

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.data.held_out import MOST_CLIENTS, HeldOut, Owners, held_out, owners_of
+from jaxafl.data.identities import check_names
 from jaxafl.data.partition.base import ClientRows
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.data.statistics import BLOCK, Gather, PartitionStatistics, labels_only, traverse
@@ -42,6 +43,7 @@ class FederatedData(Summarised):
         test_clients: int32 `[n_test]`, the client whose a test sample is, -1 for none; `None` where the test set is
             nobody's.
         validation: samples that `with_validation` has held out.
+        client_names: str `[N]`, names of the clients (users, hospitals), no two alike; `None` where they have none.
     """
 
     name: str
@@ -56,6 +58,7 @@ class FederatedData(Summarised):
     references: tuple[str, ...] = ()
     test_clients: np.ndarray | None = None
     validation: HeldOut | None = None
+    client_names: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if len(self.counts) == 0:
@@ -67,6 +70,8 @@ class FederatedData(Summarised):
             )
         if len(self.y_test) == 0:
             raise ValueError(f"{self.name}: the test set is empty; a simulation needs samples to evaluate on")
+        if self.client_names is not None:
+            object.__setattr__(self, "client_names", check_names(self.name, self.client_names, len(self.counts)))
 
     @property
     def num_clients(self) -> int:
@@ -189,7 +194,7 @@ class FederatedData(Summarised):
         size = min(BLOCK, 1 << (int(stops.max()) - 1).bit_length()) if stored else BLOCK
         for client, _, y in traverse(labels_only(self.gather), self.arrays, np.zeros_like(stops), stops, size):
             np.add.at(histogram, (client if counted is None else np.searchsorted(counted, client), y), 1)
-        return PartitionStatistics(self.name, sizes, histogram, counted)
+        return PartitionStatistics(self.name, sizes, histogram, counted, self.client_names)
 
 
 def kind_of_sample(x: Any) -> str:

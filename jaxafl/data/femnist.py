@@ -126,7 +126,9 @@ def _federated(arrays: dict[str, np.ndarray], writers: np.ndarray, source: Sourc
     x, y, users = (_rows(array, train) for array in (arrays["x_train"], arrays["y_train"], users))
     x_test, y_test = (_rows(arrays[f"{part}_test"], test) for part in "xy")
     dataset = Dataset(
-        "femnist", x[..., None], y, x_test[..., None], y_test, CLASSES, normalise(255.0), users, source, ("caldas2018",)
+        *("femnist", x[..., None], y, x_test[..., None], y_test, CLASSES, normalise(255.0), users, source),
+        references=("caldas2018",),
+        user_names=arrays["users"][writers],
     )
     return dataset.partition(by_user()).owned_test(owners[test])  # LEAF may hold out whole writers, who train nowhere
 

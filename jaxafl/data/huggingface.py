@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.data.arrays import check_ids, hold_out
-from jaxafl.data.dataset import Dataset
+from jaxafl.data.arrays import hold_out
+from jaxafl.data.dataset import Dataset, integer_labels
 from jaxafl.data.federated import FederatedData
+from jaxafl.data.identities import check_ids
 from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers, as_is, cast
 from jaxafl.options import UserError, check_whole
+from jaxafl.readers.huggingface import arrays_of, identities_of, labels_of, splits_of
+from jaxafl.readers.pictures import is_picture
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
 
 
@@ -34,11 +37,17 @@ def from_huggingface(
     """A `datasets.Dataset` or `DatasetDict` as the data of a simulation.
 
     Args:
-        dataset: a `DatasetDict` with a training and a test split, or a `Dataset` of which some is held out.
-        x: the column of the samples: images (uint8 `[n, height, width, channels]`), numbers, lists or arrays of numbers
-            of one shape, or texts; two columns for pairs of texts.
-        y: the column of the labels: integers, `ClassLabel`, or words (numbered in sorted order).
-        client: the column that says whose a sample is; `None` gives a pooled `Dataset` to partition.
+        dataset: a `DatasetDict` with a training and a test split, or a `Dataset` of which some is held out. Rows come
+            in the order of a dataset that was shuffled or filtered; `with_format` changes nothing.
+        x: the column of the samples: images, numbers, lists or arrays of numbers of one shape, or texts; two columns
+            for pairs of texts. Images are `[n, height, width, channels]`: uint8 of one channel (grey, black and white),
+            three (colours; of a palette, CMYK, YCbCr and HSV too), and one more for an opacity; uint16 of 16 bits,
+            int32 or float32 of modes I and F. They are turned as their EXIF orientation says. Where some are grey and
+            some coloured, or some have an opacity, all get the channels of both.
+        y: the column of the labels: integers, `ClassLabel` (splits are matched by the names of classes), or words
+            (numbered in sorted order).
+        client: the column that says whose a sample is, integers or strings, which become `client_names`; clients are
+            numbered in their sorted order. `None` gives a pooled `Dataset` to partition.
         split, test: names of the splits of a `DatasetDict`.
         test_fraction: share of the samples (of every client) to hold out for testing, in (0, 1), where there is no test
             split to use.
@@ -53,21 +62,33 @@ def from_huggingface(
         Federated data where `client` is given, else a `Dataset`.
 
     Raises:
-        ValueError: there is no such column or split, samples have several shapes, or there is no test set.
+        ValueError: there is no such column or split, a split is a stream or has a transform, samples have several
+            shapes or are missing, labels are missing, or there is no test set.
         TypeError: this is no dataset of Hugging Face, or a column holds something else.
     """
-    splits, owned = _splits(dataset, split, test, test_fraction)
-    first = splits[0]
+    splits = splits_of(dataset, split, test, test_fraction)
+    first = splits[split]
     columns = [x] if isinstance(x, str) else list(x)
-    for column in (*columns, y, *([client] if client else [])):
-        if column not in first.column_names:
-            raise UserError(f"there is no column {column!r}; there are {', '.join(first.column_names)}")
+    for part_name, part in splits.items():
+        wanted = [*columns, y, *([client] if client and part is first else [])]
+        for column in wanted:
+            if column not in part.column_names:
+                where = f" in the split {part_name!r}" if len(splits) > 1 else ""
+                raise UserError(f"there is no column {column!r}{where}; there are {', '.join(part.column_names)}")
     name = name or str(getattr(first.info, "dataset_name", None) or "huggingface")
-    labels, classes = _labels(name, [part[y] for part in splits], first.features[y])
+    labels, classes = labels_of(name, splits, y)
+    labels = [integer_labels(name, kind, own) for kind, own in zip(("training", "test"), labels, strict=False)]
     told: dict[str, str | int | float] = {"source": "huggingface", "x": ", ".join(columns), "y": y}
     samples, more, usual = _samples(name, splits, columns, tokenizer, max_length)
-    users = check_ids(name, np.asarray(first[client])) if client else None
-    test_clients = None
+    users = known = test_clients = None
+    if client:
+        ids = identities_of(splits, client)
+        numbers, known = check_ids(name, [one for own in ids for one in own])
+        users, test_clients = numbers[: len(ids[0])], numbers[len(ids[0]) :]
+        training = np.unique(users)  # those who only test come last, or are nobody
+        place = np.full(len(known), -1, np.int32)
+        place[training] = np.arange(len(training))
+        users, test_clients, known = place[users], place[test_clients], known[training]
     if test_fraction is not None:
         seed = check_whole(name, "seed", seed, least=0, most=None)
         everyone = np.zeros(len(labels[0]), np.int64) if users is None else users
@@ -75,56 +96,28 @@ def from_huggingface(
         samples = [_rows(samples[0], ~apart), _rows(samples[0], apart)]
         labels = [labels[0][~apart], labels[0][apart]]
         if users is not None:
-            users, test_clients = users[~apart], users[apart].astype(np.int32)
+            users, test_clients = users[~apart], users[apart]
         told |= {"test_fraction": float(test_fraction), "test_seed": seed}
-    elif client and client in owned.column_names:
-        test_clients = _owners(first[client], owned[client])
     pooled = Dataset(
-        name, samples[0], labels[0], samples[1], labels[1], classes, preprocessing or usual, users, told | more
+        name,
+        *(samples[0], labels[0], samples[1], labels[1], classes, preprocessing or usual),
+        users=users,
+        source=told | more,
+        user_names=known,
     )
     return pooled if users is None else pooled.partition(by_user()).owned_test(test_clients)
 
 
-def _splits(dataset: Any, split: str, test: str, test_fraction: float | None) -> tuple[list[Any], Any]:
-    """The training split and, unless some of it is held out, the test split."""
-    if isinstance(dataset, Mapping):
-        wanted = [split] if test_fraction is not None else [split, test]
-        for name in wanted:
-            if name not in dataset:
-                advice = "; test_fraction=0.2 holds some of the training samples out" if name == test else ""
-                raise UserError(f"there is no split {name!r}; there are {', '.join(dataset)}{advice}")
-        splits = [dataset[name] for name in wanted]
-    else:
-        splits = [dataset]
-        if test_fraction is None:
-            raise UserError("a single Dataset needs test_fraction, the share of it that is held out for testing")
-    for part in splits:
-        if not hasattr(part, "column_names") or not hasattr(part, "features"):
-            raise TypeError(f"from_huggingface takes a datasets.Dataset or DatasetDict, got {type(part).__name__}")
-    return splits, splits[-1]
-
-
-def _labels(name: str, columns: list[Any], feature: Any) -> tuple[list[np.ndarray], int]:
-    values = [np.asarray(column) for column in columns]
-    names = getattr(feature, "names", None)
-    if all(value.dtype.kind in "iu" for value in values):
-        return values, len(names) if names else int(max(value.max() for value in values)) + 1
-    if all(value.dtype.kind in "US" for value in values):
-        known = np.unique(np.concatenate(values))
-        return [np.searchsorted(known, value) for value in values], len(known)
-    raise TypeError(f"{name}: labels must be integers or words, got {values[0].dtype}")
-
-
 def _samples(
-    name: str, splits: list[Any], columns: list[str], tokenizer: Any, max_length: int
+    name: str, splits: Mapping[str, Any], columns: list[str], tokenizer: Any, max_length: int
 ) -> tuple[list[Any], dict[str, str | int | float], Preprocessing]:
     """The samples of every split, what the description says of them, and how they are usually preprocessed."""
-    first = splits[0][0][columns[0]]
+    first = next(iter(splits.values()))[0][columns[0]]
     if isinstance(first, str):
         if tokenizer is None:
             raise UserError(f"{name}: the column {columns[0]!r} holds texts, which need a tokenizer=...")
         made = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-        texts = [list(zip(*(part[column] for column in columns), strict=True)) for part in splits]
+        texts = [list(zip(*(part[column] for column in columns), strict=True)) for part in splits.values()]
         tokens = tokenise(made, [text for part in texts for text in part], max_length)
         stops = np.cumsum([len(part) for part in texts])
         found = [
@@ -135,31 +128,10 @@ def _samples(
         return found, said, Preprocessing(as_integers, None, "tokens")
     if len(columns) > 1:
         raise UserError(f"{name}: only texts can come from two columns")
-    arrays = [_stacked(name, part[columns[0]], columns[0]) for part in splits]
-    return arrays, {}, cast() if arrays[0].dtype.kind == "f" or arrays[0].dtype == np.uint8 else as_is()
-
-
-def _stacked(name: str, column: Sequence[Any], of: str) -> np.ndarray:
-    """The samples of a column as one array; images with their channels last."""
-    parts = [np.asarray(sample) for sample in column]
-    shapes = {part.shape for part in parts}
-    if len(shapes) > 1 or parts[0].dtype.kind not in "fiub":
-        raise UserError(
-            f"{name}: the samples in {of!r} must be numbers of one shape, got {parts[0].dtype} of the shapes "
-            f"{', '.join(map(str, sorted(shapes)[:3]))}"
-        )
-    array = np.stack(parts)
-    if hasattr(column[0], "getbands") and array.ndim == 3:  # an image of one channel
-        array = array[..., None]
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+    arrays = arrays_of(name, splits, columns[0])
+    scaled = is_picture(first) or arrays[0].dtype.kind == "f" or arrays[0].dtype == np.uint8
+    return arrays, {}, cast() if scaled else as_is()
 
 
 def _rows(samples: Any, chosen: np.ndarray) -> Any:
     return {key: array[chosen] for key, array in samples.items()} if isinstance(samples, dict) else samples[chosen]
-
-
-def _owners(train: Sequence[Any], test: Sequence[Any]) -> np.ndarray:
-    """The client of each test sample, -1 for those who do not train."""
-    known, ids = np.unique(np.asarray(train)), np.asarray(test)
-    place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-    return np.where(known[place] == ids, place, -1).astype(np.int32)

@@ -127,8 +127,9 @@ def _from_roles(
     files: list[pathlib.Path], clients: int | None, min_characters: int, test_fraction: float, test_samples: int | None
 ) -> FederatedData:
     _check_roles_options(min_characters, test_fraction)
-    every = read_roles(files).values()
-    texts = [text for text in every if len(text) >= min_characters]
+    every = read_roles(files)
+    roles = [role for role, text in every.items() if len(text) >= min_characters]
+    texts = [every[role] for role in roles]
     _check_number_of_clients(clients, len(texts), f"roles with at least {min_characters} characters")
     tokens, unknown = zip(*map(encode, texts[:clients]), strict=True)
     lengths = np.array([len(own) for own in tokens], np.int64)
@@ -162,7 +163,8 @@ def _from_roles(
         **by_user(clients).description,
     }
     return FederatedData(
-        _NAME, _CLASSES, counts, arrays, x_test, y_test, _CHARACTERS, gather_windows, said, _REFERENCES
+        *(_NAME, _CLASSES, counts, arrays, x_test, y_test, _CHARACTERS, gather_windows, said, _REFERENCES),
+        client_names=np.array([f"{play}: {role}" for play, role in roles[:clients]]),
     )
 
 
@@ -190,7 +192,7 @@ def _from_leaf(
         "test_samples": len(chosen),
     }
     (x, y), (x_test, y_test) = ((windows[:, :CONTEXT], windows[:, CONTEXT]) for windows in (samples, chosen))
-    dataset = Dataset(_NAME, x, y, x_test, y_test, _CLASSES, _CHARACTERS, client, source, _REFERENCES)
+    dataset = Dataset(_NAME, x, y, x_test, y_test, _CLASSES, _CHARACTERS, client, source, _REFERENCES, np.array(users))
     return dataset.partition(by_user())
 
 

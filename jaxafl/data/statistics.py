@@ -25,6 +25,7 @@ Gather: TypeAlias = Callable[[Any, jax.Array | int, jax.Array], tuple[Any, jax.A
 Evaluate: TypeAlias = Callable[[Any, jax.Array, jax.Array], Any]
 
 _MAX_ROWS = 500
+_NAMED = 60  # clients whose names are written beside the heat map
 BLOCK = 128  # the most samples of one client evaluated together; sets how often per-client work is repeated
 _CALL = 32_768  # samples of a compiled call
 _PIECE = 65_536  # clients
@@ -41,12 +42,14 @@ class PartitionStatistics(Summarised):
         sizes: int64 `[N]`, training samples of each client.
         histogram: int32 `[n, C]`, training samples of each client and class; of the clients that are counted.
         counted: int `[n]`, those clients; `None` for all N.
+        names: str `[N]`, of the clients, if they have any.
     """
 
     name: str
     sizes: np.ndarray
     histogram: np.ndarray
     counted: np.ndarray | None = None
+    names: np.ndarray | None = None
 
     @property
     def clients(self) -> np.ndarray:
@@ -111,7 +114,8 @@ class PartitionStatistics(Summarised):
         for column in ("client", "samples", "classes", "distance", *map(str, labels)):
             table.add_column(column, justify="right")
         for place, client in enumerate(clients[:shown]):
-            row = [client, self.sizes[client], classes[place], f"{distances[place]:.3f}"]
+            who = client if self.names is None else self.names[client]
+            row = [who, self.sizes[client], classes[place], f"{distances[place]:.3f}"]
             table.add_row(*map(str, [*row, *self.histogram[place, : len(labels)]]))
         return table
 
@@ -177,6 +181,8 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
     ax.set(xlabel="class", ylabel="client", title=title, ylim=(clients - 0.5, -0.5))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if statistics.names is not None and clients <= _NAMED:
+        ax.set_yticks(range(clients), statistics.names[statistics.clients])
     figure.colorbar(image, ax=ax, pad=0.02)
     if path is not None:
         figure.savefig(path, dpi=120)

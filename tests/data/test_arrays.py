@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxafl.data as data
+import jaxafl as afl
+from jaxafl import data
 
 X = np.arange(20, dtype=np.float64).reshape(10, 2)
 Y = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
@@ -73,6 +74,13 @@ def test_bytes_are_cast_and_tokens_are_left_alone():
         ((X, Y, IDS), {"test_fraction": 0.01}, ValueError, "holds out no sample"),
         ((X / 0.5 + np.nan, Y, IDS), {"test_fraction": 0.3}, ValueError, "NaN"),
         ((X, Y + 0.5, IDS), {"test_fraction": 0.3}, TypeError, "integer classes"),
+        ((X, Y + 0.5, IDS), {"test_fraction": 0.3}, TypeError, r"regression.*x=\{'x': x, 'target': y\}.*batch\.x"),
+        ((X, Y * 1.0, IDS), {"test_fraction": 0.3}, TypeError, r"write y\.astype\(int\)"),
+        ((X, Y > 0, IDS), {"test_fraction": 0.3}, TypeError, r"dtype bool\. Write y\.astype\(int\)"),
+        ((X, np.eye(3)[Y], IDS), {"test_fraction": 0.3}, ValueError, r"one-hot, write y\.argmax\(1\)"),
+        ((X, np.eye(3, dtype=int)[Y], IDS), {"test_fraction": 0.3}, ValueError, r"one-hot, write y\.argmax\(1\)"),
+        ((X, Y[:, None], IDS), {"test_fraction": 0.3}, ValueError, r"write y\[:, 0\]"),
+        ((X, Y - 1, IDS), {"test_fraction": 0.3}, ValueError, r"from -1 to 1, outside 0\.\.1.*without a label \(-1"),
         ((X.astype(str), Y, IDS), {"test_fraction": 0.3}, TypeError, "numeric"),
         ((X, Y.astype(str), IDS), {"test_fraction": 0.3}, TypeError, "training labels must be integer classes"),
         ((X, Y, IDS), {"x_test": X, "y_test": Y.astype(str)}, TypeError, "test labels must be integer classes"),
@@ -148,3 +156,22 @@ def test_with_x64_doubles_stay_doubles():
     assert single.arrays["x"].dtype == np.float32
     usual = data.from_arrays(X, Y, IDS, x_test=X[:3], y_test=Y[:3])
     assert usual.arrays["x"].dtype == np.float32 and usual.description["preprocessing"] == "float32"
+
+
+def test_a_regression_reads_its_targets_from_the_samples():
+    x = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
+    samples, nothing = {"x": x, "target": x @ np.array([1.0, -2.0], np.float32)}, np.zeros(60, int)
+    federated = data.from_arrays(samples, nothing, np.arange(60) % 3, test_fraction=0.2)
+
+    def squared(params, batch, key):
+        return jnp.square(batch.x["x"] @ params - batch.x["target"])
+
+    model = afl.models.from_functions(lambda key, batch: jnp.zeros(2), squared, name="linear")
+    client = afl.Client(learning_rate=0.1, steps=4, batch_size=8)
+    losses = afl.Simulation(federated, model, client, afl.server.fedavg(), afl.clock.synchronous()).run(10).loss.values
+    assert losses[0] > 1 and losses[-1] < 0.01
+
+
+def test_samples_that_are_not_finite_are_refused_in_a_dataset_too():
+    with pytest.raises(ValueError, match="toy: test sample 1 is NaN or infinite"):
+        data.Dataset("toy", X, Y, np.where(np.arange(10)[:, None] == 1, np.inf, X), Y, 3, data.cast())

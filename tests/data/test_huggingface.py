@@ -103,5 +103,98 @@ def test_what_is_no_dataset_is_said(pictures: Any) -> None:
     ragged = datasets.Dataset.from_dict({"v": [[1.0], [1.0, 2.0]] * 5, "y": [0, 1] * 5})
     with pytest.raises(ValueError, match=r"numbers of one shape, got float64 of the shapes \(1,\), \(2,\)"):
         afl.data.from_huggingface(ragged, x="v", y="y", test_fraction=0.2)
-    with pytest.raises(TypeError, match="labels must be integers or words, got float64"):
+    with pytest.raises(TypeError, match=r"must be integer classes; got dtype float64.*batch\.x\['target'\]"):
         afl.data.from_huggingface(datasets.Dataset.from_dict({"v": [1.0], "y": [0.5]}), x="v", y="y", test_fraction=0.5)
+
+
+def table(rows: int = 6, **columns: Any) -> Any:
+    return datasets.Dataset.from_dict({"y": [0, 1] * (rows // 2)} | columns)
+
+
+def test_a_palette_is_read_as_its_colours_in_every_split() -> None:
+    colours = np.zeros((4, 6, 3), np.uint8)
+    colours[:, :3], colours[:, 3:] = (255, 0, 0), (0, 255, 0)
+    picture, kinds = images.fromarray(colours), datasets.Features({"x": datasets.Image(), "y": datasets.Value("int64")})
+    train, test = (
+        datasets.Dataset.from_dict({"x": [one] * 2, "y": [0, 1]}, features=kinds)
+        for one in (picture.convert("P"), picture.convert("L"))
+    )
+    both = datasets.DatasetDict({"train": train.with_format("numpy"), "test": test})
+    found = afl.data.from_huggingface(both, x="x", y="y")
+    np.testing.assert_array_equal(found.x[0], colours)
+    np.testing.assert_array_equal(found.x_test[0], np.repeat(np.asarray(picture.convert("L"))[..., None], 3, axis=2))
+
+
+def test_an_image_of_16_bits_is_a_number_not_a_token() -> None:
+    deep = images.fromarray(np.arange(16, dtype=np.uint16).reshape(4, 4) * 4000)
+    kinds = datasets.Features({"x": datasets.Image(), "y": datasets.Value("int64")})
+    made = datasets.Dataset.from_dict({"x": [deep] * 4, "y": [0, 1, 0, 1]}, features=kinds)
+    data = afl.data.from_huggingface(made, x="x", y="y", test_fraction=0.5).partition(afl.data.iid(1))
+    assert data.example[0].dtype == np.float32 and data.example[0].max() == 60_000
+
+
+def test_arrays_have_the_type_that_the_dataset_says() -> None:
+    kinds = datasets.Features({"x": datasets.Array2D((2, 2), "uint8"), "y": datasets.Value("int64")})
+    made = datasets.Dataset.from_dict({"x": [np.full((2, 2), 200, np.uint8)] * 4, "y": [0, 1] * 2}, features=kinds)
+    for way in (made, made.with_format("numpy")):
+        found = afl.data.from_huggingface(way, x="x", y="y", test_fraction=0.5)
+        assert found.x.dtype == np.uint8 and found.preprocessing.description == "float32"
+
+
+def test_classes_are_matched_by_their_names() -> None:
+    def split(names: list[str], y: list[int]) -> Any:
+        return table(x=[[float(one)] for one in y], y=y).cast_column("y", datasets.ClassLabel(names=names))
+
+    both = datasets.DatasetDict({"train": split(["cat", "dog"], [0, 1] * 3), "test": split(["dog", "cat"], [0, 1] * 3)})
+    found = afl.data.from_huggingface(both, x="x", y="y")
+    assert found.y.tolist() == [0, 1] * 3 and found.y_test.tolist() == [1, 0] * 3 and found.num_classes == 2
+    both["test"] = table(x=[[1.0]] * 6, y=["dog", "cat", "dog", "emu", "cat", "cat"])
+    found = afl.data.from_huggingface(both, x="x", y="y")
+    assert found.y_test.tolist() == [1, 0, 1, 2, 0, 0] and found.num_classes == 3
+    both["test"] = table(x=[[1.0]] * 6)
+    with pytest.raises(ValueError, match=r"named classes in some splits, and bare numbers in 'test'.*ClassLabel"):
+        afl.data.from_huggingface(both, x="x", y="y")
+
+
+def test_rows_come_in_the_order_of_a_shuffled_and_filtered_dataset() -> None:
+    made = table(10, x=[[float(one)] for one in range(10)]).shuffle(seed=1).filter(lambda row: row["x"][0] > 2)
+    found = afl.data.from_huggingface(datasets.DatasetDict({"train": made, "test": made}), x="x", y="y")
+    assert found.x[:, 0].tolist() == [row["x"][0] for row in made]
+    assert found.y.tolist() == [int(one) % 2 for one in found.x[:, 0]]
+
+
+def test_clients_keep_their_names() -> None:
+    made = table(x=[[0.0]] * 6, who=["eve", "bob", "eve", "bob", "ann", "ann"])
+    found = afl.data.from_huggingface(made, x="x", y="y", client="who", test_fraction=0.5)
+    assert found.client_names.tolist() == ["ann", "bob", "eve"]
+    coded = made.cast_column("who", datasets.ClassLabel(names=["eve", "bob", "ann"]))
+    test = table(2, x=[[0.0]] * 2, who=["zoe", "eve"])
+    found = afl.data.from_huggingface(datasets.DatasetDict({"train": coded, "test": test}), x="x", y="y", client="who")
+    assert found.client_names.tolist() == ["ann", "bob", "eve"] and found.test_clients.tolist() == [-1, 2]
+    numbered = datasets.DatasetDict({"train": table(x=[[0.0]] * 6, who=[0, 0, 0, 1, 1, 1]), "test": test})
+    with pytest.raises(TypeError, match="got both"):
+        afl.data.from_huggingface(numbered, x="x", y="y", client="who")
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"y": [0, 1, -1, -1, 0, 1]}, r"2 of 6 labels in 'y' of the split 'train' are negative.*test='validation'"),
+        ({"y": [0, 1, None, 1, 0, 1]}, r"1 of 6 labels in 'y' .* are missing .None."),
+        ({"x": [[1.0], None, [1.0], [1.0], [1.0], [1.0]]}, r"sample 1 in 'x' of the split 'train' is missing"),
+        ({"x": [[float("nan")]] * 6}, "sample 0 is NaN or infinite"),
+        ({"y": [[0, 1]] * 6}, r"y\.argmax\(1\)"),
+        ({"x": [{"bytes": b"1", "path": None}] * 6}, r"encoded images.*datasets\.Image\(\)"),
+    ],
+)
+def test_missing_labels_and_samples_are_said(columns: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        afl.data.from_huggingface(table(**{"x": [[1.0]] * 6} | columns), x="x", y="y", test_fraction=0.5)
+
+
+def test_streams_and_transforms_are_refused() -> None:
+    made = table(x=[[1.0]] * 6)
+    with pytest.raises(ValueError, match=r"is a stream \(IterableDataset\).*from_list\(list\(stream\.take"):
+        afl.data.from_huggingface(made.to_iterable_dataset(), x="x", y="y")
+    with pytest.raises(ValueError, match=r"has a transform.*dataset\.map"):
+        afl.data.from_huggingface(made.with_transform(lambda rows: rows), x="x", y="y", test_fraction=0.5)

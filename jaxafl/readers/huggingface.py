@@ -1,0 +1,185 @@
+"""Columns of a dataset of Hugging Face's `datasets`: splits, samples, labels and clients, with what they mean."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxafl.options import UserError, as_array
+from jaxafl.readers.pictures import is_picture, pixels
+
+
+def splits_of(dataset: Any, split: str, test: str, test_fraction: float | None) -> dict[str, Any]:
+    """Returns the training split and, unless some of it is held out, the test split, by name.
+
+    Rows are read in the order of a dataset that was shuffled, filtered or sorted, and as they are stored:
+    `with_format` changes nothing.
+
+    Raises:
+        ValueError: a split is missing, is a stream, or has a transform, which would be left out without a word.
+        TypeError: this is no dataset of Hugging Face.
+    """
+    if isinstance(dataset, Mapping):
+        wanted = [split] if test_fraction is not None else [split, test]
+        for name in wanted:
+            if name not in dataset:
+                advice = "; test_fraction=0.2 holds some of the training samples out" if name == test else ""
+                raise UserError(f"there is no split {name!r}; there are {', '.join(dataset)}{advice}")
+        found = {name: dataset[name] for name in wanted}
+    else:
+        found = {split: dataset}
+        if test_fraction is None and not _streams(dataset):
+            raise UserError("a single Dataset needs test_fraction, the share of it that is held out for testing")
+    for name, part in found.items():
+        if _streams(part):
+            raise UserError(
+                f"the split {name!r} is a stream ({type(part).__name__}), but clients draw their samples at random: "
+                "load it whole, load_dataset(..., streaming=False), or the first 10,000 samples of it, "
+                "datasets.Dataset.from_list(list(stream.take(10_000)), features=stream.features)"
+            )
+        if not hasattr(part, "column_names") or not hasattr(part, "features"):
+            raise TypeError(f"from_huggingface takes a datasets.Dataset or DatasetDict, got {type(part).__name__}")
+        if part.format["type"] == "custom":
+            raise UserError(
+                f"the split {name!r} has a transform (set_transform or with_transform), which only acts on rows as "
+                "they are looked up; store what it makes, dataset.map(...), or take it off, dataset.with_format(None)"
+            )
+    return {name: part.with_format(None) for name, part in found.items()}
+
+
+def labels_of(owner: str, splits: Mapping[str, Any], column: str) -> tuple[list[np.ndarray], int]:
+    """Returns the classes of every split, and how many there are.
+
+    Classes with names (`ClassLabel`) are matched by name, so that splits may number them in different orders; words are
+    numbered in sorted order.
+
+    Raises:
+        ValueError: samples have no label (-1 or None), or only some of the splits name their classes.
+        TypeError: labels are neither integers nor words.
+    """
+    values = {name: _whole(owner, name, column, list(part[column])) for name, part in splits.items()}
+    names = {name: getattr(part.features[column], "names", None) for name, part in splits.items()}
+    for name, own in values.items():
+        if own.dtype.kind in "iu" and own.min(initial=0) < 0:
+            raise UserError(
+                f"{owner}: {np.sum(own < 0)} of {len(own)} labels in {column!r} of the split {name!r} are negative, as "
+                "in test splits that are published without labels; use a split that has labels (for example "
+                "test='validation'), test_fraction=0.2 in the place of a test split, or leave them out: "
+                f"dataset.filter(lambda row: row[{column!r}] >= 0)"
+            )
+    known = list(dict.fromkeys(word for own in names.values() for word in own or ()))
+    words = [own for name, own in values.items() if own.dtype.kind == "U"]
+    if known and all(names[name] or own.dtype.kind == "U" for name, own in values.items()):
+        known += sorted({str(word) for own in words for word in own} - set(known))
+        place = {word: number for number, word in enumerate(known)}
+        tables = {name: np.array([place[word] for word in own or ()], np.int64) for name, own in names.items()}
+        for name, own in values.items():
+            if own.dtype.kind != "U" and own.max(initial=0) >= len(tables[name]):
+                raise UserError(
+                    f"{owner}: labels in {column!r} of the split {name!r} go to {own.max()}, but its ClassLabel names "
+                    f"{len(tables[name])} classes"
+                )
+        classes = [
+            np.array([place[word] for word in own], np.int64) if own.dtype.kind == "U" else tables[name][own]
+            for name, own in values.items()
+        ]
+        return classes, len(known)
+    if known:
+        unnamed = ", ".join(repr(name) for name, own in names.items() if not own)
+        raise UserError(
+            f"{owner}: {column!r} has named classes in some splits, and bare numbers in {unnamed}, which may mean "
+            f"others; say which: dataset.cast_column({column!r}, datasets.ClassLabel(names=[...]))"
+        )
+    if len(words) == len(values):
+        known_words = np.unique(np.concatenate(words))
+        return [np.searchsorted(known_words, own) for own in words], len(known_words)
+    if all(own.dtype.kind in "iu" for own in values.values()):
+        return list(values.values()), int(max(own.max() for own in values.values())) + 1
+    return list(values.values()), 0
+
+
+def identities_of(splits: Mapping[str, Any], column: str) -> list[list[Any]]:
+    """Returns the client of each sample of every split that has the column; those of a `ClassLabel` by name."""
+    found = []
+    for part in splits.values():
+        if column in part.column_names:
+            names, values = getattr(part.features[column], "names", None), list(part[column])
+            found.append([names[value] if value is not None else None for value in values] if names else values)
+    return found
+
+
+def arrays_of(owner: str, splits: Mapping[str, Any], column: str) -> list[np.ndarray]:
+    """Returns the samples of a column of every split, each as one array in the type that the dataset says (float64 as
+    float32); images as `pixels` has them, with the same channels in every split.
+
+    Raises:
+        ValueError: samples have several shapes, are missing, not finite or no numbers.
+    """
+    samples = _samples(owner, splits, column)
+    first = next(samples, None)
+    every = itertools.chain([first], samples)
+    if is_picture(first):
+        array = pixels(f"{owner}: {column!r}", every)
+    else:
+        array = _stacked(owner, first, every, column, _dtype(next(iter(splits.values())).features[column]))
+    return np.split(array, np.cumsum([len(part) for part in splits.values()])[:-1])
+
+
+def _samples(owner: str, splits: Mapping[str, Any], column: str) -> Iterator[Any]:
+    """Yields the samples of all splits one by one, so that images are not held twice."""
+    for name, part in splits.items():
+        for place, sample in enumerate(part[column]):
+            if sample is None:
+                raise UserError(
+                    f"{owner}: sample {place} in {column!r} of the split {name!r} is missing (None); leave it out: "
+                    f"dataset.filter(lambda row: row[{column!r}] is not None)"
+                )
+            yield sample
+
+
+def _stacked(owner: str, first: Any, samples: Iterable[Any], column: str, dtype: str | None) -> np.ndarray:
+    if isinstance(first, Mapping) and {"bytes", "path"} <= set(first):
+        raise UserError(
+            f"{owner}: {column!r} holds encoded images; decode them: dataset.cast_column({column!r}, datasets.Image())"
+        )
+    if isinstance(first, Sequence) and not isinstance(first, str) and any(map(is_picture, first)):
+        raise UserError(f"{owner}: {column!r} holds several images per sample; make one column, or one array, of each")
+    parts = [as_array(owner, f"a sample in {column!r}", sample) for sample in samples]
+    shapes = {part.shape for part in parts}
+    if len(shapes) != 1 or any(part.dtype.kind not in "fiub" for part in parts):
+        kinds = ", ".join(sorted({str(part.dtype) for part in parts}))
+        raise UserError(
+            f"{owner}: the samples in {column!r} must be numbers of one shape, got {kinds} of the shapes "
+            f"{', '.join(map(str, sorted(shapes)[:3]))}"
+        )
+    array = np.stack(parts)
+    if dtype is not None and array.dtype.kind in "iu":
+        array = array.astype(dtype, copy=False)
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def _dtype(feature: Any) -> str | None:
+    """Returns the dtype of the integers in a feature, which rows as lists of Python do not have."""
+    while feature is not None and not isinstance(getattr(feature, "dtype", None), str):
+        feature = getattr(feature, "feature", None)
+    try:
+        return np.dtype(feature.dtype).name if np.dtype(feature.dtype).kind in "iu" else None
+    except (AttributeError, TypeError):
+        return None
+
+
+def _streams(part: Any) -> bool:
+    return hasattr(part, "column_names") and not hasattr(part, "__len__")
+
+
+def _whole(owner: str, split: str, column: str, values: list[Any]) -> np.ndarray:
+    missing = sum(value is None for value in values)
+    if missing:
+        raise UserError(
+            f"{owner}: {missing} of {len(values)} labels in {column!r} of the split {split!r} are missing (None); "
+            f"leave them out, dataset.filter(lambda row: row[{column!r}] is not None), or use a split that has labels"
+        )
+    return np.asarray(values)

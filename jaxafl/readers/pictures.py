@@ -1,0 +1,95 @@
+"""Images of Pillow as arrays of the brightness, colours and opacity that are seen, whatever mode they are stored in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from jaxafl.options import UserError
+
+_SEEN_AS = {
+    **{"1": "L", "L": "L", "LA": "LA", "La": "LA", "PA": "RGBA", "RGB": "RGB", "RGBX": "RGB", "RGBA": "RGBA"},
+    **{"RGBa": "RGBA", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB"},
+}
+"""Mode of 8 bits per channel that shows the same image."""
+_WIDE = {"I;16": np.uint16, "I;16L": np.uint16, "I;16B": np.uint16, "I;16N": np.uint16, "I": np.int32, "F": np.float32}
+_BY_PALETTE = {False: "RGB", True: "RGBA"}
+
+
+def is_picture(sample: Any) -> bool:
+    """Returns whether a sample is an image of Pillow."""
+    return hasattr(sample, "getbands") and hasattr(sample, "convert")
+
+
+def pixels(owner: str, images: Iterable[Any]) -> np.ndarray:
+    """Returns images of Pillow as one array.
+
+    An image of a palette (mode P) becomes its colours, black and white (1) becomes 0 and 255, and CMYK, YCbCr and HSV
+    become RGB. Images of 16 bits (I;16) are uint16, of 32 bits int32 (I) or float32 (F), with their values as stored.
+    An image is turned as its EXIF orientation says. If images of one channel and of colours occur together, the former
+    are repeated in the three colours; if some have an opacity, the others are opaque (255).
+
+    Args:
+        owner: for messages.
+        images: of one size; of several frames the current one.
+
+    Returns:
+        Array `[n, height, width, channels]`: 1 channel (brightness), 2 (brightness, opacity), 3 (RGB) or 4 (RGBA).
+
+    Raises:
+        ValueError: images have several sizes, a mode has no such meaning (LAB), or modes of 8 bits occur with others.
+    """
+    modes, found = set(), []
+    for place, image in enumerate(images):
+        if not is_picture(image):
+            raise UserError(f"{owner}: sample {place} is no image, but a {type(image).__name__}")
+        modes.add(image.mode)
+        found.append(_pixels(owner, place, image))
+    if len(sizes := {array.shape[:2] for array in found}) > 1:
+        wanted = min(sizes)
+        raise UserError(
+            f"{owner} holds images of several sizes (height, width): {', '.join(map(str, sorted(sizes)[:3]))}; write "
+            f"them in one size, for example image.resize(({wanted[1]}, {wanted[0]}))"
+        )
+    if len({array.dtype for array in found}) > 1:
+        raise UserError(
+            f"{owner} holds images of different depths (modes {', '.join(sorted(modes))}), which have no common scale; "
+            'write all in one mode, for example image.convert("L")'
+        )
+    colours = any(array.shape[2] > 2 for array in found)
+    opacity = any(array.shape[2] % 2 == 0 for array in found)
+    return np.stack([_with_channels(array, colours, opacity) for array in found])
+
+
+def _pixels(owner: str, place: int, image: Any) -> np.ndarray:
+    """Returns one image `[height, width, channels]` in the fewest channels that show it."""
+    from PIL import ImageOps
+
+    image = ImageOps.exif_transpose(image)
+    mode = _BY_PALETTE["transparency" in image.info] if image.mode == "P" else _SEEN_AS.get(image.mode)
+    if mode is not None:
+        array = np.asarray(image if image.mode == mode else image.convert(mode))
+    elif image.mode in _WIDE:
+        array = np.asarray(image).astype(_WIDE[image.mode])
+    else:
+        lab = (
+            'for LAB ImageCms.profileToProfile(image, ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB"), '
+            'outputMode="RGB")'
+        )
+        raise UserError(
+            f"{owner}: image {place} has mode {image.mode}, which has no one meaning as pixels; convert all images to "
+            f'RGB or L first: image.convert("RGB"), {lab}'
+        )
+    return array if array.ndim == 3 else array[..., None]
+
+
+def _with_channels(array: np.ndarray, colours: bool, opacity: bool) -> np.ndarray:
+    channels = array.shape[2]
+    seen, opaque = array[..., : channels - (channels % 2 == 0)], array[..., channels - 1 :]
+    if colours and seen.shape[2] == 1:
+        seen = np.repeat(seen, 3, axis=2)
+    if opacity:
+        return np.concatenate([seen, opaque if channels % 2 == 0 else np.full_like(seen[..., :1], 255)], axis=2)
+    return seen
