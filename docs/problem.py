@@ -111,12 +111,11 @@ def _run(sim: afl.Simulation) -> xr.Dataset:
 
 
 def _numbers(result: xr.Dataset) -> dict[str, float]:
-    last = result.accuracy.isel(evaluation=-1)
-    stale = result.staleness.where(result.staleness >= 0)
+    last, stale = result.final_accuracy, result.staleness
     return {
-        "accuracy": round(float(last.mean()), 3),
+        "accuracy": round(float(last.mean(skipna=False)), 3),
         "spread": round(float(last.std(ddof=1)), 3),
-        "seconds": round(float(result.time.isel(step=-1).mean())),
+        "seconds": round(float(result.final_time.mean())),
         "staleness": round(float(stale.mean()), 2),
         "stalest": int(stale.max()),
     }

@@ -209,8 +209,8 @@ def assert_same(
                 "multiplicity": arrival.multiplicity, "local_steps": update.local_steps,
             }, f"server step {step}"  # fmt: skip
             where = np.flatnonzero(mask)[mine]
-            np.testing.assert_allclose(result.started.values[step, where], arrival.start_time, rtol=1e-9)
-            np.testing.assert_allclose(result.arrived.values[step, where], arrival.arrival_time, rtol=1e-9)
+            np.testing.assert_allclose(result.started_at.values[step, where], arrival.start_time, rtol=1e-9)
+            np.testing.assert_allclose(result.arrived_at.values[step, where], arrival.arrival_time, rtol=1e-9)
             np.testing.assert_allclose(
                 result.delta_norm.values[step, where], recorded.norms[theirs], rtol=10 * tolerance, atol=tolerance
             )

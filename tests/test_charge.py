@@ -86,7 +86,7 @@ def test_free_running_is_the_fixed_point_of_schedule_and_training(options: dict[
     assert settled
     made = trained.records["executed_local_steps"][:steps]
     assert (made < most[schedule.client[:steps]]).any()  # some runs stopped early
-    for name in ("client", "run", "staleness", "arrived", "started", "time"):
+    for name in ("client", "run", "staleness", "arrived_at", "started_at", "time"):
         expected = getattr(schedule, name)[:steps]
         np.testing.assert_allclose(result[name].values, expected, rtol=1e-12, err_msg=name)
     np.testing.assert_array_equal(result.executed_local_steps.values, made)
@@ -129,7 +129,7 @@ def test_where_nobody_stops_early_both_charges_are_one_run(options: dict[str, An
         sim = dataclasses.replace(simulation(charge, clock), client=client, server=afl.server.fedbuff(0.5))
         results.append(sim.run(40, eval_every=10, seed=2, lanes=lanes))
     planned, executed = results
-    for name in ("client", "run", "staleness", "time", "started", "arrived"):
+    for name in ("client", "run", "staleness", "time", "started_at", "arrived_at"):
         np.testing.assert_array_equal(executed[name].values, planned[name].values)
     for name in ("loss", "delta_norm"):
         np.testing.assert_allclose(executed[name].values, planned[name].values, rtol=2e-5)

@@ -84,7 +84,7 @@ def test_what_they_do() -> None:
     assert run["clock"].client.values[:, 0].tolist() == [0, 1, 2, 3] * 3
     assert run["clock"].staleness.values[:, 0].tolist() == [0, 1, 2, 3] + [3] * 8
     assert run["clock"].time.values.tolist() == [2.0 * (step + 1) for step in range(STEPS)]
-    lasted = run["duration"].arrived - run["duration"].started
+    lasted = run["duration"].arrived_at - run["duration"].started_at
     assert set(np.unique(lasted)) == {1.0, 10.0}
     counts = PYTHON["partition"]["data"].counts
     assert counts.sum() == 200 and counts.max() - counts.min() <= 1

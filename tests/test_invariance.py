@@ -61,7 +61,7 @@ def usual(name: str) -> xr.Dataset:
 
 
 def assert_close(result: xr.Dataset, other: xr.Dataset) -> None:
-    for name in ("client", "run", "staleness", "local_steps", "time", "started", "arrived"):
+    for name in ("client", "run", "staleness", "local_steps", "time", "started_at", "arrived_at"):
         np.testing.assert_array_equal(result[name], other[name], err_msg=name)
     for name in ("observe_w", "delta_norm", "local_loss"):
         np.testing.assert_allclose(result[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name)

@@ -29,8 +29,8 @@ def result(steps: int = 12, clients: int = 4, *, offset: float = 0.0, stretch: f
             "client": (*column, np.arange(steps)[:, None] % clients),
             "run": (*column, np.arange(steps)[:, None] // clients),
             "staleness": (*column, np.minimum(np.arange(steps), 3)[:, None]),
-            "started": (*column, np.maximum(time - 2, 0)[:, None]),
-            "arrived": (*column, time[:, None]),
+            "started_at": (*column, np.maximum(time - 2, 0)[:, None]),
+            "arrived_at": (*column, time[:, None]),
             "accuracy": (("evaluation",), offset + 0.5 * evaluated / steps),
         },
         {
@@ -118,7 +118,7 @@ def test_a_cross_is_where_a_run_failed(draw):
 
 def test_the_histogram_counts_arrivals_only():
     made = result()
-    made["staleness"][-4:] = -1
+    made["staleness"] = made["staleness"].where(made["step"] < made.sizes["step"] - 4)
     bars = plot.staleness_histogram(made).axes[0].patches
     assert [round(bar.get_height(), 1) for bar in bars] == [12.5, 12.5, 12.5, 62.5]
 
@@ -135,7 +135,7 @@ def test_the_timeline_has_a_bar_for_every_run_from_start_to_arrival():
     made = result()
     bars = plot.timeline(made).axes[0].collections[0]
     spans = sorted((path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in bars.get_paths())
-    expected = sorted(zip(made["started"].values[:, 0], made["arrived"].values[:, 0], strict=True))
+    expected = sorted(zip(made["started_at"].values[:, 0], made["arrived_at"].values[:, 0], strict=True))
     np.testing.assert_allclose(spans, expected)
 
 

@@ -194,8 +194,8 @@ def test_staleness_participation_and_bytes_add_up(tmp_path: pathlib.Path) -> Non
     result = run()
     made = page(result, tmp_path)
     ((_, _, _, shares, _, _),) = made.series("staleness", "")
-    ages = result["staleness"].values
-    np.testing.assert_allclose(shares, 100 * np.bincount(ages[ages >= 0]) / (ages >= 0).sum(), rtol=1e-4)
+    ages = result["staleness"].values[result["arrived"].values].astype(int)
+    np.testing.assert_allclose(shares, 100 * np.bincount(ages) / ages.size, rtol=1e-4)
     ((_, _, _, arrivals, _, _),) = made.series("participation", "participation")
     np.testing.assert_array_equal(arrivals, result["participation"].values)
     up, down = made.series("communication", "")
@@ -233,7 +233,7 @@ def test_runs_that_failed_stopped_or_have_not_run_are_told(tmp_path: pathlib.Pat
     waiting = run()
     for name in ("time", "accuracy", "loss", "eval_time"):
         waiting[name] = waiting[name] * np.nan
-    waiting["staleness"][:] = -1
+    waiting["staleness"][:] = np.nan
     assert "has not run" in page({"good": run(), "late": waiting}, tmp_path).text
     assert "has not run" in page(waiting, tmp_path).text
 

@@ -152,7 +152,7 @@ def test_a_plan_with_the_recorded_steps_reproduces_asyncfeded(name: str) -> None
     assert len(np.unique(online.local_steps)) > 2
     for column in ("client", "run", "staleness", "local_steps", "next_local_steps"):
         np.testing.assert_array_equal(planned[column], online[column], err_msg=column)
-    for column in ("time", "started", "arrived", "observe_w", "delta_norm", "local_loss"):
+    for column in ("time", "started_at", "arrived_at", "observe_w", "delta_norm", "local_loss"):
         np.testing.assert_allclose(planned[column], online[column], rtol=1e-9, atol=1e-12, err_msg=column)
     schedule = compute_schedule(clock, 6, steps, STEPS, 0)
     np.testing.assert_array_equal(schedule.client, online.client)
@@ -349,8 +349,8 @@ def test_the_schedule_alone_is_that_of_the_run() -> None:
     clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
     simulation = Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(), clock)
     schedule, result = simulation.schedule(15, seed=2), simulation.run(15, eval_every=15, seed=2)
-    for name in ("client", "run", "staleness", "started", "arrived", "time"):
-        np.testing.assert_array_equal(getattr(schedule, name), result[name].values)
+    for name in ("client", "run", "staleness", "started_at", "arrived_at", "time"):
+        np.testing.assert_array_equal(getattr(schedule, name.removesuffix("_at")), result[name].values)
     assert simulation.plan(15, seed=2).needed == 3 * 30
 
 

@@ -39,7 +39,7 @@ def sim() -> afl.Simulation:
 
 def same(member: xr.Dataset, run: xr.Dataset) -> None:
     """Schedules exactly, numbers to float rounding."""
-    for name in ("time", "client", "staleness", "started", "arrived"):
+    for name in ("time", "client", "staleness", "started_at", "arrived_at"):
         np.testing.assert_array_equal(member[name].values, run[name].values)
     for name in ("accuracy", "loss", "delta_norm", "local_loss"):
         np.testing.assert_allclose(member[name].values, run[name].values, rtol=2e-5, atol=1e-6)
@@ -91,7 +91,9 @@ def test_static_axes_compile_once_per_value(sim: afl.Simulation) -> None:
     small = found.sel({"clock.buffer": 1, "seed": 1})
     one = replace_at(sim, "clock.buffer", 1).run(STEPS, eval_every=EVERY, seed=1)
     np.testing.assert_allclose(small.accuracy.values, one.accuracy.values, atol=1e-6)
-    assert (small.staleness.values[:, 1] == -1).all()  # a smaller buffer has no second arrival
+    assert (
+        np.isnan(small.staleness.values[:, 1]).all() and not small.arrived.values[:, 1].any()
+    )  # a smaller buffer has no second arrival
 
 
 @pytest.mark.slow
@@ -232,11 +234,13 @@ def test_the_options_of_a_swept_part_are_kept(sim: afl.Simulation, tmp_path: pat
 
 
 @pytest.mark.slow
-def test_whole_numbers_stay_whole_where_members_differ_in_length(sim: afl.Simulation) -> None:
+def test_indices_stay_whole_and_numbers_are_missing_where_members_differ_in_length(sim: afl.Simulation) -> None:
     found = afl.sweep(sim, {"clock.buffer": [1, 3]}, 4, eval_every=4)
-    for name, missing in (("client", -1), ("staleness", -1), ("local_steps", 0)):
-        assert found[name].dtype.kind == "i"
+    for name, missing in (("client", -1), ("run", -1), ("arrived", False)):
+        assert found[name].dtype.kind in "ib"
         assert (found[name].values[0, :, 1:] == missing).all()
+    for name in ("staleness", "local_steps", "multiplicity", "arrived_at", "delta_norm"):
+        assert found[name].isnull().values[0, :, 1:].all() and found[name].notnull().values[1].all()
 
 
 @pytest.mark.slow

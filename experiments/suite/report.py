@@ -189,7 +189,7 @@ def _draw_against(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, p
     x = np.asarray([places[column][1] for column in columns])
     for number, method in enumerate(row for row in results.row.values if row not in experiment.contrasts):
         found = results.sel(measure=measure, row=method, column=columns)
-        mean, known = found.value.mean("seed").values, found.value.notnull()
+        mean, known = found.value.mean("seed", skipna=False).values, found.value.notnull()
         error = np.nan_to_num((found.value.std("seed", ddof=1) / np.sqrt(known.sum("seed"))).values)
         there = np.isfinite(mean)
         style = {"color": f"C{number % 10}", "marker": "o", "markersize": 3, "linewidth": 1.2, "capsize": 2}

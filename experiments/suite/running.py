@@ -208,12 +208,13 @@ def _plain(name: str) -> str:
 
 
 def figures(measure: Measure, values: np.ndarray) -> str:
-    """Mean and standard deviation over seeds, as a table shows them."""
-    values = values[~np.isnan(values)]
+    """Mean and standard deviation over seeds, as a table shows them, and of how many seeds where some are missing."""
+    seeds, values = len(values), values[~np.isnan(values)]
     if not len(values):
         return ""
     if np.isinf(values).any():
         return f"reached by {np.isfinite(values).sum()} of {len(values)} seeds"
     form = f".{measure.digits}f" if abs(values.mean()) < 1e5 else ".1e"  # of what has diverged
     spread = f" ± {values.std(ddof=1):{form}}" if np.ptp(values) > 0 else ""
-    return f"{values.mean():{form}}{spread}{measure.unit}"
+    some = f" ({len(values)} of {seeds} seeds)" if len(values) < seeds else ""
+    return f"{values.mean():{form}}{spread}{measure.unit}{some}"

@@ -42,8 +42,8 @@ class Chunk(NamedTuple):
         start, stop: the server steps start .. stop - 1.
         time: simulated seconds at the last of them.
         seconds: wall-clock seconds since the run began, or went on.
-        records: of the server steps, name -> [stop - start, ...]: `time`, `client` and `staleness` (-1: no arrival),
-            and what a result holds besides.
+        records: of the server steps, name -> [stop - start, ...]: `time`, and of every place for an arrival `arrived`
+            (bool), `client` (-1 without an arrival), `staleness` and further numbers of a result (NaN without one).
         evaluation: metrics of x_stop.
         model: () -> (parameters, non-trainable state) of x_stop, NumPy arrays on the host.
     """
@@ -84,7 +84,7 @@ def scalars_of(chunk: Chunk) -> dict[str, float]:
     """A chunk in numbers: its metrics; mean and largest staleness and mean norm of its updates, where there are any."""
     found = dict(chunk.evaluation)
     if chunk.records:
-        arrived = chunk.records["client"] >= 0
+        arrived = chunk.records["arrived"]
         staleness, norms = chunk.records["staleness"][arrived], chunk.records["delta_norm"][arrived]
         if arrived.any():
             found |= {"staleness_mean": float(staleness.mean()), "staleness_max": float(staleness.max())}

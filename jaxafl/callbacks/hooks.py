@@ -15,6 +15,7 @@ from jaxafl.callbacks.base import Callback, Chunk, Run
 from jaxafl.callbacks.progress import Reporter
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Made
+from jaxafl.results.arrivals import masked
 
 PIECE_SECONDS = 2.0  # also what a second Ctrl-C waits for, at the most
 
@@ -136,7 +137,7 @@ class Telling(Hook):
         for index, (run, callbacks) in enumerate(zip(self.runs, self.told, strict=True)):
             why, failure = None, failures[index]
             if callbacks and not made.stops[index] and not (failure and failure[0] < start):
-                records = execution.arrivals(index, start, stop, made.records)
+                records = _of_arrivals(execution.arrivals(index, start, stop, made.records))
                 chunk = Chunk(
                     run=run,
                     start=start,
@@ -164,6 +165,15 @@ class Telling(Hook):
                     errors.append(error)
         if errors:
             raise errors[0]
+
+
+def _of_arrivals(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the records with `arrived`, and numbers that are missing at places without an arrival, as in a result."""
+    if not records:
+        return {}
+    arrived = records["client"] >= 0
+    shown = {name: masked(values, arrived) for name, values in records.items() if values.shape == arrived.shape}
+    return records | shown | {"client": records["client"], "arrived": arrived}
 
 
 def _pooled(made: Made) -> dict[str, np.ndarray]:

@@ -17,6 +17,7 @@ def report(
     output: Annotated[pathlib.Path, arg(metavar="PAGE.html")] = pathlib.Path("report.html"),
     title: str | None = None,
     reference: str | None = None,
+    at: str | None = None,
 ) -> int:
     """Write results as one interactive page that needs no network: summary, curves, settings, citation.
 
@@ -25,6 +26,7 @@ def report(
         output: page to write
         title: of the page; by default that of the result, or the names of the files
         reference: the method that others are compared with, by the name of its file; by default the first
+        at: where sweeps over the same seeds are compared, e.g. time=200 or bytes=1e9; by default at the end of each run
     """
     from jaxafl import plot
 
@@ -32,11 +34,20 @@ def report(
     results: Any = next(iter(named.values())) if len(named) == 1 else named
     if len(named) > 1:
         try:
-            results = Comparison(named)
+            results = Comparison(named, _point(at))
         except UserError as why:  # other results than sweeps over the same seeds
-            if reference is not None:
-                raise UserError(f"--reference is for sweeps over the same seeds: {why}") from why
+            if reference is not None or at is not None:
+                raise UserError(f"--reference and --at are for sweeps over the same seeds: {why}") from why
     with user_errors():
         plot.report(results, output, title=title, reference=reference)
     print(f"wrote {output}")
     return 0
+
+
+def _point(at: str | None) -> str | dict[str, float]:
+    """Returns a point of comparison from `time=200`, or `last`."""
+    axis, equals, number = (at or "last").partition("=")
+    try:
+        return {axis: float(number)} if equals else axis
+    except ValueError as error:
+        raise UserError(f"--at takes axis=number, e.g. --at time=200; got {at!r}") from error

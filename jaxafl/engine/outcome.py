@@ -13,12 +13,23 @@ from jaxafl.server.contract import Arrivals, Outcome, Server, Tree
 
 _TAKEN = {
     *("time", "step", "arrival", "evaluation", "population", "client", "run", "run_id", "version", "reference"),
-    *("staleness", "local_steps", "started", "arrived", "multiplicity", "kind", "bytes_up", "bytes_down", "accuracy"),
+    *(
+        "staleness",
+        "local_steps",
+        "started_at",
+        "arrived_at",
+        "arrived",
+        "multiplicity",
+        "kind",
+        "bytes_up",
+        "bytes_down",
+        "accuracy",
+    ),
     *("participation", "mean_staleness", "loss", "local_loss", "delta_norm", "executed_local_steps"),
     *("drift", "gradient_norm_squared", "asynchronous_error", "client_accuracy", "client_loss", "client_samples"),
-    "held_out_client",
+    *("held_out_client", "step_arrivals", "step_staleness", "step_loss"),
 }
-_BEGINNINGS = ("eval_", "average_", "observe_", "validation_")
+_BEGINNINGS = ("eval_", "final_", "average_", "observe_", "validation_")
 
 
 def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals) -> Outcome:

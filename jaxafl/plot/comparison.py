@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, cast
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,10 +22,11 @@ from jaxafl.plot.canvas import (
 )  # fmt: skip
 from jaxafl.results.curves import AXES, curve
 from jaxafl.results.members import Results, members
+from jaxafl.results.points import in_words
 
 
 def comparison(
-    results: Results,
+    results: Results | Any,
     axis: str = "time",
     metric: str = "accuracy",
     band: tuple[float, float] = (0.25, 0.75),
@@ -34,7 +38,8 @@ def comparison(
     A run keeps the value of its last evaluation until the next. Lines and bands end where the first of the seeds does.
 
     Args:
-        results: name -> result, those of a `Comparison`; or as in `accuracy_vs_time`.
+        results: a `Comparison`, whose point of comparison the legend names, with a vertical line if it is on this axis;
+            or as in `accuracy_vs_time`.
         axis: `"time"` (simulated seconds), `"server_steps"`, `"client_updates"`, `"local_steps"` or `"bytes"`.
         metric: of the evaluations; accuracies are in percent.
         band: its two quantiles, of the seeds.
@@ -52,7 +57,8 @@ def comparison(
     if not 0 <= low < high <= 1:
         raise UserError(f"comparison: band must be two quantiles 0 <= low < high <= 1, got {band}")
     file, against = check_image_path(path), AXES[axis]
-    lines = members(results, metric, against.variable)
+    at = getattr(results, "at", None) if hasattr(results, "differences") else None
+    lines = members(cast("Any", results).results if at is not None else results, metric, against.variable)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
     percent, failed = metric.endswith("accuracy"), 0
     for line, style in zip(lines, line_styles(len(lines)), strict=True):
@@ -63,20 +69,25 @@ def comparison(
         grid = grid[(grid >= max(one.at[0] for one in curves)) & (grid <= min(one.at[-1] for one in curves))]
         values = np.stack([one.before(grid) for one in curves]) * (100 if percent else 1)
         bottom, median, top = np.quantile(values, [low, 0.5, high], axis=0)
-        at, count = grid / against.scale, len(curves)
+        along, count = grid / against.scale, len(curves)
         ax.plot(
-            at,
+            along,
             median,
             label=f"{line.name or 'all'} ({count} seed{'s' * (count > 1)})",
             linewidth=1.8,
             drawstyle="steps-post",
             **style,
         )
-        failed += mark_failures(ax, line, at, median, style["color"])
+        failed += mark_failures(ax, line, along, median, style["color"])
         if count > 1:
-            ax.fill_between(at, bottom, top, step="post", color=style["color"], alpha=0.15, linewidth=0)
+            ax.fill_between(along, bottom, top, step="post", color=style["color"], alpha=0.15, linewidth=0)
     shown = metric.replace("_", " ") if metric.startswith("validation") else f"test {metric.replace('_', ' ')}"
     ax.set(xlabel=against.label, ylabel=f"{shown} (%)" if percent else shown, xlim=(0, None))
     tidy(ax)
-    legend_beside(ax, len(lines) + failed, f"median, {100 * low:g} to {100 * high:g} % of seeds")
+    title = f"median, {100 * low:g} to {100 * high:g} % of seeds"
+    if at is not None:
+        title += f"\ncompared {in_words(at)}"
+    if isinstance(at, Mapping) and axis in at:
+        ax.axvline(at[axis] / against.scale, color="0.4", linestyle=":", linewidth=1.2)
+    legend_beside(ax, len(lines) + failed, title)
     return finish(figure, file)

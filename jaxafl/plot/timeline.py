@@ -17,7 +17,7 @@ from jaxafl.plot.animation import Runs, check_film, corners_of, save_film
 from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
 from jaxafl.results.members import Results, heading, members
 
-_COLUMNS = ("client", "run", "started", "arrived", "staleness")
+_COLUMNS = ("client", "run", "started_at", "arrived_at", "staleness")
 _PANELS = 6
 _STEPS_SHOWN = 60  # more server steps than this would be a grey surface
 
@@ -64,7 +64,7 @@ def timeline(
     if isinstance(results, Schedule):
         found = [(f"{results.protocol}, {results.num_clients} clients", _of_schedule(results))]
     else:
-        named = members(results, "client", "started", "arrived", "staleness", "time")
+        named = members(results, "client", "started_at", "arrived_at", "staleness", "time")
         found = [(member.name or heading(results), _of_result(member.runs[0])) for member in named]
     if animate is not None:
         check_film(animate, file, len(found), ax)
@@ -136,7 +136,8 @@ def _colours(worst: int) -> tuple[object, Normalize | BoundaryNorm]:
 
 
 def _of_schedule(schedule: Schedule) -> Runs:
-    return _sorted(schedule.mask, [getattr(schedule, name) for name in _COLUMNS], schedule.time)
+    columns = [getattr(schedule, name.removesuffix("_at")) for name in _COLUMNS]
+    return _sorted(schedule.mask, columns, schedule.time)
 
 
 def _of_result(run: xr.Dataset) -> Runs:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
     import xarray as xr
 
 _PLACES = ("last", "last5", "best")
+_CARRY = "carry_on"
 
 
 class Axis(NamedTuple):
@@ -86,35 +87,48 @@ def has_failed(run: xr.Dataset) -> bool:
 
 def check_at(at: Any) -> None:
     """Raises `ValueError` for what `value` does not take."""
-    if isinstance(at, Mapping) and len(at) == 1 and set(at) <= set(AXES):
-        check_number("at", *at, *at.values(), least=0)
-    elif isinstance(at, Mapping) or at not in _PLACES:
+    if isinstance(at, str) and at in _PLACES:
+        return
+    point = {axis: number for axis, number in at.items() if axis != _CARRY} if isinstance(at, Mapping) else {}
+    if len(point) != 1 or not set(point) <= set(AXES) or at.get(_CARRY, False) not in (True, False):
         raise UserError(
             f"at must be one of {', '.join(map(repr, _PLACES))}, or a point {{axis: number}} of one of the axes "
             f"{', '.join(AXES)}; got {shown(at)}"
         )
+    check_number("at", *point, *point.values(), least=0)
 
 
-def value(run: xr.Dataset, metric: str, at: str | Mapping[str, float] = "last") -> float:
-    """One number of a run; NaN where it failed, or is missing.
+def point_of(at: Mapping[str, Any]) -> tuple[str, float, bool]:
+    """Returns the axis and the number of a point, and whether runs that end before it keep their last values."""
+    check_at(at)
+    axis = next(axis for axis in at if axis != _CARRY)
+    return axis, float(at[axis]), bool(at.get(_CARRY, False))
+
+
+def value(run: xr.Dataset, metric: str, at: str | Mapping[str, Any] = "last") -> float:
+    """Returns one number of a run; NaN if it failed, or is missing.
 
     Args:
         run: without the dimensions of a sweep.
         metric: e.g. `"accuracy"`.
         at: the `"last"` evaluation; the mean of the last five, `"last5"`; the `"best"`; or a point of an axis,
-            `{"time": 100.0}`, where the last evaluation at or before it counts.
+            `{"time": 100.0}`, where the last evaluation at or before it counts; with `"carry_on": True` also that of a
+            run that ends before.
 
     Raises:
         ValueError: the run ends before that point.
     """
-    axis, point = next(iter(at.items())) if isinstance(at, Mapping) else ("time", 0.0)
+    axis, point, carry_on = ("time", 0.0, False) if isinstance(at, str) else point_of(at)
     found = curve(run, AXES[axis].variable, metric)
     if has_failed(run) or not found.values.size:
         return np.nan
     if isinstance(at, Mapping):
-        if point > found.at[-1]:
-            raise UserError(f"a run ends at {axis}={found.at[-1]:g}, before {point:g}; make it longer, or ask for less")
-        return float(found.before(np.asarray([point]))[0])
+        if point > found.at[-1] and not carry_on:
+            raise UserError(
+                f"a run ends at {axis}={found.at[-1]:g}, before {point:g}; make it longer, ask for less, or take its "
+                f"last evaluation: at={{{axis!r}: {point:g}, 'carry_on': True}}"
+            )
+        return float(found.before(np.asarray([min(point, found.at[-1])]))[0])
     if at == "best":
         return float(found.values.min() if falls(metric) else found.values.max())
     return float(found.values[-5:].mean() if at == "last5" else found.values[-1])

@@ -14,6 +14,8 @@ import numpy as np
 from jaxafl.engine.loop import Trained
 from jaxafl.options import are_plain, options_of
 from jaxafl.references import citation, version
+from jaxafl.results.arrivals import by_step, masked, of_schedule
+from jaxafl.results.points import with_finals
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -26,14 +28,18 @@ _MEANINGS = {
     "evaluation": ("1", "index of the evaluated model"),
     "eval_step": ("1", "server steps made by the evaluated model"),
     "time": ("s", "simulated time of the server step"),
-    "started": ("s", "simulated time at which the run started"),
-    "arrived": ("s", "simulated time at which the run arrived"),
+    "started_at": ("s", "simulated time at which the run started"),
+    "arrived_at": ("s", "simulated time at which the run arrived"),
+    "arrived": ("1", "true where an update arrived; where none did, indices are -1 and numbers are missing (NaN)"),
+    "step_arrivals": ("1", "updates that arrived at the server step"),
+    "step_staleness": ("1", "mean staleness of the arrivals of the server step"),
+    "step_loss": ("1", "mean local_loss of the arrivals of the server step"),
     "eval_time": ("s", "simulated time of the evaluated model"),
     "eval_updates": ("1", "client updates taken by the evaluated model"),
     "eval_local_steps": ("1", "local steps behind the evaluated model"),
     "client": ("1", "index of the client that arrived, -1 for none"),
     "run": ("1", "index of the run among the client's"),
-    "staleness": ("1", "versions made since the run's, -1 for no arrival"),
+    "staleness": ("1", "versions made since the run's"),
     "local_steps": ("1", "local steps of the run"),
     "multiplicity": ("1", "how many times the update counts"),
     "kind": ("1", "what the protocol says of the arrival, -1 for none"),
@@ -61,9 +67,6 @@ _MEANINGS = {
     "validation_loss": ("1", "mean loss on the validation set"),
     "validation_accuracy": ("1", "share of validation samples classified correctly"),
 }
-MISSING: dict[str, float] = {"client": -1, "run": -1, "staleness": -1, "kind": -1, "local_steps": 0, "multiplicity": 0}
-MISSING |= {"started": np.nan, "arrived": np.nan}
-"""What a variable of arrivals says where there is none."""
 
 
 def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
@@ -118,7 +121,7 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     attributes |= {f"count_{name}": int(records[name].sum()) for name in server.counters if name in records}
     attributes |= {name: round(value, 3) for name, value in trained.seconds.items()} | dict(trained.notes)
     dataset.attrs |= {name: flat(value) for name, value in attributes.items()}
-    return dataset
+    return with_finals(dataset)
 
 
 def options_of_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,7 +133,6 @@ def options_of_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _variables(trained: Trained) -> dict[str, Any]:
     made, mask = trained.schedule, trained.schedule.mask
-    missing = {name: value for name, value in MISSING.items() if name != "kind" or made.kinds}
     variables: dict[str, Any] = {"time": (("step",), made.time)}
     variables |= {name: (("step",), values) for name, values in bytes_sent(trained).items()}
     taken = made.client[mask]
@@ -138,14 +140,13 @@ def _variables(trained: Trained) -> dict[str, Any]:
     total = np.bincount(taken, made.staleness[mask], made.num_clients)
     mean = np.divide(total, arrivals, out=np.full(made.num_clients, np.nan), where=arrivals > 0)
     variables |= {"participation": ("population", arrivals), "mean_staleness": ("population", mean.astype(np.float32))}
-    for name, value in missing.items():
-        variables[name] = (("step", "arrival"), np.where(mask, getattr(made, name), value))
+    variables |= of_schedule(made) | by_step(made, trained.records.get("local_loss"))
     for name, values in trained.records.items():
         of_version = name.startswith("observe_")
         dims: tuple[str, ...] = ("version",) if of_version else ("step",)
         if values.shape[1:] == mask.shape[1:] and not of_version:
             dims = ("step", "arrival")
-            values = np.where(mask, values, np.nan) if values.dtype.kind == "f" else values
+            values = masked(values, mask)
         extra = tuple(f"{name}_{axis}" for axis in range(values.ndim - len(dims)))
         variables[name] = ((*dims, *extra), values)
     for name, values in trained.evaluations.items():

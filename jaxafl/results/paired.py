@@ -20,6 +20,7 @@ class Summary(NamedTuple):
         mean: NaN where a value is.
         std: with n - 1 degrees of freedom; NaN for one seed.
         low, high: Student's t interval of the mean.
+        at: the point at which runs are compared, in words.
     """
 
     values: np.ndarray
@@ -27,6 +28,7 @@ class Summary(NamedTuple):
     std: float
     low: float
     high: float
+    at: str = ""
 
 
 class Difference(NamedTuple):
@@ -39,6 +41,7 @@ class Difference(NamedTuple):
         p: of the exact two-sided sign-flip permutation test of the mean (of more than 16 seeds, 65,536 random flips);
             NaN for fewer than 6 seeds, of which it could not tell anything at 5 %.
         verdict: `"better"` or `"worse"` than the reference, or `"not decided"` where the interval holds 0.
+        at: the point at which runs are compared, in words.
     """
 
     values: np.ndarray
@@ -47,6 +50,7 @@ class Difference(NamedTuple):
     high: float
     p: float
     verdict: str
+    at: str = ""
 
 
 class TimeTo(NamedTuple):

@@ -76,7 +76,8 @@ def without_steps(made: xr.Dataset) -> xr.Dataset:
 
     blank = made.isel({name: slice(0) for name in ("step", "evaluation", "version") if name in made.dims})
     for name, values in blank.data_vars.items():
-        blank[name] = xr.full_like(values, np.nan if values.dtype.kind == "f" else 0)
+        unknown = values.dtype.kind == "f" or str(name).startswith("final_")
+        blank[name] = xr.full_like(values, np.nan, float) if unknown else xr.full_like(values, 0)
     return blank
 
 

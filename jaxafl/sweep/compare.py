@@ -52,7 +52,8 @@ def compare(
         server_steps: T, of all methods or by name. With `until={"time": ...}` it can be left out where the clock does
             not depend on the training: as many as that takes.
         until: metric -> target, and `"time"` -> simulated seconds: a run stops at the first evaluation that reaches one
-            of them, e.g. `{"accuracy": 0.9, "time": 3600}`.
+            of them, e.g. `{"accuracy": 0.9, "time": 3600}`. With a time alone, that time is where the comparison
+            compares runs (`Comparison.at`); else it is the end of each run.
         eval_every: server steps between evaluations, of all methods or by name; on them stand all times to a target.
         callbacks: as in `jaxafl.sweep`.
         folder: where each method has the folder of its sweep, so that the same call goes on where it stopped, and a
@@ -102,20 +103,26 @@ def compare(
     for name, given in steps.items():
         check_whole(f"compare, method {name}", "server_steps", given)
     folders = pods.one_by_one(lambda: _folders(folder, list(methods), limits))
-    return Comparison(
-        {
-            name: sweep(
-                one,
-                {"seed": chosen},
-                steps[name],
-                eval_every=every[name],
-                callbacks=told,
-                folder=folders[name],
-                **options,
-            )
-            for name, one in methods.items()
-        }
-    )
+    found = {
+        name: sweep(
+            one,
+            {"seed": chosen},
+            steps[name],
+            eval_every=every[name],
+            callbacks=told,
+            folder=folders[name],
+            **options,
+        )
+        for name, one in methods.items()
+    }
+    return Comparison(found, _compared_at(limits, found))
+
+
+def _compared_at(limits: Mapping[str, float], found: Mapping[str, Any]) -> str | dict[str, float]:
+    """Returns the limit of simulated time if it is the only limit and all runs that did not fail have passed it."""
+    seconds = limits.get("time", np.inf)
+    whole = all(((one.final_time >= seconds) | (one.failed_step >= 0)).all() for one in found.values())
+    return {"time": seconds} if set(limits) == {"time"} and whole else "last"
 
 
 def seeds_of(owner: str, seeds: Any) -> list[int]:

@@ -14,6 +14,7 @@ from jaxafl.options import UserError, check_choice, check_number, shown, user_er
 from jaxafl.results.curves import AXES, check_at, falls, has_failed, reach, value
 from jaxafl.results.paired import Difference, First, Summary, TimeTo, common_horizon, difference, first, summary
 from jaxafl.results.paired import time_to as time_to_target
+from jaxafl.results.points import in_words
 from jaxafl.results.tables import Cell, decimals, table
 from jaxafl.sweep.assemble import concatenated
 
@@ -30,14 +31,20 @@ class Comparison:
 
     Attributes:
         results: name -> result of a sweep over `seed`.
+        at: the point at which its summaries, table, figure and report compare runs, unless they are given another one:
+            the `"last"` evaluation of each run, the mean of the last five, `"last5"`, the `"best"` (which flatters
+            a noisy method), or a point of an axis of `time_to` that all runs pass: `{"time": 100.0}`, `{"bytes": 1e9}`.
+            With `"carry_on": True` beside it, runs that end before count with their last evaluation.
 
     Raises:
         ValueError: these are not sweeps over the same seeds and nothing else.
     """
 
     results: Mapping[str, xr.Dataset]
+    at: str | Mapping[str, Any] = "last"
 
     def __post_init__(self) -> None:
+        check_at(self.at)
         if not isinstance(self.results, Mapping) or not self.results:
             raise UserError(f"a Comparison needs name -> result of a sweep over seeds, got {shown(self.results)}")
         object.__setattr__(self, "results", dict(self.results))
@@ -76,7 +83,7 @@ class Comparison:
         return {name: seeds for name, seeds in found.items() if seeds}
 
     def summary(
-        self, metric: str = "accuracy", at: str | Mapping[str, float] = "last", confidence: float = 0.95
+        self, metric: str = "accuracy", at: str | Mapping[str, Any] | None = None, confidence: float = 0.95
     ) -> dict[str, Summary]:
         """name -> values by seed, their mean, standard deviation and Student's t interval.
 
@@ -84,21 +91,21 @@ class Comparison:
 
         Args:
             metric: of the evaluations, e.g. `"accuracy"`, `"loss"`, `"validation_accuracy"`.
-            at: the `"last"` evaluation, the mean of the last five, `"last5"`, the `"best"` (which flatters whoever is
-                noisy), or a point of an axis of `time_to` that all runs pass: `{"time": 100.0}`, `{"bytes": 1e9}`.
+            at: another point than that of the comparison.
             confidence: of the interval.
 
         Raises:
             ValueError: there is no such metric or point.
         """
         check_number("summary", "confidence", confidence, above=0, below=1)
-        return {name: summary(values, confidence) for name, values in self._values(metric, at).items()}
+        words = in_words(self._at(at))
+        return {name: summary(own, confidence)._replace(at=words) for name, own in self._values(metric, at).items()}
 
     def differences(
         self,
         reference: str,
         metric: str = "accuracy",
-        at: str | Mapping[str, float] = "last",
+        at: str | Mapping[str, Any] | None = None,
         confidence: float = 0.95,
     ) -> dict[str, Difference]:
         """name -> values minus those of the reference, seed by seed, with an interval, a p value and a verdict.
@@ -109,9 +116,10 @@ class Comparison:
         """
         check_choice("differences", "reference", reference, tuple(self.results))
         check_number("differences", "confidence", confidence, above=0, below=1)
-        values = self._values(metric, at)
+        values, words = self._values(metric, at), in_words(self._at(at))
         base = values.pop(reference)
-        return {name: difference(own, base, falls(metric), confidence) for name, own in values.items()}
+        found = {name: difference(own, base, falls(metric), confidence) for name, own in values.items()}
+        return {name: own._replace(at=words) for name, own in found.items()}
 
     def time_to(self, target: float, metric: str = "accuracy", axis: str = "time") -> dict[str, TimeTo]:
         """name -> when its runs first reach a target; runs that end before are censored, not left out.
@@ -142,7 +150,7 @@ class Comparison:
         format: str = "markdown",
         *,
         metrics: str | Sequence[str] = "accuracy",
-        at: str | Mapping[str, float] = "last",
+        at: str | Mapping[str, Any] | None = None,
         reference: str | None = None,
         targets: float | Sequence[float] = (),
         axis: str = "time",
@@ -153,7 +161,7 @@ class Comparison:
             format: `"markdown"` or `"latex"` (booktabs).
             metrics: columns of mean ± standard deviation over seeds; accuracies in percent. Where runs failed there is
                 the number of those that did not instead.
-            at: as in `summary`.
+            at: another point than that of the comparison; the headers say which.
             reference: adds, for the first metric, the difference to this method with its 95 % interval.
             targets: columns of the median time to a target of the first metric and how many runs reached it; `> t`
                 where fewer than half did, t being the end of the last that did not.
@@ -169,10 +177,10 @@ class Comparison:
         return table(format, ["method", *(header for header, _ in columns)], rows)
 
     def plot(self, **options: Any) -> Any:
-        """The figure: `jaxafl.plot.comparison(self.results, **options)`, see there."""
+        """The figure, with a mark at the point of comparison: `jaxafl.plot.comparison(self, **options)`, see there."""
         from jaxafl.plot import comparison
 
-        return comparison(self.results, **options)
+        return comparison(self, **options)
 
     def _runs(self, name: str) -> dict[int, xr.Dataset]:
         own = self.dataset.isel(method=list(self.results).index(name))
@@ -185,9 +193,14 @@ class Comparison:
         known = [str(name) for name, values in self.dataset.data_vars.items() if "evaluation" in values.dims]
         check_choice("compare", "metric", metric, tuple(known))
 
-    def _values(self, metric: str, at: str | Mapping[str, float]) -> dict[str, np.ndarray]:
+    def _at(self, at: str | Mapping[str, Any] | None) -> str | Mapping[str, Any]:
+        chosen = self.at if at is None else at
+        check_at(chosen)
+        return chosen
+
+    def _values(self, metric: str, at: str | Mapping[str, Any] | None) -> dict[str, np.ndarray]:
         self._check(metric)
-        check_at(at)
+        at = self._at(at)
         found = {}
         for name in self.results:
             with user_errors(f"method {name}"):
@@ -204,7 +217,7 @@ class Comparison:
             found[name] = np.asarray([at for at, _ in pairs]), np.asarray([there for _, there in pairs])
         return found
 
-    def _means(self, metric: str, at: str | Mapping[str, float]) -> tuple[str, dict[str, Cell]]:
+    def _means(self, metric: str, at: str | Mapping[str, Any] | None) -> tuple[str, dict[str, Cell]]:
         found, scale = self.summary(metric, at), _scale(metric)
         places, best = decimals([scale * own.std for own in found.values()]), _best(found, metric)
         cells = {}
@@ -216,9 +229,9 @@ class Comparison:
             elif len(whole) > 1:
                 text += f" ± {scale * own.std:.{places}f}"
             cells[name] = Cell(text.translate(_SIGNS), own.mean == best)
-        return _named(metric), cells
+        return f"{_named(metric)} {in_words(self._at(at))}", cells
 
-    def _against(self, reference: str, metric: str, at: str | Mapping[str, float]) -> tuple[str, dict[str, Cell]]:
+    def _against(self, reference: str, metric: str, at: str | Mapping[str, Any] | None) -> tuple[str, dict[str, Cell]]:
         found, scale = self.differences(reference, metric, at), _scale(metric)
         places = decimals([scale * (own.high - own.low) / 2 for own in found.values()])
         cells = {reference: Cell("—")}
@@ -226,7 +239,7 @@ class Comparison:
             mean, low, high = (f"{scale * number:+.{places}f}" for number in (own.mean, own.low, own.high))
             text = f"{mean} [{low}, {high}], {own.verdict}" if np.isfinite(own.low) else own.verdict
             cells[name] = Cell(text.translate(_SIGNS))
-        return f"minus {reference}, 95 % interval", cells
+        return f"minus {reference} {in_words(self._at(at))}, 95 % interval", cells
 
     def _times(self, target: float, metric: str, axis: str) -> tuple[str, dict[str, Cell]]:
         found, unit = self.time_to(target, metric, axis), AXES[axis]

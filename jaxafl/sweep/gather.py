@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxafl.options import UserError
+from jaxafl.results.arrivals import renewed
+from jaxafl.results.points import with_finals
 from jaxafl.sweep.assemble import Dimension, grid, without_steps
 from jaxafl.sweep.folder import Contents, SweepFolder
 
@@ -56,7 +58,7 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
         dataset["error"] = axes, np.reshape(np.asarray(errors), shape)
     if kept.changed:
         dataset.attrs["resumed"] = kept.changed
-    return dataset
+    return with_finals(renewed(dataset))
 
 
 def _shared(found: Contents | None, known: dict[str, Any]) -> Contents | None:

@@ -122,8 +122,9 @@ def _arrivals(made: Schedule | xr.Dataset) -> _Arrivals:
         return _Arrivals(made.client, made.staleness, made.mask, made.num_clients)
     if not hasattr(made, "staleness") or made["staleness"].ndim != 2:
         raise UserError("theory.staleness.of_schedule takes a schedule or the result of one run, [step, arrival]")
-    late = made["staleness"].values
-    return _Arrivals(made["client"].values.astype(int), late, late >= 0, int(made.attrs["num_clients"]))
+    client, late = made["client"].values.astype(int), made["staleness"].values
+    there = client >= 0
+    return _Arrivals(client, np.where(there, late, -1).astype(int), there, int(made.attrs["num_clients"]))
 
 
 def _reused(arrivals: _Arrivals) -> tuple[np.ndarray, np.ndarray]:

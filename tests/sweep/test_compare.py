@@ -52,7 +52,7 @@ def artificial(**accuracies: Any) -> afl.Comparison:
 
 def test_methods_on_one_clock_have_the_same_schedule_and_initial_model(made: afl.Comparison) -> None:
     buff, adaptive, other = made.results.values()
-    for name in ("time", "client", "run", "started", "arrived", "staleness", "local_steps"):
+    for name in ("time", "client", "run", "started_at", "arrived_at", "staleness", "local_steps"):
         np.testing.assert_array_equal(buff[name], adaptive[name])
     np.testing.assert_array_equal(buff.loss[:, 0], adaptive.loss[:, 0])
     np.testing.assert_array_equal(buff.loss[:, 0], other.loss[:, 0])
@@ -63,7 +63,7 @@ def test_on_another_clock_the_runs_of_a_client_take_the_same_times_and_batches(m
     def runs(result: xr.Dataset, seed: int) -> dict[tuple[int, int], tuple[float, ...]]:
         one, version = result.isel(seed=seed), np.arange(result.sizes["step"])[:, None]
         keys = zip(one.client.values.ravel(), one.run.values.ravel(), strict=True)
-        values = [one.arrived - one.started, version - one.staleness, one.local_loss, one.delta_norm]
+        values = [one.arrived_at - one.started_at, version - one.staleness, one.local_loss, one.delta_norm]
         return dict(zip(keys, zip(*(np.asarray(value).ravel() for value in values), strict=True), strict=True))
 
     for seed in range(len(SEEDS)):
@@ -117,7 +117,7 @@ def test_the_table_says_what_was_not_reached_and_what_is_best() -> None:
     both = artificial(fast=fast, slow_one=slow)
     assert repr(both) == "Comparison(fast, slow_one)"
     assert both.table(targets=0.5).splitlines() == [
-        "| method | accuracy (%) | simulated time to accuracy 50 % (s) |",
+        "| method | accuracy (%) at the end of each run | simulated time to accuracy 50 % (s) |",
         "| --- | ---: | ---: |",
         "| fast | **80 ± 10** | **10 (3/3)** |",
         "| slow_one | 37 ± 21 | > 20 (1/3) |",
@@ -126,7 +126,8 @@ def test_the_table_says_what_was_not_reached_and_what_is_best() -> None:
     assert both.time_to(0.5, axis="server_steps")["fast"].median == 2
     decided = both.table("latex", metrics=["loss", "accuracy"], at="best", reference="slow_one", targets=[0.35])
     assert decided.splitlines()[2] == (
-        r"method & loss & accuracy (\%) & minus slow\_one, 95 \% interval & simulated time to loss 0.35 (s) \\"
+        r"method & loss at the best evaluation of each run & accuracy (\%) at the best evaluation of each run & "
+        r"minus slow\_one at the best evaluation of each run, 95 \% interval & simulated time to loss 0.35 (s) \\"
     )
     assert r"\textbf{0.20 $\pm$ 0.10} & \textbf{80 $\pm$ 10} & $-$0.43 [$-$0.81, $-$0.05], better &" in decided
 
@@ -157,7 +158,7 @@ def test_a_time_is_a_limit_for_all(tmp_path: pathlib.Path) -> None:
     assert {run.options["server"]["name"] for run in told} == {"fedbuff"}
     for name, result in found.results.items():
         assert not differing(again.results[name], result)
-    gathered = afl.Comparison({name: afl.gather(tmp_path / name) for name in again.results})
+    gathered = afl.Comparison({name: afl.gather(tmp_path / name) for name in again.results}, again.at)
     assert gathered.table() == again.table()
     with pytest.raises(ValueError, match=r"holds runs until \{'time': 12.0\}, not \{'loss': 0.1\}"):
         afl.compare(some, SEEDS, 5, until={"loss": 0.1}, folder=tmp_path)

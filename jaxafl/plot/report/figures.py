@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxafl.plot.report.lines import MANY, Line, amount, last, metrics_of, scale_of
 from jaxafl.results.curves import AXES, curve, falls
+from jaxafl.results.points import in_words
 
 _POINTS = 24_000  # of the curves of a metric, all lines together: what a phone draws at once
 _GRID = 60  # points at which the runs of different seeds are averaged
@@ -138,7 +139,8 @@ def by_axis(lines: Sequence[Line]) -> list[Figure]:
         for metric, label in metrics.items()
         for axis in values
     }
-    lead = "The last evaluations. The line is the mean over all runs with a value, in a band of one standard deviation."
+    lead = f"Values {in_words(lines[0].at)}. "
+    lead += "The line is the mean over all runs with a value, in a band of one standard deviation."
     if len(values) > 1:
         lead += " Points are the members, means over their seeds."
     return [Figure("axes", "By the values of options", lead, {"Show": metrics, "By": {a: a for a in values}}, views)]
@@ -182,15 +184,19 @@ def thin(count: int, most: int) -> np.ndarray:
 
 
 def _ends(lines: Sequence[Line], series: Sequence[Series], metric: str) -> str:
-    """What curves come to."""
-    ends = {lines[own.line].name: float(own.y[-1]) for own in series}
-    if not ends:
+    """Says the means over seeds at the point at which runs are compared; curves end with the first of their seeds."""
+    if not series:
         return "No line has finite values."
+    words = in_words(lines[0].at)
+    means = {line.name: float(last(line, metric).mean()) for line in (lines[own.line] for own in series)}
+    means = {name: mean for name, mean in means.items() if np.isfinite(mean)}
+    if not means:
+        return f"No line has a value of all its runs {words}."
     if len(lines) == 1:
-        (own,), best = series, (min if falls(metric) else max)(series[0].y)
-        first, end = (amount(metric, float(at)) for at in (own.y[0], own.y[-1]))
-        return f"From {first} at the start to {end} at the end; the best is {amount(metric, float(best))}."
-    return f"At the end: {listed(ends, metric)}"
+        first, end = amount(metric, float(series[0].y[0])), amount(metric, *means.values())
+        best = amount(metric, float(last(lines[0], metric, "best").mean()))
+        return f"From {first} at the start to {end} {words}; the best is {best}."
+    return f"{words[0].upper()}{words[1:]}: {listed(means, metric)}"
 
 
 def listed(values: dict[str, float], metric: str, what: str = "members") -> str:
@@ -220,4 +226,4 @@ def _by_value(lines: Sequence[Line], metric: str, label: str, axis: str, values:
     said = listed(means, metric, "values")
     left = f" {failed:,} runs failed or have not run; they are left out." if failed else ""
     over = Series(-1, "mean", there, mean, mean - std, mean + std)
-    return View("points", axis, label, [over, *points], f"Means at the end: {said}{left}", labels)
+    return View("points", axis, label, [over, *points], f"Means {in_words(lines[0].at)}: {said}{left}", labels)

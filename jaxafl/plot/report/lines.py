@@ -32,12 +32,14 @@ class Line(NamedTuple):
         runs: one per seed, without dimensions of a sweep.
         place: axis -> value, as text; of several results, `result` -> name too.
         result: the name of the result that it is of.
+        at: the point at which runs are compared, see `jaxafl.Comparison`.
     """
 
     name: str
     runs: list[xr.Dataset]
     place: dict[str, str]
     result: str
+    at: str | Mapping[str, Any] = "last"
 
 
 def named(results: Any) -> dict[str, xr.Dataset]:
@@ -62,8 +64,12 @@ def named(results: Any) -> dict[str, xr.Dataset]:
     return {str(name): one for name, one in given.items()}
 
 
-def lines_of(results: Mapping[str, xr.Dataset]) -> list[Line]:
+def lines_of(results: Mapping[str, xr.Dataset], at: str | Mapping[str, Any] = "last") -> list[Line]:
     """The lines of results, in their order.
+
+    Args:
+        results: name -> result.
+        at: the point at which runs are compared.
 
     Raises:
         ValueError: a result has no evaluations.
@@ -73,7 +79,7 @@ def lines_of(results: Mapping[str, xr.Dataset]) -> list[Line]:
         for member in members(cast(Results, {name: dataset}), "eval_time", *_evaluated(dataset)):
             label = ", ".join(member.place.values()) if len(results) == 1 and member.place else member.name
             place = ({"result": name} if len(results) > 1 else {}) | member.place
-            found.append(Line(label, [_with_clients(run) for run in member.runs], place, name))
+            found.append(Line(label, [_with_clients(run) for run in member.runs], place, name, at))
     return found
 
 
@@ -104,9 +110,10 @@ def amount(metric: str, shown: float) -> str:
     return f"{shown:.1f} %" if percent(metric) else f"{shown:.4g}"
 
 
-def last(line: Line, metric: str, at: str = "last") -> np.ndarray:
-    """What the last evaluations say, or the `"best"` ones, as it is shown; float [seeds], NaN of a run that failed or
-    has not run."""
+def last(line: Line, metric: str, at: str | Mapping[str, Any] | None = None) -> np.ndarray:
+    """Returns a metric at a point, by default that of the line, as it is shown; float [seeds], NaN of a run that failed
+    or has not run."""
+    at = line.at if at is None else at
     found = [value(run, metric, at) if metric in run.variables else np.nan for run in line.runs]
     return scale_of(metric) * np.asarray(found)
 

@@ -36,7 +36,7 @@ def report(
 
     Args:
         results: a result of a run or a sweep, a dict of results by name, or a `jaxafl.Comparison`, whose differences
-            are shown seed by seed.
+            are shown seed by seed, at its point of comparison.
         path: where to write the page; ends in `.html`.
         title: of the page; by default that of the result, or the names of the results.
         reference: the method that those of a `Comparison` are compared with; by default its first.
@@ -55,7 +55,7 @@ def report(
     if reference is not None and not is_comparison:
         raise UserError("report: reference is of a Comparison, of methods on the same seeds; leave it out here")
     own = named(results)
-    lines = lines_of(own)
+    lines = lines_of(own, results.at if is_comparison else "last")
     drawn = [
         *figures.curves(lines),
         *figures.by_axis(lines),

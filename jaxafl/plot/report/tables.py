@@ -12,6 +12,7 @@ from jaxafl.plot.report.clients import arrivals, sent
 from jaxafl.plot.report.lines import Line, ending, label_of, last, made, metrics_of, percent, scale_of
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, table, together
 from jaxafl.results.curves import AXES
+from jaxafl.results.points import in_words
 from jaxafl.results.tables import decimals
 
 _MB = AXES["bytes"].scale
@@ -24,7 +25,9 @@ def summary(lines: Sequence[Line]) -> Html:
     if any(len(line.runs) > 1 for line in lines):
         columns["seeds"] = [_number(len(line.runs), "d") for line in lines]
     for metric in metrics_of(lines):
-        columns[f"{label_of(metric)}, last"] = _spread([last(line, metric) for line in lines], metric)
+        columns[f"{label_of(metric)}, {in_words(lines[0].at)}"] = _spread(
+            [last(line, metric) for line in lines], metric
+        )
         if metric == "accuracy":
             columns[f"{label_of(metric)}, best"] = _spread([last(line, metric, "best") for line in lines], metric)
     columns["server steps"] = [_mean(line, made, ",.6g") for line in lines]
@@ -93,7 +96,7 @@ def paired(comparison: Any, reference: str | None) -> Html:
         rows.append(cells)
     against = f"minus {base}{unit}, 95 % interval"
     header = ["method", f"{label_of(metric)}, 95 % interval", against, "p", "verdict"]
-    caption = f"Last evaluations of {seeds} seeds, paired by seed"
+    caption = f"{label_of(metric)} of {seeds} seeds, paired by seed, {in_words(comparison.at)}"
     lead = (
         "All methods ran on the same seeds, so that differences are taken seed by seed. Intervals are Student's t, "
         "each for its comparison alone; p is of the exact two-sided sign-flip test, from six seeds on."

@@ -1,0 +1,147 @@
+"""Evaluated quantities at one point of each run: at its end (`final_accuracy` ...), or at a time, step or number of
+bytes (`at`)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxafl.options import UserError, as_numbers, shown
+from jaxafl.results.curves import AXES, point_of
+
+if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+    import xarray as xr
+
+_ALONG = "evaluation"
+_SHOWN = 5  # runs that are named one by one
+_WORDS = {"last": "at the end of each run", "last5": "mean of the last 5 evaluations of each run"}
+_WORDS |= {"best": "at the best evaluation of each run"}
+
+
+def in_words(at: str | Mapping[str, Any]) -> str:
+    """Returns a point of comparison in words: `at 200 s simulated`, `at the end of each run`."""
+    if isinstance(at, str):
+        return _WORDS[at]
+    axis, number, carry_on = point_of(at)
+    number = number / AXES[axis].scale
+    amount = f"{number:,.0f}" if float(number).is_integer() else f"{number:,g}"
+    said = {"time": "s simulated", "bytes": "MB sent"}.get(axis, AXES[axis].name)
+    return f"at {amount} {said}" + (", or at the end of a run that ends before" if carry_on else "")
+
+
+def with_finals(result: xr.Dataset) -> xr.Dataset:
+    """Adds `final_<name>` for every evaluated quantity: its value at the last evaluation that each run made.
+
+    `final_time`, `final_step`, `final_updates`, `final_local_steps` and `final_bytes` say where that is. Metrics of a
+    run that failed are NaN.
+    """
+    if "eval_step" not in result.variables or not result.sizes[_ALONG]:
+        return result
+    plain, failed, found = _evaluated(result), _failed(result), {}
+    place = _last(plain["eval_step"].notnull())
+    for name, values in plain.data_vars.items():
+        kind = str(name).removeprefix("eval_")
+        if f"final_{kind}" not in result.variables:
+            final = _taken(values, place)
+            final = final.where(~failed) if kind == name and np.any(failed) else final
+            meaning = f"{values.attrs.get('long_name', name)}, {_WORDS['last']}"
+            found[f"final_{kind}"] = final.dims, final.values, values.attrs | {"long_name": meaning}
+    return result.assign(found)
+
+
+def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[float]) -> xr.Dataset:
+    """Returns the evaluated quantities of each run at a point: those of the last evaluation that is not after it.
+
+    A run that ends before the point has NaN there, and a warning says so, unless `carry_on`. So a mean over seeds is of
+    all of them: `jaxafl.at(result, time=200).accuracy.mean("seed", skipna=False)`.
+
+    Args:
+        result: of a run or a sweep.
+        carry_on: a run that ended before keeps the values of its last evaluation; one that failed does not.
+        **point: one of `time` (simulated seconds), `server_steps`, `client_updates`, `local_steps` and `bytes`: a
+            number, or several, which become a dimension of that name.
+
+    Returns:
+        Every variable that has a dimension `evaluation`, without it; the attribute `at` is the point in words.
+
+    Raises:
+        ValueError, TypeError: this is no result, or no point.
+
+    Examples:
+        >>> import jaxafl as afl
+        >>> problem = afl.theory.quadratic(clients=4)
+        >>> client = afl.Client(learning_rate=0.1, steps=2, batch_size=None)
+        >>> clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))
+        >>> sim = afl.Simulation(problem.data, problem.model, client, afl.server.fedasync(), clock)
+        >>> grid = afl.sweep(sim, {"seed": range(3)}, server_steps=10, eval_every=5)
+        >>> found = afl.at(grid, time=4.0)
+        >>> found.attrs["at"], found.loss.dims, found.eval_step.values.tolist()
+        ('at 4 s simulated', ('seed',), [5, 5, 5])
+    """
+    if len(point) != 1 or not set(point) <= set(AXES):
+        raise UserError(
+            f"at takes one point, e.g. at(result, time=200), along one of {', '.join(AXES)}; got {shown(point)}"
+        )
+    import xarray as xr
+
+    ((axis, given),) = point.items()
+    numbers, variable = as_numbers("at", axis, given).astype(float), AXES[axis].variable
+    if not isinstance(result, xr.Dataset) or variable not in result.variables:
+        raise TypeError(f"at takes the result of a run or a sweep, with a variable {variable}; got {shown(result)}")
+    if numbers.ndim > 1 or not np.isfinite(numbers).all() or (numbers < 0).any():
+        raise UserError(f"at: {axis} must be a finite number >= 0, or a list of them; got {shown(given)}")
+    points = xr.DataArray(numbers, {axis: numbers} if numbers.ndim else None, [axis][: numbers.ndim])
+    plain = _evaluated(result)
+    place, end = _last(plain[variable] <= points), plain[variable].max(_ALONG)
+    early = points > end
+    lost = early & _failed(result) if carry_on else early
+    found = plain.map(lambda values: _taken(values, place).where(~lost), keep_attrs=True)
+    if lost.any():
+        warnings.warn(_told(lost, end, axis, numbers.max()), stacklevel=2)
+    words = f"at {numbers.size} points of {AXES[axis].label}" if numbers.ndim else in_words({axis: float(numbers)})
+    own = [name for name in found.data_vars if name in result.coords]
+    return found.set_coords(own).assign_attrs(result.attrs | {"at": words})
+
+
+def _evaluated(result: xr.Dataset) -> xr.Dataset:
+    """Returns the variables along the evaluations, none of which is a coordinate."""
+    names = [name for name, values in result.variables.items() if _ALONG in values.dims and name != _ALONG]
+    return result.reset_coords([name for name in names if name in result.coords])[names].drop_vars(
+        _ALONG, errors="ignore"
+    )
+
+
+def _last(made: xr.DataArray) -> xr.DataArray:
+    """Returns the place of the last evaluation that is True; -1 if none is."""
+    number = made.dims.index(_ALONG), made.sizes[_ALONG]
+    backwards = np.flip(made.values, number[0]).argmax(number[0])
+    place = np.where(made.values.any(number[0]), number[1] - 1 - backwards, -1)
+    return made.isel({_ALONG: 0}, drop=True).copy(data=place)
+
+
+def _taken(values: xr.DataArray, place: xr.DataArray) -> xr.DataArray:
+    """Returns the values at places along the evaluations; NaN where the place is -1."""
+    taken = values.isel({_ALONG: place.clip(min=0)})
+    return taken if (place >= 0).all() else taken.where(place >= 0)
+
+
+def _failed(result: xr.Dataset) -> Any:
+    step = result["failed_step"] if "failed_step" in result.variables else result.attrs.get("failed_step", -1)
+    return np.greater_equal(step, 0)
+
+
+def _told(lost: xr.DataArray, end: xr.DataArray, axis: str, point: float) -> str:
+    """Says which runs have no value at a point, and where they end."""
+    over, known = lost.any(axis) if axis in lost.dims else lost, []
+    for place in np.argwhere(over.values):
+        run = over.isel(dict(zip(over.dims, place.tolist(), strict=True)))
+        named = ", ".join(f"{dim}={run[dim].item()}" for dim in over.dims if dim in run.coords)
+        known.append(f"{named} at {end.sel(run.coords).item() if end.ndim else end.item():g}".strip())
+    said = "; ".join(known[:_SHOWN]) + (f"; {len(known) - _SHOWN} more" if len(known) > _SHOWN else "")
+    return (
+        f"at: {len(known)} of {over.size} runs end before {axis}={point:g} ({said}): no value there (NaN); "
+        "carry_on=True takes that of the last evaluation, except of runs that failed"
+    )

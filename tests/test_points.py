@@ -1,0 +1,209 @@
+"""Averages of results: over seeds that end at different steps, and over places at which nothing arrived."""
+
+from __future__ import annotations
+
+import pathlib
+import warnings
+
+import matplotlib
+import numpy as np
+import pytest
+import xarray as xr
+
+import jaxafl as afl
+from jaxafl.results.points import with_finals
+
+matplotlib.use("agg")
+TARGET = 0.3
+
+
+def simulation(clock: afl.clock.Clock) -> afl.Simulation:
+    return afl.Simulation(
+        data=afl.data.synthetic(1.0, 1.0, clients=8, max_size=50),
+        model=afl.models.logistic(num_classes=10),
+        client=afl.Client(learning_rate=0.01, steps=2, batch_size=5),
+        server=afl.server.fedbuff(),
+        clock=clock,
+    )
+
+
+@pytest.fixture(scope="module")
+def ragged(tmp_path_factory: pytest.TempPathFactory) -> xr.Dataset:
+    """Three seeds, each stopped where it reaches a target."""
+    sim = simulation(afl.clock.free_running(concurrency=6, buffer=4, durations=afl.clock.lognormal(0.0, 1.0)))
+    stop = afl.callbacks.StopAt(accuracy=TARGET)
+    path = tmp_path_factory.mktemp("ragged") / "ragged.nc"
+    found = afl.sweep(sim, {"seed": range(3)}, 24, eval_every=4, callbacks=[stop], save=path)
+    assert afl.load(path).identical(found)
+    assert found.accuracy.isnull().any(), "all seeds end at the same step"
+    return found
+
+
+@pytest.fixture(scope="module")
+def sparse() -> xr.Dataset:
+    """A run in which some places of a step have no arrival."""
+    clock = afl.clock.bernoulli(upload=0.4)
+    made = simulation(clock).run(12, eval_every=6, diagnostics="drift")
+    assert 0 < made.arrived.mean() < 1
+    return made
+
+
+def test_the_final_values_are_those_of_the_last_evaluation_of_each_seed(ragged: xr.Dataset) -> None:
+    for name in ("accuracy", "loss"):
+        last = [values[np.isfinite(values)][-1] for values in ragged[name].values]
+        np.testing.assert_array_equal(ragged[f"final_{name}"].values, last)
+    assert (ragged.final_accuracy >= TARGET).all()
+    assert ragged.final_accuracy.mean("seed", skipna=False) >= TARGET
+    np.testing.assert_array_equal(ragged.final_time, ragged.eval_time.max("evaluation"))
+    np.testing.assert_array_equal(ragged.final_step, ragged.eval_step.max("evaluation"))
+    assert ragged.final_accuracy.attrs["long_name"].endswith("at the end of each run")
+
+
+def test_a_run_that_failed_has_no_final_value(ragged: xr.Dataset) -> None:
+    failed = ragged.drop_vars([name for name in ragged if str(name).startswith("final_")])
+    found = with_finals(failed.assign(failed_step=("seed", [-1, 2, -1])))
+    assert found.final_accuracy.notnull().values.tolist() == [True, False, True]
+    np.testing.assert_array_equal(found.final_step, ragged.final_step)
+    alone = with_finals(failed.isel(seed=0).drop_vars("failed_step").assign_attrs(failed_step=3))
+    assert np.isnan(alone.final_loss)
+
+
+def test_a_point_takes_the_last_evaluation_that_is_not_after_it(ragged: xr.Dataset) -> None:
+    for axis, variable in {"time": "eval_time", "server_steps": "eval_step", "bytes": "eval_bytes"}.items():
+        point = float(ragged[variable].max("evaluation").min())  # all seeds have run until there
+        found = afl.at(ragged, **{axis: point})
+        for seed in range(3):
+            one = ragged.isel(seed=seed)
+            there = one.loss.values[one[variable].values <= point]
+            assert found.loss.values[seed] == there[-1], axis
+        assert (found[variable] <= point).all()
+    assert afl.at(ragged, time=2.5).attrs["at"] == "at 2.5 s simulated"
+
+
+def test_a_run_that_ends_before_a_point_is_missing_there_and_a_warning_names_it(ragged: xr.Dataset) -> None:
+    ends = ragged.final_step.values
+    with pytest.warns(UserWarning, match=rf"runs end before server_steps=1000 \(seed=0 at {ends[0]:g}; seed=1"):
+        assert afl.at(ragged, server_steps=1000).accuracy.isnull().all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        carried = afl.at(ragged, server_steps=1000, carry_on=True)
+    np.testing.assert_array_equal(carried.accuracy, ragged.final_accuracy)
+    with pytest.warns(UserWarning, match=f"{int((ends < ends.max()).sum())} of 3 runs"):
+        found = afl.at(ragged, server_steps=[0, ends.max()])
+    assert found.accuracy.dims == ("seed", "server_steps")
+    np.testing.assert_array_equal(found.accuracy.isnull().values[:, 1], ends < ends.max())
+
+
+def test_a_failed_run_is_never_carried_on(ragged: xr.Dataset) -> None:
+    failed = ragged.assign(failed_step=("seed", [-1, 2, -1]))
+    with pytest.warns(UserWarning, match=r"1 of 3 runs end before .*seed=1"):
+        found = afl.at(failed, time=1e6, carry_on=True)
+    assert found.accuracy.isnull().values.tolist() == [False, True, False]
+
+
+def test_what_is_no_point_is_said(ragged: xr.Dataset) -> None:
+    for wrong, said in (
+        ({}, "one point, e.g. at"),
+        ({"time": 1, "bytes": 2}, "one point"),
+        ({"seconds": 3}, "along one of time, server_steps"),
+        ({"time": -1}, "time must be a finite number >= 0"),
+        ({"time": np.nan}, "finite number"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            afl.at(ragged, **wrong)
+    with pytest.raises(TypeError, match="result of a run or a sweep"):
+        afl.at({"a": ragged}, time=1)  # type: ignore[arg-type]
+
+
+def curves(rows: list[list[float]], times: list[list[float]]) -> xr.Dataset:
+    steps = np.arange(len(rows[0]))
+    variables = {"accuracy": (("seed", "evaluation"), rows), "loss": (("seed", "evaluation"), 1 - np.asarray(rows))}
+    coords = {
+        "seed": range(len(rows)),
+        "eval_time": (("seed", "evaluation"), times),
+        "eval_step": ("evaluation", steps),
+    }
+    own = {"failed_step": ("seed", [-1] * len(rows)), "time": (("seed", "step"), np.asarray(times)[:, 1:])}
+    return xr.Dataset(variables | own, coords, {"title": "t"})
+
+
+def test_a_comparison_has_one_point_that_table_summary_figure_and_report_say(tmp_path: pathlib.Path) -> None:
+    """The slow method's last evaluation is long after 200 s, when it is as good as the other."""
+    fast = curves([[0.1, 0.90, 0.9], [0.1, 0.92, 0.92]], [[0, 100, 205], [0, 100, 206]])
+    slow = curves([[0.1, 0.80, 0.9], [0.1, 0.82, 0.92]], [[0, 100, 280], [0, 100, 290]])
+    both = afl.Comparison({"fast": fast, "slow": slow}, at={"time": 200})
+    assert [one.mean for one in both.summary().values()] == pytest.approx([0.91, 0.81])
+    assert {one.at for one in both.summary().values()} == {"at 200 s simulated"}
+    assert both.differences("slow")["fast"].at == "at 200 s simulated"
+    assert both.summary(at="last")["slow"].mean == pytest.approx(0.91)
+    head, _, one, other = both.table(reference="slow").splitlines()
+    assert head.count("at 200 s simulated") == 2 and "91.0" in one and "81.0" in other
+    assert "accuracy (%) at the end of each run" in both.table(at="last")
+    (ax,) = both.plot().axes
+    assert "compared at 200 s simulated" in ax.get_legend().get_title().get_text()
+    assert [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == ":"] == [200]
+    page = afl.plot.report(both, tmp_path / "page.html").read_text()
+    assert "test accuracy (%), at 200 s simulated" in page and "paired by seed, at 200 s simulated" in page
+    assert "At 200 s simulated: fast 91.0 %, slow 81.0 %." in page
+    assert "at the end" not in page.partition("<script")[0].replace("at the end of each run", "")
+
+
+def test_a_comparison_says_which_run_ends_before_its_point() -> None:
+    both = afl.Comparison({"a": curves([[0.1, 0.5]], [[0, 10]])}, at={"time": 11})
+    with pytest.raises(ValueError, match=r"ends at time=10, before 11.*'carry_on': True.*method a"):
+        both.table()
+    carried = afl.Comparison(both.results, at={"time": 11, "carry_on": True})
+    assert "50" in carried.table() and "or at the end of a run that ends before" in carried.table()
+    with pytest.raises(ValueError, match="at must be one of 'last'"):
+        afl.Comparison(both.results, at="end")
+
+
+def test_means_over_arrivals_leave_out_places_without_one(sparse: xr.Dataset) -> None:
+    there, client = sparse.arrived.values, sparse.client.values
+    assert there.dtype == bool and sparse.arrived.dims == ("step", "arrival")
+    np.testing.assert_array_equal(there, client >= 0)
+    assert float(sparse.staleness.mean()) == pytest.approx(sparse.attrs["staleness_mean"], rel=1e-12)
+    assert float(sparse.local_steps.mean()) == 2 and float(sparse.multiplicity.mean()) == 1
+    assert float(sparse.local_steps.sum()) == float(sparse.final_local_steps)
+    for name, values in sparse.data_vars.items():
+        if values.dims == ("step", "arrival") and values.dtype.kind == "f":
+            np.testing.assert_array_equal(values.notnull(), there, err_msg=name)
+        elif values.dims == ("step", "arrival"):
+            assert name in ("client", "run", "arrived")
+
+
+def test_the_statistics_of_a_server_step_have_names(sparse: xr.Dataset) -> None:
+    np.testing.assert_array_equal(sparse.step_arrivals, sparse.arrived.sum("arrival"))
+    np.testing.assert_allclose(sparse.step_staleness, sparse.staleness.mean("arrival"))
+    np.testing.assert_allclose(sparse.step_loss, sparse.local_loss.mean("arrival"), rtol=1e-6)
+
+
+def test_callbacks_are_told_of_arrivals_as_results_are(sparse: xr.Dataset) -> None:
+    class Kept(afl.callbacks.Callback):
+        staleness: list[np.ndarray] = []  # noqa: RUF012
+
+        def chunk(self, chunk: afl.callbacks.Chunk) -> None:
+            if chunk.records:
+                assert (np.isnan(chunk.records["staleness"]) == ~chunk.records["arrived"]).all()
+                self.staleness.append(chunk.records["staleness"])
+
+    kept = Kept()
+    simulation(afl.clock.bernoulli(upload=0.4)).run(12, eval_every=6, diagnostics="drift", callbacks=kept)
+    assert np.nanmean(np.concatenate(kept.staleness)) == pytest.approx(float(sparse.staleness.mean()))
+
+
+def test_a_file_of_an_earlier_version_has_the_variables_of_this_one(sparse: xr.Dataset, tmp_path: pathlib.Path) -> None:
+    """There, `arrived` and `started` were times, and counts -1 or 0 at places without an arrival."""
+    there = sparse.arrived
+    old = sparse.drop_vars([name for name in sparse if str(name).startswith(("final_", "step_"))])
+    old = old.drop_vars("arrived").rename(started_at="started", arrived_at="arrived")
+    for name, missing in {"staleness": -1, "local_steps": 0, "multiplicity": 0}.items():
+        old[name] = old[name].where(there, missing).astype(np.int32).assign_attrs(old[name].attrs)
+    afl.save(old, tmp_path / "old.nc")
+    found = afl.load(tmp_path / "old.nc")
+    assert set(found.variables) == set(sparse.variables)
+    for name, values in sparse.variables.items():
+        np.testing.assert_allclose(found[name].values, values.values, rtol=1e-6, err_msg=name)
+        assert found[name].dtype == values.dtype or name == "step_loss", name
+    assert afl.theory.staleness.of_schedule(found).equals(afl.theory.staleness.of_schedule(sparse))
+    afl.plot.timeline(found)
