@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import time
 from collections.abc import Iterator
 
@@ -24,6 +25,19 @@ CHECKOUT = pathlib.Path(__file__).resolve().parent.parent
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if time.time() > DEADLINE:
         pytest.skip(f"no time was left for {item.nodeid}")
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_not_ignored() -> Iterator[None]:
+    """Whoever starts the suite may ignore some (a shell those of a command behind `&`, `nohup`), and processes inherit
+    that: the tests that send them, and the processes that tests start, have the handlers that Python begins with."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGUSR1: signal.SIG_DFL}
+    ignored = [number for number in usual if signal.getsignal(number) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, usual[number])
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture(autouse=True, scope="module")

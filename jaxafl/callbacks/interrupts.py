@@ -28,7 +28,8 @@ class Interrupted(KeyboardInterrupt):
 
 class Interrupts:
     """A context in which signals are noticed: on the main thread SIGINT, SIGTERM and SIGUSR1 no longer do what they do
-    by default; a second Ctrl-C interrupts at once. Handlers of one's own stay.
+    by default; a second Ctrl-C interrupts at once. Handlers of one's own stay, and signals that are ignored are ignored
+    (SIGINT in a process that a script has started behind `&`).
     """
 
     def __init__(self) -> None:

@@ -84,6 +84,21 @@ def test_handlers_of_ones_own_stay() -> None:
     assert noticed == [signal.SIGTERM]
 
 
+@pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_that_is_ignored_stays_so(ignored: int) -> None:
+    """As in a process that a script starts behind `&`; the others end the run."""
+    other = signal.SIGTERM if ignored == signal.SIGINT else signal.SIGINT
+    before = signal.signal(ignored, signal.SIG_IGN)
+    try:
+        found = simulation().run(12, eval_every=4, callbacks=Signals(ignored))
+        assert found.sizes["step"] == 12 and signal.getsignal(ignored) == signal.SIG_IGN
+        with pytest.raises(Interrupted, match=f"{signal.Signals(other).name} after 8 server steps"):
+            simulation().run(12, eval_every=4, callbacks=Signals(other))
+        assert signal.getsignal(ignored) == signal.SIG_IGN
+    finally:
+        signal.signal(ignored, before)
+
+
 def test_nothing_is_installed_off_the_main_thread() -> None:
     seen: list[Any] = []
 
