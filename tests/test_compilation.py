@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen
 
 import jaxafl as afl
 from jaxafl.callbacks.hooks import Hook
@@ -211,6 +213,77 @@ def test_programs_of_small_products_run_in_one_thread(side: int, threads: bool) 
     assert ('"outer_dimension_partitions":["' in program.as_text()) == threads
 
 
+def _fresh(seed: int, model: afl.models.Model | None = None, dataset: Any = None) -> afl.Simulation:
+    """A simulation of parts that are all made anew, of equal shapes for all seeds."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(60, 6)).astype(np.float32), rng.integers(0, 3, 60)
+    made = afl.data.from_arrays(x, y, np.arange(60) % 5, x_test=x[:20], y_test=y[:20], num_classes=3)
+    return afl.Simulation(
+        data=dataset.partition(afl.data.iid(5), seed=seed) if dataset is not None else made.with_validation(0.2, seed),
+        model=model or afl.models.from_linen(linen.Sequential([linen.Dense(4), linen.relu, linen.Dense(3)])),
+        client=afl.Client(optax.sgd, learning_rate=0.1 + seed / 100, steps=2, batch_size=4),
+        server=afl.server.fedbuff(),
+        clock=afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 3 + seed / 100)),
+    )
+
+
+def test_other_data_models_and_clocks_of_equal_shapes_compile_nothing_and_leave_nothing() -> None:
+    _fresh(0).run(4, seed=0)
+    gone, arrays = [], len(jax.live_arrays())
+    with counted_compilations() as compilations:
+        for seed in range(1, 4):
+            simulation = _fresh(seed)
+            simulation.run(4, seed=seed)
+            gone += [weakref.ref(simulation.data), weakref.ref(simulation.model)]
+    del simulation
+    gc.collect()
+    assert not compilations
+    assert all(one() is None for one in gone)
+    assert len(jax.live_arrays()) <= arrays
+
+
+def test_another_split_of_a_dataset_is_not_traced_again() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 6)).astype(np.float32), rng.integers(0, 3, 60)
+    dataset = afl.data.Dataset("noise", x, y, x[:20], y[:20], 3, afl.data.cast(), None, {}, ())
+    model = afl.models.mlp(3, hidden=(4,))
+    _fresh(0, model, dataset).run(4)
+    kept = list(compilation._programs)
+    _fresh(1, model, dataset).run(4)
+    assert set(compilation._programs) == set(kept)
+
+
+def test_equal_shapes_of_another_function_are_another_program() -> None:
+    """Programs are shared by what they compute, not by the name of a function."""
+    losses = []
+    for scale in (1.0, 3.0):
+
+        def loss(params: Any, batch: Any, key: Any, scale: float = scale) -> Any:
+            return scale * jnp.sum((batch.x @ params["w"]) ** 2, axis=1)
+
+        model = afl.models.from_functions(lambda key, batch: {"w": jnp.ones((6, 2))}, loss)
+        losses.append(_fresh(0, model).run(2).loss.values)
+    np.testing.assert_allclose(losses[1][0], 3 * losses[0][0], rtol=1e-6)
+    assert not np.allclose(losses[1], losses[0])
+
+
+@contextlib.contextmanager
+def counted_compilations() -> Iterator[list[str]]:
+    """Names of the programs that are compiled within."""
+    found: list[str] = []
+    inside = [True]
+
+    def seen(name: str, seconds: float, **how: Any) -> None:
+        if inside and "backend_compile" in name:
+            found.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(seen)
+    try:
+        yield found
+    finally:
+        inside.clear()
+
+
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="options of XLA for a CPU")
 def test_initial_parameters_are_compiled_as_those_of_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """With other ways of fusing, half of them have another last bit, and so has all that follows."""
@@ -228,7 +301,8 @@ def test_initial_parameters_are_compiled_as_those_of_kept_results(monkeypatch: p
     data = afl.data.from_arrays(x, y, np.arange(40) % 4, x_test=x, y_test=y)
     client = afl.Client(optax.sgd, learning_rate=0.1, steps=1, batch_size=2)
     clock = afl.clock.synchronous(cohort=2)
-    afl.Simulation(data, afl.models.mlp(10, hidden=(50,)), client, afl.server.fedavg(), clock).run(1)
+    simulation = afl.Simulation(data, afl.models.mlp(10, hidden=(50,)), client, afl.server.fedavg(), clock)
+    simulation.run(1)
     initial, static, arguments, program = seen[0]
     lowered = jax.jit(functools.partial(initial, *static)).lower(*arguments)
     expected = lowered.compile({"xla_backend_optimization_level": "0"})(*arguments).model.params

@@ -164,12 +164,14 @@ class Watch:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[Any, Any, Any, Any]] = []
+        self.models: list[Any] = []
         original = compilation.compiled
 
         def watched(function: Any, static: Any, arguments: Any, donate: Any = (), **options: Any) -> Any:
             program, seconds = original(function, static, arguments, donate, **options)
             shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arguments)
             self.made.append((function, static, shapes, program))
+            self.models += [getattr(part, "model", None) for part in static]  # a program keeps none alive
             return program, seconds
 
         for module in list(__import__("sys").modules.values()):

@@ -67,7 +67,7 @@ def bare_loop(sim: afl.Simulation, updates: int) -> tuple[Callable[[], Any], flo
     problem = sim.problem(0)
     apply = sim.model.bound(problem.device.frozen)
     init_key = jax_key(purpose_key(seed_key(0), Purpose.MODEL))
-    params, model_state = sim.model.init(init_key, example_batch(sim.data))
+    params, model_state = sim.model.init(init_key, example_batch(sim.data.form))
 
     def run(client: Any, device: Any, params: Any, model_state: Any) -> Any:
         key = purpose_key(seed_key(0), Purpose.BATCH)

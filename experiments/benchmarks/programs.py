@@ -141,6 +141,7 @@ def _bytes(shape: str) -> int:
     return sum(WIDTHS.get(kind, 4) * math.prod(int(n) for n in sides.split(",") if n) for kind, sides in found)
 
 
+@functools.cache  # which keeps the model that its programs are traced with
 def simulation(name: str, kind: str) -> afl.Simulation:
     """FADAS with 25 of 100 clients in flight and M = 5, FedAvg with rounds of 25, or AsyncFedED with the clock beside
     the training."""
@@ -221,7 +222,7 @@ def local_step_of(target: str, name: str, lanes: int) -> tuple[float, float]:
     problem, apply = sim.problem(0), sim.model.bound(None)
 
     def made(who: jax.Array) -> Lane:
-        model = sim.model.init(jax.random.key(0), example_batch(sim.data))
+        model = sim.model.init(jax.random.key(0), example_batch(sim.data.form))
         return begin(problem.numbers.client, *model, problem.key, who, who, who, jnp.float32(0))
 
     def steps(group: Lane, client: afl.Client, device: Any) -> Lane:

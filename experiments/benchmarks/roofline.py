@@ -63,8 +63,8 @@ def layers(jaxpr: Any) -> list[tuple[int, int]]:
 
 def needed(sim: afl.Simulation) -> tuple[float, float]:
     """Floating-point operations and bytes of a local step."""
-    batch = jax.tree.map(lambda leaf: np.repeat(leaf, sim.client.batch_size, axis=0), example_batch(sim.data))
-    params, state = sim.model.init(jax.random.key(0), example_batch(sim.data))
+    batch = jax.tree.map(lambda leaf: np.repeat(leaf, sim.client.batch_size, axis=0), example_batch(sim.data.form))
+    params, state = sim.model.init(jax.random.key(0), example_batch(sim.data.form))
     with convolving("lax.conv"):
         forward = jax.make_jaxpr(lambda p: sim.model.apply(p, state, batch, jax.random.key(0), True)[0].loss)(params)
     found = layers(forward.jaxpr)

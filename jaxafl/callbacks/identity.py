@@ -110,7 +110,7 @@ def _of_data(data: FederatedData) -> dict[str, Any]:
 
 def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:
     """`program`: of its initial parameters and its loss, as JAX traces them."""
-    batch, key = example_batch(data), jax.random.key(0)
+    batch, key = example_batch(data.form), jax.random.key(0)
     made = jax.make_jaxpr(model.init)(key, batch)
     params, state = jax.eval_shape(model.init, key, batch)
 

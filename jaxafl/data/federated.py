@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.data.form import DataForm
 from jaxafl.data.held_out import MOST_CLIENTS, HeldOut, Owners, held_out, owners_of
 from jaxafl.data.identities import check_names
 from jaxafl.data.partition.base import ClientRows
@@ -26,8 +27,7 @@ _MOST_SAMPLES = 10**6  # that statistics of many clients generate
 class FederatedData(Summarised):
     """Training samples of N clients and one shared test set.
 
-    Equality and hashing go by identity, so that an instance can be a static argument of a compiled function; the arrays
-    travel separately, through `arrays`.
+    Equality and hashing go by identity. Compiled programs know its `form` only; the arrays are their arguments.
 
     Attributes:
         name: name of the dataset, for example `"mnist"`.
@@ -84,6 +84,13 @@ class FederatedData(Summarised):
         x = jax.tree.map(lambda leaf: leaf[:1], self.x_test)
         return jax.device_get(self.preprocess(x)), self.y_test[:1]
 
+    @functools.cached_property
+    def form(self) -> DataForm:
+        """How its samples are gathered and preprocessed, and their shapes."""
+        leaves, structure = jax.tree.flatten((self.x_test, self.y_test))
+        shapes = tuple((np.shape(leaf)[1:], np.dtype(leaf.dtype)) for leaf in leaves)
+        return DataForm(self.gather, self.preprocessing, structure, shapes)
+
     def summary(self) -> dict[str, Any]:
         """Clients, samples and the description, by name."""
         sizes = {"samples": int(self.counts.sum()), "test_samples": len(self.y_test)}
@@ -104,10 +111,7 @@ class FederatedData(Summarised):
         Returns:
             `(x [B, ...], y [B])`, x as the model sees it (float32 unless the samples are tokens), y int32.
         """
-        x, y = self.gather(arrays, client, positions)
-        if self.preprocessing.augment is not None:
-            x = jax.vmap(self.preprocessing.augment)(x, keys)
-        return self.preprocess(x), y
+        return self.form.fetch(arrays, client, positions, keys)
 
     def preprocess(self, x: Any) -> Any:
         """Cast and normalise a raw batch as `fetch` does, without augmentation; traced."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.data.statistics import Gather
+from jaxafl.data.form import Gather
 from jaxafl.options import UserError, check_number, check_whole
 
 MOST_CLIENTS = 10_000
@@ -67,7 +67,7 @@ def held_out(
     position = (drawn - start[client]).astype(np.int32)
     apart = np.arange(len(client)) - start[client] >= kept[client]
     own = {"all": arrays, "position": position[~apart], "start": (np.cumsum(kept) - kept).astype(np.int32)}
-    return kept, functools.partial(_gather_kept, gather), own, HeldOut(client[apart], position[apart])
+    return kept, _GatherKept(gather), own, HeldOut(client[apart], position[apart])
 
 
 def gather_held_out(gather: Gather, arrays: Any, client: Any, position: Any) -> tuple[Any, jax.Array]:
@@ -77,7 +77,7 @@ def gather_held_out(gather: Gather, arrays: Any, client: Any, position: Any) -> 
         gather, arrays: of the data with everything held out, `FederatedData.arrays`.
         client, position: int32 [B].
     """
-    whole = gather.args[0]  # type: ignore[attr-defined]
+    whole = gather.gather  # type: ignore[attr-defined]
     one = jax.vmap(lambda client, position: whole(arrays["all"], client, position[None]))(client, position)
     return jax.tree.map(lambda leaf: leaf[:, 0], one)
 
@@ -99,6 +99,12 @@ def owners_of(owner: np.ndarray, num_clients: int, of_test: bool) -> Owners:
     return Owners(clients, index, np.bincount(index, minlength=len(clients) + 1)[:-1].astype(np.int32), of_test)
 
 
-def _gather_kept(gather: Gather, arrays: Any, client: Any, positions: jax.Array) -> tuple[Any, jax.Array]:
-    start = jnp.take(arrays["start"], client, mode="clip")
-    return gather(arrays["all"], client, jnp.take(arrays["position"], start + positions, mode="clip"))
+@dataclasses.dataclass(frozen=True)
+class _GatherKept:
+    """Gathers samples of which some are held out; `gather`: of the data before that."""
+
+    gather: Gather
+
+    def __call__(self, arrays: Any, client: Any, positions: jax.Array) -> tuple[Any, jax.Array]:
+        start = jnp.take(arrays["start"], client, mode="clip")
+        return self.gather(arrays["all"], client, jnp.take(arrays["position"], start + positions, mode="clip"))

@@ -13,7 +13,7 @@ import numpy as np
 from jaxafl.options import Part, as_numbers, check_number, check_options, static
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class Preprocessing:
     """Traced functions applied to a raw batch, and the words that describe them in a result file.
 
@@ -53,12 +53,10 @@ def normalise(
     if not np.isfinite(centre).all() or not ((width > 0) & np.isfinite(width)).all():
         raise ValueError(f"normalise: mean and std must be finite and std > 0, got mean={mean}, std={std}")
 
-    def transform(x: Any) -> jax.Array:
-        return (jnp.asarray(x).astype(jnp.float32) / scale - centre) / width
-
     words = f"x/{scale:g}"
     if np.any(centre != 0) or np.any(width != 1):
         words += f", mean {mean}, std {std}"
+    transform = _Normalise(scale, *(tuple(part.tolist()) if part.ndim else float(part) for part in (centre, width)))
     return Preprocessing(transform, augment, words + _words(augment))
 
 
@@ -69,12 +67,12 @@ def cast(*, augment: Callable[[Any, jax.Array], Any] | None = None) -> Preproces
         augment: optional random transformation of a raw training sample, see `Preprocessing`.
     """
     dtype = jnp.result_type(float)
-    return Preprocessing(lambda x: jnp.asarray(x).astype(dtype), augment, dtype.name + _words(augment))
+    return Preprocessing(_Cast(dtype), augment, dtype.name + _words(augment))
 
 
 def as_is() -> Preprocessing:
     """Leave samples untouched, for example integer tokens."""
-    return Preprocessing(lambda x: x, None, "none")
+    return Preprocessing(_identity, None, "none")
 
 
 def as_integers(x: Any) -> Any:
@@ -123,6 +121,32 @@ class crop_and_flip(Part):
         """One line, for the description of the dataset."""
         flip = " and horizontal flip" if self.flip else ""
         return f"random crop of the image padded by {self.padding} zeros{flip}"
+
+
+# Transformations compare by their options, not by identity: datasets with equal ones run in the same compiled program.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Normalise:
+    scale: float
+    mean: float | tuple[float, ...]
+    std: float | tuple[float, ...]
+
+    def __call__(self, x: Any) -> jax.Array:
+        mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
+        return (jnp.asarray(x).astype(jnp.float32) / self.scale - mean) / std
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cast:
+    dtype: np.dtype
+
+    def __call__(self, x: Any) -> jax.Array:
+        return jnp.asarray(x).astype(self.dtype)
+
+
+def _identity(x: Any) -> Any:
+    return x
 
 
 def _words(augment: Callable[[Any, jax.Array], Any] | None) -> str:

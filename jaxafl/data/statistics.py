@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import numpy as np
 
+from jaxafl.data.form import Gather
 from jaxafl.device import compiled, on_device
 from jaxafl.options import Summarised
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:  # else only where they are used, so that `import jaxafl.data`
     from matplotlib.figure import Figure
     from rich.table import Table
 
-Gather: TypeAlias = Callable[[Any, jax.Array | int, jax.Array], tuple[Any, jax.Array]]
-"""Traced `(pytree of arrays, client, positions [B]) -> (raw x [B, ...], y [B])`."""
 Evaluate: TypeAlias = Callable[[Any, jax.Array, jax.Array], Any]
 
 _MAX_ROWS = 500

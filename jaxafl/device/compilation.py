@@ -1,5 +1,8 @@
 """Compiled programs, kept by what they depend on, so that a second run of the same shapes compiles nothing.
 
+They are found by their static arguments, without tracing; and by the code that they are lowered to, so that another
+model, or another function, that computes the same is traced but not compiled.
+
 Only the latest are kept: on a CPU every program holds some hundred memory mappings, of which a process has 65,530 on
 Linux, so a long session that compiled ever new shapes would be killed. JAX keeps what it traced, lowered and compiled
 for as long as the function lives that was traced, so every program is made from a function object of its own.
@@ -13,11 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import math
 import os
 import pathlib
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,6 +36,7 @@ from jax.extend.core import jaxprs_in_params
 
 _KEPT = 64
 _programs: OrderedDict[Any, Any] = OrderedDict()
+_by_code: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()  # those of `_programs`
 _shapes: OrderedDict[Any, Any] = OrderedDict()
 _lock, _making = threading.Lock(), dict[Any, threading.Lock]()  # threads that need the same program wait for one
 
@@ -91,14 +97,25 @@ def compiled(
         if whole and _MARKED:
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 lowered = jax.jit(_marked(traced), donate_argnums=donate).lower(*arguments)
-                return lowered.compile(options | _disabled(_SERIAL))
+                return _compiled_once(lowered, options | _disabled(_SERIAL), arguments)
         staged = jax.jit(traced, donate_argnums=donate).trace(*arguments)
         small = 0 < max(products(staged.jaxpr), default=0) < _THREADS_HELP
         passes = _SERIAL if small and jax.default_backend() == "cpu" else _WITHOUT
-        return staged.lower().compile(options | _disabled(passes))
+        return _compiled_once(staged.lower(), options | _disabled(passes), arguments)
 
     program, made = _kept(_programs, (function, static, donate, once, deterministic, whole, plain), arguments, compile_)
     return program, time.perf_counter() - begun if made else 0.0
+
+
+def _compiled_once(lowered: Any, options: dict[str, str | bool], arguments: tuple[Any, ...]) -> Any:
+    """The program of lowered code, compiled only if no equal code of the same arguments has been."""
+    constants = getattr(getattr(lowered, "_lowering", None), "const_args", ())  # of newer versions, not in the text
+    parts = [lowered.as_text().encode(), *(np.asarray(constant).tobytes() for constant in constants)]
+    digests = tuple(hashlib.sha256(part).digest() for part in parts)
+    key = _key((digests, lowered.out_tree, tuple(options.items())), arguments)
+    if (program := _by_code.get(key)) is None:
+        program = _by_code[key] = lowered.compile(options)
+    return program
 
 
 def keep_programs(folder: pathlib.Path) -> None:
@@ -184,11 +201,7 @@ def _kept(
     store: OrderedDict[Any, Any], what: tuple[Any, ...], arguments: tuple[Any, ...], make: Callable[[], Any]
 ) -> tuple[Any, bool]:
     """What `make` returns for such arguments, and whether it had to be made."""
-    leaves, structure = jax.tree.flatten(arguments)
-    shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-    places = frozenset(device for leaf in leaves for device in leaf.devices())
-    wide = jnp.result_type(float) == jnp.float64
-    key = (*what, structure, shapes, wide, jax.default_backend(), places)
+    key = _key(what, arguments)
     with _lock:
         making = _making.setdefault(key, threading.Lock())
     with making:
@@ -205,3 +218,11 @@ def _kept(
         finally:
             _making.pop(key, None)
     return made, True
+
+
+def _key(what: tuple[Any, ...], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    leaves, structure = jax.tree.flatten(arguments)
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    places = frozenset(device for leaf in leaves for device in leaf.devices())
+    wide = jnp.result_type(float) == jnp.float64
+    return (*what, structure, shapes, wide, jax.default_backend(), places)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.data.federated import FederatedData
+from jaxafl.data.form import DataForm
 from jaxafl.device.keys import jax_key
 from jaxafl.models.model import Apply, Batch
 from jaxafl.server.contract import norm
@@ -68,7 +68,7 @@ def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tre
 
 
 def full_gradient(
-    apply: Apply, data: FederatedData, arrays: Any, counts: Array, begins: Array | int, params: Tree, model_state: Tree
+    apply: Apply, data: DataForm, arrays: Any, counts: Array, begins: Array | int, params: Tree, model_state: Tree
 ) -> Tree:
     """Σ_i n_i ∇f_i(x) over training data of clients, without augmentation or dropout.
 

@@ -134,7 +134,7 @@ def _stays(problem: Problem) -> bool:
     needs = problem.server.needs
     if problem.layout.shares == 1 or not needs.sums or needs.arrivals_here:
         return False
-    made = functools.partial(first_model, problem.model, problem.data)
+    made = functools.partial(first_model, problem.model, problem.data.form)
     return not jax.tree.leaves(jax.eval_shape(made, problem.key).model_state)
 
 

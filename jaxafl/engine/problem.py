@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from jax.sharding import Mesh
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
 from jaxafl.data.federated import FederatedData
+from jaxafl.data.form import DataForm
 from jaxafl.device import on_device, slices_are_faster
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.models.model import Model
@@ -90,8 +92,8 @@ class Program:
     """What a compiled program depends on, besides the shapes of its arguments.
 
     Attributes:
-        model: what is trained.
-        data: where mini-batches come from (its arrays are arguments).
+        reference: to what is trained, which no program keeps alive.
+        data: how mini-batches are gathered and preprocessed (the samples are arguments).
         recording: what is recorded besides.
         members: P, runs that advance together (on each device, where they share the members).
         varies: which leaves of the numbers differ between them and have a leading member axis.
@@ -119,8 +121,8 @@ class Program:
             what they hold: how many of those of a server step one of them has at the most; else 0.
     """
 
-    model: Model
-    data: FederatedData
+    reference: weakref.ref[Model]
+    data: DataForm
     recording: Recording
     members: int
     varies: tuple[bool, ...]
@@ -145,6 +147,13 @@ class Program:
     shares: int = 1
     divided: bool = False
     apart: int = 0
+
+    @property
+    def model(self) -> Model:
+        """What is trained."""
+        model = self.reference()
+        assert model is not None, "a program is traced while a problem holds its model"
+        return model
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -188,7 +197,9 @@ class Problem:
         )
         data = self.data.divided(self.layout.shares) if self.layout.divided else self.data
         shapes |= self.layout._asdict()
-        return Program(self.model, data, self.recording, capacity=capacity, micro_batch=piece, **shapes)
+        return Program(
+            weakref.ref(self.model), data.form, self.recording, capacity=capacity, micro_batch=piece, **shapes
+        )
 
 
 def piece_of(client: Client, data: FederatedData) -> int:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32, Num, PyTree
 
 from jaxafl.client import Lane, begin
-from jaxafl.data.federated import FederatedData
+from jaxafl.data.form import DataForm
 from jaxafl.device import Rows, buffers
 from jaxafl.device.keys import Key, Purpose, jax_key, purpose_key
 from jaxafl.engine.problem import DeviceData, Numbers, Program
@@ -107,12 +107,12 @@ def initial(program: Program, numbers: Numbers, device: DeviceData, key: Key) ->
     )
 
 
-def first_model(model: Model, data: FederatedData, key: Key) -> Version:
+def first_model(model: Model, data: DataForm, key: Key) -> Version:
     """x_0 of a run with the key of its seed."""
     return Version(*model.init(jax_key(purpose_key(key, Purpose.MODEL)), example_batch(data)))
 
 
-def example_batch(data: FederatedData) -> Batch:
-    """One sample, for shapes."""
+def example_batch(data: DataForm) -> Batch:
+    """One sample of zeros, for shapes."""
     x, y = data.example
     return Batch(jax.tree.map(jnp.asarray, x), jnp.asarray(y), jnp.ones(len(y), bool))

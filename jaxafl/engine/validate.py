@@ -52,7 +52,7 @@ def check_model(model: Model, data: FederatedData, client: Client) -> None:
 def check_observe(observe: Callable[[Any], Any], model: Model, data: FederatedData) -> None:
     """Raises `ValueError` or `TypeError` for a function of the parameters that does not return a dict of arrays."""
     with _explained(f"observe cannot be traced on the parameters of {model.name}"):
-        params, _ = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data)))
+        params, _ = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
         seen = jax.eval_shape(observe, params)
     if not isinstance(seen, dict) or not all(hasattr(value, "shape") for value in seen.values()):
         raise TypeError(f"observe must return a dict of name -> array, it returned {_described(seen, 0)}")
@@ -62,7 +62,7 @@ def _check_training(model: Model, data: FederatedData, client: Client) -> None:
     """Traces a local step: its optimiser, its schedules."""
 
     def steps(arrays: Any, frozen: Any, client: Client, key: Any, count: Any) -> tuple[Any, Any]:
-        params, state = model.init(jax.random.key(0), example_batch(data))
+        params, state = model.init(jax.random.key(0), example_batch(data.form))
         none = jnp.int32(0)
         lane = begin(client, params, state, key, none, none, none, jnp.float32(0))
         fetch = functools.partial(data.fetch, arrays)
@@ -99,11 +99,13 @@ def _check_sizes(model: Model, data: FederatedData) -> None:
 
 def _state_of(model: Model, data: FederatedData) -> Any:
     """Shapes of the model's state, from tracing a step of training."""
-    samples = _described(jax.eval_shape(lambda: example_batch(data).x))  # as they are on a device: int64 is int32 there
+    samples = _described(
+        jax.eval_shape(lambda: example_batch(data.form).x)
+    )  # as they are on a device: int64 is int32 there
 
     def step(arrays: Any, frozen: Any, client: Any, positions: Any) -> Any:
         key = jax.random.key(0)
-        params, state = model.init(key, example_batch(data))
+        params, state = model.init(key, example_batch(data.form))
         x, y = data.fetch(arrays, client, positions, jax.random.split(key, _BATCH))
         if _described(x) != samples:
             raise ValueError(f"training samples are {_described(x)}, test samples {samples}")

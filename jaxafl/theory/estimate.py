@@ -84,7 +84,7 @@ def estimate(
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(trained.params))):
         raise UserError(f"{owner}: the run's last model is not finite, so that nothing can be measured on it")
     problem, chosen = sim.problem(run_seed), _chosen(sim, clients, samples, weights, seed)
-    models = [first_model(problem.model, problem.data, problem.key), Version(trained.params, trained.model_state)]
+    models = [first_model(problem.model, problem.data.form, problem.key), Version(trained.params, trained.model_state)]
     objective = Objective(problem.model, problem.data, problem.device, chosen, models[0])
     found = [objective.at(model, jax.random.key(seed), iterations) for model in models]
     values = _of_gradients(sim, chosen, found)

@@ -1,0 +1,52 @@
+"""`DataForm`: what a compiled program knows of a dataset, without its samples."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxafl.data.preprocessing import Preprocessing
+
+Gather = Callable[[Any, Any, jax.Array], tuple[Any, jax.Array]]
+
+
+@dataclasses.dataclass(frozen=True)
+class DataForm:
+    """How samples are gathered and preprocessed, and their shapes: equal for datasets that run in the same program.
+
+    Attributes:
+        gather: traced function `(arrays, client, positions) -> (raw x [B, ...], y [B])`.
+        preprocessing: augmentation, cast and normalisation of raw samples.
+        structure: of a raw sample and its label, a pytree.
+        shapes: shape and dtype of each of its leaves, without the batch axis.
+    """
+
+    gather: Gather
+    preprocessing: Preprocessing
+    structure: Any
+    shapes: tuple[tuple[tuple[int, ...], np.dtype], ...]
+
+    @property
+    def example(self) -> tuple[Any, np.ndarray]:
+        """One preprocessed sample `(x [1, ...], y [1])` of zeros, for shape inference."""
+        raw = [np.zeros((1, *shape), dtype) for shape, dtype in self.shapes]
+        x, y = jax.tree.unflatten(self.structure, raw)
+        seen = jax.eval_shape(self.preprocess, x)
+        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), seen), y
+
+    def fetch(
+        self, arrays: Any, client: jax.Array | int, positions: jax.Array, keys: jax.Array
+    ) -> tuple[Any, jax.Array]:
+        """Training samples of one client, preprocessed; traced. See `FederatedData.fetch`."""
+        x, y = self.gather(arrays, client, positions)
+        if self.preprocessing.augment is not None:
+            x = jax.vmap(self.preprocessing.augment)(x, keys)
+        return self.preprocess(x), y
+
+    def preprocess(self, x: Any) -> Any:
+        """Cast and normalise a raw batch as `fetch` does, without augmentation; traced."""
+        return self.preprocessing.transform(x)
