@@ -54,7 +54,7 @@ class RunOptions(TypedDict, total=False):
     devices: Any
     observe: Observe | None
     diagnostics: str | Sequence[str]
-    progress: bool | Reporter
+    progress: bool | str | Reporter
     callbacks: Sequence[Callback] | Callback
     checkpoint: str | os.PathLike[str] | None
     checkpoint_every: int | str
@@ -147,7 +147,7 @@ class Simulation(Summarised):
         chunk: int | None = None,
         observe: Observe | None = None,
         diagnostics: str | Sequence[str] = (),
-        progress: bool | Reporter = False,
+        progress: bool | str | Reporter = False,
         save: str | None = None,
         deterministic: bool = False,
         devices: Any = None,
@@ -176,7 +176,8 @@ class Simulation(Summarised):
                 `"per_client"`: metrics on the samples that single clients hold out (test samples that are theirs, else
                 those of `data.with_validation`), along `held_out_client`: of more than 10,000 clients, a fixed random
                 sample.
-            progress: show a progress bar, or a `Reporter` of your own.
+            progress: show a progress bar on standard error, in a notebook below the cell, in a log a line every half
+                minute; a name to show with it; or a `jaxafl.callbacks.progress.Reporter` of your own.
             save: path of a NetCDF file to write; checked before the run. Where it cannot be written after all, the
                 error's attribute `dataset` is the result.
             deterministic: on a GPU, only operations that give the same bits every time, which may take longer.

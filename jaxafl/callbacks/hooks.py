@@ -17,6 +17,7 @@ from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Made
 from jaxafl.results.arrivals import masked
 
+_PIECES = 1.0  # seconds between reports
 PIECE_SECONDS = 2.0  # also what a second Ctrl-C waits for, at the most
 
 
@@ -94,15 +95,25 @@ class Reporting(Hook):
 
     def begin(self, execution: Execution, made: Made) -> None:
         self.ready, self.before = time.perf_counter(), execution.updates(made.eval_step[-1] if made.eval_step else 0)
+        self.told = self.ready
+
+    def piece(self, execution: Execution, made: Made) -> None:
+        tell = getattr(self.reporter, "piece", None)
+        if tell is not None and execution.rows_before is None and time.perf_counter() - self.told > _PIECES:
+            tell(*self._so_far(execution, made.place))
 
     def chunk(self, execution: Execution, made: Made) -> Sequence[str | None]:
         if done := made.eval_step[-1]:
-            rate = (execution.updates(done) - self.before) / (time.perf_counter() - self.ready)
             latest = {name: float(np.mean(values)) for name, values in _pooled(made).items()}
-            self.batches[self.number] = done, rate
-            steps, rates = zip(*self.batches.copy().values(), strict=True)  # other threads write there
-            self.reporter.update(sum(steps), sum(rates), latest)
+            self.reporter.update(*self._so_far(execution, done), latest)
         return ()
+
+    def _so_far(self, execution: Execution, done: int) -> tuple[int, float]:
+        """Returns the server steps and the updates per second of all executions, this one having made so many steps."""
+        self.told = time.perf_counter()
+        self.batches[self.number] = done, (execution.updates(done) - self.before) / (self.told - self.ready)
+        steps, rates = zip(*self.batches.copy().values(), strict=True)  # other threads write there
+        return sum(steps), sum(rates)
 
     def __exit__(self, *args: Any) -> None:
         if self.number in self.batches:

@@ -55,7 +55,7 @@ class Run:
         seed: seed of the initial model, the schedule and the mini-batches
         output: NetCDF file to write, e.g. result.nc
         plot: image of accuracy against simulated time to write, e.g. result.png
-        progress: show a progress bar
+        progress: show a progress bar, in a log a line every half minute
         lanes: runs trained at once; changes speed, never results
         chunk: lanes that advance together, a divisor of lanes; changes speed, never results
         devices: devices of this process that share the work, a number or all; on a CPU the cores

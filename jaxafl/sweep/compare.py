@@ -111,7 +111,7 @@ def compare(
             eval_every=every[name],
             callbacks=told,
             folder=folders[name],
-            **options,
+            **named_progress(options, name),
         )
         for name, one in methods.items()
     }
@@ -123,6 +123,14 @@ def _compared_at(limits: Mapping[str, float], found: Mapping[str, Any]) -> str |
     seconds = limits.get("time", np.inf)
     whole = all(((one.final_time >= seconds) | (one.failed_step >= 0)).all() for one in found.values())
     return {"time": seconds} if set(limits) == {"time"} and whole else "last"
+
+
+def named_progress(options: SweepOptions, name: str) -> SweepOptions:
+    """Returns the options with a progress that shows this name; a reporter stays as it is."""
+    told = options.get("progress", False)
+    if told is True or isinstance(told, str):
+        return {**options, "progress": name if told is True else f"{told}, {name}"}
+    return options
 
 
 def seeds_of(owner: str, seeds: Any) -> list[int]:

@@ -33,6 +33,7 @@ from jaxafl.sweep.work import Work
 
 _WORK = "work.pickle"
 _POLL = 0.05  # seconds
+_REPORT = 10.0  # seconds between looks at how far workers are
 _DEATHS = 20  # of the workers of one batch, without a checkpoint between them
 _REFUSALS = 3  # of all batches in turn, without any that began
 
@@ -134,9 +135,14 @@ class Elsewhere:
             RuntimeError: no worker begins, or the executor broke and cannot be made anew.
         """
         begun, ran = time.perf_counter(), 0
+        told, tell = begun, getattr(reporter, "piece", None)
         try:
             while self.left:
                 interrupts.end(f"with {len(self.left)} of {len(self.batches)} batches left")
+                if tell is not None and time.perf_counter() - told > _REPORT:
+                    told, under_way = time.perf_counter(), self._under_way()
+                    made = (len(self.batches) - len(self.left)) * self.work.server_steps + under_way
+                    tell(made, ran * self.work.server_steps / (told - begun))
                 broken = self._submit()
                 time.sleep(_POLL)
                 for number in [number for number, (future, *_) in self.running.items() if future.done()]:
@@ -152,6 +158,11 @@ class Elsewhere:
                 getattr(future, "cancel", bool)()
             if self.make is not None:
                 self.pool.shutdown(wait=True, cancel_futures=True)
+
+    def _under_way(self) -> int:
+        """Returns the server steps of the batches that run, as far as they have been saved."""
+        saved = self.kept.under_way()
+        return sum(max((saved.get(place, 0) for place in self.batches[number]), default=0) for number in self.running)
 
     def _made(self) -> Any:
         """An executor."""

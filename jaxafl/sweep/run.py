@@ -42,7 +42,7 @@ class SweepOptions(TypedDict, total=False):
     chunk: int | None
     observe: Observe | None
     diagnostics: str | Sequence[str]
-    progress: bool | Reporter
+    progress: bool | str | Reporter
     deterministic: bool
     checkpoint_every: int | str
     keep: int
@@ -63,7 +63,7 @@ def sweep(
     chunk: int | None = None,
     observe: Observe | None = None,
     diagnostics: str | Sequence[str] = (),
-    progress: bool | Reporter = False,
+    progress: bool | str | Reporter = False,
     save: str | None = None,
     deterministic: bool = False,
     callbacks: Sequence[Callback] | Callback = (),

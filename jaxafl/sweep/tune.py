@@ -20,7 +20,7 @@ from jaxafl.results.tables import Cell, table
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import dimensions
 from jaxafl.sweep.axes import Together, axes_of
-from jaxafl.sweep.compare import seeds_of
+from jaxafl.sweep.compare import named_progress, seeds_of
 from jaxafl.sweep.members import Member, members_of
 from jaxafl.sweep.run import SweepOptions, sweep
 
@@ -168,7 +168,7 @@ def tune(
             eval_every=every,
             callbacks=callbacks,
             folder=None if path is None else pathlib.Path(path) / f"rung-{rung}",
-            **options,
+            **named_progress(options, f"rung {rung + 1} of {count}"),
         )
         results.append(found)
         values[rung, left], spent[rung, left] = _judged(found, metric, at)
