@@ -9,9 +9,11 @@ python -m experiments --page                      # writes experiments/README.md
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import pathlib
 import pkgutil
+import re
 import time
 
 from experiments.suite import command as suite
@@ -36,16 +38,24 @@ def experiments() -> dict[str, Experiment]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="papers, or tables such as fadas.table1; by default all")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--page", action="store_true")
-    parser.add_argument("--scale", choices=SCALES)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true")
+    what.add_argument("--page", action="store_true")
+    what.add_argument("--scale", choices=SCALES)
     parser.add_argument("--seeds", type=int)
     given = parser.parse_args()
+    known = experiments()
     chosen = {
         name: one
-        for name, one in experiments().items()
+        for name, one in known.items()
         if not given.names or any(name == wanted or name.startswith(f"{wanted}.") for wanted in given.names)
     }
+    for wanted in given.names:
+        if wanted not in known and wanted not in PAPERS:
+            near = difflib.get_close_matches(wanted, [*known, *PAPERS], 3, 0.5)
+            parser.error(f"there is no table {wanted}; {f'did you mean {near[0]}?' if near else '--list names them'}")
+    if given.page and given.names:
+        parser.error("--page writes the page of all tables; leave out the names")
     if given.scale:
         for name, one in chosen.items():
             if given.scale in one.scales:
@@ -54,7 +64,8 @@ def main() -> None:
                 suite.main(one, ["--scale", given.scale, *more], f"experiments.{name}")
                 print(f"{name}: {time.perf_counter() - begun:.0f} s", flush=True)
     elif given.page:
-        (HERE / "README.md").write_text(page(chosen), encoding="utf-8")
+        with running.unfinished(HERE / "README.md") as half:
+            half.write_text(page(chosen), encoding="utf-8")
     elif given.list:
         for name, one in chosen.items():
             print(f"{name:36} {one.client_steps('paper'):>15,} client steps a seed  {one.title}")
@@ -66,16 +77,34 @@ def page(chosen: dict[str, Experiment]) -> str:
     """Everything that was run, and the names of what was not."""
     sections = []
     for name, one in chosen.items():
-        path = suite.RESULTS / f"{name.replace('.', '_')}.md"
-        if path.exists():
+        path = _largest(one, suite.stem_of(name))
+        if path is not None:
             text = path.read_text(encoding="utf-8")
         else:
             nothing = running.empty(one, "paper", one.methods, one.seeds)
             text = report.markdown(one, f"experiments.{name}", nothing)
-        picture = f"\n![{one.title}](results/{path.stem}.png)\n" if path.with_suffix(".png").exists() else ""
+        drawn = path is not None and path.with_suffix(".png").exists()
+        picture = f"\n![{one.title}](results/{path.stem}.png)\n" if path and drawn else ""
         sections.append((one, text + picture))
     preface = (HERE / "preface.md").read_text(encoding="utf-8")
     return "\n".join([preface, report.contents(sections), *(text for _, text in sections)])
+
+
+def _largest(one: Experiment, stem: str) -> pathlib.Path | None:
+    """The page of the results of a table for which clients have made the most local steps."""
+    found = [
+        path for path in suite.RESULTS.glob(f"{stem}_*.md") if re.fullmatch(rf"{stem}_[a-z]+_\d+_seeds?", path.stem)
+    ]
+
+    def work(path: pathlib.Path) -> tuple[int, int, int]:
+        results = running.xr.load_dataset(path.with_suffix(".nc"))
+        scale, seeds = results.attrs["scale"], results.sizes["seed"]
+        places = [(method, column) for method in one.methods for column in one.columns]
+        ran = [place for place in places if results.state.sel(row=place[0], column=place[1]) == "run"]
+        cells = [one.cell(*place, scale) for place in ran]
+        return seeds * sum(cell.client_steps for cell in cells if cell), SCALES.index(scale), seeds * len(ran)
+
+    return max(found, key=work) if len(found) > 1 else next(iter(found), None)
 
 
 if __name__ == "__main__":

@@ -118,9 +118,9 @@ def test_a_table_runs_in_small(name: str, shared: pathlib.Path) -> None:
     methods = list(dict.fromkeys([there[0], there[-1]]))
     main(one, ["--folder", str(shared), "--columns", one.columns[0], "--methods", *methods], f"experiments.{name}")
     stem = name.replace(".", "_")
-    text = (shared / f"{stem}.md").read_text()
-    assert one.title in text and (shared / f"{stem}.nc").exists()
-    found = running.xr.load_dataset(shared / f"{stem}.nc")
+    path = running.path_of(shared, stem, "smoke", 1)
+    assert one.title in path.with_suffix(".md").read_text()
+    found = running.xr.load_dataset(path)
     assert (found.state.sel(row=methods, column=one.columns[0]) == "run").all()
 
 
@@ -232,6 +232,90 @@ def test_results_are_kept_compared_and_shown(tmp_path: pathlib.Path) -> None:
     assert running.run(one, "small", "paper", methods=[], **(how | {"seeds": 2})).value.isnull().all()
 
 
+def contents(folder: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_results_are_not_replaced_by_smaller_ones(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of another scale, fewer seeds, some rows, data that is gone, a method of one's own, a call that fails."""
+    one, how = small({"a": 0.0}), ["--folder", str(tmp_path)]
+    main(one, [*how, "--scale", "paper"], "experiments.small.table")
+    before = contents(tmp_path)
+    assert before.keys() == {"small_table_paper_4_seeds.nc", "small_table_paper_4_seeds.md"}
+    main(one, [*how, "--scale", "paper", "--seeds", "2"], "experiments.small.table")
+    main(one, [*how, "--scale", "smoke", "--seeds", "4"], "experiments.small.table")
+    main(one, [*how, "--scale", "paper", "--method", "tests.own_methods:doubled"], "experiments.small.table")
+    with_own = tmp_path / "small_table_paper_4_seeds_with_doubled.md"
+    assert "| one | doubled |" in with_own.read_text() and "| one | b |" in with_own.read_text()
+    broken = dataclasses.replace(one, cell=lambda method, *place: one.cell(method, *place) if method == "a" else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(broken, [*how, "--scale", "paper"], "experiments.small.table")
+    gone = dataclasses.replace(one, cell=lambda method, column, scale: one.cell(method, "absent", scale))
+    main(gone, [*how, "--scale", "paper", "--methods", "b"], "experiments.small.table")
+    after = contents(tmp_path)
+    assert after["small_table_paper_4_seeds.md"] == before["small_table_paper_4_seeds.md"]
+    assert not [name for name in after if ".part." in name]
+    kept = running.xr.load_dataset(tmp_path / "small_table_paper_4_seeds.nc")
+    assert kept.value.sel(row=["a", "b"], column="one").notnull().all()
+
+
+@pytest.mark.parametrize("written", ["doubled", "Halving", "halving", "whole", "tuned"])
+def test_a_method_of_ones_own_is_run_first(
+    written: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A class with options, a server, a function without required arguments, one of the table's simulation."""
+    one, how = small({"a": 0.0}), ["--folder", str(tmp_path), "--columns", "one", "--seeds", "1"]
+    main(one, [*how, "--method", f"tests.own_methods:{written}"], "experiments.small.table")
+    said = capsys.readouterr().out
+    assert said.splitlines()[0] == f"small_table: one, {written}" and f"| one | {written} |" in said
+
+
+@pytest.mark.parametrize(
+    ("written", "error"),
+    [
+        ("tests.own_methods:needs", "needs needs values of learning_rate, more"),
+        ("tests.own_methods:nothing", "a method is a server or a simulation, or a function that returns one, got 3"),
+        ("tests.own_methods:refused", "safa does not run on the clock free_running"),
+        ("tests.own_methods:absent", "has no attribute 'absent'"),
+        ("tests.no_such_module:server", "No module named 'tests.no_such_module'"),
+        ("doubled", "--method is written module:name, got 'doubled'"),
+        ("tests.own_methods:a", "there is another method a"),
+    ],
+)
+def test_a_method_that_cannot_work_is_said_before_anything_runs(
+    written: str, error: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(small({"a": 0.0}), ["--folder", str(tmp_path), "--method", written], "experiments.small.table")
+    said = capsys.readouterr()
+    assert error in said.err and "small_table: " not in said.out and list(tmp_path.iterdir()) == []
+
+
+def test_the_page_is_of_the_largest_results(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = small({"a": 0.0})
+    for how in (["--scale", "smoke", "--seeds", "9"], ["--scale", "paper", "--seeds", "2"], ["--scale", "paper"]):
+        main(one, [*how, "--folder", str(tmp_path)], "experiments.small.table")
+    monkeypatch.setattr(command, "RESULTS", tmp_path)
+    assert "--scale paper --seeds 4" in page({"small.table": one})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--list", "fadas.tabel1"], "there is no table fadas.tabel1; did you mean fadas.table1?"),
+        (["--page", "fadas"], "--page writes the page of all tables"),
+        (["--page", "--list"], "not allowed with argument"),
+    ],
+)
+def test_the_command_for_all_tables_refuses_what_it_would_ignore(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["experiments", *arguments])
+    with pytest.raises(SystemExit):
+        importlib.import_module("experiments.__main__").main()
+    assert said in capsys.readouterr().err
+
+
 def runs_of(times: list[list[float]], values: list[list[float]]) -> running.xr.Dataset:
     """Runs of two seeds that were evaluated at times of their own."""
     dims = ("seed", "evaluation")
@@ -291,13 +375,13 @@ def test_what_is_derived_is_measured_and_drawn(tmp_path: pathlib.Path) -> None:
     assert [one.columns_at(scale) for scale in ("smoke", "cpu", "paper")] == [["one"], ["two"], ["one", "two"]]
     how = ["--folder", str(tmp_path), "--seeds", "2"]
     main(one, how, "experiments.small.figure")
-    found = running.xr.load_dataset(tmp_path / "small_figure.nc")
+    found = running.xr.load_dataset(tmp_path / "small_figure_smoke_2_seeds.nc")
     assert (found.value.sel(row="a", column="one") == 3).all() and found.value.sel(column="two").isnull().all()
     main(one, [*how, "--columns", "two"], "experiments.small.figure")
-    found = running.xr.load_dataset(tmp_path / "small_figure.nc")
+    found = running.xr.load_dataset(tmp_path / "small_figure_smoke_2_seeds.nc")
     assert (found.value.sel(row="b", column="two") == 5).all() and (found.value.sel(row="a", column="one") == 3).all()
     np.testing.assert_array_equal(found.curve.sel(row="a", column="two")[:, :4].sum("point"), 5)
-    assert (tmp_path / "small_figure.png").stat().st_size > 1000
+    assert (tmp_path / "small_figure_smoke_2_seeds.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize(

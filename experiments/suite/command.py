@@ -12,38 +12,53 @@ from typing import Any
 from experiments.suite import report, running
 from experiments.suite.experiment import SCALES, Experiment
 from jaxafl.device import make_cpu_devices
+from jaxafl.options import UserError
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"
 
 
 def main(experiment: Experiment, arguments: list[str] | None = None, name: str | None = None) -> None:
-    """Runs a table, writes `<name>.nc`, `<name>.md` and, for a figure, `<name>.png`, and prints the table.
+    """Runs a table, writes its results as `.nc`, `.md` and, for a figure, `.png`, and prints the table.
 
     Args:
         experiment: what is run.
         arguments: by default those of the process.
-        name: of the files; by default from the module that is run.
+        name: of the files, to which scale and seeds are added; by default from the module that is run.
     """
     module = name or sys.modules["__main__"].__spec__.name  # type: ignore[union-attr]
-    stem = module.removeprefix("experiments.").replace(".", "_")
-    given = _parser(experiment, module).parse_args(arguments)
+    stem = stem_of(module)
+    parser = _parser(experiment, module)
+    given = parser.parse_args(arguments)
+    if given.seeds is not None and given.seeds < 1:
+        parser.error(f"--seeds must be at least 1, got {given.seeds}")
     seeds = given.seeds or experiment.seeds_at(given.scale)
     columns = given.columns or experiment.columns_at(given.scale)
-    if given.dry_run:
-        found = running.estimate(experiment, given.scale, given.methods, columns, seeds)
-        print(f"{experiment.title}\n{experiment.scales[given.scale]}\n{found}")
-        return
-    own = {spec.partition(":")[2]: loaded(spec) for spec in given.method}
     folder = given.folder or (pathlib.Path("smoke") if given.scale == "smoke" else RESULTS)
-    results = running.run(
-        experiment, stem, given.scale, methods=given.methods, seeds=seeds, folder=folder, own=own,
-        columns=columns, devices=given.devices,
-    )  # fmt: skip
+    try:
+        own = named(given.method, [*experiment.methods, *experiment.contrasts])
+        if given.dry_run:
+            found = running.estimate(experiment, given.scale, given.methods, columns, seeds)
+            print(f"{experiment.title}\n{experiment.scales[given.scale]}\n{found}")
+            return
+        results = running.run(
+            experiment, stem, given.scale, methods=given.methods, seeds=seeds, folder=folder, own=own,
+            columns=columns, devices=given.devices,
+        )  # fmt: skip
+    except UserError as error:
+        parser.error(str(error))
     text = report.markdown(experiment, module, results)
-    (folder / f"{stem}.md").write_text(text, encoding="utf-8")
+    path = running.path_of(folder, stem, given.scale, seeds, own)
+    with running.unfinished(path.with_suffix(".md")) as half:
+        half.write_text(text, encoding="utf-8")
     if "curve" in results or experiment.against:
-        report.draw(experiment, results, folder / f"{stem}.png")
+        with running.unfinished(path.with_suffix(".png")) as half:
+            report.draw(experiment, results, half)
     print(text)
+
+
+def stem_of(module: str) -> str:
+    """The first part of the names of a table's files."""
+    return module.removeprefix("experiments.").replace(".", "_")
 
 
 def _parser(experiment: Experiment, module: str) -> argparse.ArgumentParser:
@@ -57,8 +72,9 @@ def _parser(experiment: Experiment, module: str) -> argparse.ArgumentParser:
     parser.add_argument("--columns", nargs="+", choices=experiment.columns, metavar="NAME",
                         help=f"by default those of the scale; of: {_quoted(experiment.columns)}")  # fmt: skip
     parser.add_argument("--method", action="append", default=[], metavar="MODULE:NAME",
-                        help="a method of your own: a server, a function that makes one, or one that takes the "
-                        "simulation of a method of the table and returns another")  # fmt: skip
+                        help="a method of your own: a server or its class, a function that makes one, or one that "
+                        "takes the simulation of a method of the table and returns another; it is run first, and the "
+                        "files get its name")  # fmt: skip
     usual = ", ".join(f"{experiment.seeds_at(scale)} at {scale} scale" for scale in experiment.scales)
     parser.add_argument("--seeds", type=int, help=f"how many; by default {usual}")
     parser.add_argument("--folder", type=pathlib.Path, help="for results and, below runs, what has been run; a second "
@@ -72,10 +88,24 @@ def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f'"{name}"' for name in names).replace("%", "%%")
 
 
-def loaded(spec: str) -> Any:
-    """What `module:name` names; modules of the working directory are found."""
-    module, _, name = spec.partition(":")
-    if not name:
-        raise SystemExit(f"--method is written module:name, got {spec!r}")
+def named(specs: Sequence[str], taken: Sequence[str]) -> dict[str, Any]:
+    """name -> what `module:name` names; modules of the working directory are found.
+
+    Raises:
+        UserError: there is none, or its name is that of another method.
+    """
+    found: dict[str, Any] = {}
     sys.path.insert(0, "")
-    return getattr(importlib.import_module(module), name)
+    for spec in specs:
+        module, _, name = spec.partition(":")
+        if not (module and name):
+            raise UserError(f"--method is written module:name, got {spec!r}")
+        if name in found or name in taken:
+            raise UserError(f"--method {spec}: there is another method {name}; give yours another name")
+        try:
+            found[name] = getattr(importlib.import_module(module), name)
+        except ModuleNotFoundError as error:
+            raise UserError(f"--method {spec}: {error}; modules are looked for here and where Python does") from error
+        except AttributeError as error:
+            raise UserError(f"--method {spec}: {error}") from error
+    return found

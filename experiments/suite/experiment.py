@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import jaxafl as afl
+from jaxafl.options import UserError, shown
 
 SCALES = ("smoke", "cpu", "paper")
 Array = np.ndarray
@@ -152,13 +153,32 @@ class Experiment:
 
 
 def with_own(cell: Cell, own: Any) -> Cell:
-    """A cell whose simulation is the user's: `own` is a server, or a function that makes one, or one that takes the
-    simulation of the base method and returns another."""
+    """A cell whose simulation is the user's: `own` is a server or its class, or a function without required arguments
+    that makes one, or a function that takes the simulation of the base method and returns another, or a server."""
+    return dataclasses.replace(cell, make=lambda: changed(cell.make(), own))
 
-    def make() -> afl.Simulation:
-        base = cell.make()
-        takes = callable(own) and not isinstance(own, afl.server.Server) and inspect.signature(own).parameters
-        made = own(base) if takes else own() if callable(own) else own
-        return made if isinstance(made, afl.Simulation) else dataclasses.replace(base, server=made)
 
-    return dataclasses.replace(cell, make=make)
+def changed(base: afl.Simulation, own: Any) -> afl.Simulation:
+    """The simulation with the user's method, see `with_own`.
+
+    Raises:
+        UserError: it cannot be made of this.
+    """
+    made = own
+    if callable(own):
+        required = [
+            name
+            for name, one in inspect.signature(own).parameters.items()
+            if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        ]
+        if len(required) > (0 if isinstance(own, type) else 1):
+            raise UserError(
+                f"{own.__name__} needs values of {', '.join(required)}; write a function without required arguments "
+                f"that returns {own.__name__}(...), and name that"
+            )
+        made = own(*([base] if required else []))
+    if isinstance(made, afl.server.Server):
+        return dataclasses.replace(base, server=made)
+    if not isinstance(made, afl.Simulation):
+        raise UserError(f"a method is a server or a simulation, or a function that returns one, got {shown(made)}")
+    return made

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import pathlib
 import platform
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +17,8 @@ import numpy as np
 import xarray as xr
 
 import jaxafl as afl
-from experiments.suite.experiment import Cell, Experiment, Measure, with_own
+from experiments.suite.experiment import Cell, Experiment, Measure, changed, with_own
+from jaxafl.options import UserError
 from jaxafl.sweep import outlook
 
 NO_DATA = "not run: no data"
@@ -38,45 +40,93 @@ def run(
 
     Args:
         experiment: what is run.
-        name: of its files.
+        name: of its files, see `path_of`.
         scale: one of `SCALES`.
         methods, columns: which of them.
         seeds: 0 ... seeds - 1.
-        folder: gets `<name>.nc` after every cell; runs are kept below `runs`, where a second call goes on.
-        own: name -> a user's method, see `with_own`.
+        folder: gets the file when all cells have been run, with what it held before; runs are kept below `runs`, where
+            a second call goes on.
+        own: name -> a user's method, see `with_own`; they are made, and run, before all others.
         devices: of `jaxafl.sweep`.
+
+    Raises:
+        UserError: a user's method cannot be made, or cannot work.
     """
-    path, results = folder / f"{name}.nc", empty(experiment, scale, [*experiment.methods, *own], seeds)
+    results = empty(experiment, scale, [*experiment.methods, *own], seeds)
+    cells = {
+        (column, method): cell
+        for method in [*own, *methods]
+        for column in columns
+        if (cell := experiment.cell(experiment.base_of(column) if method in own else method, column, scale))
+    }
+    for (_, method), cell in cells.items():
+        if method in own:
+            _try(method, cell, own[method])
     folder.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        before = xr.load_dataset(path).drop_vars(["published", "published_error"])
-        if (before.attrs["scale"], before.sizes["seed"]) == (scale, seeds):
-            results = before.reindex_like(results).combine_first(results).assign_attrs(results.attrs)
-    for column in columns:
-        for method in [*methods, *own]:
-            cell = experiment.cell(experiment.base_of(column) if method in own else method, column, scale)
-            if cell is None:
-                continue
-            print(f"{name}: {column}, {method}", flush=True)
-            cell = with_own(cell, own[method]) if method in own else cell
-            kept = folder / "runs" / experiment.family / scale / _plain(column) / f"{_plain(method)}_{seeds}"
-            try:
-                made, cost = _timed(cell, range(seeds), kept, devices)
-                made = experiment.derived(made)
-            except FileNotFoundError:
-                results.state.loc[method, column] = NO_DATA
-                continue
-            results.seconds.loc[method, column] = cost
-            results.state.loc[method, column] = "run"
-            for measure, one in experiment.measures.items():
-                results.value.loc[measure, method, column] = one.of(made)
-            if experiment.curve:
-                results = with_curve(results, experiment.curve, made, method, column)
-            _write(results, path)
+    for (column, method), cell in cells.items():
+        print(f"{name}: {column}, {method}", flush=True)
+        cell = with_own(cell, own[method]) if method in own else cell
+        kept = folder / "runs" / experiment.family / scale / _plain(column) / f"{_plain(method)}_{seeds}"
+        try:
+            made, cost = _timed(cell, range(seeds), kept, devices)
+            made = experiment.derived(made)
+        except FileNotFoundError:
+            results.state.loc[method, column] = NO_DATA
+            continue
+        results.seconds.loc[method, column] = cost
+        results.state.loc[method, column] = "run"
+        for measure, one in experiment.measures.items():
+            results.value.loc[measure, method, column] = one.of(made)
+        if experiment.curve:
+            results = with_curve(results, experiment.curve, made, method, column)
+    path = path_of(folder, name, scale, seeds, own)
+    for before in (path, path_of(folder, name, scale, seeds)):  # a user's methods stand beside the table's
+        if before.exists():
+            results = _with(results, xr.load_dataset(before))
     for row, (one, other) in experiment.contrasts.items():
         results.value.loc[{"row": row}] = (results.value.sel(row=one) - results.value.sel(row=other)).values
-    _write(results, path)
+    with unfinished(path) as half:
+        results.to_netcdf(half, engine="h5netcdf", encoding={"state": {"dtype": str}})
     return results
+
+
+def path_of(folder: pathlib.Path, name: str, scale: str, seeds: int, own: Iterable[str] = ()) -> pathlib.Path:
+    """The file of a table's results: no scale, number of seeds or user's method replaces the results of others."""
+    ending = "".join(f"_with_{_plain(method)}" for method in own)
+    return folder / f"{name}_{scale}_{seeds}_seed{'s' * (seeds != 1)}{ending}.nc"
+
+
+@contextlib.contextmanager
+def unfinished(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """The name of a file that replaces the one at `path` when it is complete."""
+    half = path.with_name(f".{os.getpid()}.part.{path.name}")
+    try:
+        yield half
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def _try(name: str, cell: Cell, own: Any) -> None:
+    """Makes and checks the simulation of a user's method before anything runs."""
+    try:
+        base = cell.make()
+    except FileNotFoundError:
+        return
+    try:
+        changed(base, own).check()
+    except (TypeError, ValueError, FileNotFoundError) as error:
+        raise UserError(f"--method {name}: {error}") from error
+
+
+def _with(results: xr.Dataset, before: xr.Dataset) -> xr.Dataset:
+    """The results, and where they have none those of an earlier call."""
+    before = before.drop_vars(["published", "published_error"]).reindex_like(results)
+    stay = before.state.notnull() & (results.state != "run") & ((before.state == "run") | (results.state == "not run"))
+    for name in before.data_vars.keys() - results.data_vars.keys():  # curves
+        results[name] = before[name]
+    kept = {name: results[name].where(~stay, before[name]) for name in before.data_vars}
+    return results.assign({name: one.transpose(*results[name].dims) for name, one in kept.items()})
 
 
 def _timed(cell: Cell, seeds: Iterable[int], kept: pathlib.Path, devices: Any) -> tuple[Any, float]:
@@ -195,12 +245,6 @@ def estimate(experiment: Experiment, scale: str, methods: Sequence[str], columns
             f"{steps:,} local steps, {seeds} seed(s): {seconds / 3600:.3g} hours without evaluation and compilation"
         )
     return "\n".join(lines + [f"{missing} cells: {NO_DATA}"] * bool(missing))
-
-
-def _write(results: xr.Dataset, path: pathlib.Path) -> None:
-    half = path.with_suffix(".half")
-    results.to_netcdf(half, engine="h5netcdf", encoding={"state": {"dtype": str}})
-    half.replace(path)
 
 
 def _plain(name: str) -> str:
