@@ -37,7 +37,8 @@ from jaxafl.engine.width import local_step_of
 from jaxafl.models.model import Model, Precision
 from jaxafl.options import Summarised, check_whole
 from jaxafl.references import citation
-from jaxafl.server.contract import Server, check_parts, sees_training
+from jaxafl.server.contract import Server
+from jaxafl.server.fitting import check_parts, sees_training
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr

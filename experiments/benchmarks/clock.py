@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxafl import clock as clocks
-from jaxafl.clock.durations.duration import Draw, Duration, Run, worked
+from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.clock.schedules import schedule
 from jaxafl.device.keys import per_run, uniform
 from jaxafl.engine.planner import make_plan

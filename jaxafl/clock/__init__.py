@@ -4,8 +4,9 @@ from jaxafl.clock.bernoulli import bernoulli
 from jaxafl.clock.contract import Clock, Delivery, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.durations.device_trace import device_trace
 from jaxafl.clock.durations.distributions import exponential, half_normal, lognormal, uniform
-from jaxafl.clock.durations.duration import Distribution, Draw, Duration, Run, constant, worked
+from jaxafl.clock.durations.duration import Distribution, Duration, constant
 from jaxafl.clock.durations.papers import mac_network, suspension, three_tier, transmission
+from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.clock.free_running import free_running
 from jaxafl.clock.interrupting import interrupting
 from jaxafl.clock.rounds import stale_rounds, synchronous

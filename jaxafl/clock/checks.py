@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.durations.runs import reads
 
 
 def check_at_most(clock: str, name: str, value: int, num_clients: int) -> None:
@@ -26,6 +27,11 @@ def check_durations(clock: str, durations: Any, num_clients: int) -> None:
     if not isinstance(durations, Duration):
         raise TypeError(f"{clock}: durations must be a duration, e.g. jaxafl.clock.uniform(1, 5), got {durations!r}")
     durations.check(num_clients)
+    if durations.pause and any(reads(durations, num_clients)["now"]):
+        raise ValueError(
+            f"{clock}: durations that depend on the time at which a run starts (as availability of device_trace) need "
+            "to know it, and transfers that stop everyone (mac_network) shift it: give mac_network(freeze=False)"
+        )
 
 
 def check_starts(clock: str, starts: Any, num_clients: int) -> None:

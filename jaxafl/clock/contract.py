@@ -7,6 +7,7 @@ training, on the CPU (`jaxafl.clock.schedules`), or beside it, where the trainin
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -17,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from jaxafl.device.keys import Key
 from jaxafl.options import Part, static
+from jaxafl.options.promises import keeps_promise
 
 Recording: TypeAlias = jax.Array | np.ndarray | None
 
@@ -158,7 +160,8 @@ class Clock(Part):
     Attributes:
         delivers: what its arrivals are.
         kinds: what the values of `ServerStep.kind` mean, where there are several.
-        order_free: whether durations leave who arrives as it is.
+        order_free: whether durations leave who arrives as it is; a class with an `init` or a `next` of its own says so
+            itself, as with `event_by_event`: neither is inherited past them.
         event_by_event: whether it goes from one event to the next in small operations, none of which sorts or scatters:
             then a schedule is compiled as one function (`whole` of `jaxafl.device.compiled`).
     """
@@ -167,6 +170,12 @@ class Clock(Part):
     kinds: ClassVar[tuple[str, ...]] = ()
     order_free: ClassVar[bool] = False
     event_by_event: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for promise in ("order_free", "event_by_event"):
+            if not keeps_promise(cls, promise, "init", "next"):
+                setattr(cls, promise, getattr(Clock, promise))
 
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that do not go together; each by itself is checked before."""
@@ -200,8 +209,9 @@ class Clock(Part):
 
     @property
     def pause(self) -> float:
-        """Seconds that every server step adds to the clock, in which no client computes."""
-        return float(getattr(getattr(self, "durations", None), "pause", 0.0))
+        """Seconds that every server step adds to the clock, in which no client computes: those of its durations."""
+        names = {"durations", *(field.name for field in dataclasses.fields(self))}
+        return float(sum(getattr(getattr(self, name, None), "pause", 0.0) for name in sorted(names)))
 
 
 class OnlineClock(Protocol):

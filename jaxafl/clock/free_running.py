@@ -21,7 +21,8 @@ from jaxafl.clock.contract import (
     Starts,
     Workload,
 )
-from jaxafl.clock.durations.duration import Duration, Run, draw_of
+from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.durations.runs import Run, draw_of
 from jaxafl.clock.starts import blank_runs, first_fault, invalid_code, no_starts, recorded_or, valid
 from jaxafl.device.keys import Key, Purpose, purpose_key
 from jaxafl.options import recording, static

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from jaxafl.clock.checks import check_at_most, check_durations, check_sets
 from jaxafl.clock.contract import Clock, Delivery, Recording, Runs, ServerStep, Starts, Workload
-from jaxafl.clock.durations.duration import Duration, Run, draw_of
+from jaxafl.clock.durations.duration import Duration, waits
+from jaxafl.clock.durations.runs import Run, draw_of
 from jaxafl.clock.starts import drawn_clients, duration_fault, no_starts, valid
 from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, recording, static
@@ -60,7 +61,7 @@ class interrupting(Clock):
         check_at_most(self.name, "contacted", self.contacted, num_clients)
         check_sets(self.name, self.sets, self.contacted, num_clients, repeats=False)
         check_durations(self.name, self.durations, num_clients)
-        if self.durations.depends_on_start:
+        if waits(self.durations, num_clients):
             raise ValueError(
                 "interrupting needs durations that are a latency plus a time per local step; runs that wait until "
                 "their device is available have none: give device_trace(availability=False)"

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from jaxafl.clock import selection
 from jaxafl.clock.contract import Fault, FaultCode, Recording, Runs, Starts, Workload
-from jaxafl.clock.durations.duration import Draw, Duration, Run, draw_of, stream_keys
+from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.durations.runs import Draw, Run, draw_of, stream_keys
 from jaxafl.device.keys import Key, Purpose, purpose_key, threefry, uniform
 
 Array = jax.Array

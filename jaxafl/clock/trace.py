@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import Clock
-from jaxafl.clock.durations.duration import POINTS, Draw, Duration, Run, Times, worked
+from jaxafl.clock.durations.duration import POINTS, Duration, Times
+from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.device.keys import Key
 from jaxafl.options import as_array, as_numbers, shown, static
 

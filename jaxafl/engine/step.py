@@ -19,6 +19,7 @@ from jaxafl.engine.problem import DeviceData, Numbers, Observe, Program
 from jaxafl.engine.state import Failure, Records, State, Stored, Version
 from jaxafl.engine.train import own_clients
 from jaxafl.server.contract import Arrivals, Outcome, Tree
+from jaxafl.server.fitting import shows_own_arrivals
 
 Array = jax.Array
 OneStep = Callable[[Array, State], tuple[State, Records]]
@@ -29,7 +30,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
     """server_step(row, number, state) -> (state, outcome, record): the server step `number` of a row of the plan."""
     client, server = numbers.client, numbers.server
     asked = program.recording.diagnostics
-    here = server.needs.arrivals_here and program.shares > 1
+    here = program.shares > 1 and shows_own_arrivals(server)
 
     def of_all(tree: Any) -> Any:
         """What every device knows of the arrivals it looks after, of all arrivals."""

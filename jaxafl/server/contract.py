@@ -6,6 +6,7 @@ JAX. Updates Δ_i = x_i^K - x_s point downhill: servers ADD them (an Optax gradi
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -19,7 +20,8 @@ from jaxtyping import Array, Bool, Float, Int32, Num, PyTree
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import weighted_sum
-from jaxafl.options import Number, Part, check_options
+from jaxafl.options import Number, Part
+from jaxafl.options.promises import keeps_promise
 
 Tree = Any  # a pytree of arrays
 
@@ -109,8 +111,9 @@ class Server(Part):
     Attributes:
         requires: what a clock must deliver.
         accepts: what else it may deliver; by default whatever needs no thought: stale updates, each once or with
-            multiplicity, of whole runs.
-        needs: what it needs of the engine.
+            multiplicity, of whole runs. A class with an `update` of its own inherits no more than that, unless it
+            is bound to a protocol (`requires`).
+        needs: what it needs of the engine. Of those of a class whose `update` is overridden, `sums` is not inherited.
         clocks: names of jaxafl's own protocols that fit; set by `requires` and `accepts`.
         counters: names of diagnostics whose sums are attributes of the result, `count_...`.
         meanings: name of a diagnostic -> what it is, for the result.
@@ -137,6 +140,10 @@ class Server(Part):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if not cls.requires and not keeps_promise(cls, "accepts", "update"):
+            cls.accepts &= Server.accepts
+        if not keeps_promise(cls, "needs", "update"):
+            cls.needs = InheritedNeeds(inspect.getattr_static(cls, "needs"))  # type: ignore[assignment, method-assign]
         shipped = (clock for clock in _descendants(Clock) if clock.__module__.startswith("jaxafl."))
         cls.clocks = frozenset(clock.name for clock in shipped if not unfit(cls, clock))
 
@@ -176,70 +183,6 @@ def unfit(server: type[Server] | Server, clock: type[Clock] | Clock) -> str:
     # that a server may reply does not oblige it
     foreign = clock.delivers & ~server.accepts & ~server.requires & ~Delivery.REPLIES
     return f"it does not accept arrivals that are {_words(foreign)}" if foreign else ""
-
-
-def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray) -> None:
-    """Raises `ValueError` or `TypeError` for options that cannot work, by themselves or together.
-
-    Args:
-        server, clock, client: the parts.
-        counts: int [N], samples of every client.
-    """
-    clients = len(counts)
-    for part in (client, clock, server):
-        check_options(part, clients)
-    client.check(clients)
-    client.local_steps(counts)  # may be too many to count
-    clock.check(clients)
-    why = unfit(server, clock)
-    if why:
-        there = ", ".join(sorted(server.clocks)) or "none of jaxafl's own"
-        raise ValueError(f"the server {server.name} does not run on the clock {clock.name}; it runs on {there} ({why})")
-    server.check(clock, client, clients)
-    if server.needs.replies:
-        _check_replies(server, client)
-    if sees_training(server, clock, client):
-        _check_beside(server, clock, client, clients)
-
-
-def sees_training(server: Server, clock: Clock, client: Client) -> str:
-    """Why the schedule depends on what is trained, so that the clock has to run beside the training; empty if not."""
-    if server.needs.replies:
-        return "the server replies with the number of local steps"
-    if client.charge == "executed" and not clock.order_free:
-        return "Client(charge='executed') charges the time of the local steps that a run made"
-    return ""
-
-
-def _check_replies(server: Server, client: Client) -> None:
-    if client.steps is not None and np.ndim(np.asarray(client.steps, object)):
-        raise ValueError(
-            f"{server.name} adapts a number of local steps that all clients begin with: give Client(steps=K) "
-            "or Client(epochs=K) one number"
-        )
-    if client.patience is not None:
-        raise ValueError(f"patience does not work with {server.name}, which adapts local steps")
-    if client.sampling == "epochs":
-        raise ValueError(
-            f"sampling='epochs' needs runs of equal length to go on from, but {server.name} changes the "
-            "number of local steps"
-        )
-
-
-def _check_beside(server: Server, clock: Clock, client: Client, num_clients: int) -> None:
-    if Delivery.REPLIES not in clock.delivers:
-        raise ValueError(
-            f"the clock {clock.name} cannot run beside the training, as {server.name} with "
-            f"Client(charge={client.charge!r}) needs; free_running can, and on synchronous and stale_rounds "
-            "charge='executed' needs no such clock"
-        )
-    if client.rate_schedule is not None:
-        raise ValueError(
-            "rate_schedule needs the staleness and duration of a run when it is trained, which are not known where "
-            f"the clock runs beside the training ({server.name}, charge={client.charge!r})"
-        )
-    if clock.capacity(num_clients) < 1:
-        raise ValueError(f"the clock {clock.name} brings no arrivals")
 
 
 def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
@@ -289,6 +232,17 @@ def stepped(params: Tree, rate: Number, direction: Tree) -> Tree:
 def norm(tree: Tree) -> Array:
     """‖tree‖₂ over all leaves as one vector."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+class InheritedNeeds(property):
+    """`needs` of a class whose `update` is overridden: without the promise that no update is looked at by itself."""
+
+    def __init__(self, said: Any) -> None:
+        def needs(server: Server) -> Needs:
+            of: Needs = said.__get__(server) if hasattr(said, "__get__") else said
+            return of._replace(sums=False)
+
+        super().__init__(needs, doc=Server.needs.__doc__)
 
 
 def _descendants(cls: type) -> list[Any]:

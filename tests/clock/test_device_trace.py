@@ -29,7 +29,7 @@ from jaxafl.clock import (
 )
 from jaxafl.clock import schedule as run_clock
 from jaxafl.clock.durations.cyclic_traces import CyclicTraces
-from jaxafl.clock.durations.duration import Draw, Run, stream_keys
+from jaxafl.clock.durations.runs import Draw, Run, stream_keys
 from jaxafl.device.keys import seed_key
 from jaxafl.options import check_options
 from jaxafl.readers.phones import traces_of

@@ -13,7 +13,8 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
 from jaxafl.clock.durations.cyclic_traces import CyclicTraces
-from jaxafl.clock.durations.duration import Draw, Duration, Run, worked
+from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.device.keys import Key, below, per_client, per_run, uniform
 from jaxafl.options import Number, Part, check_options, number, static
 from jaxafl.readers import phones
@@ -108,10 +109,6 @@ class device_trace(Duration):
                     "bandwidth=False"
                 )
             object.__setattr__(self, "measured", _read(self, options))
-
-    @property
-    def depends_on_start(self) -> bool:
-        return self.measured.ready is not None
 
     def check(self, num_clients: int) -> None:
         if self.measured.links is None and self.megabytes is not None:

@@ -8,41 +8,25 @@ client.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.clock.durations.runs import Draw, Run, draw_of, reads, stream_keys, worked
 from jaxafl.device import cpu
-from jaxafl.device.keys import Key, Purpose, per_client, per_run, purpose_key, seed_key
+from jaxafl.device.keys import Key, per_client, per_run, seed_key
 from jaxafl.device.keys import uniform as uniform_from_bits
 from jaxafl.options import Number, Part, UserError, as_numbers, number, shown, static
+from jaxafl.options.promises import keeps_promise
 
 Array = jax.Array
 Per: TypeAlias = Literal["client", "run", "step"]
 Times: TypeAlias = tuple[np.ndarray, np.ndarray]
 POINTS = 4096  # equally likely values by which a distribution is described
 D = TypeVar("D", bound="Distribution")
-
-
-class Run(NamedTuple):
-    """What a duration may depend on: one run of one client."""
-
-    client: Array  # int32, whose run
-    run: Array  # int32, index among the runs of this client
-    local_steps: Array  # int32, local steps that the run makes
-    longest: Array  # float64, the longest run that started before this one, hangs excluded, in seconds
-    now: Array | float = math.nan  # float64, simulated seconds at which it starts; NaN where nobody said
-
-
-class Draw(NamedTuple):
-    """A duration in simulated seconds."""
-
-    work: Array  # float64, time worked
-    hang: Array  # float64, time hung (not doing anything)
 
 
 class Duration(Part):
@@ -60,6 +44,11 @@ class Duration(Part):
 
     __array_ufunc__ = None  # an array on the left leaves the operation to the duration
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not keeps_promise(cls, "step_times", "draw", "prepare"):  # those of a class before do not know them
+            cls.step_times = Duration.step_times  # type: ignore[method-assign]
+
     @property
     def terms(self) -> int:
         """The number of independent draws: each has its own random stream, numbered from the left."""
@@ -69,11 +58,6 @@ class Duration(Part):
     def pause(self) -> float:
         """Seconds that every server step adds to the clock, in which no client computes."""
         return 0.0
-
-    @property
-    def depends_on_start(self) -> bool:
-        """Whether a run's duration depends on when it starts (`Run.now`)."""
-        return False
 
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that do not go together; each by itself is checked before."""
@@ -104,8 +88,13 @@ class Duration(Part):
             R draws otherwise.
 
         Raises:
-            ValueError: durations that end, or that depend on when a run starts, have no such values.
+            ValueError: durations that end, or that depend on when a run starts or on the runs before it, have no such
+                values.
         """
+        read = reads(self, num_clients)
+        for field, words in (("now", "when a run starts"), ("longest", "the longest run before it")):
+            if any(read[field]):
+                raise UserError(f"the expectations of {self!r:.100} depend on {words} (Run.{field}): give a normaliser")
         with jax.enable_x64(True), jax.default_device(cpu()):
             latency, per_step = self._sample(num_clients, seed, 2)
             # a fleet of which only some clients' times vary is drawn as a whole
@@ -143,27 +132,6 @@ class Duration(Part):
         return Product(_as_duration(other), self)
 
 
-def stream_keys(key: Key, duration: Duration) -> list[Key]:
-    """One key per term: adding a term on the right leaves the draws of the others as they were."""
-    return [purpose_key(key, Purpose.DURATION, index) for index in range(duration.terms)]
-
-
-def worked(time: Array) -> Draw:
-    """A duration without any hang."""
-    return Draw(time, jnp.zeros_like(time))
-
-
-def draw_of(duration: Duration, prepared: Any, run: Run) -> Draw:
-    """Its `draw`; raises `ValueError` where that returns something else than a `Draw` of two numbers."""
-    made = duration.draw(prepared, run)
-    if not isinstance(made, Draw) or any(jnp.shape(part) != jnp.shape(run.client) for part in made):
-        raise UserError(
-            f"the duration {duration.name}: draw(prepared, run) must return jaxafl.clock.Draw(work, hang), two numbers "
-            f"in seconds, as jaxafl.clock.worked(seconds) makes them; it returned {made!r:.200}"
-        )
-    return made
-
-
 class _Pair(Duration):
     left: Duration
     right: Duration
@@ -176,10 +144,6 @@ class _Pair(Duration):
     def pause(self) -> float:
         return self.left.pause + self.right.pause
 
-    @property
-    def depends_on_start(self) -> bool:
-        return self.left.depends_on_start or self.right.depends_on_start
-
     def check(self, num_clients: int) -> None:
         self.left.check(num_clients)
         self.right.check(num_clients)
@@ -189,19 +153,18 @@ class _Pair(Duration):
         return self.left.prepare(keys[:cut], num_clients), self.right.prepare(keys[cut:], num_clients)
 
 
+def waits(duration: Duration, num_clients: int) -> bool:
+    """Whether runs hang for a time that depends on when they start, as until a device is available."""
+    if isinstance(duration, _Pair):
+        return waits(duration.left, num_clients) or waits(duration.right, num_clients)
+    return reads(duration, num_clients)["now"][1]
+
+
 class Sum(_Pair):
     """The sum of two durations."""
 
     def __repr__(self) -> str:
         return f"{self.left} + {self.right}"
-
-    def check(self, num_clients: int) -> None:
-        if self.pause and self.depends_on_start:
-            raise ValueError(
-                "availability (device_trace) needs to know when runs start, which transfers that stop everyone "
-                "(mac_network) shift: give mac_network(freeze=False)"
-            )
-        super().check(num_clients)
 
     def draw(self, prepared: Any, run: Run) -> Draw:
         left, right = draw_of(self.left, prepared[0], run), draw_of(self.right, prepared[1], run)
@@ -219,10 +182,11 @@ class Product(_Pair):
             raise ValueError(
                 "a duration with transfers that stop everyone (mac_network) can be added to, not multiplied"
             )
-        if self.depends_on_start:
+        if waits(self, num_clients):
             raise ValueError(
-                "a duration that waits until a device is available (device_trace) can be added to, not multiplied: "
-                "its work would not lie in the times at which the device is"
+                f"{self}: a duration whose waits depend on the time at which a run starts (as device_trace with "
+                "availability, until the device is ready) can be added to, not multiplied: its work would not lie in "
+                "the times for which it waits"
             )
         super().check(num_clients)
 

@@ -1,0 +1,41 @@
+"""Whether durations change who arrives, found by tracing a clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.clock.contract import Clock, ServerStep, Workload
+from jaxafl.device import cpu
+from jaxafl.device.dependence import inputs_read
+from jaxafl.device.keys import seed_key
+
+_TIMES = ("time", "started", "arrived", "local_steps")  # of a server step; the rest says who arrives
+
+
+def steps_change_order(clock: Clock, num_clients: int) -> bool:
+    """Whether who arrives at a server step may depend on how many local steps runs have made, and so on durations.
+
+    Args:
+        clock: the clock.
+        num_clients: N.
+    """
+
+    def advance(steps: jax.Array, state: Any) -> tuple[Any, ServerStep]:
+        state, step = clock.next(state, Workload(steps, num_clients))
+        return state, step.complete()
+
+    with jax.enable_x64(True), jax.default_device(cpu()):
+        state = jax.eval_shape(lambda: clock.init(seed_key(0), num_clients))
+        steps = jax.ShapeDtypeStruct((num_clients,), jnp.int32)
+        jaxpr, made = jax.make_jaxpr(advance, return_shape=True)(steps, state)
+    wanted = [False] * len(jax.tree.leaves(state))
+    who = [str(path[-1]).strip(".") not in _TIMES for path, _ in jax.tree_util.tree_leaves_with_path(made[1])]
+    while True:
+        of_steps, *of_state = inputs_read(jaxpr.jaxpr, [*wanted, *who])
+        grown = [one or other for one, other in zip(wanted, of_state, strict=True)]
+        if of_steps or grown == wanted:
+            return of_steps
+        wanted = grown

@@ -1,0 +1,111 @@
+"""Checks of the parts of a simulation together: does the server run on the clock, with this local training?"""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+
+from jaxafl.client import Client
+from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.order import steps_change_order
+from jaxafl.options import UserError, check_options
+from jaxafl.server.contract import InheritedNeeds, Server, unfit
+
+
+def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray) -> None:
+    """Raises `ValueError` or `TypeError` for options that cannot work, by themselves or together.
+
+    Args:
+        server, clock, client: the parts.
+        counts: int [N], samples of every client.
+    """
+    clients = len(counts)
+    for part in (client, clock, server):
+        check_options(part, clients)
+    client.check(clients)
+    client.local_steps(counts)  # may be too many to count
+    clock.check(clients)
+    why = unfit(server, clock)
+    if why:
+        there = ", ".join(sorted(server.clocks)) or "none of jaxafl's own"
+        why += _said_by_parents(server, clock)
+        raise ValueError(f"the server {server.name} does not run on the clock {clock.name}; it runs on {there} ({why})")
+    server.check(clock, client, clients)
+    if server.needs.replies:
+        _check_replies(server, client)
+    if sees_training(server, clock, client):
+        _check_beside(server, clock, client, clients)
+    elif client.charge == "executed" and steps_change_order(clock, clients):
+        raise ValueError(
+            f"the clock {clock.name} says that durations do not change who arrives (`order_free`), but who arrives "
+            "depends on the local steps that runs make: say order_free = False in its class"
+        )
+
+
+def sees_training(server: Server, clock: Clock, client: Client) -> str:
+    """Why the schedule depends on what is trained, so that the clock has to run beside the training; empty if not."""
+    if server.needs.replies:
+        return "the server replies with the number of local steps"
+    if client.charge == "executed" and not clock.order_free:
+        return "Client(charge='executed') charges the time of the local steps that a run made"
+    return ""
+
+
+def shows_own_arrivals(server: Server) -> bool:
+    """Whether each of the devices that share a run shows the server the arrivals of its own clients alone.
+
+    Raises:
+        ValueError: the class has an `update` of its own and does not say so itself.
+    """
+    if server.needs.arrivals_here and isinstance(inspect.getattr_static(server, "needs"), InheritedNeeds):
+        raise UserError(
+            f"the server {server.name} has an `update` of its own, and inherits `needs` with arrivals_here: on several "
+            "devices it would see the arrivals of one device's clients only. If it adds up what it makes of them by "
+            "`Rows.summed`, say so in its class (`needs = Needs(..., arrivals_here=True)`); else say `needs` without "
+            "it, or use one device"
+        )
+    return server.needs.arrivals_here
+
+
+def _said_by_parents(server: Server, clock: Clock) -> str:
+    """What to write where a class that was inherited from accepts what the clock delivers."""
+    for parent in type(server).__mro__[1:]:
+        if issubclass(parent, Server) and not unfit(parent, clock):
+            name = parent.__name__
+            return (
+                f"; {name} does, but its `update` is overridden: if the new one does too, say accepts = {name}.accepts"
+            )
+    return ""
+
+
+def _check_replies(server: Server, client: Client) -> None:
+    if client.steps is not None and np.ndim(np.asarray(client.steps, object)):
+        raise ValueError(
+            f"{server.name} adapts a number of local steps that all clients begin with: give Client(steps=K) "
+            "or Client(epochs=K) one number"
+        )
+    if client.patience is not None:
+        raise ValueError(f"patience does not work with {server.name}, which adapts local steps")
+    if client.sampling == "epochs":
+        raise ValueError(
+            f"sampling='epochs' needs runs of equal length to go on from, but {server.name} changes the "
+            "number of local steps"
+        )
+
+
+def _check_beside(server: Server, clock: Clock, client: Client, num_clients: int) -> None:
+    if Delivery.REPLIES not in clock.delivers:
+        raise ValueError(
+            f"the clock {clock.name} cannot run beside the training, as {server.name} with "
+            f"Client(charge={client.charge!r}) needs; free_running can, and charge='executed' needs no such clock on "
+            "synchronous, stale_rounds and a clock of one's own whose durations do not change who arrives, and that "
+            "says so (`order_free = True` in the class that has the `next`)"
+        )
+    if client.rate_schedule is not None:
+        raise ValueError(
+            "rate_schedule needs the staleness and duration of a run when it is trained, which are not known where "
+            f"the clock runs beside the training ({server.name}, charge={client.charge!r})"
+        )
+    if clock.capacity(num_clients) < 1:
+        raise ValueError(f"the clock {clock.name} brings no arrivals")

@@ -1,0 +1,141 @@
+"""A class with methods of its own promises only what it says itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl import clock as clocks
+from jaxafl.clock.order import steps_change_order
+from jaxafl.options import UserError
+from jaxafl.server import Delivery, Needs
+from jaxafl.server.fitting import shows_own_arrivals
+
+DATA = afl.data.synthetic(1.0, 1.0, clients=6, max_size=40)
+PER_STEP = clocks.constant(0.05, per="step") * clocks.uniform(1, 5, per="client")
+
+
+class deadline(clocks.synchronous):
+    """The round of the README."""
+
+    seconds: float = 4.0
+
+    def next(self, state: Any, workload: Any) -> Any:
+        after, step = super().next(state, workload)
+        first = jnp.min(step.runs.arrived, where=step.mask, initial=jnp.inf)
+        time = jnp.clip(state.now + self.seconds, first, step.time)
+        return after._replace(now=time), step._replace(time=time, mask=step.mask & (step.runs.arrived <= time))
+
+
+class says_so(deadline):
+    order_free = True
+
+
+def simulation(clock: clocks.Clock) -> afl.Simulation:
+    client = afl.Client(optax.adam, learning_rate=0.03, epochs=30, batch_size=16, patience=1, charge="executed")
+    return afl.Simulation(DATA, afl.models.logistic(10), client, afl.server.fedavg(), clock)
+
+
+def test_who_arrives_is_not_said_of_a_next_of_ones_own() -> None:
+    """Runs that stop early would be charged for all of their epochs when it is decided who is late."""
+    assert clocks.synchronous.order_free and clocks.stale_rounds.order_free and not deadline.order_free
+    with pytest.raises(ValueError, match=r"says so .`order_free = True` in the class that has the `next`"):
+        simulation(deadline(durations=PER_STEP)).run(3)
+
+
+def test_what_a_clock_says_wrongly_is_found_out() -> None:
+    assert says_so.order_free
+    with pytest.raises(ValueError, match=r"clock says_so says .*`order_free`.*: say order_free = False"):
+        simulation(says_so(durations=PER_STEP)).run(3)
+
+
+@pytest.mark.parametrize(
+    ("clock", "changes"),
+    [
+        (clocks.synchronous(durations=PER_STEP), False),
+        (clocks.synchronous(cohort=3, durations=PER_STEP), False),
+        (clocks.synchronous(cohort=3, replacement=True, durations=PER_STEP + clocks.suspension(0.1)), False),
+        (clocks.stale_rounds(participants=3, max_staleness=2, durations=PER_STEP), False),
+        (clocks.bernoulli(0.5), False),
+        (clocks.free_running(concurrency=2, durations=PER_STEP), True),
+        (clocks.sampled(drawn=2, durations=PER_STEP), True),
+        (clocks.semi_async(fraction=0.5, lag=2, durations=PER_STEP), True),
+        (deadline(durations=PER_STEP), True),
+    ],
+    ids=repr,
+)
+def test_whether_durations_change_who_arrives_is_seen(clock: clocks.Clock, changes: bool) -> None:
+    assert steps_change_order(clock, 6) == changes
+    assert not (clock.order_free and changes)
+
+
+def test_clocks_inherit_promises_up_to_a_method_of_their_own() -> None:
+    class mixed:
+        def next(self, state: Any, workload: Any) -> Any:
+            return state, workload
+
+    class first(mixed, clocks.synchronous): ...  # type: ignore[misc]
+
+    class options(clocks.free_running):
+        extra: float = 1.0
+
+        def check(self, num_clients: int) -> None: ...
+
+    class helper(clocks.free_running):
+        def _deliver(self, *given: Any) -> Any:
+            return super()._deliver(*given)
+
+    class begins(clocks.bernoulli):
+        def init(self, key: Any, num_clients: int) -> Any:
+            return super().init(key, num_clients)
+
+    class after(begins): ...
+
+    assert not first.order_free
+    assert options.event_by_event and not any(one.event_by_event for one in (helper, begins, after))
+
+
+def test_servers_inherit_what_they_need_but_no_promise_about_another_update() -> None:
+    class single(afl.server.favano):
+        def update(self, params: Any, state: Any, arrivals: Any) -> Any:
+            return super().update(params, state, arrivals)
+
+    class average(afl.server.fedavg):
+        def update(self, params: Any, state: Any, arrivals: Any) -> Any:
+            return super().update(params, state, arrivals)
+
+    class cache(afl.server.safa):
+        def update(self, params: Any, state: Any, arrivals: Any) -> Any:
+            return super().update(params, state, arrivals)
+
+    assert afl.server.favano().needs == Needs(base=True, sums=True) and single().needs == Needs(base=True)
+    assert single.clocks == {"interrupting"}  # it is bound to a protocol
+    assert Delivery.REPEATED in afl.server.fedavg.accepts and average.accepts == Delivery.STALE | Delivery.MULTIPLE
+    parts = (DATA, afl.models.logistic(10), afl.Client(steps=1, learning_rate=0.1), average(), clocks.bernoulli(0.5))
+    with pytest.raises(ValueError, match=r"fedavg does, but its `update` is overridden.*say accepts = fedavg.accepts"):
+        afl.Simulation(*parts).run(2)
+    assert shows_own_arrivals(afl.server.safa()) and not shows_own_arrivals(average())
+    with pytest.raises(UserError, match="cache has an `update` of its own, and inherits `needs` with arrivals_here"):
+        shows_own_arrivals(cache())
+
+
+def test_times_per_step_are_those_of_the_draws() -> None:
+    """FAVANO would divide by the expectation of the distribution function."""
+
+    class twice(clocks.constant):
+        def draw(self, prepared: Any, run: Any) -> Any:
+            return clocks.worked(2 * super().draw(prepared, run).work)
+
+    one, two = (made(1.5, per="step").step_times(2)[1].mean() for made in (clocks.constant, twice))
+    assert (one, two) == (1.5, 3.0)
+
+
+def test_transfers_that_stop_everyone_count_in_any_option() -> None:
+    class named(clocks.synchronous):
+        compute: clocks.Duration = clocks.mac_network(17.0, 2.2)
+
+    assert named().pause == clocks.mac_network(17.0, 2.2).pause > 0
