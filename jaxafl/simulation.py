@@ -32,6 +32,7 @@ from jaxafl.engine.online import online
 from jaxafl.engine.plan import Plan
 from jaxafl.engine.planned import plan_of, planned
 from jaxafl.engine.problem import Layout, Numbers, Observe, Problem, Recording, Speed
+from jaxafl.engine.recorded import evaluated
 from jaxafl.engine.validate import check_model, check_observe, evaluation_interval
 from jaxafl.engine.width import local_step_of
 from jaxafl.models.model import Model, Precision
@@ -247,12 +248,12 @@ class Simulation(Summarised):
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
         speed = Speed(lanes, chunk, deterministic, there)
         with Interrupts() as interrupts, reporter:
+            telling = Telling(callbacks, [self.as_run(seed, server_steps)] if callbacks else [])
             problem = self.problem(seed, recording, layout_of(self.data, there, members=False))
             if self.clock_sees_training:
                 execution = online(problem, every, speed)
             else:
                 execution = planned([problem], self.compute_schedule(server_steps, seed), every, speed, origin)
-            telling = Telling(callbacks, [self.as_run(seed, server_steps)] if callbacks else [])
             reporting, finishes = Reporting(reporter), [finish]
             (result,) = watched(execution, server_steps, every, begun, reporting, telling, keeper, interrupts, finishes)
         return result
@@ -273,12 +274,11 @@ class Simulation(Summarised):
             member: of a sweep.
         """
         named = f"{self.server.name} on {self.clock.name}, {self.data.name}"
-        return Run(named, results.options_of_parts(self.summary()), seed, server_steps, member or {}, self.citation())
+        told, ways = results.options_of_parts(self.summary()), evaluated(self.model.at(self.precision), self.data)
+        return Run(named, told, seed, server_steps, member or {}, self.citation(), metrics=ways)
 
     def recording(self, observe: Any = None, diagnostics: Any = ()) -> Recording:
         """What a run records besides what every run returns; checked."""
-        if observe is not None and not callable(observe):
-            raise TypeError(f"observe must be a function of the parameters returning a dict of arrays, got {observe!r}")
         if observe is not None:
             check_observe(observe, self.model, self.data)
         names = check_diagnostics(diagnostics, self.server)

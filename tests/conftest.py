@@ -85,6 +85,7 @@ WORDS_AND_FIGURES = (
     "server/test_mistakes",
     "test_diagnostics",
     "test_errors",
+    "test_metrics",
     "test_plot",
     "test_report",
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxafl.options import shown
+from jaxafl.models.metrics import Better
+from jaxafl.options import UserError, did_you_mean, shown
 
 
 class Run(NamedTuple):
@@ -23,6 +25,7 @@ class Run(NamedTuple):
         member: of a sweep: axis -> label; `{}` for a single run.
         citation: BibTeX of what it uses.
         resumed: server steps that an earlier process has made, evaluated and told; `None` for a run that begins.
+        metrics: metric of the evaluations -> `"higher"` or `"lower"`, which is better; `None` if that is not known.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Run(NamedTuple):
     member: Mapping[str, Any]
     citation: str
     resumed: int | None = None
+    metrics: Mapping[str, Better | None] = types.MappingProxyType({})
 
 
 class Chunk(NamedTuple):
@@ -69,6 +73,9 @@ class Callback:
     attribute `dataset` what was made until then. A run that was stopped stays stopped when it is taken up again.
     """
 
+    def check(self, run: Run) -> None:
+        """Before anything is compiled; raises `ValueError` for what cannot work."""
+
     def begin(self, run: Run) -> None:
         """Before the first chunk, of this process."""
 
@@ -90,6 +97,17 @@ def scalars_of(chunk: Chunk) -> dict[str, float]:
             found |= {"staleness_mean": float(staleness.mean()), "staleness_max": float(staleness.max())}
             found |= {"delta_norm": float(norms.mean())}
     return found
+
+
+def check_metric(owner: str, run: Run, metric: str) -> None:
+    """Raises `ValueError` if the evaluations of a run have no such metric, as far as that is known."""
+    known = list(run.metrics)
+    if known and metric.removeprefix("average_") not in known:
+        apart = metric.startswith("validation_") and "validation_loss" not in known
+        remedy = ". data.with_validation(0.1, seed=0) holds out samples to choose by" if apart else ""
+        raise UserError(
+            f"{owner}: there is no metric {metric!r}; there are {', '.join(known)}{did_you_mean(metric, known)}{remedy}"
+        )
 
 
 def name_of(run: Run) -> str:
@@ -125,3 +143,11 @@ def check_callbacks(callbacks: Any) -> tuple[Any, ...]:
                 f"got {shown(one)}"
             )
     return several
+
+
+def check_watchers(callbacks: Sequence[Any], runs: Iterable[Run]) -> None:
+    """Lets callbacks that have a `check` raise for runs that they cannot watch, before anything is compiled."""
+    for run in runs:
+        for one in callbacks:
+            if hasattr(one, "check"):
+                one.check(run)

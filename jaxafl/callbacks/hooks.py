@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.callbacks.base import Callback, Chunk, Run
+from jaxafl.callbacks.base import Callback, Chunk, Run, check_watchers
 from jaxafl.callbacks.progress import Reporter
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Made
@@ -132,6 +132,7 @@ class Telling(Hook):
             several: whether there are other runs, in this execution or another one.
         """
         self.runs = runs
+        check_watchers(callbacks, runs)
         self.told = [[copy.copy(one) if several else one for one in callbacks] for _ in runs]
 
     def begin(self, execution: Execution, made: Made) -> None:

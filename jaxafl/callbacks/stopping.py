@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jaxafl.callbacks.base import Callback, Chunk
+from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric
+from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_number
 
 
@@ -18,15 +19,15 @@ def check_target(owner: str, metric: str, target: float) -> None:
 
 
 class StopAt(Callback):
-    """Stops as soon as an evaluation reaches a target: `StopAt(accuracy=0.9)`. Metrics called `..._loss` or `loss` have
-    to fall to it, others to rise.
+    """Stops as soon as an evaluation reaches a target: `StopAt(accuracy=0.9)`. A metric
+    that is better when it is lower has to fall to it, the others to rise (see `jaxafl.models.Model.better`).
 
     Args:
         **targets: metric -> value; the first that is reached stops the run.
 
     Raises:
-        ValueError: there is no target, that of an accuracy is not between 0 and 1, or (when the run begins) there is no
-            such metric.
+        ValueError: there is no target, that of an accuracy is not between 0 and 1, or (before anything is compiled)
+            there is no such metric, or it is not known which way it is better.
     """
 
     def __init__(self, **targets: float) -> None:
@@ -36,12 +37,27 @@ class StopAt(Callback):
             check_target("StopAt", name, target)
         self.targets = targets
 
+    @classmethod
+    def of_text(cls, text: str) -> StopAt:
+        """Returns the callback of `"0.9"`, an accuracy, or of `"validation_loss=0.5"`."""
+        metric, _, target = text.rpartition("=")
+        try:
+            number = float(target)
+        except ValueError:
+            raise UserError(f"StopAt needs a number, or metric=number such as error=0.1; got {text!r}") from None
+        return cls(**{metric.strip() or "accuracy": number})
+
+    def check(self, run: Run) -> None:
+        for name in self.targets:
+            check_metric("StopAt", run, name)
+            falls(name, run.metrics, "StopAt")
+
     def chunk(self, chunk: Chunk) -> str | None:
         for name, target in self.targets.items():
             if name not in chunk.evaluation:
                 raise UserError(f"StopAt: there is no metric {name!r}; there are {', '.join(chunk.evaluation)}")
             value = chunk.evaluation[name]
-            if value <= target if name.endswith("loss") else value >= target:
+            if value <= target if falls(name, chunk.run.metrics, "StopAt") else value >= target:
                 return f"{name} {value:.6g} has reached {target:g}"
         return None
 

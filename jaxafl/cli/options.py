@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import itertools
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +20,7 @@ from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, offered
 from jaxafl.client import Client
 from jaxafl.clock import Duration, constant
 from jaxafl.models.model import Precision
-from jaxafl.options import UserError
+from jaxafl.options import UserError, did_you_mean
 from jaxafl.sweep.pool import dask_executor, process_pool, slurm_executor
 
 CONCURRENCY = 10  # or all clients where there are fewer
@@ -64,7 +63,7 @@ class Run:
         partition_seed: seed of the split of a pooled dataset over clients
         validation: share of every client's training samples that is held out as a validation set
         per_client: evaluate single clients too, on what they hold out
-        stop_at: accuracy at which a run stops
+        stop_at: accuracy at which a run stops, or another metric and its target, e.g. validation_loss=0.5
         csv: table of the evaluations to write while it runs
         tensorboard: folder of event files for TensorBoard
         wandb: project of Weights & Biases to log to
@@ -87,7 +86,7 @@ class Run:
     partition_seed: int = 0
     validation: float | None = None
     per_client: bool = False
-    stop_at: float | None = None
+    stop_at: str | None = None
     csv: pathlib.Path | None = None
     tensorboard: pathlib.Path | None = None
     wandb: str | None = None
@@ -101,7 +100,7 @@ class Run:
             ("csv", callbacks.Csv),
             ("tensorboard", callbacks.TensorBoard),
             ("wandb", callbacks.WandB),
-            ("stop_at", lambda accuracy: callbacks.StopAt(accuracy=accuracy)),
+            ("stop_at", callbacks.StopAt.of_text),
         )
         told = [make(getattr(self, name)) for name, make in made if getattr(self, name) is not None]
         every = int(self.checkpoint_every) if self.checkpoint_every.isdigit() else self.checkpoint_every
@@ -281,12 +280,12 @@ def refuse(unknown: Sequence[str], names: Names, options: Any) -> NoReturn:
     if not flag.startswith("--"):
         raise UserError(f"{flag!r} is not an option, nor the value of one; --help lists all")
     if not (dot and part in _PARTS):
-        close = difflib.get_close_matches(flag, _flags(options), n=1)
-        raise UserError(f"there is no option {flag}; {f'did you mean {close[0]}?' if close else '--help lists all'}")
+        raise UserError(f"there is no option {flag}{did_you_mean(flag, _flags(options)) or '; --help lists all'}")
     if part not in names:
         raise UserError(f"there is no option {flag}: no {part} is chosen; --{part} names one")
-    known = ", ".join(_flags(getattr(options, part), f"{part}.")) or "none"
-    raise UserError(f"there is no option {flag}: {chooser(part, names)}, which has {known}")
+    known = _flags(getattr(options, part), f"{part}.")
+    there = f"{chooser(part, names)}, which has {', '.join(known) or 'none'}"
+    raise UserError(f"there is no option {flag}: {there}{did_you_mean(flag, known)}")
 
 
 def chooser(part: str, names: Names) -> str:

@@ -121,7 +121,7 @@ def show_progress(found: xr.Dataset) -> None:
     for place in np.ndindex(made.shape):
         if 0 < made.values[place] < steps:
             console.print(f"{_member(made, place)}: {made.values[place]} of {steps} server steps", highlight=False)
-        if "error" in found and (why := str(found["error"].values[place])):
+        if "member_error" in found and (why := str(found["member_error"].values[place])):
             console.print(f"{_member(made, place)}: {why.splitlines()[0]}", highlight=False)
 
 

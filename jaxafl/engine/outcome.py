@@ -8,32 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.device.rows import Apart
+from jaxafl.engine.recorded import check_recorded
+from jaxafl.models.model import Model
 from jaxafl.options import UserError
 from jaxafl.server.contract import Arrivals, Outcome, Server, Tree
 
-_TAKEN = {
-    *("time", "step", "arrival", "evaluation", "population", "client", "run", "run_id", "version", "reference"),
-    *(
-        "staleness",
-        "local_steps",
-        "started_at",
-        "arrived_at",
-        "arrived",
-        "multiplicity",
-        "kind",
-        "bytes_up",
-        "bytes_down",
-        "accuracy",
-    ),
-    *("participation", "mean_staleness", "loss", "local_loss", "delta_norm", "executed_local_steps"),
-    *("drift", "gradient_norm_squared", "asynchronous_error", "client_accuracy", "client_loss", "client_samples"),
-    *("held_out_client", "step_arrivals", "step_staleness", "step_loss"),
-}
-_BEGINNINGS = ("eval_", "final_", "average_", "observe_", "validation_")
 
-
-def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals) -> Outcome:
-    """Its step, `Outcome(params, state, info, ...)`.
+def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, model: Model | None = None) -> Outcome:
+    """Its step, `Outcome(params, state, info, ...)`; `model`: the metrics of which share the results with its `info`.
 
     Raises:
         ValueError: it is no `Outcome`; its parameters or its state are not like those before, leaf by leaf; what it
@@ -55,14 +37,9 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals) -> 
         raise UserError(f"{about} must return jaxafl.server.Outcome(params, state, info), it returned {outcome!r:.200}")
     _check_alike(f"{about} must return parameters like those that it was given", params, outcome.params)
     _check_alike(f"{about} must return a state like the one that `init` gave", state, outcome.state)
+    check_recorded(server.name, outcome.info, model)
     size = len(arrivals.mask)
     for name, value in outcome.info.items():
-        if not str(name).isidentifier() or name in _TAKEN or name.startswith(_BEGINNINGS):
-            raise UserError(
-                f"{server.name} records {name!r} in the `info` of its Outcome, which is no name, or one that results "
-                f"have for something else: choose another. Taken are {', '.join(sorted(_TAKEN))}, and what begins with "
-                f"{', '.join(_BEGINNINGS)}"
-            )
         shape = jax.tree.map(jnp.shape, value)
         if shape not in ((), (size,)):
             raise UserError(f"{about} must record numbers, or one per arrival, ({size},); {name!r} has shape {shape}")

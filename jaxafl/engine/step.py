@@ -88,7 +88,7 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
         return arrivals, stored.model_state, lengths
 
     def act(arrivals: Arrivals, state: State) -> Outcome:
-        outcome = outcome_of(server, state.model.params, state.server, arrivals)
+        outcome = outcome_of(server, state.model.params, state.server, arrivals, program.model)
         if program.full or server.needs.empty_steps:
             return outcome
         acted = jnp.any(of_all(arrivals.mask))

@@ -18,6 +18,7 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
 from jaxafl.device.keys import seed_key
 from jaxafl.engine.problem import Problem, Program
+from jaxafl.engine.recorded import check_observed, metrics_of
 from jaxafl.engine.state import example_batch, initial
 from jaxafl.models.model import Batch, Model
 from jaxafl.options import UserError, check_whole
@@ -36,6 +37,7 @@ def check_model(model: Model, data: FederatedData, client: Client) -> None:
     if data not in known:
         _check_sizes(model, data)
         known[data] = (_state_of(model, data), set())
+        metrics_of(model, data)
     state, clients = known[data]
     form = jax.tree.structure(client), tuple(np.shape(leaf) for leaf in jax.tree.leaves(client))
     if form not in clients:
@@ -51,11 +53,14 @@ def check_model(model: Model, data: FederatedData, client: Client) -> None:
 
 def check_observe(observe: Callable[[Any], Any], model: Model, data: FederatedData) -> None:
     """Raises `ValueError` or `TypeError` for a function of the parameters that does not return a dict of arrays."""
+    if not callable(observe):
+        raise TypeError(f"observe must be a function of the parameters returning a dict of arrays, got {observe!r}")
     with _explained(f"observe cannot be traced on the parameters of {model.name}"):
         params, _ = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
         seen = jax.eval_shape(observe, params)
     if not isinstance(seen, dict) or not all(hasattr(value, "shape") for value in seen.values()):
         raise TypeError(f"observe must return a dict of name -> array, it returned {_described(seen, 0)}")
+    check_observed(seen)
 
 
 def _check_training(model: Model, data: FederatedData, client: Client) -> None:

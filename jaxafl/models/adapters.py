@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import jax
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 from flax import linen
 
 from jaxafl.device.keys import drawing_key
+from jaxafl.models.metrics import Better
 from jaxafl.models.model import Array, Batch, Init, Key, Model, Outputs, Params, State, softmax_cross_entropy
 
 Loss: TypeAlias = Callable[[Any, Batch], Outputs | Array]
@@ -32,6 +34,7 @@ def from_linen(
     loss: Loss = softmax_cross_entropy,
     name: str | None = None,
     references: tuple[str, ...] = (),
+    better: Mapping[str, Better] = types.MappingProxyType({}),
 ) -> Model:
     """A Flax Linen module as a model.
 
@@ -45,6 +48,7 @@ def from_linen(
         loss: `(predictions, batch) -> Outputs` or a loss per example [B], which alone records no accuracy.
         name: the name in results, by default the module's class name.
         references: see `Model`.
+        better: metric -> `"higher"` or `"lower"`, for those whose name does not say it, see `Model`.
 
     Returns:
         The model.
@@ -78,11 +82,14 @@ def from_linen(
         if option.name not in ("parent", "name")
     }
     init, masked = tried(make, apply), "mask" in accepted
-    return Model(name or network, init, apply, description, sees_mask=masked, references=references)
+    return Model(name or network, init, apply, description, sees_mask=masked, references=references, better=better)
 
 
 def from_nnx(
-    make_module: Callable[[NNXRngs], NNXModule], loss: Loss = softmax_cross_entropy, name: str | None = None
+    make_module: Callable[[NNXRngs], NNXModule],
+    loss: Loss = softmax_cross_entropy,
+    name: str | None = None,
+    better: Mapping[str, Better] = types.MappingProxyType({}),
 ) -> Model:
     """A Flax NNX module as a model.
 
@@ -94,6 +101,7 @@ def from_nnx(
         make_module: makes the network from its random streams, e.g. `lambda rngs: nnx.Linear(784, 10, rngs=rngs)`.
         loss: `(predictions, batch) -> Outputs` or a loss per example [B], which alone records no accuracy.
         name: the name in results, by default the module's class name.
+        better: metric -> `"higher"` or `"lower"`, for those whose name does not say it, see `Model`.
 
     Returns:
         The model; `params` and `state` are nested dicts.
@@ -129,13 +137,14 @@ def from_nnx(
 
     network = type(blueprint).__name__
     masked = "mask" in accepted or not jax.tree.leaves(nnx.state(blueprint, nnx.BatchStat))
-    return Model(name or network, tried(make, apply), apply, {"network": network}, sees_mask=masked)
+    return Model(name or network, tried(make, apply), apply, {"network": network}, sees_mask=masked, better=better)
 
 
 def from_functions(
     init: Callable[[Key, Batch], Params],
     loss: Callable[[Params, Batch, Key], Outputs | Array],
     name: str | None = None,
+    better: Mapping[str, Better] = types.MappingProxyType({}),
 ) -> Model:
     """A pair of plain functions as a model without state.
 
@@ -145,6 +154,7 @@ def from_functions(
             evaluation. A loss alone records no accuracy: return `softmax_cross_entropy(logits, batch)`, or
             `Outputs(loss, {"accuracy": correct})` with `correct` [B].
         name: the name in results, by default that of `loss`.
+        better: metric -> `"higher"` or `"lower"`, for those whose name does not say it, see `Model`.
 
     Returns:
         The model.
@@ -158,7 +168,7 @@ def from_functions(
 
     network = getattr(loss, "__name__", type(loss).__name__)
     with_state = tried(lambda key, batch: (init(key, batch), {}), apply)
-    return Model(name or network, with_state, apply, {"network": network})
+    return Model(name or network, with_state, apply, {"network": network}, better=better)
 
 
 def tried(make: Init, apply: Callable[..., tuple[Outputs, State]], *frozen: Any) -> Init:

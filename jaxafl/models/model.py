@@ -6,13 +6,14 @@ import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
+from jaxafl.models.metrics import Better, check_better
 from jaxafl.options import Summarised, UserError, check_choice, check_whole
 
 Array: TypeAlias = jax.Array
@@ -44,7 +45,8 @@ class Outputs(NamedTuple):
 
     Attributes:
         loss: float [B].
-        metrics: name -> [B]; each becomes a variable of the result. `"accuracy"` is what figures show.
+        metrics: name -> [B]; each becomes a variable of the result. `"accuracy"` is what figures show. The direction in
+            which one is better is known by its name, or declared with the model (`better`).
     """
 
     loss: Array
@@ -75,6 +77,8 @@ class Model(Summarised):
             training that pads is refused.
         references: what a run with this model should cite: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
         precision: of the computation, see `at`.
+        better: metric -> `"higher"` or `"lower"`, whichever is better, for those whose name does not say so; names with
+            the words `accuracy`, `f1`, `auc`, `loss`, `error`, `perplexity` ... do, see `jaxafl.models.metrics`.
     """
 
     name: str
@@ -85,7 +89,11 @@ class Model(Summarised):
     sees_mask: bool = True
     references: tuple[str, ...] = ()
     precision: Precision = "float32"
+    better: Mapping[str, Better] = field(default_factory=dict)
     _others: dict[str, Model] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        check_better(self.name, self.better)
 
     def at(self, precision: Precision) -> Model:
         """This model, computed in another precision; the same object for every call.

@@ -13,6 +13,7 @@ from jaxafl.options.checks import (
     shown,
     user_errors,
 )
+from jaxafl.options.names import check_name
 from jaxafl.options.part import (
     Number,
     Part,
@@ -27,6 +28,7 @@ from jaxafl.options.part import (
     tables_of,
     types_of,
 )
+from jaxafl.options.suggestions import check_keywords, did_you_mean, named
 
 __all__ = [
     "Bounds",
@@ -40,10 +42,14 @@ __all__ = [
     "bounds_of",
     "check_choice",
     "check_flag",
+    "check_keywords",
+    "check_name",
     "check_number",
     "check_options",
     "check_whole",
+    "did_you_mean",
     "is_static",
+    "named",
     "number",
     "options_of",
     "recording",

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxafl.options.suggestions import did_you_mean
+
 MOST = 2**31 - 1  # what becomes an int32 ends there
 _BREAKS = {">=": operator.lt, ">": operator.le, "<=": operator.gt, "<": operator.ge}  # what breaks a rule
 
@@ -127,7 +129,10 @@ def check_choice(owner: str, name: str, value: Any, allowed: tuple[Any, ...]) ->
         allowed: the options.
     """
     if not any(value is option or (isinstance(value, str) and value == option) for option in allowed):
-        raise UserError(f"{owner}: {name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        raise UserError(
+            f"{owner}: {name} must be one of {', '.join(map(repr, allowed))}, got {value!r}"
+            f"{did_you_mean(value, filter(None, allowed)) if isinstance(value, str) else ''}"
+        )
 
 
 def check_flag(owner: str, name: str, value: Any) -> None:

@@ -5,12 +5,13 @@ Between two evaluations a curve is what the earlier one says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jaxafl.options import UserError, check_number, shown
+from jaxafl.models import metrics
+from jaxafl.options import UserError, check_number, did_you_mean, shown
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -63,9 +64,27 @@ class Curve(NamedTuple):
         return np.where(inside, np.append(self.values, np.nan)[place], np.nan)
 
 
-def falls(metric: str) -> bool:
-    """Whether a metric is best where it is lowest: `loss`, or `..._loss`."""
-    return metric.endswith("loss")
+def falls(results: xr.Dataset | Iterable[xr.Dataset], metric: str, owner: str = "") -> bool:
+    """Returns whether a metric of results is best where it is lowest: as they carry it (the attribute `better` of the
+    variable), else as its name says.
+
+    Args:
+        results: one or several, of which some may lack the metric.
+        metric: a variable of the evaluations.
+        owner: the function that needs it, for the message.
+
+    Raises:
+        ValueError: it is not known, or results contradict each other.
+    """
+    several = [results] if hasattr(results, "variables") else list(results)
+    there = [one.variables[metric].attrs for one in several if metric in one.variables]
+    carried = {attributes.get("better") or metrics.better_of(metric) for attributes in there} - {None}
+    if len(carried) > 1:
+        raise UserError(
+            f"{owner + ': ' if owner else ''}the metric {metric!r} is better when it is higher in some of the results, "
+            "and when it is lower in others; they cannot be compared by it. Give one of them another name"
+        )
+    return metrics.falls(metric, dict.fromkeys([metric], *carried) if carried else None, owner)
 
 
 def curve(run: xr.Dataset, variable: str, metric: str) -> Curve:
@@ -91,9 +110,10 @@ def check_at(at: Any) -> None:
         return
     point = {axis: number for axis, number in at.items() if axis != _CARRY} if isinstance(at, Mapping) else {}
     if len(point) != 1 or not set(point) <= set(AXES) or at.get(_CARRY, False) not in (True, False):
+        close = did_you_mean(next(iter(point), "") if point else at, AXES if point else _PLACES)
         raise UserError(
             f"at must be one of {', '.join(map(repr, _PLACES))}, or a point {{axis: number}} of one of the axes "
-            f"{', '.join(AXES)}; got {shown(at)}"
+            f"{', '.join(AXES)}; got {shown(at)}{close}"
         )
     check_number("at", *point, *point.values(), least=0)
 
@@ -130,7 +150,7 @@ def value(run: xr.Dataset, metric: str, at: str | Mapping[str, Any] = "last") ->
             )
         return float(found.before(np.asarray([min(point, found.at[-1])]))[0])
     if at == "best":
-        return float(found.values.min() if falls(metric) else found.values.max())
+        return float(found.values.min() if falls(run, metric, 'at="best"') else found.values.max())
     return float(found.values[-5:].mean() if at == "last5" else found.values[-1])
 
 
@@ -138,7 +158,7 @@ def reach(run: xr.Dataset, target: float, metric: str, axis: str) -> tuple[float
     """Where a run first reaches a target, and that it does; else where it ends: infinity for one that failed, which
     would never reach it."""
     found = curve(run, AXES[axis].variable, metric)
-    there = found.values <= target if falls(metric) else found.values >= target
+    there = found.values <= target if falls(run, metric, "time_to") else found.values >= target
     if there.any():
         return float(found.at[there.argmax()]), True
     return (np.inf if has_failed(run) else float(found.at[-1:].sum())), False

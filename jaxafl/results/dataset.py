@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.engine.loop import Trained
+from jaxafl.models.metrics import better_of
 from jaxafl.options import are_plain, options_of
 from jaxafl.references import citation, version
 from jaxafl.results.arrivals import by_step, masked, of_schedule
@@ -94,6 +95,11 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
         if str(name).startswith("observe_"):
             meaning = f"`{str(name).removeprefix('observe_')}` of the user's observe"
         variable.attrs |= {"units": units, "long_name": meaning}
+    for name in trained.evaluations:
+        if name not in meanings:
+            dataset[name].attrs["long_name"] = f"mean of the metric `{name}` of {parts['model'].name}"
+        if way := better_of(name, parts["model"].better):
+            dataset[name].attrs["better"] = way
     if made.kinds:
         dataset["kind"].attrs |= {"flag_values": list(range(len(made.kinds))), "flag_meanings": "; ".join(made.kinds)}
     precision = parts["model"].precision

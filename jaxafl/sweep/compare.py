@@ -12,8 +12,9 @@ from typing import Any, TypeVar, Unpack
 import numpy as np
 
 from jaxafl.callbacks import StopAfter, StopAt
-from jaxafl.callbacks.base import Callback, check_callbacks
+from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
 from jaxafl.callbacks.store import check_folder
+from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_number, check_whole, shown, user_errors
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import pods
@@ -95,6 +96,7 @@ def compare(
     if targets := {metric: target for metric, target in limits.items() if metric != "time"}:
         stops.append(StopAt(**targets))
     told = [*check_callbacks(callbacks), *stops]
+    _check_metrics(methods, told, targets)
     every = by_name("eval_every", eval_every, methods)
     steps = {
         name: _within(name, methods[name], limits.get("time"), chosen) if given is None else given
@@ -131,6 +133,20 @@ def named_progress(options: SweepOptions, name: str) -> SweepOptions:
     if told is True or isinstance(told, str):
         return {**options, "progress": name if told is True else f"{told}, {name}"}
     return options
+
+
+def _check_metrics(methods: Mapping[str, Simulation], told: Sequence[Any], targets: Iterable[str]) -> None:
+    """Raises `ValueError` for callbacks that cannot watch a method, and for targets with two directions."""
+    ways: dict[str, bool] = {}
+    for name, one in methods.items():
+        if told:
+            with user_errors(f"method {name}"):
+                check_watchers(told, [run := one.as_run(0, 1, {"seed": 0})])
+            for metric in targets:
+                if ways.setdefault(metric, lower := falls(metric, run.metrics)) != lower:
+                    raise UserError(
+                        f"compare: {metric} is better when it is lower with some methods, higher with others"
+                    )
 
 
 def seeds_of(owner: str, seeds: Any) -> list[int]:

@@ -118,7 +118,8 @@ class Comparison:
         check_number("differences", "confidence", confidence, above=0, below=1)
         values, words = self._values(metric, at), in_words(self._at(at))
         base = values.pop(reference)
-        found = {name: difference(own, base, falls(metric), confidence) for name, own in values.items()}
+        lower = falls(self.results.values(), metric, "differences")
+        found = {name: difference(own, base, lower, confidence) for name, own in values.items()}
         return {name: own._replace(at=words) for name, own in found.items()}
 
     def time_to(self, target: float, metric: str = "accuracy", axis: str = "time") -> dict[str, TimeTo]:
@@ -211,6 +212,7 @@ class Comparison:
         self._check(metric)
         check_choice("time_to", "axis", axis, tuple(AXES))
         check_target("time_to", metric, target)
+        falls(self.results.values(), metric, "time_to")
         found = {}
         for name in self.results:
             pairs = [reach(run, target, metric, axis) for run in self._runs(name).values()]
@@ -219,7 +221,8 @@ class Comparison:
 
     def _means(self, metric: str, at: str | Mapping[str, Any] | None) -> tuple[str, dict[str, Cell]]:
         found, scale = self.summary(metric, at), _scale(metric)
-        places, best = decimals([scale * own.std for own in found.values()]), _best(found, metric)
+        lower = falls(self.results.values(), metric, "table")
+        places, best = decimals([scale * own.std for own in found.values()]), _best(found, lower)
         cells = {}
         for name, own in found.items():
             whole = np.isfinite(own.values)
@@ -267,9 +270,9 @@ def _seeds(name: str, result: Any) -> list[int]:
     return [int(seed) for seed in result.seed.values]
 
 
-def _best(found: Mapping[str, Summary], metric: str) -> float | None:
+def _best(found: Mapping[str, Summary], lower: bool) -> float | None:
     means = [own.mean for own in found.values() if np.isfinite(own.mean)]
-    return (min(means) if falls(metric) else max(means)) if means else None
+    return (min(means) if lower else max(means)) if means else None
 
 
 def _scale(metric: str) -> float:

@@ -21,7 +21,7 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
     """The result of a sweep from its folder, finished or under way, also from another process.
 
     Values are read when they are used. Members that are not finished are missing values; `server_steps_made` says how
-    far each member is, `error` why one could not be run.
+    far each member is, `member_error` why one could not be run.
 
     Args:
         folder: that of `sweep(folder=...)`.
@@ -55,7 +55,7 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
     meaning = {"units": "1", "long_name": f"server steps made, of {steps}", "server_steps": steps}
     dataset["server_steps_made"] = axes, np.reshape(far, shape), meaning
     if any(errors):
-        dataset["error"] = axes, np.reshape(np.asarray(errors), shape)
+        dataset["member_error"] = axes, np.reshape(np.asarray(errors), shape)
     if kept.changed:
         dataset.attrs["resumed"] = kept.changed
     return with_finals(renewed(dataset))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import jax
 
 from jaxafl import results
-from jaxafl.callbacks.base import Callback, check_callbacks
+from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
 from jaxafl.callbacks.hooks import Reporting
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.progress import Reporter, reporter_of
@@ -115,7 +115,7 @@ def sweep(
             `AutoExecutor`. Needs a `folder` that all of them see. A batch whose worker died is run again, and goes on
             from its checkpoint.
         retries: how many times a batch that ends with an error is run again by an executor; after that its members are
-            missing values in the result, whose variable `error` says why.
+            missing values in the result, whose variable `member_error` says why.
 
     Returns:
         A dataset as `Simulation.run`'s with one leading dimension per axis, named by its path. What differs between
@@ -148,6 +148,9 @@ def sweep(
     check_executor(executor, folder, devices, retries)
     speed, told = Speed(lanes, chunk, deterministic, tuple(there)), check_callbacks(callbacks)
     work = Work(first, varied, server_steps, every, seed, together, speed, recording, told)
+    if told:
+        models = {(id(one.simulation.model), id(one.simulation.data)): one for one in work.members}
+        check_watchers(told, [one.simulation.as_run(one.seed, server_steps, one.labels) for one in models.values()])
     kept = None
     if folder is not None:
         how = folder, work.identity, checkpoint_every, keep, work.dims, server_steps

@@ -14,8 +14,10 @@ import numpy as np
 
 from jaxafl.callbacks.base import Callback, check_callbacks
 from jaxafl.callbacks.store import check_folder
-from jaxafl.options import UserError, check_whole
-from jaxafl.results.curves import check_at, falls, value
+from jaxafl.engine.recorded import evaluated
+from jaxafl.models.metrics import falls
+from jaxafl.options import UserError, check_whole, did_you_mean
+from jaxafl.results.curves import check_at, value
 from jaxafl.results.tables import Cell, table
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import dimensions
@@ -105,7 +107,7 @@ def tune(
     Args:
         simulation: what is tuned; its data has a validation split.
         grid: path -> values, as the axes of `jaxafl.sweep`, without `"seed"`; also those of `jaxafl.sample`.
-        metric: on the validation split; `"loss"` and `"..._loss"` are best where they are lowest.
+        metric: on the validation split. Which way it is better, the model declares, or its name says.
         server_steps: T of the last rung.
         seeds: how many (0, 1, ...), or which.
         factor: of which one configuration goes on, >= 2.
@@ -147,6 +149,7 @@ def tune(
                 f"tune never stops by the test set: write StopAt({_SPLIT}{name}=...), got StopAt({name}=...)"
             )
     together, rows, members = _configurations(simulation, grid)
+    lower = _lower(members, metric)
     count = _rungs(len(rows), factor) if rungs is None else check_whole("tune", "rungs", rungs)
     lengths = [max(1, first // factor ** (count - 1 - rung)) for rung in range(count)]
     if len(set(lengths)) < count:
@@ -159,7 +162,7 @@ def tune(
     words = [", ".join(f"{name}={label}" for name, label in member.labels.items()) for member in members]
     values = np.full((count, len(rows), len(chosen)), np.nan)
     spent, results, left = np.zeros((count, len(rows))), [], list(range(len(rows)))
-    sign = 1.0 if falls(metric) else -1.0
+    sign = 1.0 if lower else -1.0
     for rung, steps in enumerate(lengths):
         found = sweep(
             simulation,
@@ -171,7 +174,7 @@ def tune(
             **named_progress(options, f"rung {rung + 1} of {count}"),
         )
         results.append(found)
-        values[rung, left], spent[rung, left] = _judged(found, metric, at)
+        values[rung, left], spent[rung, left] = _judged(found, metric, at, np.inf if lower else -np.inf)
         order = np.argsort(sign * values[rung].mean(axis=1), kind="stable")  # those that are out, NaN, come last
         if not np.isfinite(values[rung, order[0]]).all():
             raise UserError(f"tune: no configuration has a finite {metric} after {steps} server steps")
@@ -186,16 +189,31 @@ def tune(
     return Tuned(won, members[best].simulation, dataset, tuple(results), failed)
 
 
-def _judged(found: xr.Dataset, metric: str, at: str | Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
-    """The values of all runs of a rung, [configurations, seeds], infinitely bad where they failed; local steps spent on
-    each configuration."""
-    if metric not in found:
-        known = [str(name) for name in found.data_vars if str(name).startswith(_SPLIT)]
-        raise UserError(f"tune: there is no metric {metric!r}; there are {', '.join(known)}")
+def _lower(members: Sequence[Member], metric: str) -> bool:
+    """Whether the metric is best where it is lowest; checked for all models that are tuned."""
+    found = set()
+    for one in {id(member.simulation.model): member.simulation for member in members}.values():
+        ways = evaluated(one.model.at(one.precision), one.data)
+        if metric not in ways:
+            known = [name for name in ways if name.startswith(_SPLIT)]
+            raise UserError(
+                f"tune: there is no metric {metric!r}; there are {', '.join(known)}{did_you_mean(metric, known)}"
+            )
+        found.add(falls(metric, ways, "tune"))
+    if len(found) > 1:
+        raise UserError(
+            f"tune: the metric {metric!r} is better when it is higher with some of the models, lower with others"
+        )
+    return found.pop()
+
+
+def _judged(found: xr.Dataset, metric: str, at: str | Mapping[str, float], bad: float) -> tuple[np.ndarray, np.ndarray]:
+    """The values of all runs of a rung, [configurations, seeds], `bad` where they failed; local steps spent on each
+    configuration."""
     runs = [[found.isel({_AXIS: i, "seed": j}) for j in range(found.sizes["seed"])] for i in range(found.sizes[_AXIS])]
     values = np.asarray([[value(run, metric, at) for run in row] for row in runs])
     spent = np.asarray([[np.nanmax(run.eval_local_steps.values, initial=0) for run in row] for row in runs])
-    return np.where(np.isnan(values), np.inf if falls(metric) else -np.inf, values), spent.sum(axis=1)
+    return np.where(np.isnan(values), bad, values), spent.sum(axis=1)
 
 
 def _rungs(configurations: int, factor: int) -> int:

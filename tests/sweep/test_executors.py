@@ -51,7 +51,7 @@ def test_the_result_is_that_of_one_process(tmp_path: pathlib.Path) -> None:
     executor = Here()
     found = afl.sweep(simulation(), AXES, STEPS, eval_every=EVERY, executor=executor, folder=tmp_path)
     assert differing(found, expected()) == []
-    assert (found.server_steps_made == STEPS).all() and "error" not in found
+    assert (found.server_steps_made == STEPS).all() and "member_error" not in found
     again = afl.sweep(simulation(), AXES, STEPS, eval_every=EVERY, executor=executor, folder=tmp_path)
     assert executor.calls == 2 and differing(again, found) == []  # two batches, of a schedule each
 
@@ -91,11 +91,11 @@ def test_a_batch_that_fails_every_time_is_missing_and_named(tmp_path: pathlib.Pa
     assert executor.calls == 1 + 3
     assert np.isnan(found.loss.sel(seed=1)).all() and np.isfinite(found.loss.sel(seed=0)).all()
     assert found.server_steps_made.values.tolist() == [[STEPS, STEPS], [0, 0]]
-    assert (found.error.sel(seed=0) == "").all()
-    assert all("this seed does not work" in str(text) for text in found.error.sel(seed=1).values)
+    assert (found.member_error.sel(seed=0) == "").all()
+    assert all("this seed does not work" in str(text) for text in found.member_error.sel(seed=1).values)
     mended.touch()  # whoever starts it again runs what is missing
     again = afl.sweep(simulation(), AXES, STEPS, **how)
-    assert executor.calls == 5 and "error" not in again and differing(again, expected()) == []
+    assert executor.calls == 5 and "member_error" not in again and differing(again, expected()) == []
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxafl.plot.report.lines import MANY, Line, amount, last, metrics_of, scale_of
-from jaxafl.results.curves import AXES, curve, falls
+from jaxafl.plot.report.lines import MANY, Line, amount, last, lower, metrics_of, scale_of
+from jaxafl.results.curves import AXES, curve
 from jaxafl.results.points import in_words
 
 _POINTS = 24_000  # of the curves of a metric, all lines together: what a phone draws at once
@@ -192,20 +192,31 @@ def _ends(lines: Sequence[Line], series: Sequence[Series], metric: str) -> str:
     means = {name: mean for name, mean in means.items() if np.isfinite(mean)}
     if not means:
         return f"No line has a value of all its runs {words}."
+    falling = lower([run for line in lines for run in line.runs], metric)
     if len(lines) == 1:
         first, end = amount(metric, float(series[0].y[0])), amount(metric, *means.values())
-        best = amount(metric, float(last(lines[0], metric, "best").mean()))
-        return f"From {first} at the start to {end} {words}; the best is {best}."
-    return f"{words[0].upper()}{words[1:]}: {listed(means, metric)}"
+        said = f"From {first} at the start to {end} {words}"
+        if falling is None:
+            return f"{said}."
+        return f"{said}; the best is {amount(metric, float(last(lines[0], metric, 'best').mean()))}."
+    return f"{words[0].upper()}{words[1:]}: {listed(means, metric, falling)}"
 
 
-def listed(values: dict[str, float], metric: str, what: str = "members") -> str:
-    """`FedAsync 80.1 %, FedBuff 78.2 %.`, best first; of many lines the best and the worst."""
-    order = sorted(values, key=values.__getitem__, reverse=not falls(metric))
+def listed(values: dict[str, float], metric: str, falling: bool | None, what: str = "members") -> str:
+    """`FedAsync 80.1 %, FedBuff 78.2 %.`, best first; of many lines the best and the worst.
+
+    Args:
+        values: name -> mean.
+        metric: of the values.
+        falling: whether lower is better; `None`: not known, the highest comes first.
+        what: the lines are, in words.
+    """
+    order = sorted(values, key=values.__getitem__, reverse=not falling)
     said = [f"{name or 'the run'} {amount(metric, values[name])}" for name in order]
     if len(order) <= MANY:
         return ", ".join(said) + "."
-    return f"of {len(order):,} {what} the best is {said[0]}, the worst {said[-1]}."
+    first, final = ("highest", "lowest") if falling is None else ("best", "worst")
+    return f"of {len(order):,} {what} the {first} is {said[0]}, the {final} {said[-1]}."
 
 
 def _by_value(lines: Sequence[Line], metric: str, label: str, axis: str, values: list[str]) -> View:
@@ -223,7 +234,7 @@ def _by_value(lines: Sequence[Line], metric: str, label: str, axis: str, values:
     std = np.asarray([np.std(own, ddof=1) if len(own) > 1 else 0.0 for own in runs if own])
     labels = [value.removeprefix(f"{axis}=") for value in values]
     means = {f"{axis}={labels[int(at)]}": float(own) for at, own in zip(there, mean, strict=True)}
-    said = listed(means, metric, "values")
+    said = listed(means, metric, lower([run for line in lines for run in line.runs], metric), "values")
     left = f" {failed:,} runs failed or have not run; they are left out." if failed else ""
     over = Series(-1, "mean", there, mean, mean - std, mean + std)
     return View("points", axis, label, [over, *points], f"Means {in_words(lines[0].at)}: {said}{left}", labels)

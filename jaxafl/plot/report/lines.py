@@ -121,7 +121,15 @@ def last(line: Line, metric: str, at: str | Mapping[str, Any] | None = None) -> 
 def score(line: Line, metric: str) -> float:
     """Larger is better; minus infinity where a run failed."""
     mean = float(last(line, metric).mean())
-    return -np.inf if np.isnan(mean) else -mean if falls(metric) else mean
+    return -np.inf if np.isnan(mean) else -mean if lower(line.runs, metric) else mean
+
+
+def lower(runs: Sequence[xr.Dataset], metric: str) -> bool | None:
+    """Whether a metric is best where it is lowest; `None` if that is not known, so that nothing is called the best."""
+    try:
+        return falls(runs, metric)
+    except UserError:
+        return None
 
 
 def made(run: xr.Dataset) -> int:

@@ -1,0 +1,111 @@
+"""The names of all that runs record, from models, `observe` and servers, checked before anything is compiled."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+
+from jaxafl.data.federated import FederatedData
+from jaxafl.engine.state import example_batch
+from jaxafl.models.metrics import Better, better_of, check_better
+from jaxafl.models.model import Model
+from jaxafl.options import UserError, check_name
+
+_VARIABLES = """
+    step arrival evaluation version population client run run_id reference time started arrived staleness
+    local_steps multiplicity kind bytes_up bytes_down participation mean_staleness loss accuracy local_loss
+    delta_norm server_rate executed_local_steps drift gradient_norm_squared asynchronous_error held_out_client
+    clients started_at arrived_at step_arrivals step_staleness step_loss
+"""
+_ATTRIBUTES = """
+    title jaxafl_version seed precision server_steps num_clients data model server clock citation backend
+    failed_step failed_client runs_started runs_never_consumed staleness_max staleness_max_per_step_mean
+    staleness_max_per_step_median staleness_mean stopped resumed methods prepare_seconds compile_seconds
+    run_seconds wall_seconds eval_every
+"""
+_SWEEPS = """
+    simulation local_training together sample member method methods configuration rung sweep member_error
+    server_steps_made data_options model_options client_options server_options clock_options
+"""
+_TRACKERS = "simulated_seconds options seconds"
+_TAKEN = frozenset(f"{_VARIABLES} {_ATTRIBUTES} {_SWEEPS} {_TRACKERS}".split())
+_BEGINNINGS = ("eval_", "average_", "observe_", "validation_", "client_", "clients_", "count_", "final_", "together_")
+
+_metrics: weakref.WeakKeyDictionary[Model, tuple[str, ...]] = weakref.WeakKeyDictionary()
+
+
+def metrics_of(model: Model, data: FederatedData) -> tuple[str, ...]:
+    """Returns the names of a model's metrics, `loss` last, from tracing it; checked.
+
+    Raises:
+        ValueError: a name cannot stand in a result, or a metric is declared that does not exist.
+    """
+    if model not in _metrics:
+
+        def outputs(frozen: Any) -> Any:
+            key, batch = jax.random.key(0), example_batch(data.form)
+            params, state = model.init(key, batch)
+            return model.bound(frozen)(params, state, batch, key, False)[0].metrics
+
+        names = list(jax.eval_shape(outputs, model.frozen))
+        check_names(f"the model {model.name} records the metric {{}}", names, allowed=("accuracy",))
+        check_better(f"the model {model.name}", model.better, (*names, "loss"))
+        _metrics[model] = (*names, "loss")
+    return _metrics[model]
+
+
+def evaluated(model: Model, data: FederatedData) -> dict[str, Better | None]:
+    """Returns the metrics of a run's evaluations, and the way in which each is better; None if that is not known."""
+    sets = ("", "validation_") if data.validation is not None else ("",)
+    return {f"{name}{one}": better_of(one, model.better) for name in sets for one in metrics_of(model, data)}
+
+
+def check_observed(seen: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for names of `observe` that cannot stand in a result; `seen`: their shapes."""
+    check_names("observe returns {}", seen, prefix="observe_")
+    axes = {f"{name}_{axis}": name for name, value in seen.items() for axis in range(len(value.shape))}
+    for clash in axes.keys() & seen.keys():
+        raise UserError(
+            f"observe returns {clash!r}, and {axes[clash]!r} has axes, of which one gets the same name in results: "
+            f"call it otherwise, e.g. {clash.replace('_', '')!r}"
+        )
+
+
+def check_recorded(server: str, names: Iterable[str], model: Model | None) -> None:
+    """Raises `ValueError` for diagnostics of a server that cannot stand in a result beside the model's metrics."""
+    metrics = () if model is None else _metrics.get(model, ())
+    check_names(
+        f"the server {server} records {{}} in the `info` of its Outcome",
+        names,
+        allowed=("server_rate",),
+        beside=metrics,
+    )
+
+
+def check_names(
+    about: str,
+    names: Iterable[Any],
+    prefix: str = "",
+    allowed: Iterable[str] = (),
+    beside: Iterable[str] = (),
+) -> None:
+    """Raises `ValueError` for a name that a variable of a result cannot have.
+
+    Args:
+        about: the message's beginning, with the name in the place of `{}`.
+        names: as the user gave them.
+        prefix: that results put before them.
+        allowed: names that results give the same meaning.
+        beside: names of other variables of the same results.
+    """
+    taken = frozenset() if prefix else _TAKEN.difference(allowed) | set(beside)
+    before: dict[str, str] = {}
+    for name in names:
+        check_name(about, name, taken, () if prefix else _BEGINNINGS)
+        if (other := before.setdefault(name.casefold(), name)) != name:
+            raise UserError(
+                f"{about.format(repr(name))}, and {other!r}, which differs in upper and lower case only; rename one"
+            )

@@ -1,0 +1,62 @@
+"""Names that can be a variable of a result: in Python, xarray, NetCDF and file systems."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import unicodedata
+from collections.abc import Collection
+from typing import Any
+
+from jaxafl.options.checks import UserError, shown
+
+_LONGEST = 100  # characters; some file systems allow 255 bytes, together with prefixes and endings
+_PLAIN = ("accuracy", "loss")  # known to be none of xarray's, which takes a third of a second to import
+
+
+def check_name(about: str, name: Any, taken: Collection[str] = (), beginnings: tuple[str, ...] = ()) -> None:
+    """Raises `ValueError` for a name that cannot be a variable of a result, and says which to write.
+
+    Args:
+        about: the message's beginning, with the name in the place of `{}`: `the model X records the metric {}`.
+        name: as the user gave it.
+        taken: names that results have for something else.
+        beginnings: prefixes that results have for something else.
+    """
+    told = about.format(shown(name))
+    if not isinstance(name, str):
+        raise UserError(f"{told}, a name that is not a text")
+    plain = re.sub(r"\W+", "_", unicodedata.normalize("NFKC", name)).strip("_")[:_LONGEST] or "own"
+    plain = plain if plain.isidentifier() else f"own_{plain}"
+    if keyword.iskeyword(name) or not name.isidentifier() or name.startswith("_") or plain != name.strip("_"):
+        raise UserError(
+            f"{told}, but a variable of a result cannot be called so: a name has letters, digits and _ only, begins "
+            f"with a letter, is no keyword of Python and has at most {_LONGEST} characters; write "
+            f"{_free(plain, taken, beginnings)!r}"
+        )
+    start = next((start for start in beginnings if name.startswith(start)), "")
+    if name in taken or start:
+        which = f"names that begin with {start!r}" if start else "this name"
+        raise UserError(
+            f"{told}, but results have {which} for something else; write "
+            f"{_free(name.removeprefix(start), taken, beginnings)!r}"
+        )
+    if _of_xarray(name):
+        raise UserError(
+            f"{told}, but result.{name} is a method or an attribute of every xarray.Dataset; write "
+            f"{_free(name, taken, beginnings)!r}"
+        )
+
+
+def _free(name: str, taken: Collection[str], beginnings: tuple[str, ...]) -> str:
+    """The name, or one like it that is free."""
+    free = name and not keyword.iskeyword(name) and name not in taken and not name.startswith(beginnings)
+    return name if free and not _of_xarray(name) else f"own_{name}"
+
+
+def _of_xarray(name: str) -> bool:
+    if name in _PLAIN:
+        return False
+    import xarray as xr
+
+    return hasattr(xr.Dataset, name)

@@ -1,0 +1,57 @@
+"""Names that were probably meant, for messages about names that do not exist."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def did_you_mean(given: object, known: Iterable[object]) -> str:
+    """Returns `"; did you mean 'accuracy'?"` for the known names that are like the given one, else `""`.
+
+    Args:
+        given: the name that does not exist.
+        known: the names that do.
+    """
+    names = {_plain(str(name)): str(name) for name in known}
+    wanted = _plain(str(given))
+    close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.65)
+    close = close or [name for name in names if min(len(wanted), len(name)) > 2 and (wanted in name or name in wanted)]
+    meant = [names[name] if names[name].startswith("-") else repr(names[name]) for name in close[:2]]
+    return f"; did you mean {' or '.join(meant)}?" if meant else ""
+
+
+def named(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator: an unknown keyword is a `TypeError` that says which are known, and which was probably meant."""
+    parameters = inspect.signature(function).parameters.values()
+    known = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    owner = function.__qualname__.removesuffix(".__init__")
+    known = [name for name in known if name != "self"]
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return function
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        check_keywords(owner, kwargs, known)
+        return function(*args, **kwargs)
+
+    return called
+
+
+def check_keywords(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raises `TypeError` for a keyword that is not known."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            there = f"its options are {', '.join(names)}" if names else "it has none"
+            raise TypeError(f"{owner}: there is no option {name!r}; {there}{did_you_mean(name, names)}")
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_").replace(" ", "_")
