@@ -24,7 +24,7 @@ from jaxafl import callbacks, clock, data, models, server
 from jaxafl.client import Client
 from jaxafl.clock import Schedule
 from jaxafl.references import version
-from jaxafl.results import at, load, save
+from jaxafl.results import at, load, save, tidy
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import Comparison, compare, gather, process_pool, sample, sweep, tune
 
@@ -50,6 +50,7 @@ __all__ = [
     "server",
     "sweep",
     "theory",
+    "tidy",
     "tune",
 ]
 

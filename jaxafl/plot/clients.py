@@ -32,7 +32,7 @@ def client_spread(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = 
     """
     file = check_image_path(path)
     run = _one(result)
-    accuracy, time = 100 * run["client_accuracy"].values, run["eval_time"].values
+    accuracy, time = 100 * run["client_accuracy"].dropna("population", how="all").values, run["eval_time"].values
     figure, [ax] = panels_of(ax, 6.5, 4.2)
     for low, high, opacity in _BANDS:
         band = np.percentile(accuracy, [low, high], axis=1)
@@ -52,8 +52,8 @@ def accuracy_vs_participation(result: xr.Dataset, ax: Axes | None = None, path: 
     updates: whether the server forgets those that are rare or slow. As `client_spread` in everything else."""
     file = check_image_path(path)
     run = _one(result)
-    chosen = run["held_out_client"].values
-    arrivals, staleness = run["participation"].values[chosen], run["mean_staleness"].values[chosen]
+    run = run.isel(population=np.isfinite(run["client_accuracy"].values[-1]))
+    arrivals, staleness = run["participation"].values, run["mean_staleness"].values
     accuracy = 100 * run["client_accuracy"].values[-1]
     figure, [ax] = panels_of(ax, 6.5, 4.2)
     never = ~np.isfinite(staleness)

@@ -16,6 +16,7 @@ from jaxafl.models.metrics import better_of
 from jaxafl.options import are_plain, options_of
 from jaxafl.references import citation, version
 from jaxafl.results.arrivals import by_step, masked, of_schedule
+from jaxafl.results.clients import with_clients
 from jaxafl.results.points import with_finals
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
@@ -61,8 +62,8 @@ _MEANINGS = {
     "population": ("1", "index of the client"),
     "participation": ("1", "arrivals of the client"),
     "mean_staleness": ("1", "mean staleness of the client's arrivals"),
-    "held_out_client": ("1", "index of a client that is evaluated on its own held-out samples"),
-    "client_samples": ("1", "held-out samples of the client"),
+    "client_name": ("1", "name of the client"),
+    "client_samples": ("1", "held-out samples on which the client is evaluated"),
     "client_loss": ("1", "mean loss on the client's held-out samples"),
     "client_accuracy": ("1", "share of the client's held-out samples classified correctly"),
     "validation_loss": ("1", "mean loss on the validation set"),
@@ -81,13 +82,9 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     import xarray as xr
 
     made, records, server = trained.schedule, trained.records, parts["server"]
-    dataset = xr.Dataset(_variables(trained))
+    dataset = with_clients(xr.Dataset(_variables(trained)), parts["data"])
     # the dimensions that a record adds have no coordinates
     indices = {str(name): np.arange(size) for name, size in dataset.sizes.items() if name in _MEANINGS}
-    if "held_out_client" in indices:
-        owners = parts["data"].owners
-        indices["held_out_client"] = owners.clients
-        dataset["client_samples"] = ("held_out_client", owners.samples)
     dataset = dataset.assign_coords(indices | _coordinates(trained, dataset))
     meanings = _MEANINGS | {name: ("1", meaning) for name, meaning in server.meanings.items()}
     for name, variable in dataset.variables.items():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxafl.options import UserError
 from jaxafl.results.arrivals import renewed
+from jaxafl.results.clients import along_population
 from jaxafl.results.points import with_finals
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
@@ -146,4 +147,4 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
             f"{path} is a NetCDF file but not a result of jaxafl: it has no dimension `step` or no attribute "
             "`jaxafl_version`; give a file that run(save=...), sweep(save=...) or the quickstart wrote"
         )
-    return with_finals(renewed(dataset))
+    return with_finals(renewed(along_population(dataset)))

@@ -11,7 +11,7 @@ import xarray as xr
 from jaxafl.options import UserError
 
 Results = xr.Dataset | Mapping[str, xr.Dataset]
-_OF_A_RUN = {"step", "arrival", "evaluation", "version", "population", "held_out_client"}
+_OF_A_RUN = {"step", "arrival", "evaluation", "version", "population"}
 _SEED = "seed"
 _NO_ACCURACY = (
     ". A model's loss function records an accuracy if it returns afl.models.softmax_cross_entropy(logits, batch), or "

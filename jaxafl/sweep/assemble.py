@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jaxafl.results import MISSING, flat, options_of_parts, plain
+from jaxafl.results.clients import NAMES, with_names
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.axes import PARTS, Axis
 
@@ -104,15 +105,16 @@ def concatenated(members: list[xr.Dataset], dim: str) -> xr.Dataset:
     """Results along a new dimension; shorter ones are filled with missing values."""
     import xarray as xr
 
+    named = {str(name): MISSING.get(str(name), np.nan) for own in members for name in own.variables} | {NAMES: ""}
     return xr.concat(
-        members,
+        with_names(members),
         dim=dim,
         data_vars="all",
         coords="different",
         join="outer",
         combine_attrs="drop_conflicts",
         compat="equals",
-        fill_value={name: MISSING.get(str(name), np.nan) for dataset in members for name in dataset.variables},
+        fill_value=named,
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxafl.options import UserError
 from jaxafl.results.arrivals import renewed
+from jaxafl.results.clients import along_population
 from jaxafl.results.points import with_finals
 from jaxafl.sweep.assemble import Dimension, grid, without_steps
 from jaxafl.sweep.folder import Contents, SweepFolder
@@ -58,7 +59,7 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
         dataset["member_error"] = axes, np.reshape(np.asarray(errors), shape)
     if kept.changed:
         dataset.attrs["resumed"] = kept.changed
-    return with_finals(renewed(dataset))
+    return with_finals(renewed(along_population(dataset)))
 
 
 def _shared(found: Contents | None, known: dict[str, Any]) -> Contents | None:

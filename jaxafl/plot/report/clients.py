@@ -103,6 +103,7 @@ def spread(lines: Sequence[Line]) -> list[Figure]:
     if len(runs) != 1 or "client_accuracy" not in runs[0].variables:
         return []
     (run,) = runs
+    run = run.isel(population=np.isfinite(run["client_accuracy"].values).any(axis=0))
     there = np.isfinite(run["client_accuracy"].values).all(axis=1)
     accuracy, time = 100 * run["client_accuracy"].values[there], run["eval_time"].values[there]
     if not accuracy.size:
@@ -118,8 +119,7 @@ def spread(lines: Sequence[Line]) -> list[Figure]:
     )
     views = {"time": View("lines", AXES["time"].label, label, bands, says)}
     if "participation" in run.variables:
-        arrivals = run["participation"].values[run["held_out_client"].values.astype(int)]
-        dots = [Series(-1, "a client", arrivals.astype(float), accuracy[-1])]
+        dots = [Series(-1, "a client", run["participation"].values.astype(float), accuracy[-1])]
         views["arrivals"] = View("points", "arrivals of the client", label, dots, says)
     switches = {"Show": {"time": "over time", "arrivals": "at the end, by arrivals"}} if len(views) > 1 else {}
     views = views if switches else {"": views["time"]}

@@ -157,7 +157,7 @@ def ending(run: xr.Dataset) -> str:
 
 def _evaluated(dataset: xr.Dataset) -> list[str]:
     """Variables that are a number per evaluation."""
-    others = {"step", "arrival", "version", "population", "held_out_client"}
+    others = {"step", "arrival", "version", "population"}
     return [
         str(name)
         for name, values in dataset.data_vars.items()
@@ -172,7 +172,7 @@ def _with_clients(run: xr.Dataset) -> xr.Dataset:
     """With the median of the clients' accuracy and the mean of the worst of them as metrics."""
     if "client_accuracy" not in run.variables:
         return run
-    accuracy = run["client_accuracy"].values
+    accuracy = run["client_accuracy"].dropna("population", how="all").values
     worst = np.sort(accuracy, axis=1)[:, : max(1, round(_WORST * accuracy.shape[1]))].mean(axis=1)
     return run.assign(
         clients_median_accuracy=("evaluation", np.median(accuracy, axis=1)),

@@ -1,0 +1,116 @@
+"""Tidy tables of results: a row per evaluation, server step, arrival, client or run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxafl.options import UserError, check_choice, shown
+from jaxafl.results.clients import NAMES
+
+if TYPE_CHECKING:  # they take half a second to import
+    import pandas as pd
+    import xarray as xr
+
+TABLES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
+    "evaluations": (("evaluation",), "eval_step", ()),
+    "steps": (("step",), "time", ()),
+    "arrivals": (("step", "arrival"), "client", ("time",)),
+    "clients": (("population",), "participation", ()),
+    "client_evaluations": (("evaluation", "population"), "client_loss", ("eval_step", "eval_time", NAMES)),
+    "runs": ((), "", ()),
+}
+"""Table -> dimensions of a row, a variable that is missing where there is none, columns with fewer dimensions."""
+_OF_A_RUN = {"step", "arrival", "evaluation", "version", "population"}
+
+
+def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
+    """Returns a table of results with a row per observation, for pandas, seaborn or a file of comma-separated values.
+
+    `Dataset.to_dataframe()` would make a row for every combination of step, arrival, evaluation, version and client.
+    Here a table has one kind of row:
+
+    | table | a row is | columns |
+    |---|---|---|
+    | `"evaluations"` | an evaluated model | metrics, `eval_step`, `eval_time`, `eval_updates`, `eval_bytes`, ... |
+    | `"steps"` | a server step | `time`, `bytes_up`, `bytes_down`, the server's diagnostics |
+    | `"arrivals"` | an update that arrived | `client`, `client_name`, `staleness`, `started_at`, `local_loss`, ... |
+    | `"clients"` | a client | `participation`, `mean_staleness`, `client_name`, `client_samples` |
+    | `"client_evaluations"` | a client and an evaluated model (`diagnostics="per_client"`) | `client_accuracy`, ... |
+    | `"runs"` | a run | `final_accuracy`, `final_time`, ..., and what differs between the runs of a sweep |
+
+    Every table has a column for the seed and for each swept axis; for several results one called `method` too. Rows
+    that a shorter run of a sweep does not have are left out.
+
+    Args:
+        results: a result of `run` or `sweep`, results by name, or a `Comparison`.
+        table: which.
+
+    Raises:
+        ValueError: there is no such table, or a result does not have what it is about.
+        TypeError: these are no results.
+
+    Examples:
+        >>> import jaxafl as afl
+        >>> data = afl.data.synthetic(clients=4, max_size=50)
+        >>> client = afl.Client(learning_rate=0.01, steps=1, batch_size=10)
+        >>> clock = afl.clock.free_running(concurrency=3)
+        >>> sim = afl.Simulation(data, afl.models.logistic(10), client, afl.server.fedavg(), clock)
+        >>> grid = afl.sweep(sim, {"seed": [0, 1], "client.learning_rate": [0.01, 0.1]}, server_steps=4, eval_every=2)
+        >>> frame = afl.tidy(grid, "evaluations")
+        >>> len(frame), frame.groupby("client.learning_rate").accuracy.mean().size
+        (12, 2)
+    """
+    import pandas as pd
+    import xarray as xr
+
+    check_choice("tidy", "table", table, tuple(TABLES))
+    if isinstance(results, xr.Dataset):
+        return _frame(results, table)
+    named = getattr(results, "results", results)
+    if not isinstance(named, Mapping) or not named or not all(isinstance(own, xr.Dataset) for own in named.values()):
+        raise TypeError(f"tidy takes a result, results by name or a Comparison; got {shown(results)}")
+    frames = [_frame(own, table).assign(method=name) for name, own in named.items()]
+    return pd.concat(frames, ignore_index=True).pipe(lambda all_: all_[["method", *all_.columns.drop("method")]])
+
+
+def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
+    import pandas as pd
+
+    dims, key, beside = TABLES[table]
+    if key and key not in result.variables:
+        advice = '; run(diagnostics="per_client") evaluates single clients' if table == "client_evaluations" else ""
+        raise UserError(f"tidy: this result has no {key}, of which the table {table!r} is made{advice}")
+    swept = [str(dim) for dim in result["time"].dims if dim not in _OF_A_RUN]
+    sizes = {dim: result.sizes[dim] for dim in (*swept, *dims)}
+    present = np.ones(int(np.prod(list(sizes.values()))), bool)
+    if key:
+        values = _column(result, key, sizes)
+        present = values >= 0 if table == "arrivals" else pd.notna(values)
+    columns = {dim: np.arange(size) for dim, size in sizes.items()}
+    columns = {dim: _spread(values, dim, sizes)[present] for dim, values in columns.items() if dim not in result.coords}
+    for name, variable in result.variables.items():
+        own = set(variable.dims)
+        of_row = own <= set(sizes) and set(dims) <= own
+        of_run = name in result.coords and own <= set(swept)
+        if of_row or of_run or name in dims or name in beside:
+            columns[str(name)] = _column(result, str(name), sizes)[present]
+    if "seed" not in columns and "seed" in result.attrs:
+        columns["seed"] = np.full(present.sum(), result.attrs["seed"])
+    if table == "arrivals" and NAMES in result.coords and result[NAMES].dims == ("population",):
+        columns[NAMES] = result[NAMES].values[columns["client"].astype(int)]
+    first = [name for name in columns if name in swept or name == "seed"]
+    first += [name for name in (*dims, NAMES) if name in columns]
+    return pd.DataFrame({name: columns[name] for name in dict.fromkeys([*first, *columns])})
+
+
+def _column(result: xr.Dataset, name: str, sizes: Mapping[str, int]) -> np.ndarray:
+    variable = result.variables[name]
+    return np.asarray(variable.to_base_variable().set_dims(sizes).transpose(*sizes).values).ravel()
+
+
+def _spread(values: np.ndarray, dim: str, sizes: Mapping[str, int]) -> np.ndarray:
+    shape = [size if name == dim else 1 for name, size in sizes.items()]
+    return np.broadcast_to(values.reshape(shape), tuple(sizes.values())).ravel()

@@ -1,0 +1,144 @@
+"""One dimension for clients, with their names, in results and in what is made of them."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import jaxafl as afl
+
+NAMES = ["ann", "bob", "eve", "zoe"]
+
+
+@functools.cache
+def simulation(named: bool = True) -> afl.Simulation:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)).astype(np.float32), rng.integers(0, 3, 60)
+    ids = np.repeat(NAMES, [1, 19, 20, 20])  # of the first no sample is held out
+    data = afl.data.from_arrays(x, y, ids, test_fraction=0.3, num_classes=3)
+    if not named:
+        data = afl.data.FederatedData(**{**vars(data), "client_names": None})
+    clock = afl.clock.free_running(concurrency=2, buffer=2, durations=afl.clock.uniform(1, 5))
+    client = afl.Client(learning_rate=0.1, steps=1, batch_size=2)
+    return afl.Simulation(data, afl.models.logistic(3), client, afl.server.fedbuff(0.5), clock)
+
+
+@functools.cache
+def _run() -> xr.Dataset:
+    return simulation().run(4, eval_every=2, diagnostics="per_client")
+
+
+def run() -> xr.Dataset:
+    return _run().copy(deep=True)
+
+
+@functools.cache
+def grid() -> xr.Dataset:
+    axes = {"seed": [3, 5], "client.learning_rate": [0.01, 0.1]}
+    return afl.sweep(simulation(), axes, 4, eval_every=2, diagnostics="per_client")
+
+
+def old(result: xr.Dataset) -> xr.Dataset:
+    """A result with the clients as version 0.2.0 wrote them."""
+    result = result.drop_vars([name for name in result.data_vars if str(name).startswith("final_client_")])
+    along = [name for name in result.data_vars if str(name).startswith("client_")]
+    some = result[along].dropna("population", how="all", subset=["client_loss"]).drop_vars("client_name")
+    some = some.drop_vars([name for name in some.coords if name != "population"]).rename(population="held_out_client")
+    some["client_samples"] = some["client_samples"].astype(np.int32)
+    return result.drop_vars([*along, "client_name"]).merge(some, combine_attrs="override").assign_attrs(result.attrs)
+
+
+def test_what_is_known_of_a_client_lies_along_one_dimension() -> None:
+    result = run()
+    assert result.client_name.values.tolist() == NAMES
+    product = result.client_accuracy * result.participation * result.mean_staleness
+    assert product.dims == ("evaluation", "population") and product.client_name.values.tolist() == NAMES
+    assert result.client_accuracy.isnull().values.tolist() == [[True, False, False, False]] * 3
+    assert result.client_samples.values.tolist() == [0, 5, 6, 6] and result.client_accuracy.dtype == np.float32
+    by_name = result.participation.swap_dims(population="client_name")
+    assert by_name.sel(client_name="eve") == result.participation[2]
+
+
+def test_a_file_keeps_the_names_and_one_of_before_is_read(tmp_path: pathlib.Path) -> None:
+    result = run()
+    afl.save(result, tmp_path / "result.nc")
+    xr.testing.assert_identical(afl.load(tmp_path / "result.nc"), result)
+    before = old(result)
+    assert before["client_loss"].dims == ("evaluation", "held_out_client") and before.sizes["held_out_client"] == 3
+    afl.save(before, tmp_path / "old.nc")
+    loaded = afl.load(tmp_path / "old.nc")
+    assert "held_out_client" not in loaded.dims and loaded.attrs == result.attrs
+    assert set(loaded.variables) == set(result.variables) - {"client_name"}
+    for name in loaded.variables:
+        xr.testing.assert_equal(
+            loaded[name].drop_vars("client_name", errors="ignore"),
+            result[name].drop_vars("client_name", errors="ignore"),
+        )
+    assert loaded.client_loss.attrs == result.client_loss.attrs
+
+
+@pytest.mark.slow
+def test_a_sweep_keeps_the_names(tmp_path: pathlib.Path) -> None:
+    assert grid().client_name.dims == ("population",) and grid().client_name.values.tolist() == NAMES
+    named = {"named": simulation().data, "bare": simulation(False).data}
+    found = afl.sweep(simulation(), {"data": list(named.values())}, 2, eval_every=2)
+    assert found.client_name.values.tolist() == [NAMES, [""] * 4]
+    folder = tmp_path / "sweep"
+    afl.sweep(simulation(), {"seed": [0, 1]}, 2, eval_every=2, diagnostics="per_client", folder=folder)
+    gathered = afl.gather(folder)
+    assert gathered.client_name.values.tolist() == NAMES
+    assert (gathered.client_accuracy * gathered.participation).dims == ("seed", "evaluation", "population")
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "columns"),
+    [
+        ("evaluations", 3, {"evaluation", "accuracy", "loss", "eval_step", "eval_time", "eval_bytes"}),
+        ("steps", 4, {"step", "time", "bytes_up", "bytes_down"}),
+        ("arrivals", 8, {"step", "arrival", "client", "client_name", "staleness", "local_loss", "time"}),
+        ("clients", 4, {"population", "client_name", "participation", "mean_staleness", "client_samples"}),
+        ("client_evaluations", 9, {"evaluation", "population", "client_name", "client_accuracy", "eval_time"}),
+        ("runs", 1, {"final_accuracy", "final_time"}),
+    ],
+)
+def test_a_tidy_table_has_a_row_per_observation(table: Any, rows: int, columns: set[str]) -> None:
+    one, all_ = afl.tidy(run(), table), afl.tidy(grid(), table)
+    assert len(one) == rows and columns | {"seed"} <= set(one) and set(one.seed) == {0}
+    assert len(all_) == 4 * rows and columns | {"seed", "client.learning_rate"} <= set(all_)
+    assert all_.groupby(["seed", "client.learning_rate"]).size().tolist() == [rows] * 4
+    for seed, rate in ((3, 0.01), (5, 0.1)):
+        member = grid().sel({"seed": seed, "client.learning_rate": rate})
+        own = all_[(all_.seed == seed) & (all_["client.learning_rate"] == rate)]
+        for name in columns & set(member.data_vars) - {"time"}:
+            expected = member[name].values.ravel().astype(float)
+            np.testing.assert_array_equal(own[name], expected if len(expected) == rows else expected[expected >= 0])
+
+
+def test_a_tidy_table_says_who_arrived_and_leaves_out_who_is_not_there() -> None:
+    result = run()
+    result["client"][1, 1], result["staleness"][1, 1] = -1, np.nan
+    frame = afl.tidy(result, "arrivals")
+    assert len(frame) == 7 and (frame.staleness >= 0).all()
+    assert frame.client_name.tolist() == [NAMES[client] for client in frame.client]
+    np.testing.assert_array_equal(frame.time, result.time.values[frame.step])
+
+
+def test_tidy_tables_of_several_results_have_a_method() -> None:
+    frame = afl.tidy({"short": run().isel(evaluation=[0]), "long": run()})
+    assert frame.columns[0] == "method" and frame.method.value_counts().to_dict() == {"long": 3, "short": 1}
+    ragged = xr.concat([run(), run().isel(evaluation=[0, 1])], "repeat", join="outer")
+    assert len(afl.tidy(ragged)) == 5
+
+
+def test_what_cannot_be_tidied_is_said() -> None:
+    with pytest.raises(ValueError, match=r"table must be .*'evaluations'"):
+        afl.tidy(run(), "everything")
+    with pytest.raises(ValueError, match=r"has no client_loss.*diagnostics=.per_client"):
+        afl.tidy(run().drop_vars(["client_loss", "client_accuracy"]), "client_evaluations")
+    with pytest.raises(TypeError, match="takes a result, results by name or a Comparison; got 3"):
+        afl.tidy(3)
