@@ -175,9 +175,8 @@ class Simulation(Summarised):
                 `"asynchronous_error"`: ‖∇F(x_t) - applied gradient‖ with the applied gradient (x_t - x_{t+1}) / η, for
                 servers with a `learning_rate` η;
                 `"average"`: test metrics of the mean of all versions x_1 .. x_t (of x_0 at first);
-                `"per_client"`: metrics on the samples that single clients hold out (test samples that are theirs, else
-                those of `data.with_validation`), along `population`, NaN for clients without any: of more than 10,000
-                clients, a fixed random sample.
+                `"per_client"`: metrics on each client's own test samples, else those of `data.with_validation`, along
+                `population`; NaN for clients without any. Of more than 10,000 clients, a fixed random sample.
             progress: show a progress bar on standard error, in a notebook below the cell, in a log a line every half
                 minute; a name to show with it; or a `jaxafl.callbacks.progress.Reporter` of your own.
             save: path of a NetCDF file to write; checked before the run. Where it cannot be written after all, the
