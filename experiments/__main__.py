@@ -19,6 +19,7 @@ import time
 from experiments.suite import command as suite
 from experiments.suite import report, running
 from experiments.suite.experiment import SCALES, Experiment
+from jaxafl.readers.replacing import replacing
 
 HERE = pathlib.Path(__file__).resolve().parent
 PAPERS = ("asyncfeded", "audg_psurdg", "nonconvex", "fadas", "defedavg")
@@ -64,7 +65,7 @@ def main() -> None:
                 suite.main(one, ["--scale", given.scale, *more], f"experiments.{name}")
                 print(f"{name}: {time.perf_counter() - begun:.0f} s", flush=True)
     elif given.page:
-        with running.unfinished(HERE / "README.md") as half:
+        with replacing(HERE / "README.md") as half:
             half.write_text(page(chosen), encoding="utf-8")
     elif given.list:
         for name, one in chosen.items():

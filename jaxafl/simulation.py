@@ -179,8 +179,8 @@ class Simulation(Summarised):
                 `population`; NaN for clients without any. Of more than 10,000 clients, a fixed random sample.
             progress: show a progress bar on standard error, in a notebook below the cell, in a log a line every half
                 minute; a name to show with it; or a `jaxafl.callbacks.progress.Reporter` of your own.
-            save: path of a NetCDF file to write; checked before the run. Where it cannot be written after all, the
-                error's attribute `dataset` is the result.
+            save: path of a NetCDF file to write; checked before the run. A run that fails does not replace one that did
+                not (`NAME.incomplete.nc`). If it cannot be written, the error's attribute `dataset` is the result.
             deterministic: on a GPU, only operations that give the same bits every time, which may take longer.
             devices: `"all"`, how many, or devices, which share the run: each trains in its share of the lanes, and has
                 what servers keep per client for its share of the clients, and their samples only where copies of all
@@ -206,10 +206,10 @@ class Simulation(Summarised):
             MemoryError: the run does not fit.
         """
         told: Any = {name: given for name, given in locals().items() if name in RunOptions.__annotations__}
-        path = results.check_path(save)
+        path = results.check_path(save, results.BEGINS)
         dataset = self._run(server_steps, lambda trained: self.result(trained, seed), told)
         if path is not None:
-            results.save(dataset, path)
+            results.keep(dataset, path)
         return dataset
 
     def train(self, server_steps: int, **options: Unpack[RunOptions]) -> Trained:

@@ -13,6 +13,7 @@ from experiments.suite import report, running
 from experiments.suite.experiment import SCALES, Experiment
 from jaxafl.device import make_cpu_devices
 from jaxafl.options import UserError
+from jaxafl.readers.replacing import replacing
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"
 
@@ -48,10 +49,10 @@ def main(experiment: Experiment, arguments: list[str] | None = None, name: str |
         parser.error(str(error))
     text = report.markdown(experiment, module, results)
     path = running.path_of(folder, stem, given.scale, seeds, own)
-    with running.unfinished(path.with_suffix(".md")) as half:
+    with replacing(path.with_suffix(".md")) as half:
         half.write_text(text, encoding="utf-8")
     if "curve" in results or experiment.against:
-        with running.unfinished(path.with_suffix(".png")) as half:
+        with replacing(path.with_suffix(".png")) as half:
             report.draw(experiment, results, half)
     print(text)
 

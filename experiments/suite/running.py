@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import pathlib
 import platform
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ import xarray as xr
 import jaxafl as afl
 from experiments.suite.experiment import Cell, Experiment, Measure, changed, with_own
 from jaxafl.options import UserError
+from jaxafl.readers.replacing import replacing
 from jaxafl.sweep import outlook
 
 NO_DATA = "not run: no data"
@@ -85,7 +85,7 @@ def run(
             results = _with(results, xr.load_dataset(before))
     for row, (one, other) in experiment.contrasts.items():
         results.value.loc[{"row": row}] = (results.value.sel(row=one) - results.value.sel(row=other)).values
-    with unfinished(path) as half:
+    with replacing(path) as half:
         results.to_netcdf(half, engine="h5netcdf", encoding={"state": {"dtype": str}})
     return results
 
@@ -94,17 +94,6 @@ def path_of(folder: pathlib.Path, name: str, scale: str, seeds: int, own: Iterab
     """The file of a table's results: no scale, number of seeds or user's method replaces the results of others."""
     ending = "".join(f"_with_{_plain(method)}" for method in own)
     return folder / f"{name}_{scale}_{seeds}_seed{'s' * (seeds != 1)}{ending}.nc"
-
-
-@contextlib.contextmanager
-def unfinished(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """The name of a file that replaces the one at `path` when it is complete."""
-    half = path.with_name(f".{os.getpid()}.part.{path.name}")
-    try:
-        yield half
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
 
 
 def _try(name: str, cell: Cell, own: Any) -> None:

@@ -12,6 +12,7 @@ from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric, name_of
 from jaxafl.models.checkpoint import save_parameters
 from jaxafl.models.metrics import falls
 from jaxafl.options import UserError
+from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
 
 
@@ -56,6 +57,7 @@ class Best(Callback):
         if value > self.best:
             self.best = value
             save_parameters(self.target, chunk.model()[0])
-            unfinished = self.said.with_name(f".{self.said.name}.{os.getpid()}.part")
-            unfinished.write_text(json.dumps({"step": chunk.stop, "time": chunk.time, **chunk.evaluation}, indent=2))
-            unfinished.replace(self.said)
+            with replacing(self.said) as unfinished:
+                unfinished.write_text(
+                    json.dumps({"step": chunk.stop, "time": chunk.time, **chunk.evaluation}, indent=2)
+                )

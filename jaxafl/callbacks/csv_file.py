@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, scalars_of
+from jaxafl.options import UserError
+from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
 
 try:
@@ -34,11 +36,17 @@ class Csv(Callback):
 
     Raises:
         FileNotFoundError, PermissionError, IsADirectoryError: it cannot be written there.
+        ValueError: it holds something else.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = pathlib.Path(path)
         check_path(self.path)
+        if self.path.is_file():
+            with self.path.open(newline="", errors="replace") as file:
+                header = next(csv.reader([file.readline()]), [])
+            if header and not {"seed", "step", "time", "seconds"} <= set(header):
+                raise UserError(f"Csv: {path} holds another table, which is not replaced; name another file")
 
     def begin(self, run: Run) -> None:
         self.run, self.begun = run, False
@@ -60,12 +68,10 @@ class Csv(Callback):
         if self.path.is_file():
             with self.path.open(newline="") as file:
                 rows = [row for row in csv.DictReader(file) if list(row) == names and self._stays(row)]
-        unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-        with unfinished.open("w", newline="") as file:
+        with replacing(self.path) as unfinished, unfinished.open("w", newline="") as file:
             writer = csv.DictWriter(file, names)
             writer.writeheader()
             writer.writerows(rows)
-        unfinished.replace(self.path)
 
     def _stays(self, row: dict[str, Any]) -> bool:
         """Whether a row of the file is of another member, or of what this run has made before."""

@@ -75,9 +75,8 @@ def write(folder: pathlib.Path, keep: int, arrays: dict[str, np.ndarray], about:
             np.savez(file, **content)
             file.flush()
             os.fsync(file.fileno())  # before it is renamed: the power may fail
-        number = max(before, default=-1) + 1
-        shutil.rmtree(folder / str(number), ignore_errors=True)  # what was left of one that was deleted
-        unfinished.rename(folder / str(number))
+        taken = (int(path.name) for path in folder.iterdir() if path.name.isdigit())  # by whatever it is
+        unfinished.rename(folder / str(max(taken, default=-1) + 1))
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise

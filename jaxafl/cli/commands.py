@@ -57,11 +57,10 @@ def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None)
     """
     with user_errors():
         found = gather_sweep(folder)
-        results.check_path(output)
+        results.check_path(output, results.BEGINS)
     tables.show_progress(found)
     if output is not None:
-        results.save(found.load(), output)
-        print(f"wrote {output}")
+        print(f"wrote {results.keep(found.load(), output)}")
     return 0
 
 

@@ -90,7 +90,8 @@ def report(folder: pathlib.Path, budget: int, seed: int, progress: bool) -> None
         FileNotFoundError, PermissionError: the files cannot be written there; said before anything runs.
         ValueError: see `quickstart`.
     """
-    file, image = results.check_path(folder / "quickstart.nc"), check_image_path(folder / "quickstart.png")
+    file = results.check_path(folder / "quickstart.nc", results.BEGINS)
+    image = check_image_path(folder / "quickstart.png")
     found = quickstart(seed, budget, progress)
     Console().print(table(found))
     if file is not None:

@@ -19,6 +19,7 @@ from jaxafl.cli.options import Run, Sweep, chosen, is_given, options_type, progr
 from jaxafl.device import keep_programs, make_cpu_devices
 from jaxafl.device.keys import seed_key
 from jaxafl.options import UserError, user_errors
+from jaxafl.readers.replacing import replacing
 from jaxafl.sweep import outlook
 from jaxafl.sweep import sweep as run_sweep
 from jaxafl.sweep.axes import axes_of
@@ -77,6 +78,7 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     if kind is Sweep and not axes:
         raise UserError("a sweep needs at least one --axis, e.g. --axis server.lam=1,3,5 --axis seed=0:5")
     with user_errors():
+        _check_outputs(options)
         if options.plot:  # drawing takes a second to import
             from jaxafl.plot.canvas import check_image_path
 
@@ -103,7 +105,8 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     else:
         result = simulation.run(seed=options.seed, checkpoint=options.checkpoint, **how)
     tables.show_result(result)
-    print(f"wrote {options.output}" if options.output else "the result is not saved; --output result.nc would")
+    wrote = f"wrote {result.encoding.get('source', options.output)}"
+    print(wrote if options.output else "the result is not saved; --output result.nc would")
     if options.plot:
         from jaxafl.plot import accuracy_vs_time
 
@@ -113,6 +116,15 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     if failed:
         print(f"jaxafl: {failed}", file=sys.stderr)
     return 1 if runs == 0 else 0
+
+
+def _check_outputs(options: Any) -> None:
+    """Raises if a file would be written twice."""
+    named: dict[pathlib.Path, str] = {}
+    for name in ("output", "csv", "plot"):
+        given = getattr(options, name)
+        if given is not None and (other := named.setdefault(pathlib.Path(given).resolve(), name)) != name:
+            raise UserError(f"--{other} and --{name} name the same file, {given}; give each its own")
 
 
 def _make_devices(arguments: Sequence[str]) -> None:
@@ -130,6 +142,5 @@ def _remember(folder: pathlib.Path | None, command: str, arguments: Sequence[str
     if file.exists() and any(one.name != _COMMAND for one in file.parent.iterdir()):
         return
     known = {"command": command, "arguments": list(arguments), "directory": os.getcwd()}
-    unfinished = file.with_suffix(".part")
-    unfinished.write_text(json.dumps(known))
-    unfinished.replace(file)
+    with replacing(file) as unfinished:
+        unfinished.write_text(json.dumps(known))

@@ -15,6 +15,7 @@ import numpy as np
 from jaxafl.data.form import Gather
 from jaxafl.device import compiled, on_device
 from jaxafl.options import Summarised
+from jaxafl.readers.replacing import replacing
 
 if TYPE_CHECKING:  # else only where they are used, so that `import jaxafl.data` is quick
     from matplotlib.axes import Axes
@@ -184,7 +185,8 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
         ax.set_yticks(range(clients), statistics.names[statistics.clients])
     figure.colorbar(image, ax=ax, pad=0.02)
     if path is not None:
-        figure.savefig(path, dpi=120)
+        with replacing(path) as unfinished:
+            figure.savefig(unfinished, dpi=120)
     return figure
 
 

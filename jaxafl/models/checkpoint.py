@@ -14,6 +14,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from jaxafl.models.model import Batch, Key, Model, Params, State
+from jaxafl.readers.replacing import replacing
 
 
 def save_parameters(path: str | os.PathLike[str], params: Params) -> None:
@@ -37,13 +38,9 @@ def save_parameters(path: str | os.PathLike[str], params: Params) -> None:
         raise FileNotFoundError(f"cannot write {target}: the folder {target.parent} does not exist")
     from safetensors.numpy import save_file
 
-    unfinished = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
+    with replacing(target) as unfinished:
         # the library writes the memory of an array as it lies there
         save_file({name: np.asarray(leaf, order="C") for name, leaf in named_leaves(params).items()}, unfinished)
-        unfinished.replace(target)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def load_parameters(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from matplotlib.collections import PolyCollection
 
 from jaxafl.options import UserError
 from jaxafl.plot.canvas import figure_of
+from jaxafl.readers.replacing import replacing
 
 _PER_SECOND = 12  # pictures
 _LINKED = 0.03  # share of the simulated time for which a download or an upload is seen
@@ -86,4 +87,6 @@ def save_film(bars: PolyCollection, row: np.ndarray, runs: Runs, seconds: float,
         return [bars, versions, newest, now_line, *links]
 
     pictures = round(seconds * _PER_SECOND)
-    FuncAnimation(figure, picture, frames=pictures, blit=False).save(file, writer=PillowWriter(_PER_SECOND), dpi=80)
+    film = FuncAnimation(figure, picture, frames=pictures, blit=False)
+    with replacing(file) as unfinished:
+        film.save(unfinished, writer=PillowWriter(_PER_SECOND), dpi=80)

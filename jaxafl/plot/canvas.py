@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from jaxafl.data.picture import Picture
 from jaxafl.options import UserError
+from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
 from jaxafl.results.curves import failed_step, has_failed
 from jaxafl.results.members import Member
@@ -101,5 +102,6 @@ def check_image_path(path: ImagePath) -> pathlib.Path | None:
 def finish(figure: Figure, path: pathlib.Path | None) -> Figure:
     """Saves the figure where a path is given."""
     if path is not None:
-        figure.savefig(path, dpi=150)
+        with replacing(path) as unfinished:
+            figure.savefig(unfinished, dpi=150)
     return figure

@@ -2,8 +2,22 @@
 
 from jaxafl.results.arrivals import MISSING
 from jaxafl.results.dataset import flat, of_run, options_of_parts, plain
-from jaxafl.results.files import check_path, load, save
+from jaxafl.results.files import BEGINS, check_path, load, save
 from jaxafl.results.frames import tidy
+from jaxafl.results.kept import keep
 from jaxafl.results.points import at
 
-__all__ = ["MISSING", "at", "check_path", "flat", "load", "of_run", "options_of_parts", "plain", "save", "tidy"]
+__all__ = [
+    "BEGINS",
+    "MISSING",
+    "at",
+    "check_path",
+    "flat",
+    "keep",
+    "load",
+    "of_run",
+    "options_of_parts",
+    "plain",
+    "save",
+    "tidy",
+]

@@ -12,6 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from jaxafl.options import UserError
+from jaxafl.readers.replacing import beside, replacing
 from jaxafl.results.arrivals import renewed
 from jaxafl.results.clients import along_population
 from jaxafl.results.points import with_finals
@@ -20,14 +21,22 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
     import xarray as xr
 
 
-def check_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
+BEGINS = b"\x89HDF"
+"""The first bytes of a result's file."""
+
+
+def check_path(path: str | os.PathLike[str] | None, begins: bytes = b"") -> pathlib.Path | None:
     """The path as given, after making sure that a result can be written there.
+
+    Args:
+        path: `None` writes nothing.
+        begins: the first bytes of an earlier file of this name, in small letters; one of other content is not replaced.
 
     Raises:
         FileNotFoundError: its directory does not exist.
         PermissionError: it, or its directory, cannot be written.
         IsADirectoryError: it is a directory.
-        ValueError: it is another thing than a file, such as a device.
+        ValueError: it is another thing than a file, such as a device, or a file of other content.
     """
     if path is None:
         return None
@@ -40,9 +49,13 @@ def check_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
         raise UserError(f"the result path {path} is no regular file; name a file, e.g. result.nc")
     try:
         if path.exists():
-            path.open("ab").close()
-        _beside(path).touch()
-        _beside(path).unlink()
+            with path.open("ab+") as file:
+                file.seek(0)
+                other = not (file.read(len(begins)).lower() or begins).startswith(begins.lower())
+            if other:
+                raise UserError(f"{path} holds something else, which is not replaced; name another file, or remove it")
+        beside(path).touch()
+        beside(path).unlink()
     except OSError as error:
         raise PermissionError(f"the result cannot be written to {path}: {error.strerror}") from error
     return path
@@ -55,16 +68,13 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: it could not be written; says why, and holds the result as its attribute `dataset`.
     """
-    beside = _beside(path)
     try:
         content = io.BytesIO()  # HDF5 itself brings the process down where the disk is full
         with _no_dask_lock():
             dataset.to_netcdf(content, engine="h5netcdf")
-        with beside.open("wb") as file:
+        with replacing(path) as unfinished, unfinished.open("wb") as file:
             file.writelines([content.getbuffer(), _checksums(content)])
-        os.replace(beside, pathlib.Path(path).resolve())
     except Exception as error:  # of the file system, HDF5 or xarray
-        beside.unlink(missing_ok=True)
         failure = OSError(
             f"the result could not be saved to {path}, where nothing has changed ({type(error).__name__}: {error}); "
             "is the disk full, or the file open elsewhere?"
@@ -78,12 +88,6 @@ def _no_dask_lock() -> contextlib.AbstractContextManager[Any]:
     """In a worker of Dask xarray would write under a lock that all workers share, and that has no name here."""
     dask = sys.modules.get("dask")
     return contextlib.nullcontext() if dask is None else dask.config.set(scheduler="single-threaded")
-
-
-def _beside(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The name of the unfinished file."""
-    target = pathlib.Path(path).resolve()  # a link stays one
-    return target.with_name(f".{target.name}.{os.getpid()}.part")
 
 
 # Checksums stand behind the end of the HDF5 file, where HDF5 does not look. They cover all bytes, so also attributes,

@@ -105,6 +105,8 @@ class SweepFolder:
         interval_of(every)
         if numbers_in(path):
             raise UserError(f"{path} holds checkpoints of a run; name another folder")
+        if not (path / _ABOUT).is_file() and any(path.glob("member-*.nc")):
+            raise UserError(f"{path} holds results of a sweep, but no {_ABOUT} that says of which; name another folder")
         if (path / _ABOUT).is_file():
             known = json.loads((path / _ABOUT).read_text())
             new = check_identity(path, known["identity"], identity)
@@ -113,7 +115,7 @@ class SweepFolder:
         part = path / f"{_ABOUT}.part"
         part.write_text(json.dumps(about, indent=1, default=str))
         part.replace(path / _ABOUT)
-        for left in path.glob(".member-*.part"):  # by a process that was killed
+        for left in path.glob(".member-*.part*"):  # by a process that was killed
             left.unlink(missing_ok=True)
         if done := len(list(path.glob("member-*.nc"))):
             say(f"{done} members in {path} are finished")

@@ -138,7 +138,7 @@ def sweep(
         >>> grid.loss.mean("seed").dims
         ('server.alpha', 'evaluation')
     """
-    path = results.check_path(save)
+    path = results.check_path(save, results.BEGINS)
     begun = time.perf_counter()
     first, varied = axes_of(simulation, axes)
     recording = first.recording(observe, diagnostics)
@@ -175,7 +175,7 @@ def sweep(
         dataset.attrs["resumed"] = kept.changed
     dataset.attrs["wall_seconds"] = round(time.perf_counter() - begun, 3)
     if path is not None and jax.process_index() == 0:
-        results.save(dataset, path)
+        results.keep(dataset, path)
     return dataset
 
 

@@ -269,12 +269,24 @@ def test_what_a_killed_process_has_left_is_no_checkpoint(tmp_path: pathlib.Path)
     """Half of a save, and half of a checkpoint that was being deleted."""
     arrays, table = store.flattened({"state": [np.arange(3)]})
     store.write(tmp_path, 2, arrays, {"arrays": table})
-    for name in (".part", "1", "2"):
+    for name in (".part", "1"):
         (tmp_path / name).mkdir()
     (tmp_path / ".part" / "checkpoint.npz").write_bytes(b"half")
     assert store.newest(tmp_path)[0].number == 0 and store.newest(tmp_path)[1] == []
     store.write(tmp_path, 2, arrays, {"arrays": table})
-    assert store.newest(tmp_path)[0].number == 1 and not (tmp_path / ".part").exists()
+    assert store.newest(tmp_path)[0].number == 2 and not (tmp_path / ".part").exists()
+
+
+def test_folders_of_other_content_stay(tmp_path: pathlib.Path) -> None:
+    """Though their names are numbers, as those of checkpoints are."""
+    for name in ("1", "7", "2026"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "photo.png").write_bytes(b"")
+    arrays, table = store.flattened({"state": [np.arange(3)]})
+    for _ in range(4):
+        store.write(tmp_path, 1, arrays, {"arrays": table})
+    assert store.newest(tmp_path)[0].number == 2030
+    assert sorted(path.parent.name for path in tmp_path.glob("*/photo.png")) == ["1", "2026", "7"]
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from jaxafl.plot.report import clients, figures, settings, tables
 from jaxafl.plot.report.figures import Figure, Pool
 from jaxafl.plot.report.lines import MANY, Line, lines_of, metrics_of, named, score
 from jaxafl.plot.report.markup import Html, element, escaped, section, together
+from jaxafl.readers.replacing import replacing
 from jaxafl.references import version
 from jaxafl.results import check_path
 
@@ -50,7 +51,7 @@ def report(
     """
     if pathlib.Path(path).suffix.lower() not in (".html", ".htm"):
         raise UserError(f"a report is a page, and its path must end in .html; got {path}")
-    check_path(path)
+    check_path(path, b"<!doctype html")
     is_comparison = hasattr(results, "differences")
     if reference is not None and not is_comparison:
         raise UserError("report: reference is of a Comparison, of methods on the same seeds; leave it out here")
@@ -84,7 +85,8 @@ def report(
         chart=_chart(),
         script=_read("page.js"),
     )
-    pathlib.Path(path).write_text(page, encoding="utf-8")
+    with replacing(path) as unfinished:
+        unfinished.write_text(page, encoding="utf-8")
     return pathlib.Path(path)
 
 
