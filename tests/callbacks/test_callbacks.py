@@ -213,7 +213,7 @@ def test_the_progress_is_a_bar_in_a_notebook(notebook: list[Any]) -> None:
     simulation().run(8, eval_every=4, progress=True)
     assert [text.partition("</progress> ")[2].split()[0] for text in notebook] == ["0/8", "4/8", "8/8"]
     assert 'fedbuff on free_running <progress value="4" max="8">' in notebook[1]
-    assert "0:00:00 left" in notebook[2] and "updates/s, accuracy 0." in notebook[2]
+    assert "0:00 left" in notebook[2] and "updates/s, accuracy 0." in notebook[2]
 
 
 @pytest.mark.parametrize(
