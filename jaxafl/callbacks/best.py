@@ -6,12 +6,11 @@ import contextlib
 import json
 import math
 import os
-import pathlib
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric, name_of
 from jaxafl.models.checkpoint import save_parameters
 from jaxafl.models.metrics import falls
-from jaxafl.options import UserError
+from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
 
@@ -33,7 +32,7 @@ class Best(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], metric: str | None = None) -> None:
-        self.path, self.metric = pathlib.Path(path), metric or "validation_accuracy"
+        self.path, self.metric = as_path(path), metric or "validation_accuracy"
         check_path(self.path)
 
     def check(self, run: Run) -> None:

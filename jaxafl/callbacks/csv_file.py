@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, scalars_of
-from jaxafl.options import UserError
+from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
 
@@ -40,7 +40,7 @@ class Csv(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = pathlib.Path(path)
+        self.path = as_path(path)
         check_path(self.path)
         if self.path.is_file():
             with self.path.open(newline="", errors="replace") as file:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import threading
 from typing import Any
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, in_notebook, name_of
+from jaxafl.options import as_path
 
 _drawing = threading.Lock()  # of members on several devices
 
@@ -21,7 +21,7 @@ class Live(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self.path = None if path is None else pathlib.Path(path)
+        self.path = None if path is None else as_path(path)
         self.lines: dict[str, tuple[list[float], list[float]]] = {}
         self.shown: list[Any] = []
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.options import UserError, check_whole, shown
+from jaxafl.options import UserError, as_path, check_whole, shown
 
 
 class Saved(NamedTuple):
@@ -144,7 +144,7 @@ def check_folder(owner: str, folder: Any) -> pathlib.Path:
     """
     if not isinstance(folder, str | os.PathLike):
         raise TypeError(f"{owner} must be a folder, got {shown(folder)}")
-    path = pathlib.Path(folder).absolute()
+    path = as_path(folder).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".{os.getpid()}.part"

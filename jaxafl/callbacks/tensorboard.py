@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import time
 from typing import Any
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, name_of, required, scalars_of
+from jaxafl.options import as_path
 
 
 class TensorBoard(Callback):
@@ -23,7 +23,7 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = pathlib.Path(folder)
+        self.folder = as_path(folder)
         self.module = required("tensorboardX", "tensorboard", "the callback TensorBoard")
 
     def begin(self, run: Run) -> None:

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # the process is ours: collecting garbage while it traces, and all of it at its end, takes 0.4 s of 2.2
         gc.set_threshold(50_000)
         atexit.register(gc.freeze)
-    name, *arguments = [*(sys.argv[1:] if argv is None else argv)] or [""]
+    name, *arguments = [_at_home(one) for one in (sys.argv[1:] if argv is None else argv)] or [""]
     if name in ("", "-h", "--help"):
         print(_usage(), file=sys.stdout if name else sys.stderr)
         return 0 if name else 2
@@ -86,6 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, OSError, MemoryError, ImportError) as error:
         print(f"jaxafl: error: {str(error).strip()}", file=sys.stderr)
         return 2
+
+
+def _at_home(argument: str) -> str:
+    """Returns an argument with `~` replaced by the home directory, which shells do not do in `--option=~/folder`."""
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    return option + equals + os.path.expanduser(value)
 
 
 def _usage() -> str:

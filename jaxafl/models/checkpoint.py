@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-import pathlib
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from jaxafl.models.model import Batch, Key, Model, Params, State
+from jaxafl.options import as_path
 from jaxafl.readers.replacing import replacing
 
 
@@ -32,7 +32,7 @@ def save_parameters(path: str | os.PathLike[str], params: Params) -> None:
         FileNotFoundError: the folder does not exist.
         ValueError: a key of the tree contains `/`.
     """
-    target = pathlib.Path(path)
+    target = as_path(path)
     _require_safetensors(f"writing {target}")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {target}: the folder {target.parent} does not exist")
@@ -93,7 +93,7 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """The tensors of a safetensors file by name; raises as `load_parameters` does."""
-    source = pathlib.Path(path)
+    source = as_path(path)
     _require_safetensors(f"reading {source}")
     if not source.is_file():
         raise FileNotFoundError(f"there is no file {source}")

@@ -28,6 +28,7 @@ from jaxafl.options.part import (
     tables_of,
     types_of,
 )
+from jaxafl.options.paths import as_path
 from jaxafl.options.suggestions import check_keywords, did_you_mean, named
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "are_plain",
     "as_array",
     "as_numbers",
+    "as_path",
     "bounds_of",
     "check_choice",
     "check_flag",

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from jaxafl.data.picture import Picture
-from jaxafl.options import UserError
+from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
 from jaxafl.results.curves import failed_step, has_failed
@@ -92,7 +92,7 @@ def check_image_path(path: ImagePath) -> pathlib.Path | None:
     """
     if path is None:
         return None
-    path = pathlib.Path(path)
+    path = as_path(path)
     known = sorted(FigureCanvasAgg.get_supported_filetypes())
     if path.suffix.lstrip(".").lower() not in known:
         raise UserError(f"the plot {path} must end in one of {', '.join('.' + ending for ending in known)}")

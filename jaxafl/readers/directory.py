@@ -6,6 +6,8 @@ import os
 import pathlib
 from collections.abc import Sequence
 
+from jaxafl.options import as_path
+
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
     """Where datasets are looked for: `data_dir`, else `$JAXAFL_DATA_DIR`, else TensorFlow Datasets' own default.
@@ -17,7 +19,7 @@ def data_directory(data_dir: str | os.PathLike[str] | None = None) -> pathlib.Pa
         The directory, which need not exist. TFDS's default is `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`.
     """
     chosen = data_dir or os.environ.get("JAXAFL_DATA_DIR") or os.environ.get("TFDS_DATA_DIR")
-    return pathlib.Path(chosen or "~/tensorflow_datasets").expanduser()
+    return as_path(chosen or "~/tensorflow_datasets")
 
 
 def find_file(name: str, places: Sequence[pathlib.Path], ways: Sequence[str]) -> pathlib.Path:

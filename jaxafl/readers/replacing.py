@@ -7,10 +7,12 @@ import os
 import pathlib
 from collections.abc import Iterator
 
+from jaxafl.options import as_path
+
 
 def beside(path: str | os.PathLike[str]) -> pathlib.Path:
     """The name under which a file is written before it is complete; of the same folder and ending."""
-    target = pathlib.Path(path).resolve()  # a link stays one
+    target = as_path(path).resolve()  # a link stays one
     return target.with_name(f".{target.stem}.{os.getpid()}.part{target.suffix}")
 
 
@@ -20,6 +22,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     unfinished = beside(path)
     try:
         yield unfinished
-        os.replace(unfinished, pathlib.Path(path).resolve())
+        os.replace(unfinished, as_path(path).resolve())
     finally:
         unfinished.unlink(missing_ok=True)

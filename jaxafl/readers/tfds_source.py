@@ -12,6 +12,7 @@ import pathlib
 
 import numpy as np
 
+from jaxafl.options import as_path
 from jaxafl.readers.directory import data_directory
 
 
@@ -40,15 +41,15 @@ def prepare_tfds(
             f"preparing {name!r} with TensorFlow Datasets needs TensorFlow, which is not installed: "
             'pip install "jaxafl[tfds]". Reading a prepared dataset does not need it.'
         )
-    if manual_dir is not None and not pathlib.Path(manual_dir).is_dir():
+    manual = None if manual_dir is None else as_path(manual_dir)
+    if manual is not None and not manual.is_dir():
         raise FileNotFoundError(
             f"manual_dir {manual_dir} does not exist; it should hold the original files of {name!r}"
         )
     import tensorflow_datasets as tfds
 
     builder = tfds.builder(name, data_dir=data_directory(data_dir), file_format="array_record")
-    manual = None if manual_dir is None else os.fspath(manual_dir)
-    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual))
+    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual and os.fspath(manual)))
     return pathlib.Path(builder.data_dir)
 
 

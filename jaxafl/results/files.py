@@ -11,7 +11,7 @@ import sys
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from jaxafl.options import UserError
+from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import beside, replacing
 from jaxafl.results.arrivals import renewed
 from jaxafl.results.clients import along_population
@@ -40,7 +40,7 @@ def check_path(path: str | os.PathLike[str] | None, begins: bytes = b"") -> path
     """
     if path is None:
         return None
-    path = pathlib.Path(path)
+    path = as_path(path)
     if path.is_dir():
         raise IsADirectoryError(f"the result path {path} is a directory; name a file, e.g. {path / 'result.nc'}")
     if not path.parent.is_dir():
@@ -134,7 +134,8 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
     """
     import xarray as xr
 
-    if not pathlib.Path(path).is_file():
+    path = as_path(path)
+    if not path.is_file():
         raise FileNotFoundError(f"there is no result file {path}")
     _check_bytes(path)
     try:

@@ -56,8 +56,8 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
         >>> import jaxafl as afl
         >>> data = afl.data.synthetic(clients=4, max_size=50)
         >>> client = afl.Client(learning_rate=0.01, steps=1, batch_size=10)
-        >>> clock = afl.clock.free_running(concurrency=3)
-        >>> sim = afl.Simulation(data, afl.models.logistic(10), client, afl.server.fedavg(), clock)
+        >>> clock = afl.clock.free_running(concurrency=3, durations=afl.clock.uniform(1, 2))
+        >>> sim = afl.Simulation(data, afl.models.logistic(10), client, afl.server.fedbuff(), clock)
         >>> grid = afl.sweep(sim, {"seed": [0, 1], "client.learning_rate": [0.01, 0.1]}, server_steps=4, eval_every=2)
         >>> frame = afl.tidy(grid, "evaluations")
         >>> len(frame), frame.groupby("client.learning_rate").accuracy.mean().size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from jaxafl import results
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, interval_of, numbers_in, say, steps_made
-from jaxafl.options import UserError
+from jaxafl.options import UserError, as_path
 from jaxafl.sweep.assemble import Dimension
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
@@ -79,7 +78,7 @@ class SweepFolder:
         Raises:
             ValueError: it is not.
         """
-        self.path = pathlib.Path(folder).absolute()
+        self.path = as_path(folder).absolute()
         if not (self.path / _ABOUT).is_file():
             raise UserError(f"{self.path} is not the folder of a sweep: there is no {_ABOUT} in it")
         self.about: dict[str, Any] = json.loads((self.path / _ABOUT).read_text())

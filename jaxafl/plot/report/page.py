@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.options import UserError
+from jaxafl.options import UserError, as_path
 from jaxafl.plot.canvas import COLOURS
 from jaxafl.plot.report import clients, figures, settings, tables
 from jaxafl.plot.report.figures import Figure, Pool
@@ -49,7 +49,8 @@ def report(
         TypeError, ValueError: these are no results, or the path does not end in `.html`.
         FileNotFoundError, PermissionError, IsADirectoryError: it cannot be written there.
     """
-    if pathlib.Path(path).suffix.lower() not in (".html", ".htm"):
+    path = as_path(path)
+    if path.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"a report is a page, and its path must end in .html; got {path}")
     check_path(path, b"<!doctype html")
     is_comparison = hasattr(results, "differences")
@@ -87,7 +88,7 @@ def report(
     )
     with replacing(path) as unfinished:
         unfinished.write_text(page, encoding="utf-8")
-    return pathlib.Path(path)
+    return path
 
 
 def _figure(figure: Figure) -> Html:

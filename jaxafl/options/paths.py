@@ -1,0 +1,20 @@
+"""Paths as users write them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from jaxafl.options.checks import UserError
+
+
+def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns a path in which `~` and `~user` at its begin are home directories, as a shell would have them.
+
+    Raises:
+        ValueError: there is no such user.
+    """
+    try:
+        return pathlib.Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{path} has no home directory; a file of this name is ./{path}") from error

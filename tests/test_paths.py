@@ -1,0 +1,68 @@
+"""`~` is the home directory wherever a path is taken."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxafl as afl
+from jaxafl.cli import main
+from jaxafl.models.checkpoint import save_parameters
+from jaxafl.readers.directory import data_directory
+from tests import reported
+
+
+@pytest.fixture
+def home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_files_of_a_result_may_lie_at_home(home: pathlib.Path) -> None:
+    result = reported.run()
+    afl.save(result, "~/result.nc")
+    assert afl.load("~/result.nc").identical(result)
+    afl.plot.accuracy_vs_time(result, path="~/accuracy.png")
+    assert afl.plot.report(result, "~/report.html") == home / "report.html"
+    assert main(["plot", "~/result.nc", "--output=~/again.png"]) == 0
+    save_parameters("~/model.safetensors", {"w": np.ones(2)})
+    assert {path.name for path in home.glob("[!.]*")} == {
+        *("result.nc", "accuracy.png", "report.html", "again.png", "model.safetensors", "elsewhere")
+    }
+    assert not list((home / "elsewhere").iterdir())
+
+
+def test_what_watches_a_run_may_write_at_home(home: pathlib.Path) -> None:
+    places: list[Any] = [afl.callbacks.Csv("~/runs.csv").path, afl.callbacks.Best("~/best.safetensors").path]
+    places.append(afl.callbacks.Live("~/live.png").path)
+    assert all(place is not None and place.parent == home for place in places)
+
+
+def test_data_may_lie_at_home(home: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert data_directory("~/data") == home / "data"
+    monkeypatch.setenv("JAXAFL_DATA_DIR", "~/sets")
+    assert data_directory() == home / "sets"
+    with pytest.raises(ValueError, match="~nobody-of-this-name/x has no home directory"):
+        afl.load("~nobody-of-this-name/x")
+
+
+def test_boards_may_lie_at_home(home: pathlib.Path) -> None:
+    pytest.importorskip("tensorboardX")
+    assert afl.callbacks.TensorBoard("~/board").folder == home / "board"
+
+
+@pytest.mark.slow
+def test_runs_and_sweeps_are_kept_at_home(home: pathlib.Path) -> None:
+    data = afl.data.synthetic(clients=3, max_size=50)
+    client = afl.Client(learning_rate=0.01, steps=1, batch_size=5)
+    sim = afl.Simulation(data, afl.models.logistic(10), client, afl.server.fedavg(), afl.clock.synchronous())
+    sim.run(2, save="~/run.nc", checkpoint="~/kept")
+    afl.sweep(sim, {"seed": [0, 1]}, 2, folder="~/swept")
+    assert afl.gather("~/swept").sizes["seed"] == 2
+    assert {path.name for path in home.iterdir()} == {"run.nc", "kept", "swept", "elsewhere"}
