@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -108,6 +109,12 @@ class Dataset(Summarised):
         seed = check_whole(self.name, "seed", seed, least=0, most=None)
         clients = partitioner.split(self.y, self.users, np.random.default_rng(seed))
         arrays, counts = client_arrays(self.x, self.y, clients)
+        if empty := int(np.sum(counts == 0)):
+            remedy = getattr(partitioner, "remedy", functools.partial(Partition.remedy, partitioner))
+            raise UserError(
+                f"{self.name}: {empty} of {len(counts)} clients have no training sample. "
+                f"{remedy(self.y, np.random.default_rng(seed))}."
+            )
         said = {"dataset": self.name, **self.source, "preprocessing": self.preprocessing.description}
         return FederatedData(
             self.name,

@@ -65,8 +65,7 @@ class FederatedData(Summarised):
             raise ValueError(f"{self.name}: no clients; a federated dataset needs at least one")
         if empty := int(np.sum(np.asarray(self.counts) < 1)):
             raise ValueError(
-                f"{self.name}: {empty} of {len(self.counts)} clients have no training sample. Use fewer clients, a "
-                "less skewed partition (for dirichlet: a larger alpha or min_size=1), or drop these clients."
+                f"{self.name}: {empty} of {len(self.counts)} clients have no training sample; leave these clients out"
             )
         if len(self.y_test) == 0:
             raise ValueError(f"{self.name}: the test set is empty; a simulation needs samples to evaluate on")

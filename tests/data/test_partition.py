@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -145,6 +147,31 @@ def test_dirichlet_min_size_out_of_reach_is_an_error():
 def test_clients_left_empty_are_an_error_that_says_how_many():
     with pytest.raises(ValueError, match=r"\d+ of 30 clients have no training sample.*min_size=1"):
         toy(balanced(3, 20)).partition(data.dirichlet(0.01, 30))
+    alone = type("alone", (), {"split": lambda self, labels, users, rng: [np.arange(4), []], "description": {}})()
+    with pytest.raises(ValueError, match=r"1 of 2 clients have no training sample. Use fewer clients"):
+        toy(balanced(3, 20)).partition(alone)
+
+
+@pytest.mark.parametrize(
+    ("partition", "seed"),
+    [
+        (data.dirichlet(0.01, 100), 0),
+        (data.dirichlet(1e-300, 30), 1),
+        (data.dirichlet(0.001, 50, min_size=1), 2),
+        (data.dirichlet(0.3, 20, min_size=20), 3),
+        (data.dirichlet(0.02, 8), 4),
+    ],
+)
+def test_the_advice_about_empty_clients_helps(partition, seed):
+    labels = balanced(10, 50)
+    with pytest.raises(ValueError, match=r"Use .*dirichlet_equal") as caught:
+        toy(labels).partition(partition, seed=seed)
+    advice = re.findall(r"dirichlet\w*\([^)]*\)", str(caught.value).split("Use ", 1)[1])
+    least = max(1, partition.min_size)
+    for written in advice:
+        made = eval(written, {name: getattr(data, name) for name in data.__all__})
+        assert toy(labels).partition(made, seed=seed).counts.min() >= least
+    assert len(advice) == 2
 
 
 def test_by_user_keeps_users_apart_and_samples_in_order():

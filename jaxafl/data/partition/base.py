@@ -42,6 +42,15 @@ class Partition(Part):
         """
         raise NotImplementedError(f"{self.name} has no split(labels, users, rng)")
 
+    def remedy(self, labels: np.ndarray, rng: np.random.Generator) -> str:
+        """Returns what to use instead where clients are left without samples, for the error.
+
+        Args:
+            labels: int32 `[n]`, label of each sample.
+            rng: as `split` was given it.
+        """
+        return "Use fewer clients, or a less skewed partition"
+
     @property
     def description(self) -> Mapping[str, str | int | float]:
         """What a result file says: the name as `"partition"`, and one `"partition_<option>"` per option."""

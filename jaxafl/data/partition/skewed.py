@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
 from jaxafl.data.partition.base import (
@@ -19,6 +21,8 @@ from jaxafl.data.partition.sizes import equal_parts
 from jaxafl.options import number, static
 
 _MAX_DRAWS = 1000
+_TRIED, _DOUBLINGS, _SMALLEST = 20, 20, 1e-3  # draws and values of alpha that an error tries, to say one that works
+_MOST = 10**6  # clients in these draws together
 
 
 class dirichlet(Partition):
@@ -52,9 +56,40 @@ class dirichlet(Partition):
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
         """Rows of each client; see `Partition.split`."""
         require_samples("dirichlet", self.clients, len(labels), self.min_size)
+        again = copy.deepcopy(rng)
+        quotas, largest = self._quotas(labels, rng, _MAX_DRAWS)
+        if quotas is None:
+            raise ValueError(
+                f"dirichlet: in {_MAX_DRAWS} draws with alpha={self.alpha:g} and {self.clients} clients the smallest "
+                f"client never held min_size={self.min_size} samples (at best {largest}). {self.remedy(labels, again)}"
+                ", fewer clients or a smaller min_size."
+            )
+        return take(labels, quotas, rng)
+
+    def remedy(self, labels: np.ndarray, rng: np.random.Generator) -> str:
+        """Returns what to use instead: the first of α, 2α, 4α ... that gives all clients enough samples
+        within some draws, and `dirichlet_equal`."""
+        least, alpha = max(1, self.min_size), self.alpha
+        equal = f"dirichlet_equal({self.alpha:g}, {self.clients}), which gives all clients as many samples at any alpha"
+        draws = max(1, min(_TRIED, _MOST // self.clients))
+        for _ in range(_DOUBLINGS):
+            other = dirichlet(alpha, self.clients, least)
+            if other._quotas(labels, copy.deepcopy(rng), draws)[0] is not None:
+                larger = "a larger alpha" if alpha > self.alpha else "more draws"
+                return f"Use {larger}, dirichlet({alpha:g}, {self.clients}, min_size={least}), or {equal}"
+            alpha = max(float(f"{2 * alpha:.2g}"), _SMALLEST)
+        return f"Use {equal}"
+
+    def _quotas(self, labels: np.ndarray, rng: np.random.Generator, draws: int) -> tuple[np.ndarray | None, int]:
+        """Draws proportions until every client holds `min_size` samples.
+
+        Returns:
+            Samples of each client and class, int32 `[N, C]`, `None` if no draw gives that; the most samples that the
+            smallest client held.
+        """
         _, counts = np.unique(labels, return_counts=True)
         largest = 0
-        for _ in range(_MAX_DRAWS):
+        for _ in range(draws):
             quotas = np.empty((self.clients, len(counts)), np.int32)
             for of_class, count in zip(quotas.T, counts, strict=True):
                 ends = np.cumsum(rng.dirichlet(np.full(self.clients, self.alpha)))
@@ -62,15 +97,10 @@ class dirichlet(Partition):
                 np.minimum(np.floor(ends, out=ends), count, out=ends)  # the sum may round to just above 1
                 ends[-1] = count
                 of_class[:] = np.diff(ends, prepend=0)
-            smallest = int(quotas.sum(1).min())
-            if smallest >= self.min_size:
-                return take(labels, quotas, rng)
-            largest = max(largest, smallest)
-        raise ValueError(
-            f"dirichlet: in {_MAX_DRAWS} draws with alpha={self.alpha:g} and {self.clients} clients the smallest "
-            f"client never held min_size={self.min_size} samples (at best {largest}). Use a larger alpha, fewer "
-            "clients or a smaller min_size."
-        )
+            largest = max(largest, int(quotas.sum(1).min()))
+            if largest >= self.min_size:
+                return quotas, largest
+        return None, largest
 
 
 class dirichlet_equal(Partition):
