@@ -52,6 +52,30 @@ def test_a_sweep_under_way_does_not_replace_one_that_has_ended(tmp_path: pathlib
     assert path.read_bytes() == whole and afl.load(tmp_path / "result.incomplete.nc").sizes["seed"] == 2
 
 
+def test_a_sweeps_own_files_are_no_place_for_its_result(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save = tmp_path / "member-00000.nc"
+    with pytest.raises(ValueError, match="is the name of a member of the sweep"):
+        afl.sweep(simulation(), {"seed": [0]}, 4, folder=tmp_path, save=save)
+    afl.sweep(simulation(), {"seed": [0]}, 4, folder=tmp_path)
+    assert main(["gather", str(tmp_path), "--output", str(save)]) == 2
+    assert "is the name of a member of the sweep" in capsys.readouterr().err
+
+
+def test_a_run_that_was_made_longer_is_resumed_as_that(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A call that the folder refuses is not what is resumed."""
+    folder = ["--checkpoint", str(tmp_path)]
+    assert main([*RUN, *folder]) == 0
+    assert main([*RUN, "--server-steps", "6", *folder]) == 0
+    assert main([*RUN, "--server-steps", "6", "--seed", "1", *folder]) == 2
+    capsys.readouterr()
+    assert main(["resume", str(tmp_path)]) == 0
+    assert "nothing left to do after 6 server steps" in capsys.readouterr().err
+
+
 def test_files_of_other_content_stay(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A thesis, a table of somebody's, a page of somebody's, the result that is reported."""
     other, page = tmp_path / "thesis.txt", tmp_path / "page.html"

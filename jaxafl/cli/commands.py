@@ -13,6 +13,7 @@ from jaxafl import results
 from jaxafl.cli import tables
 from jaxafl.options import UserError, user_errors
 from jaxafl.sweep import gather as gather_sweep
+from jaxafl.sweep.folder import check_apart
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -57,7 +58,7 @@ def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None)
     """
     with user_errors():
         found = gather_sweep(folder)
-        results.check_path(output, results.BEGINS)
+        check_apart(folder, results.check_path(output, results.BEGINS))
     tables.show_progress(found)
     if output is not None:
         print(f"wrote {results.keep(found.load(), output)}")

@@ -12,6 +12,7 @@ from typing import Any
 import tyro
 from tyro.conf import Positional
 
+from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.store import check_folder, say
 from jaxafl.cli import tables
 from jaxafl.cli.build import as_paths, make_simulation, read_axes
@@ -96,13 +97,14 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     with user_errors():
         how |= {"save": options.output, **options.watching()}
         how |= options.where()
-        _remember(options.checkpoint, command.__name__, arguments)
+        known = _Command(options.checkpoint, command.__name__, arguments)
     if axes:
         if options.plan:
             tables.show_outlook(outlook(simulation, varied, **options.timing()))
             return 0
         result = run_sweep(simulation, varied, folder=options.checkpoint, **how)
     else:
+        how["callbacks"] += [known] if options.checkpoint else []
         result = simulation.run(seed=options.seed, checkpoint=options.checkpoint, **how)
     tables.show_result(result)
     wrote = f"wrote {result.encoding.get('source', options.output)}"
@@ -134,13 +136,17 @@ def _make_devices(arguments: Sequence[str]) -> None:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
-def _remember(folder: pathlib.Path | None, command: str, arguments: Sequence[str]) -> None:
-    """What `jaxafl resume` needs to know, unless the folder holds something already."""
-    if folder is None:
-        return
-    file = check_folder("--checkpoint", folder) / _COMMAND
-    if file.exists() and any(one.name != _COMMAND for one in file.parent.iterdir()):
-        return
-    known = {"command": command, "arguments": list(arguments), "directory": os.getcwd()}
-    with replacing(file) as unfinished:
-        unfinished.write_text(json.dumps(known))
+class _Command(Callback):
+    """What `jaxafl resume` needs to know: kept where nothing is kept yet, and when the run in the folder has been taken
+    up, as a longer one perhaps."""
+
+    def __init__(self, folder: pathlib.Path | None, command: str, arguments: Sequence[str]) -> None:
+        self.known = {"command": command, "arguments": list(arguments), "directory": os.getcwd()}
+        if folder is not None:
+            self.file = check_folder("--checkpoint", folder) / _COMMAND
+            if not self.file.exists() or all(one.name == _COMMAND for one in self.file.parent.iterdir()):
+                self.begin()
+
+    def begin(self, run: Any = None) -> None:
+        with replacing(self.file) as unfinished:
+            unfinished.write_text(json.dumps(self.known))

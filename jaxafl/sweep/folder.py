@@ -54,6 +54,14 @@ class Contents(NamedTuple):
         return xr.Dataset(coords=coords, attrs=dict(self.attrs))
 
 
+def check_apart(folder: str | os.PathLike[str] | None, path: pathlib.Path | None) -> None:
+    """Raises if a result would be written over a member in the folder of its sweep."""
+    if folder is None or path is None or path.resolve().parent != pathlib.Path(folder).resolve():
+        return
+    if path.name.startswith("member-"):
+        raise UserError(f"{path} is the name of a member of the sweep, which would be lost; name another file")
+
+
 def contents_of(dataset: xr.Dataset) -> Contents:
     """The contents of a result."""
     coords: dict[str, Any] = {}

@@ -26,7 +26,7 @@ from jaxafl.sweep.assemble import assembled
 from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.devices import Devices, at_once
 from jaxafl.sweep.executors import Elsewhere, check_executor
-from jaxafl.sweep.folder import SweepFolder
+from jaxafl.sweep.folder import SweepFolder, check_apart
 from jaxafl.sweep.gather import gather
 from jaxafl.sweep.work import Work
 
@@ -139,6 +139,7 @@ def sweep(
         ('server.alpha', 'evaluation')
     """
     path = results.check_path(save, results.BEGINS)
+    check_apart(folder, path)
     begun = time.perf_counter()
     first, varied = axes_of(simulation, axes)
     recording = first.recording(observe, diagnostics)
