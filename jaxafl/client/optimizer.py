@@ -6,13 +6,15 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxafl.options import Bounds, Number, Part, check_number, static
+from jaxafl.client.stepping import of_objective, optimizer_step
+from jaxafl.options import Bounds, Number, Part, UserError, check_number, static
 
 
 class Optimised(Part):
@@ -49,12 +51,24 @@ class Optimised(Part):
         __init__.__signature__ = inspect.Signature([*shown, more])  # type: ignore[attr-defined]
         cls.__init__ = __init__  # type: ignore[method-assign]
 
-    def make_optimizer(self, rate_factor: Any = 1.0) -> optax.GradientTransformation:
-        """The optimiser, its learning rate times a factor."""
+    def make_optimizer(self, rate_factor: Any = 1.0, **more: Any) -> optax.GradientTransformationExtraArgs:
+        """The optimiser, its learning rate times a factor; `more`: arguments that are options of the part itself."""
         numbers = dict(self.hyperparameters)
         if "learning_rate" in numbers:
             numbers["learning_rate"] = numbers["learning_rate"] * rate_factor
-        return self.optimizer(**numbers, **dict(self.switches))
+        switches = {name: value.key if isinstance(value, GivenKey) else value for name, value in self.switches}
+        made = self.optimizer(**numbers, **switches, **more)
+        if not (hasattr(made, "init") and hasattr(made, "update")):
+            raise UserError(
+                f"{self.name}: optimizer must return an Optax transformation, with init and update, and "
+                f"{self.optimizer_name} returned {made!r:.100}"
+            )
+        return optax.with_extra_args_support(cast(Any, made))
+
+    @property
+    def optimizer_name(self) -> str:
+        """What messages call the optimiser."""
+        return getattr(self.optimizer, "__name__", repr(self.optimizer))
 
     def check_hyperparameters(self) -> None:
         """Raises `ValueError` or `TypeError` for numbers that cannot work."""
@@ -63,6 +77,22 @@ class Optimised(Part):
         for name, value in self.switches:
             if name == "learning_rate" and not callable(value):
                 raise TypeError(f"{self.name}: learning_rate must be a number or an Optax schedule, got {value!r}")
+
+    def _problem(self, numbers: dict[str, Any], given: dict[str, Any]) -> str:
+        """Why the optimiser cannot take a step with these numbers traced, and all else as given; empty if it can."""
+        fixed = {name: value.key if isinstance(value, GivenKey) else value for name, value in given.items()}
+        own = {"learning_rate": getattr(self, "learning_rate", None)} if hasattr(self, "learning_rate") else {}
+
+        def start(numbers: dict[str, Any]) -> Any:
+            made, zero = self.optimizer(**(own | fixed | numbers)), {"x": jnp.zeros(1)}
+            asked = of_objective(lambda x: (jnp.sum(x["x"]), x), jnp.float32(0), zero)
+            return optimizer_step("", made, zero, made.init(zero), zero, lambda: asked)[0]
+
+        try:
+            jax.eval_shape(start, numbers)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     def _adopt(self, given: dict[str, Any]) -> None:
         """Takes what was given beside the part's own options."""
@@ -74,16 +104,48 @@ class Optimised(Part):
         known = inspect.signature(self.optimizer).parameters
         unknown = [name for name in given if name not in known]
         if unknown and not any(one.kind is one.VAR_KEYWORD for one in known.values()):
-            name = getattr(self.optimizer, "__name__", repr(self.optimizer))
-            raise TypeError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+            raise TypeError(f"{self.optimizer_name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
         by_name = [one for one in known.values() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
         there = {*given, *(field.name for field in dataclasses.fields(self))}
         missing = [one.name for one in by_name if one.default is one.empty and one.name not in there]
         if missing:
             raise TypeError(f"{self.name}: the optimiser needs {', '.join(missing)}")
+        given = {name: given_key(name, value) for name, value in given.items()}
         numbers = {name: value for name, value in given.items() if is_number(value)}
+        others = {name: value for name, value in numbers.items() if type(value) is not int or name == "learning_rate"}
+        if len(others) < len(numbers):
+            problem = self._problem(numbers, given)
+            if problem and self._problem(others, given) != problem:
+                numbers = others  # a length or a period, which fixes shapes or control flow
         object.__setattr__(self, "hyperparameters", self.hyperparameters | numbers)
         object.__setattr__(self, "switches", tuple((name, given[name]) for name in given if name not in numbers))
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenKey:
+    """A key of random numbers as an option: runs derive their own from it.
+
+    Attributes:
+        words: of the key.
+        kind: JAX's name of the generator.
+    """
+
+    words: tuple[int, ...]
+    kind: str
+
+    @property
+    def key(self) -> jax.Array:
+        """The key."""
+        return jax.random.wrap_key_data(jnp.asarray(self.words, jnp.uint32), impl=self.kind)
+
+
+def given_key(name: str, value: Any) -> Any:
+    """A single key as a `GivenKey`, anything else as it is: raw ones are told by the name of their option."""
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and not value.shape:
+        return GivenKey(tuple(jax.random.key_data(value).tolist()), str(jax.random.key_impl(value)))
+    raw = name.split("_")[-1] in ("key", "rng", "seed") and getattr(value, "dtype", None) == np.uint32
+    kinds = {(2,): "threefry2x32", (4,): "rbg"}
+    return GivenKey(tuple(value.tolist()), kinds[value.shape]) if raw and value.shape in kinds else value
 
 
 def is_number(value: Any) -> bool:

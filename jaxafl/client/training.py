@@ -11,11 +11,13 @@ import optax
 
 from jaxafl.client import batches
 from jaxafl.client.options import Client, Moment
+from jaxafl.client.stepping import of_objective, optimizer_step
+from jaxafl.device.key_leaves import pack, renewed, unpack
 from jaxafl.device.keys import Key, jax_key, per_client, threefry
 from jaxafl.models.model import Apply, Array, Batch
 
 Tree = Any
-_MODEL_STREAM, _DATA_STREAM = 0xFFFFFFFE, 0xFFFFFFFD
+_MODEL_STREAM, _DATA_STREAM, _OPTIMIZER_STREAM = 0xFFFFFFFE, 0xFFFFFFFD, 0xFFFFFFFB
 
 
 class Stopping(NamedTuple):
@@ -77,10 +79,10 @@ def begin(
     """
     key = threefry(batch_key, who, run)
     zero = jnp.zeros((), jnp.result_type(float))
-    return Lane(
+    lane = Lane(
         params=params,
         model_state=model_state,
-        optimizer_state=client.make_optimizer().init(params),
+        optimizer_state=None,
         anchor=None if client.proximal is None else params,
         key=key,
         shuffle_key=key if client.epochs is not None else per_client(batch_key, who),
@@ -92,6 +94,12 @@ def begin(
         duration=duration.astype(zero.dtype),
         stopping=None if client.patience is None else Stopping(zero + jnp.inf, jnp.int32(0), zero, jnp.bool_(False)),
     )
+    return lane._replace(optimizer_state=_optimizer_state(client.make_optimizer(), params, lane))
+
+
+def _optimizer_state(optimizer: optax.GradientTransformation, params: Tree, lane: Lane) -> Tree:
+    """The state of an optimiser that starts at this step of a run, with keys of it."""
+    return pack(renewed(optimizer.init(params), threefry(lane.key, lane.step, _OPTIMIZER_STREAM)))
 
 
 def draw(client: Client, count: Array, lane: Lane, first: Array | int, width: int) -> Draw:
@@ -144,33 +152,57 @@ def local_step(
         (loss, new_state), gradient = jax.value_and_grad(objective, has_aux=True)(params)
         return loss, gradient, new_state
 
-    if client.batch_size is not None and client.batch_size <= micro_batch:
-        loss, gradient, model_state = gradient_sum(jnp.int32(0), lane.params, lane.model_state, client.batch_size)
-    else:
+    def total(params: Tree) -> tuple[Array, Tree, Tree]:
+        """Loss and gradient of the whole mini-batch, and the next model state."""
+        if client.batch_size is not None and client.batch_size <= micro_batch:
+            return gradient_sum(jnp.int32(0), params, lane.model_state, client.batch_size)
 
         def accumulate(index: Array, carry: tuple[Array, Tree, Tree]) -> tuple[Array, Tree, Tree]:
             loss, gradient, model_state = carry
-            more, term, model_state = gradient_sum(index * micro_batch, lane.params, model_state, micro_batch)
+            more, term, model_state = gradient_sum(index * micro_batch, params, model_state, micro_batch)
             return loss + more, jax.tree.map(jnp.add, gradient, term), model_state
 
         size = count if client.batch_size is None else jnp.int32(client.batch_size)
-        zero = (jnp.zeros_like(lane.loss), jax.tree.map(jnp.zeros_like, lane.params), lane.model_state)
-        loss, gradient, model_state = jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
-    if client.weight_decay is not None:
-        gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, lane.params)
-    if client.proximal is not None:
-        gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, lane.params, lane.anchor)
+        zero = (jnp.zeros_like(lane.loss), jax.tree.map(jnp.zeros_like, params), lane.model_state)
+        return jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
+
+    def regularised(gradient: Tree, params: Tree) -> Tree:
+        if client.weight_decay is not None:
+            gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, params)
+        if client.proximal is not None:
+            gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, params, lane.anchor)
+        return gradient
+
+    def objective_of(loss: Array, params: Tree) -> Array:
+        if client.weight_decay is not None:
+            loss = loss + client.weight_decay / 2 * optax.tree.norm(params, squared=True)
+        if client.proximal is not None:
+            moved = jax.tree.map(jnp.subtract, params, lane.anchor)
+            loss = loss + client.proximal / 2 * optax.tree.norm(moved, squared=True)
+        return loss
+
+    def value_and_gradient(params: Tree) -> tuple[Array, Tree]:
+        loss, gradient, _ = total(params)
+        return objective_of(loss, params), regularised(gradient, params)
+
+    loss, gradient, model_state = total(lane.params)
+    gradient = regularised(gradient, lane.params)
     per_epoch = client.steps_per_epoch(count)
     optimizer = client.make_optimizer(_rate_factor(client, lane, per_epoch))
     optimizer_state = lane.optimizer_state
     if client.reset == "epoch":
         begins = lane.step % per_epoch == 0
-        optimizer_state = optax.tree.where(begins, optimizer.init(lane.params), optimizer_state)
-    updates, optimizer_state = optimizer.update(gradient, optimizer_state, lane.params)
+        optimizer_state = optax.tree.where(begins, _optimizer_state(optimizer, lane.params, lane), optimizer_state)
+
+    def extra() -> dict[str, Any]:
+        return of_objective(value_and_gradient, objective_of(loss, lane.params), gradient)
+
+    name, before = f"Client({client.optimizer_name})", unpack(optimizer_state)
+    updates, after = optimizer_step(name, optimizer, gradient, before, lane.params, extra)
     return lane._replace(
         params=optax.apply_updates(lane.params, updates),
         model_state=model_state,
-        optimizer_state=optimizer_state,
+        optimizer_state=pack(after),
         step=lane.step + 1,
         loss=lane.loss + loss,
         stopping=_stopping(client, lane, loss, per_epoch),

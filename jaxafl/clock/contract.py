@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
-from jaxafl.device.keys import Key
+from jaxafl.device.keys import Key, jax_key, words_of
 from jaxafl.options import Part, static
 from jaxafl.options.promises import keeps_promise
 
@@ -193,7 +193,12 @@ class Clock(Part):
         return self.in_flight(num_clients) + 1
 
     def init(self, key: Key, num_clients: int) -> Any:
-        """The state before the first server step: a pytree with a field `starts`, see `Starts`."""
+        """The state before the first server step: a pytree with a field `starts`, see `Starts`.
+
+        Args:
+            key: of the schedule, for `jax.random` and for `jaxafl.device.keys`.
+            num_clients: N.
+        """
         raise NotImplementedError(f"the clock {self.name} has no init(key, num_clients)")
 
     def next(self, state: Any, workload: Workload) -> tuple[Any, ServerStep]:
@@ -212,6 +217,12 @@ class Clock(Part):
         """Seconds that every server step adds to the clock, in which no client computes: those of its durations."""
         names = {"durations", *(field.name for field in dataclasses.fields(self))}
         return float(sum(getattr(getattr(self, name, None), "pause", 0.0) for name in sorted(names)))
+
+
+def first_state(clock: Clock, key: Key, num_clients: int) -> Any:
+    """The state before the first server step, by a key that `jax.random` takes where `init` is not one of jaxafl's."""
+    own = type(clock).init.__module__.startswith("jaxafl.")
+    return clock.init(key if own else cast(Any, jax_key(words_of(key))), num_clients)
 
 
 class OnlineClock(Protocol):

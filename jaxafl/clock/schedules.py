@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import Clock, Fault, FaultCode, ServerStep, Workload
+from jaxafl.clock.contract import Clock, Fault, FaultCode, ServerStep, Workload, first_state
 from jaxafl.clock.rules import check_next, check_steps
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
 from jaxafl.device.keys import Key, seed_key
@@ -223,7 +223,7 @@ def _check_length(clock: Clock, num_clients: int, server_steps: int) -> None:
 
 
 def _begin(num_clients: int, clock: Clock, key: Key) -> Any:
-    return clock.init(key, num_clients)
+    return first_state(clock, key, num_clients)
 
 
 def _scan(

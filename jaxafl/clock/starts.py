@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxafl.clock import selection
 from jaxafl.clock.contract import Fault, FaultCode, Recording, Runs, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, draw_of, stream_keys
+from jaxafl.clock.durations.runs import Draw, Run, draw_of, prepared_of, stream_keys
 from jaxafl.device.keys import Key, Purpose, purpose_key, threefry, uniform
 
 Array = jax.Array
@@ -30,7 +30,9 @@ def no_starts(
         count: runs that have started.
     """
     none = jnp.int32(0)
-    prepared = () if durations is None or key is None else durations.prepare(stream_keys(key, durations), num_clients)
+    prepared: Any = ()
+    if durations is not None and key is not None:
+        prepared = prepared_of(durations, stream_keys(key, durations), num_clients)
     return Starts(jnp.int32(count), jnp.float64(0), Fault(none, none, none, none, none), prepared)
 
 

@@ -43,8 +43,10 @@ class Purpose(enum.IntEnum):
     BATCH = 4  # mini-batches, dropout, augmentation: counters (client, run), then (local step, ...)
 
 
-def threefry(key: Key, counter0: Any, counter1: Any) -> Key:
-    """Threefry-2x32-20 of two uint32 counters under a key of two uint32 words: 64 random bits as two uint32 words."""
+def threefry(key: Key | Array, counter0: Any, counter1: Any) -> Key:
+    """Threefry-2x32-20 of two uint32 counters under a key of two uint32 words, or a typed key: 64 random bits as two
+    uint32 words."""
+    key = words_of(key)
     mixed = key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA)
     low, high = jnp.broadcast_arrays(_word(counter0) + key[0], _word(counter1) + key[1])
     words = [jnp.broadcast_to(word, low.shape) if word.ndim else word for word in (*key, mixed)]
@@ -74,7 +76,7 @@ def seed_key(seed: int) -> Key:
     return jax.device_put((np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)))  # `jnp.uint32` compiles a conversion
 
 
-def purpose_key(key: Key, purpose: Purpose, index: int = 0) -> Key:
+def purpose_key(key: Key | Array, purpose: Purpose, index: int = 0) -> Key:
     """The key of one stream of draws."""
     return threefry(key, int(purpose), index)
 
@@ -87,19 +89,32 @@ def uniform(bits: Key, dtype: Any) -> Array:
     return (bits[0] >> 8).astype(dtype) * jnp.asarray(2.0**-24, dtype)
 
 
-def per_client(key: Key, client: Array) -> Key:
+def per_client(key: Key | Array, client: Array) -> Key:
     """64 bits drawn once for a client."""
     return threefry(key, client, _PER_CLIENT)
 
 
-def per_run(key: Key, client: Array, run: Array) -> Key:
+def per_run(key: Key | Array, client: Array, run: Array) -> Key:
     """64 bits drawn for one run of a client."""
     return threefry(key, client, run)
+
+
+def per_step(key: Key | Array, step: Array) -> Key:
+    """64 bits drawn for one server step; of no run, as no client has this number."""
+    return threefry(key, 0xFFFFFFFF, step)
 
 
 def jax_key(bits: Key) -> Array:
     """A `jax.random` key made of 64 bits, for user code (dropout, augmentation)."""
     return jax.random.wrap_key_data(jnp.stack(bits, axis=-1), impl="threefry2x32")
+
+
+def words_of(key: Key | Array) -> Key:
+    """The two words of a typed key, or those that are given."""
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        key = jax.random.key_data(key)
+        return key[..., 0], key[..., 1]
+    return key[0], key[1]
 
 
 def drawing_key(key: Array) -> Array:

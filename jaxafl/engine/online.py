@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import Clock, InFlight, OnlineClock, Runs, ServerStep, Workload
+from jaxafl.clock.contract import Clock, InFlight, OnlineClock, Runs, ServerStep, Workload, first_state
 from jaxafl.clock.rules import check_next, check_steps
 from jaxafl.clock.schedules import raise_fault
 from jaxafl.device import as_arrays, buffers, on_device, on_host
+from jaxafl.device.key_leaves import pack, unpack
 from jaxafl.device.keys import Key
 from jaxafl.engine.batched import over_members
 from jaxafl.engine.execution import Execution, prepared
@@ -98,7 +99,7 @@ def begin_online(program: Program, num_clients: int, clock: Clock, state: State,
         local_steps: int32 [] or [N], K of the first runs.
     """
     beside = Beside(
-        clock=clock.init(key, num_clients),
+        clock=pack(first_state(clock, key, num_clients)),
         next_steps=jnp.broadcast_to(local_steps, (num_clients,)).astype(jnp.int32),
         slot_version=jnp.full(program.slots, _NEVER, jnp.int32).at[0].set(0),
         row_run=jnp.full(program.rows, _NEVER, jnp.int32),
@@ -138,7 +139,7 @@ def _build_step(program: Program, clock: Clock, numbers: Numbers, device: Device
         workload = Workload(steps, num_clients)
         if client.charge == "executed":
             workload = _Executed(steps, num_clients, executed_steps, wide, state)
-        made = clock.next(beside.clock, workload)
+        made = clock.next(unpack(beside.clock), workload)
         check_next(clock, num_clients, made)
         clock_state, event = made[0], made[1].complete()
         flight = beside_clock.in_flight_runs(clock_state)
@@ -153,7 +154,7 @@ def _build_step(program: Program, clock: Clock, numbers: Numbers, device: Device
                 where = jnp.where(event.mask, event.runs.client, num_clients)
                 next_steps = next_steps.at[where].set(outcome.next_steps.astype(jnp.int32), mode="drop")
             held = state.beside.slot_version.at[slot].set(number + 1)
-            after = state.beside._replace(clock=clock_state, next_steps=next_steps, slot_version=held)
+            after = state.beside._replace(clock=pack(clock_state), next_steps=next_steps, slot_version=held)
         return state._replace(beside=after), Records(info, event, clock_state.starts.count)
 
     return step

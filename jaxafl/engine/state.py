@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int32, Num, PyTree
 from jaxafl.client import Lane, begin
 from jaxafl.data.form import DataForm
 from jaxafl.device import Rows, buffers
+from jaxafl.device.key_leaves import pack
 from jaxafl.device.keys import Key, Purpose, jax_key, purpose_key
 from jaxafl.engine.problem import DeviceData, Numbers, Program
 from jaxafl.models.model import Batch, Model
@@ -88,7 +89,7 @@ def initial(program: Program, numbers: Numbers, device: DeviceData, key: Key) ->
     clients = None
     if numbers.server.needs.client_models:
         clients = Rows.filled(model.params, device.counts.shape[0])
-    server = numbers.server.init(model.params, device.counts.astype(lane.loss.dtype))
+    server = pack(numbers.server.init(model.params, device.counts.astype(lane.loss.dtype)))
     server, clients = jax.tree.map(
         lambda part: part.shared(program.shares) if isinstance(part, Rows) else part,
         (server, clients),

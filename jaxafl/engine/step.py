@@ -11,6 +11,8 @@ from jax.flatten_util import ravel_pytree
 
 from jaxafl.device import buffers
 from jaxafl.device.buffers import expand
+from jaxafl.device.key_leaves import pack, unpack
+from jaxafl.device.keys import jax_key, per_step
 from jaxafl.device.rows import AXIS, Apart, own_share, squares
 from jaxafl.engine import diagnostics
 from jaxafl.engine.outcome import outcome_of
@@ -84,11 +86,13 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
             loss=stored.loss,
             step=number,
             time=row.time,
+            key=jax_key(per_step(state.batch_key, number)),
         )
         return arrivals, stored.model_state, lengths
 
     def act(arrivals: Arrivals, state: State) -> Outcome:
-        outcome = outcome_of(server, state.model.params, state.server, arrivals, program.model)
+        outcome = outcome_of(server, state.model.params, unpack(state.server), arrivals, program.model)
+        outcome = outcome._replace(state=pack(outcome.state))
         if program.full or server.needs.empty_steps:
             return outcome
         acted = jnp.any(of_all(arrivals.mask))

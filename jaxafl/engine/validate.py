@@ -16,6 +16,7 @@ import numpy as np
 from jaxafl.client import Client, begin, local_step
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
+from jaxafl.device.key_leaves import check_draws, unpack
 from jaxafl.device.keys import seed_key
 from jaxafl.engine.problem import Problem, Program
 from jaxafl.engine.recorded import check_observed, metrics_of
@@ -75,16 +76,28 @@ def _check_training(model: Model, data: FederatedData, client: Client) -> None:
         return lane, local_step(client, model.bound(frozen), fetch, piece, count, lane)
 
     numbers, count = as_arrays(client, jnp.result_type(float)), np.int32(1)
-    name = getattr(client.optimizer, "__name__", repr(client.optimizer))
+    name = f"Client({client.optimizer_name})"
     with _explained(
-        f"Client: a local step with {name} cannot be traced, so one of its options or a schedule is not what it "
-        "should be (switches are True or False, schedules functions of traced numbers)"
+        f"Client: a local step with {client.optimizer_name} cannot be traced, so one of its options or a schedule is "
+        "not what it should be (switches are True or False, schedules functions of traced numbers)"
     ):
         lane, new = jax.eval_shape(steps, data.arrays, model.frozen, numbers, seed_key(0), count)
+    state = jax.eval_shape(unpack, lane.optimizer_state)
+    check_draws(name, _update_of(numbers), state, lane.params, state, lane.params)
     for part in ("params", "optimizer_state"):
         before, after = _described(getattr(lane, part), 0), _described(getattr(new, part), 0)
         if before != after:
             raise ValueError(f"Client: a local step turns {part} {before} into {after}")
+
+
+def _update_of(client: Client) -> Callable[..., Any]:
+    """The update of its optimiser; of one that asks for more than the gradient, nothing is drawn here."""
+
+    def update(*given: Any) -> Any:
+        with contextlib.suppress(Exception):
+            return client.make_optimizer().update(*given)
+
+    return update
 
 
 def _check_sizes(model: Model, data: FederatedData) -> None:
@@ -130,6 +143,8 @@ def _explained(what: str) -> Iterator[None]:
     """Whatever tracing raises, as a `ValueError` that says what was traced."""
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:
         raise ValueError(f"{what}: {error}") from error
 

@@ -10,8 +10,9 @@ import optax
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Arrivals, check_gradients, counts, shares
+from jaxafl.server.contract import Arrivals, counts, shares
 from jaxafl.server.fedopt import OptaxServer, discounted
+from jaxafl.server.gradients import check_gradients
 
 Array = jax.Array
 

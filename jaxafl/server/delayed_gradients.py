@@ -11,7 +11,8 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import Rows, weighted_sum
 from jaxafl.options import Number, number
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, check_gradients, stepped
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, stepped
+from jaxafl.server.gradients import check_gradients
 
 Array = jax.Array
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxafl.client import Client, Optimised
+from jaxafl.client import Client, Optimised, optimizer_step
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import weighted_sum
+from jaxafl.device.key_leaves import check_draws, renewed
+from jaxafl.device.keys import words_of
 from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, shares
 
@@ -20,7 +24,9 @@ Array = jax.Array
 class OptaxServer(Server):
     """x ← x + u with u what an Optax optimiser makes of the gradient -D, D = Σ_i w_i Δ_i over the arrivals.
 
-    The weights are 1/M unless `weigh` says otherwise. It averages whatever arrives by itself.
+    The weights are 1/M unless `weigh` says otherwise. It averages whatever arrives by itself. An optimiser that asks
+    for a `value` (`optax.contrib.reduce_on_plateau`, `optax.polyak_sgd`) is given Σ_i w_i loss_i / Σ_i w_i, the mean
+    local training loss of the arrivals. Keys in its state are replaced by keys of the step (`Arrivals.key`).
     """
 
     accepts = Server.accepts | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
@@ -43,14 +49,34 @@ class OptaxServer(Server):
         raise NotImplementedError(f"the server {self.name} has no optimizer_of(rate)")
 
     def init(self, params: Tree, samples: Array) -> optax.OptState:
-        return self.optimizer_of(None).init(params)
+        optimizer = self.optimizer_of(None)
+        state = optimizer.init(params)
+        draws = functools.partial(self._step, optimizer, lambda: jnp.zeros(()))
+        check_draws(self.name, draws, state, params, state, params)
+        return state
 
     def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Outcome:
-        rate = self.rate(arrivals)
-        gradient = weighted_sum(-self.weigh(arrivals), arrivals.delta)
-        step, state = self.optimizer_of(rate).update(gradient, state, params)
+        rate, weights = self.rate(arrivals), self.weigh(arrivals)
+        gradient = weighted_sum(-weights, arrivals.delta)
+        if arrivals.key is not None:
+            state = renewed(state, words_of(arrivals.key))
+
+        def loss() -> Array:
+            return jnp.sum(jnp.where(weights > 0, weights * arrivals.loss, 0)) / jnp.sum(weights)
+
+        step, state = self._step(self.optimizer_of(rate), loss, gradient, state, params)
         info = {} if rate is None else {"server_rate": jnp.asarray(rate)}
         return Outcome(optax.apply_updates(params, step), state, info)
+
+    def _step(
+        self,
+        optimizer: optax.GradientTransformation,
+        loss: Callable[[], Array],
+        gradient: Tree,
+        state: optax.OptState,
+        params: Tree,
+    ) -> tuple[Tree, optax.OptState]:
+        return optimizer_step(self.name, optimizer, gradient, state, params, lambda: {"value": loss()})
 
 
 def discounted(staleness: Literal["none", "polynomial"], arrivals: Arrivals, mean: bool = True) -> Array:
@@ -90,4 +116,4 @@ class fedopt(Optimised, OptaxServer, init=False):
         return discounted(self.staleness, arrivals)
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
-        return self.optimizer(learning_rate=self.learning_rate, **self.hyperparameters, **dict(self.switches))
+        return self.make_optimizer(learning_rate=self.learning_rate)

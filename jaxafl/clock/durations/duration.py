@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.durations.runs import Draw, Run, draw_of, reads, stream_keys, worked
+from jaxafl.clock.durations.runs import Draw, Run, draw_of, prepared_of, reads, stream_keys, worked
 from jaxafl.device import cpu
 from jaxafl.device.keys import Key, per_client, per_run, seed_key
 from jaxafl.device.keys import uniform as uniform_from_bits
@@ -66,7 +66,8 @@ class Duration(Part):
         """What is drawn or looked up once per client: a pytree.
 
         Args:
-            keys: one per term.
+            keys: one per term, for `jax.random` and for `jaxafl.device.keys`: `jax.random.fold_in(key, client)` draws
+                per client, `jax_key(per_run(key, client, run))` is a key of one run.
             num_clients: N.
         """
         return tuple(keys)
@@ -109,7 +110,7 @@ class Duration(Part):
 
     def _sample(self, num_clients: int, seed: int, runs: int) -> Times:
         """As `step_times`, of the first runs of every client."""
-        prepared = self.prepare(stream_keys(seed_key(seed), self), num_clients)
+        prepared = prepared_of(self, stream_keys(seed_key(seed), self), num_clients)
 
         def lasting(client: Array, run: Array, steps: int) -> Array:
             return sum(draw_of(self, prepared, Run(client, run, jnp.int32(steps), jnp.float64(0))))  # type: ignore[return-value]
@@ -150,7 +151,7 @@ class _Pair(Duration):
 
     def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:
         cut = self.left.terms
-        return self.left.prepare(keys[:cut], num_clients), self.right.prepare(keys[cut:], num_clients)
+        return prepared_of(self.left, keys[:cut], num_clients), prepared_of(self.right, keys[cut:], num_clients)
 
 
 def waits(duration: Duration, num_clients: int) -> bool:

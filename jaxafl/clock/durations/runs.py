@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -10,7 +11,8 @@ import jax.numpy as jnp
 
 from jaxafl.device import cpu
 from jaxafl.device.dependence import inputs_read
-from jaxafl.device.keys import Key, Purpose, purpose_key
+from jaxafl.device.key_leaves import pack, unpack
+from jaxafl.device.keys import Key, Purpose, jax_key, purpose_key, words_of
 from jaxafl.options import UserError
 
 Array = jax.Array
@@ -38,6 +40,12 @@ def stream_keys(key: Key, duration: Any) -> list[Key]:
     return [purpose_key(key, Purpose.DURATION, index) for index in range(duration.terms)]
 
 
+def prepared_of(duration: Any, keys: Sequence[Key], num_clients: int) -> Any:
+    """Its `prepare`, of keys that `jax.random` takes where the duration is not one of jaxafl's own; packed."""
+    own = type(duration).__module__.startswith("jaxafl.")
+    return pack(duration.prepare(keys if own else [jax_key(words_of(key)) for key in keys], num_clients))
+
+
 def worked(time: Array) -> Draw:
     """A duration without any hang."""
     return Draw(time, jnp.zeros_like(time))
@@ -46,7 +54,7 @@ def worked(time: Array) -> Draw:
 def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
     """Its `draw`; raises `ValueError` where that returns something else than a `Draw` of two numbers."""
     try:
-        made = duration.draw(prepared, run)
+        made = duration.draw(unpack(prepared), run)
     except AttributeError as error:
         if isinstance(error.obj, Run):
             known = ", ".join(Run._fields)
@@ -72,7 +80,7 @@ def reads(duration: Any, num_clients: int) -> dict[str, tuple[bool, bool]]:
     """
 
     def draw(key: Key, run: Run) -> Draw:
-        return draw_of(duration, duration.prepare(stream_keys(key, duration), num_clients), run)
+        return draw_of(duration, prepared_of(duration, stream_keys(key, duration), num_clients), run)
 
     with jax.enable_x64(True), jax.default_device(cpu()):
         kinds = (jnp.uint32, jnp.int32, jnp.float64)

@@ -1,0 +1,32 @@
+"""Servers that take one gradient from every run."""
+
+from __future__ import annotations
+
+import numpy as np
+import optax
+
+from jaxafl.client import Client
+
+
+def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
+    """Raises `ValueError` unless a run is one gradient: Δ = -∇f(x_s).
+
+    Args:
+        server: the algorithm.
+        client: local training.
+        full_batch: whether the gradient must be that of all the client's data.
+    """
+    changes = ("proximal", "run_decay", "step_schedule", "run_schedule", "rate_schedule", "patience")
+    unchanged = all(getattr(client, option) is None for option in changes)
+    rate = client.hyperparameters.get("learning_rate")
+    one = client.steps == 1 or (client.epochs == 1 and client.batch_size is None)
+    sgd = client.optimizer is optax.sgd and set(client.hyperparameters) == {"learning_rate"}
+    if not (sgd and unchanged and one):
+        raise ValueError(
+            f"{server} takes one gradient from every run: give Client(optax.sgd, learning_rate=1.0, steps=1"
+            f"{', batch_size=None' if full_batch else ''}); the rate is the server's learning_rate"
+        )
+    if float(np.asarray(rate)) != 1.0:
+        raise ValueError(f"{server} has no local rate: give Client(learning_rate=1.0), not {rate}")
+    if full_batch and client.batch_size is not None:
+        raise ValueError(f"{server} takes full gradients: give Client(batch_size=None), not {client.batch_size}")
