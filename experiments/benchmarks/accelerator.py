@@ -264,7 +264,7 @@ def main() -> None:
     parser.add_argument("--part", nargs="*", choices=list(PARTS))
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
-    _folder = given.folder
+    _folder = given.folder / "small" if given.small else given.folder  # a part that has its file is not run again
     _folder.mkdir(parents=True, exist_ok=True)
     device = jax.devices()[0]
     for name in given.part or PARTS:

@@ -105,6 +105,8 @@ def kills(count: int, folder: pathlib.Path) -> None:
     table, draw = folder / "kills.csv", random.Random(os.urandom(8))
     fields = ["kind", "inside_a_save", "ended", "differing"]
     if not table.is_file():
+        if any(folder.iterdir()):
+            raise SystemExit(f"{folder} holds something else, and runs in it are deleted; name a new folder")
         table.write_text(",".join(fields) + "\n")
     expected = {kind: whole(kind, None) for kind in KINDS}
 
