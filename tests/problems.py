@@ -195,7 +195,7 @@ def assert_same(
         mask = result.client.values[step] >= 0
         columns = {
             name: result[name].values[step][mask]
-            for name in ("client", "run", "staleness", "multiplicity", "local_steps")
+            for name in ("client", "run_index", "staleness", "multiplicity", "local_steps")
         }
         order = np.arange(mask.sum()) if ordered else np.argsort(columns["client"])
         oracle = (
@@ -205,7 +205,7 @@ def assert_same(
         for mine, theirs in zip(order, oracle, strict=True):
             arrival, update = recorded.arrivals[theirs], recorded.updates[theirs]
             assert {name: int(column[mine]) for name, column in columns.items()} == {
-                "client": arrival.client, "run": arrival.run, "staleness": arrival.staleness,
+                "client": arrival.client, "run_index": arrival.run, "staleness": arrival.staleness,
                 "multiplicity": arrival.multiplicity, "local_steps": update.local_steps,
             }, f"server step {step}"  # fmt: skip
             where = np.flatnonzero(mask)[mine]

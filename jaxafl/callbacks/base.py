@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import os
+import pathlib
 import re
 import types
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +16,8 @@ import numpy as np
 
 from jaxafl.models.metrics import Better
 from jaxafl.options import UserError, did_you_mean, shown
+
+_LONGEST = 120  # characters of a file's name, of the 255 bytes that most file systems allow
 
 
 class Run(NamedTuple):
@@ -76,6 +82,9 @@ class Callback:
     def check(self, run: Run) -> None:
         """Before anything is compiled; raises `ValueError` for what cannot work."""
 
+    def renew(self) -> None:
+        """Before a sweep that is not one that goes on: sets aside what earlier runs have written."""
+
     def begin(self, run: Run) -> None:
         """Before the first chunk, of this process."""
 
@@ -111,8 +120,21 @@ def check_metric(owner: str, run: Run, metric: str) -> None:
 
 
 def name_of(run: Run) -> str:
-    """A name of a member of a sweep that a file can have; empty for a single run."""
-    return re.sub(r"[^\w.=,-]+", "_", ",".join(f"{axis}={label}" for axis, label in run.member.items()))
+    """Returns a name of a member of a sweep that a file can have, each its own; empty for a single run."""
+    return file_name(",".join(f"{axis}={label}" for axis, label in run.member.items()))
+
+
+def file_name(text: str) -> str:
+    """Returns a text as a name that a file can have; with a checksum if that changes it, so that no two are alike."""
+    name = re.sub(r"[^\w.=,+-]+", "_", text)[:_LONGEST]
+    return name if name == text else f"{name}-{zlib.crc32(text.encode()):08x}"
+
+
+def set_aside(path: pathlib.Path) -> None:
+    """Renames a file that exists, `log.csv` to the first of `log-1.csv`, `log-2.csv` ... that does not."""
+    if path.is_file():
+        places = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(1))
+        path.rename(next(place for place in places if not place.exists()))
 
 
 def in_notebook() -> bool:
@@ -151,3 +173,11 @@ def check_watchers(callbacks: Sequence[Any], runs: Iterable[Run]) -> None:
         for one in callbacks:
             if hasattr(one, "check"):
                 one.check(run)
+
+
+def renew(callbacks: Sequence[Any], folder: str | os.PathLike[str] | None) -> None:
+    """Sets aside what earlier runs have written, unless a folder says that they go on."""
+    if folder is None or not (path := pathlib.Path(folder)).is_dir() or not any(path.iterdir()):
+        for one in callbacks:
+            if hasattr(one, "renew"):
+                one.renew()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from typing import Any
@@ -26,8 +27,11 @@ class Live(Callback):
         self.shown: list[Any] = []
 
     def begin(self, run: Run) -> None:
-        self.name = name_of(run) or run.name
+        name = self.name = name_of(run) or run.name
         with _drawing:
+            places = itertools.count(2)
+            while self.name in self.lines:  # the line of an earlier run
+                self.name = f"{name} ({next(places)})"
             self.lines[self.name] = ([], [])
 
     def chunk(self, chunk: Chunk) -> None:

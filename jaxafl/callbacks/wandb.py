@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, name_of, required, scalars_of
+from jaxafl.options import UserError
 
 
 class WandB(Callback):
@@ -23,6 +24,12 @@ class WandB(Callback):
     def __init__(self, project: str, **options: Any) -> None:
         self.options = {"project": project, **options}
         self.module = required("wandb", "wandb", "the callback WandB")
+
+    def check(self, run: Run) -> None:
+        if "id" in self.options and run.member:
+            raise UserError(
+                "WandB(id=...) is of one run, but every member of a sweep is a run of its own: leave id out"
+            )
 
     def begin(self, run: Run) -> None:
         config = {"seed": run.seed, "server_steps": run.server_steps, **run.member, **run.options}

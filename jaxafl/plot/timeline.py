@@ -17,7 +17,7 @@ from jaxafl.plot.animation import Runs, check_film, corners_of, save_film
 from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
 from jaxafl.results.members import Results, heading, members
 
-_COLUMNS = ("client", "run", "started_at", "arrived_at", "staleness")
+_COLUMNS = ("client", "run_index", "started_at", "arrived_at", "staleness")
 _PANELS = 6
 _STEPS_SHOWN = 60  # more server steps than this would be a grey surface
 
@@ -136,7 +136,7 @@ def _colours(worst: int) -> tuple[object, Normalize | BoundaryNorm]:
 
 
 def _of_schedule(schedule: Schedule) -> Runs:
-    columns = [getattr(schedule, name.removesuffix("_at")) for name in _COLUMNS]
+    columns = [getattr(schedule, name.removesuffix("_at").removesuffix("_index")) for name in _COLUMNS]
     return _sorted(schedule.mask, columns, schedule.time)
 
 

@@ -11,7 +11,7 @@ from jaxafl.clock import Schedule
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
 
-MISSING: dict[str, float] = {"client": -1, "run": -1, "kind": -1, "arrived": False}
+MISSING: dict[str, float] = {"client": -1, "run_index": -1, "kind": -1, "arrived": False}
 """Values of indices, and of `arrived`, at places without an arrival; all other variables are NaN there."""
 _PLACES = ("step", "arrival")
 _TIMES = {"started": "started_at", "arrived": "arrived_at"}
@@ -34,9 +34,9 @@ def masked(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 def of_schedule(made: Schedule) -> dict[str, Any]:
     """Variables of the arrivals of a schedule: name -> (dimensions, values)."""
-    indices = ("client", "run", *(("kind",) if made.kinds else ()))
+    indices = {"client": made.client, "run_index": made.run} | ({"kind": made.kind} if made.kinds else {})
     found: dict[str, np.ndarray] = {"arrived": made.mask}
-    found |= {name: np.where(made.mask, getattr(made, name), int(MISSING[name])) for name in indices}
+    found |= {name: np.where(made.mask, values, int(MISSING[name])) for name, values in indices.items()}
     found |= {name: masked(getattr(made, name), made.mask) for name in _COUNTS}
     found |= {own: masked(getattr(made, name), made.mask) for name, own in _TIMES.items()}
     return {name: (_PLACES, values) for name, values in found.items()}
@@ -58,9 +58,11 @@ def by_step(made: Schedule, losses: np.ndarray | None) -> dict[str, Any]:
 def renewed(result: xr.Dataset) -> xr.Dataset:
     """A result of an earlier version with the variables of this one.
 
-    There, `arrived` and `started` were times (`arrived_at`, `started_at` here), and counts were -1 or 0 at places
-    without an arrival.
+    There, `arrived` and `started` were times (`arrived_at`, `started_at` here), `run_index` was called `run`, and
+    counts were -1 or 0 at places without an arrival.
     """
+    if "run_index" not in result and "run" in result and "client" in result:
+        result = result.rename({"run": "run_index"})
     if "client" not in result or result.get("arrived") is None or result["arrived"].dtype.kind == "b":
         return result
     there = result["client"] >= 0

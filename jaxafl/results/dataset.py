@@ -40,7 +40,7 @@ _MEANINGS = {
     "eval_updates": ("1", "client updates taken by the evaluated model"),
     "eval_local_steps": ("1", "local steps behind the evaluated model"),
     "client": ("1", "index of the client that arrived, -1 for none"),
-    "run": ("1", "index of the run among the client's"),
+    "run_index": ("1", "index of the run among the client's"),
     "staleness": ("1", "versions made since the run's"),
     "local_steps": ("1", "local steps of the run"),
     "multiplicity": ("1", "how many times the update counts"),

@@ -9,11 +9,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
+import jax
 import numpy as np
 
 from jaxafl.callbacks import StopAfter, StopAt
-from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
+from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
 from jaxafl.callbacks.store import check_folder
+from jaxafl.callbacks.within import within
 from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_number, check_whole, shown, user_errors
 from jaxafl.simulation import Simulation
@@ -85,6 +87,7 @@ def compare(
     if not isinstance(methods, Mapping) or not methods:
         raise TypeError(f"compare needs name -> Simulation, got {shown(methods)}")
     chosen = seeds_of("compare", seeds)
+    _check_names(methods)
     for name, one in methods.items():
         axes_of(one, {"seed": chosen})
         with user_errors(f"method {name}"):
@@ -104,6 +107,8 @@ def compare(
     }
     for name, given in steps.items():
         check_whole(f"compare, method {name}", "server_steps", given)
+    if jax.process_index() == 0:
+        renew(told, folder)
     folders = pods.one_by_one(lambda: _folders(folder, list(methods), limits))
     found = {
         name: sweep(
@@ -111,7 +116,7 @@ def compare(
             {"seed": chosen},
             steps[name],
             eval_every=every[name],
-            callbacks=told,
+            callbacks=within(told, method=name),
             folder=folders[name],
             **named_progress(options, name),
         )
@@ -133,6 +138,18 @@ def named_progress(options: SweepOptions, name: str) -> SweepOptions:
     if told is True or isinstance(told, str):
         return {**options, "progress": name if told is True else f"{told}, {name}"}
     return options
+
+
+def _check_names(methods: Iterable[Any]) -> None:
+    """Raises `ValueError` or `TypeError` for names of methods that results and folders cannot tell apart."""
+    before: dict[str, str] = {}
+    for name in methods:
+        if not isinstance(name, str) or not name.strip():
+            raise TypeError(f"compare: the name of a method must be a text, got {shown(name)}")
+        if (other := before.setdefault(name.casefold(), name)) != name:
+            raise UserError(
+                f"compare: the methods {other!r} and {name!r} differ in upper and lower case only; rename one"
+            )
 
 
 def _check_metrics(methods: Mapping[str, Simulation], told: Sequence[Any], targets: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import jax
 
 from jaxafl import results
-from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
+from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
 from jaxafl.callbacks.hooks import Reporting
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.progress import Reporter, reporter_of
@@ -152,6 +152,8 @@ def sweep(
     if told:
         models = {(id(one.simulation.model), id(one.simulation.data)): one for one in work.members}
         check_watchers(told, [one.simulation.as_run(one.seed, server_steps, one.labels) for one in models.values()])
+    if jax.process_index() == 0:
+        renew(told, folder)
     kept = None
     if folder is not None:
         how = folder, work.identity, checkpoint_every, keep, work.dims, server_steps

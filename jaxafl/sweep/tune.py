@@ -10,10 +10,12 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+import jax
 import numpy as np
 
-from jaxafl.callbacks.base import Callback, check_callbacks
+from jaxafl.callbacks.base import Callback, check_callbacks, renew
 from jaxafl.callbacks.store import check_folder
+from jaxafl.callbacks.within import within
 from jaxafl.engine.recorded import evaluated
 from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_whole, did_you_mean
@@ -143,7 +145,8 @@ def tune(
     check_whole("tune", "factor", factor, least=2)
     check_at(at)
     metric = metric if metric.startswith(_SPLIT) else f"{_SPLIT}{metric}"
-    for name in (name for one in check_callbacks(callbacks) for name in getattr(one, "targets", ())):
+    told = check_callbacks(callbacks)
+    for name in (name for one in told for name in getattr(one, "targets", ())):
         if not name.startswith(_SPLIT):
             raise UserError(
                 f"tune never stops by the test set: write StopAt({_SPLIT}{name}=...), got StopAt({name}=...)"
@@ -158,6 +161,8 @@ def tune(
             f"before; give more, or rungs={max(1, count - 1)}"
         )
     every = eval_every or max(1, lengths[0] // _CHECKS)
+    if jax.process_index() == 0:
+        renew(told, folder)
     path = None if folder is None else check_folder("folder", folder)
     words = [", ".join(f"{name}={label}" for name, label in member.labels.items()) for member in members]
     values = np.full((count, len(rows), len(chosen)), np.nan)
@@ -169,7 +174,7 @@ def tune(
             {together: [rows[place] for place in left], "seed": chosen},
             steps,
             eval_every=every,
-            callbacks=callbacks,
+            callbacks=within(told, rung=rung),
             folder=None if path is None else pathlib.Path(path) / f"rung-{rung}",
             **named_progress(options, f"rung {rung + 1} of {count}"),
         )

@@ -17,6 +17,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.callbacks import Best, Callback, Chunk, Csv, Live, Run, StopAfter, StopAt
+from jaxafl.callbacks.base import name_of
 from tests.callbacks.conftest import Boom, assert_same, simulation
 
 
@@ -148,6 +149,46 @@ def test_a_table_of_evaluations(tmp_path: pathlib.Path) -> None:
     afl.sweep(sim, {"server.learning_rate": [0.1, 0.5]}, 4, eval_every=4, callbacks=Csv(path))
     found = [(row["server.learning_rate"], row["step"]) for row in rows_of(path)]
     assert sorted(found) == [("0.1", "0"), ("0.1", "4"), ("0.5", "0"), ("0.5", "4")]
+
+
+def test_no_run_writes_over_the_rows_of_another(tmp_path: pathlib.Path) -> None:
+    sim, table = simulation(), Csv(tmp_path / "log.csv")
+
+    def rows(name: str) -> list[tuple[str, ...]]:
+        with (tmp_path / name).open() as file:
+            return [
+                tuple(row.get(axis, "") for axis in ("method", "rung", "seed", "step")) for row in csv.DictReader(file)
+            ]
+
+    for seed in range(3):
+        sim.run(4, eval_every=4, seed=seed, callbacks=table)
+    assert rows("log.csv") == [("", "", "2", "0"), ("", "", "2", "4")]
+    assert [rows(f"log-{number}.csv")[0][2] for number in (1, 2)] == ["0", "1"]
+    afl.compare({"A": sim, "B": sim}, 2, 4, eval_every=4, callbacks=table)
+    found = [(method, "", str(seed), str(step)) for method in "AB" for seed in range(2) for step in (0, 4)]
+    assert sorted(rows("log.csv")) == found and len(rows("log-3.csv")) == 2
+    for _ in range(2):  # that goes on keeps what it has
+        afl.sweep(sim, {"seed": [0, 1]}, 4, eval_every=4, callbacks=table, folder=tmp_path / "sweep")
+    assert len(rows("log.csv")) == 4 and len(rows("log-4.csv")) == 8 and not (tmp_path / "log-5.csv").exists()
+
+
+def test_members_with_other_columns_share_a_table(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log.csv"
+    for number, metrics in enumerate(({"accuracy": 0.5}, {"f1": 0.25, "accuracy": 0.75})):
+        run, table = Run("", {}, number, 1, {"seed": number}, ""), Csv(path)
+        table.begin(run)
+        for step in range(2):
+            table.chunk(Chunk(run, 0, step, 0.0, 0.0, {}, metrics, dict))
+    with path.open() as file:
+        found = [(row["seed"], row["accuracy"], row["f1"]) for row in csv.DictReader(file)]
+    assert found == 2 * [("0", "0.5", "")] + 2 * [("1", "0.75", "0.25")]
+
+
+def test_files_of_members_have_names_of_their_own() -> None:
+    runs = [Run("", {}, 0, 1, {"server": label}, "") for label in ("a/b", "a b", "a_b", "x" * 300, "x" * 301)]
+    names = [name_of(run) for run in runs]
+    assert len(set(names)) == 5 and names[2] == "server=a_b" and max(map(len, names)) < 200
+    assert not any("/" in name for name in names)
 
 
 @pytest.mark.slow
