@@ -23,6 +23,7 @@ from jaxafl.sweep import pods
 from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.comparison import Comparison
 from jaxafl.sweep.run import SweepOptions, sweep
+from jaxafl.sweep.same_data import check_methods
 
 T = TypeVar("T")
 _UNTIL = "until.json"
@@ -50,7 +51,7 @@ def compare(
     split the data anew: intervals say nothing of other partitions.
 
     Args:
-        methods: name -> simulation.
+        methods: name -> simulation, all of the same data.
         seeds: how many (0, 1, ...), or which.
         server_steps: T, of all methods or by name. With `until={"time": ...}` it can be left out where the clock does
             not depend on the training: as many as that takes.
@@ -92,6 +93,7 @@ def compare(
         axes_of(one, {"seed": chosen})
         with user_errors(f"method {name}"):
             one.check()
+    check_methods(methods)
     limits = dict(until or {})
     stops: list[Callback] = []
     if "time" in limits:

@@ -17,6 +17,7 @@ from jaxafl.results.paired import time_to as time_to_target
 from jaxafl.results.points import in_words
 from jaxafl.results.tables import Cell, decimals, table
 from jaxafl.sweep.assemble import concatenated
+from jaxafl.sweep.same_data import check_results
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -37,7 +38,7 @@ class Comparison:
             With `"carry_on": True` beside it, runs that end before count with their last evaluation.
 
     Raises:
-        ValueError: these are not sweeps over the same seeds and nothing else.
+        ValueError: these are not sweeps over the same seeds and nothing else, on the same data.
     """
 
     results: Mapping[str, xr.Dataset]
@@ -54,6 +55,7 @@ class Comparison:
                 raise UserError(
                     f"{name} ran on the seeds {own}, {next(iter(seeds))} on {self.seeds}: give all the same"
                 )
+        check_results(self.results)
 
     @property
     def seeds(self) -> list[int]:

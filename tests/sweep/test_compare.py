@@ -15,6 +15,7 @@ import xarray as xr
 
 import jaxafl as afl
 from jaxafl.callbacks.base import Callback
+from jaxafl.sweep.same_data import check_methods
 from tests.sweep.conftest import differing, simulation
 
 SEEDS = [0, 3]
@@ -234,3 +235,38 @@ def test_the_figure_shows_medians_where_all_seeds_are() -> None:
 def test_a_target_that_all_runs_reach_at_once() -> None:
     table = artificial(one=[[0.5, 0.6], [0.5, 0.7]], other=[[0.1, 0.2], [0.1, 0.3]]).table(targets=[0.5])
     assert "0 (2/2)" in table and "never (0/2)" not in table and "> 10 (0/2)" in table
+
+
+def test_methods_on_different_data_are_refused() -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32), np.arange(40) % 3
+    pooled = afl.data.Dataset("toy", x, y, x[:9], y[:9], 3, afl.data.cast())
+
+    def on(data: afl.data.FederatedData) -> afl.Simulation:
+        client, clock = afl.Client(learning_rate=0.1, steps=1, batch_size=2), afl.clock.synchronous()
+        return afl.Simulation(data, afl.models.logistic(3), client, afl.server.fedavg(), clock)
+
+    iid = on(pooled.partition(afl.data.iid(4)))
+    for other in (
+        afl.data.dirichlet_equal(0.5, 4),
+        afl.data.iid(5),
+    ):
+        with pytest.raises(
+            ValueError, match=r"compare: a and b have different data \(partition.*sweep\(sim, {.data.: "
+        ):
+            afl.compare({"a": iid, "b": on(pooled.partition(other))}, 2, 1)
+    with pytest.raises(ValueError, match=r"different data \(validation_share None and 0\.5"):
+        afl.compare({"a": iid, "b": on(iid.data.with_validation(0.5))}, 2, 1)
+    tested = dataclasses.replace(pooled, x_test=x[1:10])
+    with pytest.raises(ValueError, match=r"different data \(other samples\)"):
+        afl.compare({"a": iid, "b": on(tested.partition(afl.data.iid(4)))}, 2, 1)
+    again = on(pooled.partition(afl.data.iid(4)))  # the same, made again
+    assert again.data is not iid.data
+    check_methods({"a": iid, "b": again})
+
+
+def test_files_that_say_that_their_data_differ_are_refused() -> None:
+    one = artificial(a=[[0.1, 0.2]] * 2).results["a"].assign_attrs(data='{"partition": "iid", "source": "idx"}')
+    other = one.assign_attrs(data='{"partition": "iid", "source": "tfds", "more": 1}')
+    assert afl.Comparison({"a": one, "b": other}).seeds == [0, 1]
+    with pytest.raises(ValueError, match=r"a and b have different data \(partition iid and shards\)"):
+        afl.Comparison({"a": one, "b": one.assign_attrs(data='{"partition": "shards"}')})
