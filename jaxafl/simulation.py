@@ -38,6 +38,7 @@ from jaxafl.engine.width import local_step_of
 from jaxafl.models.model import Model, Precision
 from jaxafl.options import Summarised, check_whole
 from jaxafl.references import citation
+from jaxafl.results.failures import warned
 from jaxafl.server.contract import Server
 from jaxafl.server.fitting import check_parts, sees_training
 
@@ -166,8 +167,7 @@ class Simulation(Summarised):
                 and the last model are always evaluated.
             seed: seed of the initial model, the schedule and the mini-batches.
             lanes: runs trained at once; `None` chooses. Changes speed, never results.
-            chunk: lanes that advance together under `vmap`, a divisor of `lanes`; `None` chooses. Changes speed, never
-                results.
+            chunk: lanes that advance together under `vmap`, a divisor of `lanes`; `None` chooses. Changes speed only.
             observe: traced function of the parameters, returning a dict of small arrays recorded for every version,
                 x_0 included.
             diagnostics: what to record besides, because it costs memory or a full pass over the training data per
@@ -177,8 +177,7 @@ class Simulation(Summarised):
                 `"average"`: test metrics of the mean of all versions x_1 .. x_t (of x_0 at first);
                 `"per_client"`: metrics on each client's own test samples, else those of `data.with_validation`, along
                 `population`; NaN for clients without any. Of more than 10,000 clients, a fixed random sample.
-            progress: show a progress bar on standard error, in a notebook below the cell, in a log a line every half
-                minute; a name to show with it; or a `jaxafl.callbacks.progress.Reporter` of your own.
+            progress: show a progress bar, in a log a line every half minute; a name to show; or a `Reporter`.
             save: path of a NetCDF file to write; checked before the run. A run that fails does not replace one that did
                 not (`NAME.incomplete.nc`). If it cannot be written, the error's attribute `dataset` is the result.
             deterministic: on a GPU, only operations that give the same bits every time, which may take longer.
@@ -198,15 +197,15 @@ class Simulation(Summarised):
         Returns:
             A dataset with dimensions `step` (server steps), `arrival` and `evaluation`: accuracy and loss against
             simulated time and server steps, who arrived, how stale, and the server's diagnostics. A run whose
-            parameters stop being finite ends there: the attributes `failed_step` and `failed_client` say where, and by
-            whose update; later values are missing.
+            parameters stop being finite ends there with a warning: the attributes `failed_step` and `failed_client` say
+            where, and by whose update; later values are missing.
 
         Raises:
             ValueError, TypeError: an option cannot work; raised before compilation.
             MemoryError: the run does not fit.
         """
         told: Any = {name: given for name, given in locals().items() if name in RunOptions.__annotations__}
-        path = results.check_path(save, results.BEGINS)
+        path = results.check_result_path(save)
         dataset = self._run(server_steps, lambda trained: self.result(trained, seed), told)
         if path is not None:
             results.keep(dataset, path)
@@ -255,7 +254,7 @@ class Simulation(Summarised):
                 execution = planned([problem], self.compute_schedule(server_steps, seed), every, speed, origin)
             reporting, finishes = Reporting(reporter), [finish]
             (result,) = watched(execution, server_steps, every, begun, reporting, telling, keeper, interrupts, finishes)
-        return result
+        return warned(result, stacklevel=4)
 
     def result(self, trained: Trained, seed: int) -> xr.Dataset:
         """The dataset of a run that has ended."""

@@ -78,7 +78,7 @@ def test_a_run_that_was_made_longer_is_resumed_as_that(
 
 def test_files_of_other_content_stay(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A thesis, a table of somebody's, a page of somebody's, the result that is reported."""
-    other, page = tmp_path / "thesis.txt", tmp_path / "page.html"
+    other, page = tmp_path / "thesis", tmp_path / "page.html"
     for path in (other, page):
         path.write_text("years of work")
     for call in (
@@ -89,7 +89,8 @@ def test_files_of_other_content_stay(tmp_path: pathlib.Path, capsys: pytest.Capt
         with pytest.raises(ValueError, match=r"holds (something else|another table), which is not replaced"):
             call()
     result = tmp_path / "result.html"
-    assert main([*RUN, "--output", str(result)]) == 0
+    assert main([*RUN, "--output", str(tmp_path / "result.nc")]) == 0
+    (tmp_path / "result.nc").rename(result)
     for to in (page, result):
         assert main(["report", str(result), "--output", str(to)]) == 2
         assert "which is not replaced" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from jaxafl.models.checkpoint import save_parameters
 from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
-from jaxafl.results import check_path
+from jaxafl.results.files import check_ending, check_path
 
 
 class Best(Callback):
@@ -33,6 +33,7 @@ class Best(Callback):
 
     def __init__(self, path: str | os.PathLike[str], metric: str | None = None) -> None:
         self.path, self.metric = as_path(path), metric or "validation_accuracy"
+        check_ending(self.path, (".safetensors",), "Best writes safetensors")
         check_path(self.path)
 
     def check(self, run: Run) -> None:

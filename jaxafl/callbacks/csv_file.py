@@ -13,7 +13,7 @@ from typing import Any
 from jaxafl.callbacks.base import Callback, Chunk, Run, scalars_of, set_aside
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
-from jaxafl.results import check_path
+from jaxafl.results.files import check_ending, check_path
 
 try:
     import fcntl
@@ -42,6 +42,7 @@ class Csv(Callback):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = as_path(path)
+        check_ending(path, (".csv", ".txt"), "Csv writes text with commas")
         check_path(self.path)
         if self.path.is_file():
             with self.path.open(newline="", errors="replace") as file:

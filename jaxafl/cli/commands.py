@@ -58,7 +58,7 @@ def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None)
     """
     with user_errors():
         found = gather_sweep(folder)
-        check_apart(folder, results.check_path(output, results.BEGINS))
+        check_apart(folder, results.check_result_path(output))
     tables.show_progress(found)
     if output is not None:
         print(f"wrote {results.keep(found.load(), output)}")

@@ -90,7 +90,7 @@ def report(folder: pathlib.Path, budget: int, seed: int, progress: bool) -> None
         FileNotFoundError, PermissionError: the files cannot be written there; said before anything runs.
         ValueError: see `quickstart`.
     """
-    file = results.check_path(folder / "quickstart.nc", results.BEGINS)
+    file = results.check_result_path(folder / "quickstart.nc")
     image = check_image_path(folder / "quickstart.png")
     found = quickstart(seed, budget, progress)
     Console().print(table(found))
@@ -120,7 +120,7 @@ def table(found: dict[str, xr.Dataset]) -> Table:
             f"{100 * float(run['accuracy'].max()):.1f} %",
             f"{float(run['eval_time'][reached[0]]):.0f} s" if len(reached) else "never",
             f"{float(run['time'][-1]):.0f} s",
-            f"{stale.mean():.1f} / {stale.max()}",
+            f"{stale.mean():.1f} / {stale.max():.0f}",
             str(int(run["local_steps"].sum())),
             f"{len(stale) / run.attrs['run_seconds']:.0f}",
         )

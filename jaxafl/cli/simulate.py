@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +23,7 @@ from jaxafl.device import keep_programs, make_cpu_devices
 from jaxafl.device.keys import seed_key
 from jaxafl.options import UserError, user_errors
 from jaxafl.readers.replacing import replacing
+from jaxafl.results.failures import FailedRun, failures
 from jaxafl.sweep import outlook
 from jaxafl.sweep import sweep as run_sweep
 from jaxafl.sweep.axes import axes_of
@@ -102,10 +105,13 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
         if options.plan:
             tables.show_outlook(outlook(simulation, varied, **options.timing()))
             return 0
-        result = run_sweep(simulation, varied, folder=options.checkpoint, **how)
+        run_it = functools.partial(run_sweep, simulation, varied, folder=options.checkpoint, **how)
     else:
         how["callbacks"] += [known] if options.checkpoint else []
-        result = simulation.run(seed=options.seed, checkpoint=options.checkpoint, **how)
+        run_it = functools.partial(simulation.run, seed=options.seed, checkpoint=options.checkpoint, **how)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FailedRun)  # what failed is said below the table
+        result = run_it()
     tables.show_result(result)
     wrote = f"wrote {result.encoding.get('source', options.output)}"
     print(wrote if options.output else "the result is not saved; --output result.nc would")
@@ -114,7 +120,7 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
 
         accuracy_vs_time(result, path=options.plot)
         print(f"wrote {options.plot}")
-    failed, runs = tables.failures(result)
+    failed, runs = failures(result)
     if failed:
         print(f"jaxafl: {failed}", file=sys.stderr)
     return 1 if runs == 0 else 0

@@ -18,7 +18,6 @@ from jaxafl.sweep import Outlook
 if TYPE_CHECKING:
     import xarray as xr
 
-_NAMED = 5  # failed runs that are named one by one
 _COLUMNS = ("best\naccuracy", "last\naccuracy", "simulated\ntime", "staleness\nmean / max")
 _DOCUMENT = """# Options
 
@@ -133,28 +132,6 @@ def numbers_table(title: str, first: Column, columns: Sequence[str], **look: Any
     """A table without rows yet: whose numbers they are, and the numbers."""
     numbers = (Column(header, justify="right", no_wrap=True) for header in columns)
     return Table(first, *numbers, title=title, box=SIMPLE_HEAD, **look)
-
-
-def failures(result: xr.Dataset) -> tuple[str, int]:
-    """What to say of the runs whose parameters stopped being finite ("" where there are none), and how many did not."""
-    from jaxafl.results.members import members
-
-    runs = [(member.name, run) for member in members(result, "accuracy") for run in member.runs]
-    failed = [(name, run) for name, run in runs if has_failed(run)]
-    if not failed:
-        return "", len(runs)
-    if "failed_step" not in result.variables:  # one run
-        where = "at server step {failed_step}, after an update of client {failed_client}".format(**result.attrs)
-        said = f"the parameters stopped being finite {where}; the result ends there"
-    else:
-        places = []
-        for name, run in failed[:_NAMED]:
-            configuration = f"{name}, " if name else ""
-            places.append(f"{configuration}seed={int(run['seed'])} at step {failed_step(run)}")
-        places += [f"{len(failed) - _NAMED} more"] if len(failed) > _NAMED else []
-        counted = f"the parameters of {len(failed)} of {len(runs)} runs stopped being finite; their results end there"
-        said = f"{counted}: {'; '.join(places)}"
-    return f"{said}. Smaller learning rates may help.", len(runs) - len(failed)
 
 
 def _failed(runs: Sequence[xr.Dataset]) -> str:

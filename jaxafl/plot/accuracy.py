@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, Formatter
 
-from jaxafl.options import UserError
+from jaxafl.options import UserError, user_errors
 from jaxafl.plot.canvas import (
     ImagePath,
     check_image_path,
@@ -64,7 +64,8 @@ def _accuracy(
     labels, header = _legend(lines)
     failed = 0
     for line, label, style in zip(lines, labels, line_styles(len(lines)), strict=True):
-        at, mean, deviation = _mean(line.runs, against)
+        with user_errors(line.name):
+            at, mean, deviation = _mean(line.runs, against)
         ax.plot(at, mean, label=label, linewidth=1.8, marker="" if len(at) > 1 else "o", **style)
         failed += mark_failures(ax, line, at, mean, style["color"])
         if len(line.runs) > 1:

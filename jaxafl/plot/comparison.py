@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ def comparison(
         raise UserError(f"comparison: band must be two quantiles 0 <= low < high <= 1, got {band}")
     file, against = check_image_path(path), AXES[axis]
     at = getattr(results, "at", None) if hasattr(results, "differences") else None
-    lines = members(cast("Any", results).results if at is not None else results, metric, against.variable)
+    lines = members(results, metric, against.variable)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
     percent, failed = metric.endswith("accuracy"), 0
     for line, style in zip(lines, line_styles(len(lines)), strict=True):

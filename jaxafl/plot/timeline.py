@@ -15,7 +15,7 @@ from jaxafl.clock import Schedule
 from jaxafl.options import UserError
 from jaxafl.plot.animation import Runs, check_film, corners_of, save_film
 from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
-from jaxafl.results.members import Results, heading, members
+from jaxafl.results.members import Results, heading, members, titled
 
 _COLUMNS = ("client", "run_index", "started_at", "arrived_at", "staleness")
 _PANELS = 6
@@ -65,7 +65,10 @@ def timeline(
         found = [(f"{results.protocol}, {results.num_clients} clients", _of_schedule(results))]
     else:
         named = members(results, "client", "started_at", "arrived_at", "staleness", "time")
-        found = [(member.name or heading(results), _of_result(member.runs[0])) for member in named]
+        found = [
+            (titled(member.name, member.runs[0]) if member.name else heading(results), _of_result(member.runs[0]))
+            for member in named
+        ]
     if animate is not None:
         check_film(animate, file, len(found), ax)
     if ax is not None and len(found) > 1:

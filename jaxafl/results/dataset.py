@@ -17,6 +17,7 @@ from jaxafl.options import are_plain, options_of
 from jaxafl.references import citation, version
 from jaxafl.results.arrivals import by_step, masked, of_schedule
 from jaxafl.results.clients import with_clients
+from jaxafl.results.failures import place_of
 from jaxafl.results.points import with_finals
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
@@ -100,7 +101,8 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     if made.kinds:
         dataset["kind"].attrs |= {"flag_values": list(range(len(made.kinds))), "flag_meanings": "; ".join(made.kinds)}
     precision = parts["model"].precision
-    attributes = {
+    attributes: dict[str, Any] = {"failed": place_of(*trained.failure)} if trained.failure else {}
+    attributes |= {
         "title": f"{server.name} on {parts['clock'].name}, {parts['data'].name}",
         "jaxafl_version": version(),
         "seed": int(seed),

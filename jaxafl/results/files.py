@@ -11,7 +11,7 @@ import sys
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from jaxafl.options import UserError, as_path
+from jaxafl.options import UserError, as_path, shown
 from jaxafl.readers.replacing import beside, replacing
 from jaxafl.results.arrivals import renewed
 from jaxafl.results.clients import along_population
@@ -21,8 +21,41 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
     import xarray as xr
 
 
+_OTHERWISE = (
+    ". For a table of the evaluations take callbacks=[jaxafl.callbacks.Csv('r.csv')], or result[['accuracy', "
+    "'loss']].to_dataframe() and what pandas writes"
+)
+_NETCDF = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5")
+
+
 BEGINS = b"\x89HDF"
 """The first bytes of a result's file."""
+
+
+def check_result_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
+    """As `check_path`, for a file that will be NetCDF whatever it is called.
+
+    Raises:
+        ValueError: its name ends as that of another format does.
+    """
+    if path is not None:
+        check_ending(path, _NETCDF, "a result is written as NetCDF", _OTHERWISE)
+    return check_path(path, BEGINS)
+
+
+def check_ending(path: str | os.PathLike[str], endings: tuple[str, ...], what: str, advice: str = "") -> None:
+    """Raises `ValueError` if a file is called as if it had another format; any number, or nothing, is no ending.
+
+    Args:
+        path: the file.
+        endings: of the format, the usual one first.
+        what: is written, and as what.
+        advice: what to do for other formats.
+    """
+    ending = pathlib.Path(path).suffix.lower()
+    if ending[1:2].isalpha() and ending not in endings:
+        name = pathlib.Path(path).with_suffix(endings[0]).name
+        raise UserError(f"the path {os.fspath(path)} ends in {ending}, but {what}: call it {name}{advice}")
 
 
 def check_path(path: str | os.PathLike[str] | None, begins: bytes = b"") -> pathlib.Path | None:
@@ -61,13 +94,24 @@ def check_path(path: str | os.PathLike[str] | None, begins: bytes = b"") -> path
     return path
 
 
+def listed(names: list[str], most: int = 5) -> str:
+    """Returns the first of several names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
     """Writes a result as NetCDF-4 with checksums: under another name in the same directory first, so that an earlier
     file of this name is replaced by a whole one or stays as it is.
 
     Raises:
+        TypeError, ValueError: this is no result, or the path is that of another format.
         OSError: it could not be written; says why, and holds the result as its attribute `dataset`.
     """
+    import xarray as xr
+
+    if not isinstance(dataset, xr.Dataset):
+        raise TypeError(f"save takes a result (xarray.Dataset) and a path, save(result, 'r.nc'); got {shown(dataset)}")
+    check_ending(as_path(path), _NETCDF, "a result is written as NetCDF", _OTHERWISE)
     try:
         content = io.BytesIO()  # HDF5 itself brings the process down where the disk is full
         with _no_dask_lock():
@@ -75,9 +119,10 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
         with replacing(path) as unfinished, unfinished.open("wb") as file:
             file.writelines([content.getbuffer(), _checksums(content)])
     except Exception as error:  # of the file system, HDF5 or xarray
+        full = "; is the disk full, or the file open elsewhere?" if isinstance(error, OSError) else ""
         failure = OSError(
-            f"the result could not be saved to {path}, where nothing has changed ({type(error).__name__}: {error}); "
-            "is the disk full, or the file open elsewhere?"
+            f"the result could not be saved to {path}, where nothing has changed ({type(error).__name__}: {error})"
+            f"{full}"
         )
         failure.dataset = dataset  # type: ignore[attr-defined]
         failure.add_note("the result is kept, as the attribute `dataset` of this error: afl.save(error.dataset, path)")
@@ -129,14 +174,31 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
     """Reads a result of a run, a sweep or the quickstart into memory.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError, IsADirectoryError: there is no such file, or it is a folder.
+        TypeError: this is no path.
         ValueError: it is damaged, or not a result.
     """
     import xarray as xr
 
-    path = as_path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no result file {path}")
+    file = as_path(path)
+    if file.is_dir():
+        inside = next((f", e.g. {one}" for one in sorted(file.glob("*.nc"))), "")
+        raise IsADirectoryError(
+            f"{path} is a folder, not a result file; name a file{inside}, or read the folder of a sweep with "
+            "jaxafl.gather"
+        )
+    if not file.is_file():
+        there = sorted(one.name for one in file.parent.glob("*.nc")) if file.parent.is_dir() else []
+        raise FileNotFoundError(
+            f"there is no result file {path} (looked for {file.absolute()}); "
+            + (
+                f"the folder has {listed(there)}"
+                if there
+                else "the folder has no .nc file"
+                if file.parent.is_dir()
+                else f"there is no folder {file.parent}"
+            )
+        )
     _check_bytes(path)
     try:
         dataset = xr.load_dataset(path, engine="h5netcdf")

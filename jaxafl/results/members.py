@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import xarray as xr
 
-from jaxafl.options import UserError
+from jaxafl.options import UserError, shown
 
 Results = xr.Dataset | Mapping[str, xr.Dataset]
 _OF_A_RUN = {"step", "arrival", "evaluation", "version", "population"}
@@ -37,27 +39,52 @@ def members(results: Results, *variables: str) -> list[Member]:
 
     Raises:
         TypeError: these are no results.
-        ValueError: a result lacks a variable, or there is none.
+        ValueError: a result lacks a variable, or there is no run.
     """
-    named = {"": results} if isinstance(results, xr.Dataset) else cast("Mapping[str, xr.Dataset]", results)
+    given: Any = getattr(results, "results", results)  # of a comparison
+    named = cast("Mapping[str, xr.Dataset]", {"": given} if isinstance(given, xr.Dataset) else given)
     if not isinstance(named, Mapping) or not all(isinstance(dataset, xr.Dataset) for dataset in named.values()):
         raise TypeError(
-            f"a figure takes a result (xarray.Dataset), or a dict of results by name; got {type(results).__name__}"
+            "a figure takes a result (xarray.Dataset) of a run or a sweep, a Comparison, or a dict of results by name; "
+            f"got {shown(results)}{instead(given)}"
         )
     if not named:
-        raise ValueError("there is no result to plot: the dict is empty")
+        raise UserError("there is no result to plot: the dict is empty; give {'a name': result}")
     for name, dataset in named.items():
         missing = [variable for variable in variables if variable not in dataset.variables]
         if missing:
             label, known = name or dataset.attrs.get("title", ""), ", ".join(map(str, dataset.data_vars))
             remedy = _NO_ACCURACY if "accuracy" in missing else ""
             raise UserError(f"the result {label} has no {', '.join(missing)}; it has {known}{remedy}")
-    return [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
+    found = [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
+    if not all(member.runs for member in found) or not found:
+        sizes = {str(dim): size for dataset in named.values() for dim, size in dataset.sizes.items() if not size}
+        raise UserError(f"there is no run to plot: the results are empty along {', '.join(sizes) or 'all dimensions'}")
+    return found
+
+
+def instead(given: Any) -> str:
+    """Returns what to write instead of what is no result."""
+    if isinstance(given, str | os.PathLike):
+        return f". Read the file first: jaxafl.load({os.fspath(given)!r})"
+    if isinstance(given, list | tuple) and all(isinstance(one, xr.Dataset) for one in given):
+        return ". Give the results names: {'first': ..., 'second': ...}"
+    if isinstance(given, xr.DataArray):
+        return f". Give the whole result, not its variable {given.name}"
+    return ""
 
 
 def heading(results: Results) -> str:
-    """The title that a single result carries; nothing for several."""
-    return str(results.attrs.get("title", "")) if isinstance(results, xr.Dataset) else ""
+    """Returns the title that a single result carries, and whether runs failed; nothing for several."""
+    return titled(str(results.attrs.get("title", "")), results) if isinstance(results, xr.Dataset) else ""
+
+
+def titled(name: str, result: xr.Dataset) -> str:
+    """Returns a name, and if runs of the result failed, that they did."""
+    steps = np.atleast_1d(result["failed_step"] if "failed_step" in result else result.attrs.get("failed_step", -1))
+    failed = int((steps >= 0).sum())
+    said = f"{failed} of {steps.size} runs failed" if steps.size > 1 else f"failed at server step {steps.max():g}"
+    return (f"{name} ({said})" if name else said) if failed else name
 
 
 def _split(name: str, dataset: xr.Dataset, variables: tuple[str, ...]) -> list[Member]:

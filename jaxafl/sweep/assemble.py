@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
 
 _RENAMED = {"client": "local_training"}  # a variable of every result is called `client`
 _FAILED = ("failed_step", "failed_client")  # variables of every sweep
-_OWN = {"seed", "title"}  # an axis, and a text for people
+_OWN = {"seed", "title", "failed"}  # an axis, and texts for people
 _LONGEST = 40  # characters of an option's value in a label
 
 
@@ -97,6 +97,11 @@ def grid(members: list[xr.Dataset], dims: Sequence[Dimension]) -> xr.Dataset:
     folded = concatenated(members, "member").assign_coords(places.coords).unstack("member").transpose(*names, ...)
     coords = {path: (dim.name, column) for dim in dims for path, column in {dim.name: dim.labels, **dim.beside}.items()}
     folded = folded.assign_coords(coords)
+    # what only some members say of themselves is a variable, and no attribute of all of them
+    common = {name: text for name, text in folded.attrs.items() if all(name in one.attrs for one in members)}
+    failed = int((folded["failed_step"] >= 0).sum())
+    said = {"failed": f"{failed} of {len(members)} runs, see failed_step"} if failed else {}
+    folded.attrs = said | {name: text for name, text in common.items() if name != "failed"}
     folded.attrs["sweep"] = json.dumps({name: column for name, (_, column) in coords.items()}, default=str)
     return folded
 

@@ -190,7 +190,8 @@ class Comparison:
         return {seed: own.isel(seed=place) for place, seed in enumerate(self.seeds)}
 
     def __repr__(self) -> str:
-        return f"Comparison({', '.join(self.results)})"
+        failed = ", ".join(f"{name} on seeds {seeds}" for name, seeds in self.failed.items())
+        return f"Comparison({', '.join(self.results)}{f'; failed: {failed}' if failed else ''})"
 
     def _check(self, metric: str) -> None:
         known = [str(name) for name, values in self.dataset.data_vars.items() if "evaluation" in values.dims]
@@ -243,6 +244,7 @@ class Comparison:
         for name, own in found.items():
             mean, low, high = (f"{scale * number:+.{places}f}" for number in (own.mean, own.low, own.high))
             text = f"{mean} [{low}, {high}], {own.verdict}" if np.isfinite(own.low) else own.verdict
+            text = text if np.isfinite(own.mean) else "a run failed, or is missing"
             cells[name] = Cell(text.translate(_SIGNS))
         return f"minus {reference} {in_words(self._at(at))}, 95 % interval", cells
 

@@ -57,7 +57,7 @@ class Contents(NamedTuple):
 
 def check_apart(folder: str | os.PathLike[str] | None, path: pathlib.Path | None) -> None:
     """Raises if a result would be written over a member in the folder of its sweep."""
-    if folder is None or path is None or path.resolve().parent != pathlib.Path(folder).resolve():
+    if folder is None or path is None or path.resolve().parent != as_path(folder).resolve():
         return
     if path.name.startswith("member-"):
         raise UserError(f"{path} is the name of a member of the sweep, which would be lost; name another file")

@@ -20,6 +20,7 @@ from jaxafl.device import devices_of
 from jaxafl.engine.problem import Observe, Speed
 from jaxafl.engine.validate import evaluation_interval
 from jaxafl.options import check_whole
+from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import pods
 from jaxafl.sweep.assemble import assembled
@@ -138,7 +139,7 @@ def sweep(
         >>> grid.loss.mean("seed").dims
         ('server.alpha', 'evaluation')
     """
-    path = results.check_path(save, results.BEGINS)
+    path = results.check_result_path(save)
     check_apart(folder, path)
     begun = time.perf_counter()
     first, varied = axes_of(simulation, axes)
@@ -179,7 +180,7 @@ def sweep(
     dataset.attrs["wall_seconds"] = round(time.perf_counter() - begun, 3)
     if path is not None and jax.process_index() == 0:
         results.keep(dataset, path)
-    return dataset
+    return warned(dataset)
 
 
 def _run_here(

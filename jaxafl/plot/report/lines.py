@@ -11,7 +11,7 @@ import xarray as xr
 
 from jaxafl.options import UserError, shown
 from jaxafl.results.curves import falls, has_failed, value
-from jaxafl.results.members import Results, members
+from jaxafl.results.members import Results, instead, members
 
 MANY = 7  # colours that can be told apart; of more lines the best are coloured
 PARTS = ("data", "model", "client", "server", "clock")
@@ -57,7 +57,7 @@ def named(results: Any) -> dict[str, xr.Dataset]:
     if not isinstance(given, Mapping) or not all(isinstance(one, xr.Dataset) for one in given.values()):
         raise TypeError(
             "a report takes a result (xarray.Dataset) of a run or a sweep, a dict of results by name, or a Comparison; "
-            f"got {shown(results)}"
+            f"got {shown(results)}{instead(given)}"
         )
     if not given:
         raise UserError("there is no result to report: the dict is empty")
