@@ -46,6 +46,9 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
     needs = server.needs
     if needs.replies and outcome.next_steps is None:  # an answer that nobody waits for is none
         raise UserError(f"{about} must return `next_steps`: its `needs` say that it replies")
+    for field, part, wanted in (("weights", outcome.weights, (size,)), ("kept", outcome.kept, ())):
+        if part is not None and jnp.shape(part) != wanted:
+            raise UserError(f"{about} must return `{field}` of shape {wanted}, it has shape {jnp.shape(part)}")
     if needs.client_models != (outcome.client_params is not None):
         raise UserError(f"{about} must return `client_params` where its `needs` have `client_models`, and only there")
     return outcome._replace(info=dict(outcome.info))

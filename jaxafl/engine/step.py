@@ -130,8 +130,17 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
     def server_step(row: Steps, number: Array, state: State) -> tuple[State, Outcome, dict[str, Array]]:
         arrivals, model_states, lengths = arrivals_of(row, number, state)
         outcome = act(arrivals, state)
-        weights, states = of_all((jnp.where(arrivals.mask, arrivals.multiplicity, 0), model_states))
-        mean_state = _mean_state(weights, states, state.model.model_state)
+        mean_state = state.model.model_state
+        if jax.tree.leaves(mean_state):
+            shares = arrivals.multiplicity if outcome.weights is None else outcome.weights
+            weights, states = of_all((jnp.where(arrivals.mask, shares, 0), model_states))
+            if outcome.weights is not None:
+                # equal weights become 1, and are summed as multiplicities are
+                largest = jnp.max(weights)
+                weights, kept = (one / jnp.where(largest > 0, largest, 1) for one in (weights, outcome.kept))
+                mean_state = _mean_state(weights, states, mean_state, jnp.asarray(kept))
+            else:
+                mean_state = _mean_state(weights, states, mean_state)
         model = Version(outcome.params, mean_state)
         record = recorded(arrivals, outcome, jnp.sqrt(lengths), state.model, model)
         own_models = state.clients
@@ -212,14 +221,25 @@ def _average(average: Tree, number: Array, params: Tree) -> Tree:
     return jax.tree.map(moved, average, params)
 
 
-def _mean_state(weights: Array, states: Tree, current: Tree) -> Tree:
-    """Non-trainable model state: the plain mean over the arrivals; it stays when nobody arrived."""
+def _mean_state(weights: Array, states: Tree, current: Tree, kept: Array | None = None) -> Tree:
+    """Non-trainable model state: (kept · current + Σ_i w_i s_i) / (kept + Σ_i w_i); it stays where all weights are 0.
+
+    Args:
+        weights: [A], the largest 1 where they are no counts.
+        states: of the arrivals.
+        current: the server's.
+        kept: its weight; `None` for 0.
+    """
     total = jnp.sum(weights)
 
     def mean(leaf: Array, old: Array) -> Array:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return jnp.where(total > 0, jnp.max(leaf, axis=0), old)  # counters: the furthest
-        average = jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1) / jnp.maximum(total, 1).astype(leaf.dtype)
+        found = jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1)
+        if kept is None:
+            average = found / jnp.maximum(total, 1).astype(leaf.dtype)
+        else:
+            average = (found + kept.astype(leaf.dtype) * old) / jnp.maximum(total + kept, 1).astype(leaf.dtype)
         return jnp.where(total > 0, average, old)
 
     return jax.tree.map(mean, states, current)

@@ -71,7 +71,7 @@ class afl(Server):
         step = norm(jax.tree.map(jnp.subtract, new, params))
         stopped = state | ((step <= self.tolerance) & (self.tolerance > 0))
         info = {"step_norm": step, "stopped": stopped}
-        return Outcome(new, stopped, info, client_params=None if self.broadcast else models)
+        return Outcome(new, stopped, info, client_params=None if self.broadcast else models, weights=weights)
 
 
 class afl_rate(Part):

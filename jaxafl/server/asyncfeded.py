@@ -90,4 +90,4 @@ class asyncfeded(Server):
             "dropped": dropped,
             "clipped": wanted > self.max_steps,
         }
-        return Outcome(params, state, info, next_steps=reply[None])
+        return Outcome(params, state, info, next_steps=reply[None], weights=jnp.where(dropped, 0.0, 1.0)[None])

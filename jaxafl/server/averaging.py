@@ -34,7 +34,8 @@ class fedavg(_Mean):
 
     Args:
         learning_rate: η >= 0.
-        weights: `"samples"`: w_i = n_i / Σ n over the cohort; `"uniform"`: all equal.
+        weights: `"samples"`: w_i = n_i / Σ n over the cohort; `"uniform"`: all equal. Batch statistics (a model's
+            non-trainable state) are averaged with the same weights.
 
     References:
         McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017;

@@ -97,6 +97,9 @@ class Outcome(NamedTuple):
         info: diagnostics of this step, scalars or [A]: variables of the result, by names that are not another's.
         next_steps: int32 [A], local steps of each client's next run, if the server replies (`Needs.replies`).
         client_params: each leaf [A, ...], the clients' own models, if they have any (`Needs.client_models`).
+        weights: float [A], the shares of the arrivals in the next non-trainable model state (batch statistics), which
+            is (kept · s_t + Σ_i w_i s_i) / (kept + Σ_i w_i) over the arrivals; `None`: their multiplicity.
+        kept: the share of the state s_t of the server's model.
     """
 
     params: PyTree[Num[Array, "..."]]
@@ -104,6 +107,8 @@ class Outcome(NamedTuple):
     info: Mapping[str, Array] = types.MappingProxyType({})
     next_steps: Int32[Array, " A"] | None = None
     client_params: PyTree[Num[Array, "A ..."]] | None = None
+    weights: Float[Array, " A"] | None = None
+    kept: Float[Array, ""] | float = 0.0
 
 
 class Server(Part):

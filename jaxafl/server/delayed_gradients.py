@@ -51,7 +51,7 @@ class audg(_DelayedGradients):
 
     def update(self, params: Tree, state: Array, arrivals: Arrivals) -> Outcome:
         step = weighted_sum(arrivals.samples / state, arrivals.delta)  # no samples where there is no arrival
-        return Outcome(stepped(params, self.learning_rate, step), state, {})
+        return Outcome(stepped(params, self.learning_rate, step), state, {}, weights=arrivals.samples)
 
 
 class PSURDGState(NamedTuple):
@@ -86,4 +86,5 @@ class psurdg(_DelayedGradients):
     def update(self, params: Tree, state: PSURDGState, arrivals: Arrivals) -> Outcome:
         received = state.received.replace(arrivals.mask, arrivals.delta)
         step = received.weighted_sum(state.weights)
-        return Outcome(stepped(params, self.learning_rate, step), state._replace(received=received), {})
+        after = state._replace(received=received)
+        return Outcome(stepped(params, self.learning_rate, step), after, {}, weights=arrivals.samples)

@@ -71,7 +71,7 @@ class favano(Server):
         total = 1 + jnp.sum(weight)
         starts, steps = weighted_sum(weight, arrivals.base), weighted_sum(share, arrivals.delta)
         params = jax.tree.map(lambda x, s, d: (x + s + d) / total, params, starts, steps)
-        return Outcome(params, state, {"normaliser": a})
+        return Outcome(params, state, {"normaliser": a}, weights=weight, kept=1.0)
 
 
 def expectations(

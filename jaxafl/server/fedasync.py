@@ -21,6 +21,8 @@ class fedasync(Server):
     `exponent` and b the `threshold`. The model x_i^K is mixed in, not Δ_i: the step is α_t (x_s + Δ_i - x). With
     `mix="delta"`: x ← x + α_t Δ_i (what FADAS's code calls FedAsync, with α = 1).
 
+    Batch statistics are mixed as the model is: (1 - α_t) of the server's, α_t of the client's.
+
     τ counts versions. Several arrivals in one server step (a buffer of A) are applied one after another in client
     order, each its own version: the j-th of them sees τ = A (t - s) + j.
 
@@ -64,7 +66,12 @@ class fedasync(Server):
             return jax.tree.map(lambda x, d: x + rate[entry].astype(x.dtype) * d, params, step)
 
         params = jax.lax.fori_loop(0, capacity, apply, params)
-        return Outcome(params, state, {"server_rate": rate})
+        if self.mix == "delta":
+            return Outcome(params, state, {"server_rate": rate}, weights=rate)
+        share = jnp.minimum(rate, 1)[order]  # a mean of states, never beyond them
+        left = jnp.cumprod(1 - share[::-1])[::-1]  # of what was there before an arrival was mixed in
+        weights = jnp.zeros_like(rate).at[order].set(share * jnp.append(left[1:], 1))
+        return Outcome(params, state, {"server_rate": rate}, weights=weights, kept=left[0])
 
     def _discount(self, staleness: Array) -> Array:
         if self.staleness == "constant":

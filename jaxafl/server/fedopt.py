@@ -27,6 +27,7 @@ class OptaxServer(Server):
     The weights are 1/M unless `weigh` says otherwise. It averages whatever arrives by itself. An optimiser that asks
     for a `value` (`optax.contrib.reduce_on_plateau`, `optax.polyak_sgd`) is given Σ_i w_i loss_i / Σ_i w_i, the mean
     local training loss of the arrivals. Keys in its state are replaced by keys of the step (`Arrivals.key`).
+    Batch statistics are averaged with the same weights, divided by their sum.
     """
 
     accepts = Server.accepts | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
@@ -66,7 +67,7 @@ class OptaxServer(Server):
 
         step, state = self._step(self.optimizer_of(rate), loss, gradient, state, params)
         info = {} if rate is None else {"server_rate": jnp.asarray(rate)}
-        return Outcome(optax.apply_updates(params, step), state, info)
+        return Outcome(optax.apply_updates(params, step), state, info, weights=weights)
 
     def _step(
         self,

@@ -54,4 +54,4 @@ class quafl(Server):
         average = weighted_sum(weights / weights.sum(), models)
         new = jax.tree.map(lambda x, y: p * x + (1 - p) * y, params, average)
         own = jax.tree.map(lambda x, y: p * x[None] + (1 - p) * y, params, models)
-        return Outcome(new, state, {}, client_params=own)
+        return Outcome(new, state, {}, client_params=own, weights=(1 - p) * weights / weights.sum(), kept=p)

@@ -26,8 +26,8 @@ class safa(Server):
     """SAFA: x = Σ_k (n_k/Σn) cache_k over ALL clients.
 
     Entries of deprecated clients are replaced by x; picked updates enter the cache before the aggregation, undrafted
-    ones after it. Who is picked, undrafted or deprecated is the clock's affair (`semi_async`). Keeps one model per
-    client.
+    ones after it. Batch statistics are those of the picked, by their samples. Who is picked, undrafted or deprecated is
+    the clock's affair (`semi_async`). Keeps one model per client.
 
     References:
         Wu et al., "SAFA: A semi-asynchronous protocol for fast federated learning with low overhead", IEEE TC 2021,
@@ -57,4 +57,5 @@ class safa(Server):
         new = cache.weighted_sum(state.weights)
         cache = cache.replace(undrafted, models)
         info = {"picked": jnp.sum(picked), "undrafted": jnp.sum(undrafted), "deprecated": jnp.sum(deprecated)}
-        return Outcome(new, state._replace(cache=cache), cache.summed(info))
+        weights = jnp.where(picked, arrivals.samples, 0)
+        return Outcome(new, state._replace(cache=cache), cache.summed(info), weights=weights)

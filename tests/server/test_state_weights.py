@@ -1,0 +1,112 @@
+"""Batch statistics follow the weights with which a server averages its clients' models."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxafl as afl
+from jaxafl.options import UserError
+from jaxafl.server import Arrivals, Outcome, Server
+from tests.problems import quadratic
+
+CLIENTS = 4
+STEPS = 5
+
+
+def remembering(model: Any) -> Any:
+    """The model with a state: the mean of the samples that it was trained on last."""
+
+    def apply(params: Any, state: Any, batch: Any, key: Any, train: bool) -> Any:
+        mean = jnp.mean(batch.x, axis=0, where=batch.mask[:, None])
+        return model.apply(params, {}, batch, key, train)[0], {"mean": mean} if train else state
+
+    def init(key: Any, batch: Any) -> Any:
+        return model.init(key, batch)[0], {"mean": jnp.zeros(6)}
+
+    return dataclasses.replace(model, init=init, apply=apply, sees_mask=True)
+
+
+class silent(Server):
+    """Averages by samples, and says nothing of it."""
+
+    def update(self, params: Any, state: Any, arrivals: Arrivals) -> Outcome:
+        return Outcome(params, state)
+
+
+def discount(trained: Any, step: int, samples: Any) -> Any:
+    return 1 / np.sqrt(1 + trained.schedule.staleness[step])
+
+
+def samples_alone(trained: Any, step: int, samples: Any) -> Any:
+    return samples
+
+
+def equal(trained: Any, step: int, samples: Any) -> Any:
+    return np.ones_like(samples)
+
+
+CASES = {
+    "fedavg": (afl.server.fedavg(), "synchronous", samples_alone),
+    "fedavg, uniform": (afl.server.fedavg(weights="uniform"), "synchronous", equal),
+    "fedbuff": (afl.server.fedbuff(staleness="polynomial"), "free_running", discount),
+    "fedadam": (afl.server.fedadam(), "synchronous", equal),
+    "afl": (afl.server.afl(a=1.0), "stale_rounds", lambda t, s, n: n / (1 + t.schedule.staleness[s])),
+    "own": (silent(), "free_running", equal),
+    "fedasync": (afl.server.fedasync(alpha=0.25, staleness="constant"), "one", None),
+}
+QUICK = ("fedavg", "fedbuff", "fedasync")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
+def test_state_is_averaged_as_the_models_are(name: str) -> None:
+    server, clock, weigh = CASES[name]
+    of, time = quadratic(CLIENTS), afl.clock.uniform(0.5, 1.5)
+    clocks: dict[str, Any] = {
+        "synchronous": afl.clock.synchronous(cohort=3, durations=time),
+        "free_running": afl.clock.free_running(concurrency=4, buffer=2, durations=time),
+        "one": afl.clock.free_running(concurrency=4, durations=time),
+        "stale_rounds": afl.clock.stale_rounds(participants=3, max_staleness=2, durations=time),
+    }
+    client = afl.Client(learning_rate=0.01, steps=1, batch_size=None)
+    found = afl.Simulation(of.data, remembering(of.model), client, server, clocks[clock]).train(STEPS)
+    means = np.stack([np.concatenate([one.a, one.c], axis=1).mean(axis=0) for one in of.clients])
+    expected, counts = np.zeros(6), np.asarray(of.data.counts)
+    for step in range(STEPS):
+        who = found.schedule.client[step]
+        if weigh is None:  # mixed as x ← (1 - α) x + α x_i
+            expected = 0.75 * expected + 0.25 * means[who[0]]
+        else:
+            weights = weigh(found, step, counts[who]) * found.schedule.multiplicity[step]
+            expected = weights @ means[who] / weights.sum()
+    np.testing.assert_allclose(found.model_state["mean"], expected, rtol=2e-5, atol=1e-6)
+
+
+def test_equal_weights_give_the_bits_of_a_plain_mean() -> None:
+    of, time = quadratic(CLIENTS), afl.clock.uniform(0.5, 1.5)
+    clock = afl.clock.free_running(concurrency=4, buffer=3, durations=time)
+    client = afl.Client(learning_rate=0.01, steps=1, batch_size=None)
+    plain, weighed = (
+        afl.Simulation(of.data, remembering(of.model), client, server, clock).train(STEPS).model_state["mean"]
+        for server in (silent(), afl.server.fedbuff(staleness="none"))
+    )
+    np.testing.assert_array_equal(plain, weighed)
+
+
+def test_weights_of_another_shape_are_refused() -> None:
+    class wrong(silent):
+        def update(self, params: Any, state: Any, arrivals: Arrivals) -> Outcome:
+            return Outcome(params, state, weights=jax.tree.leaves(arrivals.delta)[0])
+
+    of = quadratic(CLIENTS)
+    clock = afl.clock.free_running(concurrency=4, buffer=3, durations=afl.clock.constant(1.0))
+    client = afl.Client(learning_rate=0.01, steps=1, batch_size=None)
+    with pytest.raises(UserError, match="`weights` of shape"):
+        afl.Simulation(of.data, of.model, client, wrong(), clock).run(2)
