@@ -12,7 +12,8 @@ import xarray as xr
 import jaxafl as afl
 from jaxafl.cli import main, simulate
 from jaxafl.cli.build import parse_axis
-from jaxafl.cli.tables import failures, show_result
+from jaxafl.cli.tables import show_result
+from jaxafl.results.failures import failures
 from jaxafl.sweep.assemble import labels
 from jaxafl.sweep.axes import replace_at
 
