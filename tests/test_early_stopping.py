@@ -187,7 +187,7 @@ def test_afl_stops_when_x_hardly_moves() -> None:
     tolerance = float(np.sort(moves[:-2])[0] * 1.001)
     stop = int(np.flatnonzero(moves <= tolerance)[0])
     result = check(local, server.afl(tolerance=tolerance), tolerance=tolerance)
-    assert result.stopped.values.tolist() == [t >= stop for t in range(ROUNDS)]
+    assert result.converged.values.tolist() == [t >= stop for t in range(ROUNDS)]
     np.testing.assert_array_equal(result.observe_w[stop + 1 :], result.observe_w[[stop + 1] * (ROUNDS - stop)])
     np.testing.assert_allclose(result.step_norm[: stop + 1], moves[: stop + 1], rtol=1e-9)
 

@@ -35,7 +35,11 @@ class Client(Optimised, init=False):
 
     Args:
         optimizer: an Optax optimiser's constructor, e.g. `optax.sgd` or `optax.adam`; its hyper-parameters
-            (learning_rate, momentum, b1 ...) are given by name, and numbers among them can be swept.
+            (learning_rate, momentum, b1 ...) are given by name, and numbers among them can be swept. An Optax schedule
+            as `learning_rate` counts the local steps of each run, from 0 (of each epoch with `reset="epoch"`): what
+            decreases from run to run is `run_schedule` or `run_decay`. Keys in its state are replaced by keys of the
+            run; one that looks at the objective (Polyak's step, L-BFGS) gets that of the mini-batch, with proximal term
+            and weight decay.
         steps: K, local steps of a run: one number, one per client, or an array [client, run], whose last column is
             taken for all later runs; or
         epochs: local epochs of a run, each a fresh shuffle whose last, partial batch is kept and averaged over its real

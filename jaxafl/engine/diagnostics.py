@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxafl.data.form import DataForm
 from jaxafl.device.keys import jax_key
 from jaxafl.models.model import Apply, Batch
+from jaxafl.options import UserError
 from jaxafl.server.contract import norm
 
 Array = jax.Array
@@ -56,12 +57,17 @@ def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tre
         names: what was asked for.
         gradient: ∇F(x_t).
         before, after: x_t and x_{t+1}.
-        rate: η.
+        rate: η, as it was applied.
     """
     record = {}
     if "gradient_norm" in names:
         record["gradient_norm_squared"] = jnp.square(norm(gradient))
     if "asynchronous_error" in names:
+        if rate is None or jnp.ndim(rate):
+            raise UserError(
+                "asynchronous_error needs the gradient that was applied, (x_t - x_(t+1)) / η, and the rate η of this "
+                "server's step is not known: a schedule, or an optimiser of your own, makes it"
+            )
         applied = jax.tree.map(lambda x, y: (x - y) / rate, before, after)
         record["asynchronous_error"] = norm(jax.tree.map(jnp.subtract, gradient, applied))
     return record

@@ -112,9 +112,11 @@ def build_server_step(program: Program, numbers: Numbers, device: DeviceData) ->
         if client.patience is not None:
             each["executed_local_steps"] = arrivals.local_steps
         record = {"delta_norm": norms, **outcome.info, **of_all(each | {"local_loss": arrivals.loss})}
-        rate = getattr(server, "learning_rate", None)
+        rate = record.get("server_rate", server.applied_rate(outcome.state))
         if rate is not None:
-            record.setdefault("server_rate", jnp.asarray(rate))
+            record["server_rate"] = rate = jnp.asarray(rate)
+            if not (program.full or server.needs.empty_steps or rate.ndim):
+                record["server_rate"] = jnp.where(jnp.any(of_all(arrivals.mask)), rate, 0)
         if {"gradient_norm", "asynchronous_error"} & set(asked):
             apply = program.model.bound(device.frozen)
             counts, begins = own_clients(program, device)

@@ -45,7 +45,7 @@ class afl(Server):
     references = ("afl2025",)
     meanings: ClassVar[dict[str, str]] = {
         "step_norm": "Euclidean norm of the server's step",
-        "stopped": "whether the run has converged",
+        "converged": "whether the run has converged",
     }
 
     @property
@@ -70,7 +70,7 @@ class afl(Server):
         new = jax.tree.map(lambda x, y: jnp.where(state, x, y), params, average)
         step = norm(jax.tree.map(jnp.subtract, new, params))
         stopped = state | ((step <= self.tolerance) & (self.tolerance > 0))
-        info = {"step_norm": step, "stopped": stopped}
+        info = {"step_norm": step, "converged": stopped}
         return Outcome(new, stopped, info, client_params=None if self.broadcast else models, weights=weights)
 
 

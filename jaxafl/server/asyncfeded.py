@@ -53,7 +53,7 @@ class asyncfeded(Server):
     counters = ("dropped", "clipped")
     meanings: ClassVar[dict[str, str]] = {
         "gamma": "Euclidean staleness of AsyncFedED",
-        "next_local_steps": "local steps replied for the client's next run",
+        "next_local_steps": "what is replied for the client's next run: local steps, or epochs with Client(epochs=...)",
     }
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:

@@ -40,7 +40,7 @@ class Arrivals(NamedTuple):
         base: x_s, each leaf [A, ...], if the server needs it (`Needs.base`), else `None`.
         staleness: int32 [A], τ = t - s; 0 for a fresh update.
         samples: float [A], n_i.
-        local_steps: int32 [A], local steps made.
+        local_steps: int32 [A], local steps made; of a server that replies, epochs where `Client` counts epochs.
         loss: float [A], mean over the local steps of the mini-batch loss.
         step: int32, t.
         time: float, simulated seconds.
@@ -171,6 +171,11 @@ class Server(Part):
             seed: of the run.
         """
         return self, client
+
+    def applied_rate(self, state: Any) -> Number | None:
+        """The learning rate of the step that has left this state, for the result (`server_rate`), where `update` says
+        none: the option `learning_rate`. `None`: it is not known."""
+        return getattr(self, "learning_rate", None)
 
     def init(self, params: Tree, samples: Array) -> Any:
         """The state before the first server step, a pytree; samples: float [N], n_i."""

@@ -19,6 +19,8 @@ from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, shares
 
 Array = jax.Array
+_INJECTED = (optax.InjectHyperparamsState, optax.InjectStatefulHyperparamsState)
+_SCHEDULED = (optax.ScaleByScheduleState, optax.contrib.ReduceLROnPlateauState)
 
 
 class OptaxServer(Server):
@@ -44,6 +46,14 @@ class OptaxServer(Server):
     def rate(self, arrivals: Arrivals) -> Number | None:
         """The learning rate of this step where it depends on the arrivals (`server_rate` of the result)."""
         return None
+
+    def applied_rate(self, state: optax.OptState) -> Number | None:
+        """The option `learning_rate`, or that of `optax.inject_hyperparams`; not known where a schedule changes it."""
+        nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, _INJECTED + _SCHEDULED))
+        if any(isinstance(node, _SCHEDULED) for node in nodes):
+            return None
+        injected = [node.hyperparams for node in nodes if isinstance(node, _INJECTED)]
+        return injected[0].get("learning_rate") if injected else super().applied_rate(state)
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
         """The optimiser of a step with this rate (`None`: its own)."""
@@ -97,7 +107,8 @@ class fedopt(Optimised, OptaxServer, init=False):
     Args:
         optimizer: an Optax optimiser's constructor that takes a learning rate; its other hyper-parameters (momentum, b1
             ...) are given by name, and numbers among them can be swept.
-        learning_rate: η >= 0.
+        learning_rate: η >= 0. The result's `server_rate` is the rate that was applied: η, or that of
+            `optax.inject_hyperparams`; it is left out where a constructor of your own, or a schedule, makes another.
         staleness: `"none"`: s = 1; `"polynomial"`: s = 1/√(1 + τ).
 
     References:
@@ -115,6 +126,11 @@ class fedopt(Optimised, OptaxServer, init=False):
 
     def weigh(self, arrivals: Arrivals) -> Array:
         return discounted(self.staleness, arrivals)
+
+    def applied_rate(self, state: optax.OptState) -> Number | None:
+        rate = super().applied_rate(state)
+        shipped = self.optimizer.__module__.startswith("optax.")  # what others make of the number is not known
+        return rate if shipped or rate is not self.learning_rate else None
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
         return self.make_optimizer(learning_rate=self.learning_rate)

@@ -13,6 +13,7 @@ import pytest
 import jaxafl as afl
 from jaxafl import server
 from jaxafl.clock import bernoulli, free_running, uniform
+from jaxafl.options import UserError
 from tests.oracle.server import FedBuff, StepInfo
 from tests.problems import GD, assert_same, quadratic, record, reference, simulate
 
@@ -98,3 +99,30 @@ def test_its_numbers_are_checked_before_anything_runs(given: dict[str, Any], sai
     sim = afl.Simulation(problem.data, problem.model, GD, server.fedopt(optax.adam, **given), clock)
     with pytest.raises((ValueError, TypeError), match=said):
         sim.check()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rates"),
+    [
+        (optax.sgd, [0.5] * 4),
+        (lambda learning_rate: optax.sgd(optax.linear_schedule(learning_rate, 0.0, 4)), None),
+        (lambda learning_rate: optax.sgd(0.25), None),
+        (
+            lambda learning_rate: optax.inject_hyperparams(optax.sgd)(optax.linear_schedule(learning_rate, 0.0, 4)),
+            [0.5, 0.375, 0.25, 0.125],
+        ),
+    ],
+    ids=["constant", "schedule", "other", "injected"],
+)
+def test_the_servers_rate_is_the_one_that_was_applied_or_is_not_said(optimizer: Any, rates: Any) -> None:
+    of = quadratic(4)
+    clock = afl.clock.synchronous(cohort=2, durations=afl.clock.constant(1.0))
+    client = afl.Client(learning_rate=0.1, steps=1, batch_size=None)
+    sim = afl.Simulation(of.data, of.model, client, afl.server.fedopt(optimizer, 0.5), clock)
+    result = sim.run(4)
+    assert ("server_rate" in result) == (rates is not None)
+    if rates is not None:
+        np.testing.assert_allclose(result.server_rate, rates)
+    else:
+        with pytest.raises(UserError, match="rate η of this server's step is not known"):
+            sim.run(4, diagnostics="asynchronous_error")
