@@ -36,7 +36,7 @@ from jaxafl.engine.recorded import evaluated
 from jaxafl.engine.validate import check_model, check_observe, evaluation_interval
 from jaxafl.engine.width import local_step_of
 from jaxafl.models.model import Model, Precision
-from jaxafl.options import Summarised, check_whole
+from jaxafl.options import Summarised, all_named, check_whole
 from jaxafl.references import citation
 from jaxafl.results.failures import warned
 from jaxafl.server.contract import Server
@@ -64,6 +64,7 @@ class RunOptions(TypedDict, total=False):
     keep: int
 
 
+@all_named
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Simulation(Summarised):
     """Asynchronous federated learning: data, model, local training, server and clock.
@@ -219,8 +220,7 @@ class Simulation(Summarised):
         begun = time.perf_counter()
         self.check()
         callbacks, seed = check_callbacks(options.get("callbacks", ())), options.get("seed", 0)
-        folder = options.get("checkpoint")
-        how = options.get("checkpoint_every", "30s"), options.get("keep", 2)
+        folder, how = options.get("checkpoint"), (options.get("checkpoint_every", "30s"), options.get("keep", 2))
         interval_of(how[0])
         check_whole("run", "keep", how[1])
         keeper = None if folder is None else Checkpoint(folder, *how)
@@ -254,7 +254,7 @@ class Simulation(Summarised):
                 execution = planned([problem], self.compute_schedule(server_steps, seed), every, speed, origin)
             reporting, finishes = Reporting(reporter), [finish]
             (result,) = watched(execution, server_steps, every, begun, reporting, telling, keeper, interrupts, finishes)
-        return warned(result, stacklevel=4)
+        return warned(result, stacklevel=5)
 
     def result(self, trained: Trained, seed: int) -> xr.Dataset:
         """The dataset of a run that has ended."""

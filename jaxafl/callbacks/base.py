@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxafl.models.metrics import Better
-from jaxafl.options import UserError, did_you_mean, shown
+from jaxafl.options import UserError, did_you_mean, named, shown
 
 _LONGEST = 120  # characters of a file's name, of the 255 bytes that most file systems allow
 
@@ -78,6 +78,11 @@ class Callback:
     Every run of a sweep has a (shallow) copy of its own. What a callback raises ends the run, and holds as its
     attribute `dataset` what was made until then. A run that was stopped stays stopped when it is taken up again.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = named(cls.__init__)  # type: ignore[method-assign]
 
     def check(self, run: Run) -> None:
         """Before anything is compiled; raises `ValueError` for what cannot work."""

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from jaxafl.client.stepping import of_objective, optimizer_step
-from jaxafl.options import Bounds, Number, Part, UserError, check_number, static
+from jaxafl.options import Bounds, Number, Part, UserError, check_number, did_you_mean, static
 
 
 class Optimised(Part):
@@ -104,7 +104,10 @@ class Optimised(Part):
         known = inspect.signature(self.optimizer).parameters
         unknown = [name for name in given if name not in known]
         if unknown and not any(one.kind is one.VAR_KEYWORD for one in known.values()):
-            raise TypeError(f"{self.optimizer_name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+            close = did_you_mean(unknown[0], known)
+            raise TypeError(
+                f"{self.optimizer_name} has no option {', '.join(unknown)}; it has {', '.join(known)}{close}"
+            )
         by_name = [one for one in known.values() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
         there = {*given, *(field.name for field in dataclasses.fields(self))}
         missing = [one.name for one in by_name if one.default is one.empty and one.name not in there]

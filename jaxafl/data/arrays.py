@@ -16,10 +16,11 @@ from jaxafl.data.identities import check_ids
 from jaxafl.data.partition import by_user
 from jaxafl.data.partition.base import rows_of_each
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast
-from jaxafl.options import as_array, check_number, check_whole
+from jaxafl.options import as_array, check_number, check_whole, named
 from jaxafl.readers.pictures import is_picture, pixels
 
 
+@named
 def from_arrays(
     x: ArrayLike | Mapping[str, ArrayLike],
     y: ArrayLike,

@@ -11,11 +11,12 @@ import numpy as np
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.images import Images, image_dataset
 from jaxafl.data.preprocessing import crop_and_flip, normalise
-from jaxafl.options import check_flag
+from jaxafl.options import check_flag, named
 from jaxafl.readers.archive import check_sha256, damaged, partial_dataset, read_members
 from jaxafl.readers.directory import data_directory
 
 
+@named
 def cifar10(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = False) -> Dataset:
     """CIFAR-10: 50,000 training and 10,000 test colour images of objects, 10 classes.
 
@@ -44,6 +45,7 @@ def cifar10(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = F
     return _load(_CIFAR10, data_dir, augment)
 
 
+@named
 def cifar100(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = False) -> Dataset:
     """CIFAR-100: 50,000 training and 10,000 test colour images of objects, 100 (fine) classes.
 

@@ -15,7 +15,7 @@ from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import normalise
-from jaxafl.options import check_whole
+from jaxafl.options import check_whole, named
 from jaxafl.readers.archive import check_sha256
 from jaxafl.readers.directory import data_directory, find_file
 from jaxafl.readers.leaf import Users, leaf_files, length_of, read_halves
@@ -31,6 +31,7 @@ _SHA256 = {
 }
 
 
+@named
 def femnist(clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None = None) -> FederatedData:
     """FEMNIST of LEAF: 28 × 28 images of digits and letters, 62 classes, one client per real writer.
 

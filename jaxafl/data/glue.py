@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.preprocessing import Preprocessing, as_integers
+from jaxafl.options import named
 from jaxafl.readers.archive import find_files
 from jaxafl.readers.directory import data_directory, missing_dataset
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
@@ -18,6 +19,7 @@ from jaxafl.readers.text import read_tsv
 from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_prepared
 
 
+@named
 def glue_rte(
     tokenizer: str = "bert-base-uncased", max_length: int = 128, data_dir: str | os.PathLike[str] | None = None
 ) -> Dataset:
@@ -43,6 +45,7 @@ def glue_rte(
     return _load(_RTE, tokenizer, max_length, data_dir)
 
 
+@named
 def glue_mrpc(
     tokenizer: str = "bert-base-uncased", max_length: int = 128, data_dir: str | os.PathLike[str] | None = None
 ) -> Dataset:
@@ -78,6 +81,7 @@ def glue_mrpc(
     return _load(_MRPC, tokenizer, max_length, data_dir)
 
 
+@named
 def glue_sst2(
     tokenizer: str = "bert-base-uncased", max_length: int = 128, data_dir: str | os.PathLike[str] | None = None
 ) -> Dataset:

@@ -13,12 +13,13 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.data.identities import check_ids
 from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers, as_is, cast
-from jaxafl.options import UserError, check_whole
+from jaxafl.options import UserError, check_whole, named
 from jaxafl.readers.huggingface import arrays_of, identities_of, labels_of, splits_of
 from jaxafl.readers.pictures import is_picture
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
 
 
+@named
 def from_huggingface(
     dataset: Any,
     *,

@@ -12,12 +12,13 @@ import numpy as np
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.images import image_dataset
 from jaxafl.data.preprocessing import Preprocessing, normalise
-from jaxafl.options import check_choice
+from jaxafl.options import check_choice, named
 from jaxafl.readers.archive import find_files, read_idx
 from jaxafl.readers.directory import data_directory, find_file
 from jaxafl.readers.tfds_source import prepared_directory
 
 
+@named
 def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = None) -> Dataset:
     """MNIST: 60,000 training and 10,000 test images of handwritten digits, 10 classes.
 
@@ -53,6 +54,7 @@ def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = No
     return dataclasses.replace(dataset, users=users, source=source, references=references)
 
 
+@named
 def fashion_mnist(data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     """Fashion-MNIST: 60,000 training and 10,000 test images of clothing, 10 classes.
 

@@ -16,7 +16,7 @@ from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers
-from jaxafl.options import check_choice, check_number, check_whole
+from jaxafl.options import check_choice, check_number, check_whole, named
 from jaxafl.readers.directory import data_directory, missing_dataset
 from jaxafl.readers.leaf import leaf_files, read_halves
 from jaxafl.readers.text import VOCABULARY, encode, read_roles, role_files
@@ -30,6 +30,7 @@ _REFERENCES = ("mcmahan2017", "caldas2018")
 _CHARACTERS = Preprocessing(as_integers, None, "characters as integers")
 
 
+@named
 def shakespeare(
     clients: int | None = None,
     *,

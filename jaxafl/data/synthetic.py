@@ -16,7 +16,7 @@ from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import as_is
 from jaxafl.data.statistics import traverse
 from jaxafl.device import keys
-from jaxafl.options import check_flag, check_number, check_whole
+from jaxafl.options import check_flag, check_number, check_whole, named
 
 Arrays: TypeAlias = Mapping[str, np.ndarray | jax.Array]
 FEATURES = 60
@@ -25,6 +25,7 @@ _REFERENCES = ("li2020",)
 _PER_CLIENT = np.uint32(0xFFFFFFFF)  # in the place of a position: what is drawn once per client
 
 
+@named
 def synthetic(
     alpha: float = 1.0,
     beta: float = 1.0,

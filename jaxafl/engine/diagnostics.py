@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxafl.data.form import DataForm
 from jaxafl.device.keys import jax_key
 from jaxafl.models.model import Apply, Batch
-from jaxafl.options import UserError
+from jaxafl.options import UserError, did_you_mean
 from jaxafl.server.contract import norm
 
 Array = jax.Array
@@ -31,7 +31,9 @@ def check_diagnostics(names: Any, server: Any) -> tuple[str, ...]:
     names = (names,) if isinstance(names, str) else tuple(names)
     for name in names:
         if name not in DIAGNOSTICS:
-            raise ValueError(f"there is no diagnostic {name!r}; there are {', '.join(DIAGNOSTICS)}")
+            raise ValueError(
+                f"there is no diagnostic {name!r}; there are {', '.join(DIAGNOSTICS)}{did_you_mean(name, DIAGNOSTICS)}"
+            )
     if "asynchronous_error" in names and not hasattr(server, "learning_rate"):
         raise ValueError(
             f"asynchronous_error needs the gradient that was applied, (x_t - x_(t+1)) / η, but {server.name} has no "

@@ -19,6 +19,7 @@ from flax import linen
 from jaxafl.device.keys import drawing_key
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Array, Batch, Init, Key, Model, Outputs, Params, State, softmax_cross_entropy
+from jaxafl.options import named
 
 Loss: TypeAlias = Callable[[Any, Batch], Outputs | Array]
 NNXRngs: TypeAlias = Any
@@ -29,6 +30,7 @@ NNXState: TypeAlias = Any
 """An `nnx.State`."""
 
 
+@named
 def from_linen(
     module: linen.Module,
     loss: Loss = softmax_cross_entropy,
@@ -85,6 +87,7 @@ def from_linen(
     return Model(name or network, init, apply, description, sees_mask=masked, references=references, better=better)
 
 
+@named
 def from_nnx(
     make_module: Callable[[NNXRngs], NNXModule],
     loss: Loss = softmax_cross_entropy,
@@ -140,6 +143,7 @@ def from_nnx(
     return Model(name or network, tried(make, apply), apply, {"network": network}, sees_mask=masked, better=better)
 
 
+@named
 def from_functions(
     init: Callable[[Key, Batch], Params],
     loss: Callable[[Params, Batch, Key], Outputs | Array],

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.models.metrics import Better, check_better
-from jaxafl.options import Summarised, UserError, check_choice, check_whole
+from jaxafl.options import Summarised, UserError, check_choice, check_keywords, check_whole
 
 Array: TypeAlias = jax.Array
 Key: TypeAlias = jax.Array
@@ -201,6 +201,7 @@ def checked(make: Callable[P, Model]) -> Callable[P, Model]:
 
     @functools.wraps(make)
     def construct(*args: P.args, **kwargs: P.kwargs) -> Model:
+        check_keywords(make.__name__, kwargs, signature.parameters)
         given, kinds = signature.bind(*args, **kwargs), typing.get_type_hints(make)
         for name, value in given.arguments.items():
             if kinds[name] is int:

@@ -29,7 +29,7 @@ from jaxafl.options.part import (
     types_of,
 )
 from jaxafl.options.paths import as_path
-from jaxafl.options.suggestions import check_keywords, did_you_mean, named
+from jaxafl.options.suggestions import all_named, check_keywords, did_you_mean, named
 
 __all__ = [
     "Bounds",
@@ -37,6 +37,7 @@ __all__ = [
     "Part",
     "Summarised",
     "UserError",
+    "all_named",
     "are_plain",
     "as_array",
     "as_numbers",

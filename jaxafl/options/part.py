@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from jaxafl.options.checks import MOST, Bounds, as_array, check_choice, check_flag, check_number, check_whole, shown
+from jaxafl.options.suggestions import named
 
 Number: TypeAlias = float | jax.Array | np.ndarray
 """A number that can be swept; where a part says so, an array of one number per client."""
@@ -77,6 +78,8 @@ class Part:
         if "name" not in vars(cls):
             cls.name = cls.__name__
         dataclasses.dataclass(frozen=True, repr=False)(cls)
+        if "__init__" in vars(cls):
+            cls.__init__ = named(cls.__init__)  # type: ignore[method-assign]
         fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
         leaves = [field.name for field in fields if not bounds_of(field).static]
         jax.tree_util.register_dataclass(cls, leaves, [field.name for field in fields if field.name not in leaves])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def did_you_mean(given: object, known: Iterable[object]) -> str:
@@ -29,12 +31,15 @@ def did_you_mean(given: object, known: Iterable[object]) -> str:
 
 def named(function: Callable[P, T]) -> Callable[P, T]:
     """Decorator: an unknown keyword is a `TypeError` that says which are known, and which was probably meant."""
-    parameters = inspect.signature(function).parameters.values()
-    known = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    owner = function.__qualname__.removesuffix(".__init__")
-    known = [name for name in known if name != "self"]
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        return function
+    signature = inspect.signature(function)
+    known = [name for name, one in signature.parameters.items() if one.kind in _BY_NAME and name != "self"]
+    owner = function.__qualname__.removesuffix(".__init__").rpartition("<locals>.")[2]
+    for one in signature.parameters.values():
+        if one.kind is one.VAR_KEYWORD:
+            table = re.fullmatch(r"Unpack\[(\w+)\]", str(one.annotation))
+            if table is None:
+                return function
+            known += function.__globals__[table[1]].__annotations__
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -42,6 +47,14 @@ def named(function: Callable[P, T]) -> Callable[P, T]:
         return function(*args, **kwargs)
 
     return called
+
+
+def all_named(cls: type[T]) -> type[T]:
+    """Class decorator: its constructor and its public methods are `named`."""
+    for name, value in list(vars(cls).items()):
+        if inspect.isfunction(value) and (name == "__init__" or not name.startswith("_")):
+            setattr(cls, name, named(value))
+    return cls
 
 
 def check_keywords(owner: str, given: Iterable[str], known: Iterable[str]) -> None:

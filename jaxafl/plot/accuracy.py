@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, Formatter
 
-from jaxafl.options import UserError, user_errors
+from jaxafl.options import UserError, named, user_errors
 from jaxafl.plot.canvas import (
     ImagePath,
     check_image_path,
@@ -24,6 +24,7 @@ from jaxafl.results.members import Member, Results, heading, members
 _GRID = 400  # points at which the runs of different seeds are averaged
 
 
+@named
 def accuracy_vs_time(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
     """Test accuracy in percent against simulated time in seconds.
 
@@ -45,11 +46,13 @@ def accuracy_vs_time(results: Results, ax: Axes | None = None, path: ImagePath =
     return _accuracy(results, "eval_time", "simulated time (s)", ax, path)
 
 
+@named
 def accuracy_vs_steps(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
     """Test accuracy in percent against server steps; as `accuracy_vs_time` in everything else."""
     return _accuracy(results, "eval_step", "server steps", ax, path)
 
 
+@named
 def accuracy_vs_bytes(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
     """Test accuracy in percent against bytes sent, up and down; as `accuracy_vs_time` in everything else."""
     return _accuracy(results, "eval_bytes", "bytes sent, up and down", ax, path, EngFormatter("B"))

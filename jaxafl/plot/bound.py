@@ -7,7 +7,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxafl.options import UserError
+from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
 from jaxafl.results.members import Results, heading, members
 
@@ -15,6 +15,7 @@ _NEEDS = {"mean_gradient_norm_squared": "gradient_norm_squared", "gap_of_average
 _DIAGNOSTICS = {"gradient_norm_squared": "gradient_norm", "average_loss": "average"}
 
 
+@named
 def bound(
     results: Results, bound: xr.Dataset, *, optimum: float = 0.0, ax: Axes | None = None, path: ImagePath = None
 ) -> Figure:

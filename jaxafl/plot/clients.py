@@ -7,7 +7,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxafl.options import UserError
+from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of, tidy
 from jaxafl.results.members import heading, members
 
@@ -15,6 +15,7 @@ _WORST = 0.1
 _BANDS = ((10, 90, 0.15), (25, 75, 0.25))  # percentiles, opacity
 
 
+@named
 def client_spread(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = None) -> Figure:
     """Accuracy of single clients against simulated time: median, the bands of 10 to 90 and 25 to 75 percent of the
     clients, and the mean of the worst 10 % (at least one).
@@ -47,6 +48,7 @@ def client_spread(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = 
     return finish(figure, file)
 
 
+@named
 def accuracy_vs_participation(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = None) -> Figure:
     """Accuracy of single clients at the end against how often they arrived, coloured by the mean staleness of their
     updates: whether the server forgets those that are rare or slow. As `client_spread` in everything else."""

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxafl.options import UserError, check_choice
+from jaxafl.options import UserError, check_choice, named
 from jaxafl.plot.canvas import (
     ImagePath,
     check_image_path,
@@ -25,6 +25,7 @@ from jaxafl.results.members import Results, members
 from jaxafl.results.points import in_words
 
 
+@named
 def comparison(
     results: Results | Any,
     axis: str = "time",

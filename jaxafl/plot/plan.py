@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.engine.plan import Plan
+from jaxafl.options import named
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of
 from jaxafl.plot.timeline import draw_bars
 
@@ -24,6 +25,7 @@ class _Story(NamedTuple):
     stepped: np.ndarray  # [T]: local steps of a lane made before each server step
 
 
+@named
 def plan(planned: Plan, path: ImagePath = None, *, max_steps: int = 30) -> Figure:
     """Which runs train side by side, and how long every version of the model is kept.
 

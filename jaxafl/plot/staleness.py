@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from jaxafl.options import UserError
+from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
 from jaxafl.results.members import Results, heading, members
 
@@ -15,6 +15,7 @@ _BINS = 40
 _PANELS = 8  # more members than this share one panel
 
 
+@named
 def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
     """The share of arrivals in percent by their staleness τ = t - s in server steps, over all seeds of a member.
 

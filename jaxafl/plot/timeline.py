@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.clock import Schedule
-from jaxafl.options import UserError
+from jaxafl.options import UserError, named
 from jaxafl.plot.animation import Runs, check_film, corners_of, save_film
 from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
 from jaxafl.results.members import Results, heading, members, titled
@@ -22,6 +22,7 @@ _PANELS = 6
 _STEPS_SHOWN = 60  # more server steps than this would be a grey surface
 
 
+@named
 def timeline(
     results: Results | Schedule,
     ax: Axes | None = None,

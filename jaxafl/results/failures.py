@@ -53,7 +53,7 @@ def one_failure(step: int, client: int) -> str:
     return f"the parameters stopped being finite {place_of(step, client)}; the result ends there. {_ADVICE}"
 
 
-def warned(made: T, stacklevel: int = 3) -> T:
+def warned(made: T, stacklevel: int = 4) -> T:
     """Returns what a run or a sweep made, after a warning of what failed.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import xarray as xr
 
-from jaxafl.options import UserError, shown
+from jaxafl.options import UserError, did_you_mean, shown
 
 Results = xr.Dataset | Mapping[str, xr.Dataset]
 _OF_A_RUN = {"step", "arrival", "evaluation", "version", "population"}
@@ -55,7 +55,8 @@ def members(results: Results, *variables: str) -> list[Member]:
         if missing:
             label, known = name or dataset.attrs.get("title", ""), ", ".join(map(str, dataset.data_vars))
             remedy = _NO_ACCURACY if "accuracy" in missing else ""
-            raise UserError(f"the result {label} has no {', '.join(missing)}; it has {known}{remedy}")
+            close = did_you_mean(missing[0], dataset.data_vars)
+            raise UserError(f"the result {label} has no {', '.join(missing)}; it has {known}{close}{remedy}")
     found = [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
     if not all(member.runs for member in found) or not found:
         sizes = {str(dim): size for dataset in named.values() for dim, size in dataset.sizes.items() if not size}

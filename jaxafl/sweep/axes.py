@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxafl.data.federated import FederatedData
 from jaxafl.models.model import Model
-from jaxafl.options import is_static, options_of, shown, tables_of
+from jaxafl.options import did_you_mean, is_static, options_of, shown, tables_of
 from jaxafl.simulation import Simulation
 
 PARTS = ("data", "model", "client", "server", "clock")
@@ -90,8 +90,9 @@ def _axis(key: Any, column: Any) -> Axis:
         raise ValueError("a sweep axis needs at least one path, e.g. 'seed'; got ()")
     for path in paths:
         part = path.partition(".")[0]
+        meant = did_you_mean(part, (*PARTS, "seed"))
         if part not in (*PARTS, "seed") or not all(path.split(".")) or path.startswith("seed."):
-            raise ValueError(f"a sweep axis is 'seed' or begins with {', '.join(PARTS)}; got {path!r}")
+            raise ValueError(f"a sweep axis is 'seed' or begins with {', '.join(PARTS)}; got {path!r}{meant}")
         if part in ("data", "model") and path != part:
             raise ValueError(
                 f"the sweep axis {path!r} names what is fixed when the {part} is made; sweep over whole ones: "
@@ -128,7 +129,7 @@ def replace_at(node: Any, path: str, value: Any, whole: str | None = None) -> An
     fields = _options(node)
     if name not in fields:
         there = f"there are {', '.join(sorted(fields))}" if fields else "it has none"
-        raise ValueError(f"no option {name!r} in the path {whole!r}; {there}")
+        raise ValueError(f"no option {name!r} in the path {whole!r}; {there}{did_you_mean(name, fields)}")
     new = replace_at(fields[name], rest, value, whole) if rest else value
     for table in tables_of(node):
         if name in getattr(node, table):

@@ -17,7 +17,7 @@ from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, ren
 from jaxafl.callbacks.store import check_folder
 from jaxafl.callbacks.within import within
 from jaxafl.models.metrics import falls
-from jaxafl.options import UserError, check_number, check_whole, shown, user_errors
+from jaxafl.options import UserError, check_number, check_whole, did_you_mean, named, shown, user_errors
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import pods
 from jaxafl.sweep.axes import axes_of
@@ -30,6 +30,7 @@ _UNTIL = "until.json"
 _MOST = 2**24  # server steps that are tried for a limit of simulated time
 
 
+@named
 def compare(
     methods: Mapping[str, Simulation],
     seeds: int | Iterable[int],
@@ -183,7 +184,10 @@ def by_name(option: str, given: T | Mapping[str, T], methods: Iterable[str]) -> 
     if not isinstance(given, Mapping):
         return dict.fromkeys(methods, given)
     if set(given) != set(methods):
-        raise UserError(f"compare: {option} by name needs {', '.join(methods)}; got {', '.join(map(str, given))}")
+        close = did_you_mean(next(iter(set(given) - set(methods)), ""), methods)
+        raise UserError(
+            f"compare: {option} by name needs {', '.join(methods)}; got {', '.join(map(str, given))}{close}"
+        )
     return {name: given[name] for name in methods}
 
 

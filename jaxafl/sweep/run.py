@@ -19,7 +19,7 @@ from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.device import devices_of
 from jaxafl.engine.problem import Observe, Speed
 from jaxafl.engine.validate import evaluation_interval
-from jaxafl.options import check_whole
+from jaxafl.options import check_whole, named
 from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import pods
@@ -52,6 +52,7 @@ class SweepOptions(TypedDict, total=False):
     retries: int
 
 
+@named
 def sweep(
     simulation: Simulation | Sequence[Simulation] | Mapping[str, Simulation],
     axes: Mapping[Any, Iterable[Any]],

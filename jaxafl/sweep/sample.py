@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxafl.options import check_choice, check_whole, shown
+from jaxafl.options import check_choice, check_whole, named, shown
 from jaxafl.sweep.axes import Together
 
 Method = Literal["sobol", "halton", "latin", "random"]
 
 
+@named
 def sample(
     n: int, distributions: Mapping[str, Any], seed: int = 0, method: Method = "sobol"
 ) -> dict[Together, list[tuple[Any, ...]]]:

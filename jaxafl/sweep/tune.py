@@ -18,7 +18,7 @@ from jaxafl.callbacks.store import check_folder
 from jaxafl.callbacks.within import within
 from jaxafl.engine.recorded import evaluated
 from jaxafl.models.metrics import falls
-from jaxafl.options import UserError, check_whole, did_you_mean
+from jaxafl.options import UserError, check_whole, did_you_mean, named
 from jaxafl.results.curves import check_at, value
 from jaxafl.results.tables import Cell, table
 from jaxafl.simulation import Simulation
@@ -80,6 +80,7 @@ class Tuned:
         return table(format, header, rows)
 
 
+@named
 def tune(
     simulation: Simulation,
     grid: Mapping[Any, Iterable[Any]],
@@ -187,7 +188,7 @@ def tune(
     best, bad = int(order[0]), np.isinf(values).any(axis=0)
     failed = tuple(f"{words[place]}, seed={chosen[column]}" for place, column in np.argwhere(bad))
     if failed:
-        warnings.warn(f"tune: without a finite {metric}: {'; '.join(failed)}", stacklevel=2)
+        warnings.warn(f"tune: without a finite {metric}: {'; '.join(failed)}", stacklevel=3)
     dataset = _dataset(values, spent, lengths, chosen, words, members)
     dataset.attrs |= {"metric": metric, "best": best, "factor": factor}
     won = dict(zip(together, rows[best], strict=True))
