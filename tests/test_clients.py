@@ -135,6 +135,18 @@ def test_tidy_tables_of_several_results_have_a_method() -> None:
     assert len(afl.tidy(ragged)) == 5
 
 
+def test_figures_and_reports_call_clients_by_their_names(tmp_path: pathlib.Path) -> None:
+    rows = afl.plot.timeline(run()).axes[0].get_yticklabels()
+    assert {label.get_text() for label in rows} <= set(NAMES)
+    texts = {text.get_text() for text in afl.plot.accuracy_vs_participation(run()).axes[0].texts}
+    assert texts == set(NAMES[1:])  # of whom samples are held out
+    failed = run().assign_attrs(failed_step=1, failed_client=2)
+    page = afl.plot.report(failed, tmp_path / "report.html").read_text()
+    assert "after an update of client 2 (eve)" in page
+    page = afl.plot.report(run(), tmp_path / "report.html").read_text()
+    assert '["ann","bob","eve","zoe"]' in page.replace(", ", ",")
+
+
 def test_what_cannot_be_tidied_is_said() -> None:
     with pytest.raises(ValueError, match=r"table must be .*'evaluations'"):
         afl.tidy(run(), "everything")

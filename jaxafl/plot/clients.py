@@ -9,9 +9,11 @@ from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of, tidy
+from jaxafl.results.clients import NAMES, names_of
 from jaxafl.results.members import heading, members
 
 _WORST = 0.1
+_NAMED = 30  # clients whose names are written beside their points
 _BANDS = ((10, 90, 0.15), (25, 75, 0.25))  # percentiles, opacity
 
 
@@ -63,6 +65,9 @@ def accuracy_vs_participation(result: xr.Dataset, ax: Axes | None = None, path: 
     if never.any():
         ax.scatter(arrivals[never], accuracy[never], s=28, facecolors="none", edgecolors="0.4", label="never arrived")
         ax.legend(frameon=False, fontsize=9)
+    if NAMES in run.coords and len(accuracy) <= _NAMED:
+        for x, y, name in zip(arrivals, accuracy, names_of(run), strict=True):
+            ax.annotate(name, (x, y), (4, 3), textcoords="offset points", fontsize=7, color="0.3")
     figure.colorbar(points, ax=ax, label="mean staleness of its updates")
     label = "accuracy on its own samples (%)"
     ax.set(xlabel="arrivals of the client", ylabel=label, title=heading(result), xlim=(0, None), ylim=(0, None))

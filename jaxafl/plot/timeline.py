@@ -15,6 +15,7 @@ from jaxafl.clock import Schedule
 from jaxafl.options import UserError, named
 from jaxafl.plot.animation import Runs, check_film, corners_of, save_film
 from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
+from jaxafl.results.clients import names_of
 from jaxafl.results.members import Results, heading, members, titled
 
 _COLUMNS = ("client", "run_index", "started_at", "arrived_at", "staleness")
@@ -64,12 +65,14 @@ def timeline(
     file = check_image_path(path)
     if isinstance(results, Schedule):
         found = [(f"{results.protocol}, {results.num_clients} clients", _of_schedule(results))]
+        names: list[list[str]] = [[]]
     else:
         named = members(results, "client", "started_at", "arrived_at", "staleness", "time")
         found = [
             (titled(member.name, member.runs[0]) if member.name else heading(results), _of_result(member.runs[0]))
             for member in named
         ]
+        names = [names_of(member.runs[0]) for member in named]
     if animate is not None:
         check_film(animate, file, len(found), ax)
     if ax is not None and len(found) > 1:
@@ -78,7 +81,9 @@ def timeline(
     rows = [min(len(np.unique(runs.client)), max_clients) for _, runs in shown]
     heights = [1.0 + 0.17 * max(count, 6) for count in rows]
     figure, panels = panels_of(ax, 10, sum(heights) + 0.3, len(shown), height_ratios=heights)
-    drawn = [_draw(panel, *one, max_clients, max_runs) for panel, one in zip(panels, shown, strict=True)]
+    drawn = [
+        _draw(panel, *one, own, max_clients, max_runs) for panel, one, own in zip(panels, shown, names, strict=False)
+    ]
     if len(found) > len(shown):
         figure.suptitle(f"the first {len(shown)} of {len(found)} results")
     if animate is not None and file is not None:
@@ -87,8 +92,10 @@ def timeline(
     return finish(figure, file)
 
 
-def _draw(ax: Axes, name: str, runs: Runs, max_clients: int, max_runs: int) -> tuple[PolyCollection, np.ndarray, Runs]:
-    """The bars, their rows, and their runs."""
+def _draw(
+    ax: Axes, name: str, runs: Runs, names: list[str], max_clients: int, max_runs: int
+) -> tuple[PolyCollection, np.ndarray, Runs]:
+    """The bars, their rows, and their runs; `names`: of all clients, or none."""
     if not len(runs.client):
         raise UserError(f"nobody arrived in {name or 'this result'}; there is no timeline")
     heard = np.unique(runs.client)
@@ -109,7 +116,8 @@ def _draw(ax: Axes, name: str, runs: Runs, max_clients: int, max_runs: int) -> t
     shorter = f"first {end:.4g} of {runs.steps[-1]:.4g} s" if end < runs.steps[-1] else ""
     ax.set_title(", ".join(filter(None, [name, fewer, shorter])), fontsize=10)
     every = -(-len(clients) // 25)
-    ax.set_yticks(range(0, len(clients), every), [str(client) for client in clients[::every]], fontsize=8)
+    labels = [names[client] if client < len(names) else str(client) for client in clients[::every]]
+    ax.set_yticks(range(0, len(clients), every), labels, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
     return bars, row, Runs(runs.client[kept], left, right, stale, steps)
 

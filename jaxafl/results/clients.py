@@ -38,6 +38,14 @@ def along_population(dataset: xr.Dataset) -> xr.Dataset:
     return dataset.drop_dims(_SOME).merge(own, combine_attrs="override").assign_attrs(dataset.attrs)
 
 
+def names_of(run: xr.Dataset) -> list[str]:
+    """Returns the label of each client along `population`: its name, or its number if it has none."""
+    if NAMES in run.coords and run[NAMES].dims == ("population",) and all(run[NAMES].values):
+        return [str(name) for name in run[NAMES].values]
+    clients = run["population"].values if "population" in run.coords else range(run.sizes.get("population", 0))
+    return [str(client) for client in clients]
+
+
 def with_names(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:
     """Returns results that can be concatenated: where some have names of clients, the others have empty ones."""
     if not any(NAMES in member.coords for member in members):

@@ -9,6 +9,7 @@ import xarray as xr
 
 from jaxafl.plot.report.figures import Figure, Series, View, thin
 from jaxafl.plot.report.lines import MANY, Line, made
+from jaxafl.results.clients import names_of
 from jaxafl.results.curves import AXES
 
 _BINS = 40
@@ -66,7 +67,7 @@ def participation(lines: Sequence[Line]) -> list[Figure]:
             views[name] = View("lines", "clients, the one with most first", label, series, says + ".")
         else:
             series = [Series(0, lines[0].name, np.arange(found[0].size), found[0])]
-            views[name] = View("bars", "client", label, series, says + ".", [str(at) for at in range(found[0].size)])
+            views[name] = View("bars", "client", label, series, says + ".", names_of(lines[0].runs[0]))
     lead = "How often the updates of each client arrived" + (", means over seeds." if len(lines[0].runs) > 1 else ".")
     switches = {"Show": {"participation": "arrivals", "mean_staleness": "mean staleness"}}
     return [Figure("participation", "Participation", lead, switches, views)]

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from jaxafl.options import UserError, shown
+from jaxafl.results.clients import NAMES, names_of
 from jaxafl.results.curves import falls, has_failed, value
 from jaxafl.results.members import Results, instead, members
 
@@ -147,7 +148,11 @@ def ending(run: xr.Dataset) -> str:
     """Why a run is not what was asked for; empty where it is."""
     if has_failed(run):
         step, client = note(run, "failed_step"), note(run, "failed_client")
-        whose = f", after an update of client {int(client)}" if client is not None and client >= 0 else ""
+        whose = ""
+        if client is not None and client >= 0:
+            label = names_of(run)[int(client)] if NAMES in run.coords else ""
+            named = f" ({label})" if label not in ("", str(int(client))) else ""
+            whose = f", after an update of client {int(client)}{named}"
         return f"failed: its parameters were not finite at server step {int(step)}{whose}"
     if not made(run):
         return "has not run"
