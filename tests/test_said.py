@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import warnings
 
@@ -139,6 +140,28 @@ def test_figures_and_reports_say_what_to_give_instead(grid: xr.Dataset, tmp_path
             draw({})
     with pytest.raises(ValueError, match="no run to plot: the results are empty along seed"):
         afl.plot.report(empty, tmp_path / "r.html")
+
+
+def test_errors_say_what_was_given() -> None:
+    client, plan = functools.partial(afl.Client, learning_rate=0.1, batch_size=2), afl.clock.constant(1.0)
+    for wrong, said in (
+        (lambda: client(steps=2, charge="executed").check(4), "patience=None: give patience=n"),
+        (lambda: client(steps=2, patience=3).check(4), "got steps=2, reset='run', patience=3"),
+        (lambda: client(epochs=2, sampling="epochs").check(4), "got epochs=2, which implies it"),
+        (
+            lambda: afl.clock.free_running(concurrency=2, dispatch="step", before_step=True, durations=plan).check(4),
+            "free_running: before_step=True needs dispatch='arrival', got 'step'",
+        ),
+        (lambda: afl.clock.synchronous(replacement=True, durations=plan).check(4), "cohort=None: give cohort=n"),
+        (lambda: afl.tune([1], {}, server_steps=3), r"tune takes one Simulation.*got \[1\]"),
+        (
+            lambda: afl.sweep(simulation(), {"seed": [0]}, 2, executor=print, folder="x", devices=1),
+            "leave devices=1 out",
+        ),
+        (lambda: afl.theory.staleness.of_schedule(xr.Dataset()), "of one run, .* got Dataset"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=said):
+            wrong()
 
 
 def test_the_command_line_says_which_file_is_missing(

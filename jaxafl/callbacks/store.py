@@ -198,5 +198,8 @@ def unflattened(like: Any, part: str, arrays: Mapping[str, np.ndarray], table: M
     found = [arrays[f"{part}/{number}"] for number in range(len(leaves))]
     extra = f"{part}/{len(leaves)}" in table
     if extra or (check and any((a.shape, a.dtype) != (b.shape, b.dtype) for a, b in zip(found, leaves, strict=True))):
-        raise UserError("the checkpoint holds arrays of other shapes than this run; name another folder")
+        raise UserError(
+            f"the checkpoint's {part} holds arrays of other shapes or types than this run's, as one of other options "
+            "or of another version of jaxafl does; name another folder, or the same options"
+        )
     return jax.tree.unflatten(structure, found)

@@ -28,7 +28,8 @@ class WandB(Callback):
     def check(self, run: Run) -> None:
         if "id" in self.options and run.member:
             raise UserError(
-                "WandB(id=...) is of one run, but every member of a sweep is a run of its own: leave id out"
+                f"WandB(id={self.options['id']!r}) is of one run, but every member of a sweep is a run of its own: "
+                "leave id out"
             )
 
     def begin(self, run: Run) -> None:

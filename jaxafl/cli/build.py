@@ -48,7 +48,8 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
             values[part][name] = None if written is None else parse_durations(str(written))
     if names["server"].name == "fedprox":
         if values["client"]["proximal"] is not None:
-            raise UserError("fedprox takes its μ as --server.mu; --client.proximal is for the other servers")
+            given = values["client"]["proximal"]
+            raise UserError(f"fedprox takes its μ as --server.mu {given}; --client.proximal is for the other servers")
         values["client"]["proximal"] = values["server"].pop("mu")
     pooled = data = _called(names["data"], values["data"], data_dir=options.data_dir)
     if isinstance(pooled, Dataset) and "partition" in names:

@@ -276,7 +276,7 @@ def refuse(unknown: Sequence[str], names: Names, options: Any) -> NoReturn:
     flag = next((argument for argument in unknown if argument.startswith("--")), unknown[0]).partition("=")[0]
     part, dot, _ = flag.removeprefix("--").partition(".")
     if flag == "--axis":
-        raise UserError("--axis is for `jaxafl sweep`; `jaxafl run` simulates one configuration")
+        raise UserError("--axis is an option of `jaxafl sweep`; `jaxafl run` simulates one configuration: leave it out")
     if not flag.startswith("--"):
         raise UserError(f"{flag!r} is not an option, nor the value of one; --help lists all")
     if not (dot and part in _PARTS):

@@ -31,7 +31,7 @@ class Optimised(Part):
     switches: tuple[tuple[str, Any], ...] = static(default=(), kw_only=True)
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        raise TypeError("Optimised is a base class")
+        raise TypeError("Optimised is a base class: make a jaxafl.Client, or inherit from jaxafl.server.OptaxServer")
 
     def __init_subclass__(cls, init: bool = True) -> None:
         super().__init_subclass__(init=init)

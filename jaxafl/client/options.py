@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxafl.client.optimizer import Optimised
-from jaxafl.options import Number, are_plain, check_whole, number, static
+from jaxafl.options import Number, are_plain, check_whole, number, shown, static
 
 Array = jax.Array
 Counts = TypeVar("Counts", np.ndarray, jax.Array)
@@ -118,18 +118,31 @@ class Client(Optimised, init=False):
         if self.steps is not None:
             _check_steps(self.steps, num_clients)
         if self.sampling == "epochs" and np.ndim(np.asarray(self.steps, object)) == 2:
-            raise ValueError("Client: sampling='epochs' needs runs of equal length, not steps per client and run")
+            raise ValueError(
+                "Client: sampling='epochs' needs runs of equal length, steps=n or one number per client; got steps per "
+                f"client and run, {shown(self.steps)}"
+            )
         if self.sampling == "epochs" and self.steps is None:
             raise ValueError(
-                "Client: sampling='epochs' continues epochs over runs of a given number of steps; epochs=... implies it"
+                "Client: sampling='epochs' continues epochs over runs of a given number of steps, and there is none: "
+                f"give steps=n; got epochs={shown(self.epochs)}, which implies it, so that it can be left out"
             )
         if self.charge == "executed" and self.patience is None:
-            raise ValueError("Client: charge='executed' is for runs that stop early: give patience")
+            raise ValueError(
+                "Client: charge='executed' is for runs that stop early, and patience=None: give patience=n, or leave "
+                "charge out"
+            )
         if self.epochs is None and (self.reset == "epoch" or self.patience is not None):
-            raise ValueError("Client: reset='epoch' and patience count local epochs: give epochs, not steps")
+            raise ValueError(
+                f"Client: reset='epoch' and patience count local epochs: give epochs=n instead of steps; got "
+                f"steps={shown(self.steps)}, reset={self.reset!r}, patience={self.patience}"
+            )
         scheduled = self.step_schedule or self.run_schedule or self.rate_schedule or self.run_decay is not None
         if scheduled and "learning_rate" not in self.hyperparameters:
-            raise ValueError("a schedule or run_decay multiplies learning_rate, so that must be given as a number")
+            raise ValueError(
+                "Client: a schedule or run_decay multiplies learning_rate, so that must be given as a number, e.g. "
+                f"Client(optax.sgd, learning_rate=0.1, ...); got {', '.join(self.hyperparameters) or 'none'}"
+            )
 
     def local_steps(self, counts: np.ndarray) -> np.ndarray:
         """int32 [], [N] or [N, R]: the local steps that a run makes, given the clients' numbers of samples."""

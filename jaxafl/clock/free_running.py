@@ -95,11 +95,13 @@ class free_running(Clock):
             )
         if self.before_step and self.dispatch != "arrival":
             raise ValueError(
-                "before_step=True needs dispatch='arrival': with 'step' nobody starts before the server step"
+                f"{self.name}: before_step=True needs dispatch='arrival', got {self.dispatch!r}: with 'step' no client "
+                "starts before the server step"
             )
         if self.start_skew and self.dispatch != "step":
             raise ValueError(
-                "start_skew=True needs dispatch='step': it is how FADAS's released code starts M newcomers"
+                f"{self.name}: start_skew=True needs dispatch='step', got {self.dispatch!r}: it is how FADAS's "
+                "released code starts M newcomers"
             )
         check_starts(self.name, self.starts, num_clients)
         check_durations(self.name, self.durations, num_clients)

@@ -63,8 +63,8 @@ class interrupting(Clock):
         check_durations(self.name, self.durations, num_clients)
         if waits(self.durations, num_clients):
             raise ValueError(
-                "interrupting needs durations that are a latency plus a time per local step; runs that wait until "
-                "their device is available have none: give device_trace(availability=False)"
+                f"{self.name} needs durations that are a latency plus a time per local step, and those of "
+                f"{self.durations!r:.100} wait until the device is available: give device_trace(availability=False)"
             )
 
     def capacity(self, num_clients: int) -> int:

@@ -53,7 +53,10 @@ class synchronous(Clock):
         if self.cohort is not None and not self.replacement:
             check_at_most(self.name, "cohort", self.cohort, num_clients)
         if self.cohort is None and self.replacement:
-            raise ValueError("replacement=True needs a cohort size: cohort=n")
+            raise ValueError(
+                f"{self.name}: replacement=True draws a cohort of a given size, and cohort=None: give cohort=n, e.g. "
+                f"{num_clients}, the number of clients"
+            )
         check_sets(self.name, self.sets, self.capacity(num_clients), num_clients, repeats=self.replacement)
         check_durations(self.name, self.durations, num_clients)
 

@@ -204,8 +204,10 @@ def _member(model: Version, index: int) -> Version:
 def _finite(evaluation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The evaluation of initial models; raises `ValueError` where their loss is not finite."""
     if not np.all(np.isfinite(evaluation["loss"])):
+        lost = np.asarray(evaluation["loss"])[~np.isfinite(evaluation["loss"])]
         raise UserError(
-            "the loss of the initial model on the test set is not finite: a label is outside the model's outputs, a "
-            "token outside its vocabulary, a sample is not finite, or the initial parameters are too large"
+            f"the loss of the initial model on the test set is not finite ({lost.flat[0]}): a label is outside the "
+            "model's outputs, a token outside its vocabulary, a sample is not finite, or the initial parameters are "
+            "too large"
         )
     return evaluation

@@ -7,7 +7,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxafl.options import UserError, named
+from jaxafl.options import UserError, named, shown
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
 from jaxafl.results.members import Results, heading, members
 
@@ -40,10 +40,17 @@ def bound(
     """
     file = check_image_path(path)
     if not isinstance(bound, xr.Dataset) or "server_steps" not in bound.dims or "total" not in bound:
-        raise UserError("plot.bound takes a bound of several server steps, such as theory.defedavg.theorem_1 returns")
+        given = dict(bound.sizes) if isinstance(bound, xr.Dataset) else shown(bound)
+        raise UserError(
+            "plot.bound takes a bound of several server steps, such as theory.defedavg.theorem_1 returns for "
+            f"server_steps=range(1, 101); got {given}"
+        )
     quantity = bound.attrs["quantity"]
     if quantity not in _NEEDS:
-        raise UserError(f"no run records what this bound is about: {bound.attrs['bounds']}")
+        raise UserError(
+            f"no run records what this bound is about, {bound.attrs['bounds']} ({quantity}); those of "
+            f"{' and '.join(_NEEDS)} can be drawn"
+        )
     variable = _NEEDS[quantity]
     named = {"": results} if isinstance(results, xr.Dataset) else results
     if any(isinstance(one, xr.Dataset) and variable not in one for one in dict(named).values()):

@@ -78,5 +78,6 @@ def accuracy_vs_participation(result: xr.Dataset, ax: Axes | None = None, path: 
 def _one(result: xr.Dataset) -> xr.Dataset:
     found = members(result, "client_accuracy", "participation")
     if len(found) != 1 or len(found[0].runs) != 1:
-        raise UserError("this figure takes one run; choose one of a sweep, e.g. result.isel(seed=0)")
+        runs = sum(len(member.runs) for member in found)
+        raise UserError(f"this figure takes one run, got {runs}; choose one of a sweep, e.g. result.isel(seed=0)")
     return found[0].runs[0]

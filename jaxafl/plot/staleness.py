@@ -38,7 +38,8 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
     arrivals = [np.concatenate([run["staleness"].values.ravel() for run in member.runs]) for member in found]
     arrivals = [values[values >= 0] for values in arrivals]  # -1 (or missing, in a sweep): no arrival
     if not any(len(values) for values in arrivals):
-        raise UserError("nobody arrived in these results; there is no staleness to plot")
+        which = ", ".join(member.name for member in found if member.name) or "this result"
+        raise UserError(f"nobody arrived in {which}; there is no staleness to plot")
     names = [f"{member.name}\n{_summary(values)}".strip() for member, values in zip(found, arrivals, strict=True)]
     styles = line_styles(len(found))
     worst = max(int(values.max()) for values in arrivals if len(values))

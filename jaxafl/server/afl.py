@@ -56,7 +56,7 @@ class afl(Server):
         if not self.broadcast and (clock.max_staleness or clock.replacement):
             raise ValueError(
                 "afl(broadcast=False) lets every client go on from its own model: give stale_rounds(max_staleness=0) "
-                "without replacement"
+                f"without replacement; got max_staleness={clock.max_staleness}, replacement={clock.replacement}"
             )
 
     def init(self, params: Tree, samples: Array) -> Array:

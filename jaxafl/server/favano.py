@@ -48,7 +48,8 @@ class favano(Server):
         if self.normaliser is None and np.ndim(np.asarray(client.steps, object)) == 2:
             raise ValueError(
                 "favano: the expected steps of a client need one number of local steps for all its runs; "
-                "give Client(steps=...) per client, or a normaliser"
+                "give Client(steps=...) per client, or a normaliser; got steps of shape "
+                f"{np.asarray(client.steps, object).shape}"
             )
 
     def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[Server, Client]:

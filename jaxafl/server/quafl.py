@@ -38,7 +38,8 @@ class quafl(Server):
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         if self.scale_local_rate and "learning_rate" not in client.hyperparameters:
             raise ValueError(
-                "quafl: scale_local_rate multiplies learning_rate, so give the client's learning_rate as a number"
+                "quafl: scale_local_rate multiplies learning_rate, so give the client's learning_rate as a number, or "
+                f"scale_local_rate=False; the client has {', '.join(client.hyperparameters) or 'none'}"
             )
 
     def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[Server, Client]:

@@ -54,7 +54,7 @@ def check_executor(executor: Any, folder: Any, devices: Any, retries: Any) -> No
             "results there"
         )
     if devices is not None:
-        raise UserError("sweep(executor=...) leaves devices to the workers: do not give devices=... too")
+        raise UserError(f"sweep(executor=...) leaves devices to the workers: leave devices={shown(devices)} out")
 
 
 class Task:

@@ -18,7 +18,7 @@ from jaxafl.callbacks.store import check_folder
 from jaxafl.callbacks.within import within
 from jaxafl.engine.recorded import evaluated
 from jaxafl.models.metrics import falls
-from jaxafl.options import UserError, check_whole, did_you_mean, named
+from jaxafl.options import UserError, check_whole, did_you_mean, named, shown
 from jaxafl.results.curves import check_at, value
 from jaxafl.results.tables import Cell, table
 from jaxafl.simulation import Simulation
@@ -233,7 +233,9 @@ def _rungs(configurations: int, factor: int) -> int:
 def _configurations(simulation: Any, grid: Any) -> tuple[Together, list[tuple[Any, ...]], list[Member]]:
     """The paths that vary, their values in every configuration, and these, checked."""
     if not isinstance(simulation, Simulation):
-        raise TypeError("tune takes one Simulation; to compare several, tune each, then jaxafl.compare")
+        raise TypeError(
+            f"tune takes one Simulation; to compare several, tune each, then jaxafl.compare; got {shown(simulation)}"
+        )
     _, axes = axes_of(simulation, grid)
     paths = [path for axis in axes for path in axis.paths]
     if "seed" in paths:

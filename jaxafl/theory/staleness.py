@@ -121,7 +121,11 @@ def _arrivals(made: Schedule | xr.Dataset) -> _Arrivals:
     if isinstance(made, Schedule):
         return _Arrivals(made.client, made.staleness, made.mask, made.num_clients)
     if not hasattr(made, "staleness") or made["staleness"].ndim != 2:
-        raise UserError("theory.staleness.of_schedule takes a schedule or the result of one run, [step, arrival]")
+        several = f" with dimensions {tuple(made['staleness'].dims)}" if hasattr(made, "staleness") else ""
+        raise UserError(
+            "theory.staleness.of_schedule takes a schedule or the result of one run, [step, arrival]; of a sweep "
+            f"choose one, result.isel(seed=0); got {type(made).__name__}{several}"
+        )
     client, late = made["client"].values.astype(int), made["staleness"].values
     there = client >= 0
     return _Arrivals(client, np.where(there, late, -1).astype(int), there, int(made.attrs["num_clients"]))

@@ -104,7 +104,8 @@ class Duration(Part):
             latency, per_step = self._sample(num_clients, seed, POINTS)
         if not (np.isfinite(latency) & np.isfinite(per_step)).all():
             raise UserError(
-                "the expectations of a sum or product with recorded durations are unknown: give a normaliser"
+                f"the expectations of {self!r:.100}, a sum or product with recorded durations, are unknown: give a "
+                "normaliser"
             )
         return latency, per_step
 
@@ -181,7 +182,8 @@ class Product(_Pair):
     def check(self, num_clients: int) -> None:
         if self.pause:
             raise ValueError(
-                "a duration with transfers that stop everyone (mac_network) can be added to, not multiplied"
+                f"{self!r:.100}: a duration with transfers that stop everyone (mac_network) can be added to, not "
+                "multiplied: mac_network(...) + other"
             )
         if waits(self, num_clients):
             raise ValueError(

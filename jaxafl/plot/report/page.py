@@ -55,7 +55,9 @@ def report(
     check_path(path, b"<!doctype html")
     is_comparison = hasattr(results, "differences")
     if reference is not None and not is_comparison:
-        raise UserError("report: reference is of a Comparison, of methods on the same seeds; leave it out here")
+        raise UserError(
+            f"report: reference={reference!r} is of a Comparison, of methods on the same seeds; leave it out here"
+        )
     own = named(results)
     lines = lines_of(own, results.at if is_comparison else "last")
     drawn = [
