@@ -15,6 +15,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.callbacks import Best, StopAt
+from jaxafl.cli import tables
 from jaxafl.models.metrics import better_of
 
 DATA = afl.data.synthetic(1.0, 1.0, clients=4, max_size=60).with_validation(0.3, seed=0)
@@ -110,11 +111,16 @@ def test_comparisons_know_that_they_fall() -> None:
 
 
 def test_where_the_way_matters_and_is_not_known_nothing_runs(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sim = simulation(distrust)
     result = afl.sweep(sim, {"seed": [0, 1]}, 2)
     found = afl.Comparison({"a": result, "b": result.copy()})
+    tables.show_result(result)
+    assert (
+        "no accuracy" not in (shown := capsys.readouterr().out)
+        and f"{result.loss.min('evaluation').mean():.4g}" in shown
+    )
     found.summary("distrust")  # where it does not matter, nothing is asked for
     monkeypatch.setattr(afl.Simulation, "problem", lambda *_: pytest.fail("something runs"))
     for needs in (
@@ -201,3 +207,10 @@ def test_what_is_declared_must_exist() -> None:
         simulation(wrong, better={"eror": "lower"}).check()
     with pytest.raises(ValueError, match="must be one of 'higher', 'lower', got 'min'"):
         simulation(wrong, better={"error": "min"})
+
+
+def test_targets_of_a_command_line() -> None:
+    assert StopAt.of_text("0.9").targets == {"accuracy": 0.9}
+    assert StopAt.of_text("validation_loss=0.5").targets == {"validation_loss": 0.5}
+    with pytest.raises(ValueError, match=r"metric=number such as error=0.1; got 'error<1'"):
+        StopAt.of_text("error<1")

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from jaxafl.cli.catalogue import KINDS, REQUIRED, Option, offered
-from jaxafl.results.curves import failed_step, has_failed
+from jaxafl.results.curves import failed_step, falls, has_failed
 from jaxafl.sweep import Outlook
 
 if TYPE_CHECKING:
@@ -83,13 +83,15 @@ def show_result(result: xr.Dataset) -> None:
     """Prints a row for each member of a result, its numbers averaged over seeds."""
     from jaxafl.results.members import heading, members
 
-    found = members(result, "accuracy", "staleness", "time")
+    metric = "accuracy" if "accuracy" in result.variables else "loss"
+    found = members(result, metric, "staleness", "time")
+    columns = [title.replace("accuracy", metric) for title in _COLUMNS]
     seeds = len(found[0].runs)
     any_failed = any(has_failed(run) for member in found for run in member.runs)
     first = Column(f"mean ± std of {seeds} seeds" if seeds > 1 else "", overflow="fold")
-    table = numbers_table(heading(result), first, (*_COLUMNS, "failed") if any_failed else _COLUMNS)
+    table = numbers_table(heading(result), first, [*columns, "failed"] if any_failed else columns)
     for member in found:
-        table.add_row(member.name, *_numbers(member.runs), *([_failed(member.runs)] if any_failed else []))
+        table.add_row(member.name, *_numbers(member.runs, metric), *([_failed(member.runs)] if any_failed else []))
     Console().print(table)
 
 
@@ -141,15 +143,22 @@ def _failed(runs: Sequence[xr.Dataset]) -> str:
     return f"{len(steps)} of {len(runs)}" if len(runs) > 1 else f"at step {steps[0]}"
 
 
-def _numbers(runs: Sequence[xr.Dataset]) -> list[str]:
+def _numbers(runs: Sequence[xr.Dataset], metric: str) -> list[str]:
     """Numbers over the runs that have not failed, or where all have, up to that."""
     runs = [run for run in runs if not has_failed(run)] or runs
-    accuracy = [run["accuracy"].values[np.isfinite(run["accuracy"].values)] for run in runs]
+    found = [run[metric].values[np.isfinite(run[metric].values)] for run in runs]
+    best = min if falls(runs, metric) else max
     time = [run["time"].values[np.isfinite(run["time"].values)] for run in runs]
     staleness = np.concatenate([run["staleness"].values[run["staleness"].values >= 0] for run in runs])
     mean = f"{np.mean([values[-1] if len(values) else 0.0 for values in time]):.1f} s"  # stopped before any server step
     stale = f"{staleness.mean():.2f} / {staleness.max():.0f}" if len(staleness) else "no arrivals"
-    return [_percent([values.max() for values in accuracy]), _percent([values[-1] for values in accuracy]), mean, stale]
+    text = _percent if metric == "accuracy" else _shown
+    return [text([best(values) for values in found]), text([values[-1] for values in found]), mean, stale]
+
+
+def _shown(values: list[float]) -> str:
+    spread = f" ± {np.std(values, ddof=1):.2g}" if len(values) > 1 else ""
+    return f"{np.mean(values):.4g}{spread}"
 
 
 def _percent(shares: list[float]) -> str:

@@ -37,7 +37,7 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
         raise UserError(f"{about} must return jaxafl.server.Outcome(params, state, info), it returned {outcome!r:.200}")
     _check_alike(f"{about} must return parameters like those that it was given", params, outcome.params)
     _check_alike(f"{about} must return a state like the one that `init` gave", state, outcome.state)
-    check_recorded(server.name, outcome.info, model)
+    check_recorded(server.name, {**outcome.info, **dict.fromkeys([*server.meanings, *server.counters])}, model)
     size = len(arrivals.mask)
     for name, value in outcome.info.items():
         shape = jax.tree.map(jnp.shape, value)

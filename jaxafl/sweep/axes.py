@@ -59,6 +59,8 @@ def axes_of(simulation: Any, axes: Any) -> tuple[Simulation, list[Axis]]:
     """
     several = simulation if isinstance(simulation, Mapping | list | tuple) else {}
     names = [str(name) for name in several] if isinstance(several, Mapping) else None
+    if names and len(set(names)) < len(names):
+        raise ValueError(f"sweep: two simulations have the same name: {', '.join(names)}")
     simulations = list(several.values()) if isinstance(several, Mapping) else list(several)
     for one in simulations or [simulation]:
         if not isinstance(one, Simulation):
