@@ -117,10 +117,10 @@ def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:
     def loss(params: Any, state: Any, frozen: Any, key: Any) -> Any:
         return model.bound(frozen)(params, state, batch, key, True)
 
-    applied = jax.make_jaxpr(loss)(params, state, model.frozen, key)
+    applied = jax.make_jaxpr(loss)(params, state, model.held(batch), key)
     constants = content([np.asarray(leaf) for one in (made, applied) for leaf in one.consts])
     program = zlib.crc32(_without_places(f"{made} {applied} {constants}").encode())
-    frozen = content([np.asarray(leaf) for leaf in jax.tree.leaves(model.frozen)])
+    frozen = content([np.asarray(leaf) for leaf in jax.tree.leaves(model.held(batch))])
     return {"name": model.name, **content(model.description), "frozen": frozen, "program": f"{program:08x}"}
 
 

@@ -50,7 +50,7 @@ def metrics_of(model: Model, data: FederatedData) -> tuple[str, ...]:
             params, state = model.init(key, batch)
             return model.bound(frozen)(params, state, batch, key, False)[0].metrics
 
-        names = list(jax.eval_shape(outputs, model.frozen))
+        names = list(jax.eval_shape(outputs, model.held(jax.eval_shape(lambda: example_batch(data.form)))))
         check_names(f"the model {model.name} records the metric {{}}", names, allowed=("accuracy",))
         check_better(f"the model {model.name}", model.better, (*names, "loss"))
         _metrics[model] = (*names, "loss")

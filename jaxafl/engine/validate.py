@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.client import Client, begin, local_step
+from jaxafl.client import Client, begin, frozen_by, local_step
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
 from jaxafl.device.key_leaves import check_draws, unpack
@@ -21,6 +21,7 @@ from jaxafl.device.keys import seed_key
 from jaxafl.engine.problem import Problem, Program
 from jaxafl.engine.recorded import check_observed, metrics_of
 from jaxafl.engine.state import example_batch, initial
+from jaxafl.models.leaves import path_of
 from jaxafl.models.model import Batch, Model
 from jaxafl.options import UserError, check_whole
 
@@ -81,9 +82,19 @@ def _check_training(model: Model, data: FederatedData, client: Client) -> None:
         f"Client: a local step with {client.optimizer_name} cannot be traced, so one of its options or a schedule is "
         "not what it should be (switches are True or False, schedules functions of traced numbers)"
     ):
-        lane, new = jax.eval_shape(steps, data.arrays, model.frozen, numbers, seed_key(0), count)
+        lane, new = jax.eval_shape(steps, data.arrays, _frozen(model, data), numbers, seed_key(0), count)
+        zero, same = frozen_by(client, lane.params)
     state = jax.eval_shape(unpack, lane.optimizer_state)
     check_draws(name, _update_of(numbers), state, lane.params, state, lane.params)
+    if all(jax.tree.leaves(zero)):
+        raise UserError(f"{name} trains no parameter of {model.name}, all of its updates are zero")
+    if any(jax.tree.leaves(same)):
+        first = next(path_of(path) for path, one in jax.tree_util.tree_leaves_with_path(same) if one)
+        raise UserError(
+            f"{name} adds the gradient of {first!r} to it as it is, which goes uphill: optax.masked does so "
+            "with what it leaves out. Freeze it by optax.transforms.freeze, by optax.partition with optax.set_to_zero, "
+            "or by the model's frozen=, which also keeps one copy of it"
+        )
     for part in ("params", "optimizer_state"):
         before, after = _described(getattr(lane, part), 0), _described(getattr(new, part), 0)
         if before != after:
@@ -135,7 +146,12 @@ def _state_of(model: Model, data: FederatedData) -> Any:
     integer = jax.ShapeDtypeStruct((), jnp.int32)
     positions = jax.ShapeDtypeStruct((_BATCH,), jnp.int32)
     with _explained(f"the model {model.name} cannot be made for the samples of {data.name}, {samples}"):
-        return jax.eval_shape(step, data.arrays, model.frozen, integer, positions)
+        return jax.eval_shape(step, data.arrays, _frozen(model, data), integer, positions)
+
+
+def _frozen(model: Model, data: FederatedData) -> Any:
+    """The frozen arrays, or their shapes."""
+    return model.held(jax.eval_shape(lambda: example_batch(data.form)))
 
 
 @contextlib.contextmanager

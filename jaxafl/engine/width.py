@@ -103,7 +103,7 @@ def _of_batch(model: Model, size: int, data: DataForm) -> LocalStep:
     def loss(params: Any, state: Any, batch: Batch, key: Any, frozen: Any) -> Any:
         return model.bound(frozen)(params, state, batch, key, True)[0].loss
 
-    traced = jax.make_jaxpr(loss)(params, state, batch, key, jax.eval_shape(lambda: model.frozen))
+    traced = jax.make_jaxpr(loss)(params, state, batch, key, model.held(batch))
     found = operations(traced.jaxpr)
     results, count = sum(map(result_bytes, found)), len(found)
     weights = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))

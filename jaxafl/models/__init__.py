@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from jaxafl.models.adapters import from_functions, from_linen, from_nnx
 from jaxafl.models.bert import LoRA, bert
 from jaxafl.models.checkpoint import initialised, load_parameters, save_parameters
 from jaxafl.models.cnn import cnn_afl, cnn_asyncfeded, cnn_defedavg, cnn_over, cnn_small
 from jaxafl.models.dense import Dense, logistic, mlp
+from jaxafl.models.functions import from_functions
 from jaxafl.models.layers import Conv, conv2d, max_pool
+from jaxafl.models.linen_adapter import from_linen
 from jaxafl.models.model import Batch, Model, Outputs, Precision, softmax_cross_entropy
+from jaxafl.models.nnx_adapter import from_nnx
 from jaxafl.models.normalisation import BatchNorm
 from jaxafl.models.recurrent import LSTM, char_lstm
 from jaxafl.models.resnet import resnet18, resnet20

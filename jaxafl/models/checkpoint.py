@@ -66,7 +66,8 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
 
     Args:
         model: the model.
-        params: a file of `save_parameters`, or a pytree of arrays such as `Trained.params`.
+        params: a file of `save_parameters`, or a pytree of arrays such as `Trained.params`; for a model with frozen
+            parameters, with all, some or none of these.
         model_state: the same for the non-trainable state (batch statistics, `Trained.model_state`); `None` leaves it as
             the model makes it.
 
@@ -82,13 +83,22 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
 
     def init(key: Key, batch: Batch) -> tuple[Params, State]:
         made_params, made_state = model.init(key, batch)
-        placed = _placed(model.name, "parameters", given, made_params)
+        base = {} if model.frozen is None else named_leaves(jax.eval_shape(lambda: held(batch)))
+        own = {name: leaf for name, leaf in given.items() if name not in base}
+        placed = _placed(model.name, "parameters", own, made_params)
         if given_state is not None:
             made_state = _placed(model.name, "model state", given_state, made_state)
         return placed, made_state
 
+    def held(batch: Batch) -> Any:
+        made = model.frozen(batch) if callable(model.frozen) else model.frozen
+        found = {name: given.get(name, leaf) for name, leaf in named_leaves(made).items()}
+        return made if made is None else _placed(model.name, "frozen parameters", found, made)
+
     source = os.fspath(params) if isinstance(params, str | os.PathLike) else "given parameters"
-    return dataclasses.replace(model, init=init, description=model.description | {"initialised": source})
+    described = model.description | {"initialised": source}
+    frozen = None if model.frozen is None else held
+    return dataclasses.replace(model, init=init, description=described, frozen=frozen)
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
@@ -136,8 +146,11 @@ def _placed(model: str, what: str, given: dict[str, np.ndarray], made: Any) -> A
         raise ValueError(
             f"the given {what} are not those of {model}: missing {_listed(missing)}; unexpected {_listed(unexpected)}"
         )
+    given = dict(given)
     for name, leaf in expected.items():
         found = given[name]
+        if (found.dtype, leaf.dtype) == (np.float32, np.float64):  # where JAX computes in float64
+            given[name] = found = found.astype(np.float64)
         if found.shape != leaf.shape or found.dtype != leaf.dtype:
             raise ValueError(
                 f"the given {what} do not fit {model}: tensor {name} is {found.dtype}{list(found.shape)}, expected "

@@ -12,7 +12,9 @@ from typing import Any, Literal, NamedTuple, ParamSpec, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxafl.models.leaves import as_parameters, as_state
 from jaxafl.models.metrics import Better, check_better
 from jaxafl.options import Summarised, UserError, check_choice, check_keywords, check_whole
 
@@ -67,12 +69,14 @@ class Model(Summarised):
         name: the name in results and tables.
         init: `(key, batch) -> (params, state)`. Of `batch`, an example batch (B = 1), only shapes and dtypes matter.
             `params` is the pytree that is trained and federated, `state` the pytree of everything else that the model
-            carries from step to step (running statistics); `{}` where there is none.
+            carries from step to step (running statistics); `{}` where there is none. Of what it makes, Python floats
+            become arrays, and float32 becomes float64 where JAX computes in it (`jax_enable_x64`).
         apply: `(params, state, batch, key, train) -> (Outputs, state)`. `key` feeds dropout and the like; `train` is a
             Python bool. A model with `frozen` arrays takes them as its last argument.
         description: options of the model that can be written as JSON, for result files.
         frozen: pytree of numpy arrays that are neither trained nor federated (a pretrained base): one copy on the
-            device serves all clients, and none is in the ring or in an update. `None` where there is none.
+            device serves all clients, and none is in the ring or in an update. `None` where there is none; or a
+            function of an example batch that makes them, see `held`.
         sees_mask: whether state (batch statistics) leaves out the padding that `Batch.mask` marks; where it does not,
             training that pads is refused.
         references: what a run with this model should cite: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
@@ -91,9 +95,22 @@ class Model(Summarised):
     precision: Precision = "float32"
     better: Mapping[str, Better] = field(default_factory=dict)
     _others: dict[str, Model] = field(default_factory=dict, init=False)
+    _held: dict[str, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         check_better(self.name, self.better)
+        object.__setattr__(self, "init", _in_floats(self.init, self.name))
+
+    def held(self, batch: Batch) -> Any:
+        """The frozen arrays for samples of the form of a batch, made once; their shapes, where it is one of shapes."""
+        if not callable(self.frozen):
+            return self.frozen
+        if isinstance(jax.tree.leaves(batch)[0], jax.ShapeDtypeStruct):
+            return jax.eval_shape(self.frozen, batch)
+        form = f"{jnp.result_type(float)} {jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), batch)}"
+        if form not in self._held:
+            self._held[form] = jax.tree.map(np.asarray, self.frozen(batch))
+        return self._held[form]
 
     def at(self, precision: Precision) -> Model:
         """This model, computed in another precision; the same object for every call.
@@ -115,7 +132,9 @@ class Model(Summarised):
         if self.precision != "float32":
             raise UserError(f"the model {self.name} was rounded to {self.precision}; take the one that it was made of")
         if precision not in self._others:
-            frozen = _rounded(self.frozen) if precision == "bfloat16" else self.frozen
+            frozen, rounds = self.frozen, precision == "bfloat16"
+            if rounds:
+                frozen = (lambda batch: _rounded(self.held(batch))) if callable(self.frozen) else _rounded(self.frozen)
             described = {**self.description, "precision": precision}
             self._others[precision] = dataclasses.replace(
                 self, description=described, frozen=frozen, precision=precision
@@ -141,7 +160,7 @@ class Model(Summarised):
 
     def summary(self) -> dict[str, Any]:
         """Name, options and the number of frozen values, by name."""
-        frozen = sum(leaf.size for leaf in jax.tree.leaves(self.frozen))
+        frozen = 0 if callable(self.frozen) else sum(leaf.size for leaf in jax.tree.leaves(self.frozen))
         return {"name": self.name, **({"frozen": frozen} if frozen else {}), **self.description}
 
 
@@ -179,6 +198,17 @@ def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
     loss = jax.nn.logsumexp(logits, axis=-1) - jnp.where(jnp.any(is_label, axis=-1), of_label, jnp.nan)
     correct = (jnp.argmax(logits, axis=-1) == labels).astype(loss.dtype)
     return Outputs(_mean_per_example(loss), {"accuracy": _mean_per_example(correct)})
+
+
+def _in_floats(init: Init, name: str) -> Init:
+    """`init`, whose floats are arrays in the precision of JAX."""
+
+    @functools.wraps(init)
+    def made(key: Key, batch: Batch) -> tuple[Params, State]:
+        params, state = init(key, batch)
+        return as_parameters(params, name), as_state(state)
+
+    return made
 
 
 def _rounded(tree: Any) -> Any:

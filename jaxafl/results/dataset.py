@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.client import Client, frozen_by
 from jaxafl.engine.loop import Trained
 from jaxafl.models.metrics import better_of
 from jaxafl.options import are_plain, options_of
@@ -92,7 +93,7 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     import xarray as xr
 
     made, records, server = trained.schedule, trained.records, parts["server"]
-    dataset = with_clients(xr.Dataset(_variables(trained)), parts["data"])
+    dataset = with_clients(xr.Dataset(_variables(trained, parts["client"])), parts["data"])
     # the dimensions that a record adds have no coordinates
     indices = {str(name): np.arange(size) for name, size in dataset.sizes.items() if name in _MEANINGS}
     dataset = dataset.assign_coords(indices | _coordinates(trained, dataset))
@@ -145,10 +146,10 @@ def options_of_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
     return {"data": dict(parts["data"].description), "model": model, **own}
 
 
-def _variables(trained: Trained) -> dict[str, Any]:
+def _variables(trained: Trained, client: Client) -> dict[str, Any]:
     made, mask = trained.schedule, trained.schedule.mask
     variables: dict[str, Any] = {"time": (("step",), made.time)}
-    variables |= {name: (("step",), values) for name, values in bytes_sent(trained).items()}
+    variables |= {name: (("step",), values) for name, values in bytes_sent(trained, client).items()}
     taken = made.client[mask]
     arrivals = np.bincount(taken, minlength=made.num_clients).astype(np.int32)
     total = np.bincount(taken, made.staleness[mask], made.num_clients)
@@ -168,11 +169,14 @@ def _variables(trained: Trained) -> dict[str, Any]:
     return variables
 
 
-def bytes_sent(trained: Trained) -> dict[str, np.ndarray]:
+def bytes_sent(trained: Trained, client: Client) -> dict[str, np.ndarray]:
     """Bytes of every server step, int64 [T]: parameters that are trained, and non-trainable state, in the precision in
-    which they are kept; up with every arrival, down with every run that starts, those that are abandoned too."""
-    made, sent = trained.schedule, (trained.params, trained.model_state)
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sent))
+    which they are kept; up with every arrival, down with every run that starts, those that are abandoned too. What the
+    client's optimiser freezes, so that its updates are zero, is sent neither up nor down."""
+    made, state = trained.schedule, jax.tree.leaves(trained.model_state)
+    zero, _ = frozen_by(client, trained.params)
+    moving = [leaf for leaf, still in zip(*map(jax.tree.leaves, (trained.params, zero)), strict=True) if not still]
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in (*moving, *state))
     begun = np.diff(made.runs_begun, prepend=0)
     return {"bytes_up": made.mask.sum(axis=1) * np.int64(size), "bytes_down": begun * np.int64(size)}
 

@@ -1,0 +1,80 @@
+"""Parameters that an optimiser freezes, seen in its trace: their updates are zero whatever the gradients are."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.client.optimizer import Optimised
+
+_KEEP_ZERO = ("broadcast_in_dim", "convert_element_type", "reshape", "neg", "copy", "transpose", "squeeze", "div")
+
+
+def frozen_by(client: Optimised, params: Any) -> tuple[Any, Any]:
+    """What the client's optimiser does not train.
+
+    Args:
+        client: local training.
+        params: pytree of arrays, or of their shapes.
+
+    Returns:
+        Two trees of bools like `params`: updates that are zero by construction (`optax.set_to_zero`, in `partition`
+        or `masked`, `optax.transforms.freeze`), and updates that are the gradients as they are, which `optax.masked`
+        makes of what it leaves out.
+    """
+    leaves, structure = jax.tree.flatten(params)
+    shapes = tuple(map(_shape, leaves))
+    numbers, parts = jax.tree.flatten(jax.tree.map(_shape, client))
+    try:
+        zero, same = _known(parts, tuple(numbers), structure, shapes)
+    except TypeError:  # an option that cannot be hashed
+        zero, same = _known.__wrapped__(parts, tuple(numbers), structure, shapes)
+    return jax.tree.unflatten(structure, zero), jax.tree.unflatten(structure, same)
+
+
+@functools.lru_cache(256)
+def _known(parts: Any, numbers: tuple[Any, ...], structure: Any, shapes: tuple[Any, ...]) -> tuple[Any, Any]:
+    params = jax.tree.unflatten(structure, shapes)
+
+    def updates(gradient: Any, params: Any, client: Any) -> Any:
+        optimizer = client.make_optimizer()
+        return jax.tree.leaves(optimizer.update(gradient, optimizer.init(params), params)[0])
+
+    try:
+        traced = jax.make_jaxpr(updates)(params, params, jax.tree.unflatten(parts, numbers)).jaxpr
+    except Exception:  # of an optimiser that asks for more than the gradient
+        return [False] * len(shapes), [False] * len(shapes)
+    zeros = _zeros(traced, [False] * len(traced.invars))
+    return zeros, [out is given for out, given in zip(traced.outvars, traced.invars, strict=False)]
+
+
+def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf))
+
+
+def _zeros(jaxpr: Any, given: list[bool]) -> list[bool]:
+    """Which results of a program are zero whatever it is given."""
+    zero = {variable for variable, is_zero in zip(jaxpr.invars, given, strict=True) if is_zero}
+
+    def known(one: Any) -> bool:
+        return bool(np.all(one.val == 0)) if hasattr(one, "val") else one in zero
+
+    for equation in jaxpr.eqns:
+        name, inputs = equation.primitive.name, [known(one) for one in equation.invars]
+        inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
+        if hasattr(inner, "jaxpr") and len(inner.jaxpr.invars) == len(inputs):
+            found = _zeros(inner.jaxpr, inputs)
+        elif name in _KEEP_ZERO:
+            found = inputs[:1]
+        elif name == "mul":
+            found = [any(inputs)]
+        else:
+            found = [(name in ("add", "sub", "add_any") and all(inputs)) or (name == "select_n" and all(inputs[1:]))]
+            found *= len(equation.outvars)
+        if len(found) == len(equation.outvars) and name not in ("while", "scan", "cond"):
+            zero |= {variable for variable, is_zero in zip(equation.outvars, found, strict=True) if is_zero}
+    return [known(one) for one in jaxpr.outvars]

@@ -1,0 +1,116 @@
+"""Parameters that are neither trained nor federated, told apart from the others by their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.models.leaves import path_of
+from jaxafl.models.model import Batch, Key, Outputs, Params, State
+from jaxafl.options import UserError
+
+Frozen: TypeAlias = Callable[[str], bool] | Mapping[str, Any] | Any
+"""Selects parameters: a function of the path, `"encoder/Dense_0/kernel"` -> bool, or a tree, or its upper part, of
+bools or of arrays, which are the frozen values."""
+Make: TypeAlias = Callable[[Key, Batch], tuple[Params, State]]
+
+
+def split_off(
+    make: Make, apply: Callable[..., tuple[Outputs, State]], frozen: Frozen, owner: str
+) -> tuple[Make, Callable[..., tuple[Outputs, State]], Callable[[Batch], Any]]:
+    """Takes the frozen parameters out of those that a model trains.
+
+    Both parts keep the structure of the whole, with `None` for what is in the other. Frozen values that are not given
+    are drawn as the model draws them, under one key for all seeds.
+
+    Args:
+        make: `(key, batch) -> (params, state)` of the whole.
+        apply: `(params, state, batch, key, train) -> (Outputs, state)` of the whole.
+        frozen: which parameters.
+        owner: for messages.
+
+    Returns:
+        `init`, `apply` and `frozen` of `Model`.
+    """
+
+    def trained(key: Key, batch: Batch) -> tuple[Params, State]:
+        params, state = make(key, batch)
+        return _part(params, {name: value is None for name, value in _chosen(params, frozen, owner).items()}), state
+
+    def together(params: Params, state: State, batch: Batch, key: Key, train: bool, held: Any) -> tuple[Outputs, State]:
+        whole = jax.tree.map(lambda own, base: base if own is None else own, params, held, is_leaf=lambda x: x is None)
+        return apply(whole, state, batch, key, train)
+
+    def held(batch: Batch) -> Any:
+        params, _ = make(jax.random.key(0, impl="threefry2x32"), batch)
+        chosen = _chosen(params, frozen, owner)
+        part = _part(params, {name: value is not None for name, value in chosen.items()})
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: _given(path, leaf, chosen, owner), part)
+
+    return trained, together, held
+
+
+def described(frozen: Frozen) -> Any:
+    """The selection as JSON."""
+    if callable(frozen):
+        return getattr(frozen, "__qualname__", type(frozen).__name__)
+    return sorted(name for name, value in _named(frozen).items() if not _is(value, False))
+
+
+def _chosen(params: Params, frozen: Frozen, owner: str) -> dict[str, Any]:
+    """The frozen value of every parameter by its path: `True` where it is the model's own, `None` where it is
+    trained."""
+    names = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    if callable(frozen):
+        found = {name: _said(frozen(name), name, owner) for name in names}
+    else:
+        given = _named(frozen)
+        foreign = [one for one in given if one and not any(name == one or name.startswith(f"{one}/") for name in names)]
+        if foreign:
+            raise UserError(f"{owner}: frozen names {foreign[0]!r}, its parameters are {_listed(names)}")
+        above = {name: [one for one in given if f"{name}/".startswith(f"{one}/" if one else "")] for name in names}
+        found = {name: given[max(ones, key=len)] if ones else False for name, ones in above.items()}
+    chosen = {name: None if value is None or _is(value, False) else value for name, value in found.items()}
+    if all(value is None for value in chosen.values()):
+        raise UserError(f"{owner}: frozen selects no parameter of {_listed(names)}; leave it out to train all of them")
+    if all(value is not None for value in chosen.values()):
+        raise UserError(f"{owner}: frozen selects all parameters, {_listed(names)}, so that nothing is left to train")
+    return chosen
+
+
+def _said(value: Any, name: str, owner: str) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{owner}: frozen must say True or False of a path, it said {value!r} of {name!r}")
+    return bool(value)
+
+
+def _given(path: Any, leaf: Any, chosen: dict[str, Any], owner: str) -> Any:
+    name = path_of(path)
+    value = leaf if _is(chosen[name], True) else chosen[name]
+    if jnp.shape(value) != jnp.shape(leaf):
+        raise UserError(
+            f"{owner}: the frozen {name!r} has shape {jnp.shape(value)}, the network needs {jnp.shape(leaf)}"
+        )
+    return value
+
+
+def _named(tree: Any) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda value: value is None)
+    return {path_of(path): value for path, value in leaves}
+
+
+def _part(params: Params, keep: dict[str, bool]) -> Params:
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf if keep[path_of(path)] else None, params)
+
+
+def _is(value: Any, truth: bool) -> bool:
+    return isinstance(value, bool | np.bool_) and bool(value) is truth
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = list(names)
+    return ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")

@@ -1,0 +1,59 @@
+"""A pair of plain functions as a model."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+
+from jaxafl.models.adapters import per_example, tried, what
+from jaxafl.models.frozen import Frozen, described, split_off
+from jaxafl.models.metrics import Better
+from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State
+from jaxafl.models.modes import Modes, keywords, told_arguments
+from jaxafl.options import named
+
+
+@named
+def from_functions(
+    init: Callable[[Key, Batch], Params],
+    loss: Callable[..., Outputs | Array],
+    name: str | None = None,
+    better: Mapping[str, Better] = types.MappingProxyType({}),
+    *,
+    frozen: Frozen = None,
+) -> Model:
+    """A pair of plain functions as a model without state.
+
+    Args:
+        init: `(key, batch) -> params`, any pytree of float arrays or numbers.
+        loss: `(params, batch, key) ->` a loss per example [B], or `Outputs` with metrics; the same in training and
+            evaluation, but for a further argument `train` (or `deterministic` ..., see `from_linen`), by which it is
+            told. A loss alone records no accuracy: return `softmax_cross_entropy(logits, batch)`, or
+            `Outputs(loss, {"accuracy": correct})` with `correct` [B].
+        name: the name in results, by default that of `loss`.
+        better: metric -> `"higher"` or `"lower"`, for those whose name does not say it, see `Model`.
+        frozen: the parameters that are neither trained nor sent, see `from_linen`; integers may be among them.
+
+    Returns:
+        The model.
+    """
+    for role, function in (("init", init), ("loss", loss)):
+        if not callable(function):
+            raise TypeError(f"from_functions needs a function as {role}, got {what(function)}")
+
+    network = getattr(loss, "__name__", type(loss).__name__)
+    modes = Modes.checked("from_functions", None, None, network)
+    told = told_arguments(loss, modes, 3)
+
+    def make(key: Key, batch: Batch) -> tuple[Params, State]:
+        return init(key, batch), {}
+
+    def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
+        return per_example(loss(params, batch, key, **keywords(told, modes, train)), batch), state
+
+    description = {"network": network}
+    if frozen is None:
+        return Model(name or network, tried(make, apply), apply, description, better=better)
+    trained, applied, held = split_off(make, apply, frozen, "from_functions")
+    description["frozen"] = described(frozen)
+    return Model(name or network, tried(trained, applied, held), applied, description, held, better=better)

@@ -1,0 +1,174 @@
+"""A Flax Linen module as a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import types
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from flax import errors, linen
+
+from jaxafl.device.keys import drawing_key
+from jaxafl.models.adapters import Loss, jsonable, per_example, tried, what
+from jaxafl.models.frozen import Frozen, described, split_off
+from jaxafl.models.linen_modes import in_mode, own_attributes
+from jaxafl.models.metrics import Better
+from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
+from jaxafl.models.modes import Modes, keywords, told_arguments
+from jaxafl.models.unreached import MASK, Parts, changed, check_reached, probed
+from jaxafl.options import named
+
+
+@named
+def from_linen(
+    module: linen.Module,
+    loss: Loss = softmax_cross_entropy,
+    name: str | None = None,
+    references: tuple[str, ...] = (),
+    better: Mapping[str, Better] = types.MappingProxyType({}),
+    *,
+    training: dict[str, Any] | None = None,
+    evaluation: dict[str, Any] | None = None,
+    frozen: Frozen = None,
+) -> Model:
+    """A Flax Linen module as a model.
+
+    The collection `params` is trained; every other collection that `module.init` makes (`batch_stats`, ...) is the
+    state, updated in training and left alone in evaluation.
+
+    The module is called as `module(x)`, in training and in evaluation each with the value of the flags that its call
+    or its attributes name: `train`, `training`, `is_training` and the like are true in training; `deterministic`,
+    `inference`, `use_running_average` and the like in evaluation. A flag that a submodule needs and is not given gets
+    its value too. A module with state that takes `mask` (bool [B]) is given `Batch.mask`; it should leave padding out
+    of its statistics. Random streams (`make_rng`) of all names are given, each call with new keys.
+
+    Args:
+        module: the network; maps inputs [B, ...] to predictions [B, ...].
+        loss: `(predictions, batch) -> Outputs` or a loss per example [B], which alone records no accuracy.
+        name: the name in results, by default the module's class name.
+        references: see `Model`.
+        better: metric -> `"higher"` or `"lower"`, for those whose name does not say it, see `Model`.
+        training, evaluation: name -> value of arguments or attributes in either mode, which come before those that
+            names say. A name that the module does not take is for all submodules that do; `"block/*/deterministic"` is
+            for those at that path.
+        frozen: the parameters that are neither trained nor sent: a function `path -> bool`, such as
+            `lambda path: path.startswith("encoder/")`, or a tree, or the upper part of one, of bools or of the arrays
+            themselves (`{"encoder": True}`). They are drawn under one key for all seeds, or given here or by
+            `initialised`, and kept once, in `Model.frozen`. Batch statistics are no parameters, and move.
+
+    Returns:
+        The model. Making its parameters raises `ValueError` where training would never apply a dropout or move batch
+        statistics, or evaluation would: which, by what flag, and what to write.
+
+    Raises:
+        TypeError: `module` is not a Linen module, or its `__call__` requires arguments whose value is not known.
+    """
+    if not isinstance(module, linen.Module):
+        raise TypeError(f"from_linen needs a flax.linen.Module instance, got {what(module)}")
+    network = type(module).__name__
+    modes = Modes.checked("from_linen", training, evaluation, network)
+    told = told_arguments(type(module).__call__, modes, 2, ("mask",))
+    attributes = own_attributes(module, modes, set(told))
+    streams: list[str] = []
+
+    def given(train: bool, batch: Batch, stateful: bool) -> tuple[linen.Module, dict[str, Any]]:
+        own = attributes(train)
+        values = keywords(told, modes, train, **({"mask": batch.mask} if stateful or _required(told, "mask") else {}))
+        twice = [one for one in own if one in values and told[one].default is None]
+        return module.clone(**own) if own else module, {one: values[one] for one in values if one not in twice}
+
+    @jax.jit  # which leaves out the forward pass of module.init
+    def make(key: Key, batch: Batch) -> tuple[Params, State]:
+        rngs = dict(zip(("params", "dropout"), jax.random.split(key), strict=True))
+        network, values = given(False, batch, True)
+        with in_mode(modes, False):
+            variables = dict(network.init(rngs, batch.x, **values))
+        return variables.pop("params", {}), variables
+
+    def predicted(
+        params: Params, state: State, batch: Batch, key: Key, train: bool, changing: bool, parts: Parts | None = None
+    ) -> tuple[Any, State]:
+        rngs = {"dropout": drawing_key(key)}
+        rngs |= {one: jax.random.fold_in(key, zlib.crc32(one.encode())) for one in streams}
+        network, values = given(train, batch, bool(jax.tree.leaves(state)))
+        with in_mode(modes, train, parts):
+            predictions, new = network.apply(
+                {"params": params, **state}, batch.x, rngs=rngs, mutable=list(state) if changing else [], **values
+            )
+        return predictions, {**state, **new}
+
+    def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
+        changing = train or bool(modes.evaluation)
+        predictions, new = predicted(params, state, batch, key, train, changing)
+        return per_example(loss(predictions, batch), batch), new if train else state
+
+    def check(params: Params, state: State, batch: Batch) -> None:
+        flags: set[str] = set()
+        for train in (True, False):
+            statistics, parts = observed(params, state, batch, train)
+            own = {one.removeprefix("batch_stats/"): to for one, to in statistics.items() if one.startswith("batch_st")}
+            check_reached(modes, train, parts, own, lambda path, flag, value: advised(network, path, flag, value))
+            flags |= {flag for part in parts.values() for flag in part.flags}
+        modes.check_used(flags)
+
+    def observed(params: Params, state: State, batch: Batch, train: bool) -> tuple[dict[str, bool], Parts]:
+        """The leaves of the state that a mode changes, and the modules as they are in it; finds the random streams."""
+        while True:
+            parts: Parts = {}
+
+            def new_state(state: State, params: Params, batch: Batch, key: Key, parts: Parts = parts) -> State:
+                return predicted(params, state, batch, key, train, True, parts)[1]
+
+            try:
+                return changed(
+                    new_state, state, params, probed(batch), jax.eval_shape(lambda: jax.random.key(0))
+                ), parts
+            except errors.InvalidRngError as error:
+                stream = re.search(r'PRNG for "(.+?)"', str(error))
+                if stream is None or stream[1] in streams:
+                    raise
+                streams.append(stream[1])
+            except (TypeError, ValueError) as error:
+                if "mask" in told and "mask" not in modes.given(train):
+                    error.add_note(MASK)
+                raise
+
+    description = {"network": network} | {
+        option.name: jsonable(getattr(module, option.name))
+        for option in dataclasses.fields(module)
+        if option.name not in ("parent", "name")
+    }
+    init: Any = make
+    applied, held = apply, None
+    if frozen is not None:
+        init, applied, held = split_off(make, apply, frozen, "from_linen")
+        description["frozen"] = described(frozen)
+    sees_mask = "mask" in told and "mask" not in modes.training
+    return Model(
+        name or network,
+        tried(init, applied, held, (make, check)),
+        applied,
+        description,
+        held,
+        sees_mask,
+        references,
+        better=better,
+    )
+
+
+def advised(network: str, path: str, flag: str, value: bool) -> str:
+    """What to write for a flag of a module that a mode does not reach."""
+    key = f"{path}/{flag}" if path else flag
+    return (
+        f"Let the call of {network} take train or deterministic and pass it on, or give from_linen training="
+        f"{{{key!r}: {value}}} and evaluation={{{key!r}: {not value}}}; where it is meant as it is, give it so in both"
+    )
+
+
+def _required(told: dict[str, inspect.Parameter], name: str) -> bool:
+    return name in told and told[name].default is told[name].empty

@@ -1,0 +1,150 @@
+"""Dropout and batch statistics that a mode does not reach: found out by tracing a network once in each mode."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.models.leaves import path_of
+from jaxafl.models.modes import Modes, by_convention
+from jaxafl.options import UserError
+
+
+@dataclass
+class Part:
+    """One module of a network, as it was seen in one mode.
+
+    Attributes:
+        name: its class.
+        flags: name -> value of its flags.
+        rate: name and value of its dropout rate, if it has one > 0.
+        draws: random numbers drawn by it and its parts; `None` if that cannot be seen.
+        own_draws: those that it draws itself for dropout.
+    """
+
+    name: str
+    flags: dict[str, Any] = field(default_factory=dict)
+    rate: tuple[str, float] | None = None
+    draws: int = 0
+    own_draws: int = 0
+
+
+Parts: TypeAlias = dict[str, Part]
+"""The modules of a network by their paths."""
+MASK = (
+    "the network takes `mask`, and is given Batch.mask, bool [B]: which samples are no padding. If its mask is another "
+    "one (of attention), give training={'mask': None} and evaluation={'mask': None}"
+)
+PROBE = 13
+"""Samples of the batch that a network is traced on: a number that is rarely the size of anything else."""
+
+
+def check_reached(
+    modes: Modes, train: bool, parts: Parts, statistics: dict[str, bool], advice: Callable[[str, str, bool], str]
+) -> None:
+    """Raises `ValueError` for what a mode should change and does not, or the other way round.
+
+    In training, dropout with a rate > 0 is applied and batch statistics move; in evaluation neither. What the user has
+    given a flag for, against its name, is left alone.
+
+    Args:
+        modes: what the user says.
+        train: which mode.
+        parts: the modules, as they were seen in it.
+        statistics: path -> whether the mode changes them, of the leaves of batch statistics.
+        advice: (path of a module, its flag, the flag's value in training) -> what to write.
+    """
+    if any(
+        by_convention(name, train) not in (None, modes.given(train)[name]) for name in modes.own & {*modes.given(train)}
+    ):
+        return
+    with_rate = [path for path, part in parts.items() if part.rate]
+    for path, part in parts.items():
+        above = any(_below(other, path) for other in with_rate if other != path)
+        unreached = bool(part.flags) and part.rate is not None and part.draws == 0 and not above
+        if (unreached if train else part.own_draws > 0) and not _declared(modes, train, path, part):
+            rate = f" ({part.rate[0]}={part.rate[1]:g})" if part.rate else ""
+            does = "never applied in training" if train else "applied in evaluation too"
+            _refuse(modes, train, parts, path, f"dropout of {_called(path, part)}{rate} is {does}", advice)
+    for leaf, changes in statistics.items():
+        path = max((one for one in parts if _below(leaf, one)), key=len, default="")
+        part = parts.get(path, Part(modes.network))
+        if "use_running_average" in part.flags:
+            changes = changes and not part.flags["use_running_average"]
+        if changes is not train and not _declared(modes, train, path, part):
+            does = "never move in training" if train else "are those of the batch in evaluation too"
+            _refuse(modes, train, parts, path, f"batch statistics {leaf} of {_called(path, part)} {does}", advice)
+
+
+def _refuse(
+    modes: Modes, train: bool, parts: Parts, path: str, found: str, advice: Callable[[str, str, bool], str]
+) -> None:
+    """Raises the error, which names the outermost flag that says the other mode."""
+    told = [
+        (other, name)
+        for other, part in sorted(parts.items())
+        for name, value in part.flags.items()
+        if _below(path, other) and value is not None and value == by_convention(name, not train)
+    ]
+    where, flag = told[0] if told else (path, "use_running_average" if "statistics" in found else "deterministic")
+    why = f": {flag} is {parts[where].flags[flag]} in {_called(where, parts[where])}" if told else ""
+    raise UserError(f"{modes.owner}: the {found}{why}. {advice(where, flag, bool(by_convention(flag, True)))}")
+
+
+def changed(function: Callable[..., Any], tree: Any, *others: Any) -> dict[str, bool]:
+    """For every leaf of a tree by its path, if a function that returns a tree like it changes it.
+
+    A leaf is not changed where the trace of the function gives back what it was given.
+    """
+    given = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), (tree, *others))
+    traced = jax.make_jaxpr(function)(*given).jaxpr
+    paths = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    if len(traced.outvars) != len(paths):
+        return dict.fromkeys(paths, True)  # which is an error elsewhere
+    same = [_origin(traced, one) is other for one, other in zip(traced.outvars, traced.invars, strict=False)]
+    return {path: not unchanged for path, unchanged in zip(paths, same, strict=True)}
+
+
+def dropout_rate(owner: str, attributes: Mapping[str, Any]) -> tuple[str, float] | None:
+    """The dropout rate among the attributes of a module, by name and value, where it is > 0."""
+    for name, value in attributes.items():
+        of_dropout = "drop" in name.lower() or (name in ("rate", "prob", "p") and "drop" in owner.lower())
+        if of_dropout and isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1:
+            return name, float(value)
+    return None
+
+
+def probed(batch: Any) -> Any:
+    """A batch of `PROBE` samples of the form of a batch, as shapes."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((PROBE, *leaf.shape[1:]), leaf.dtype), batch)
+
+
+def _origin(jaxpr: Any, variable: Any) -> Any:
+    """The variable that a variable is a copy of, through calls that only pass it on."""
+    for equation in jaxpr.eqns:
+        if variable in equation.outvars and hasattr(equation.params.get("jaxpr"), "jaxpr"):
+            inner = equation.params["jaxpr"].jaxpr
+            found = _origin(inner, inner.outvars[equation.outvars.index(variable)])
+            if len(inner.invars) == len(equation.invars) and found in inner.invars:
+                return _origin(jaxpr, equation.invars[inner.invars.index(found)])
+    return variable
+
+
+def _declared(modes: Modes, train: bool, path: str, part: Part) -> bool:
+    given = [key for key in modes.given(train) if key not in modes.own]
+    flags = part.flags or ("use_running_average",)
+    return any(key == name or fnmatch.fnmatchcase(f"{path}/{name}", key) for key in given for name in flags)
+
+
+def _below(path: str, other: str) -> bool:
+    """If a path is another one or below it."""
+    return not other or f"{path}/".startswith(f"{other}/")
+
+
+def _called(path: str, part: Part) -> str:
+    return f"{path} ({part.name})" if path else part.name

@@ -1,0 +1,151 @@
+"""What is sent: layers that the model or the optimiser freezes are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+from flax import nnx
+
+import jaxafl as afl
+from tests.variants import slow_but
+
+HEAD = 4 * (16 * 10 + 10)
+WHOLE = HEAD + 4 * (60 * 16 + 16)
+
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(10, name="head")(nn.relu(nn.Dense(16, name="encoder")(x)))
+
+
+class NNXNet(nnx.Module):
+    def __init__(self, rngs: Any) -> None:
+        self.encoder, self.head = nnx.Linear(60, 16, rngs=rngs), nnx.Linear(16, 10, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.head(nnx.relu(self.encoder(x)))
+
+
+def of_encoder(params: Any) -> Any:
+    return {name: jax.tree.map(lambda _, name=name: name == "encoder", below) for name, below in params.items()}
+
+
+def of_head(params: Any) -> Any:
+    return jax.tree.map(lambda frozen: not frozen, of_encoder(params))
+
+
+def partition(learning_rate: Any) -> Any:
+    labels = lambda params: jax.tree.map(lambda frozen: "still" if frozen else "moves", of_encoder(params))  # noqa: E731
+    return optax.partition({"moves": optax.adam(learning_rate), "still": optax.set_to_zero()}, labels)
+
+
+def masked(learning_rate: Any) -> Any:
+    return optax.chain(optax.sgd(learning_rate, momentum=0.9), optax.masked(optax.set_to_zero(), of_encoder))
+
+
+def freeze(learning_rate: Any) -> Any:
+    return optax.chain(optax.clip(1.0), optax.transforms.freeze(of_encoder), optax.sgd(learning_rate))
+
+
+def uphill(learning_rate: Any) -> Any:
+    return optax.masked(optax.sgd(learning_rate), of_head)
+
+
+def nothing(learning_rate: Any) -> Any:
+    return optax.chain(optax.sgd(learning_rate), optax.set_to_zero())
+
+
+def simulation(model: Any, optimizer: Any = optax.sgd) -> afl.Simulation:
+    return afl.Simulation(
+        afl.data.synthetic(1.0, 1.0, clients=6, max_size=60),
+        model,
+        afl.Client(optimizer, learning_rate=0.05, steps=3, batch_size=4),
+        afl.server.fedbuff(),
+        afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 5)),
+    )
+
+
+OPTIMIZERS = {"sgd": optax.sgd, "partition": partition, "masked": masked, "freeze": freeze}
+
+
+@pytest.mark.parametrize("name", slow_but(OPTIMIZERS, "partition"))
+def test_layers_that_an_optimiser_freezes_are_not_sent(name: str) -> None:
+    result = simulation(afl.models.from_linen(Net()), OPTIMIZERS[name]).run(
+        4, eval_every=4, observe=lambda params: {"moved": params["encoder"]["kernel"].sum()}
+    )
+    frozen = name != "sgd"
+    assert set(result.bytes_up.values) == {2 * (HEAD if frozen else WHOLE)}
+    assert bool(np.ptp(result.observe_moved.values)) is not frozen
+    assert result.bytes_down[0] == 2 * result.bytes_up[0]  # three runs begin at first, one more for each that ends
+
+
+def test_an_optimiser_that_adds_gradients_as_they_are_or_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"adds the gradient of 'encoder/bias' .* uphill.*optax.masked.*freeze"):
+        simulation(afl.models.from_linen(Net()), uphill).check()
+    with pytest.raises(ValueError, match="trains no parameter"):
+        simulation(afl.models.from_linen(Net()), nothing).check()
+
+
+def functions() -> tuple[Any, Any]:
+    def init(key: Any, batch: Any) -> Any:
+        w = 0.1 * jax.random.normal(key, (60, 16))
+        return {"encoder": (w, np.zeros(16, np.float32)), "head": [np.zeros((16, 10), np.float32), np.zeros(10)]}
+
+    def loss(params: Any, batch: Any, key: Any) -> Any:
+        (w, b), (v, c) = params["encoder"], params["head"]
+        return afl.models.softmax_cross_entropy(jax.nn.relu(batch.x @ w + b) @ v + c, batch)
+
+    return init, loss
+
+
+ADAPTERS = {
+    "linen": lambda frozen: afl.models.from_linen(Net(), frozen=frozen),
+    "nnx": lambda frozen: afl.models.from_nnx(NNXNet, frozen=frozen),
+    "functions": lambda frozen: afl.models.from_functions(*functions(), frozen=frozen),
+}
+
+
+@pytest.mark.parametrize("adapter", slow_but(ADAPTERS, "linen"))
+def test_all_adapters_freeze_by_path_or_tree(adapter: str) -> None:
+    results = []
+    for frozen in (lambda path: path.startswith("encoder/"), {"encoder": True, "head": False}):
+        trained = simulation(ADAPTERS[adapter](frozen)).train(4, eval_every=4)
+        assert sum(leaf.size for leaf in jax.tree.leaves(trained.params)) * 4 == HEAD
+        results.append(trained.evaluations["loss"])
+    np.testing.assert_array_equal(*results)
+
+
+def test_frozen_parameters_are_those_that_are_given() -> None:
+    whole = simulation(afl.models.from_linen(Net())).train(2, eval_every=2)
+    batch = afl.models.Batch(np.ones((1, 60), np.float32), np.zeros(1, np.int32), np.ones(1, bool))
+    given = afl.models.from_linen(Net(), frozen={"encoder": jax.tree.map(np.asarray, whole.params["encoder"])})
+    loaded = afl.models.initialised(afl.models.from_linen(Net(), frozen={"encoder": True}), whole.params)
+    for model in (given, loaded):
+        held = model.held(batch)["encoder"]
+        jax.tree.map(np.testing.assert_array_equal, held, whole.params["encoder"])
+    params, _ = loaded.init(jax.random.key(3), batch)
+    jax.tree.map(np.testing.assert_array_equal, params["head"], whole.params["head"])
+
+
+@pytest.mark.parametrize(
+    ("frozen", "message"),
+    [
+        ({"encodr": True}, "names 'encodr', its parameters are encoder/bias"),
+        (lambda path: False, "selects no parameter"),
+        ({"encoder": True, "head": True}, "nothing is left to train"),
+        (
+            {"encoder": {"kernel": np.ones((3, 3))}},
+            r"'encoder/kernel' has shape \(3, 3\), the network needs \(60, 16\)",
+        ),
+        (lambda path: "yes", "True or False of a path"),
+    ],
+)
+def test_a_selection_that_cannot_be_meant_is_refused(frozen: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        simulation(afl.models.from_linen(Net(), frozen=frozen)).check()
