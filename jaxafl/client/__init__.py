@@ -6,4 +6,15 @@ from jaxafl.client.options import Client, Moment
 from jaxafl.client.stepping import optimizer_step
 from jaxafl.client.training import Draw, Lane, begin, draw, local_step
 
-__all__ = ["Client", "Draw", "Lane", "Moment", "Optimised", "begin", "draw", "frozen_by", "local_step", "optimizer_step"]
+__all__ = [
+    "Client",
+    "Draw",
+    "Lane",
+    "Moment",
+    "Optimised",
+    "begin",
+    "draw",
+    "frozen_by",
+    "local_step",
+    "optimizer_step",
+]
