@@ -115,7 +115,8 @@ class Optimised(Part):
             raise TypeError(f"{self.name}: the optimiser needs {', '.join(missing)}")
         given = {name: given_key(name, value) for name, value in given.items()}
         numbers = {name: value for name, value in given.items() if is_number(value)}
-        others = {name: value for name, value in numbers.items() if type(value) is not int or name == "learning_rate"}
+        held = {name for name, value in numbers.items() if type(value) is not int or abs(value) >= 2**32}
+        others = {name: value for name, value in numbers.items() if name in held or name == "learning_rate"}
         if len(others) < len(numbers):
             problem = self._problem(numbers, given)
             if problem and self._problem(others, given) != problem:

@@ -21,6 +21,7 @@ from jaxafl.device.compilation import (
 )
 from jaxafl.device.memory import available_bytes, check_memory, host_bytes, on_exhaustion
 from jaxafl.device.rows import Rows, weighted_sum
+from jaxafl.options import UserError, shown
 
 __all__ = [
     "Rows",
@@ -62,15 +63,35 @@ def slices_are_faster() -> bool:
 
 
 def as_arrays(tree: T, dtype: Any) -> T:
-    """Every numeric leaf as an array: floats in `dtype`, integers in int32 (in `dtype` where one does not fit), so that
-    no leaf depends on x64 being enabled."""
+    """Every numeric leaf as an array: floats in `dtype`, integers in int32 or uint32, beside float64 in int64, so that
+    no leaf depends on x64 being enabled.
 
-    def convert(leaf: Any) -> Any:
-        kind = np.asarray(leaf).dtype.kind if not isinstance(leaf, jax.Array) else leaf.dtype.kind
-        if kind not in "fiub":
+    Raises:
+        UserError: a number cannot be held so: an integer has more bits, a float is beyond the largest of `dtype`.
+    """
+
+    def convert(path: Any, leaf: Any) -> Any:
+        array = np.asarray(leaf)  # of an integer beyond 64 bits an object
+        if array.dtype.kind not in "fiub" and not isinstance(leaf, int):
             raise TypeError(f"{leaf!r} is not a number: declare the option that holds it with jaxafl.options.static()")
-        if kind in "iu" and np.size(leaf) and max(int(np.max(leaf)), -int(np.min(leaf))) > np.iinfo(np.int32).max:
-            kind = "f"
-        return on_device(np.asarray(leaf, {"f": dtype, "i": np.int32, "u": np.uint32, "b": np.bool_}[kind]))
+        if array.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                made = array.astype(dtype)
+            fits = np.array_equal(np.isfinite(made), np.isfinite(array))
+            held, way = np.dtype(dtype).name, "give a smaller one"
+        elif array.dtype.kind == "b":
+            return on_device(array)
+        else:
+            kinds: tuple[Any, ...] = (np.int32, np.int64 if dtype == np.float64 else np.uint32)
+            kinds = (np.uint32, *kinds) if array.dtype.kind == "u" else kinds
+            least, most = (int(array.min()), int(array.max())) if array.size else (0, 0)
+            found = [kind for kind in kinds if np.iinfo(kind).min <= least and most <= np.iinfo(kind).max]
+            fits, made = bool(found), array.astype(found[0]) if found else array
+            held = " or ".join(np.dtype(kind).name for kind in kinds)
+            way = "write 1e10 for the number 10**10; a key or a seed of so many bits is an option of its own, `static`"
+        if not fits:
+            name = jax.tree_util.keystr(path).lstrip(".") or "a number"
+            raise UserError(f"{name}: {shown(leaf)} does not fit into {held}, and would become another number: {way}")
+        return on_device(made)
 
-    return jax.tree.map(convert, tree)
+    return jax.tree_util.tree_map_with_path(convert, tree)

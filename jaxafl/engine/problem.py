@@ -19,6 +19,7 @@ from jaxafl.data.form import DataForm
 from jaxafl.device import on_device, slices_are_faster
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.models.model import Model
+from jaxafl.options import UserError
 from jaxafl.server.contract import Server, Tree
 
 Array = jax.Array
@@ -212,5 +213,18 @@ def stacked(numbers: Sequence[Numbers]) -> tuple[Numbers, tuple[bool, ...]]:
     are."""
     columns = list(zip(*(map(np.asarray, jax.tree.leaves(one)) for one in numbers), strict=True))
     varies = tuple(any(not np.array_equal(leaf, column[0]) for leaf in column) for column in columns)
-    leaves = [on_device(np.stack(column) if own else column[0]) for column, own in zip(columns, varies, strict=True)]
+    leaves = [on_device(_stack(column) if own else column[0]) for column, own in zip(columns, varies, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(numbers[0]), leaves), varies
+
+
+def _stack(column: Sequence[np.ndarray]) -> np.ndarray:
+    """Numbers of several members; int32 beside uint32 as the one that holds all, where there are no longer ones."""
+    whole = np.stack(column)
+    if whole.dtype != np.int64 or any(one.dtype == np.int64 for one in column):
+        return whole
+    if whole.min() < 0:
+        raise UserError(
+            f"a sweep over integers from {whole.min()} to {whole.max()}, which no type of 32 bits holds: write numbers "
+            "as floats (1e10), or sweep over them in two sweeps"
+        )
+    return whole.astype(np.uint32)

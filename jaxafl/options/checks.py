@@ -95,6 +95,10 @@ def _rules(array: np.ndarray, bounds: Bounds) -> Iterator[tuple[np.ndarray, str]
 def as_numbers(owner: str, name: str, value: Any) -> np.ndarray:
     """A number or an array of numbers in float64 (`TypeError` for anything else)."""
     array = as_array(owner, name, value)
+    if array.dtype.kind == "O" and all(type(one) is int for one in array.flat):
+        raise UserError(
+            f"{owner}: {name} must be a number of at most 64 bits, got {shown(value)}: write 1e30 for 10**30"
+        )
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{owner}: {name} must be a number, got {shown(value)}")
     return array.astype(np.float64)
@@ -103,7 +107,13 @@ def as_numbers(owner: str, name: str, value: Any) -> np.ndarray:
 def as_array(owner: str, name: str, value: Any) -> np.ndarray:
     """`numpy.asarray`, but lists that make no array are a `ValueError` that says so."""
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
+        if array.dtype.kind in "fO" and isinstance(value, list | tuple):  # NumPy has floats for integers beyond int64
+            whole = np.asarray(value, object)
+            if all(isinstance(one, int) for one in whole.flat):
+                fits = min(whole.flat) >= 0 and max(whole.flat) < 2**64
+                array = whole.astype(np.uint64) if fits else whole
+        return array
     except ValueError:
         raise UserError(
             f"{owner}: {name} must be a number or an array, whose rows have one length, got {shown(value)}"

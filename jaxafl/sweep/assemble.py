@@ -96,7 +96,7 @@ def grid(members: list[xr.Dataset], dims: Sequence[Dimension]) -> xr.Dataset:
     places = xr.Dataset(coords={dim.name: range(len(dim.labels)) for dim in dims}).stack(member=names)
     folded = concatenated(members, "member").assign_coords(places.coords).unstack("member").transpose(*names, ...)
     coords = {path: (dim.name, column) for dim in dims for path, column in {dim.name: dim.labels, **dim.beside}.items()}
-    folded = folded.assign_coords(coords)
+    folded = folded.assign_coords({path: (name, _exact(column)) for path, (name, column) in coords.items()})
     # what only some members say of themselves is a variable, and no attribute of all of them
     common = {name: text for name, text in folded.attrs.items() if all(name in one.attrs for one in members)}
     failed = int((folded["failed_step"] >= 0).sum())
@@ -136,6 +136,12 @@ def labels(column: list[Any]) -> list[Any]:
             described = ", ".join(f"{key}={table[key]}" for key in differing if key in table)
             found[place] = f"{name}({described})" if described else f"{name} {number}"
     return found
+
+
+def _exact(column: list[Any]) -> Any:
+    """Seeds beyond int64 as uint64, of which NumPy would make floats."""
+    whole = all(isinstance(value, int | np.integer) for value in column)
+    return np.asarray(column, np.uint64) if whole and max(map(int, column)) > np.iinfo(np.int64).max else column
 
 
 def label(value: Any) -> Any:

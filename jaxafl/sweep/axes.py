@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxafl.data.federated import FederatedData
 from jaxafl.models.model import Model
-from jaxafl.options import did_you_mean, is_static, options_of, shown, tables_of
+from jaxafl.options import UserError, did_you_mean, is_static, options_of, shown, tables_of
 from jaxafl.simulation import Simulation
 
 PARTS = ("data", "model", "client", "server", "clock")
@@ -157,4 +157,11 @@ def is_static_path(simulation: Simulation, path: str) -> bool:
 
 def _numbers(column: list[Any]) -> list[Any]:
     """Whole numbers beside fractions as floats, so that 0.5 and 1 run in one program."""
-    return [float(value) for value in column] if {type(value) for value in column} == {int, float} else column
+    if {type(value) for value in column} != {int, float}:
+        return column
+    for value in column:
+        if abs(value) < 2**1023 and float(value) != value:
+            raise UserError(
+                f"{value} beside {column[0]} in a sweep would become {float(value):.17g}, a float of 64 bits"
+            )
+    return [float(value) for value in column]

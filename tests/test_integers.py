@@ -1,0 +1,82 @@
+"""Whole numbers stay what they are on their way to the device and into results, or are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl.client.optimizer import Optimised
+from jaxafl.device import as_arrays
+from jaxafl.engine.problem import _stack
+from jaxafl.options import UserError
+from jaxafl.options.checks import as_array
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, np.uint32(2**32 - 1), np.int64(7)])
+def test_integers_of_32_bits_stay_what_they_are(value: Any) -> None:
+    made = as_arrays({"key": value}, jnp.float32)["key"]
+    assert made.dtype.kind in "iu" and int(made) == int(value)
+
+
+@pytest.mark.parametrize(
+    "value", [2**32, 2**40 + 1, -(2**31) - 1, 2**64, np.uint64(2**63), [1, 2**40], [-1, 2**31], 1e300, -1e39]
+)
+def test_what_has_more_bits_is_refused_by_its_name(value: Any) -> None:
+    with pytest.raises(UserError, match=r"\['seed'\].*would become another number"):
+        as_arrays({"seed": np.asarray(value) if isinstance(value, list) else value}, jnp.float32)
+
+
+@pytest.mark.parametrize("value", [2**31, 2**53 + 1, -(2**60) - 1, [1, 2**62 + 1]])
+def test_numbers_of_a_clock_have_64_bits(value: Any) -> None:
+    with jax.enable_x64(True):
+        made = as_arrays(np.asarray(value), jnp.float64)
+    np.testing.assert_array_equal(np.asarray(made), np.asarray(value))
+    assert made.dtype.kind == "i"
+
+
+def test_a_key_word_of_an_optimiser_is_refused_before_compilation() -> None:
+    client = afl.Client(optax.noisy_sgd, learning_rate=0.1, key=2**40, steps=1)
+    assert isinstance(client, Optimised)
+    sim = afl.Simulation(
+        afl.data.synthetic(1.0, 1.0, clients=4, max_size=40),
+        afl.models.logistic(10),
+        client,
+        afl.server.fedavg(),
+        afl.clock.synchronous(cohort=4, durations=afl.clock.constant(1.0)),
+    )
+    with pytest.raises(UserError, match=r"'key'.*does not fit"):
+        sim.run(1)
+
+
+def test_lists_beyond_64_bits_do_not_become_floats() -> None:
+    assert as_array("owner", "name", [1, 2**63]).tolist() == [1, 2**63]
+    with pytest.raises(UserError, match="at most 64 bits"):
+        afl.clock.constant([1, 2**64]) and afl.options.checks.as_numbers("constant", "value", [1, 2**64])
+
+
+def test_members_of_a_sweep_keep_their_integers() -> None:
+    held = _stack([np.asarray(1, np.int32), np.asarray(2**31, np.uint32)])
+    assert held.dtype == np.uint32 and held.tolist() == [1, 2**31]
+    with pytest.raises(UserError, match="no type of 32 bits"):
+        _stack([np.asarray(-1, np.int32), np.asarray(2**31, np.uint32)])
+
+
+@pytest.mark.parametrize("seeds", [[1, 2**64 - 1], [2**53 + 1, 2**53 + 2]])
+def test_seeds_of_64_bits_are_whole_in_a_result(seeds: list[int], tmp_path: Any) -> None:
+    sim = afl.Simulation(
+        afl.data.synthetic(1.0, 1.0, clients=4, max_size=40),
+        afl.models.logistic(10),
+        afl.Client(learning_rate=0.1, steps=1, batch_size=8),
+        afl.server.fedbuff(),
+        afl.clock.free_running(concurrency=2, durations=afl.clock.uniform(1, 2)),
+    )
+    found = afl.sweep(sim, {"seed": seeds}, server_steps=1)
+    assert [int(seed) for seed in found.seed] == seeds and found.seed.dtype.kind in "iu"
+    found.to_netcdf(tmp_path / "sweep.nc")
+    assert [int(seed) for seed in afl.load(tmp_path / "sweep.nc").seed] == seeds
