@@ -171,3 +171,17 @@ def test_the_command_line_says_which_file_is_missing(
     assert "there is no result file" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) != 0
     assert "is a folder, not a result file" in capsys.readouterr().err
+
+
+def test_the_measured_mean_beside_a_bound_is_of_steps_that_all_seeds_were_evaluated_at() -> None:
+    """Runs that end at 5 and at 6 have their last evaluations at one place of the dimension."""
+    steps = [[0, 2, 4, 5, np.nan], [0, 2, 4, 6, 8]]
+    loss = [[3.0, 2.0, 1.0, 9.0, np.nan], [3.0, 2.0, 1.0, 0.5, 0.2]]
+    variables = {"average_loss": (("seed", "evaluation"), loss)}
+    runs = xr.Dataset(variables, {"seed": [0, 1], "eval_step": (("seed", "evaluation"), steps)})
+    problem = afl.theory.quadratic(clients=4, heterogeneity=0.5)
+    given = afl.theory.staleness.bernoulli(0.95, clients=4).assign(learning_rate=0.5)
+    audg = afl.theory.delayed_gradients.audg
+    bound = afl.theory.evaluate(audg, problem.constants(), given, server_steps=range(1, 9))
+    line = afl.plot.bound(runs, bound).axes[0].lines[0]
+    assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([2, 4], [2, 1])

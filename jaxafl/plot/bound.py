@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -9,6 +11,7 @@ from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named, shown
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
+from jaxafl.results.curves import curve
 from jaxafl.results.members import Results, heading, members
 
 _NEEDS = {"mean_gradient_norm_squared": "gradient_norm_squared", "gap_of_average": "average_loss"}
@@ -81,10 +84,11 @@ def _label(bound: xr.Dataset) -> str:
 
 
 def _mean(runs: list[xr.Dataset], variable: str, optimum: float) -> tuple[np.ndarray, np.ndarray]:
-    """T and the mean over the runs, as far as all of them go."""
+    """Returns T and the mean over the runs, where all of them were evaluated, or as far as all of them go."""
     if variable == "average_loss":
-        steps = runs[0]["eval_step"].values
-        values = np.mean([run[variable].values - optimum for run in runs], axis=0)
+        curves = [curve(run, "eval_step", variable) for run in runs]
+        steps = functools.reduce(np.intersect1d, (one.at for one in curves))
+        values = np.mean([one.values[np.isin(one.at, steps)] - optimum for one in curves], axis=0)
         return steps[1:], values[1:]
     values = np.mean([run[variable].values.astype(float) for run in runs], axis=0)
     T = np.arange(1, len(values) + 1)
