@@ -217,11 +217,11 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "patience without epochs": (
         lambda: simulate(quadratic(), server.afl(), rounds()[0], 1, dataclasses.replace(GD, patience=2)),
-        "give epochs, not steps",
+        "count local epochs: give epochs",
     ),
     "a reset without epochs": (
         lambda: simulate(quadratic(), server.afl(), rounds()[0], 1, dataclasses.replace(GD, reset="epoch")),
-        "give epochs, not steps",
+        "count local epochs: give epochs",
     ),
     "no patience": (lambda: check(Local(patience=0)), "patience must be at least 1"),
 }
