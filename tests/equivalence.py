@@ -107,12 +107,12 @@ SERVERS: dict[str, tuple[Any, tuple[str, ...], Any]] = {
     "fedyogi": (server.fedyogi(0.1), ROUNDS, GD),
     "fedams": (server.fedams(0.05), ("cohort",), SGD),
     "fedams_authors": (server.fedams(0.05, bias_correction="authors", max_init=1e-3), ("replacement",), SGD),
-    "fedasync": (server.fedasync(0.5), ("arrival", "skew", "stale", "stale_repeats"), SGD),
+    "fedasync": (server.fedasync(0.5, staleness="constant"), ("arrival", "skew", "stale", "stale_repeats"), SGD),
     "fedasync_polynomial": (server.fedasync(0.5, "polynomial", 0.7), (*FREE, "stale"), SGD),
     "fedasync_hinge": (server.fedasync(0.5, "hinge", 0.7, 1.0, "delta"), ("buffer", "stale"), GD),
-    "fedbuff": (server.fedbuff(0.7), (*BUFFERED, *FREE), SGD),
+    "fedbuff": (server.fedbuff(0.7, staleness="none"), (*BUFFERED, *FREE), SGD),
     "fedbuff_momentum": (server.fedbuff(0.5, "polynomial", 0.6), BUFFERED, GD),
-    "fedbuff_sum": (server.fedbuff(0.2, reduce="sum"), ("step", "bernoulli"), SGD),
+    "fedbuff_sum": (server.fedbuff(0.2, reduce="sum", staleness="none"), ("step", "bernoulli"), SGD),
     "fadas": (server.fadas(0.05), (*BUFFERED, "all_buffer"), SGD),
     "fadas_authors": (server.fadas(0.05, bias_correction="authors", delay_scaling="eq77"), ("step", "stale"), SGD),
     "fadas_optax": (server.fadas(0.5, bias_correction="optax", delay_scaling="eq4", tau_c=0.5), ("buffer",), GD),
@@ -223,11 +223,17 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
                 yield f"{name}-{protocol}-x64", _wide(run)
     for name, client in CLIENTS_OPTIONS.items():
         for protocol in ("cohort", "buffer"):
-            yield f"client-{name}-{protocol}", _run(_simulation(server.fedbuff(0.5), CLOCKS[protocol], client))
+            yield (
+                f"client-{name}-{protocol}",
+                _run(_simulation(server.fedbuff(0.5, staleness="none"), CLOCKS[protocol], client)),
+            )
     yield "executed-synchronous", _run(_simulation(server.fedavg(), CLOCKS["cohort"], EXECUTED))
     yield "executed-stale", _run(_simulation(server.afl(), CLOCKS["stale"], EXECUTED))
     for protocol in ("arrival", "buffer", "skew"):
-        yield f"executed-{protocol}", _run(_simulation(server.fedbuff(0.5), CLOCKS[protocol], EXECUTED))
+        yield (
+            f"executed-{protocol}",
+            _run(_simulation(server.fedbuff(0.5, staleness="none"), CLOCKS[protocol], EXECUTED)),
+        )
     epochs = afl.Client(optax.sgd, learning_rate=0.1, epochs=2, batch_size=2)
     yield "asyncfeded-epochs", _run(_simulation(server.asyncfeded(kappa=0.6), CLOCKS["arrival"], epochs))
     lanes = _simulation(server.fadas(0.05), CLOCKS["step"], SGD)
@@ -243,19 +249,22 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         ("cnn", afl.models.cnn_small(3), _images()),
     ):
         for protocol in ("cohort", "buffer"):
-            yield f"model-{name}-{protocol}", _run(_simulation(server.fedbuff(0.5), CLOCKS[protocol], SGD, model, data))
+            yield (
+                f"model-{name}-{protocol}",
+                _run(_simulation(server.fedbuff(0.5, staleness="none"), CLOCKS[protocol], SGD, model, data)),
+            )
     stateful = _simulation(
         server.asyncfeded(kappa=0.5), CLOCKS["arrival"], GD, afl.models.from_linen(Normalised()), classes
     )
     yield "model-normalised-online", _run(stateful)
-    drifting = _simulation(server.fedbuff(0.5), CLOCKS["buffer"], SGD)
+    drifting = _simulation(server.fedbuff(0.5, staleness="none"), CLOCKS["buffer"], SGD)
     yield "diagnostics", _run(drifting, diagnostics=("drift", "gradient_norm", "asynchronous_error", "average"))
     online = _simulation(server.asyncfeded(kappa=0.5), CLOCKS["arrival"], GD)
     yield "diagnostics-online", _run(online, diagnostics=("drift", "gradient_norm", "average"))
     wild = afl.Client(optax.sgd, learning_rate=1e8, steps=3, batch_size=2)
-    yield "failure", _run(_simulation(server.fedbuff(1e6), CLOCKS["buffer"], wild))
+    yield "failure", _run(_simulation(server.fedbuff(1e6, staleness="none"), CLOCKS["buffer"], wild))
     yield "failure-online", _run(_simulation(server.asyncfeded(lam=1e30, eps=1e-30), CLOCKS["arrival"], wild))
-    buffered = _simulation(server.fedbuff(0.5), CLOCKS["buffer"], SGD)
+    buffered = _simulation(server.fedbuff(0.5, staleness="none"), CLOCKS["buffer"], SGD)
     rates = {"server.learning_rate": [0.1, 0.5], "client.learning_rate": [0.05, 0.1]}
     sweeps: dict[str, tuple[afl.Simulation, dict[str, Any]]] = {
         "shared": (buffered, rates),
@@ -264,12 +273,12 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         "clock": (buffered, {"clock.durations.mean": [1.0, 2.0]}),
         "static": (buffered, {"clock.buffer": [1, 2]}),
         "none": (buffered, {"server.momentum": [None, 0.5]}),
-        "servers": (buffered, {"server": [server.fedbuff(0.5), server.fadas(0.05)]}),
+        "servers": (buffered, {"server": [server.fedbuff(0.5, staleness="none"), server.fadas(0.05)]}),
         "clocks": (buffered, {"clock": [CLOCKS["buffer"], CLOCKS["step"]]}),
         "adaptive": (adaptive, {"server.lam": [0.5, 1.0]}),
-        "stopping": (_simulation(server.fedbuff(0.5), CLOCKS["buffer"], EXECUTED), {"seed": [0, 1]}),
+        "stopping": (_simulation(server.fedbuff(0.5, staleness="none"), CLOCKS["buffer"], EXECUTED), {"seed": [0, 1]}),
         "patience": (
-            _simulation(server.fedbuff(0.5), CLOCKS["buffer"], dataclasses.replace(ADAM, patience=1)),
+            _simulation(server.fedbuff(0.5, staleness="none"), CLOCKS["buffer"], dataclasses.replace(ADAM, patience=1)),
             {"client.learning_rate": [0.05, 0.1]},
         ),
         "rows": (

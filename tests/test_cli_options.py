@@ -169,3 +169,17 @@ def test_durations_of_a_wrong_shape_or_kind_are_one_line(durations, capsys):
     assert main(["run", *DATA, "--durations", durations]) == 2
     error = capsys.readouterr().err
     assert error.startswith("jaxafl: error: ") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("server", "more", "buffer"),
+    [
+        ("fedbuff", (), 10),
+        ("fadas", ("--clock.concurrency", "4"), 4),
+        ("fedbuff", ("--clock.buffer", "1"), 1),
+        ("fedasync", (), 1),
+    ],
+)
+def test_the_buffer_is_that_of_the_paper(server, more, buffer):
+    made = simulation("--data", "synthetic", "--clients", "12", "--model", "logistic", "--server", server, *more)
+    assert made.clock.buffer == buffer

@@ -89,7 +89,7 @@ def server_of(method: str, task: Task, max_steps: int) -> afl.server.Server:
         how = {"target_staleness": task.target, "kappa": task.kappa, "max_steps": max_steps}
         return afl.server.asyncfeded(lam=task.lam, eps=task.lam / task.lam_over_eps, **how)
     if method == "FedAsync constant":
-        return afl.server.fedasync(task.alpha)
+        return afl.server.fedasync(task.alpha, staleness="constant")
     if method == "FedAsync hinge":
         return afl.server.fedasync(0.5, staleness="hinge", exponent=task.a, threshold=task.b)
     return afl.server.fedavg()

@@ -112,13 +112,19 @@ def sweeps(clock: Clock, small: bool) -> Iterator[Row]:
     """Updates per second of members that share a plan, and of members with plans of their own in lockstep."""
     buffered = afl.clock.free_running(concurrency=20, buffer=5, durations=afl.clock.uniform(1, 5))
     for name, model in (("mlp", afl.models.mlp(10, hidden=(128,))), ("cnn_defedavg", afl.models.cnn_defedavg())):
-        sim, steps = dataclasses.replace(simulation(model), clock=buffered, server=afl.server.fedbuff(0.1)), 20
+        sim, steps = (
+            dataclasses.replace(simulation(model), clock=buffered, server=afl.server.fedbuff(0.1, staleness="none")),
+            20,
+        )
         for members in (2, 4) if small else (1, 8, 64, 512):
             if not clock.has(60 if not small else 5, f"{name}, {members} members"):
                 return
             schedules = [sim.schedule(steps, seed) for seed in range(members)]
             rates = np.linspace(0.1, 1.0, members)
-            several = [dataclasses.replace(sim, server=afl.server.fedbuff(float(rate))).problem(0) for rate in rates]
+            several = [
+                dataclasses.replace(sim, server=afl.server.fedbuff(float(rate), staleness="none")).problem(0)
+                for rate in rates
+            ]
             seeds = [sim.problem(seed) for seed in range(members)]
             drivers = {"shared": planned(several, schedules[0], steps, Speed())}
             if members > 1:
@@ -159,7 +165,10 @@ def graphs(clock: Clock, small: bool) -> Iterator[Row]:
     length, which is XLA's default, and where each call of the engine is one CUDA graph with its loops in it."""
     buffered = afl.clock.free_running(concurrency=20, buffer=5, durations=afl.clock.uniform(1, 5))
     for name, model in (("mlp", afl.models.mlp(10, hidden=(128,))), ("cnn_defedavg", afl.models.cnn_defedavg())):
-        sim, steps = dataclasses.replace(simulation(model), clock=buffered, server=afl.server.fedbuff(0.1)), 40
+        sim, steps = (
+            dataclasses.replace(simulation(model), clock=buffered, server=afl.server.fedbuff(0.1, staleness="none")),
+            40,
+        )
         for members in (1, 8):
             if not clock.has(25 if not small else 5, f"{name}, {members} members"):
                 return

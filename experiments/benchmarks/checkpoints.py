@@ -35,7 +35,7 @@ KINDS = ("planned", "online", "sweep")
 def simulation(kind: str, model: afl.models.Model, steps: int = 5) -> afl.Simulation:
     """20 of 100 clients in flight, random 28×28 images."""
     client = afl.Client(optax.sgd, learning_rate=0.01, steps=steps, batch_size=10)
-    server = afl.server.asyncfeded(kappa=0.5) if kind == "online" else afl.server.fedasync(0.1)
+    server = afl.server.asyncfeded(kappa=0.5) if kind == "online" else afl.server.fedasync(0.1, staleness="constant")
     clock = afl.clock.free_running(concurrency=20, durations=afl.clock.uniform(1, 5))
     return afl.Simulation(images(), model, client, server, clock)
 

@@ -57,7 +57,7 @@ def simulation(model: afl.models.Model, steps: int = 5, batch_size: int = 10) ->
         data=images(),
         model=model,
         client=afl.Client(optax.sgd, learning_rate=0.01, steps=steps, batch_size=batch_size),
-        server=afl.server.fedasync(alpha=0.1, mix="delta"),
+        server=afl.server.fedasync(alpha=0.1, mix="delta", staleness="constant"),
         clock=afl.clock.free_running(concurrency=CONCURRENCY, durations=afl.clock.uniform(1, 5)),
     )
 
@@ -226,7 +226,7 @@ def sweep() -> list[Row]:
 
     rates, sweep_times, lock_times = seconds_of(separate, together, advance_all, repeats=3)
     buffered = afl.clock.free_running(concurrency=20, buffer=5, durations=afl.clock.uniform(1, 5))
-    shared_sim = afl.Simulation(sim.data, sim.model, sim.client, afl.server.fedbuff(), buffered)
+    shared_sim = afl.Simulation(sim.data, sim.model, sim.client, afl.server.fedbuff(staleness="none"), buffered)
     axis = {"server.learning_rate": [0.1 * (1 + index) for index in range(8)]}
 
     def shared_plan() -> None:
@@ -234,7 +234,7 @@ def sweep() -> list[Row]:
 
     def shared_separate() -> None:
         for value in axis["server.learning_rate"]:
-            one = dataclasses.replace(shared_sim, server=afl.server.fedbuff(value))
+            one = dataclasses.replace(shared_sim, server=afl.server.fedbuff(value, staleness="none"))
             one.run(200, eval_every=200)
 
     shared_times, apart_times = seconds_of(shared_plan, shared_separate, repeats=3)
@@ -266,7 +266,10 @@ def together() -> list[Row]:
         ("cnn_defedavg", afl.models.cnn_defedavg(), 10),
     ):
         base = dataclasses.replace(simulation(model), clock=buffered)
-        members = [dataclasses.replace(base, server=afl.server.fedbuff(0.1 * (1 + index))) for index in range(8)]
+        members = [
+            dataclasses.replace(base, server=afl.server.fedbuff(0.1 * (1 + index), staleness="none"))
+            for index in range(8)
+        ]
         schedules = [base.schedule(updates, seed) for seed in range(8)]
         drivers = [
             [planned([member.problem(0)], schedules[0], updates, Speed()) for member in members],

@@ -34,7 +34,9 @@ def simulation(hidden: int, samples: int = 5000) -> afl.Simulation:
     client = afl.Client(optax.sgd, learning_rate=0.01, steps=5, batch_size=10)
     clock = afl.clock.free_running(concurrency=20, durations=afl.clock.uniform(1, 5))
     model = afl.models.mlp(10, hidden=(hidden,))
-    return afl.Simulation(images(100, samples // 100), model, client, afl.server.fedasync(0.1), clock)
+    return afl.Simulation(
+        images(100, samples // 100), model, client, afl.server.fedasync(0.1, staleness="constant"), clock
+    )
 
 
 def rates(steps: int, pairs: int) -> None:
@@ -79,7 +81,7 @@ def runs(seconds: float, pairs: int) -> None:
     flying = afl.clock.free_running(concurrency=20, buffer=5, durations=afl.clock.uniform(1, 5))
     methods: dict[str, tuple[afl.server.Server, afl.clock.Clock]] = {
         "FedAvg, 8 clients a round": (afl.server.fedavg(), afl.clock.synchronous(cohort=8)),
-        "FedBuff, M = 5, 20 in flight": (afl.server.fedbuff(), flying),
+        "FedBuff, M = 5, 20 in flight": (afl.server.fedbuff(staleness="none"), flying),
     }
     for (name, model), (method, (server, clock)) in itertools.product(models.items(), methods.items()):
         sim = dataclasses.replace(simulation(128), model=model, server=server, clock=clock)

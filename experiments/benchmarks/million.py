@@ -51,7 +51,7 @@ def main() -> None:
             times = afl.clock.lognormal(0.0, 1.0, per="client")
             clock = afl.clock.free_running(concurrency=concurrency, buffer=10, durations=times)
             client, model = afl.Client(learning_rate=0.01, steps=2, batch_size=2), afl.models.logistic(num_classes=10)
-            sim = afl.Simulation(of, model, client, afl.server.fedbuff(), clock)
+            sim = afl.Simulation(of, model, client, afl.server.fedbuff(staleness="none"), clock)
             for which in ("the first time", "again"):
                 what = f"300 steps, M_c = {concurrency:,}, {name}, {which}"
                 result = timed(what, lambda sim=sim: sim.run(300, save=str(folder / "result.nc")))
@@ -60,7 +60,7 @@ def main() -> None:
     steps = np.arange(clients) % 3 + 1
     client, times = afl.Client(learning_rate=0.01, steps=steps, batch_size=2), afl.clock.constant(1.0 + steps)
     clock = afl.clock.free_running(concurrency=100, buffer=10, durations=times)
-    own = afl.Simulation(lazy, afl.models.logistic(num_classes=10), client, afl.server.fedbuff(), clock)
+    own = afl.Simulation(lazy, afl.models.logistic(num_classes=10), client, afl.server.fedbuff(staleness="none"), clock)
     timed("steps and durations of each client", lambda: own.run(300))
     pooled = data.Dataset("samples", x, y, x[:100], y[:100], 10, data.as_is())
     for partition in (data.iid(clients), data.shards(2, clients), data.classes_per_client(2, clients),

@@ -71,7 +71,7 @@ def ours(method: str, name: str, updates: int) -> dict[str, Any]:
         server = afl.server.fedasync(ALPHA, staleness="polynomial", exponent=EXPONENT)
         clock, each = afl.clock.free_running(concurrency=IN_FLIGHT, durations=times), 1
     else:
-        server, each = afl.server.fedbuff(1.0), BUFFER
+        server, each = afl.server.fedbuff(1.0, staleness="none"), BUFFER
         clock = afl.clock.free_running(concurrency=IN_FLIGHT, buffer=BUFFER, durations=times)
     sim, found, seconds = afl.Simulation(data, model, client, server, clock), None, []
     for _ in range(2):

@@ -37,10 +37,13 @@ def tasks() -> dict[str, tuple[afl.Simulation, int]]:
             100,
         ),
         "FEMNIST, MLP, FedBuff": (
-            afl.Simulation(writers, afl.models.mlp(62), faster, afl.server.fedbuff(), clock),
+            afl.Simulation(writers, afl.models.mlp(62), faster, afl.server.fedbuff(staleness="none"), clock),
             200,
         ),
-        "Shakespeare, LSTM, FedAsync": (afl.Simulation(roles, lstm, text, afl.server.fedasync(0.1), one), 300),
+        "Shakespeare, LSTM, FedAsync": (
+            afl.Simulation(roles, lstm, text, afl.server.fedasync(0.1, staleness="constant"), one),
+            300,
+        ),
     }
 
 

@@ -79,7 +79,9 @@ def main() -> None:
     works = {
         "pfl's CNN, 50 clients a round": (synchronous, 2, 500),
         "pfl's CNN, FedAsync": (
-            pfl(afl.server.fedasync(0.1), afl.clock.free_running(concurrency=20, durations=times)),
+            pfl(
+                afl.server.fedasync(0.1, staleness="constant"), afl.clock.free_running(concurrency=20, durations=times)
+            ),
             50,
             250,
         ),

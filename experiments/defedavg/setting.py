@@ -242,8 +242,9 @@ def simulation(
     model = {"smoke": afl.models.logistic, "cpu": _mlp, "paper": afl.models.cnn_defedavg}[scale](10)
     steps = 1 if method == "AsySG" else local_steps
     local = afl.Client(optax.sgd, learning_rate=local_rate or 1.0, steps=steps, batch_size=10)
-    eta = {} if server_rate is None else {"learning_rate": server_rate}
-    server = getattr(afl.server, method.lower().replace("-", "_"))(**eta)
+    how: dict[str, Any] = {} if server_rate is None else {"learning_rate": server_rate}
+    how |= {"staleness": "none"} if method == "FedBuff" else {}  # without the discount of its own paper
+    server = getattr(afl.server, method.lower().replace("-", "_"))(**how)
     if method == "FedAvg":
         clock: afl.clock.Clock = afl.clock.synchronous(cohort=n, durations=durations)
     elif method == "FAVANO":

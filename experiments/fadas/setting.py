@@ -86,9 +86,11 @@ COLUMNS = {
 def server_of(method: Method, rate: float) -> afl.server.Server:
     """The server with its rate η; what is not said here is the package's default: β = (0.9, 0.99), ε = 1e-8."""
     if method.algorithm == "FedAsync":
-        return afl.server.fedasync(alpha=rate, mix="delta")
+        return afl.server.fedasync(alpha=rate, staleness="constant", mix="delta")
     if method.algorithm == "FADAS_da":
         return afl.server.fadas(rate, delay_scaling="eq77", tau_c=method.tau_c)
+    if method.algorithm == "FedBuff":  # without the discount of its own paper
+        return afl.server.fedbuff(rate, staleness="none")
     return getattr(afl.server, method.algorithm.lower())(rate)
 
 

@@ -62,6 +62,9 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
         data = data.with_validation(options.validation)
     if values["clock"].get("concurrency", 0) is None:
         values["clock"]["concurrency"] = min(CONCURRENCY, data.num_clients)
+    if values["clock"].get("buffer", 0) is None:
+        of_paper: int = getattr(names["server"].call, "buffer", 1)
+        values["clock"]["buffer"] = min(of_paper, values["clock"].get("concurrency", of_paper))
     model = _called(names["model"], values["model"], num_classes=data.num_classes, data_dir=options.data_dir)
     client = _client(names, values["client"], axes)
     server, clock = (names[part].call(**values[part]) for part in ("server", "clock"))

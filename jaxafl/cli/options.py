@@ -195,8 +195,7 @@ def is_given(arguments: Sequence[str], *flags: str) -> bool:
 
 def values_of(arguments: Sequence[str], *flags: str) -> list[str]:
     """The values of a flag in the order given, each written `--flag value` or `--flag=value`."""
-    pairs = itertools.pairwise([*arguments, ""])
-    written = [(*argument.partition("="), following) for argument, following in pairs]
+    written = [(*one.partition("="), following) for one, following in itertools.pairwise([*arguments, ""])]
     return [value if equals else following for flag, equals, value, following in written if flag in flags]
 
 
@@ -240,6 +239,8 @@ def _options(part: str, names: Names, axes: Collection[str]) -> list[Option]:
     required = [name for name, option in every.items() if option.default is REQUIRED]
     usual = {name: None for name in required if f"{part}.{name}" in axes}
     usual |= {name: default for name, default in _USUAL.get(part, {}).items() if name in required}
+    if part == "clock" and (of_paper := getattr(names["server"].call, "buffer", 1)) > 1:
+        usual["buffer"], helps["buffer"] = None, f"M, arrivals per server step ({of_paper}, or M_c if that is less)"
     if part == "client":
         _, kind, _, text = _PARTS[part]
         named = Option("optimizer", "str", names[part].name, ",".join(offered(kind)), f"{text}; or MODULE:NAME", str)
@@ -290,10 +291,11 @@ def refuse(unknown: Sequence[str], names: Names, options: Any) -> NoReturn:
 
 def chooser(part: str, names: Names) -> str:
     """What is chosen, and by which flag."""
-    what = "optimiser" if part == "client" else part
-    return f"the {what} is {names[part].name} ({_PARTS[part][0][0]} chooses another)"
+    return (
+        f"the {'optimiser' if part == 'client' else part} is {names[part].name} ({_PARTS[part][0][0]} chooses another)"
+    )
 
 
 def _flags(options: Any, prefix: str = "") -> list[str]:
-    names = (prefix + field.name.removesuffix("_name") for field in dataclasses.fields(options))
-    return [f"--{name.replace('_', '-')}" for name in names]
+    fields = dataclasses.fields(options)
+    return [f"--{prefix}{field.name.removesuffix('_name')}".replace("_", "-") for field in fields]

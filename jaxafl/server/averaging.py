@@ -54,9 +54,11 @@ class fedavg(_Mean):
 class fedbuff(_Mean):
     """FedBuff: x ← x + η D with D = (1/M) Σ s(τ_i) Δ_i over a buffer of M arrivals.
 
+    M is the clock's: `free_running(buffer=10)` is the paper's. With one arrival per server step nothing is buffered.
+
     Args:
         learning_rate: η >= 0.
-        staleness: `"none"`: s = 1 (as FADAS and DeFedAvg use it); `"polynomial"`: s = 1/√(1 + τ) (the original).
+        staleness: `"polynomial"`: s = 1/√(1 + τ) (the paper); `"none"`: s = 1 (as FADAS and DeFedAvg use it).
         momentum: β in [0, 1) of a server momentum m ← βm + D, x ← x + ηm; `None` for none.
         reduce: `"mean"` divides by M, `"sum"` does not.
 
@@ -64,10 +66,11 @@ class fedbuff(_Mean):
         Nguyen et al., "Federated learning with buffered asynchronous aggregation", AISTATS 2022.
     """
 
-    staleness: Literal["none", "polynomial"] = static(default="none")
+    staleness: Literal["none", "polynomial"] = static(default="polynomial")
     momentum: Number | None = number(default=None, least=0, below=1)
     reduce: Literal["mean", "sum"] = static(default="mean")
 
+    buffer = 10
     references = ("nguyen2022",)
 
     def weigh(self, arrivals: Arrivals) -> Array:
@@ -104,7 +107,7 @@ class defedavg_iid(_Mean):
     """DeFedAvg-IID: x ← x + (η/n) Σ Δ_i over the n updates that complete first.
 
     All clients train all the time (`free_running` with concurrency = N and buffer = n); one that finishes starts again
-    at once from the newest model. On this clock FedBuff with s = 1 is the same algorithm.
+    at once from the newest model. On this clock `fedbuff(staleness="none")` is the same algorithm.
 
     Args:
         learning_rate: η >= 0.

@@ -40,6 +40,7 @@ class ca2fl(Server):
     learning_rate: Number = number(default=1.0, least=0)
 
     accepts = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE
+    buffer = 10
     references = ("wang2024ca2fl",)
     needs = Needs(client_rows=1)
 

@@ -120,6 +120,8 @@ class Server(Part):
             multiplicity, of whole runs. A class with an `update` of its own inherits no more than that, unless it
             is bound to a protocol (`requires`).
         needs: what it needs of the engine. Of those of a class whose `update` is overridden, `sums` is not inherited.
+        buffer: M, the arrivals per server step of its paper, where it is made for several whenever they come: the
+            command line takes it, and a clock that brings single arrivals is warned of.
         clocks: names of jaxafl's own protocols that fit; set by `requires` and `accepts`.
         counters: names of diagnostics whose sums are attributes of the result, `count_...`.
         meanings: name of a diagnostic -> what it is, for the result.
@@ -140,6 +142,7 @@ class Server(Part):
 
     requires: ClassVar[Delivery] = Delivery.NONE
     accepts: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.AGED | Delivery.MULTIPLE
+    buffer: ClassVar[int] = 1
     clocks: ClassVar[frozenset[str]] = frozenset()
     counters: ClassVar[tuple[str, ...]] = ()
     meanings: ClassVar[dict[str, str]] = {}

@@ -64,6 +64,7 @@ class fadas(_AMSGrad):
     delay_scaling: Literal["eq4", "eq77"] | None = static(default=None)
     tau_c: Number = number(default=1.0, least=0)
 
+    buffer = 10
     references = ("wang2024fadas",)
 
     def rate(self, arrivals: Arrivals) -> Array:

@@ -109,7 +109,7 @@ class fedopt(Optimised, OptaxServer, init=False):
             ...) are given by name, and numbers among them can be swept.
         learning_rate: η >= 0. The result's `server_rate` is the rate that was applied: η, or that of
             `optax.inject_hyperparams`; it is left out where a constructor of your own, or a schedule, makes another.
-        staleness: `"none"`: s = 1; `"polynomial"`: s = 1/√(1 + τ).
+        staleness: `"polynomial"`: s = 1/√(1 + τ); `"none"`: s = 1.
 
     References:
         Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 1; the discount of Nguyen et al.,
@@ -117,8 +117,9 @@ class fedopt(Optimised, OptaxServer, init=False):
     """
 
     learning_rate: Number = number(default=1.0, least=0)
-    staleness: Literal["none", "polynomial"] = static(default="none")
+    staleness: Literal["none", "polynomial"] = static(default="polynomial")
 
+    buffer = 10
     references = ("reddi2021", "nguyen2022")
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 
 import numpy as np
 
@@ -32,6 +33,12 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
         why += _said_by_parents(server, clock)
         raise ValueError(f"the server {server.name} does not run on the clock {clock.name}; it runs on {there} ({why})")
     server.check(clock, client, clients)
+    if server.buffer > 1 and Delivery.CONTINUOUS in clock.delivers and clock.capacity(clients) == 1:
+        warnings.warn(
+            f"{server.name} is made for a buffer of several arrivals ({server.buffer} in its paper), and the clock "
+            f"{clock.name} brings one per server step: {clock.name}(buffer=M) brings more",
+            stacklevel=2,
+        )
     if server.needs.replies:
         _check_replies(server, client)
     if sees_training(server, clock, client):

@@ -30,8 +30,8 @@ def test_fedavg():
 @pytest.mark.parametrize(
     ("options", "staleness", "expected"),
     [
-        ({}, 3, 3.0),  # 1/2 2 + 1/2 4
-        ({"mix": "delta"}, 3, 3.5),  # 2 + 1/2 3
+        ({"weighting": "constant"}, 3, 3.0),  # 1/2 2 + 1/2 4
+        ({"weighting": "constant", "mix": "delta"}, 3, 3.5),  # 2 + 1/2 3
         ({"weighting": "polynomial", "a": 0.5}, 3, 2.5),  # s = 1/2: 3/4 2 + 1/4 4
         ({"weighting": "hinge", "a": 0.5, "b": 4.0}, 4, 3.0),  # s = 1
         ({"weighting": "hinge", "a": 0.5, "b": 4.0}, 6, 2.5),  # s = 1 / (1/2 2 + 1)
@@ -83,10 +83,10 @@ def test_asyncfeded_without_an_update():
 
 def test_fedbuff():
     buffer = [update(0, 2.0), update(1, 4.0, staleness=3)]
-    assert FedBuff().step(vector(0.0), buffer) == pytest.approx(3.0)
+    assert FedBuff(scaling="none").step(vector(0.0), buffer) == pytest.approx(3.0)
     assert FedBuff(scaling="sqrt").step(vector(0.0), buffer) == pytest.approx(2.0)  # (2 + 4/2) / 2
-    assert FedBuff(reduce="sum").step(vector(0.0), buffer) == pytest.approx(6.0)
-    server = FedBuff(eta=0.1, momentum=0.5)
+    assert FedBuff(scaling="none", reduce="sum").step(vector(0.0), buffer) == pytest.approx(6.0)
+    server = FedBuff(eta=0.1, momentum=0.5, scaling="none")
     x = server.step(vector(0.0), buffer)  # m = 3
     x = server.step(x, [])  # an empty tick leaves m alone
     assert server.step(x, [update(0, 1.0)]) == pytest.approx(0.55)  # m = 1.5 + 1

@@ -76,18 +76,21 @@ def test_asysg_with_everyone_at_one_speed_is_gradient_descent_on_equal_clients()
 
 @pytest.mark.slow
 def test_a_buffer_of_one_is_fedasync_on_updates() -> None:
-    assert_equal(run(server.fedbuff(1.0), ONE_BY_ONE), run(server.fedasync(1.0, mix="delta"), ONE_BY_ONE))
+    assert_equal(
+        run(server.fedbuff(1.0, staleness="none"), ONE_BY_ONE),
+        run(server.fedasync(1.0, mix="delta", staleness="constant"), ONE_BY_ONE),
+    )
 
 
 @pytest.mark.slow
 def test_defedavg_iid_is_fedbuff_when_everyone_trains() -> None:
     clock = free_running(concurrency=CLIENTS, buffer=2, durations=uniform(1, 5))
-    assert_equal(run(server.fedbuff(0.7), clock), run(server.defedavg_iid(0.7), clock))
+    assert_equal(run(server.fedbuff(0.7, staleness="none"), clock), run(server.defedavg_iid(0.7), clock))
 
 
 @pytest.mark.slow
 def test_the_first_buffer_of_ca2fl_is_that_of_fedbuff() -> None:
-    fedbuff, ca2fl = run(server.fedbuff(0.7), MIXED), run(server.ca2fl(0.7), MIXED)
+    fedbuff, ca2fl = run(server.fedbuff(0.7, staleness="none"), MIXED), run(server.ca2fl(0.7), MIXED)
     assert_equal(fedbuff, ca2fl, slice(1))
     assert np.abs(fedbuff.observe_w[-1] - ca2fl.observe_w[-1]).max() > 1e-3
 
