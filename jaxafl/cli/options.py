@@ -36,7 +36,7 @@ _PARTS = {  # part -> flags, kind, name by default, help
     "model": (("--model",), "models", "cnn_small", "network; by default one for the data"),
     "server": (("--server",), "servers", "fedavg", "algorithm; jaxafl list says on which clocks it runs"),
     "clock": (("--clock",), "clocks", "", "protocol: who trains when, and who arrives"),
-    "client": (("--client.optimizer",), "optimisers", "sgd", "Optax optimiser of the clients"),
+    "client": (("--client.optimizer",), "optimisers", "sgd", "Optax optimiser of the clients; or MODULE:NAME"),
 }
 _NETWORKS = {"synthetic": "logistic", "shakespeare": "char_lstm", "glue": "bert"}  # of data that are no images
 _USUAL: dict[str, Any] = {"clock": {"durations": "uniform(1, 5)", "concurrency": None}, "partition": {"clients": 10}}
@@ -242,8 +242,7 @@ def _options(part: str, names: Names, axes: Collection[str]) -> list[Option]:
     if part == "clock" and (of_paper := getattr(names["server"].call, "buffer", 1)) > 1:
         usual["buffer"], helps["buffer"] = None, f"M, arrivals per server step ({of_paper}, or M_c if that is less)"
     if part == "client":
-        _, kind, _, text = _PARTS[part]
-        named = Option("optimizer", "str", names[part].name, ",".join(offered(kind)), f"{text}; or MODULE:NAME", str)
+        named = Option("optimizer", "str", names[part].name, ",".join(offered(_PARTS[part][1])), _PARTS[part][3], str)
         usual = local_training(names["server"])
         helps["steps"] = f"K, local steps of a run ({usual.pop('steps')}, unless epochs are given)"
         if "weight_decay" in every:  # `Client` hands it to an optimiser that has one

@@ -95,7 +95,15 @@ class FaultCode(enum.IntEnum):
     )
     STARTS_END = "the recorded starts run out at start number {run_id}"
     BUSY = "the recorded starts name client {client} at start number {run_id}, but this client is busy"
-    INVALID_DURATION = "run {run} of client {client} (start number {run_id}) has a negative, infinite or NaN duration"
+    INVALID_DURATION = "run {run} of client {client} (start number {run_id}) has a negative or NaN duration"
+    NEVER = (
+        "run {run} of client {client} (start number {run_id}) never arrives (an infinite duration), and server step "
+        "{round} waits for it, from {time:,.6g} simulated seconds on"
+    )
+    ALL_GONE = (
+        "all clients that are at work are gone (infinite durations) at {time:,.6g} simulated seconds, and server step "
+        "{round} needs arrivals; give fewer server steps"
+    )
     NO_TIME = (
         "run {run} of client {client} (start number {run_id}) takes no time: it would be made again and again at one "
         "instant; give durations above 0"
@@ -113,6 +121,7 @@ class Fault(NamedTuple):
     client: Int32[Array, ""]
     run: Int32[Array, ""]
     round: Int32[Array, ""]  # at which server step
+    time: Float[Array, ""]  # simulated seconds
 
 
 class Starts(NamedTuple):

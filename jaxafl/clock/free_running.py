@@ -187,7 +187,7 @@ class free_running(Clock):
         code = jnp.where((code > 0) | fine, code, invalid_code(duration))
         code = jnp.where(begins, code, FaultCode.NONE)
         known = first_fault(known, code, run_id=known.count, client=client, run=run, round=state.version)
-        arrives = state.now + jnp.where(fine, duration, 0)
+        arrives = state.now + jnp.where(fine, duration, 1)
         begun = Runs(client, run, known.count, version, local_steps, state.now, arrives, reference)
         one = begins.astype(jnp.int32)
         waiting = state.waiting - one
@@ -200,7 +200,9 @@ class free_running(Clock):
             runs=runs,
             starts=known._replace(
                 count=known.count + one,
-                longest=jnp.where(begins & fine, jnp.maximum(known.longest, drawn.work), known.longest),
+                longest=jnp.where(
+                    begins & fine & ~jnp.isinf(drawn.work), jnp.maximum(known.longest, drawn.work), known.longest
+                ),
             ),
         )
 
@@ -235,9 +237,11 @@ class free_running(Clock):
         stepped = delivers & (count == self.buffer)
         due = stepped * self.buffer if self.dispatch == "step" else delivers * 1
         one = delivers.astype(jnp.int32)
+        gone = jnp.where(delivers & jnp.isinf(earliest), FaultCode.ALL_GONE, FaultCode.NONE)
         freed = _set(state.freed, state.deliveries % self.concurrency, row, delivers)
         state = state._replace(
             now=jnp.where(delivers, earliest, state.now),
+            starts=first_fault(state.starts, gone, round=state.version, time=state.now),
             version=state.version + stepped.astype(jnp.int32),
             deliveries=state.deliveries + one,
             waiting=state.waiting + jnp.asarray(due, jnp.int32),

@@ -97,8 +97,9 @@ class interrupting(Clock):
         client = jnp.sort(drawn)
         run, started = state.run[client], state.started[client]
         most = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
-        latency = self._lasting(state.starts, client, run, started, 0)
-        per_step = self._lasting(state.starts, client, run, started, 1) - latency
+        none, one = (self._lasting(state.starts, client, run, started, steps) for steps in (0, 1))
+        gone = jnp.isinf(one)  # it makes no step
+        latency, per_step = jnp.where(gone, 0, none), jnp.where(gone, one, one - none)
         working = now - started - latency
         fit = jnp.floor(working / jnp.where(per_step > 0, per_step, 1) * (1 + _ROUNDING))
         fit = jnp.where(per_step > 0, fit, jnp.where(working >= 0, jnp.inf, 0))
@@ -106,7 +107,7 @@ class interrupting(Clock):
         runs = Runs(client, run, state.run_id[client], state.base[client], made, started, jnp.full(size, now))
         wrong = ~(valid(per_step) & valid(latency))
         starts = duration_fault(state.starts, runs, per_step + latency, wrong, state.version)
-        longest = jnp.max(jnp.where(valid(per_step), latency + per_step * most, 0))
+        longest = jnp.max(jnp.where(valid(per_step) & ~gone, latency + per_step * most, 0))
         return state._replace(
             version=state.version + 1,
             started=state.started.at[client].set(now),

@@ -73,6 +73,26 @@ def check_steps(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: n
                 raise UserError(f"the clock {clock.name} makes no schedule: {where} has {given}; {rule}")
 
 
+def check_ends(clock: Clock, steps: ServerStep) -> None:
+    """Raises `UserError` for a server step that never comes, since it waits for runs that never arrive.
+
+    Args:
+        clock: the clock that made them.
+        steps: its server steps, every field there (`ServerStep.complete`) and [T, ...], on the host.
+    """
+    never = np.isinf(steps.time)
+    if never.any():
+        t = int(never.argmax())
+        runs = steps.runs
+        late = np.flatnonzero(np.asarray(steps.mask)[t] & np.isinf(np.asarray(runs.arrived)[t]))
+        names = [f"run {runs.run[t][one]} of client {runs.client[t][one]}" for one in late[:1]]
+        raise UserError(
+            f"the clock {clock.name} waits for {(*names, 'runs')[0]} for ever at server step {t}: its duration is "
+            f"infinite. Of clients that never come back, free_running, interrupting and semi_async take notice of the "
+            "others alone"
+        )
+
+
 def _of_steps(clock: Clock, of: dict[str, np.ndarray]) -> Iterator[Rule]:
     backwards = np.diff(of["time"], prepend=0.0) < 0
     yield ~np.isfinite(of["time"]) | backwards, "time", "times are finite, none is before that of the step before or 0"

@@ -100,7 +100,7 @@ class sampled(Clock):
         awaited = jnp.any(jnp.arange(workload.num_clients)[:, None] == drawn, axis=1)
         state = jax.lax.while_loop(
             lambda state: jnp.any(awaited & ~state.full) & (state.starts.fault.code == 0),
-            lambda state: self._finish(self._start(state, workload)),
+            lambda state: self._finish(_waiting(self._start(state, workload), awaited)),
             state,
         )
         client, mask, multiplicity = distinct(drawn)
@@ -138,3 +138,13 @@ class sampled(Clock):
             sent=jax.tree.map(lambda a, b: jnp.where(written, a, b), state.current, state.sent),
             current=state.current._replace(arrived=jnp.where(ends, jnp.inf, state.current.arrived)),
         )
+
+
+def _waiting(state: State, awaited: Array) -> State:
+    """Records a fault where a run that is waited for never arrives."""
+    never = awaited & ~state.full & ~state.idle & jnp.isinf(state.current.arrived)
+    first = jnp.argmax(never)
+    code = jnp.where(jnp.any(never), FaultCode.NEVER, FaultCode.NONE)
+    runs = state.current
+    which = {"run_id": runs.run_id[first], "client": first, "run": runs.run[first]}
+    return state._replace(starts=first_fault(state.starts, code, round=state.version, time=state.now, **which))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import Clock, Fault, FaultCode, ServerStep, Workload, first_state
-from jaxafl.clock.rules import check_next, check_steps
+from jaxafl.clock.rules import check_ends, check_next, check_steps
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.options import Summarised, UserError, check_options, check_whole
@@ -142,6 +142,7 @@ def schedule(
         steps, runs_begun, fault, held = jax.device_get(program(*arguments)[1:])
     if check:
         raise_fault(fault)
+        check_ends(clock, steps)
     if check and not type(clock).__module__.startswith("jaxafl."):  # tests hold the shipped ones to the same rules
         check_steps(clock, num_clients, steps, runs_begun)
     versions = np.unique(np.concatenate([np.zeros(0, np.int32), *map(np.ravel, held)])).tolist()
@@ -207,7 +208,7 @@ def first_steps(schedule: Schedule, count: int) -> Schedule:
 def raise_fault(fault: Fault) -> None:
     """Raises `ValueError` when a schedule went wrong."""
     if int(fault.code):
-        where = {name: int(value) for name, value in fault._asdict().items() if name != "code"}
+        where = {name: np.asarray(value).item() for name, value in fault._asdict().items() if name != "code"}
         raise UserError(list(FaultCode)[int(fault.code)].message.format(**where))
 
 

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.clock.checks import check_durations
-from jaxafl.clock.contract import Clock, Delivery, Runs, ServerStep, Starts, Workload
+from jaxafl.clock.contract import Clock, Delivery, FaultCode, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.starts import blank_runs, no_starts, start_together
+from jaxafl.clock.starts import blank_runs, first_fault, no_starts, start_together
 from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, static
 
@@ -85,15 +85,19 @@ class semi_async(Clock):
         quota = jnp.maximum(1, jnp.ceil(self.fraction * workload.num_clients * (1 - _ROUNDING))).astype(jnp.int32)
         # in order of arrival, ties by client: those not picked last round first fill the quota
         order = jnp.lexsort((runs.client, runs.arrived))
-        priority = ~state.picked[order]
+        times = runs.arrived[order]
+        comes = ~jnp.isinf(times)
+        priority = ~state.picked[order] & comes
         place = jnp.cumsum(priority, dtype=jnp.int32)
         left = quota - place[-1]  # for the others
-        times = runs.arrived[order]
-        closing = jnp.where(left > 0, times[-1], times[jnp.argmax(priority & (place >= quota))])
-        others = jnp.cumsum(~priority, dtype=jnp.int32)
-        picked_in_order = (priority & (place <= quota)) | (~priority & (others <= left))
+        last = jnp.max(jnp.where(comes, times, state.now))
+        gone = jnp.where(jnp.any(comes), FaultCode.NONE, FaultCode.ALL_GONE)
+        closing = jnp.where(left > 0, last, times[jnp.argmax(priority & (place >= quota))])
+        others = jnp.cumsum(~priority & comes, dtype=jnp.int32)
+        picked_in_order = (priority & (place <= quota)) | (~priority & comes & (others <= left))
         picked = jnp.zeros_like(state.picked).at[order].set(picked_in_order)
         arrived = runs.arrived <= closing
         kind = jnp.where(arrived & ~picked, UNDRAFTED, PICKED) + jnp.where(deprecated, RESYNCHRONISED, 0)
         step = ServerStep(closing, arrived, runs, kind=kind.astype(jnp.int32))
-        return State(closing, state.version + 1, arrived, picked, runs, state.starts), step
+        starts = first_fault(state.starts, gone, round=state.version, time=state.now)
+        return State(closing, state.version + 1, arrived, picked, runs, starts), step

@@ -33,7 +33,7 @@ def no_starts(
     prepared: Any = ()
     if durations is not None and key is not None:
         prepared = prepared_of(durations, stream_keys(key, durations), num_clients)
-    return Starts(jnp.int32(count), jnp.float64(0), Fault(none, none, none, none, none), prepared)
+    return Starts(jnp.int32(count), jnp.float64(0), Fault(none, none, none, none, none, jnp.float64(0)), prepared)
 
 
 def first_fault(starts: Starts, code: Array | int, **where: Array) -> Starts:
@@ -44,16 +44,16 @@ def first_fault(starts: Starts, code: Array | int, **where: Array) -> Starts:
         code: int32, a `FaultCode`.
         **where: fields of `Fault`.
     """
-    none = jnp.int32(0)
-    now = Fault(jnp.asarray(code, jnp.int32), **{name: where.get(name, none) for name in Fault._fields[1:]})
+    none = starts.fault._replace(code=jnp.asarray(code, jnp.int32))
+    now = none._replace(**{name: jnp.asarray(value, getattr(none, name).dtype) for name, value in where.items()})
     return starts._replace(
         fault=jax.tree.map(lambda old, new: jnp.where(starts.fault.code == 0, new, old), starts.fault, now)
     )
 
 
 def valid(duration: Array) -> Array:
-    """Whether a duration is one: finite and not negative."""
-    return jnp.isfinite(duration) & (duration >= 0)
+    """Whether a duration is one: neither negative nor NaN; infinite: the run never arrives."""
+    return duration >= 0
 
 
 def invalid_code(duration: Array) -> Array:
@@ -68,7 +68,7 @@ def duration_fault(starts: Starts, runs: Runs, duration: Array, wrong: Array, ro
         starts: what is known so far.
         runs: the runs.
         duration: float64 [A], theirs.
-        wrong: bool [A], whether it is negative, infinite or NaN.
+        wrong: bool [A], whether it is negative or NaN.
         round: int32, at which server step.
     """
     first = jnp.argmax(wrong)
@@ -90,7 +90,8 @@ def start_together(
         workload: how many local steps they make.
 
     Returns:
-        The state that knows of them (`starts`), and the runs [A]; a duration that is none counts as 0.
+        The state that knows of them (`starts`), and the runs [A]; a duration that is none counts as 1, so that time
+        goes on.
     """
     starts, now, version = state.starts, state.now, state.version
     local_steps = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
@@ -100,19 +101,19 @@ def start_together(
 
     before = jnp.full(client.shape, starts.longest)
     work = jax.vmap(draw)(client, run, local_steps, before).work
-    earlier = jnp.concatenate([before[:1], jax.lax.cummax(jnp.where(who, work, 0))[:-1]])
+    earlier = jnp.concatenate([before[:1], jax.lax.cummax(jnp.where(who & ~jnp.isinf(work), work, 0))[:-1]])
     drawn = jax.vmap(draw)(client, run, local_steps, jnp.maximum(before, earlier))
     duration = drawn.work + drawn.hang
     fine = valid(duration)
     run_id = starts.count + jnp.cumsum(who, dtype=jnp.int32) - 1
     runs = Runs(
         client, run, run_id, jnp.full(client.shape, version, jnp.int32), local_steps,
-        jnp.full(client.shape, now), now + jnp.where(fine, duration, 0),
+        jnp.full(client.shape, now), now + jnp.where(fine, duration, 1),
     )  # fmt: skip
     starts = duration_fault(starts, runs, duration, who & ~fine, version)
     starts = starts._replace(
         count=starts.count + jnp.sum(who, dtype=jnp.int32),
-        longest=jnp.maximum(starts.longest, jnp.max(jnp.where(who & fine, work, 0))),
+        longest=jnp.maximum(starts.longest, jnp.max(jnp.where(who & fine & ~jnp.isinf(work), work, 0))),
     )
     return state._replace(starts=starts), runs
 

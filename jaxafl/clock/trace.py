@@ -24,8 +24,8 @@ class recorded(Duration):
     """Durations replayed from an array [client, run] in seconds (seconds per local step with `per="step"`).
 
     Runs are counted per client in the order they start. Clients may have recorded different numbers of runs, at least
-    one each: give lists of different lengths, or NaN after a client's last run. A schedule that needs a run that was
-    not recorded is an error that says which.
+    one each: give lists of different lengths, or NaN after a client's last run. Infinity: the run never arrives. A
+    schedule that needs a run that was not recorded is an error that says which.
 
     Args:
         times: seconds >= 0, an array [client, run] or a list of one list per client.
@@ -57,12 +57,12 @@ class recorded(Duration):
             raise ValueError(
                 f"recorded durations need at least one run of every client, client {counts.argmin()} has none"
             )
-        wrong = ~(np.isfinite(times) & (times >= 0)) & (np.arange(times.shape[1]) < counts[:, None])
+        wrong = ~(times >= 0) & (np.arange(times.shape[1]) < counts[:, None])
         if wrong.any():
             client, run = np.argwhere(wrong)[0]
             raise ValueError(
-                f"recorded durations must be finite numbers >= 0; {wrong.sum()} are not, the first of them is "
-                f"{times[client, run]} (client {client}, run {run})"
+                f"recorded durations must be numbers >= 0 (infinity: the run never arrives); {wrong.sum()} are not, "
+                f"the first of them is {times[client, run]} (client {client}, run {run})"
             )
 
     def prepare(self, keys: Sequence[Key], num_clients: int) -> Array:

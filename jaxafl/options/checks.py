@@ -40,6 +40,7 @@ class Bounds(NamedTuple):
     most: float | None = None
     below: float | None = None
     per_client: bool = False
+    infinite: bool = False
     checked: bool = True
 
     def limits(self) -> dict[str, float]:
@@ -56,7 +57,7 @@ def check_number(owner: str, name: str, value: Any, *, num_clients: int | None =
         name: the option.
         value: what was passed.
         num_clients: N; `None` lets any number of them pass.
-        **limits: what is allowed (`least`, `above`, `most`, `below`, `per_client`).
+        **limits: what is allowed (`least`, `above`, `most`, `below`, `per_client`, `infinite`).
 
     Raises:
         TypeError: it is not a number.
@@ -82,7 +83,7 @@ def check_number(owner: str, name: str, value: Any, *, num_clients: int | None =
 
 def _rules(array: np.ndarray, bounds: Bounds) -> Iterator[tuple[np.ndarray, str]]:
     """Where each rule is broken, and how it is said."""
-    yield ~np.isfinite(array), "a finite number"
+    yield (np.isnan(array), "a number, not NaN") if bounds.infinite else (~np.isfinite(array), "a finite number")
     rules = [(sign, limit, _BREAKS[sign](array, limit)) for sign, limit in bounds.limits().items()]
     match rules:
         case [(">=", least, under), ("<=" | "<" as sign, end, over)]:

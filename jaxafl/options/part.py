@@ -32,7 +32,8 @@ def number(*, default: Any = dataclasses.MISSING, kw_only: bool = False, **bound
     Args:
         default: its default; `None` only where the type allows it. (By name, as type checkers want it.)
         kw_only: whether it is given by name only.
-        **bounds: `least` (value >= least), `above`, `most`, `below`; `per_client=True` also allows an array [N].
+        **bounds: `least` (value >= least), `above`, `most`, `below`; `per_client=True` also allows an array [N], and
+            `infinite=True` infinity.
     """
     return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": Bounds(**bounds)})
 

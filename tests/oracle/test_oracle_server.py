@@ -83,10 +83,10 @@ def test_asyncfeded_without_an_update():
 
 def test_fedbuff():
     buffer = [update(0, 2.0), update(1, 4.0, staleness=3)]
-    assert FedBuff(scaling="none").step(vector(0.0), buffer) == pytest.approx(3.0)
+    assert FedBuff(scaling=None).step(vector(0.0), buffer) == pytest.approx(3.0)
     assert FedBuff(scaling="sqrt").step(vector(0.0), buffer) == pytest.approx(2.0)  # (2 + 4/2) / 2
-    assert FedBuff(scaling="none", reduce="sum").step(vector(0.0), buffer) == pytest.approx(6.0)
-    server = FedBuff(eta=0.1, momentum=0.5, scaling="none")
+    assert FedBuff(scaling=None, reduce="sum").step(vector(0.0), buffer) == pytest.approx(6.0)
+    server = FedBuff(eta=0.1, momentum=0.5, scaling=None)
     x = server.step(vector(0.0), buffer)  # m = 3
     x = server.step(x, [])  # an empty tick leaves m alone
     assert server.step(x, [update(0, 1.0)]) == pytest.approx(0.55)  # m = 1.5 + 1

@@ -196,7 +196,8 @@ class Product(_Pair):
     def draw(self, prepared: Any, run: Run) -> Draw:
         left, right = draw_of(self.left, prepared[0], run), draw_of(self.right, prepared[1], run)
         work = left.work * right.work
-        return Draw(work, (left.work + left.hang) * (right.work + right.hang) - work)
+        hang = (left.work + left.hang) * (right.work + right.hang) - work
+        return Draw(work, jnp.where(jnp.isinf(work), 0, hang))  # infinite work is all of the time
 
 
 class Distribution(Duration):
@@ -236,11 +237,12 @@ class constant(Distribution):
     """Always the same time.
 
     Args:
-        value: seconds >= 0 (per local step with `per="step"`); a number or an array [N], one per client.
+        value: seconds >= 0 (per local step with `per="step"`); a number or an array [N], one per client. Infinity: the
+            client never comes back.
         per: `"run"`, or `"step"` to multiply by the run's number of local steps; `"client"` is as `"run"`.
     """
 
-    value: Number = number(least=0, per_client=True)
+    value: Number = number(least=0, per_client=True, infinite=True)
     per: Per = static(default="run")
 
     def quantile(self, u: Array) -> Array:

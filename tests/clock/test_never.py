@@ -1,0 +1,82 @@
+"""Durations that are infinite (a client that never comes back), NaN or negative: a schedule or an error, in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxafl import clock as clocks
+from jaxafl.clock.schedules import schedule as run_clock
+
+NEVER = np.asarray([1.0, 1.5, np.inf, 2.0])
+GONE = clocks.constant(NEVER)
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [
+        clocks.free_running(concurrency=4, durations=GONE + clocks.suspension(0.5)),
+        clocks.free_running(concurrency=4, buffer=2, dispatch="step", durations=2 * GONE),
+        clocks.free_running(concurrency=2, durations=clocks.recorded(np.repeat(NEVER[:, None], 90, axis=1))),
+        clocks.interrupting(period=2.0, contacted=2, durations=clocks.constant(NEVER, per="step")),
+        clocks.interrupting(period=2.0, contacted=2, durations=GONE),
+        clocks.semi_async(fraction=0.5, lag=2, durations=GONE),
+        clocks.semi_async(fraction=1.0, lag=2, durations=GONE),
+    ],
+    ids=repr,
+)
+def test_others_go_on_where_a_client_never_comes_back(clock: Any) -> None:
+    made = run_clock(clock, 4, 3, 40)
+    assert np.isfinite(made.time).all()
+    took_part = made.mask & (made.local_steps > 0)
+    if clock.name == "interrupting":
+        assert (made.local_steps[made.client == 2] == 0).all()
+    else:
+        assert not (made.client[took_part] == 2).any() and np.isfinite(made.arrived[took_part]).all()
+    assert set(np.unique(made.client[took_part])) >= {0, 1, 3} - ({2} if clock.name != "interrupting" else set())
+
+
+def test_it_is_said_when_all_are_gone() -> None:
+    durations = clocks.recorded([[1.0, np.inf], [1.5, np.inf], [np.inf], [2.0, np.inf]])
+    clock = clocks.free_running(concurrency=4, durations=durations)
+    assert run_clock(clock, 4, 1, 3).time.tolist() == [1.0, 1.5, 2.0]
+    with pytest.raises(ValueError, match=r"all clients that are at work are gone .* at 2 .*, and server step 3"):
+        run_clock(clock, 4, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("clock", "words"),
+    [
+        (clocks.synchronous(durations=GONE), "synchronous waits for run 0 of client 2 for ever at server step 0"),
+        (clocks.stale_rounds(participants=4, max_staleness=1, durations=GONE), "waits for run 0 of client 2 for ever"),
+        (clocks.sampled(drawn=8, durations=GONE), r"run 0 of client 2 .* never arrives .*, and server step \d+ waits"),
+    ],
+    ids=["synchronous", "stale_rounds", "sampled"],
+)
+def test_a_server_that_waits_for_a_client_that_is_gone_says_so(clock: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        run_clock(clock, 4, 1, 20)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda d: clocks.free_running(concurrency=4, durations=d),
+        lambda d: clocks.synchronous(durations=d),
+        lambda d: clocks.sampled(drawn=2, durations=d),
+        lambda d: clocks.interrupting(period=2.0, contacted=4, durations=d),
+        lambda d: clocks.semi_async(fraction=0.5, lag=2, durations=d),
+        lambda d: clocks.stale_rounds(participants=4, max_staleness=1, durations=d),
+    ],
+    ids=["free_running", "synchronous", "sampled", "interrupting", "semi_async", "stale_rounds"],
+)
+@pytest.mark.parametrize("value", [np.nan, -1.0])
+def test_a_run_without_a_duration_is_named(make: Any, value: float) -> None:
+    class ends(clocks.Duration):
+        def draw(self, prepared: Any, run: Any) -> Any:
+            return clocks.worked(np.float64(1) + 0 * run.now + (run.client == 2) * (run.run == 1) * (value - 1))
+
+    with pytest.raises(ValueError, match="run 1 of client 2"):
+        run_clock(make(ends()), 4, 1, 40)
