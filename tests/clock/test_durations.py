@@ -184,8 +184,7 @@ def test_clients_may_have_recorded_different_numbers_of_runs() -> None:
 @pytest.mark.parametrize(
     ("times", "words"),
     [
-        ([[1.0, np.nan, 2.0], [1.0]], r"finite numbers >= 0; 1 are not, the first of them is nan \(client 0, run 1\)"),
-        ([[1.0], [1.0, np.inf]], r"inf \(client 1, run 1\)"),
+        ([[1.0, np.nan, 2.0], [1.0]], r"numbers >= 0 .*; 1 are not, the first of them is nan \(client 0, run 1\)"),
         ([[1.0], [1.0, -1.0]], r"-1.0 \(client 1, run 1\)"),
         ([[1.0], []], "need at least one run of every client, client 1 has none"),
         ([[np.nan], [2.0]], "client 0 has none"),
@@ -277,7 +276,7 @@ class wrong(Duration):
         return worked(jnp.where((run.client == 1) & (run.run > 0), self.value, 1.0))
 
 
-@pytest.mark.parametrize("value", [-1.0, math.inf])
+@pytest.mark.parametrize("value", [-1.0, math.nan])
 @pytest.mark.parametrize(
     "make",
     [
@@ -290,7 +289,7 @@ class wrong(Duration):
     ids=["free_running", "synchronous", "sampled", "semi_async", "interrupting"],
 )
 def test_a_run_without_a_duration_is_named(make: Any, value: float) -> None:
-    named = r"run 1 of client 1 \(start number \d+\) has (a negative, infinite|no duration)"
+    named = r"run 1 of client 1 \(start number \d+\) has (a negative|no duration)"
     with pytest.raises(ValueError, match=named):
         run_clock(make(wrong(value=value)), 2, 1, 6)
 

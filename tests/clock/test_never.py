@@ -58,25 +58,3 @@ def test_it_is_said_when_all_are_gone() -> None:
 def test_a_server_that_waits_for_a_client_that_is_gone_says_so(clock: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         run_clock(clock, 4, 1, 20)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda d: clocks.free_running(concurrency=4, durations=d),
-        lambda d: clocks.synchronous(durations=d),
-        lambda d: clocks.sampled(drawn=2, durations=d),
-        lambda d: clocks.interrupting(period=2.0, contacted=4, durations=d),
-        lambda d: clocks.semi_async(fraction=0.5, lag=2, durations=d),
-        lambda d: clocks.stale_rounds(participants=4, max_staleness=1, durations=d),
-    ],
-    ids=["free_running", "synchronous", "sampled", "interrupting", "semi_async", "stale_rounds"],
-)
-@pytest.mark.parametrize("value", [np.nan, -1.0])
-def test_a_run_without_a_duration_is_named(make: Any, value: float) -> None:
-    class ends(clocks.Duration):
-        def draw(self, prepared: Any, run: Any) -> Any:
-            return clocks.worked(np.float64(1) + 0 * run.now + (run.client == 2) * (run.run == 1) * (value - 1))
-
-    with pytest.raises(ValueError, match="run 1 of client 2"):
-        run_clock(make(ends()), 4, 1, 40)
