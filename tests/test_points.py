@@ -169,7 +169,7 @@ def test_means_over_arrivals_leave_out_places_without_one(sparse: xr.Dataset) ->
         if values.dims == ("step", "arrival") and values.dtype.kind == "f":
             np.testing.assert_array_equal(values.notnull(), there, err_msg=name)
         elif values.dims == ("step", "arrival"):
-            assert name in ("client", "run", "arrived")
+            assert name in ("client", "run_index", "arrived")
 
 
 def test_the_statistics_of_a_server_step_have_names(sparse: xr.Dataset) -> None:
@@ -196,7 +196,7 @@ def test_a_file_of_an_earlier_version_has_the_variables_of_this_one(sparse: xr.D
     """There, `arrived` and `started` were times, and counts -1 or 0 at places without an arrival."""
     there = sparse.arrived
     old = sparse.drop_vars([name for name in sparse if str(name).startswith(("final_", "step_"))])
-    old = old.drop_vars("arrived").rename(started_at="started", arrived_at="arrived")
+    old = old.drop_vars("arrived").rename(started_at="started", arrived_at="arrived", run_index="run")
     for name, missing in {"staleness": -1, "local_steps": 0, "multiplicity": 0}.items():
         old[name] = old[name].where(there, missing).astype(np.int32).assign_attrs(old[name].attrs)
     afl.save(old, tmp_path / "old.nc")
