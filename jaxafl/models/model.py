@@ -182,6 +182,12 @@ def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
         TypeError: the labels are not integers.
     """
     labels = batch.y
+    if not hasattr(logits, "ndim"):
+        several = f"a {type(logits).__name__} of {len(logits)}" if hasattr(logits, "__len__") else repr(logits)
+        raise TypeError(
+            f"the network returns {several}, cross-entropy needs its logits [B, ..., C]: pass a loss that takes them, "
+            "such as lambda predictions, batch: softmax_cross_entropy(predictions[0], batch)"
+        )
     if logits.ndim < 2 or labels.shape != logits.shape[:-1]:
         raise ValueError(
             f"cross-entropy needs labels of the shape of the logits without their last (class) axis, "

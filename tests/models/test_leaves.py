@@ -1,0 +1,62 @@
+"""What is among the parameters, and what a network returns, is looked at before it is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from jaxafl.models import Batch, from_functions, from_linen, logistic, softmax_cross_entropy
+
+KEY = jax.random.key(0)
+BATCH = Batch(np.ones((1, 4), np.float32), np.zeros(1, np.int32), np.ones(1, bool))
+
+
+def model(**more: Any) -> Any:
+    def loss(params: Any, batch: Batch, key: Any) -> Any:
+        return softmax_cross_entropy(batch.x @ params["w"] * params["scale"], batch)
+
+    return from_functions(lambda key, batch: {"w": jnp.ones((4, 3)), "scale": 1.0, **more}, loss)
+
+
+def test_numbers_become_arrays() -> None:
+    scale = model().init(KEY, BATCH)[0]["scale"]
+    assert (scale.dtype, scale.shape, scale.weak_type) == (jnp.float32, (), False)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "message"),
+    [
+        (3, "'extra' of loss is int32"),
+        (True, "'extra' of loss is bool"),
+        (np.ones(2, complex), r"'extra' of loss is complex64\[2\]"),
+        ("relu", "'extra' of loss is 'relu'"),
+    ],
+)
+def test_parameters_that_are_no_floats_are_named(leaf: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"{message}.*must be floats"):
+        model(extra=leaf).init(KEY, BATCH)
+
+
+def test_models_are_in_the_precision_of_jax() -> None:
+    with jax.enable_x64(True):
+        params, _ = logistic(3).init(KEY, BATCH)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float64)}
+
+
+class Pair(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(3)(x), x
+
+
+def test_a_network_that_returns_several_things_needs_a_loss_that_takes_them() -> None:
+    with pytest.raises(TypeError, match=r"returns a tuple of 2.*predictions\[0\]"):
+        from_linen(Pair()).init(KEY, BATCH)
+    from_linen(Pair(), loss=lambda found, batch: softmax_cross_entropy(found[0], batch)).init(KEY, BATCH)
+    with pytest.raises(ValueError, match=r"got a tuple of 2.*Outputs\(loss"):
+        from_linen(nn.Dense(3), loss=lambda found, batch: (found[:, 0], {})).init(KEY, BATCH)
