@@ -21,6 +21,7 @@ from jaxafl.device.keys import seed_key
 from jaxafl.engine.problem import Problem, Program
 from jaxafl.engine.recorded import check_observed, metrics_of
 from jaxafl.engine.state import example_batch, initial
+from jaxafl.engine.switches import check_switches
 from jaxafl.models.leaves import path_of
 from jaxafl.models.model import Batch, Model
 from jaxafl.options import UserError, check_whole
@@ -35,6 +36,7 @@ _traced = weakref.WeakKeyDictionary()
 
 def check_model(model: Model, data: FederatedData, client: Client) -> None:
     """Raises `ValueError` for a model that cannot be trained so on such samples, or that would learn from padding."""
+    check_switches()
     known = _traced.setdefault(model, weakref.WeakKeyDictionary())
     if data not in known:
         _check_sizes(model, data)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+import jaxafl as afl
 from jaxafl.models import Batch, from_functions, from_linen, logistic, softmax_cross_entropy
 
 KEY = jax.random.key(0)
@@ -60,3 +61,29 @@ def test_a_network_that_returns_several_things_needs_a_loss_that_takes_them() ->
     from_linen(Pair(), loss=lambda found, batch: softmax_cross_entropy(found[0], batch)).init(KEY, BATCH)
     with pytest.raises(ValueError, match=r"got a tuple of 2.*Outputs\(loss"):
         from_linen(nn.Dense(3), loss=lambda found, batch: (found[:, 0], {})).init(KEY, BATCH)
+
+
+@pytest.mark.parametrize(
+    ("switch", "value"),
+    [
+        ("jax_debug_infs", True),
+        ("jax_numpy_dtype_promotion", "strict"),
+        ("jax_debug_key_reuse", True),
+        ("jax_disable_jit", True),
+    ],
+)
+def test_switches_of_jax_that_do_not_work_are_refused_by_name(switch: str, value: Any) -> None:
+    sim = afl.Simulation(
+        afl.data.synthetic(1.0, 1.0, clients=4, max_size=40),
+        logistic(10),
+        afl.Client(learning_rate=0.1, steps=2, batch_size=4),
+        afl.server.fedbuff(),
+        afl.clock.free_running(concurrency=2, buffer=1, durations=afl.clock.exponential(1.0)),
+    )
+    before = getattr(jax.config, switch)
+    jax.config.update(switch, value)
+    try:
+        with pytest.raises(ValueError, match=rf"does not run under {switch}.*jax.config.update"):
+            sim.run(2)
+    finally:
+        jax.config.update(switch, before)
