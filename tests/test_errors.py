@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxafl import models, server
+from jaxafl import models, results, server
 from jaxafl.client import Client
 from jaxafl.clock import (
     constant,
@@ -242,10 +242,10 @@ def test_a_trace_that_runs_out_beside_the_training_is_an_error() -> None:
 
 def test_an_existing_result_is_left_alone_until_the_run_has_ended(tmp_path: Any) -> None:
     path = tmp_path / "result.nc"
-    path.write_text("earlier")
+    path.write_bytes(earlier := results.BEGINS + b"earlier")
     with pytest.raises(ValueError, match="server_steps"):
         simulation().run(0, save=path)
-    assert path.read_text() == "earlier"
+    assert path.read_bytes() == earlier
     with pytest.raises(ValueError, match="server_steps"):
         simulation().run(0, save=tmp_path / "new.nc")
     assert not (tmp_path / "new.nc").exists()
