@@ -79,7 +79,7 @@ def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[
         >>> grid = afl.sweep(sim, {"seed": range(3)}, server_steps=10, eval_every=5)
         >>> found = afl.at(grid, time=4.0)
         >>> found.attrs["at"], found.loss.dims, found.eval_step.values.tolist()
-        ('at 4 s simulated', ('seed',), [5, 5, 5])
+        ('at 4 s simulated', ('seed',), 5.0)
     """
     if len(point) != 1 or not set(point) <= set(AXES):
         raise UserError(
