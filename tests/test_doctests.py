@@ -23,7 +23,7 @@ SLOW = ("jaxafl.sweep.compare.compare", "jaxafl.sweep.tune.tune")  # which compi
 @pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one in SLOW)) for one in FOUND])
 def test_example_prints_what_it_says(name: str) -> None:
     shown: list[str] = []
-    doctest.DocTestRunner().run(FOUND[name], out=shown.append, clear_globs=False)
+    doctest.DocTestRunner(verbose=False).run(FOUND[name], out=shown.append, clear_globs=False)
     assert not shown, "".join(shown)
 
 
