@@ -1,0 +1,110 @@
+"""Clocks of one's own may never come to their next server step: they can be interrupted, and it is found out why."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.clock.contract import Clock, Runs
+from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.durations.runs import Run, draw_of, prepared_of, stream_keys
+from jaxafl.device import cpu
+from jaxafl.device.keys import seed_key
+from jaxafl.options import UserError
+
+SECONDS = 10.0  # in which every server step is expected to come
+
+
+class _Call(threading.Thread):
+    """A function called beside the main thread, which so hears of Ctrl-C; left alone where it never returns."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self.function, self.error = function, None
+        self.made: Any = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with jax.enable_x64(True), jax.default_device(cpu()):
+                self.made = jax.block_until_ready(self.function())
+        except BaseException as error:
+            self.error = error  # type: ignore[assignment]
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ends within so many seconds; raises what it has raised."""
+        end = time.monotonic() + seconds
+        while self.is_alive() and time.monotonic() < end:
+            self.join(0.1)
+        if self.error is not None:
+            raise self.error
+        return not self.is_alive()
+
+
+def called(whole: Callable[[], Any], begin: Callable[[], Any], clock: Clock, num_clients: int, seed: int) -> Any:
+    """The result of `whole()`, all server steps of a clock of one's own.
+
+    Args:
+        whole: computes all server steps.
+        begin: () -> the state before the first, and (state) -> (state, server steps [1, ...], ...), which computes one
+            of them, to find the one that does not come.
+        clock, num_clients, seed: of the schedule.
+
+    Raises:
+        ValueError: a server step does not come within `SECONDS`; it names the run whose duration is why, if one is.
+    """
+    call, runs = _Call(whole), np.zeros(num_clients, int)
+    if call.wait(SECONDS):
+        return call.made
+    (state, one), step = begin(), 0
+    while call.is_alive():
+        single = _Call(lambda state=state: one(state))  # type: ignore[misc]
+        if not single.wait(SECONDS):
+            raise UserError(
+                f"the clock {clock.name} does not come to server step {step}: it has computed for {SECONDS:g} s. "
+                + _why(clock, num_clients, seed, runs)
+            )
+        state, step = single.made[0], step + 1
+        for seen in jax.tree.leaves(single.made[:2], is_leaf=lambda node: isinstance(node, Runs)):
+            if isinstance(seen, Runs):
+                np.maximum.at(runs, np.ravel(np.clip(seen.client, 0, num_clients - 1)), np.ravel(seen.run))
+    call.wait(0)
+    return call.made
+
+
+def _why(clock: Clock, num_clients: int, seed: int, runs: np.ndarray) -> str:
+    """The first run, of those that may have begun, that has no duration above 0.
+
+    Args:
+        clock, num_clients, seed: of the schedule.
+        runs: int [N], the last run that is known of each client.
+    """
+    client, run = (np.concatenate(each) for each in zip(*_begun(runs), strict=True))
+    words = (
+        (np.isnan, "no duration (NaN)"),
+        (lambda drawn: drawn < 0, "a negative duration"),
+        (np.isinf, "an infinite duration"),
+        (lambda drawn: drawn == 0, "a duration of 0, in which no time passes"),
+    )
+    with jax.enable_x64(True), jax.default_device(cpu()):
+        for durations in (value for value in vars(clock).values() if isinstance(value, Duration)):
+            prepared = prepared_of(durations, stream_keys(seed_key(seed), durations), num_clients)
+
+            def lasting(client: Any, run: Any, durations: Any = durations, prepared: Any = prepared) -> Any:
+                return sum(draw_of(durations, prepared, Run(client, run, jnp.int32(1), jnp.float64(0), jnp.float64(0))))
+
+            drawn = np.asarray(jax.vmap(lasting)(jnp.asarray(client, jnp.int32), jnp.asarray(run, jnp.int32)))
+            for is_so, what in words:
+                if (found := np.flatnonzero(is_so(drawn))).size:
+                    return f"Run {run[found[0]]} of client {client[found[0]]} has {what}"
+    return "All runs up to there have durations above 0: look at the loops of its `next`"
+
+
+def _begun(runs: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(np.full(last + 2, client), np.arange(last + 2)) for client, last in enumerate(runs)]

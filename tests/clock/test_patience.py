@@ -1,0 +1,76 @@
+"""A loop without end of a clock of one's own is interrupted or told why; in a process that ends with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import os, signal, sys, threading
+from typing import Any, NamedTuple
+import jax, jax.numpy as jnp
+from jaxafl import clock as clocks
+from jaxafl.clock import patience
+
+value, seconds = float(sys.argv[1]), float(sys.argv[2])
+patience.SECONDS = seconds
+
+class State(NamedTuple):
+    now: Any
+    version: Any
+    starts: Any
+
+class third(clocks.Duration):
+    def draw(self, prepared, run):
+        return clocks.worked(jnp.where(run.run == 2, value, 1.5))
+
+class own(clocks.Clock):
+    durations: clocks.Duration = third()
+    delivers = clocks.Delivery.STALE
+
+    def capacity(self, num_clients):
+        return 1
+
+    def init(self, key, num_clients):
+        return State(jnp.float64(0), jnp.int32(0), clocks.no_starts(self.durations, key, num_clients))
+
+    def next(self, state, workload):
+        steps = workload.local_steps(jnp.int32(0), state.version).astype(jnp.int32)
+        run = clocks.Run(jnp.int32(0), state.version, steps, state.starts.longest, state.now)
+        arrives = state.now + self.durations.draw(state.starts.prepared, run).work
+        now = jax.lax.while_loop(lambda now: ~(now > state.now), lambda now: jnp.minimum(now + 1, arrives), state.now)
+        columns = (0, state.version, state.version, state.version, steps, state.now, now)
+        step = clocks.ServerStep(now, jnp.ones(1, bool), clocks.Runs(*(jnp.asarray(one)[None] for one in columns)))
+        return State(now, state.version + 1, state.starts._replace(count=state.starts.count + 1)), step
+
+print(clocks.schedule(own(), 1, 1, 2).time.tolist())
+if seconds > 100:
+    threading.Timer(5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    clocks.schedule(own(), 1, 1, 5)
+except (ValueError, KeyboardInterrupt) as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("value", "seconds", "words"),
+    [
+        (
+            "nan",
+            2,
+            "come to server step 2: it has computed for 2 s. Run 2 of client 0 has no duration (NaN)",
+        ),
+        ("-1", 2, "Run 2 of client 0 has a negative duration"),
+        ("0", 2, "Run 2 of client 0 has a duration of 0"),
+        ("nan", 1000, "KeyboardInterrupt"),
+    ],
+)
+def test_a_loop_without_end_is_told_why_or_interrupted(value: str, seconds: int, words: str) -> None:
+    command = [sys.executable, "-c", PROGRAM, value, str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    first, last = done.stdout.splitlines()
+    assert first == "[1.0, 2.0]" and words in last
