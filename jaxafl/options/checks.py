@@ -111,7 +111,7 @@ def as_array(owner: str, name: str, value: Any) -> np.ndarray:
         array = np.asarray(value)
         if array.dtype.kind in "fO" and isinstance(value, list | tuple):  # NumPy has floats for integers beyond int64
             whole = np.asarray(value, object)
-            if all(isinstance(one, int) for one in whole.flat):
+            if whole.size and all(isinstance(one, int) for one in whole.flat):
                 fits = min(whole.flat) >= 0 and max(whole.flat) < 2**64
                 array = whole.astype(np.uint64) if fits else whole
         return array
