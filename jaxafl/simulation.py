@@ -6,7 +6,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import jax.numpy as jnp
 
@@ -16,13 +16,14 @@ from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.hooks import Reporting, Telling
 from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
+from jaxafl.callbacks.options import RunOptions
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.callbacks.store import interval_of
 from jaxafl.callbacks.watch import watched
 from jaxafl.client import Client
 from jaxafl.clock import Schedule
 from jaxafl.clock.contract import Clock
-from jaxafl.clock.schedules import schedule
+from jaxafl.clock.schedules import Clockwork
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import as_arrays, devices_of
 from jaxafl.engine.diagnostics import check_diagnostics
@@ -44,24 +45,6 @@ from jaxafl.server.fitting import check_parts, sees_training
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
-
-
-class RunOptions(TypedDict, total=False):
-    """The options that `Simulation.run` and `Simulation.train` share, see there."""
-
-    eval_every: int | None
-    seed: int
-    lanes: int | None
-    chunk: int | None
-    deterministic: bool
-    devices: Any
-    observe: Observe | None
-    diagnostics: str | Sequence[str]
-    progress: bool | str | Reporter
-    callbacks: Sequence[Callback] | Callback
-    checkpoint: str | os.PathLike[str] | None
-    checkpoint_every: int | str
-    keep: int
 
 
 @all_named
@@ -131,10 +114,14 @@ class Simulation(Summarised):
             )
         return self.compute_schedule(server_steps, seed)
 
+    def clockwork(self, server_steps: int, seed: int) -> Clockwork:
+        """The clock of a simulation that has been checked, which is advanced ahead of the training."""
+        local_steps = self.client.local_steps(self.data.counts)
+        return Clockwork(self.clock, self.data.num_clients, local_steps, server_steps, seed)
+
     def compute_schedule(self, server_steps: int, seed: int) -> Schedule:
         """The schedule of a simulation that has been checked."""
-        steps = self.client.local_steps(self.data.counts)
-        return schedule(self.clock, self.data.num_clients, steps, server_steps, seed)
+        return self.clockwork(server_steps, seed).advance(server_steps)
 
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
         """The plan that `run` executes: which runs are trained together and where everything is kept."""
@@ -251,7 +238,7 @@ class Simulation(Summarised):
             if self.clock_sees_training:
                 execution = online(problem, every, speed)
             else:
-                execution = planned([problem], self.compute_schedule(server_steps, seed), every, speed, origin)
+                execution = planned([problem], self.clockwork(server_steps, seed), every, speed, origin, server_steps)
             reporting, finishes = Reporting(reporter), [finish]
             (result,) = watched(execution, server_steps, every, begun, reporting, telling, keeper, interrupts, finishes)
         return warned(result, stacklevel=5)

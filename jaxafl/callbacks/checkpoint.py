@@ -116,14 +116,12 @@ class Checkpoint(Hook):
 
     def begin(self, execution: Execution, made: Made) -> None:
         self.last, self.evaluated = (time.monotonic(), made.place), 0
-        planned = execution.schedules is not None
-        self.plan = content(jax.tree.leaves(on_host(execution.constant[2:]))) if planned else None
         if self.saved is None:
             return
         about, arrays = self.saved.about, self.saved.arrays
         state = execution.state
         longer = about["server_steps"] != self.server_steps and about["kept"] is not None
-        if not longer and about.get("plan", self.plan) != self.plan:  # what is stored, and where, follows the plan
+        if not longer and about.get("plan") != _planned(execution):  # what is stored, and where, follows the plan
             before = about["identity"]["versions"]["jaxafl"]
             raise UserError(
                 f"{self.folder} holds a run under way that jaxafl {before} planned otherwise than {version()} does; "
@@ -203,6 +201,7 @@ class Checkpoint(Hook):
         if made.pieces:  # in lockstep the last is of the whole chunk
             parts["pieces"] = execution.joined(made.pieces if execution.rows_before is None else made.pieces[-1:])
         kept = execution.plan.kept if execution.plan is not None else None
+        origin = execution.plan.origin if execution.plan is not None else ORIGIN
         about = {
             "place": made.place,
             "made": made.place if execution.rows_before is None else (made.eval_step or [0])[-1],
@@ -210,9 +209,9 @@ class Checkpoint(Hook):
             "eval_step": list(made.eval_step),
             "stops": list(made.stops),
             "parts": sorted(parts),
-            "origin": [self.origin.step, sorted(self.origin.slots.items())],
+            "origin": [origin.step, sorted(origin.slots.items())],
             "kept": None if kept is None else sorted(kept.items()),
-            "plan": self.plan,
+            "plan": _planned(execution),
             "identity": self.identity,
             "changed": self.changed,
             "over": over(execution, made),
@@ -273,3 +272,10 @@ class Checkpoint(Hook):
                 f"{self.folder} holds a run of {known} server steps ({done} are made), more than server_steps="
                 f"{self.server_steps}; name another folder, or at least as many"
             )
+
+
+def _planned(execution: Execution) -> Any:
+    """The content of the plan that runs are executed by; `None` where they make it."""
+    if execution.plan is not None:
+        return execution.plan.digest
+    return content(jax.tree.leaves(on_host(execution.constant[2:]))) if execution.schedules is not None else None

@@ -11,9 +11,10 @@ from jaxafl.clock.free_running import free_running
 from jaxafl.clock.interrupting import interrupting
 from jaxafl.clock.rounds import stale_rounds, synchronous
 from jaxafl.clock.sampled import sampled
-from jaxafl.clock.schedules import Schedule, schedule
+from jaxafl.clock.schedules import schedule
 from jaxafl.clock.semi_async import semi_async
 from jaxafl.clock.starts import no_starts
+from jaxafl.clock.tables import Schedule
 from jaxafl.clock.trace import recorded, trace
 
 __all__ = [

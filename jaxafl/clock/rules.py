@@ -73,12 +73,13 @@ def check_steps(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: n
                 raise UserError(f"the clock {clock.name} makes no schedule: {where} has {given}; {rule}")
 
 
-def check_ends(clock: Clock, steps: ServerStep) -> None:
+def check_ends(clock: Clock, steps: ServerStep, start: int = 0) -> None:
     """Raises `UserError` for a server step that never comes, since it waits for runs that never arrive.
 
     Args:
         clock: the clock that made them.
         steps: its server steps, every field there (`ServerStep.complete`) and [T, ...], on the host.
+        start: which server step the first of them is.
     """
     never = np.isinf(steps.time)
     if never.any():
@@ -87,7 +88,7 @@ def check_ends(clock: Clock, steps: ServerStep) -> None:
         late = np.flatnonzero(np.asarray(steps.mask)[t] & np.isinf(np.asarray(runs.arrived)[t]))
         names = [f"run {runs.run[t][one]} of client {runs.client[t][one]}" for one in late[:1]]
         raise UserError(
-            f"the clock {clock.name} waits for {(*names, 'runs')[0]} for ever at server step {t}: its duration is "
+            f"the clock {clock.name} waits for {(*names, 'runs')[0]} for ever at server step {start + t}: its duration is "
             f"infinite. Of clients that never come back, free_running, interrupting and semi_async take notice of the "
             "others alone"
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,102 +14,12 @@ import numpy as np
 from jaxafl.clock.contract import Clock, Fault, FaultCode, ServerStep, Workload, first_state
 from jaxafl.clock.patience import called
 from jaxafl.clock.rules import check_ends, check_next, check_steps
+from jaxafl.clock.tables import Schedule
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
 from jaxafl.device.keys import Key, seed_key
-from jaxafl.options import Summarised, UserError, check_options, check_whole
+from jaxafl.options import UserError, check_options, check_whole
 
 _ENTRY_BYTES = 49  # of an arrival: eight int32, two float64 and a bool
-
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Schedule(Summarised):
-    """Who arrived at every server step, when, and how stale; T server steps of at most A arrivals each.
-
-    Attributes:
-        protocol: the clock's name.
-        num_clients: N.
-        in_flight: the most runs under way at once.
-        ring_slots: versions of the global model that must be kept.
-        time: float64 [T], simulated seconds at which server step t was taken.
-        mask: bool [T, A], whether the entry is an arrival; the other arrays [T, A] mean nothing where it is false.
-        client, run, run_id: int32 [T, A], who arrived; the index of the run among the client's; among all runs.
-        version: int32 [T, A], the version that the run trained from.
-        reference: int32 [T, A], the version that its update is measured against.
-        local_steps: int32 [T, A].
-        started, arrived: float64 [T, A], simulated seconds.
-        multiplicity: int32 [T, A], how many times an update counts.
-        kind: int32 [T, A], what the protocol says of the arrival: an index into `kinds`.
-        runs_begun: int32 [T], runs started up to each server step.
-        kinds: what the kinds mean, where there are several.
-        held: versions that server steps after the last of these may still read, see `Clock.held`.
-    """
-
-    protocol: str
-    num_clients: int
-    in_flight: int
-    ring_slots: int
-    time: np.ndarray
-    mask: np.ndarray
-    client: np.ndarray
-    run: np.ndarray
-    run_id: np.ndarray
-    version: np.ndarray
-    reference: np.ndarray
-    local_steps: np.ndarray
-    started: np.ndarray
-    arrived: np.ndarray
-    multiplicity: np.ndarray
-    kind: np.ndarray
-    runs_begun: np.ndarray
-    kinds: tuple[str, ...] = ()
-    held: tuple[int, ...] = ()
-
-    def summary(self) -> dict[str, Any]:
-        """The protocol, numbers of clients, server steps and arrivals, and the simulated time."""
-        return {
-            "protocol": self.protocol,
-            "clients": self.num_clients,
-            "server_steps": self.server_steps,
-            "arrivals": int(self.mask.sum()),
-            "time": f"{self.time[-1] if self.server_steps else 0:,.6g} s",
-        }
-
-    @property
-    def runs_started(self) -> int:
-        """Runs started up to the last server step; those that no step consumed are never trained."""
-        return int(self.runs_begun[-1]) if self.server_steps else 0
-
-    @property
-    def server_steps(self) -> int:
-        """T."""
-        return len(self.time)
-
-    @functools.cached_property
-    def staleness(self) -> np.ndarray:
-        """int32 [T, A]: τ = t - s, the versions made between an update's reference and the step that applies it; -1 for
-        no arrival."""
-        steps = np.arange(self.server_steps, dtype=np.int32)[:, None]
-        return np.where(self.mask, steps - self.reference, -1)
-
-    def statistics(self) -> dict[str, float]:
-        """Figures of the schedule: staleness over arrivals, τ_max over steps, simulated time, arrivals per client."""
-        arrivals = self.staleness[self.mask]
-        worst = self.staleness.max(axis=1)[self.mask.any(axis=1)]
-        per_client = np.bincount(self.client[self.mask], minlength=self.num_clients)
-        quantities = {
-            "server_steps": self.server_steps,
-            "arrivals": len(arrivals),
-            "time": self.time[-1] if self.server_steps else 0.0,
-            "staleness_mean": arrivals.mean() if len(arrivals) else np.nan,
-            "staleness_median": np.median(arrivals) if len(arrivals) else np.nan,
-            "staleness_max": arrivals.max() if len(arrivals) else np.nan,
-            "max_staleness_per_step_mean": worst.mean() if len(worst) else np.nan,
-            "max_staleness_per_step_median": np.median(worst) if len(worst) else np.nan,
-            "clients_heard": np.count_nonzero(per_client),
-            "arrivals_per_client_min": per_client.min(),
-            "arrivals_per_client_max": per_client.max(),
-        }
-        return {name: float(value) for name, value in quantities.items()}
 
 
 def schedule(
@@ -131,28 +42,73 @@ def schedule(
         MemoryError: the schedule is longer than the memory of the host.
     """
     check_whole("schedule", "server_steps", server_steps)
-    check_options(clock, num_clients)
-    clock.check(num_clients)
-    _check_length(clock, num_clients, server_steps)
-    with jax.enable_x64(True), jax.default_device(cpu()):
-        workload = Workload(on_device(np.asarray(local_steps, np.int32)), num_clients)
-        clock_arrays, key = as_arrays(clock, jnp.float64), seed_key(seed)
-        begin, _ = compiled(_begin, (num_clients,), (clock_arrays, key))
-        arguments = (clock_arrays, workload, begin(clock_arrays, key))
-        program, _ = compiled(_scan, (int(server_steps),), arguments, donate=(2,), whole=clock.event_by_event)
-        own = not type(clock).__module__.startswith("jaxafl.")
-        made = _patiently(program, arguments, clock, num_clients, key, seed) if own else program(*arguments)
-        steps, runs_begun, fault, held = jax.device_get(made[1:])
-    if check:
-        raise_fault(fault)
-        check_ends(clock, steps)
-    if check and own:  # tests hold the shipped ones to the same rules
-        check_steps(clock, num_clients, steps, runs_begun)
-    versions = np.unique(np.concatenate([np.zeros(0, np.int32), *map(np.ravel, held)])).tolist()
-    return dataclasses.replace(schedule_of(clock, num_clients, steps, runs_begun), held=tuple(versions))
+    return Clockwork(clock, num_clients, local_steps, server_steps, seed, check).advance(int(server_steps))
 
 
-def schedule_of(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: np.ndarray) -> Schedule:
+class Clockwork:
+    """A clock that is advanced ahead of the training, as many server steps at a time as are asked for."""
+
+    def __init__(
+        self, clock: Clock, num_clients: int, local_steps: Any, server_steps: int, seed: int, check: bool = True
+    ) -> None:
+        """
+        Args:
+            clock, num_clients, local_steps, server_steps, seed, check: as of `schedule`, with what it raises.
+        """
+        check_options(clock, num_clients)
+        clock.check(num_clients)
+        check_length(clock, num_clients, server_steps)
+        self.clock, self.num_clients, self.seed, self.check = clock, num_clients, seed, check
+        self.own = not type(clock).__module__.startswith("jaxafl.")  # tests hold the shipped ones to the same rules
+        self.times = np.zeros(0)
+        with self._computing():
+            self.workload = Workload(on_device(np.asarray(local_steps, np.int32)), num_clients)
+            self.numbers = as_arrays(clock, jnp.float64)
+            self.state = self._begun()
+
+    def advance(self, count: int) -> Schedule:
+        """The schedule of the next `count` server steps."""
+        with self._computing():
+            arguments = (self.numbers, self.workload, self.state)
+            program, _ = compiled(_scan, (count,), arguments, donate=(2,), whole=self.clock.event_by_event)
+            self.state, *made = self._patiently(program, arguments) if self.own else program(*arguments)
+            steps, runs_begun, fault, held = jax.device_get(made)
+        start, before = len(self.times), self.times
+        if self.check:
+            raise_fault(fault)
+            check_ends(self.clock, steps, start)
+        if self.check and self.own:
+            check_steps(self.clock, self.num_clients, steps, runs_begun, start)
+        self.times = np.concatenate([before, steps.time])
+        versions = np.unique(np.concatenate([np.zeros(0, np.int32), *map(np.ravel, held)])).tolist()
+        found = schedule_of(self.clock, self.num_clients, steps, runs_begun, before)
+        return dataclasses.replace(found, held=tuple(versions), start=start)
+
+    def _begun(self) -> Any:
+        """The state before the first server step."""
+        arguments = (self.numbers, seed_key(self.seed))
+        return compiled(_begin, (self.num_clients,), arguments)[0](*arguments)
+
+    def _patiently(self, program: Any, arguments: tuple[Any, ...]) -> Any:
+        """The program's result, of a clock of one's own, whose loops may have no end."""
+        numbers, workload, _ = arguments
+
+        def begin() -> Any:
+            state = self._begun()
+            one, _ = compiled(_scan, (1,), (numbers, workload, state))
+            return state, functools.partial(one, numbers, workload)
+
+        return called(lambda: program(*arguments), begin, self.clock, self.num_clients, self.seed)
+
+    @contextlib.contextmanager
+    def _computing(self) -> Iterator[None]:
+        with jax.enable_x64(True), jax.default_device(cpu()):
+            yield
+
+
+def schedule_of(
+    clock: Clock, num_clients: int, steps: ServerStep, runs_begun: np.ndarray, times: np.ndarray | None = None
+) -> Schedule:
     """The schedule of a clock's server steps [T, ...], and of the runs started up to each, [T], on the host.
 
     Where every server step takes time in which no client computes (`Clock.pause`), everything after it is that much
@@ -164,10 +120,12 @@ def schedule_of(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: n
         num_clients: N.
         steps: its server steps, every field there (`ServerStep.complete`) and [T, ...].
         runs_begun: int32 [T].
+        times: float64, of the server steps before the first of them, without pauses.
     """
     runs, pause, reference = steps.runs, clock.pause, np.asarray(steps.runs.reference)
-    taken = np.arange(len(steps.time))
-    before = np.clip(np.searchsorted(steps.time, runs.arrived), reference, taken[:, None])
+    times = np.concatenate([() if times is None else times, steps.time])
+    taken = np.arange(len(times) - len(steps.time), len(times))
+    before = np.clip(np.searchsorted(times, runs.arrived), reference, taken[:, None])
     columns = runs._replace(started=runs.started + pause * reference, arrived=runs.arrived + pause * before)
     return Schedule(
         protocol=clock.name,
@@ -201,13 +159,6 @@ def recharged(made: Schedule, clock: Clock, planned: np.ndarray, executed: np.nd
     return schedule(clock, made.num_clients, table, made.server_steps, seed)
 
 
-def first_steps(schedule: Schedule, count: int) -> Schedule:
-    """The first `count` server steps of a schedule."""
-    values = {field.name: getattr(schedule, field.name) for field in dataclasses.fields(schedule)}
-    arrays: dict[str, Any] = {name: value[:count] for name, value in values.items() if isinstance(value, np.ndarray)}
-    return dataclasses.replace(schedule, **arrays)
-
-
 def raise_fault(fault: Fault) -> None:
     """Raises `ValueError` when a schedule went wrong."""
     if int(fault.code):
@@ -215,27 +166,22 @@ def raise_fault(fault: Fault) -> None:
         raise UserError(list(FaultCode)[int(fault.code)].message.format(**where))
 
 
-def _check_length(clock: Clock, num_clients: int, server_steps: int) -> None:
-    """Raises `MemoryError` for a schedule that is longer than the memory of the host."""
-    needed = 2 * server_steps * (12 + _ENTRY_BYTES * clock.capacity(num_clients))  # in the program and out of it
+def check_length(clock: Clock, num_clients: int, server_steps: int, records: int = 0) -> None:
+    """Raises `MemoryError` for a run whose schedule, and what it records, are longer than the memory of the host.
+
+    Args:
+        clock, num_clients, server_steps: of the run.
+        records: bytes that a server step leaves besides.
+    """
+    entry = 12 + _ENTRY_BYTES * clock.capacity(num_clients)
+    needed = 2 * server_steps * (entry + records)  # in a program and out of it, or in pieces and as one
     available = host_bytes()
     if available is not None and needed > available:
+        what = "a schedule" if not records else "what a run records"
         raise MemoryError(
-            f"a schedule of {server_steps:,} server steps needs {needed / 2**30:.0f} GiB, and there are "
-            f"{available / 2**30:.0f} GiB"
+            f"{what} of {server_steps:,} server steps needs {needed / 2**30:.0f} GiB, and there are "
+            f"{available / 2**30:.0f} GiB; ask for fewer server steps, or end the run by until={{...}}"
         )
-
-
-def _patiently(program: Any, arguments: Any, clock: Clock, num_clients: int, key: Key, seed: int) -> Any:
-    """The program's result, of a clock of one's own, whose loops may have no end."""
-    numbers, workload, _ = arguments
-
-    def begin() -> Any:
-        state = compiled(_begin, (num_clients,), (numbers, key))[0](numbers, key)
-        one, _ = compiled(_scan, (1,), (numbers, workload, state))
-        return state, functools.partial(one, numbers, workload)
-
-    return called(lambda: program(*arguments), begin, clock, num_clients, seed)
 
 
 def _begin(num_clients: int, clock: Clock, key: Key) -> Any:

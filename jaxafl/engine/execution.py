@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from jaxafl.clock import Schedule
-from jaxafl.clock.schedules import first_steps, recharged, schedule_of
+from jaxafl.clock.schedules import recharged, schedule_of
+from jaxafl.clock.tables import first_steps
 from jaxafl.device import on_device, on_exhaustion, on_host
 from jaxafl.engine.batched import evaluate_members, initial_members, observe_members
 from jaxafl.engine.evaluate import Alone
@@ -20,6 +21,7 @@ from jaxafl.engine.plan import Plan
 from jaxafl.engine.problem import Numbers, Problem, Program, stacked
 from jaxafl.engine.state import Records, State
 from jaxafl.engine.validate import check_fit
+from jaxafl.engine.windows import Window, Windows
 
 Failed = tuple[int, int]  # server step, client
 
@@ -41,7 +43,7 @@ class Execution:
             `kinds`: what it was made of, see `compile`.
         around: what it is called in.
         check: (state, records on the host, the first of them) raises when something went wrong.
-        plan: of the runs, where they share one.
+        windows: of the runs, where they share plans; `window`: the one under way; `enter`: takes up another.
         rows_before: of members in lockstep, who advance by rows: rows before each chunk of server steps, and all.
         taken: client updates taken so far, where the clock runs beside the training.
     """
@@ -60,9 +62,16 @@ class Execution:
     kinds: tuple[int, ...] = ()
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     check: Callable[[State, Records, int], Any] = lambda state, records, start: None
-    plan: Plan | None = None
+    windows: Windows | None = None
+    window: Window | None = None
+    enter: Callable[[Execution, Window], None] | None = None
     rows_before: np.ndarray | None = None
     taken: int = 0
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that is executed, where the runs share one."""
+        return self.window.plan if self.window is not None else None
 
     def compile(
         self, function: Callable[..., tuple[State, Records]], kinds: tuple[int, ...], constant: tuple[Any, ...]
@@ -87,6 +96,11 @@ class Execution:
     def advance(self, start: int, stop: int) -> Records:
         """Takes the server steps (in lockstep: rows) start .. stop - 1. Their records on the host, each
         [P, steps, ...]; in lockstep those of the whole chunk, complete after its last row."""
+        if self.windows is not None and self.window is not None and self.enter is not None and start < stop:
+            if start >= self.window.stop:
+                self.enter(self, self.windows.after(self.window))
+            if (end := self.window.stop) < stop:
+                return self.joined([self.advance(start, end), self.advance(end, stop)])
         sizes = {name: getattr(self.program, name) for name in ("lanes", "chunk", "micro_batch")}
         if (stop - start) % self.program.block:  # a piece that was asked for ends within a block
             self.program = dataclasses.replace(self.program, block=1)

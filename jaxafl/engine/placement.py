@@ -58,26 +58,36 @@ def place(
     """Assigns ring slots to versions and store rows to updates, by their lifetimes."""
     active, loads, saves, before = training
     steps, start, count = schedule.server_steps, origin.step, len(training.active)
-    step_of, entry_of = np.nonzero(schedule.mask[start:])
-    step_of += start
+    step_of, entry_of = np.nonzero(schedule.mask)
     arrived = runs.arrival[step_of, entry_of]
-    during = np.searchsorted(before[:-1], np.arange(count), side="right")  # the server step before which a segment runs
-    last, read = np.arange(steps + 1), np.zeros(steps + 1, bool)  # the step after whose update a version is not needed
+    # the server step before which a segment runs
+    during = start + np.searchsorted(before[:-1], np.arange(count), side="right")
+    older = np.sort(np.fromiter(origin.slots, np.int64))  # the last of them is x_start
+    versions = np.concatenate([older, np.arange(start + 1, start + steps + 1)])  # in the order in which they are made
+
+    def place_of(read: np.ndarray) -> np.ndarray:
+        """Among the versions."""
+        return np.where(read > start, read - start + len(older) - 1, np.searchsorted(older, read))
+
+    last, read = versions.copy(), np.zeros(len(versions), bool)  # the step after whose update a version is not needed
     uses = [(runs.version[loads.runs], during[loads.segments]), (runs.reference[saves.runs], during[saves.segments])]
-    for versions, at in [*uses, (runs.reference[arrived], step_of)] if keep_base else uses:
-        np.maximum.at(last, versions, at)
-        read[versions] = True
-    if gone := set(np.flatnonzero(read[:start]).tolist()) - {*origin.slots}:
-        raise UserError(f"the run cannot go on: the clock's `held` did not name the versions {sorted(gone)}")
-    last[list(held)], read[list(held)] = steps + 1, True
-    there = [version for version in origin.slots if read[version] or version == start]
-    made = np.concatenate([np.asarray(there, np.int64), np.arange(start + 1, steps + 1)])  # in this order
-    slots, used = _places(made - 1, last[made], [origin.slots[version] for version in there])
-    slot_of = np.zeros(steps + 1, np.int64)
+    for which, at in [*uses, (runs.reference[arrived], start + step_of)] if keep_base else uses:
+        if len(gone := which[versions[place_of(which)] != which]):
+            gone = sorted({*gone.tolist()})
+            raise UserError(f"the run cannot go on: the clock's `held` did not name the versions {gone}")
+        np.maximum.at(last, place_of(which), at)
+        read[place_of(which)] = True
+    keep = np.isin(versions, held)
+    last[keep], read[keep] = start + steps + 1, True
+    keep[-1] = True
+    made = np.flatnonzero(read | (versions >= start))
+    there = [origin.slots[version] for version in versions[made].tolist() if version <= start]
+    slots, used = _places(versions[made] - 1, last[made], there)
+    slot_of = np.zeros(len(versions), np.int64)
     slot_of[made] = slots
     if used > max(schedule.ring_slots, len(held) + 1):
         raise RuntimeError(f"the plan needs {used} ring slots, the clock declares {schedule.ring_slots}")
-    kept = {version: int(slot_of[version]) for version in {*held, steps} & {*made.tolist()}}
+    kept = dict(zip(versions[keep].tolist(), slot_of[keep].tolist(), strict=True))
     row, lane, base_slot = (np.zeros(schedule.mask.shape, np.int32) for _ in range(3))
     lane_of = np.zeros(len(runs.client), np.int32)
     lane_of[saves.runs] = saves.lanes
@@ -95,11 +105,12 @@ def place(
 
     begun = {name: getattr(runs, name)[loads.runs] for name in ("client", "run", "duration")}
     begun["staleness"] = (runs.first_step - runs.reference)[loads.runs]
-    begins = entries("load", loads, lane=loads.lanes, slot=slot_of[runs.version[loads.runs]], **begun)
-    ends = entries("save", saves, lane=saves.lanes, slot=slot_of[runs.reference[saves.runs]], row=row_of[saves.runs])
+    begins = entries("load", loads, lane=loads.lanes, slot=slot_of[place_of(runs.version[loads.runs])], **begun)
+    measured = slot_of[place_of(runs.reference[saves.runs])]
+    ends = entries("save", saves, lane=saves.lanes, slot=measured, row=row_of[saves.runs])
     row[step_of, entry_of] = row_of[arrived]
-    base_slot[step_of, entry_of] = slot_of[runs.reference[arrived]] if keep_base else 0
-    write_slot = np.where(np.arange(steps) < start, 0, slot_of[1:]).astype(np.int32)
+    base_slot[step_of, entry_of] = slot_of[place_of(runs.reference[arrived])] if keep_base else 0
+    write_slot = slot_of[len(older) :].astype(np.int32)
     names = ("mask", "client", "staleness", "local_steps", "multiplicity", "kind")
     columns = {name: getattr(schedule, name) for name in names} | {"time": schedule.time.astype(np.float32)}
     taken = Steps(segments_before=before, row=row, lane=lane, base_slot=base_slot, write_slot=write_slot, **columns)

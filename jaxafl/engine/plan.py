@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -52,7 +54,7 @@ class Steps(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Plan(Summarised):
-    """What the engine executes.
+    """What the engine executes: some or all server steps of a run, from its origin on.
 
     Attributes:
         segments: the training.
@@ -84,8 +86,14 @@ class Plan(Summarised):
     @property
     def segments_each(self) -> int | None:
         """How many segments precede each server step that is taken, where that is the same number and not 0."""
-        before = np.diff(self.steps.segments_before[:-1], prepend=0)[self.origin.step :]
+        before = np.diff(self.steps.segments_before[:-1], prepend=0)
         return (int(before.max()) or None) if before.size and before.min() == before.max() else None
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Equal for plans that train the same runs in the same places."""
+        arrays = [np.ascontiguousarray(leaf) for leaf in (*self.segments, *self.steps)]
+        return hashlib.sha256(b"".join([repr(leaf.shape).encode() + leaf.tobytes() for leaf in arrays])).hexdigest()
 
     def summary(self) -> dict[str, Any]:
         """Its sizes."""

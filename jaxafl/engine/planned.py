@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxafl.clock import Schedule
-from jaxafl.device import buffers, on_device, slices_are_faster
+from jaxafl.clock.schedules import Clockwork, check_length
+from jaxafl.device import buffers, on_device, on_host, slices_are_faster
 from jaxafl.engine.batched import number_axes, over_members, shared_axes
 from jaxafl.engine.execution import Execution, prepared
 from jaxafl.engine.mesh import ALL, DATA, NUMBERS, SHARED_STATE
-from jaxafl.engine.plan import Origin, Plan, Segments, Steps, padded
+from jaxafl.engine.plan import Origin, Plan, Segments, Steps
 from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import DeviceData, Layout, Numbers, Problem, Program, Speed
 from jaxafl.engine.state import Records, State, first_model
@@ -22,6 +26,7 @@ from jaxafl.engine.step import build_server_step, over_steps
 from jaxafl.engine.train import build_train
 from jaxafl.engine.validate import check_lanes, chunk_of
 from jaxafl.engine.width import MOST_LANES, LocalStep, local_step_of
+from jaxafl.engine.windows import Window, Windows, arrays_of, window_steps
 from jaxafl.server.contract import Server
 
 Array = jax.Array
@@ -29,44 +34,110 @@ _BLOCK = 10  # as few looks as make no difference, and few steps after a failure
 
 
 def planned(
-    problems: Sequence[Problem], schedule: Schedule, every: int, speed: Speed, origin: Origin | None = None
+    problems: Sequence[Problem],
+    source: Schedule | Clockwork,
+    every: int,
+    speed: Speed,
+    origin: Origin | None = None,
+    server_steps: int | None = None,
 ) -> Execution:
-    """One run, or several that share a plan: problems that differ in client and server numbers only.
+    """One run, or several that share plans: problems that differ in client and server numbers only.
 
     Args:
         problems: one per member.
-        schedule: theirs.
+        source: their schedule, or the clock that makes it.
         every: server steps between evaluations.
         speed: lanes and chunk.
-        origin: where the plan begins, see `make_plan`.
+        origin: where the first plan begins, see `make_plan`.
+        server_steps: T, where a clock makes the schedule.
     """
-    first = problems[0]
-    step = functools.partial(local_step_of, first.model, first.data, first.client)
+    server_steps = source.server_steps if isinstance(source, Schedule) else cast(int, server_steps)
+    first, layout = problems[0], problems[0].layout
+    capacity, in_flight = (size(first.data.num_clients) for size in (first.clock.capacity, first.clock.in_flight))
+    block = block_of(every, server_steps, origin.step if origin is not None else 0)
+    # a schedule that is made again with other times must be there as a whole; devices keep stores of one size
+    one = first.client.charge == "executed" or layout.mesh is not None
+    size = None if one else window_steps(in_flight, capacity, block)
+    step, stays = functools.partial(local_step_of, first.model, first.data, first.client), _stays(first)
     drift = "drift" in first.recording.diagnostics
-    layout, stays = first.layout, _stays(first)
-    plan = plan_of(schedule, first.server, speed.lanes, step, drift, origin, layout, len(problems), stays)
+
+    def make(lanes: int | None, schedule: Schedule, origin: Origin | None) -> Plan:
+        return plan_of(schedule, first.server, lanes, step, drift, origin, layout, len(problems), stays)
+
+    windows = Windows(source, server_steps, size, functools.partial(make, speed.lanes))
+    window = windows.first(origin)
+    plan = window.plan
+    windows.make = functools.partial(make, plan.lanes)
     apart = _most_of_one(plan, layout.shares) if stays else 0
+    shapes = _shapes(window, apart)
     execution = prepared(
         problems,
-        [schedule] * len(problems),
+        [window.schedule] * len(problems),
         shared=True,
         length=every,
         lanes=plan.lanes // layout.shares,
         chunk=chunk_of(plan.lanes // layout.shares, speed.chunk, lambda: step().room(len(problems))),
+        block=block,
+        deterministic=speed.deterministic,
+        apart=apart,
+        **shapes,
+    )
+    execution.windows, execution.enter = windows, enter
+    _take_up(execution, window, 64)
+    if windows.size < server_steps:
+        records = jax.tree.leaves(execution.joined([]))
+        check_length(first.clock, first.data.num_clients, server_steps, sum(map(_step_bytes, records)))
+    windows.prepare(window)
+    return execution
+
+
+def enter(execution: Execution, window: Window) -> None:
+    """Goes on with another window; its plan may need a larger ring or store, or leave an assumption of the program."""
+    before, shapes = execution.program, _shapes(window, 0)
+    changed: dict[str, Any] = {name: max(getattr(before, name), shapes[name]) for name in ("slots", "rows")}
+    changed |= {name: getattr(before, name) and shapes[name] for name in ("in_order", "uniform", "full")}
+    lengths = {name: getattr(before, name) for name in ("local_steps", "segments")}
+    changed |= {name: known if shapes.get(name) == known else None for name, known in lengths.items()}
+    execution.program = program = dataclasses.replace(before, **changed)
+    state = execution.state
+    grown = {"ring": (state.ring, program.slots - before.slots), "store": (state.store, program.rows - before.rows)}
+    parts = {name: _longer(tree, more) for name, (tree, more) in grown.items() if more}
+    execution.state = state._replace(**parts)
+    _take_up(execution, window, len(execution.constant[2].active))
+
+
+def _take_up(execution: Execution, window: Window, segments: int) -> None:
+    windows = cast(Windows, execution.windows)
+    arrays = on_device(arrays_of(window, windows.rows, segments))
+    execution.window = window
+    execution.schedules = [windows.schedule(window)] * len(execution.problems)
+    constant = (execution.numbers, execution.problems[0].device, *arrays)
+    execution.compile(advance_planned, (NUMBERS, DATA, ALL, ALL, ALL, SHARED_STATE), constant)
+
+
+def _shapes(window: Window, apart: int) -> dict[str, Any]:
+    """What a program has to know of a window."""
+    plan, schedule = window.plan, window.schedule
+    return dict(
         slots=max(plan.slots, min(_rounded(plan.slots), schedule.ring_slots)),
         rows=(apart or plan.rows) if plan.in_order else _rounded(plan.rows),
         in_order=plan.in_order,
         uniform=plan.uniform,
-        **known_lengths(local_steps=[plan.local_steps], segments=[plan.segments_each]),
-        block=block_of(every, len(schedule.time), plan.origin.step),
-        deterministic=speed.deterministic,
         full=bool(schedule.mask.all()),
-        apart=apart,
+        **known_lengths(local_steps=[plan.local_steps], segments=[plan.segments_each]),
     )
-    segments = padded(plan.segments, max(64, len(plan.segments.active)))
-    constant = (execution.numbers, first.device, *on_device((segments, plan.steps)))
-    execution.plan = plan
-    return execution.compile(advance_planned, (NUMBERS, DATA, ALL, ALL, SHARED_STATE), constant)
+
+
+def _longer(tree: Any, more: int) -> Any:
+    """The buffers [P, n, ...] with more places."""
+    return on_device(
+        jax.tree.map(lambda leaf: np.pad(leaf, [(0, 0), (0, more)] + [(0, 0)] * (leaf.ndim - 2)), on_host(tree))
+    )
+
+
+def _step_bytes(records: np.ndarray) -> int:
+    """Of one server step in records [P, steps, ...]."""
+    return records.itemsize * math.prod((*records.shape[:1], *records.shape[2:]))
 
 
 def advance_planned(
@@ -75,6 +146,7 @@ def advance_planned(
     device: DeviceData,
     segments: Segments,
     steps: Steps,
+    first: Array,
     state: State,
     start: Array,
     stop: Array,
@@ -87,6 +159,7 @@ def advance_planned(
     Args:
         program: static.
         numbers, device, segments, steps: what is run.
+        first: int32, the server step that is the first of `steps`.
         state: where the runs are.
         start, stop: int32, stop - start <= program.length.
 
@@ -99,14 +172,15 @@ def advance_planned(
         server_step = build_server_step(program, numbers, device)
 
         def one(number: Array, state: State) -> tuple[State, Records]:
-            begun = jnp.where(number > 0, steps.segments_before[jnp.maximum(number - 1, 0)], 0)
+            place = number - first
+            begun = jnp.where(place > 0, steps.segments_before[jnp.maximum(place - 1, 0)], 0)
             state = jax.lax.fori_loop(
                 0,
-                program.segments or steps.segments_before[number] - begun,
+                program.segments or steps.segments_before[place] - begun,
                 lambda index, state: train(buffers.read(segments, begun + index), state),
                 state,
             )
-            state, _, record = server_step(buffers.read(steps, number), number, state)
+            state, _, record = server_step(buffers.read(steps, place), number, state)
             return state, Records(record)
 
         return over_steps(program, one, start, stop, state)
@@ -140,7 +214,7 @@ def _stays(problem: Problem) -> bool:
 
 def _most_of_one(plan: Plan, shares: int) -> int:
     """How many updates of a server step one device has at the most; rounded, where they are not dealt out evenly."""
-    mask, lane = (column[plan.origin.step :] for column in (plan.steps.mask, plan.steps.lane))
+    mask, lane = plan.steps.mask, plan.steps.lane
     most = max(int((mask & (lane % shares == one)).sum(axis=1).max(initial=0)) for one in range(shares))
     return most if most * shares == mask.shape[1] else min(_rounded(most), mask.shape[1])
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxafl.clock import Schedule
+from jaxafl.clock.tables import cut
 from jaxafl.engine.placement import Moves, Runs, Training, place
 from jaxafl.engine.plan import ORIGIN, Origin, Plan
 
@@ -39,7 +40,7 @@ def make_plan(
         lanes: L, the most runs that are trained at once.
         keep_base: whether the server reads x_s, so that it must be kept until the update is taken.
         origin: where the plan begins, nothing being trained yet of what is taken afterwards; its end then keeps what
-            another plan needs to begin there. `None`: at the first server step, and with the last one all ends.
+            another plan needs to begin there. `None`: at the first server step of a run that ends with the last one.
         homes: D devices that hold what is their clients' own, each ⌈N/D⌉ clients; a divisor of L. Device d has the
             lanes congruent to it modulo D, in which the runs of its clients are trained.
         stores: D devices that keep the updates of their own lanes, each in rows of its own.
@@ -47,33 +48,32 @@ def make_plan(
     The results of a plan do not depend on `lanes`, `origin`, `homes` and `stores`.
     """
     held, origin = ((), ORIGIN) if origin is None else (schedule.held, origin)
-    runs = _taken_runs(schedule, origin.step)
+    schedule = cut(schedule, origin.step, schedule.start + schedule.server_steps)
+    runs = _taken_runs(schedule)
     training = _train(schedule.server_steps, runs, lanes, origin.step, homes, schedule.num_clients)
     return place(schedule, runs, training, lanes, keep_base, origin, held, stores)
 
 
-def _taken_runs(schedule: Schedule, start: int) -> Runs:
-    """The runs that server steps from `start` on take."""
+def _taken_runs(schedule: Schedule) -> Runs:
+    """The runs that the server steps take; one that an earlier step has taken too is trained again."""
     mask = schedule.mask
     run_id, first, inverse = np.unique(schedule.run_id[mask], return_index=True, return_inverse=True)
-    step_of = np.nonzero(mask)[0]
+    step_of = schedule.start + np.nonzero(mask)[0]
     last = np.zeros(len(run_id), np.int64)
     np.maximum.at(last, inverse, step_of)
-    due = last >= start
     arrival = np.full(mask.shape, -1)
-    arrival[mask] = np.where(step_of >= start, (np.cumsum(due) - 1)[inverse], -1)
-    first = first[due]
+    arrival[mask] = inverse
     names = ("client", "run", "version", "reference", "local_steps")
     columns = {name: getattr(schedule, name)[mask][first] for name in names}
     duration = (schedule.arrived - schedule.started)[mask][first]
-    return Runs(**columns, duration=duration, first_step=step_of[first], last_step=last[due], arrival=arrival)
+    return Runs(**columns, duration=duration, first_step=step_of[first], last_step=last, arrival=arrival)
 
 
 def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, clients: int) -> Training:
-    """What lanes make between server steps."""
-    release = np.maximum(np.maximum(runs.version, runs.reference), start)
+    """What lanes make between server steps, which are counted from `start` here."""
+    release = np.maximum(np.maximum(runs.version, runs.reference) - start, 0)
     # a run that pins two versions (measured against another than it trains from) is trained at once, to let one go
-    needed_at = np.where(runs.version != runs.reference, release, np.maximum(runs.first_step, start))
+    needed_at = np.where(runs.version != runs.reference, release, runs.first_step - start)
     # Work is counted in local steps of all lanes together. A run needed at step t should start, at the latest, its own
     # length before the work due up to t is done; so a long run starts early instead of keeping the other lanes waiting.
     due = np.bincount(needed_at, runs.local_steps, server_steps + 1)
@@ -82,13 +82,13 @@ def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, cl
     rank[order] = np.arange(len(order))  # runs are known by their rank from here on
     pending = _Pending(
         ranks=rank[by_release].tolist(),
-        ends=np.searchsorted(release[by_release], np.arange(start, server_steps), side="right").tolist(),
-        needed=(needed_at[order] - start).tolist(),
+        ends=np.searchsorted(release[by_release], np.arange(server_steps), side="right").tolist(),
+        needed=needed_at[order].tolist(),
         lengths=runs.local_steps[order].tolist(),
         homes=(runs.client[order] // -(-clients // homes)).tolist(),
     )
     instants, loads, into, saves, steps = _advance(pending, lanes, homes)
-    preceding = np.searchsorted(np.asarray(steps) + start, np.arange(server_steps + 1), side="right").astype(np.int32)
+    preceding = np.searchsorted(np.asarray(steps), np.arange(server_steps + 1), side="right").astype(np.int32)
     lane = np.empty_like(order)
     lane[loads.ranks] = into
     loaded, saved = _moves(loads, lane, order), _moves(saves, lane, order)

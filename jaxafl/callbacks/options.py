@@ -1,0 +1,29 @@
+"""Options that runs and training share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+from jaxafl.callbacks.base import Callback
+from jaxafl.callbacks.progress import Reporter
+from jaxafl.engine.problem import Observe
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of `Simulation.run` and `Simulation.train`, see there."""
+
+    eval_every: int | None
+    seed: int
+    lanes: int | None
+    chunk: int | None
+    deterministic: bool
+    devices: Any
+    observe: Observe | None
+    diagnostics: str | Sequence[str]
+    progress: bool | str | Reporter
+    callbacks: Sequence[Callback] | Callback
+    checkpoint: str | os.PathLike[str] | None
+    checkpoint_every: int | str
+    keep: int

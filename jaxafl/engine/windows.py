@@ -1,0 +1,137 @@
+"""Windows of a run: the schedule and the plan of some 10^5 arrivals each, made while the one before is trained.
+
+A window begins where the one before ends: at its origin the ring holds the versions that later server steps read, and
+no update is trained that is not taken. So a run needs no more memory than a window, and its first server step does not
+wait for the plan of the last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from jaxafl.clock import Schedule
+from jaxafl.clock.schedules import Clockwork
+from jaxafl.clock.tables import cut, joined
+from jaxafl.engine.plan import ORIGIN, Origin, Plan, Segments, Steps, padded
+
+WINDOW_ARRIVALS = 10**5  # of a window; the last has up to twice as many
+_TURNOVERS = 4  # a window has at least as many arrivals as runs are in flight, times this
+
+MakePlan = Callable[[Schedule, Origin | None], Plan]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Window:
+    """Server steps that are planned together.
+
+    Attributes:
+        schedule: of these server steps.
+        plan: of them.
+    """
+
+    schedule: Schedule
+    plan: Plan
+
+    @property
+    def size(self) -> int:
+        """Its server steps."""
+        return self.schedule.server_steps
+
+    @property
+    def stop(self) -> int:
+        """The server step after the last of them."""
+        return self.schedule.start + self.size
+
+
+def window_steps(in_flight: int, capacity: int, block: int) -> int:
+    """Server steps of a window, a multiple of `block`.
+
+    Args:
+        in_flight: the most runs under way at once.
+        capacity: A.
+        block: server steps that a program takes at least.
+    """
+    arrivals = max(WINDOW_ARRIVALS, _TURNOVERS * in_flight)
+    return max(1, arrivals // max(1, capacity) // block) * block
+
+
+class Windows:
+    """The windows of a run, each made of the one before."""
+
+    def __init__(self, source: Schedule | Clockwork, server_steps: int, size: int | None, make: MakePlan) -> None:
+        """
+        Args:
+            source: the schedule, or the clock that makes it.
+            server_steps: T.
+            size: server steps of a window; `None`: one window.
+            make: a plan of a schedule, and of where it begins.
+        """
+        self.source, self.server_steps, self.make = source, server_steps, make
+        self.size = server_steps if size is None or server_steps <= 2 * size else size
+        self.known: list[Schedule] = []  # of a clock: what it has made
+        self.coming: Future[Window] | None = None
+        self.thread = ThreadPoolExecutor(1, "window") if self.size < server_steps else None
+
+    @property
+    def rows(self) -> int:
+        """Server steps that every window has room for."""
+        return min(self.server_steps, 2 * self.size)
+
+    def first(self, origin: Origin | None) -> Window:
+        """The window that begins at an origin."""
+        start = origin.step if origin is not None else 0
+        if start and isinstance(self.source, Clockwork):
+            self.known.append(self.source.advance(start))
+        return self._from(start, origin)
+
+    def after(self, window: Window) -> Window:
+        """The next window; the one after that is made meanwhile."""
+        found = self.coming.result() if self.coming is not None else self._next(window)
+        self.coming = None
+        self.prepare(found)
+        return found
+
+    def prepare(self, window: Window) -> None:
+        """Begins to make the window after one."""
+        if self.thread is not None and window.stop < self.server_steps:
+            self.coming = self.thread.submit(self._next, window)
+
+    def schedule(self, window: Window) -> Schedule:
+        """The schedule of all server steps up to the end of a window."""
+        if isinstance(self.source, Schedule):
+            return cut(self.source, 0, window.stop)
+        pieces = [one for one in self.known if one.start < window.stop]
+        if len(pieces) > 1:  # what is known stays one piece, which the thread does not read
+            self.known[: len(pieces)] = pieces = [joined(pieces)]
+        return pieces[0]
+
+    def _next(self, window: Window) -> Window:
+        return self._from(window.stop, Origin(window.stop, window.plan.kept))
+
+    def _from(self, start: int, origin: Origin | None) -> Window:
+        stop = self.server_steps if self.server_steps - start <= 2 * self.size else start + self.size
+        if isinstance(self.source, Schedule):
+            schedule = cut(self.source, start, stop)
+        else:
+            schedule = self.source.advance(stop - start)
+            self.known.append(schedule)
+        # a run that ends with this window, and did not begin before it, keeps no more than the newest version
+        whole = origin is None and stop == self.server_steps
+        return Window(schedule, self.make(schedule, None if whole else origin or ORIGIN))
+
+
+def arrays_of(window: Window, rows: int, segments: int) -> tuple[Segments, Steps, np.int32]:
+    """The arrays of a window's plan, and its first server step.
+
+    Args:
+        window: the window.
+        rows: server steps that there is room for.
+        segments: segments that there is room for.
+    """
+    plan = window.plan
+    steps = Steps(*(np.pad(leaf, [(0, rows - window.size)] + [(0, 0)] * (leaf.ndim - 1)) for leaf in plan.steps))
+    return padded(plan.segments, max(segments, len(plan.segments.active))), steps, np.int32(plan.origin.step)
