@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import jaxafl as afl
 from jaxafl.engine import windows
 from tests.equivalence import CLOCKS, SERVERS, STEPS, _simulation, observe
 
-QUICK = {("fedbuff", "buffer"), ("fedasync", "skew"), ("fedavg", "cohort"), ("psurdg", "bernoulli"), ("ca2fl", "step")}
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+QUICK = {("fedbuff", "buffer"), ("psurdg", "bernoulli")}
 PAIRS = [(name, clock) for name, (_, clocks, _) in SERVERS.items() for clock in clocks]
 
 
@@ -49,3 +51,66 @@ def test_windows_leave_every_bit(name: str, clock: str, monkeypatch: pytest.Monk
     if not simulation.clock_sees_training:
         same(simulation.run(STEPS, **options), whole)
         assert begun == [0, 4, 8, 12]
+
+
+class Broken(RuntimeError):
+    """What ends a run in the middle."""
+
+
+class Breaks(afl.callbacks.Callback):
+    """Raises at the first evaluation from a server step on."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def chunk(self, chunk: afl.callbacks.Chunk) -> None:
+        if chunk.stop >= self.step:
+            raise Broken
+
+
+@pytest.mark.parametrize("clock", ["buffer", pytest.param("skew", marks=pytest.mark.slow)])
+def test_a_run_goes_on_in_the_middle_of_a_window_and_is_made_longer(
+    clock: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm, _, client = SERVERS["fedbuff"]
+    simulation = _simulation(algorithm, CLOCKS[clock], client)
+    options: dict[str, Any] = {"eval_every": 3, "seed": 3, "observe": observe}
+    kept: dict[str, Any] = {"checkpoint": tmp_path / "run", "checkpoint_every": 2}
+    whole = {steps: simulation.run(steps, **options) for steps in (STEPS, STEPS + 13)}
+    begun = short_windows(monkeypatch, 4 * CLOCKS[clock].capacity(simulation.data.num_clients))
+    with pytest.raises(Broken):
+        simulation.run(STEPS, **options, **kept, callbacks=Breaks(10))
+    begun.clear()
+    same(simulation.run(STEPS, **options, **kept), whole[STEPS])
+    assert begun[0] == 8  # nothing is planned again that has been trained
+    same(simulation.run(STEPS + 13, **options, **kept), whole[STEPS + 13])
+
+
+def test_a_window_that_needs_more_room_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first server steps take one arrival each of a fresh model; later ones many, some of old models."""
+    durations = np.concatenate([np.full((6, 4), 0.01), np.full((6, 1), 30.0), np.full((6, 60), 1.0)], axis=1)
+    durations += np.arange(6)[:, None] / 1000
+    clock = afl.clock.trace(afl.clock.free_running, concurrency=6, buffer=2, durations=durations)
+    algorithm, _, client = SERVERS["fedasync_polynomial"]
+    simulation = _simulation(algorithm, clock, client)
+    whole = simulation.run(60, eval_every=20, observe=observe)
+    short_windows(monkeypatch, 8)
+    same(simulation.run(60, eval_every=20, observe=observe), whole)
+
+
+def test_what_comes_after_the_end_of_a_run_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm, _, client = SERVERS["fedbuff"]
+    simulation = _simulation(algorithm, CLOCKS["buffer"], client)
+    begun = short_windows(monkeypatch, 8)
+    ended = simulation.run(10**6, eval_every=4, callbacks=afl.callbacks.StopAfter(simulated=1e-9))
+    assert ended.sizes["step"] == 4
+    assert max(begun) < 40
+
+
+def test_a_run_whose_records_do_not_fit_the_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm, _, client = SERVERS["fedbuff"]
+    simulation = _simulation(algorithm, CLOCKS["buffer"], client)
+    short_windows(monkeypatch, 8)
+    monkeypatch.setattr("jaxafl.clock.schedules.host_bytes", lambda: 2**30)
+    with pytest.raises(MemoryError, match="what a run records of 3,000,000 server steps"):
+        simulation.run(3 * 10**6, observe=observe)

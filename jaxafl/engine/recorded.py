@@ -104,7 +104,7 @@ def check_names(
     taken = frozenset() if prefix else _TAKEN.difference(allowed) | set(beside)
     before: dict[str, str] = {}
     for name in names:
-        check_name(about, name, taken, () if prefix else _BEGINNINGS)
+        check_name(about, name, taken, () if prefix else _BEGINNINGS, prefix)
         if (other := before.setdefault(name.casefold(), name)) != name:
             raise UserError(
                 f"{about.format(repr(name))}, and {other!r}, which differs in upper and lower case only; rename one"

@@ -14,7 +14,9 @@ _LONGEST = 100  # characters; some file systems allow 255 bytes, together with p
 _PLAIN = ("accuracy", "loss")  # known to be none of xarray's, which takes a third of a second to import
 
 
-def check_name(about: str, name: Any, taken: Collection[str] = (), beginnings: tuple[str, ...] = ()) -> None:
+def check_name(
+    about: str, name: Any, taken: Collection[str] = (), beginnings: tuple[str, ...] = (), prefix: str = ""
+) -> None:
     """Raises `ValueError` for a name that cannot be a variable of a result, and says which to write.
 
     Args:
@@ -22,13 +24,15 @@ def check_name(about: str, name: Any, taken: Collection[str] = (), beginnings: t
         name: as the user gave it.
         taken: names that results have for something else.
         beginnings: prefixes that results have for something else.
+        prefix: that results put before the name, after which more names are free.
     """
     told = about.format(shown(name))
     if not isinstance(name, str):
         raise UserError(f"{told}, a name that is not a text")
     plain = re.sub(r"\W+", "_", unicodedata.normalize("NFKC", name)).strip("_")[:_LONGEST] or "own"
     plain = plain if plain.isidentifier() else f"own_{plain}"
-    if keyword.iskeyword(name) or not name.isidentifier() or name.startswith("_") or plain != name.strip("_"):
+    written = f"{prefix}{name}"
+    if keyword.iskeyword(written) or not name.isidentifier() or name.startswith("_") or plain != name.strip("_"):
         raise UserError(
             f"{told}, but a variable of a result cannot be called so: a name has letters, digits and _ only, begins "
             f"with a letter, is no keyword of Python and has at most {_LONGEST} characters; write "
@@ -41,9 +45,9 @@ def check_name(about: str, name: Any, taken: Collection[str] = (), beginnings: t
             f"{told}, but results have {which} for something else; write "
             f"{_free(name.removeprefix(start), taken, beginnings)!r}"
         )
-    if _of_xarray(name):
+    if _of_xarray(written):
         raise UserError(
-            f"{told}, but result.{name} is a method or an attribute of every xarray.Dataset; write "
+            f"{told}, but result.{written} is a method or an attribute of every xarray.Dataset; write "
             f"{_free(name, taken, beginnings)!r}"
         )
 
