@@ -112,5 +112,5 @@ def test_a_run_whose_records_do_not_fit_the_host_is_refused(monkeypatch: pytest.
     simulation = _simulation(algorithm, CLOCKS["buffer"], client)
     short_windows(monkeypatch, 8)
     monkeypatch.setattr("jaxafl.clock.schedules.host_bytes", lambda: 2**30)
-    with pytest.raises(MemoryError, match="what a run records of 3,000,000 server steps"):
-        simulation.run(3 * 10**6, observe=observe)
+    with pytest.raises(MemoryError, match="what a run records of 4,000,000 server steps"):
+        simulation.run(4 * 10**6, observe=observe)
