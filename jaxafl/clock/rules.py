@@ -87,8 +87,9 @@ def check_ends(clock: Clock, steps: ServerStep, start: int = 0) -> None:
         runs = steps.runs
         late = np.flatnonzero(np.asarray(steps.mask)[t] & np.isinf(np.asarray(runs.arrived)[t]))
         names = [f"run {runs.run[t][one]} of client {runs.client[t][one]}" for one in late[:1]]
+        who = (*names, "runs")[0]
         raise UserError(
-            f"the clock {clock.name} waits for {(*names, 'runs')[0]} for ever at server step {start + t}: its duration is "
+            f"the clock {clock.name} waits for {who} for ever at server step {start + t}: its duration is "
             f"infinite. Of clients that never come back, free_running, interrupting and semi_async take notice of the "
             "others alone"
         )
