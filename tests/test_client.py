@@ -73,7 +73,7 @@ def check(
         ]
     assert max(arrival.run for step in steps for arrival in step.arrivals) >= 2
     with jax.enable_x64(wide):
-        result = simulate(problem, server.fedbuff(0.8), recorded.clock(), STEPS, client, seed=SEED)
+        result = simulate(problem, server.fedbuff(0.8, "none"), recorded.clock(), STEPS, client, seed=SEED)
         expected = reference(problem, oracle.FedBuff(eta=0.8), steps, training, batches=batches)
     assert_same(result, expected, 1e-9 if wide else 1e-5)
 
@@ -186,7 +186,7 @@ def test_a_batch_accumulated_over_pieces_is_one_batch(options: dict[str, Any]) -
     with jax.enable_x64(True):
         for piece in (2, 16):
             client = Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=3, micro_batch=piece, **options)
-            results.append(simulate(problem, server.fedbuff(0.8), clock, STEPS, client).observe_w.values)
+            results.append(simulate(problem, server.fedbuff(0.8, "none"), clock, STEPS, client).observe_w.values)
     for other in results[1:]:
         np.testing.assert_allclose(other, results[0], rtol=1e-12, atol=1e-12)
 
@@ -198,7 +198,11 @@ def test_a_batch_size_above_the_samples_draws_them_more_than_once() -> None:
     clock = record(3, 6, STEPS, "real", concurrency=6).clock()
     runs = [
         simulate(
-            problem, server.fedbuff(), clock, STEPS, Client(optax.sgd, learning_rate=0.2, steps=2, batch_size=size)
+            problem,
+            server.fedbuff(staleness="none"),
+            clock,
+            STEPS,
+            Client(optax.sgd, learning_rate=0.2, steps=2, batch_size=size),
         )
         for size in (None, 64)
     ]
@@ -210,7 +214,7 @@ def test_other_seeds_draw_other_batches() -> None:
     problem = quadratic(sizes=SIZES)
     clock = record(4, 6, STEPS, "real", concurrency=6, buffer=2).clock()
     client = Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=4, batch_size=3)
-    first, second = (simulate(problem, server.fedbuff(0.8), clock, STEPS, client, seed=seed) for seed in (0, 1))
+    first, second = (simulate(problem, server.fedbuff(0.8, "none"), clock, STEPS, client, seed=seed) for seed in (0, 1))
     np.testing.assert_array_equal(first.client, second.client)
     assert not np.allclose(first.observe_w, second.observe_w)
 

@@ -42,7 +42,6 @@ def schedule(
             that is not made yet ...).
         MemoryError: the schedule is longer than the memory of the host.
     """
-    check_whole("schedule", "server_steps", server_steps)
     return Clockwork(clock, num_clients, local_steps, server_steps, seed, check).advance(int(server_steps))
 
 
@@ -56,6 +55,7 @@ class Clockwork:
         Args:
             clock, num_clients, local_steps, server_steps, seed, check: as of `schedule`, with what it raises.
         """
+        check_whole("schedule", "server_steps", server_steps)
         check_options(clock, num_clients)
         clock.check(num_clients)
         check_length(clock, num_clients, server_steps)

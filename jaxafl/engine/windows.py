@@ -116,6 +116,8 @@ class Windows:
         stop = self.server_steps if self.server_steps - start <= 2 * self.size else start + self.size
         if isinstance(self.source, Schedule):
             schedule = cut(self.source, start, stop)
+        elif start == stop:  # of a run that has ended
+            schedule = cut(self.known[-1], start, stop)
         else:
             schedule = self.source.advance(stop - start)
             self.known.append(schedule)

@@ -199,9 +199,9 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
                 else f"there is no folder {file.parent}"
             )
         )
-    _check_bytes(path)
+    _check_bytes(file)
     try:
-        dataset = xr.load_dataset(path, engine="h5netcdf")
+        dataset = xr.load_dataset(file, engine="h5netcdf")
     except Exception as error:  # h5netcdf and h5py raise many kinds for damaged files
         raise ValueError(
             f"{path} is not a result file (NetCDF), or it is damaged ({type(error).__name__}: {error}); run again to "
