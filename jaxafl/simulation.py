@@ -16,6 +16,7 @@ from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.hooks import Reporting, Telling
 from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
+from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.options import RunOptions
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.callbacks.store import interval_of
@@ -114,10 +115,10 @@ class Simulation(Summarised):
             )
         return self.compute_schedule(server_steps, seed)
 
-    def clockwork(self, server_steps: int, seed: int) -> Clockwork:
+    def clockwork(self, server_steps: int, seed: int, check: bool = True) -> Clockwork:
         """The clock of a simulation that has been checked, which is advanced ahead of the training."""
         local_steps = self.client.local_steps(self.data.counts)
-        return Clockwork(self.clock, self.data.num_clients, local_steps, server_steps, seed)
+        return Clockwork(self.clock, self.data.num_clients, local_steps, server_steps, seed, check)
 
     def compute_schedule(self, server_steps: int, seed: int) -> Schedule:
         """The schedule of a simulation that has been checked."""
@@ -130,8 +131,9 @@ class Simulation(Summarised):
 
     def run(
         self,
-        server_steps: int,
+        server_steps: int | None = None,
         *,
+        until: Mapping[str, float] | None = None,
         eval_every: int | None = None,
         seed: int = 0,
         lanes: int | None = None,
@@ -147,10 +149,14 @@ class Simulation(Summarised):
         checkpoint_every: int | str = "30s",
         keep: int = 2,
     ) -> xr.Dataset:
-        """Simulates `server_steps` server steps.
+        """Simulates `server_steps` server steps, or fewer where a limit is reached before.
 
         Args:
-            server_steps: T.
+            server_steps: T; can be left out where `until` ends the run.
+            until: limits, the first of which ends the run: `time` in simulated seconds (the last server step is the
+                last one until then), `updates` and `bytes` sent (it is the one that reaches them), each exact; and, at
+                an evaluation, `seconds` of wall-clock time and targets of metrics, e.g. `{"time": 3600,
+                "accuracy": 0.9}`. The attribute `stopped` says which it was.
             eval_every: server steps between evaluations on the test set (default: about 50 evaluations); the initial
                 and the last model are always evaluated.
             seed: seed of the initial model, the schedule and the mini-batches.
@@ -199,13 +205,19 @@ class Simulation(Summarised):
             results.keep(dataset, path)
         return dataset
 
-    def train(self, server_steps: int, **options: Unpack[RunOptions]) -> Trained:
+    def train(self, server_steps: int | None = None, **options: Unpack[RunOptions]) -> Trained:
         """As `run`, with its options but `save`, returning the trained parameters and the raw diagnostics."""
         return self._run(server_steps, lambda trained: trained, options)
 
-    def _run(self, server_steps: int, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
-        begun = time.perf_counter()
+    def _run(self, server_steps: int | None, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
         self.check()
+        limited = Limited.of("run", self, server_steps, options.get("until"), options.get("seed", 0))
+        given: RunOptions = {**options, "callbacks": [*check_callbacks(options.get("callbacks", ())), *limited.stops]}
+        given["eval_every"] = options.get("eval_every") or limited.every
+        return self._execute(limited, lambda trained: finish(limited.noted(trained)), given)
+
+    def _execute(self, limited: Limited, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
+        begun, server_steps = time.perf_counter(), limited.server_steps
         callbacks, seed = check_callbacks(options.get("callbacks", ())), options.get("seed", 0)
         folder, how = options.get("checkpoint"), (options.get("checkpoint_every", "30s"), options.get("keep", 2))
         interval_of(how[0])
@@ -227,8 +239,9 @@ class Simulation(Summarised):
             own = identity(self.summary(), diagnostics=recording.diagnostics, observe=observe, **kept)
             keeper.accept(own, server_steps)
             if keeper.ends_before:
-                self._run(keeper.ends_before, finish, {**options, "progress": False})
-                return self._run(server_steps, finish, options)
+                before = dataclasses.replace(limited, server_steps=keeper.ends_before, why="")
+                self._execute(before, finish, {**options, "progress": False})
+                return self._execute(limited, finish, options)
             server_steps, origin = keeper.ends_at, keeper.start()
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
         speed = Speed(lanes, chunk, deterministic, there)
@@ -237,11 +250,12 @@ class Simulation(Summarised):
             problem = self.problem(seed, recording, layout_of(self.data, there, members=False))
             if self.clock_sees_training:
                 execution = online(problem, every, speed)
+                execution.limit = limited.beside(problem)
             else:
                 execution = planned([problem], self.clockwork(server_steps, seed), every, speed, origin, server_steps)
             reporting, finishes = Reporting(reporter), [finish]
             (result,) = watched(execution, server_steps, every, begun, reporting, telling, keeper, interrupts, finishes)
-        return warned(result, stacklevel=5)
+        return warned(result, stacklevel=6)
 
     def result(self, trained: Trained, seed: int) -> xr.Dataset:
         """The dataset of a run that has ended."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from jaxafl.callbacks.base import Callback
@@ -26,4 +26,5 @@ class RunOptions(TypedDict, total=False):
     callbacks: Sequence[Callback] | Callback
     checkpoint: str | os.PathLike[str] | None
     checkpoint_every: int | str
+    until: Mapping[str, float] | None
     keep: int

@@ -1,6 +1,6 @@
 """Local training: its options, its steps, its mini-batches."""
 
-from jaxafl.client.frozen import frozen_by
+from jaxafl.client.frozen import frozen_by, sent_bytes
 from jaxafl.client.optimizer import Optimised
 from jaxafl.client.options import Client, Moment
 from jaxafl.client.stepping import optimizer_step
@@ -17,4 +17,5 @@ __all__ = [
     "frozen_by",
     "local_step",
     "optimizer_step",
+    "sent_bytes",
 ]

@@ -36,6 +36,13 @@ def frozen_by(client: Optimised, params: Any) -> tuple[Any, Any]:
     return jax.tree.unflatten(structure, zero), jax.tree.unflatten(structure, same)
 
 
+def sent_bytes(client: Optimised, params: Any, model_state: Any) -> int:
+    """Bytes of an update: of the parameters that the client's optimiser trains, and of the non-trainable state."""
+    zero, _ = frozen_by(client, params)
+    moving = [leaf for leaf, still in zip(*map(jax.tree.leaves, (params, zero)), strict=True) if not still]
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in (*moving, *jax.tree.leaves(model_state)))
+
+
 @functools.lru_cache(256)
 def _known(parts: Any, numbers: tuple[Any, ...], structure: Any, shapes: tuple[Any, ...]) -> tuple[Any, Any]:
     params = jax.tree.unflatten(structure, shapes)

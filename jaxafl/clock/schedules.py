@@ -20,6 +20,8 @@ from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.options import UserError, check_options, check_whole
 
+UNBOUNDED = 2**24
+"""Server steps after which a run ends that only a limit was to end; no memory is asked for them."""
 _ENTRY_BYTES = 49  # of an arrival: eight int32, two float64 and a bool
 
 
@@ -58,7 +60,8 @@ class Clockwork:
         check_whole("schedule", "server_steps", server_steps)
         check_options(clock, num_clients)
         clock.check(num_clients)
-        check_length(clock, num_clients, server_steps)
+        if server_steps != UNBOUNDED:
+            check_length(clock, num_clients, server_steps)
         self.clock, self.num_clients, self.seed, self.check = clock, num_clients, seed, check
         self.own = not type(clock).__module__.startswith("jaxafl.")  # tests hold the shipped ones to the same rules
         self.times = np.zeros(0)
@@ -74,7 +77,7 @@ class Clockwork:
             program, _ = compiled(_scan, (count,), arguments, donate=(2,), whole=self.clock.event_by_event)
             self.state, *made = self._patiently(program, arguments) if self.own else program(*arguments)
             steps, runs_begun, fault, held = jax.device_get(made)
-        start, before = len(self.times), self.times
+        start, before, self.fault = len(self.times), self.times, fault
         if self.check:
             raise_fault(fault)
             check_ends(self.clock, steps, start)

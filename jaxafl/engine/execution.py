@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock import Schedule
 from jaxafl.clock.schedules import recharged, schedule_of
 from jaxafl.clock.tables import first_steps
-from jaxafl.device import on_device, on_exhaustion, on_host
+from jaxafl.device import compiled, on_device, on_exhaustion, on_host
 from jaxafl.engine.batched import evaluate_members, initial_members, observe_members
 from jaxafl.engine.evaluate import Alone
 from jaxafl.engine.mesh import ALL, DATA, NUMBERS, OF_MEMBERS, SHARED_STATE, STATE, alone, compiled_over, spread
@@ -67,6 +68,7 @@ class Execution:
     enter: Callable[[Execution, Window], None] | None = None
     rows_before: np.ndarray | None = None
     taken: int = 0
+    limit: Callable[[Records], tuple[int, str]] | None = None
 
     @property
     def plan(self) -> Plan | None:
@@ -113,6 +115,11 @@ class Execution:
         if records.event is not None:
             self.taken += int(records.event.mask.sum())
         return records
+
+    def copy(self) -> State:
+        """A copy of the state, which later steps leave alone."""
+        with self.around():
+            return compiled(_copied, (), (self.state,), once=True)[0](self.state)
 
     def joined(self, pieces: Sequence[Records]) -> Records:
         """The records of several calls of `advance`, or of none, as one."""
@@ -239,3 +246,7 @@ def prepared(
     first = on_host(watch(model.params))
     score = lambda model: evaluate(*given, alone(program, model))  # noqa: E731
     return Execution(problems, program, numbers, state, score, seconds, first, schedules)
+
+
+def _copied(state: State) -> State:
+    return jax.tree.map(jnp.copy, state)

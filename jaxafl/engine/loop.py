@@ -47,7 +47,7 @@ class Trained(NamedTuple):
     model_state: Any
     seconds: dict[str, float]
     eval_every: int
-    notes: Mapping[str, str] = types.MappingProxyType({})
+    notes: Mapping[str, Any] = types.MappingProxyType({})
 
     def __repr__(self) -> str:
         return f"Trained({self.schedule!r}, evaluated {len(self.eval_step)} times, failure={self.failure})"
@@ -148,16 +148,24 @@ def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Wat
             until = min(made.place + size, end)
             if watcher.steps and execution.rows_before is None:
                 until = min(until, (made.place // watcher.steps + 1) * watcher.steps)
-            before = time.perf_counter()
+            before, kept = time.perf_counter(), execution.copy() if execution.limit is not None else None
             made.pieces.append(execution.advance(made.place, until))
             pace = (time.perf_counter() - before) / (until - made.place)
+            if execution.limit is not None and kept is not None:
+                within, why = execution.limit(execution.joined([*made.records, *made.pieces]))
+                if why:  # the piece again, from the state before it, up to the limit
+                    execution.state = kept
+                    made.pieces[-1] = execution.advance(made.place, within)
+                    server_steps = stop = until = end = within
+                    made.stops = [one or (within, why) for one in made.stops]
             made.place, size = until, max(block, min(size * _GROWTH, int(watcher.seconds / pace)) // block * block)
             told(watcher.piece)
         if execution.rows_before is not None:
             made.pieces = [_first(made.pieces[-1], stop - start)]
         made.records.append(execution.joined(made.pieces))
         made.pieces = []
-        evaluate(stop)
+        if stop > start:  # else a limit lies within the next server step
+            evaluate(stop)
     return results()
 
 
@@ -191,7 +199,7 @@ def _ended(execution: Execution, made: Made, seconds: dict[str, float], every: i
         shown = [place for place, step in enumerate(made.eval_step) if step <= last]
         metrics = {name: np.asarray([made.evaluations[p][name][index] for p in shown]) for name in made.evaluations[0]}
         model, steps = _member(execution.state.model, index), np.asarray(made.eval_step)[shown]
-        notes: Mapping[str, str] = {"stopped": stop[1]} if stop and not failure else {}
+        notes: Mapping[str, Any] = {"stopped": stop[1]} if stop and not failure else {}
         ended.append(Trained(schedule, info, metrics, steps, failure, *model, seconds, every, notes))
     return ended
 

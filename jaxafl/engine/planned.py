@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock import Schedule
-from jaxafl.clock.schedules import Clockwork, check_length
+from jaxafl.clock.schedules import UNBOUNDED, Clockwork, check_length
 from jaxafl.device import buffers, on_device, on_host, slices_are_faster
 from jaxafl.engine.batched import number_axes, over_members, shared_axes
 from jaxafl.engine.execution import Execution, prepared
@@ -84,7 +84,7 @@ def planned(
     )
     execution.windows, execution.enter = windows, enter
     _take_up(execution, window, 64)
-    if windows.size < server_steps:
+    if windows.size < server_steps < UNBOUNDED:
         records = jax.tree.leaves(execution.joined([]))
         check_length(first.clock, first.data.num_clients, server_steps, sum(map(_step_bytes, records)))
     windows.prepare(window)

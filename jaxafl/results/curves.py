@@ -125,6 +125,18 @@ def point_of(at: Mapping[str, Any]) -> tuple[str, float, bool]:
     return axis, float(at[axis]), bool(at.get(_CARRY, False))
 
 
+def known_until(result: xr.Dataset, end: Any) -> Any:
+    """Returns the simulated time up to which the models of runs are known: their end, or the limit of time that made
+    it their end.
+
+    Args:
+        result: of a run or a sweep.
+        end: simulated time of the last evaluation, of each run.
+    """
+    limit = result["until_time"] if "until_time" in result.variables else result.attrs.get("until_time", np.nan)
+    return np.fmax(end, limit)
+
+
 def value(run: xr.Dataset, metric: str, at: str | Mapping[str, Any] = "last") -> float:
     """Returns one number of a run; NaN if it failed, or is missing.
 
@@ -143,7 +155,8 @@ def value(run: xr.Dataset, metric: str, at: str | Mapping[str, Any] = "last") ->
     if has_failed(run) or not found.values.size:
         return np.nan
     if isinstance(at, Mapping):
-        if point > found.at[-1] and not carry_on:
+        end = known_until(run, found.at[-1]) if axis == "time" else found.at[-1]
+        if point > end and not carry_on:
             raise UserError(
                 f"a run ends at {axis}={found.at[-1]:g}, before {point:g}; make it longer, ask for less, or take its "
                 f"last evaluation: at={{{axis!r}: {point:g}, 'carry_on': True}}"

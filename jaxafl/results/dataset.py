@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.client import Client, frozen_by
+from jaxafl.client import Client, sent_bytes
 from jaxafl.engine.loop import Trained
 from jaxafl.models.metrics import better_of
 from jaxafl.options import are_plain, options_of
@@ -173,10 +173,7 @@ def bytes_sent(trained: Trained, client: Client) -> dict[str, np.ndarray]:
     """Bytes of every server step, int64 [T]: parameters that are trained, and non-trainable state, in the precision in
     which they are kept; up with every arrival, down with every run that starts, those that are abandoned too. What the
     client's optimiser freezes, so that its updates are zero, is sent neither up nor down."""
-    made, state = trained.schedule, jax.tree.leaves(trained.model_state)
-    zero, _ = frozen_by(client, trained.params)
-    moving = [leaf for leaf, still in zip(*map(jax.tree.leaves, (trained.params, zero)), strict=True) if not still]
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in (*moving, *state))
+    made, size = trained.schedule, sent_bytes(client, trained.params, trained.model_state)
     begun = np.diff(made.runs_begun, prepend=0)
     return {"bytes_up": made.mask.sum(axis=1) * np.int64(size), "bytes_down": begun * np.int64(size)}
 

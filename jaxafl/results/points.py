@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxafl.options import UserError, as_numbers, shown
-from jaxafl.results.curves import AXES, point_of
+from jaxafl.results.curves import AXES, known_until, point_of
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -96,6 +96,8 @@ def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[
     points = xr.DataArray(numbers, {axis: numbers} if numbers.ndim else None, [axis][: numbers.ndim])
     plain = _evaluated(result)
     place, end = _last(plain[variable] <= points), plain[variable].max(_ALONG)
+    if axis == "time":
+        end = end.copy(data=known_until(result, end))
     early = points > end
     lost = early & _failed(result) if carry_on else early
     found = plain.map(lambda values: _taken(values, place).where(~lost), keep_attrs=True)

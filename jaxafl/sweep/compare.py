@@ -9,15 +9,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
-import jax
 import numpy as np
 
-from jaxafl.callbacks import StopAfter, StopAt
-from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
+from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
+from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.store import check_folder
 from jaxafl.callbacks.within import within
 from jaxafl.models.metrics import falls
-from jaxafl.options import UserError, check_number, check_whole, did_you_mean, named, shown, user_errors
+from jaxafl.options import UserError, check_whole, did_you_mean, named, shown, user_errors
+from jaxafl.results.curves import known_until
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import pods
 from jaxafl.sweep.axes import axes_of
@@ -27,7 +27,6 @@ from jaxafl.sweep.same_data import check_methods
 
 T = TypeVar("T")
 _UNTIL = "until.json"
-_MOST = 2**24  # server steps that are tried for a limit of simulated time
 
 
 @named
@@ -54,11 +53,10 @@ def compare(
     Args:
         methods: name -> simulation, all of the same data.
         seeds: how many (0, 1, ...), or which.
-        server_steps: T, of all methods or by name. With `until={"time": ...}` it can be left out where the clock does
-            not depend on the training: as many as that takes.
-        until: metric -> target, and `"time"` -> simulated seconds: a run stops at the first evaluation that reaches one
-            of them, e.g. `{"accuracy": 0.9, "time": 3600}`. With a time alone, that time is where the comparison
-            compares runs (`Comparison.at`); else it is the end of each run.
+        server_steps: T, of all methods or by name. With a limit of time, updates or bytes it can be left out where the
+            clock does not depend on the training: as many as that takes.
+        until: limits of every run, as in `Simulation.run`, e.g. `{"accuracy": 0.9, "time": 3600}`. With a time alone,
+            that time is where the comparison compares runs (`Comparison.at`); else it is the end of each run.
         eval_every: server steps between evaluations, of all methods or by name; on them stand all times to a target.
         callbacks: as in `jaxafl.sweep`.
         folder: where each method has the folder of its sweep, so that the same call goes on where it stopped, and a
@@ -95,29 +93,26 @@ def compare(
         with user_errors(f"method {name}"):
             one.check()
     check_methods(methods)
-    limits = dict(until or {})
-    stops: list[Callback] = []
-    if "time" in limits:
-        stops.append(StopAfter(simulated=limits["time"]))
-    if targets := {metric: target for metric, target in limits.items() if metric != "time"}:
-        stops.append(StopAt(**targets))
-    told = [*check_callbacks(callbacks), *stops]
-    _check_metrics(methods, told, targets)
+    limits, known = dict(until or {}), limits_of("compare", until)
+    told = [*check_callbacks(callbacks), *known.stops]
     every = by_name("eval_every", eval_every, methods)
-    steps = {
-        name: _within(name, methods[name], limits.get("time"), chosen) if given is None else given
-        for name, given in by_name("server_steps", server_steps, methods).items()
-    }
+    steps = by_name("server_steps", server_steps, methods)
     for name, given in steps.items():
-        check_whole(f"compare, method {name}", "server_steps", given)
-    if jax.process_index() == 0:
-        renew(told, folder)
+        if given is not None:
+            check_whole(f"compare, method {name}", "server_steps", given)
+        elif not known.exact:
+            raise UserError('compare needs server_steps, or a limit of simulated time such as until={"time": 3600}')
+        elif why := methods[name].clock_sees_training:
+            raise UserError(
+                f"compare: the schedule of {name} depends on the training, because {why}: give server_steps"
+            )
     folders = pods.one_by_one(lambda: _folders(folder, list(methods), limits))
     found = {
         name: sweep(
             one,
             {"seed": chosen},
             steps[name],
+            until=known.exact or None,
             eval_every=every[name],
             callbacks=within(told, method=name),
             folder=folders[name],
@@ -131,7 +126,9 @@ def compare(
 def _compared_at(limits: Mapping[str, float], found: Mapping[str, Any]) -> str | dict[str, float]:
     """Returns the limit of simulated time if it is the only limit and all runs that did not fail have passed it."""
     seconds = limits.get("time", np.inf)
-    whole = all(((one.final_time >= seconds) | (one.failed_step >= 0)).all() for one in found.values())
+    whole = all(
+        ((known_until(one, one.final_time) >= seconds) | (one.failed_step >= 0)).all() for one in found.values()
+    )
     return {"time": seconds} if set(limits) == {"time"} and whole else "last"
 
 
@@ -189,22 +186,6 @@ def by_name(option: str, given: T | Mapping[str, T], methods: Iterable[str]) -> 
             f"compare: {option} by name needs {', '.join(methods)}; got {', '.join(map(str, given))}{close}"
         )
     return {name: given[name] for name in methods}
-
-
-def _within(name: str, simulation: Simulation, seconds: float | None, seeds: Sequence[int]) -> int:
-    """The server steps after which the clock has passed a time on all seeds."""
-    if seconds is None:
-        raise UserError('compare needs server_steps, or a limit of simulated time such as until={"time": 3600}')
-    if why := simulation.clock_sees_training:
-        raise UserError(f"compare: the schedule of {name} depends on the training, because {why}: give server_steps")
-    check_number("compare", "until, time", seconds, above=0)
-    steps = 64
-    while steps <= _MOST:
-        times = [simulation.compute_schedule(steps, seed).time for seed in seeds]
-        if min(time[-1] for time in times) > seconds:
-            return max(int(np.searchsorted(time, seconds, side="right")) for time in times) + 1
-        steps *= 4
-    raise UserError(f"compare: after {_MOST:,} server steps the clock of {name} has not passed {seconds:g} s")
 
 
 def _folders(folder: Any, names: Sequence[str], until: Mapping[str, float]) -> dict[str, pathlib.Path | None]:

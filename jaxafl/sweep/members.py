@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from jaxafl.callbacks.limits import Limited
 from jaxafl.clock import Schedule
 from jaxafl.device import slices_are_faster
 from jaxafl.engine.state import example_batch
@@ -65,8 +66,16 @@ def members_of(simulation: Simulation, axes: Sequence[Axis], dims: Sequence[Dime
 class Scheduled:
     """The schedules of members, one object for those that share it: of one program and one timing."""
 
-    def __init__(self, members: Sequence[Member], axes: Sequence[Axis], server_steps: int) -> None:
-        self.members, self.server_steps = members, server_steps
+    def __init__(
+        self, members: Sequence[Member], axes: Sequence[Axis], server_steps: int | None, until: Mapping[str, float]
+    ) -> None:
+        """
+        Args:
+            members, axes: of the sweep.
+            server_steps: T, if it is given.
+            until: limits of time, updates or bytes.
+        """
+        self.members, self.server_steps, self.until = members, server_steps, until
         static = [_programs(axis, members[0].simulation) for axis in axes]
         self.shared = []
         for member in members:
@@ -74,6 +83,17 @@ class Scheduled:
             program = *(values[at] for _, values, at in where), *_form(member)
             self.shared.append((program, tuple(at for axis, _, at in where if axis.times)))
         self.made: dict[Any, Schedule] = {}
+        self.known: dict[Any, Limited] = {}
+
+    def limited(self, place: int) -> Limited:
+        """Returns what ends a member."""
+        member, key = self.members[place], self.shared[place]
+        if key not in self.known:
+            with user_errors(member.where):
+                self.known[key] = Limited.of(
+                    "sweep", member.simulation, self.server_steps, self.until or None, member.seed
+                )
+        return self.known[key]
 
     def of(self, place: int) -> Schedule | None:
         """The schedule of a member; none where training makes it."""
@@ -82,7 +102,7 @@ class Scheduled:
             return None
         if key not in self.made:
             with user_errors(member.where):
-                self.made[key] = member.simulation.compute_schedule(self.server_steps, member.seed)
+                self.made[key] = member.simulation.compute_schedule(self.limited(place).server_steps, member.seed)
         return self.made[key]
 
     def bytes(self) -> Iterator[int]:
@@ -112,7 +132,9 @@ class Scheduled:
             together is None and slices_are_faster() and _num_parameters(first) > _TOGETHER
         ):
             together = 1
-        in_lockstep = not (slices_are_faster() or first.server.needs.client_rows or first.server.needs.client_models)
+        in_lockstep = not (
+            self.until or slices_are_faster() or first.server.needs.client_rows or first.server.needs.client_models
+        )
         if in_lockstep and all(len(members) == 1 for members in sharing):
             sharing = [[place for members in sharing for place in members]]
         size = together * (devices if together > 1 else 1) if together else max(map(len, sharing))

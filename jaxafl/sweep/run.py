@@ -15,6 +15,7 @@ from jaxafl import results
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
 from jaxafl.callbacks.hooks import Reporting
 from jaxafl.callbacks.interrupts import Interrupts
+from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.device import devices_of
 from jaxafl.engine.problem import Observe, Speed
@@ -56,8 +57,9 @@ class SweepOptions(TypedDict, total=False):
 def sweep(
     simulation: Simulation | Sequence[Simulation] | Mapping[str, Simulation],
     axes: Mapping[Any, Iterable[Any]],
-    server_steps: int,
+    server_steps: int | None = None,
     *,
+    until: Mapping[str, float] | None = None,
     eval_every: int | None = None,
     seed: int = 0,
     together: int | None = None,
@@ -91,7 +93,8 @@ def sweep(
             `"client.learning_rate"`, `"clock.buffer"`, `"clock.durations.low"`, or a whole part: `"data"`, `"model"`,
             `"server"`, `"clock"`, `"client"` (whose dimension is called `local_training`). Several paths as one key,
             with rows of values, vary together along a dimension `together`, or `sample` of `jaxafl.sample`.
-        server_steps: T.
+        server_steps: T; can be left out where a limit of time, updates or bytes ends all members.
+        until: as in `Simulation.run`, of every member by itself.
         eval_every: server steps between evaluations.
         seed: of all members, unless `"seed"` is an axis.
         together: the most members that advance together on a device (memory grows with it); `None`: as many as is
@@ -147,10 +150,13 @@ def sweep(
     recording = first.recording(observe, diagnostics)
     if together is not None:
         check_whole("sweep", "together", together)
-    every, there = evaluation_interval(eval_every, server_steps), devices_of(devices)
+    limits, there = limits_of("sweep", until), devices_of(devices)
     check_executor(executor, folder, devices, retries)
-    speed, told = Speed(lanes, chunk, deterministic, tuple(there)), check_callbacks(callbacks)
-    work = Work(first, varied, server_steps, every, seed, together, speed, recording, told)
+    speed, told = Speed(lanes, chunk, deterministic, tuple(there)), [*check_callbacks(callbacks), *limits.stops]
+    given = server_steps if server_steps is None else check_whole("sweep", "server_steps", server_steps)
+    asked = Work(first, varied, given or 0, 0, seed, together, speed, recording, told, limits.exact, given)
+    work = asked.ending(lambda steps: evaluation_interval(eval_every, steps))
+    server_steps = work.server_steps
     if told:
         models = {(id(one.simulation.model), id(one.simulation.data)): one for one in work.members}
         check_watchers(told, [one.simulation.as_run(one.seed, server_steps, one.labels) for one in models.values()])

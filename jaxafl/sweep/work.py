@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxafl.callbacks.base import Callback
@@ -16,10 +16,12 @@ from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.watch import watched
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import lockstep
+from jaxafl.engine.loop import Trained
 from jaxafl.engine.mesh import layout_of
 from jaxafl.engine.online import online
 from jaxafl.engine.planned import planned
 from jaxafl.engine.problem import Recording, Speed
+from jaxafl.options import UserError
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import Dimension, dimensions
 from jaxafl.sweep.axes import Axis
@@ -43,6 +45,8 @@ class Work:
         speed: as of a run.
         recording: likewise.
         callbacks: whom every member tells.
+        until: limits of time, updates or bytes.
+        given: T, if it is given; else `server_steps` comes of the limits.
     """
 
     simulation: Simulation
@@ -54,6 +58,8 @@ class Work:
     speed: Speed
     recording: Recording
     callbacks: Sequence[Callback]
+    until: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    given: int | None = None
 
     @functools.cached_property
     def dims(self) -> list[Dimension]:
@@ -68,16 +74,40 @@ class Work:
     @functools.cached_property
     def schedules(self) -> Scheduled:
         """Of the members."""
-        return Scheduled(self.members, self.axes, self.server_steps)
+        return Scheduled(self.members, self.axes, self.given if self.until else self.server_steps, self.until)
+
+    def ending(self, every: Callable[[int], int]) -> Work:
+        """Returns the sweep with the server steps of its longest member, where limits say how many they are.
+
+        Args:
+            every: T -> server steps between evaluations.
+
+        Raises:
+            ValueError: no limit does.
+        """
+        steps = self.given
+        if steps is None:
+            if not self.until:
+                raise UserError("sweep needs server_steps, or a limit of simulated time such as until={'time': 3600}")
+            for member in self.members:
+                if why := member.simulation.clock_sees_training:
+                    raise UserError(f"sweep: the schedule depends on the training, because {why}: give server_steps")
+            steps = max(self.schedules.limited(place).server_steps for place in range(len(self.members)))
+        found = dataclasses.replace(self, server_steps=steps, every=every(steps))
+        found.schedules.known.update(self.schedules.known)
+        return found
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """What makes it the sweep that it is."""
-        how = dict(seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.together)
+        limits = {"until": dict(self.until)} if self.until else {}
+        how = limits | dict(
+            seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.together
+        )
         asked = dict(observe=self.recording.observe, diagnostics=self.recording.diagnostics)
         axes = {axis.name: {path: axis.column(path) for path in axis.paths} for axis in self.axes}
         speed = self.speed._replace(devices=())._asdict()
-        return identity(self.simulation.summary(), axes=axes, **how, **asked, **speed)
+        return identity(self.simulation.summary(), axes=axes, **limits, **how, **asked, **speed)
 
     def bare(self) -> Work:
         """The same without what is made when it is needed."""
@@ -96,12 +126,17 @@ class Work:
         """
         batch = [self.members[place] for place in places]
         told = batch if self.callbacks else []
-        runs = [one.simulation.as_run(one.seed, self.server_steps, one.labels) for one in told]
+        limited = self.schedules.limited(places[0])  # of all of them
+        runs = [one.simulation.as_run(one.seed, limited.server_steps, one.labels) for one in told]
         telling, started = Telling(self.callbacks, runs, several=True), time.perf_counter()
         execution = self.execution(places, checkpoint)
-        finish = [functools.partial(one.simulation.result, seed=one.seed) for one in batch]
+
+        def finish(one: Member, trained: Trained) -> xr.Dataset:
+            return one.simulation.result(limited.noted(trained), one.seed)
+
+        finishes = [functools.partial(finish, one) for one in batch]
         watching = reporting, telling, checkpoint, interrupts
-        return watched(execution, self.server_steps, self.every, started, *watching, finish)
+        return watched(execution, limited.server_steps, self.every, started, *watching, finishes)
 
     def execution(self, places: Sequence[int], checkpoint: Checkpoint | None = None) -> Execution:
         """The program of members that advance together, before its first server step."""
@@ -113,7 +148,9 @@ class Work:
         schedules = [schedule for schedule in made if schedule is not None]
         origin = checkpoint.start() if checkpoint else None
         if not schedules:
-            return online(problems[0], self.every, self.speed)
+            execution = online(problems[0], self.every, self.speed)
+            execution.limit = self.schedules.limited(places[0]).beside(problems[0])
+            return execution
         if all(schedule is schedules[0] for schedule in schedules):
             return planned(problems, schedules[0], self.every, self.speed, origin)
         return lockstep(problems, schedules, self.every, self.speed)

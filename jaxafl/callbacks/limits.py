@@ -1,0 +1,180 @@
+"""`until`: limits that end a run, beside its number of server steps or instead of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxafl.callbacks.base import Callback
+from jaxafl.callbacks.stopping import StopAfter, StopAt
+from jaxafl.client import sent_bytes
+from jaxafl.clock.schedules import UNBOUNDED, Clockwork, raise_fault
+from jaxafl.device.keys import seed_key
+from jaxafl.engine.loop import Trained
+from jaxafl.engine.problem import Problem
+from jaxafl.engine.state import Records, first_model
+from jaxafl.options import UserError, check_number, check_whole, shown
+
+UNKNOWN_EVERY = 20
+"""Server steps between evaluations, unless given, where it is not known how many a run will take."""
+_FIRST, _LARGEST = 2**10, 2**17  # server steps of a clock that is looked at
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What ends a run.
+
+    Attributes:
+        exact: `time` (simulated seconds), `updates`, `bytes`: limits that hold at every server step.
+        stops: callbacks that end it at an evaluation.
+    """
+
+    exact: Mapping[str, float]
+    stops: tuple[Callback, ...] = ()
+
+    def reached(
+        self, time: np.ndarray, arrivals: np.ndarray, begun: np.ndarray, size: int, before: tuple[int, int] = (0, 0)
+    ) -> tuple[int, str]:
+        """The server steps within the limits, and the limit that ends them (empty: none).
+
+        Args:
+            time: float [T], simulated seconds of server steps.
+            arrivals: int [T], updates that they take.
+            begun: int [T], runs started up to each.
+            size: bytes of an update, and of a model that a client downloads.
+            before: updates and runs started before the first of them.
+        """
+        updates = before[0] + np.cumsum(arrivals, dtype=np.int64)
+        sent = (updates + begun.astype(np.int64)) * size
+        within: dict[str, int] = {}
+        for name, limit in self.exact.items():
+            if name == "time":  # the model at that time is the last one made until then
+                steps = int(np.searchsorted(time, limit, side="right"))
+                within |= {name: steps} if steps < len(time) else {}
+            else:  # the server step that reaches the limit is the last
+                steps = int(np.searchsorted(updates if name == "updates" else sent, limit)) + 1
+                within |= {name: steps} if steps <= len(time) else {}
+        if not within:
+            return len(time), ""
+        name = min(within, key=lambda one: within[one])
+        return within[name], f"until {name} {self.exact[name]:g}"
+
+    def ahead(self, clock: Clockwork, size: int, most: int) -> tuple[int, str]:
+        """As `reached`, of a clock that is advanced ahead of the training for as many server steps as that takes.
+
+        Args:
+            clock: does not check what it makes.
+            size: as there.
+            most: server steps after which the run ends in any case.
+
+        Raises:
+            ValueError: the clock cannot go on before a limit is reached, or the first server step is beyond one.
+        """
+        done, before, count = 0, (0, 0), _FIRST
+        while done < most:
+            part = clock.advance(min(count, most - done))
+            taken = part.mask.sum(axis=1)
+            within, why = self.reached(part.time, taken, part.runs_begun, size, before)
+            if why:
+                if not done + within:
+                    raise UserError(f"run: {why} s: the first server step is at {part.time[0]:.6g} s, later than that")
+                return done + within, why
+            raise_fault(clock.fault)
+            done, before = done + len(taken), (before[0] + int(taken.sum()), part.runs_started)
+            count = min(8 * count, _LARGEST)
+        return most, ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limited:
+    """A run with what ends it.
+
+    Attributes:
+        server_steps: T.
+        limits: of the run.
+        size: bytes of an update.
+        why: the limit that T comes of, if one does.
+        every: server steps between evaluations, where T says nothing of them.
+    """
+
+    server_steps: int
+    limits: Limits
+    size: int = 0
+    why: str = ""
+    every: int | None = None
+
+    @classmethod
+    def of(cls, owner: str, simulation: Any, server_steps: int | None, until: Any, seed: int) -> Limited:
+        """The run of a simulation that has been checked.
+
+        Args:
+            owner: for messages.
+            simulation: a `Simulation`.
+            server_steps: T, if it is given.
+            until: the limits, if there are any.
+            seed: of the run.
+        """
+        if server_steps is None and until is None:
+            raise TypeError(f"{owner} needs server_steps, or limits such as until={{'time': 3600, 'accuracy': 0.9}}")
+        most = UNBOUNDED if server_steps is None else check_whole(owner, "server_steps", server_steps)
+        limits = limits_of(owner, until)
+        model, form = simulation.model.at(simulation.precision), simulation.data.form
+        made = jax.eval_shape(lambda: first_model(model, form, seed_key(seed)))
+        size = sent_bytes(simulation.client, *made) if "bytes" in limits.exact else 0
+        if not limits.exact or simulation.clock_sees_training:
+            return cls(most, limits, size, every=None if server_steps is not None else UNKNOWN_EVERY)
+        steps, why = limits.ahead(simulation.clockwork(UNBOUNDED, seed, check=False), size, most)
+        return cls(steps, limits, size, why, None if why or server_steps is not None else UNKNOWN_EVERY)
+
+    @property
+    def stops(self) -> tuple[Callback, ...]:
+        """Callbacks that end it at an evaluation."""
+        return self.limits.stops
+
+    def noted(self, trained: Trained) -> Trained:
+        """The run that has ended, with the limit that ended it."""
+        ended: dict[str, Any] = dict(trained.notes)
+        whole = trained.failure is None and trained.schedule.server_steps == self.server_steps
+        if self.why and whole and "stopped" not in ended:
+            ended["stopped"] = self.why
+        if "time" in self.limits.exact and ended.get("stopped", "").startswith("until time"):
+            ended["until_time"] = float(self.limits.exact["time"])
+        return trained._replace(notes=ended)
+
+    def beside(self, problem: Problem) -> Callable[[Records], tuple[int, str]] | None:
+        """The server steps within the limits of a run with its clock beside the training, see `Execution.limit`."""
+        if not self.limits.exact:
+            return None
+        pause, limits, size = problem.clock.pause, self.limits, self.size
+
+        def within(records: Records) -> tuple[int, str]:
+            _, event, begun = jax.tree.map(lambda values: values[0], records)
+            time = event.time + pause * (1 + np.arange(len(event.time)))
+            return limits.reached(time, event.mask.sum(axis=1), begun, size)
+
+        return within
+
+
+def limits_of(owner: str, until: Any) -> Limits:
+    """The limits of `until={"time": 3600, "accuracy": 0.9, "updates": 10**6, "bytes": 1e9, "seconds": 600}`.
+
+    Raises:
+        ValueError, TypeError: it is no mapping of a name to a number, or a number cannot be a limit.
+    """
+    if until is None:
+        return Limits({})
+    if not isinstance(until, Mapping) or not until:
+        raise TypeError(f"{owner}: until must be name -> limit, such as {{'time': 3600}}, got {shown(until)}")
+    given = dict(until)
+    exact = {name: given.pop(name) for name in ("time", "updates", "bytes") if name in given}
+    for name, limit in exact.items():
+        if name == "updates":
+            check_whole(owner, "until, updates", int(limit) if float(limit).is_integer() else limit)
+        else:
+            check_number(owner, f"until, {name}", limit, above=0)
+    stops: list[Callback] = [StopAfter(wall=given.pop("seconds"))] if "seconds" in given else []
+    return Limits(exact, (*stops, *([StopAt(**given)] if given else [])))

@@ -1,0 +1,118 @@
+"""`until`: what ends a run, exactly or at an evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxafl as afl
+from tests.equivalence import CLOCKS, GD, SERVERS, _simulation, observe
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+WHOLE = 30
+
+
+def fedbuff(clock: str = "buffer") -> afl.Simulation:
+    algorithm, _, client = SERVERS["fedbuff"]
+    return _simulation(algorithm, CLOCKS[clock], client)
+
+
+def adaptive() -> afl.Simulation:
+    """A clock beside the training."""
+    return _simulation(afl.server.asyncfeded(lam=0.8, eps=0.9, target_staleness=1.5, kappa=1.3), CLOCKS["arrival"], GD)
+
+
+@pytest.mark.parametrize("make", [fedbuff, adaptive])
+def test_time_updates_and_bytes_end_a_run_at_the_very_server_step(make: Any) -> None:
+    sim = make()
+    whole = sim.run(WHOLE, eval_every=10, observe=observe)
+    size = int(whole.bytes_up[0] / whole.step_arrivals[0])
+    sent = (whole.bytes_up + whole.bytes_down).values.cumsum()
+    limits = {
+        "time": (float(whole.time[12]) + 1e-6, 13),
+        "updates": (int(whole.step_arrivals[:14].sum()), 14),
+        "bytes": (float(sent[14]) - size / 2, 15),
+    }
+    for name, (limit, steps) in limits.items():
+        ended = sim.run(until={name: limit}, eval_every=10, observe=observe)
+        assert ended.sizes["step"] == steps == ended.eval_step.values[-1], name
+        assert ended.attrs["stopped"] == f"until {name} {limit:g}"
+        np.testing.assert_array_equal(ended.observe_all.values, whole.observe_all.values[: steps + 1])
+    both = sim.run(20, until={"updates": limits["updates"][0], "time": 1e9, "loss": -1.0}, eval_every=10)
+    assert both.sizes["step"] == 14
+    fewer = sim.run(5, until={"time": 1e9}, eval_every=10)
+    assert fewer.sizes["step"] == 5
+    assert "stopped" not in fewer.attrs
+
+
+def test_the_model_at_a_limit_of_time_is_that_of_the_time() -> None:
+    ended = fedbuff().run(until={"time": 9.0}, eval_every=1000)
+    found = afl.at(ended, time=9.0)
+    assert float(found.eval_time) == ended.time.values[-1] <= 9.0
+    assert np.isfinite(found.loss)
+
+
+def test_a_target_ends_a_run_without_server_steps_at_an_evaluation() -> None:
+    sim = fedbuff()
+    whole = sim.run(60, eval_every=20)
+    target = float(whole.loss[1:].min())
+    ended = sim.run(until={"loss": target})
+    reached = int(np.argmax(whole.loss.values <= target))
+    assert ended.eval_step.values.tolist() == [20 * place for place in range(reached + 1)]
+    assert "loss" in ended.attrs["stopped"]
+
+
+def test_a_run_with_a_limit_goes_on_in_its_folder(tmp_path: Any) -> None:
+    sim, options = fedbuff(), {"eval_every": 3, "checkpoint": tmp_path, "checkpoint_every": 2, "observe": observe}
+    first = sim.run(until={"updates": 12}, **options)
+    again = sim.run(until={"updates": 12}, **options)
+    longer = sim.run(until={"updates": 20}, **options)
+    assert first.sizes["step"] == again.sizes["step"] == 6
+    assert longer.sizes["step"] == 10
+    np.testing.assert_array_equal(longer.observe_all, sim.run(10, eval_every=3, observe=observe).observe_all)
+
+
+@pytest.mark.parametrize(
+    ("steps", "until", "words"),
+    [
+        (None, None, "needs server_steps, or limits"),
+        (None, {}, "name -> limit"),
+        (None, 3600, "name -> limit"),
+        (None, {"time": 0}, "until, time"),
+        (None, {"updates": 1.5}, "until, updates"),
+        (None, {"time": 1e-9}, "the first server step is at"),
+        (None, {"acuracy": 0.5}, "acuracy"),
+        (None, {"time": 5, "seconds": -1}, "must be > 0"),
+    ],
+)
+def test_limits_that_cannot_be_are_said(steps: Any, until: Any, words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        fedbuff().run(steps, until=until)
+
+
+def test_members_of_a_sweep_end_by_themselves() -> None:
+    sim, seeds = fedbuff(), [0, 1, 2]
+    grid = afl.sweep(sim, {"seed": seeds}, until={"time": 9.0}, eval_every=2, observe=observe)
+    for seed in seeds:
+        alone = sim.run(until={"time": 9.0}, eval_every=2, seed=seed, observe=observe)
+        member = grid.sel(seed=seed)
+        steps = alone.sizes["step"]
+        assert int(member.final_step) == steps
+        np.testing.assert_array_equal(member.observe_all.values[: steps + 1], alone.observe_all.values)
+        assert np.isnan(member.time.values[steps:]).all()
+    found = afl.at(grid, time=9.0)
+    assert np.isfinite(found.loss).all()
+    with pytest.raises(ValueError, match="server_steps, or a limit"):
+        afl.sweep(sim, {"seed": seeds}, until={"loss": 0.1})
+
+
+def test_a_comparison_ends_at_the_time_that_it_compares_at() -> None:
+    both = {"one": fedbuff(), "other": fedbuff("step")}
+    found = afl.compare(both, 2, until={"time": 30.0}, eval_every=3)
+    assert found.at == {"time": 30.0}
+    for result in found.results.values():
+        assert (result.final_time <= 30.0).all()
+    assert np.isfinite(found.summary(metric="loss")["one"].values).all()
+    assert found.summary(metric="loss")["one"].values.tolist() == found.results["one"].final_loss.values.tolist()
