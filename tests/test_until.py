@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
+from jaxafl.callbacks.limits import parsed_limits
 from tests.equivalence import CLOCKS, GD, SERVERS, _simulation, observe
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -116,3 +117,9 @@ def test_a_comparison_ends_at_the_time_that_it_compares_at() -> None:
         assert (result.final_time <= 30.0).all()
     assert np.isfinite(found.summary(metric="loss")["one"].values).all()
     assert found.summary(metric="loss")["one"].values.tolist() == found.results["one"].final_loss.values.tolist()
+
+
+def test_the_shell_takes_limits() -> None:
+    assert parsed_limits("time=3600, accuracy=0.9") == {"time": 3600.0, "accuracy": 0.9}
+    with pytest.raises(ValueError, match="name=number"):
+        parsed_limits("time")

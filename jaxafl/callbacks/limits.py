@@ -178,3 +178,14 @@ def limits_of(owner: str, until: Any) -> Limits:
             check_number(owner, f"until, {name}", limit, above=0)
     stops: list[Callback] = [StopAfter(wall=given.pop("seconds"))] if "seconds" in given else []
     return Limits(exact, (*stops, *([StopAt(**given)] if given else [])))
+
+
+def parsed_limits(text: str) -> dict[str, float]:
+    """Returns the limits of `"time=3600,accuracy=0.9"`."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    try:
+        return {name.strip(): float(value) for name, _, value in pairs}
+    except ValueError:
+        raise UserError(
+            f"until needs name=number, several by commas, such as time=3600,accuracy=0.9; got {text!r}"
+        ) from None

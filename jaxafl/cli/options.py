@@ -13,15 +13,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, NoReturn
 
 import optax
-from tyro.conf import UseAppendAction, arg
+from tyro.conf import arg
 
 from jaxafl import callbacks
+from jaxafl.callbacks.limits import parsed_limits
 from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, offered
 from jaxafl.client import Client
 from jaxafl.clock import Duration, constant
 from jaxafl.models.model import Precision
 from jaxafl.options import UserError, did_you_mean
-from jaxafl.sweep.pool import dask_executor, process_pool, slurm_executor
 
 CONCURRENCY = 10  # or all clients where there are fewer
 Names = dict[str, Constructor]
@@ -49,7 +49,8 @@ class Run:
     """Options of a run.
 
     Args:
-        server_steps: server steps T
+        server_steps: server steps T; by default 200, or as many as a limit of time, updates or bytes takes
+        until: limits that end a run, e.g. time=3600,updates=100000,bytes=1e9,seconds=600,accuracy=0.9
         eval_every: server steps between evaluations; by default about 50 evaluations
         seed: seed of the initial model, the schedule and the mini-batches
         output: NetCDF file to write, e.g. result.nc
@@ -72,7 +73,8 @@ class Run:
         cache: folder of compiled programs, which later commands read instead of compiling them; nobody else's
     """
 
-    server_steps: int = 200
+    server_steps: int | None = None
+    until: str | None = None
     eval_every: int | None = None
     seed: int = 0
     output: pathlib.Path | None = None
@@ -104,8 +106,13 @@ class Run:
         )
         told = [make(getattr(self, name)) for name, make in made if getattr(self, name) is not None]
         every = int(self.checkpoint_every) if self.checkpoint_every.isdigit() else self.checkpoint_every
-        diagnostics = ("per_client",) if self.per_client else ()
-        return {"callbacks": told, "checkpoint_every": every, "diagnostics": diagnostics}
+        return {
+            "callbacks": told,
+            "checkpoint_every": every,
+            "diagnostics": ("per_client",) if self.per_client else (),
+            "server_steps": 200 if self.server_steps is None and not self.until else self.server_steps,
+            "until": parsed_limits(self.until) if self.until else None,
+        }
 
     def where(self) -> dict[str, Any]:
         """Its option that says on which devices."""
@@ -114,46 +121,6 @@ class Run:
         if self.devices != "all" and not self.devices.isdigit():
             raise UserError(f"--devices must be a number or all, got {self.devices!r}")
         return {"devices": int(self.devices) if self.devices.isdigit() else "all"}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sweep(Run):
-    """Options of a sweep.
-
-    Args:
-        axis: what varies: seed=0:5 (0 to 4), or an option of server, client or clock, server.lam=1,3,5; repeat it for a
-            grid. Values are numbers, words, none, true, false, lists [1,2], durations and names of optimisers
-        workers: processes of this machine that work at once, each with its share of cores and GPUs; needs checkpoint
-        dask: address of a Dask scheduler whose workers run the sweep; needs checkpoint
-        slurm: parameters of jobs that run it, e.g. partition=gpu,gpus_per_node=1,timeout_min=240; needs checkpoint
-        plan: only print programs, batches, memory and an estimate of the time
-    """
-
-    axis: UseAppendAction[Annotated[tuple[str, ...], arg(metavar="NAME=VALUES")]] = ()
-    workers: int | None = None
-    dask: str | None = None
-    slurm: str | None = None
-    plan: bool = False
-
-    def timing(self) -> dict[str, Any]:
-        """The options of `outlook`."""
-        names = ("server_steps", "eval_every", "lanes", "chunk")
-        return {name: getattr(self, name) for name in names} | {"workers": self.workers or 1} | super().where()
-
-    def where(self) -> dict[str, Any]:
-        """The options of `sweep` that say who runs it."""
-        given = [name for name in ("devices", "workers", "dask", "slurm") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise UserError(f"--{given[0]} and --{given[1]} do not go together: give one of them")
-        if given in ([], ["devices"]):
-            return super().where()
-        if self.checkpoint is None:
-            raise UserError(f"--{given[0]} needs --folder DIR, which all workers see: their results are left there")
-        if self.workers is not None:
-            return {"executor": process_pool(self.workers)}
-        if self.dask is not None:
-            return {"executor": dask_executor(self.dask)}
-        return {"executor": slurm_executor(str(self.slurm), self.checkpoint / "slurm")}
 
 
 def chosen(arguments: Sequence[str], axes: Mapping[str, Sequence[Any]] | None = None) -> Names:

@@ -18,7 +18,8 @@ from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.store import check_folder, say
 from jaxafl.cli import tables
 from jaxafl.cli.build import as_paths, make_simulation, read_axes
-from jaxafl.cli.options import Run, Sweep, chosen, is_given, options_type, program, refuse, values_of
+from jaxafl.cli.options import Run, chosen, is_given, options_type, program, refuse, values_of
+from jaxafl.cli.sweep_options import Sweep
 from jaxafl.device import keep_programs, make_cpu_devices
 from jaxafl.device.keys import seed_key
 from jaxafl.options import UserError, user_errors
@@ -96,7 +97,7 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
                 seed_key(seed)
         if not axes:
             simulation.check()
-    how = {name: getattr(options, name) for name in ("server_steps", "eval_every", "lanes", "chunk", "progress")}
+    how = {name: getattr(options, name) for name in ("eval_every", "lanes", "chunk", "progress")}
     with user_errors():
         how |= {"save": options.output, **options.watching()}
         how |= options.where()

@@ -1,0 +1,52 @@
+"""The options of `jaxafl sweep` beside those of `jaxafl run`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+from tyro.conf import UseAppendAction, arg
+
+from jaxafl.cli.options import Run
+from jaxafl.options import UserError
+from jaxafl.sweep.pool import dask_executor, process_pool, slurm_executor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sweep(Run):
+    """Options of a sweep.
+
+    Args:
+        axis: what varies: seed=0:5 (0 to 4), or an option of server, client or clock, server.lam=1,3,5; repeat it for a
+            grid. Values are numbers, words, none, true, false, lists [1,2], durations and names of optimisers
+        workers: processes of this machine that work at once, each with its share of cores and GPUs; needs checkpoint
+        dask: address of a Dask scheduler whose workers run the sweep; needs checkpoint
+        slurm: parameters of jobs that run it, e.g. partition=gpu,gpus_per_node=1,timeout_min=240; needs checkpoint
+        plan: only print programs, batches, memory and an estimate of the time
+    """
+
+    axis: UseAppendAction[Annotated[tuple[str, ...], arg(metavar="NAME=VALUES")]] = ()
+    workers: int | None = None
+    dask: str | None = None
+    slurm: str | None = None
+    plan: bool = False
+
+    def timing(self) -> dict[str, Any]:
+        """The options of `outlook`."""
+        given = {name: getattr(self, name) for name in ("eval_every", "lanes", "chunk")}
+        return given | {"server_steps": self.server_steps or 200, "workers": self.workers or 1} | super().where()
+
+    def where(self) -> dict[str, Any]:
+        """The options of `sweep` that say who runs it."""
+        given = [name for name in ("devices", "workers", "dask", "slurm") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise UserError(f"--{given[0]} and --{given[1]} do not go together: give one of them")
+        if given in ([], ["devices"]):
+            return super().where()
+        if self.checkpoint is None:
+            raise UserError(f"--{given[0]} needs --folder DIR, which all workers see: their results are left there")
+        if self.workers is not None:
+            return {"executor": process_pool(self.workers)}
+        if self.dask is not None:
+            return {"executor": dask_executor(self.dask)}
+        return {"executor": slurm_executor(str(self.slurm), self.checkpoint / "slurm")}
