@@ -81,13 +81,27 @@ def quick_compilation() -> Iterator[None]:
 
 MANY_CASES = ("server/test_conformance", "server/test_degenerate", "theory/")
 WORDS_AND_FIGURES = (
+    "clock/test_never",
+    "clock/test_promises",
+    "clock/test_time_of_day",
     "data/test_held_out",
+    "models/test_leaves",
+    "models/test_modes",
+    "server/test_defaults",
     "server/test_mistakes",
+    "server/test_state_weights",
+    "test_bytes",
+    "test_clients",
     "test_diagnostics",
     "test_errors",
+    "test_kept",
     "test_metrics",
+    "test_optax_forms",
     "test_plot",
+    "test_points",
     "test_report",
+    "test_said",
+    "test_suggestions",
 )
 
 
