@@ -262,7 +262,7 @@ def test_quickstart_compares_five_methods_and_writes_its_files(tmp_path, capsys,
     assert (tmp_path / "quickstart.png").stat().st_size > 5000
     loaded = afl.load(tmp_path / "quickstart.nc")
     assert loaded["method"].values.tolist() == methods
-    assert loaded["time"].attrs["units"] == "s" and loaded["staleness"].dtype.kind == "i"
+    assert loaded["time"].attrs["units"] == "s" and loaded["staleness"].dtype.kind == "f"
     made = loaded["local_steps"].sum(("step", "arrival")).values
     assert (made[:4] == 100).all() and 100 <= made[4] < 120
 

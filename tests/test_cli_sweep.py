@@ -131,8 +131,8 @@ def test_mistakes_in_axes(arguments, said, capsys):
 
 
 BREAKING = [
-    "--clock", "free_running", "--clock.concurrency", "3", "--server", "fedbuff", "--server-steps", "20", "--axis",
-    "seed=0:2",
+    "--clock", "free_running", "--clock.concurrency", "3", "--clock.buffer", "1", "--server", "fedbuff",
+    "--server.staleness", "none", "--server-steps", "20", "--axis", "seed=0:2",
 ]  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def test_a_sweep_with_some_failures_warns(tmp_path, capsys):
     assert main(["sweep", *SMALL, *BREAKING, *axis, "--output", str(file)]) == 0
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "2 of 4 runs" in error and "server.learning_rate=1e+38, seed=0 at step" in error
+    assert "2 of 4 runs" in error and "seed=0, server.learning_rate=1e+38 at step" in error
     loaded = afl.load(file)
     assert failures(loaded)[1] == 2
     assert failures(loaded.isel({"server.learning_rate": [0]})) == ("", 2)

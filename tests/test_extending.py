@@ -63,7 +63,7 @@ def test_a_part_of_ones_own(part: str, tmp_path: pathlib.Path) -> None:
             "1",
         ]
     if "free_running" in given:
-        given += ["--clock.concurrency", "3"]
+        given += ["--clock.concurrency", "3", "--clock.buffer", "1"]
     given += ["--client.learning-rate", "0.1", "--client.steps", "2", "--client.batch-size", "8"]
     path = tmp_path / "result.nc"
     assert main(["run", *given, "--server-steps", str(STEPS), "--no-progress", "--output", str(path)]) == 0

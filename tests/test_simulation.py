@@ -126,7 +126,7 @@ REPLAYED = {
 def recorded_steps(result: Any) -> np.ndarray:
     """[N, R]: the local steps of every run, from the replies of a run of AsyncFedED that began with 3."""
     steps = np.full((6, STEPS + 2), 3)
-    replies = (result.client, result.run, result.next_local_steps)
+    replies = (result.client, result.run_index, result.next_local_steps)
     for client, run, reply in zip(*(column.values.ravel() for column in replies), strict=True):
         steps[client, run + 1 :] = reply
     return steps
@@ -150,7 +150,7 @@ def test_a_plan_with_the_recorded_steps_reproduces_asyncfeded(name: str) -> None
         client = Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=steps, batch_size=None)
         planned = simulate(problem, WithoutReplies(**options), clock, STEPS, client, lanes=3)
     assert len(np.unique(online.local_steps)) > 2
-    for column in ("client", "run", "staleness", "local_steps", "next_local_steps"):
+    for column in ("client", "run_index", "staleness", "local_steps", "next_local_steps"):
         np.testing.assert_array_equal(planned[column], online[column], err_msg=column)
     for column in ("time", "started_at", "arrived_at", "observe_w", "delta_norm", "local_loss"):
         np.testing.assert_allclose(planned[column], online[column], rtol=1e-9, atol=1e-12, err_msg=column)
@@ -351,8 +351,9 @@ def test_the_schedule_alone_is_that_of_the_run() -> None:
     clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
     simulation = Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(), clock)
     schedule, result = simulation.schedule(15, seed=2), simulation.run(15, eval_every=15, seed=2)
-    for name in ("client", "run", "staleness", "started_at", "arrived_at", "time"):
-        np.testing.assert_array_equal(getattr(schedule, name.removesuffix("_at")), result[name].values)
+    for name in ("client", "run_index", "staleness", "started_at", "arrived_at", "time"):
+        of_schedule = getattr(schedule, name.removesuffix("_at").removesuffix("_index"))
+        np.testing.assert_array_equal(of_schedule, result[name].values)
     assert simulation.plan(15, seed=2).needed == 3 * 30
 
 

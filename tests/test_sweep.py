@@ -236,7 +236,7 @@ def test_the_options_of_a_swept_part_are_kept(sim: afl.Simulation, tmp_path: pat
 @pytest.mark.slow
 def test_indices_stay_whole_and_numbers_are_missing_where_members_differ_in_length(sim: afl.Simulation) -> None:
     found = afl.sweep(sim, {"clock.buffer": [1, 3]}, 4, eval_every=4)
-    for name, missing in (("client", -1), ("run", -1), ("arrived", False)):
+    for name, missing in (("client", -1), ("run_index", -1), ("arrived", False)):
         assert found[name].dtype.kind in "ib"
         assert (found[name].values[0, :, 1:] == missing).all()
     for name in ("staleness", "local_steps", "multiplicity", "arrived_at", "delta_norm"):

@@ -122,9 +122,10 @@ class Limited:
             raise TypeError(f"{owner} needs server_steps, or limits such as until={{'time': 3600, 'accuracy': 0.9}}")
         most = UNBOUNDED if server_steps is None else check_whole(owner, "server_steps", server_steps)
         limits = limits_of(owner, until)
-        model, form = simulation.model.at(simulation.precision), simulation.data.form
-        made = jax.eval_shape(lambda: first_model(model, form, seed_key(seed)))
-        size = sent_bytes(simulation.client, *made) if "bytes" in limits.exact else 0
+        size = 0
+        if "bytes" in limits.exact:
+            model, form = simulation.model.at(simulation.precision), simulation.data.form
+            size = sent_bytes(simulation.client, *jax.eval_shape(lambda: first_model(model, form, seed_key(seed))))
         if not limits.exact or simulation.clock_sees_training:
             return cls(most, limits, size, every=None if server_steps is not None else UNKNOWN_EVERY)
         steps, why = limits.ahead(simulation.clockwork(UNBOUNDED, seed, check=False), size, most)

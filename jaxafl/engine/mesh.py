@@ -25,8 +25,8 @@ from jaxafl.device.buffers import num_bytes
 from jaxafl.device.rows import AXIS
 from jaxafl.engine.batched import number_axes, shared_axes
 from jaxafl.engine.problem import DeviceData, Layout, Program
-from jaxafl.engine.state import State, example_batch
-from jaxafl.models.model import Model
+from jaxafl.engine.state import State
+from jaxafl.models.model import Batch, Model
 
 OF_MEMBERS, ROWS, ALL, NUMBERS, DATA, STATE, SHARED_STATE = range(7)
 """What an argument is: with a leading member axis; rows, three arrays with one behind the first and others without; the
@@ -59,7 +59,13 @@ def placed(data: FederatedData, model: Model, layout: Layout = Layout()) -> Devi
     if where not in places:
         arrays = data.divided(layout.shares).arrays if layout.divided else data.arrays
         counts = np.asarray(data.counts, np.int32)
-        parts: Any = arrays, counts, model.held(example_batch(data.form)), data.test_arrays(), data.validation
+        parts: Any = (
+            arrays,
+            counts,
+            model.held(Batch(*data.form.example, np.ones(1, bool))),
+            data.test_arrays(),
+            data.validation,
+        )
         given = DeviceData(*parts)
         places[where] = spread(layout, (DATA,), (given,))[0] if layout.mesh else on_device(given)
     return places[where]

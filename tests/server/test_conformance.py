@@ -28,7 +28,7 @@ SYNCHRONOUS: dict[str, tuple[Any, Callable[[], Any]]] = {
 }
 
 FREE: dict[str, tuple[Any, Callable[[], Any], int]] = {
-    "fedasync constant": (server.fedasync(0.6), lambda: oracle.FedAsync(alpha=0.6), 1),
+    "fedasync constant": (server.fedasync(0.6, "constant"), lambda: oracle.FedAsync(alpha=0.6), 1),
     "fedasync polynomial": (
         server.fedasync(0.6, "polynomial", exponent=0.7),
         lambda: oracle.FedAsync(alpha=0.6, weighting="polynomial", a=0.7),
@@ -54,14 +54,14 @@ FREE: dict[str, tuple[Any, Callable[[], Any], int]] = {
         lambda: oracle.FedAsync(alpha=0.3, weighting="hinge", a=0.5, b=2.0, mix="delta"),
         3,
     ),
-    "fedbuff, buffer 1": (server.fedbuff(0.7), lambda: oracle.FedBuff(eta=0.7), 1),
-    "fedbuff": (server.fedbuff(0.7), lambda: oracle.FedBuff(eta=0.7), 2),
+    "fedbuff, buffer 1": (server.fedbuff(0.7, "none"), lambda: oracle.FedBuff(eta=0.7), 1),
+    "fedbuff": (server.fedbuff(0.7, "none"), lambda: oracle.FedBuff(eta=0.7), 2),
     "fedbuff polynomial": (
         server.fedbuff(0.7, staleness="polynomial"),
         lambda: oracle.FedBuff(eta=0.7, scaling="sqrt"),
         2,
     ),
-    "fedbuff momentum": (server.fedbuff(0.7, momentum=0.4), lambda: oracle.FedBuff(eta=0.7, momentum=0.4), 2),
+    "fedbuff momentum": (server.fedbuff(0.7, "none", momentum=0.4), lambda: oracle.FedBuff(eta=0.7, momentum=0.4), 2),
     "fedbuff sum": (
         server.fedbuff(0.3, staleness="polynomial", momentum=0.4, reduce="sum"),
         lambda: oracle.FedBuff(eta=0.3, scaling="sqrt", momentum=0.4, reduce="sum"),

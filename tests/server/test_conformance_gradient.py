@@ -81,7 +81,7 @@ AVERAGING: dict[str, tuple[Any, Callable[[], Any]]] = {
         server.fedbuff(0.5, staleness="polynomial", momentum=0.5),
         lambda: oracle.FedBuff(eta=0.5, scaling="sqrt", momentum=0.5),
     ),
-    "fedbuff sum": (server.fedbuff(0.2, reduce="sum"), lambda: oracle.FedBuff(eta=0.2, reduce="sum")),
+    "fedbuff sum": (server.fedbuff(0.2, "none", reduce="sum"), lambda: oracle.FedBuff(eta=0.2, reduce="sum")),
     "fadas": (server.fadas(0.1), lambda: oracle.FADAS(eta=0.1)),
     "fadas corrected": (
         server.fadas(0.3, bias_correction="authors", delay_scaling="eq4", tau_c=2),

@@ -136,7 +136,7 @@ def test_favano_averages_the_versions_of_idle_clients() -> None:
         clients = result.client.values[t]
         if 0 in clients:
             continue
-        starts = [versions[t - staleness] for staleness in result.staleness.values[t]]
+        starts = [versions[t - int(staleness)] for staleness in result.staleness.values[t]]
         np.testing.assert_allclose(versions[t + 1], (versions[t] + sum(starts)) / 3, rtol=1e-12)
         checked += np.ptp([*starts, versions[t]], axis=0).max() > 1e-3
     assert checked > 3

@@ -55,7 +55,10 @@ def test_adamw_follows_its_reference() -> None:
     ("mine", "same"),
     [
         (server.fedopt(optax.sgd, 0.7, "polynomial"), server.fedbuff(0.7, "polynomial")),
-        (server.fedopt(learning_rate=0.7, momentum=0.5), server.fedbuff(0.7, momentum=0.5, staleness="none")),
+        (
+            server.fedopt(learning_rate=0.7, momentum=0.5, staleness="none"),
+            server.fedbuff(0.7, momentum=0.5, staleness="none"),
+        ),
     ],
 )
 def test_with_sgd_it_is_fedbuff(mine: Any, same: Any) -> None:
