@@ -59,13 +59,8 @@ def placed(data: FederatedData, model: Model, layout: Layout = Layout()) -> Devi
     if where not in places:
         arrays = data.divided(layout.shares).arrays if layout.divided else data.arrays
         counts = np.asarray(data.counts, np.int32)
-        parts: Any = (
-            arrays,
-            counts,
-            model.held(Batch(*data.form.example, np.ones(1, bool))),
-            data.test_arrays(),
-            data.validation,
-        )
+        one: Any = (*data.form.example, np.ones(1, bool))
+        parts: Any = arrays, counts, model.held(Batch(*one)), data.test_arrays(), data.validation
         given = DeviceData(*parts)
         places[where] = spread(layout, (DATA,), (given,))[0] if layout.mesh else on_device(given)
     return places[where]
