@@ -213,7 +213,7 @@ class Simulation(Summarised):
         self.check()
         limited = Limited.of("run", self, server_steps, options.get("until"), options.get("seed", 0))
         given: RunOptions = {**options, "callbacks": [*check_callbacks(options.get("callbacks", ())), *limited.stops]}
-        given["eval_every"] = options.get("eval_every") or limited.every
+        given["eval_every"] = limited.every if (every := options.get("eval_every")) is None else every
         return self._execute(limited, lambda trained: finish(limited.noted(trained)), given)
 
     def _execute(self, limited: Limited, finish: Callable[[Trained], Any], options: RunOptions) -> Any:

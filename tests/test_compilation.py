@@ -242,6 +242,7 @@ def test_other_data_models_and_clocks_of_equal_shapes_compile_nothing_and_leave_
     assert len(jax.live_arrays()) <= arrays
 
 
+@pytest.mark.slow
 def test_another_split_of_a_dataset_is_not_traced_again() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 6)).astype(np.float32), rng.integers(0, 3, 60)
@@ -253,6 +254,7 @@ def test_another_split_of_a_dataset_is_not_traced_again() -> None:
     assert set(compilation._programs) == set(kept)
 
 
+@pytest.mark.slow
 def test_equal_shapes_of_another_function_are_another_program() -> None:
     """Programs are shared by what they compute, not by the name of a function."""
     losses = []

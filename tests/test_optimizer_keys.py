@@ -124,7 +124,7 @@ class keeping(drawing):
         return super().update(params, (), arrivals._replace(key=key))._replace(state=state)
 
 
-@pytest.mark.parametrize("server", ["own", "optax", pytest.param("own state", marks=SLOW)])
+@pytest.mark.parametrize("server", ["own", pytest.param("optax", marks=SLOW), pytest.param("own state", marks=SLOW)])
 def test_a_server_draws_by_the_step_and_the_seed(server: str) -> None:
     made = {
         "own": drawing(),
@@ -203,7 +203,7 @@ class by_key(afl.clock.free_running):
         return state._replace(now=jax.random.uniform(key, dtype=jnp.float64))
 
 
-@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("online", [False, pytest.param(True, marks=SLOW)])
 @pytest.mark.parametrize("clock", [pytest.param(afl.clock.free_running, marks=SLOW), by_key])
 def test_jax_random_takes_the_keys_of_durations_and_clocks(clock: Any, online: bool) -> None:
     durations = 1.0 + by_jax() * afl.clock.uniform(1, 2)

@@ -24,6 +24,7 @@ def home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
     return tmp_path
 
 
+@pytest.mark.slow
 def test_files_of_a_result_may_lie_at_home(home: pathlib.Path) -> None:
     result = reported.run()
     afl.save(result, "~/result.nc")

@@ -25,7 +25,7 @@ def adaptive() -> afl.Simulation:
     return _simulation(afl.server.asyncfeded(lam=0.8, eps=0.9, target_staleness=1.5, kappa=1.3), CLOCKS["arrival"], GD)
 
 
-@pytest.mark.parametrize("make", [fedbuff, adaptive])
+@pytest.mark.parametrize("make", [pytest.param(fedbuff, marks=pytest.mark.slow), adaptive])
 def test_time_updates_and_bytes_end_a_run_at_the_very_server_step(make: Any) -> None:
     sim = make()
     whole = sim.run(WHOLE, eval_every=10, observe=observe)
@@ -65,6 +65,7 @@ def test_a_target_ends_a_run_without_server_steps_at_an_evaluation() -> None:
     assert "loss" in ended.attrs["stopped"]
 
 
+@pytest.mark.slow
 def test_a_run_with_a_limit_goes_on_in_its_folder(tmp_path: Any) -> None:
     sim, options = fedbuff(), {"eval_every": 3, "checkpoint": tmp_path, "checkpoint_every": 2, "observe": observe}
     first = sim.run(until={"updates": 12}, **options)
@@ -93,6 +94,7 @@ def test_limits_that_cannot_be_are_said(steps: Any, until: Any, words: str) -> N
         fedbuff().run(steps, until=until)
 
 
+@pytest.mark.slow
 def test_members_of_a_sweep_end_by_themselves() -> None:
     sim, seeds = fedbuff(), [0, 1, 2]
     grid = afl.sweep(sim, {"seed": seeds}, until={"time": 9.0}, eval_every=2, observe=observe)
@@ -109,6 +111,7 @@ def test_members_of_a_sweep_end_by_themselves() -> None:
         afl.sweep(sim, {"seed": seeds}, until={"loss": 0.1})
 
 
+@pytest.mark.slow
 def test_a_comparison_ends_at_the_time_that_it_compares_at() -> None:
     both = {"one": fedbuff(), "other": fedbuff("step")}
     found = afl.compare(both, 2, until={"time": 30.0}, eval_every=3)

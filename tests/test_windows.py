@@ -12,7 +12,7 @@ from jaxafl.engine import windows
 from tests.equivalence import CLOCKS, SERVERS, STEPS, _simulation, observe
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-QUICK = {("fedbuff", "buffer"), ("psurdg", "bernoulli")}
+QUICK = {("fedbuff", "buffer")}
 PAIRS = [(name, clock) for name, (_, clocks, _) in SERVERS.items() for clock in clocks]
 
 
@@ -86,6 +86,7 @@ def test_a_run_goes_on_in_the_middle_of_a_window_and_is_made_longer(
     same(simulation.run(STEPS + 13, **options, **kept), whole[STEPS + 13])
 
 
+@pytest.mark.slow
 def test_a_window_that_needs_more_room_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first server steps take one arrival each of a fresh model; later ones many, some of old models."""
     durations = np.concatenate([np.full((6, 4), 0.01), np.full((6, 1), 30.0), np.full((6, 60), 1.0)], axis=1)

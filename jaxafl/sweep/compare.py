@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
+import jax
 import numpy as np
 
-from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
+from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
 from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.store import check_folder
 from jaxafl.callbacks.within import within
@@ -95,6 +96,7 @@ def compare(
     check_methods(methods)
     limits, known = dict(until or {}), limits_of("compare", until)
     told = [*check_callbacks(callbacks), *known.stops]
+    _check_metrics(methods, told, {name: limits[name] for name in limits.keys() - {*known.exact, "seconds"}})
     every = by_name("eval_every", eval_every, methods)
     steps = by_name("server_steps", server_steps, methods)
     for name, given in steps.items():
@@ -106,6 +108,8 @@ def compare(
             raise UserError(
                 f"compare: the schedule of {name} depends on the training, because {why}: give server_steps"
             )
+    if jax.process_index() == 0:
+        renew(told, folder)
     folders = pods.one_by_one(lambda: _folders(folder, list(methods), limits))
     found = {
         name: sweep(
