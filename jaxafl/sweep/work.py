@@ -107,7 +107,7 @@ class Work:
         asked = dict(observe=self.recording.observe, diagnostics=self.recording.diagnostics)
         axes = {axis.name: {path: axis.column(path) for path in axis.paths} for axis in self.axes}
         speed = self.speed._replace(devices=())._asdict()
-        return identity(self.simulation.summary(), axes=axes, **limits, **how, **asked, **speed)
+        return identity(self.simulation.summary(), axes=axes, **how, **asked, **speed)
 
     def bare(self) -> Work:
         """The same without what is made when it is needed."""
