@@ -92,7 +92,7 @@ class Csv(Callback):
         return names
 
     def _stays(self, row: dict[str, Any]) -> bool:
-        """Whether a row of the file is of another run, of what this call has written, or of what was made before."""
+        """Returns True for a row of another run, of what this call has written, or of what was made before."""
         if self.begun or any(row.get(name) != value for name, value in self.own.items()):
             return True
         return self.run.resumed is not None and int(row["step"]) <= self.run.resumed

@@ -26,7 +26,7 @@ _FIRST, _LARGEST = 2**10, 2**17  # server steps of a clock that is looked at
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What ends a run.
+    """Limits that end a run.
 
     Attributes:
         exact: `time` (simulated seconds), `updates`, `bytes`: limits that hold at every server step.
@@ -64,7 +64,7 @@ class Limits:
         return within[name], f"until {name} {self.exact[name]:g}"
 
     def ahead(self, clock: Clockwork, size: int, most: int) -> tuple[int, str]:
-        """As `reached`, of a clock that is advanced ahead of the training for as many server steps as that takes.
+        """Returns `reached` for a clock, which is advanced ahead of the training until a limit is reached.
 
         Args:
             clock: does not check what it makes.

@@ -15,7 +15,7 @@ _KEEP_ZERO = ("broadcast_in_dim", "convert_element_type", "reshape", "neg", "cop
 
 
 def frozen_by(client: Optimised, params: Any) -> tuple[Any, Any]:
-    """What the client's optimiser does not train.
+    """Finds the parameters that the client's optimiser does not train.
 
     Args:
         client: local training.
@@ -64,7 +64,7 @@ def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def _zeros(jaxpr: Any, given: list[bool]) -> list[bool]:
-    """Which results of a program are zero whatever it is given."""
+    """Finds the results of a program that are zero whatever it is given."""
     zero = {variable for variable, is_zero in zip(jaxpr.invars, given, strict=True) if is_zero}
 
     def known(one: Any) -> bool:

@@ -67,7 +67,7 @@ class Optimised(Part):
 
     @property
     def optimizer_name(self) -> str:
-        """What messages call the optimiser."""
+        """Name of the optimiser in messages."""
         return getattr(self.optimizer, "__name__", repr(self.optimizer))
 
     def check_hyperparameters(self) -> None:

@@ -73,7 +73,7 @@ def optimizer_step(
 
 
 def of_objective(total: Callable[[Tree], tuple[Array, Tree]], value: Array, gradient: Tree) -> dict[str, Any]:
-    """What optimisers ask for that look at the objective: Polyak's step, line searches (L-BFGS), SAM, Sophia.
+    """Arguments of optimisers that look at the objective: Polyak's step, line searches (L-BFGS), SAM, Sophia.
 
     Args:
         total: parameters -> the objective of the mini-batch, and its gradient.

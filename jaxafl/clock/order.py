@@ -1,4 +1,4 @@
-"""Whether durations change who arrives, found by tracing a clock."""
+"""Tracing of clocks, to find if durations change who arrives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIMES = ("time", "started", "arrived", "local_steps")  # of a server step; the 
 
 
 def steps_change_order(clock: Clock, num_clients: int) -> bool:
-    """Whether who arrives at a server step may depend on how many local steps runs have made, and so on durations.
+    """Returns True if the arrivals of a server step may depend on how many local steps runs have made, and so on durations.
 
     Args:
         clock: the clock.

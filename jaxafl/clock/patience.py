@@ -38,7 +38,7 @@ class _Call(threading.Thread):
             self.error = error  # type: ignore[assignment]
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ends within so many seconds; raises what it has raised."""
+        """Returns True if it ends within so many seconds; raises what it has raised."""
         end = time.monotonic() + seconds
         while self.is_alive() and time.monotonic() < end:
             self.join(0.1)

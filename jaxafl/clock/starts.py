@@ -52,7 +52,7 @@ def first_fault(starts: Starts, code: Array | int, **where: Array) -> Starts:
 
 
 def valid(duration: Array) -> Array:
-    """Whether a duration is one: neither negative nor NaN; infinite: the run never arrives."""
+    """Returns True for a valid duration: neither negative nor NaN; infinite: the run never arrives."""
     return duration >= 0
 
 

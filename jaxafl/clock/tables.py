@@ -14,7 +14,7 @@ from jaxafl.options import Summarised
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Schedule(Summarised):
-    """Who arrived at every server step, when, and how stale; T server steps of at most A arrivals each.
+    """Arrivals of every server step, with their times and staleness; T server steps of at most A arrivals each.
 
     Versions, references and runs are numbered from the begin of the run, also where these server steps begin later.
 

@@ -85,7 +85,7 @@ class FederatedData(Summarised):
 
     @functools.cached_property
     def form(self) -> DataForm:
-        """How its samples are gathered and preprocessed, and their shapes."""
+        """The gathering, preprocessing and shapes of its samples."""
         leaves, structure = jax.tree.flatten((self.x_test, self.y_test))
         shapes = tuple((np.shape(leaf)[1:], np.dtype(leaf.dtype)) for leaf in leaves)
         return DataForm(self.gather, self.preprocessing, structure, shapes)

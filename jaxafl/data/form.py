@@ -16,7 +16,7 @@ Gather = Callable[[Any, Any, jax.Array], tuple[Any, jax.Array]]
 
 @dataclasses.dataclass(frozen=True)
 class DataForm:
-    """How samples are gathered and preprocessed, and their shapes: equal for datasets that run in the same program.
+    """Gathering, preprocessing and shapes of samples: equal for datasets that run in the same program.
 
     Attributes:
         gather: traced function `(arrays, client, positions) -> (raw x [B, ...], y [B])`.

@@ -1,4 +1,4 @@
-"""Which of its arguments a traced function reads."""
+"""Arguments that a traced function reads."""
 
 from __future__ import annotations
 

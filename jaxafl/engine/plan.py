@@ -54,7 +54,7 @@ class Steps(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Plan(Summarised):
-    """What the engine executes: some or all server steps of a run, from its origin on.
+    """Index arrays that the engine executes: some or all server steps of a run, from its origin on.
 
     Attributes:
         segments: the training.

@@ -116,7 +116,7 @@ def _take_up(execution: Execution, window: Window, segments: int) -> None:
 
 
 def _shapes(window: Window, apart: int) -> dict[str, Any]:
-    """What a program has to know of a window."""
+    """Returns the sizes and flags of a program that executes a window."""
     plan, schedule = window.plan, window.schedule
     return dict(
         slots=max(plan.slots, min(_rounded(plan.slots), schedule.ring_slots)),
@@ -136,7 +136,7 @@ def _longer(tree: Any, more: int) -> Any:
 
 
 def _step_bytes(records: np.ndarray) -> int:
-    """Of one server step in records [P, steps, ...]."""
+    """Returns the bytes of one server step in records [P, steps, ...]."""
     return records.itemsize * math.prod((*records.shape[:1], *records.shape[2:]))
 
 

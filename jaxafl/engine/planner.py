@@ -70,7 +70,7 @@ def _taken_runs(schedule: Schedule) -> Runs:
 
 
 def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, clients: int) -> Training:
-    """What lanes make between server steps, which are counted from `start` here."""
+    """Plans the training of lanes between server steps, which are counted from `start` here."""
     release = np.maximum(np.maximum(runs.version, runs.reference) - start, 0)
     # a run that pins two versions (measured against another than it trains from) is trained at once, to let one go
     needed_at = np.where(runs.version != runs.reference, release, runs.first_step - start)

@@ -151,7 +151,7 @@ class Program:
 
     @property
     def model(self) -> Model:
-        """What is trained."""
+        """The model that is trained."""
         model = self.reference()
         assert model is not None, "a program is traced while a problem holds its model"
         return model

@@ -1,4 +1,4 @@
-"""What the adapters share that make a `Model` of any network.
+"""Code that the adapters share, which make a `Model` of any network.
 
 In all of them the loss and the metrics of padded examples (`batch.mask` False) come out as exactly 0 and carry no
 gradient.

@@ -162,7 +162,7 @@ def from_linen(
 
 
 def advised(network: str, path: str, flag: str, value: bool) -> str:
-    """What to write for a flag of a module that a mode does not reach."""
+    """Returns the advice for a flag of a module that a mode does not reach."""
     key = f"{path}/{flag}" if path else flag
     return (
         f"Let the call of {network} take train or deterministic and pass it on, or give from_linen training="

@@ -68,7 +68,7 @@ class Modes:
         return cls(owner, network, dict(training or {}), dict(evaluation or {}))
 
     def given(self, train: bool) -> Mapping[str, Any]:
-        """What the user says of a mode."""
+        """Values that the user gives for a mode."""
         return self.training if train else self.evaluation
 
     @property
@@ -77,7 +77,7 @@ class Modes:
         return {key.rpartition("/")[2] for key in (*self.training, *self.evaluation)}
 
     def nested(self, path: str, name: str, train: bool) -> Any:
-        """What the user says of a flag of a submodule; `UNKNOWN` where it is nothing."""
+        """Value that the user gives for a flag of a submodule; `UNKNOWN` where it is nothing."""
         for key, value in self.given(train).items():
             if key not in self.own and (key == name or fnmatch.fnmatchcase(f"{path}/{name}", key)):
                 self.used.add(key)

@@ -184,7 +184,7 @@ def _note(parts: Parts, module: NNXModule, before: Any, told: Any, modes: Modes,
 
 
 def _advised(network: str, flag: str) -> str:
-    """What to write for a flag of a module that a mode does not reach."""
+    """Returns the advice for a flag of a module that a mode does not reach."""
     return (
         f"Let the call of {network} take train or deterministic and pass it on, or leave {flag} out where the module "
         f"is called, so that train() and eval() set it; where it is meant as it is, give from_nnx {flag!r} in both "

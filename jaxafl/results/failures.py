@@ -1,4 +1,4 @@
-"""What is said of runs whose parameters stopped being finite."""
+"""Warnings and words for runs whose parameters stopped being finite."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def keep(dataset: xr.Dataset, path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def _ended(dataset: xr.Dataset) -> tuple[int, int]:
-    """How many runs came to their end, and how many are missing."""
+    """Counts the runs that came to their end, and those that are missing."""
     failed = dataset["failed_step"] if "failed_step" in dataset.variables else dataset.attrs.get("failed_step", -1)
     there = np.ones(np.shape(failed), bool)
     if "server_steps_made" in dataset.variables:

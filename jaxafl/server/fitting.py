@@ -60,7 +60,7 @@ def sees_training(server: Server, clock: Clock, client: Client) -> str:
 
 
 def shows_own_arrivals(server: Server) -> bool:
-    """Whether each of the devices that share a run shows the server the arrivals of its own clients alone.
+    """Returns True if each of the devices that share a run shows the server the arrivals of its own clients alone.
 
     Raises:
         ValueError: the class has an `update` of its own and does not say so itself.
@@ -76,7 +76,7 @@ def shows_own_arrivals(server: Server) -> bool:
 
 
 def _said_by_parents(server: Server, clock: Clock) -> str:
-    """What to write where a class that was inherited from accepts what the clock delivers."""
+    """Returns the advice where a class that was inherited from accepts what the clock delivers."""
     for parent in type(server).__mro__[1:]:
         if issubclass(parent, Server) and not unfit(parent, clock):
             name = parent.__name__

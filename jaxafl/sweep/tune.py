@@ -196,7 +196,7 @@ def tune(
 
 
 def _lower(members: Sequence[Member], metric: str) -> bool:
-    """Whether the metric is best where it is lowest; checked for all models that are tuned."""
+    """Returns True if the metric is best where it is lowest; checked for all models that are tuned."""
     found = set()
     for one in {id(member.simulation.model): member.simulation for member in members}.values():
         ways = evaluated(one.model.at(one.precision), one.data)

@@ -156,7 +156,7 @@ class _Pair(Duration):
 
 
 def waits(duration: Duration, num_clients: int) -> bool:
-    """Whether runs hang for a time that depends on when they start, as until a device is available."""
+    """True if runs hang for a time that depends on when they start, as until a device is available."""
     if isinstance(duration, _Pair):
         return waits(duration.left, num_clients) or waits(duration.right, num_clients)
     return reads(duration, num_clients)["now"][1]

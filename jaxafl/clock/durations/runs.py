@@ -19,7 +19,7 @@ Array = jax.Array
 
 
 class Run(NamedTuple):
-    """What a duration may depend on: one run of one client."""
+    """Arguments of a duration: one run of one client."""
 
     client: Array  # int32, whose run
     run: Array  # int32, index among the runs of this client
