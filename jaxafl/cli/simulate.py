@@ -144,7 +144,7 @@ def _make_devices(arguments: Sequence[str]) -> None:
 
 
 class _Command(Callback):
-    """Arguments that `jaxafl resume` reads: kept where nothing is kept yet, and when the run in the folder has been taken
+    """Arguments that `jaxafl resume` reads: kept where nothing is kept yet, and when the folder's run has been taken
     up, as a longer one perhaps."""
 
     def __init__(self, folder: pathlib.Path | None, command: str, arguments: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ _TIMES = ("time", "started", "arrived", "local_steps")  # of a server step; the 
 
 
 def steps_change_order(clock: Clock, num_clients: int) -> bool:
-    """Returns True if the arrivals of a server step may depend on how many local steps runs have made, and so on durations.
+    """Returns True if the arrivals of a server step may depend on the local steps of runs, and so on durations.
 
     Args:
         clock: the clock.

@@ -126,7 +126,7 @@ def score(line: Line, metric: str) -> float:
 
 
 def lower(runs: Sequence[xr.Dataset], metric: str) -> bool | None:
-    """Returns True if a metric is best where it is lowest; `None` if that is not known, so that nothing is called the best."""
+    """Returns True if a metric is best where it is lowest; `None` if that is not known: nothing is called the best."""
     try:
         return falls(runs, metric)
     except UserError:
