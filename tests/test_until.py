@@ -84,6 +84,7 @@ def test_a_run_with_a_limit_goes_on_in_its_folder(tmp_path: Any) -> None:
         (None, 3600, "name -> limit"),
         (None, {"time": 0}, "until, time"),
         (None, {"updates": 1.5}, "until, updates"),
+        (None, {"updates": "7"}, "until, updates must be a number"),
         (None, {"time": 1e-9}, "the first server step is at"),
         (None, {"acuracy": 0.5}, "acuracy"),
         (None, {"time": 5, "seconds": -1}, "must be > 0"),

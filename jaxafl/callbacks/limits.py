@@ -174,6 +174,7 @@ def limits_of(owner: str, until: Any) -> Limits:
     exact = {name: given.pop(name) for name in ("time", "updates", "bytes") if name in given}
     for name, limit in exact.items():
         if name == "updates":
+            check_number(owner, "until, updates", limit, above=0)
             check_whole(owner, "until, updates", int(limit) if float(limit).is_integer() else limit)
         else:
             check_number(owner, f"until, {name}", limit, above=0)
