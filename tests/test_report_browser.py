@@ -174,7 +174,7 @@ def test_values_of_axes_choose_among_many_members(opened: Any) -> None:
 
 @of("many")
 def test_headers_sort_the_table(opened: Any) -> None:
-    button = opened.get_by_role("button", name="test accuracy (%), last")
+    button = opened.get_by_role("button", name="test accuracy (%), at the end of each run")
     column = button.evaluate("one => one.closest('th').cellIndex")
     for order in ("descending", "ascending"):
         button.click()
