@@ -108,7 +108,7 @@ def _renewed(path: Any, leaf: Any, key: Key, place: int) -> Any:
 
 
 def _mixed(words: Array, key: Key, place: int) -> Array:
-    """As many words, drawn by the key for these words and this place."""
+    """Draws as many words from the key, these words and this place."""
     pairs = [threefry(threefry(key, place, at), words[..., at], words[..., at + 1]) for at in (0, words.shape[-1] - 2)]
     return jnp.stack([word for pair in pairs[: words.shape[-1] // 2] for word in pair], axis=-1)
 

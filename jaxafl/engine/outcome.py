@@ -15,7 +15,7 @@ from jaxafl.server.contract import Arrivals, Outcome, Server, Tree
 
 
 def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, model: Model | None = None) -> Outcome:
-    """Its step, `Outcome(params, state, info, ...)`; `model`: the metrics of which share the results with its `info`.
+    """Returns the checked `Outcome` of a server's step; `model`: its metrics share the results with the `info`.
 
     Raises:
         ValueError: it is no `Outcome`; its parameters or its state are not like those before, leaf by leaf; what it

@@ -38,7 +38,7 @@ class Window:
 
     @property
     def size(self) -> int:
-        """Its server steps."""
+        """Number of server steps."""
         return self.schedule.server_steps
 
     @property

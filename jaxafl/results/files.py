@@ -33,7 +33,7 @@ BEGINS = b"\x89HDF"
 
 
 def check_result_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
-    """As `check_path`, for a file that will be NetCDF whatever it is called.
+    """Checks the path of a file that will be NetCDF whatever it is called, see `check_path`.
 
     Raises:
         ValueError: its name ends as that of another format does.

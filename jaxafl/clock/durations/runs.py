@@ -41,7 +41,7 @@ def stream_keys(key: Key, duration: Any) -> list[Key]:
 
 
 def prepared_of(duration: Any, keys: Sequence[Key], num_clients: int) -> Any:
-    """Its `prepare`, of keys that `jax.random` takes where the duration is not one of jaxafl's own; packed."""
+    """Returns the packed result of a duration's `prepare`; a user's own class gets keys that `jax.random` takes."""
     own = type(duration).__module__.startswith("jaxafl.")
     return pack(duration.prepare(keys if own else [jax_key(words_of(key)) for key in keys], num_clients))
 
@@ -52,7 +52,7 @@ def worked(time: Array) -> Draw:
 
 
 def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
-    """Its `draw`; raises `ValueError` where that returns something else than a `Draw` of two numbers."""
+    """Returns the `draw` of a duration; raises `ValueError` if that is no `Draw` of two numbers."""
     try:
         made = duration.draw(unpack(prepared), run)
     except AttributeError as error:
