@@ -180,7 +180,7 @@ class Simulation(Summarised):
                 would not fit.
             callbacks: who is told of every chunk of server steps, and may stop the run: see `jaxafl.callbacks`.
             checkpoint: folder in which the run is saved; the same call with the same folder goes on where it stopped,
-                with a larger `server_steps` where it ended. Options, data and model must be the same.
+                with a larger `server_steps` or another `until` where it ended. Options, data, model must be the same.
             checkpoint_every: server steps between saves, or a time such as `"30s"` or `"5min"`, which is stretched
                 where saving would hold the run up for more than 2 % of it, or write for more than a fifth.
             keep: checkpoints that are kept.
@@ -213,7 +213,6 @@ class Simulation(Summarised):
         self.check()
         limited = Limited.of("run", self, server_steps, options.get("until"), options.get("seed", 0))
         given: RunOptions = {**options, "callbacks": [*check_callbacks(options.get("callbacks", ())), *limited.stops]}
-        given["eval_every"] = limited.every if (every := options.get("eval_every")) is None else every
         return self._execute(limited, lambda trained: finish(limited.noted(trained)), given)
 
     def _execute(self, limited: Limited, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
@@ -224,8 +223,8 @@ class Simulation(Summarised):
         check_whole("run", "keep", how[1])
         keeper = None if folder is None else Checkpoint(folder, *how)
         asked = options.get("eval_every")
-        if asked is None and keeper is not None:
-            asked = keeper.eval_every
+        if asked is None:
+            asked = limited.every if keeper is None or keeper.eval_every is None else keeper.eval_every
         every = evaluation_interval(asked, server_steps)
         observe = options.get("observe")
         recording = self.recording(observe, options.get("diagnostics", ()))
@@ -237,7 +236,7 @@ class Simulation(Summarised):
             kept = dict(seed=seed, eval_every=asked or every, lanes=lanes, chunk=chunk, deterministic=deterministic)
             kept["devices"] = len(there) if len(there) > 1 else None
             own = identity(self.summary(), diagnostics=recording.diagnostics, observe=observe, **kept)
-            keeper.accept(own, server_steps)
+            keeper.accept(own, server_steps, options.get("until"))
             if keeper.ends_before:
                 before = dataclasses.replace(limited, server_steps=keeper.ends_before, why="")
                 self._execute(before, finish, {**options, "progress": False})

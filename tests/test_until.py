@@ -127,3 +127,49 @@ def test_the_shell_takes_limits() -> None:
     assert parsed_limits("time=3600, accuracy=0.9") == {"time": 3600.0, "accuracy": 0.9}
     with pytest.raises(ValueError, match="name=number"):
         parsed_limits("time")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", ["time", "updates"])
+def test_a_run_beside_its_clock_goes_on_under_a_later_limit(limit: str, tmp_path: Any) -> None:
+    sim, options = adaptive(), {"eval_every": 3, "observe": observe}
+    first, later = ({limit: value} for value in {"time": (9.0, 15.0), "updates": (8, 20)}[limit])
+    kept = {"checkpoint": tmp_path, "checkpoint_every": 2}
+    ended = sim.run(until=first, **options, **kept)
+    again = sim.run(until=first, **options, **kept)
+    assert ended.eval_step.values.tolist() == again.eval_step.values.tolist() == [0, 3, 6, 8]
+    assert again.attrs["stopped"] == ended.attrs["stopped"]
+    longer, alone = sim.run(until=later, **options, **kept), sim.run(until=later, **options)
+    assert longer.attrs["stopped"] == alone.attrs["stopped"]
+    assert longer.eval_step.values.tolist() == alone.eval_step.values.tolist()
+    np.testing.assert_array_equal(longer.observe_all, alone.observe_all)
+
+
+def test_a_run_that_a_target_stopped_goes_on_to_another_target(tmp_path: Any) -> None:
+    sim, options = fedbuff(), {"eval_every": 1, "observe": observe}
+    whole = sim.run(WHOLE, **options)
+    targets = float(whole.loss[1:].max()), float(whole.loss.min())
+    ended = sim.run(WHOLE, until={"loss": targets[0]}, checkpoint=tmp_path, **options)
+    assert ended.sizes["step"] < int(np.argmin(whole.loss.values))
+    longer = sim.run(WHOLE, until={"loss": targets[1]}, checkpoint=tmp_path, **options)
+    assert longer.sizes["step"] == int(np.argmin(whole.loss.values))
+    everything = sim.run(WHOLE, checkpoint=tmp_path, **options)
+    assert "stopped" not in everything.attrs
+    np.testing.assert_array_equal(everything.observe_all, whole.observe_all)
+
+
+def test_a_limit_does_not_change_how_often_a_run_in_a_folder_is_evaluated(tmp_path: Any) -> None:
+    sim = fedbuff()
+    first = sim.run(4, checkpoint=tmp_path)
+    ended = sim.run(until={"loss": float(first.loss.min()) / 2, "updates": 12}, checkpoint=tmp_path)
+    assert ended.eval_step.values.tolist() == list(range(ended.sizes["step"] + 1))
+    unlimited = sim.run(until={"loss": float(ended.loss.min())}, checkpoint=tmp_path)
+    assert unlimited.eval_step.values.tolist() == list(range(unlimited.sizes["step"] + 1))
+
+
+@pytest.mark.slow
+def test_a_sweep_with_another_target_is_another_sweep(tmp_path: Any) -> None:
+    sim, axes = fedbuff(), {"seed": [0, 1]}
+    afl.sweep(sim, axes, until={"updates": 12, "loss": 1.0}, folder=tmp_path)
+    with pytest.raises(ValueError, match=r"until\.loss was 1\.0 and is 0\.1"):
+        afl.sweep(sim, axes, until={"updates": 12, "loss": 0.1}, folder=tmp_path)

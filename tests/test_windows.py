@@ -115,3 +115,17 @@ def test_a_run_whose_records_do_not_fit_the_host_is_refused(monkeypatch: pytest.
     monkeypatch.setattr("jaxafl.clock.schedules.host_bytes", lambda: 2**30)
     with pytest.raises(MemoryError, match="what a run records of 4,000,000 server steps"):
         simulation.run(4 * 10**6, observe=observe)
+
+
+def test_a_recording_that_ends_in_a_later_window_leaves_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    durations = np.random.default_rng(0).uniform(0.5, 2, (6, 8))
+    clock = afl.clock.trace(afl.clock.free_running, concurrency=6, buffer=2, durations=durations)
+    algorithm, _, client = SERVERS["fedbuff"]
+    simulation = _simulation(algorithm, clock, client)
+    whole = simulation.run(12, eval_every=3, observe=observe)
+    short_windows(monkeypatch, 8)
+    with pytest.raises(ValueError, match="the recorded durations run out") as raised:
+        simulation.run(1000, eval_every=3, observe=observe)
+    made = raised.value.dataset
+    assert made.sizes["step"] >= 12
+    np.testing.assert_array_equal(made.observe_all[:13], whole.observe_all)

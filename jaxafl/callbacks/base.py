@@ -76,7 +76,8 @@ class Callback:
     """Base of callbacks: whoever is told how runs go, by the host, between chunks of server steps.
 
     Every run of a sweep has a (shallow) copy of its own. What a callback raises ends the run, and holds as its
-    attribute `dataset` what was made until then. A run that was stopped stays stopped when it is taken up again.
+    attribute `dataset` what was made until then. A run that was stopped stays stopped when it is taken up again,
+    unless its `until` has changed.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

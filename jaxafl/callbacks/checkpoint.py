@@ -72,16 +72,22 @@ class Checkpoint(Hook):
         """Server steps between evaluations of the run in the folder."""
         return self.saved.about["identity"]["run"]["eval_every"] if self.saved else None
 
-    def accept(self, identity: Mapping[str, Any], server_steps: int) -> None:
+    def accept(self, identity: Mapping[str, Any], server_steps: int, until: Mapping[str, float] | None = None) -> None:
         """Makes sure that the folder is empty, or holds this run.
 
         Args:
             identity: what must be the same when the run goes on; `versions`: what should be.
             server_steps: T.
+            until: the limits of the run: one that was stopped goes on under others.
         """
         self.identity, self.server_steps = json.loads(json.dumps(identity)), server_steps
+        self.until = dict(until or {})
         if self.saved is not None:
-            self._check(self.saved.about)
+            about = self.saved.about
+            planned_for_less = about["kept"] is None or about["server_steps"] <= server_steps
+            if any(about["stops"]) and about.get("until", self.until) != self.until and planned_for_less:
+                about |= {"stops": [None] * len(about["stops"]), "over": False}
+            self._check(about)
 
     @property
     def speed(self) -> tuple[int | None, int | None]:
@@ -143,7 +149,8 @@ class Checkpoint(Hook):
             for name in ("records", "pieces")
         )
         every = execution.program.length
-        if made.eval_step[-1] % every and made.eval_step[-1] < self.server_steps:  # the end of a shorter run
+        shorter = made.eval_step[-1] % every and made.eval_step[-1] < self.server_steps
+        if shorter and not over(execution, made):  # which ended between two evaluations of this one
             made.eval_step.pop()
             made.evaluations.pop()
             split = made.eval_step[-1]
@@ -208,6 +215,7 @@ class Checkpoint(Hook):
             "server_steps": self.server_steps,
             "eval_step": list(made.eval_step),
             "stops": list(made.stops),
+            "until": self.until,
             "parts": sorted(parts),
             "origin": [origin.step, sorted(origin.slots.items())],
             "kept": None if kept is None else sorted(kept.items()),

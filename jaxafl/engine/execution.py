@@ -98,11 +98,8 @@ class Execution:
     def advance(self, start: int, stop: int) -> Records:
         """Takes the server steps (in lockstep: rows) start .. stop - 1. Their records on the host, each
         [P, steps, ...]; in lockstep those of the whole chunk, complete after its last row."""
-        if self.windows is not None and self.window is not None and self.enter is not None and start < stop:
-            if start >= self.window.stop:
-                self.enter(self, self.windows.after(self.window))
-            if (end := self.window.stop) < stop:
-                return self.joined([self.advance(start, end), self.advance(end, stop)])
+        if (end := self.reach(start, stop)) < stop:
+            return self.joined([self.advance(start, end), self.advance(end, stop)])
         sizes = {name: getattr(self.program, name) for name in ("lanes", "chunk", "micro_batch")}
         if (stop - start) % self.program.block:  # a piece that was asked for ends within a block
             self.program = dataclasses.replace(self.program, block=1)
@@ -115,6 +112,14 @@ class Execution:
         if records.event is not None:
             self.taken += int(records.event.mask.sum())
         return records
+
+    def reach(self, start: int, stop: int) -> int:
+        """Enters the window of the server step `start`; the last of start + 1 .. stop that lies no further than it."""
+        if self.windows is None or self.window is None or self.enter is None or start >= stop:
+            return stop
+        if start >= self.window.stop:
+            self.enter(self, self.windows.after(self.window))
+        return min(stop, self.window.stop)
 
     def copy(self) -> State:
         """A copy of the state, which later steps leave alone."""

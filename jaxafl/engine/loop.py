@@ -114,9 +114,9 @@ def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Wat
     size = block = execution.program.block
     compiled_before = execution.compile_seconds
 
-    def told(tell: Callable[[Execution, Made], Any]) -> Any:
+    def told(tell: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return tell(execution, made)
+            return tell(*(arguments or (execution, made)))
         except BaseException as error:
             if made.evaluations:
                 error.trained = results()  # type: ignore[attr-defined]
@@ -148,6 +148,7 @@ def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Wat
             until = min(made.place + size, end)
             if watcher.steps and execution.rows_before is None:
                 until = min(until, (made.place // watcher.steps + 1) * watcher.steps)
+            until = told(execution.reach, made.place, until)
             before, kept = time.perf_counter(), execution.copy() if execution.limit is not None else None
             made.pieces.append(execution.advance(made.place, until))
             pace = (time.perf_counter() - before) / (until - made.place)

@@ -154,7 +154,9 @@ def sweep(
     check_executor(executor, folder, devices, retries)
     speed, told = Speed(lanes, chunk, deterministic, tuple(there)), [*check_callbacks(callbacks), *limits.stops]
     given = server_steps if server_steps is None else check_whole("sweep", "server_steps", server_steps)
-    asked = Work(first, varied, given or 0, 0, seed, together, speed, recording, told, limits.exact, given)
+    asked = Work(
+        first, varied, given or 0, 0, seed, together, speed, recording, told, limits.exact, given, dict(until or {})
+    )
     work = asked.ending(lambda steps: evaluation_interval(eval_every, steps))
     server_steps = work.server_steps
     if told:

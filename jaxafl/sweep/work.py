@@ -47,6 +47,7 @@ class Work:
         callbacks: whom every member tells.
         until: limits of time, updates or bytes.
         given: T, if it is given; else `server_steps` comes of the limits.
+        limits: all of them, also those that `callbacks` look after.
     """
 
     simulation: Simulation
@@ -60,6 +61,7 @@ class Work:
     callbacks: Sequence[Callback]
     until: Mapping[str, float] = dataclasses.field(default_factory=dict)
     given: int | None = None
+    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def dims(self) -> list[Dimension]:
@@ -100,7 +102,7 @@ class Work:
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """What makes it the sweep that it is."""
-        limits = {"until": dict(self.until)} if self.until else {}
+        limits = {"until": dict(self.limits)} if self.limits else {}
         how = limits | dict(
             seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.together
         )
