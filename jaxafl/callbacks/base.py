@@ -9,7 +9,7 @@ import pathlib
 import re
 import types
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,11 +136,14 @@ def file_name(text: str) -> str:
     return name if name == text else f"{name}-{zlib.crc32(text.encode()):08x}"
 
 
-def set_aside(path: pathlib.Path) -> None:
-    """Renames a file that exists, `log.csv` to the first of `log-1.csv`, `log-2.csv` ... that does not."""
-    if path.is_file():
-        places = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(1))
-        path.rename(next(place for place in places if not place.exists()))
+def set_aside(path: pathlib.Path) -> pathlib.Path | None:
+    """Renames a file that exists, `log.csv` to the first of `log-1.csv`, `log-2.csv` ... that does not; returns it."""
+    return path.rename(next(one for one in set_aside_as(path) if not one.exists())) if path.is_file() else None
+
+
+def set_aside_as(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """The names under which a file is set aside, in their order."""
+    return (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(1))
 
 
 def in_notebook() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import dataclasses
+import json
 import pathlib
 import sys
 import types
@@ -206,6 +207,32 @@ def test_the_best_model_is_kept(tmp_path: pathlib.Path) -> None:
     assert restarted.validation_accuracy.values[0] == result.validation_accuracy.values[best]
     with pytest.raises(ValueError, match=r"there is no metric 'validation_accuracy'.*with_validation"):
         simulation().run(4, callbacks=Best(path))
+
+
+@pytest.mark.slow
+def test_the_best_model_of_an_earlier_run_is_set_aside(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("safetensors")
+    sim, path = simulation(), tmp_path / "best.safetensors"
+
+    def kept() -> dict[str, tuple[bytes, str]]:
+        files = sorted(tmp_path.glob("best*.safetensors"))
+        return {file.name: (file.read_bytes(), file.with_name(f"{file.name}.json").read_text()) for file in files}
+
+    sim.run(4, eval_every=2, seed=1, callbacks=Best(path, "loss"))
+    first = kept()[path.name]
+    options: dict[str, Any] = {"eval_every": 2, "checkpoint": tmp_path / "run", "checkpoint_every": 2}
+    with pytest.raises(RuntimeError):
+        sim.run(8, callbacks=[Best(path, "loss"), Boom(4)], **options)
+    assert list(kept()) == ["best-1.safetensors", path.name] and kept()["best-1.safetensors"] == first
+    sim.run(2, callbacks=Best(path, "loss"), seed=2)  # meanwhile
+    third = kept()[path.name]
+    result = sim.run(8, callbacks=Best(path, "loss"), **options)
+    assert list(kept()) == ["best-1.safetensors", "best-2.safetensors", path.name]
+    assert kept()["best-1.safetensors"] == first and kept()[path.name] == third
+    assert json.loads(kept()["best-2.safetensors"][1])["loss"] == float(result.loss.min())
+    afl.sweep(sim, {"seed": [0, 1]}, 2, callbacks=Best(path, "loss"))
+    afl.sweep(sim, {"seed": [0, 1]}, 2, callbacks=Best(path, "loss"))
+    assert {"best-seed=0.safetensors", "best-seed=0-1.safetensors", "best-seed=1-1.safetensors"} <= set(kept())
 
 
 def test_the_accuracy_is_drawn_while_it_runs(tmp_path: pathlib.Path) -> None:
