@@ -315,4 +315,6 @@ def test_a_cache_of_another_user_is_refused(
 
 def test_a_run_that_is_stopped_before_any_server_step(capsys):
     assert main(["run", *SMALL, *FREE, "--stop-at", "0.0001", "--seed", "1"]) == 0
-    assert "0.0 s" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "0.0 s" in said
+    assert "ended by a limit: accuracy " in said

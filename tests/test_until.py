@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import jaxafl as afl
 from jaxafl.callbacks.limits import parsed_limits
+from jaxafl.cli.tables import limits_reached
+from jaxafl.plot.report.lines import ending
 from tests.equivalence import CLOCKS, GD, SERVERS, _simulation, observe
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -173,3 +176,17 @@ def test_a_sweep_with_another_target_is_another_sweep(tmp_path: Any) -> None:
     afl.sweep(sim, axes, until={"updates": 12, "loss": 1.0}, folder=tmp_path)
     with pytest.raises(ValueError, match=r"until\.loss was 1\.0 and is 0\.1"):
         afl.sweep(sim, axes, until={"updates": 12, "loss": 0.1}, folder=tmp_path)
+
+
+def test_the_shell_and_the_report_name_the_limits_that_ended_runs() -> None:
+    one = xr.Dataset({"time": ("step", [1.0, 8.0])}, attrs={"stopped": "until time 9"})
+    assert limits_reached(one) == ["ended by a limit: until time 9"]
+    assert ending(one) == "stopped after 2 server steps: until time 9"
+    assert limits_reached(xr.Dataset()) == []
+    several = xr.Dataset({"stopped": ("seed", ["until time 9", "", "until time 9"])})
+    assert limits_reached(several) == ["ended by a limit: until time 9 (2 of 3 runs)"]
+    many = xr.Dataset({"stopped": ("seed", [f"accuracy 0.9{n} has reached 0.9" for n in range(8)])})
+    assert limits_reached(many)[4:] == [
+        "ended by a limit: accuracy 0.94 has reached 0.9 (1 of 8 runs)",
+        "and 3 more runs",
+    ]

@@ -21,6 +21,7 @@ from jaxafl.options import UserError, check_number, check_whole, shown
 
 UNKNOWN_EVERY = 20
 """Server steps between evaluations, unless given, where it is not known how many a run will take."""
+_EXACT = ("time", "updates", "bytes")
 _FIRST, _LARGEST = 2**10, 2**17  # server steps of a clock that is looked at
 
 
@@ -171,7 +172,7 @@ def limits_of(owner: str, until: Any) -> Limits:
     if not isinstance(until, Mapping) or not until:
         raise TypeError(f"{owner}: until must be name -> limit, such as {{'time': 3600}}, got {shown(until)}")
     given = dict(until)
-    exact = {name: given.pop(name) for name in ("time", "updates", "bytes") if name in given}
+    exact = {name: given.pop(name) for name in _EXACT if name in given}
     for name, limit in exact.items():
         if name == "updates":
             check_number(owner, "until, updates", limit, above=0)
@@ -180,6 +181,21 @@ def limits_of(owner: str, until: Any) -> Limits:
             check_number(owner, f"until, {name}", limit, above=0)
     stops: list[Callback] = [StopAfter(wall=given.pop("seconds"))] if "seconds" in given else []
     return Limits(exact, (*stops, *([StopAt(**given)] if given else [])))
+
+
+def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[str], str]) -> dict[str, float] | None:
+    """Returns limits with `1 / share` of the time, updates, bytes and seconds; targets keep their value.
+
+    Args:
+        until: the limits, checked, if there are any.
+        share: >= 1.
+        renamed: the name of a target -> its name in the result.
+    """
+    if until is None:
+        return None
+    spent = {name: until[name] / share for name in (*_EXACT, "seconds") if name in until}
+    spent |= {"updates": until["updates"] // share} if "updates" in until else {}
+    return spent | {renamed(name): target for name, target in until.items() if name not in spent}
 
 
 def parsed_limits(text: str) -> dict[str, float]:

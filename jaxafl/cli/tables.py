@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _COLUMNS = ("best\naccuracy", "last\naccuracy", "simulated\ntime", "staleness\nmean / max")
+_SHOWN = 5  # limits that are named one by one
 _DOCUMENT = """# Options
 
 Everything that `jaxafl run` and `jaxafl sweep` can name, as the fields and docstrings of the package say it: written by
@@ -92,7 +94,19 @@ def show_result(result: xr.Dataset) -> None:
     table = numbers_table(heading(result), first, [*columns, "failed"] if any_failed else columns)
     for member in found:
         table.add_row(member.name, *_numbers(member.runs, metric), *([_failed(member.runs)] if any_failed else []))
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for line in limits_reached(result):
+        console.print(line, markup=False, highlight=False)
+
+
+def limits_reached(result: xr.Dataset) -> list[str]:
+    """Returns a line per limit that ended runs, with the number of these runs; the most frequent ones."""
+    known = result["stopped"].values.ravel() if "stopped" in result.variables else [result.attrs.get("stopped", "")]
+    found = Counter(why for why in map(str, known) if why not in ("None", "nan", ""))
+    counts = {why: f" ({n} of {len(known)} runs)" if len(known) > 1 else "" for why, n in found.most_common(_SHOWN)}
+    rest = found.total() - sum(found[why] for why in counts)
+    return [f"ended by a limit: {why}{n}" for why, n in counts.items()] + [f"and {rest} more runs"] * (rest > 0)
 
 
 def show_outlook(found: Outlook) -> None:

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from jaxafl.callbacks.base import Callback, check_callbacks, renew
+from jaxafl.callbacks.limits import divided, limits_of
 from jaxafl.callbacks.store import check_folder
 from jaxafl.callbacks.within import within
 from jaxafl.engine.recorded import evaluated
@@ -46,7 +47,7 @@ class Tuned:
             it, `dataclasses.replace(tuned.simulation, data=whole)`.
         dataset: `score` (rung, configuration): the mean over seeds, NaN where a configuration was out, infinitely bad
             where a run failed; `values` (rung, configuration, seed); `local_steps` (rung, configuration): spent, by all
-            seeds; and along `rung` its `server_steps`, along `configuration` its options.
+            seeds; along `rung` its `server_steps` (the longest run's) and limits `until`; the configuration's options.
         results: of each rung, the sweep.
         failed: runs without a finite score (their parameters stopped being finite, or an executor gave them up), in
             words.
@@ -69,9 +70,11 @@ class Tuned:
             format: `"markdown"` or `"latex"`.
         """
         made, score = self.dataset, self.dataset.score.values
-        steps = made.server_steps.values
+        ends = [f"after {steps:,} server steps" for steps in made.server_steps.values]
+        if "until" in made.coords:
+            ends = [f"until {limits}" for limits in made.until.values]
         metric = made.attrs["metric"].replace("_", " ")
-        header = [_AXIS, *(f"{metric} after {step:,} server steps" for step in steps), "local steps"]
+        header = [_AXIS, *(f"{metric} {end}" for end in ends), "local steps"]
         rows = []
         for place in range(made.sizes[_AXIS]):
             scores = [_shown(number) for number in score[:, place]]
@@ -86,7 +89,8 @@ def tune(
     grid: Mapping[Any, Iterable[Any]],
     metric: str = "accuracy",
     *,
-    server_steps: int,
+    server_steps: int | None = None,
+    until: Mapping[str, float] | None = None,
     seeds: int | Iterable[int] = 1,
     factor: int = 3,
     rungs: int | None = None,
@@ -111,12 +115,14 @@ def tune(
         simulation: what is tuned; its data has a validation split.
         grid: path -> values, as the axes of `jaxafl.sweep`, without `"seed"`; also those of `jaxafl.sample`.
         metric: on the validation split. Which way it is better, the model declares, or its name says.
-        server_steps: T of the last rung.
+        server_steps: T of the last rung. Can be left out with a limit of time, updates or bytes, as in `jaxafl.sweep`.
+        until: limits of every run of the last rung, as in `Simulation.run`. Those of time, updates, bytes and seconds
+            are smaller in the rungs before it, as T is; targets are on the validation split.
         seeds: how many (0, 1, ...), or which.
         factor: of which one configuration goes on, >= 2.
         rungs: by default as many as leave at most `factor` configurations for the last; 1 searches the whole grid.
         at: which evaluation counts, as in `Comparison.summary`. A point of an axis is one that the first rung passes.
-        eval_every: server steps between evaluations; by default the first rung has five.
+        eval_every: server steps between evaluations; by default the first rung has five, or with limits as a sweep.
         callbacks: as in `jaxafl.sweep`; `StopAt` by metrics on the validation split, `StopAt(validation_accuracy=0.9)`.
         folder: where each rung has the folder of its sweep; the same call goes on where it stopped.
         **options: of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`, `lanes`,
@@ -142,10 +148,14 @@ def tune(
         >>> tuned.best
         {'client.learning_rate': 0.01}
     """
-    chosen, first = seeds_of("tune", seeds), check_whole("tune", "server_steps", server_steps)
+    chosen, exact = seeds_of("tune", seeds), limits_of("tune", until).exact
+    if server_steps is not None:
+        check_whole("tune", "server_steps", server_steps)
+    elif not exact:
+        raise UserError('tune needs server_steps, or a limit of simulated time such as until={"time": 3600}')
     check_whole("tune", "factor", factor, least=2)
     check_at(at)
-    metric = metric if metric.startswith(_SPLIT) else f"{_SPLIT}{metric}"
+    metric = _on_split(metric)
     told = check_callbacks(callbacks)
     for name in (name for one in told for name in getattr(one, "targets", ())):
         if not name.startswith(_SPLIT):
@@ -155,13 +165,15 @@ def tune(
     together, rows, members = _configurations(simulation, grid)
     lower = _lower(members, metric)
     count = _rungs(len(rows), factor) if rungs is None else check_whole("tune", "rungs", rungs)
-    lengths = [max(1, first // factor ** (count - 1 - rung)) for rung in range(count)]
-    if len(set(lengths)) < count:
+    shares = [factor ** (count - 1 - rung) for rung in range(count)]
+    limits = [divided(until, share, _on_split) for share in shares]
+    lengths = [max(1, (server_steps or 0) // share) for share in shares]
+    if server_steps is not None and len(set(lengths)) < count:
         raise UserError(
             f"tune: {server_steps} server steps are too few for {count} rungs, each {factor} times as long as the one "
             f"before; give more, or rungs={max(1, count - 1)}"
         )
-    every = eval_every or max(1, lengths[0] // _CHECKS)
+    every = eval_every or (None if exact else max(1, lengths[0] // _CHECKS))
     if jax.process_index() == 0:
         renew(told, folder)
     path = None if folder is None else check_folder("folder", folder)
@@ -173,13 +185,15 @@ def tune(
         found = sweep(
             simulation,
             {together: [rows[place] for place in left], "seed": chosen},
-            steps,
+            server_steps and steps,
+            until=limits[rung],
             eval_every=every,
             callbacks=within(told, rung=rung),
             folder=None if path is None else pathlib.Path(path) / f"rung-{rung}",
             **named_progress(options, f"rung {rung + 1} of {count}"),
         )
         results.append(found)
+        steps = lengths[rung] = int(found.final_step.max()) if exact else steps
         values[rung, left], spent[rung, left] = _judged(found, metric, at, np.inf if lower else -np.inf)
         order = np.argsort(sign * values[rung].mean(axis=1), kind="stable")  # those that are out, NaN, come last
         if not np.isfinite(values[rung, order[0]]).all():
@@ -190,9 +204,16 @@ def tune(
     if failed:
         warnings.warn(f"tune: without a finite {metric}: {'; '.join(failed)}", stacklevel=3)
     dataset = _dataset(values, spent, lengths, chosen, words, members)
+    if until is not None:
+        texts = [", ".join(f"{name} {limit:g}" for name, limit in (one or {}).items()) for one in limits]
+        dataset = dataset.assign_coords(until=("rung", texts))
     dataset.attrs |= {"metric": metric, "best": best, "factor": factor}
     won = dict(zip(together, rows[best], strict=True))
     return Tuned(won, members[best].simulation, dataset, tuple(results), failed)
+
+
+def _on_split(metric: str) -> str:
+    return f"{_SPLIT}{metric.removeprefix(_SPLIT)}"
 
 
 def _lower(members: Sequence[Member], metric: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.callbacks.base import Callback
+from jaxafl.callbacks.limits import divided
 from jaxafl.sweep.tune import _rungs
 from tests.sweep.conftest import simulation
 
@@ -74,6 +75,33 @@ def test_runs_are_not_stopped_by_the_test_set() -> None:
 def test_runs_may_be_stopped_by_the_validation_split() -> None:
     stop = [afl.callbacks.StopAt(validation_loss=1e9)]
     tuned = afl.tune(held_out(), {"client.learning_rate": [0.1, 0.2]}, "loss", server_steps=3, callbacks=stop)
+    assert (tuned.dataset.local_steps.values == 0).all()
+
+
+def test_a_rung_has_its_share_of_the_resources_and_all_of_the_targets() -> None:
+    limits = {"time": 9.0, "updates": 10, "bytes": 90, "seconds": 3, "loss": 0.5}
+    found = {"time": 3.0, "updates": 3, "bytes": 30.0, "seconds": 1.0, "validation_loss": 0.5}
+    assert divided(limits, 3, lambda name: f"validation_{name}") == found
+    assert divided(None, 3, str) is None
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_limits_end_runs_and_those_of_resources_grow_from_rung_to_rung() -> None:
+    grid, limits = {"client.learning_rate": [0.1]}, {"updates": 9, "loss": -1.0}
+    tuned = afl.tune(held_out(), grid, "loss", until=limits, factor=2, rungs=2, eval_every=2)
+    first, last = tuned.results
+    assert first.step_arrivals.sum("step").values.tolist() == [[4]]
+    assert first.stopped == "until updates 4" and last.stopped == "until updates 9"
+    assert tuned.dataset.server_steps.values.tolist() == [2, 5]
+    assert tuned.dataset.until.values.tolist() == [f"updates {n}, validation_loss -1" for n in (4, 9)]
+    assert "validation loss until updates 9, validation_loss -1" in tuned.table()
+
+
+@pytest.mark.slow
+def test_a_target_in_the_limits_is_on_the_validation_split() -> None:
+    tuned = afl.tune(held_out(), {"client.learning_rate": [0.1]}, "loss", server_steps=3, until={"loss": 1e9})
+    assert tuned.results[0].stopped.startswith("validation_loss ")
     assert (tuned.dataset.local_steps.values == 0).all()
 
 
@@ -150,6 +178,11 @@ def test_what_cannot_work_is_said_before_anything_runs() -> None:
         (lambda: afl.tune(held_out(), grid, server_steps=3, rungs=4), "too few for 4 rungs"),
         (lambda: afl.tune(held_out(), grid, server_steps=9, at="end"), "at must be one of 'last'"),
         (lambda: afl.tune(held_out(), {"client.speed": [1]}, server_steps=9), "no option 'speed'"),
+        (lambda: afl.tune(held_out(), grid), "or a limit of simulated time"),
+        (lambda: afl.tune(held_out(), grid, until={"loss": 1.0}), "or a limit of simulated time"),
+        (lambda: afl.tune(held_out(), grid, until={"time": 0}), "until, time"),
+        (lambda: afl.tune(held_out(), grid, until={"time": 1e-9}), "the first server step is at"),
+        (lambda: afl.tune(held_out(), grid, until={"time": 9, "lost": 1}), "lost"),
     ):
         with pytest.raises((ValueError, TypeError), match=re.escape(said)):
             wrong()
