@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -12,6 +13,40 @@ from jaxafl.clock.contract import Clock, Delivery, ServerStep
 from jaxafl.options import UserError
 
 Rule: TypeAlias = tuple[np.ndarray, str, str]  # which break it, bool [n]; the values to be shown; what it says
+_NAMES = ("client", "run", "run_id")
+
+
+@dataclasses.dataclass
+class Earlier:
+    """Server steps that have been checked, for those that come after them.
+
+    Attributes:
+        steps: `time` and `runs_begun` of each, [t].
+        arrivals: `t`, `client`, `run` and `run_id` of each, [n].
+    """
+
+    steps: dict[str, np.ndarray] = dataclasses.field(default_factory=lambda: _none("time", "runs_begun"))
+    arrivals: dict[str, np.ndarray] = dataclasses.field(default_factory=lambda: _none("t", *_NAMES))
+
+    def end(self, start: int) -> None:
+        """Forgets the server steps from `start` on, which are made again."""
+        before = self.arrivals["t"] < start
+        self.steps = {name: values[:start] for name, values in self.steps.items()}
+        self.arrivals = {name: values[before] for name, values in self.arrivals.items()}
+
+    def last(self, name: str) -> Any:
+        """The time, or the runs started, of the last of them; 0 where there is none."""
+        return self.steps[name][-1] if len(self.steps[name]) else 0
+
+    def of(self, arrivals: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Those earlier arrivals that have a run, or a `run_id`, in common with others."""
+        alike = np.isin(self.arrivals["run_id"], arrivals["run_id"]) | np.isin(_runs(self.arrivals), _runs(arrivals))
+        return {name: self.arrivals[name][alike] for name in _NAMES}
+
+    def add(self, steps: dict[str, np.ndarray], arrivals: dict[str, np.ndarray]) -> None:
+        """Adds server steps."""
+        for known, new in ((self.steps, steps), (self.arrivals, arrivals)):
+            known |= {name: np.concatenate([values, new[name]]) for name, values in known.items()}
 
 
 def check_next(clock: Clock, num_clients: int, made: Any) -> None:
@@ -41,7 +76,14 @@ def check_next(clock: Clock, num_clients: int, made: Any) -> None:
             )
 
 
-def check_steps(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: np.ndarray, start: int = 0) -> None:
+def check_steps(
+    clock: Clock,
+    num_clients: int,
+    steps: ServerStep,
+    runs_begun: np.ndarray,
+    start: int = 0,
+    earlier: Earlier | None = None,
+) -> None:
     """Raises `UserError` for server steps that cannot have happened; it names the first that breaks a rule.
 
     Args:
@@ -50,7 +92,10 @@ def check_steps(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: n
         steps: its server steps, every field there (`ServerStep.complete`) and [T, ...], on the host.
         runs_begun: int32 [T], runs started up to each.
         start: which server step the first of them is.
+        earlier: those before it, to which they are added.
     """
+    earlier = Earlier() if earlier is None else earlier
+    earlier.end(start)
     mask, many = np.asarray(steps.mask), len(steps.time)
     place, entry = np.nonzero(mask)
     of_steps = {"time": np.asarray(steps.time), "runs_begun": np.asarray(runs_begun), "arrivals": mask.sum(axis=1)}
@@ -60,8 +105,8 @@ def check_steps(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: n
     of_steps["t"] = start + np.arange(many)
     of_arrivals |= {"t": start + place, "entry": entry}
     for values, rules in (
-        (of_steps, _of_steps(clock, of_steps)),
-        (of_arrivals, _of_arrivals(clock, num_clients, of_arrivals)),
+        (of_steps, _of_steps(clock, of_steps, earlier)),
+        (of_arrivals, _of_arrivals(clock, num_clients, of_arrivals, earlier)),
     ):
         for broken, names, rule in rules:
             if broken.any():
@@ -71,6 +116,7 @@ def check_steps(clock: Clock, num_clients: int, steps: ServerStep, runs_begun: n
                 )
                 given = ", ".join(f"{name}={values[name][first]}" for name in names.split())
                 raise UserError(f"the clock {clock.name} makes no schedule: {where} has {given}; {rule}")
+    earlier.add(of_steps, of_arrivals)
 
 
 def check_ends(clock: Clock, steps: ServerStep, start: int = 0) -> None:
@@ -95,15 +141,15 @@ def check_ends(clock: Clock, steps: ServerStep, start: int = 0) -> None:
         )
 
 
-def _of_steps(clock: Clock, of: dict[str, np.ndarray]) -> Iterator[Rule]:
-    backwards = np.diff(of["time"], prepend=0.0) < 0
+def _of_steps(clock: Clock, of: dict[str, np.ndarray], earlier: Earlier) -> Iterator[Rule]:
+    backwards = np.diff(of["time"], prepend=earlier.last("time")) < 0
     yield ~np.isfinite(of["time"]) | backwards, "time", "times are finite, none is before that of the step before or 0"
-    yield np.diff(of["runs_begun"], prepend=0) < 0, "runs_begun", "`starts.count` never falls"
+    yield np.diff(of["runs_begun"], prepend=earlier.last("runs_begun")) < 0, "runs_begun", "`starts.count` never falls"
     if Delivery.EMPTY not in clock.delivers:
         yield of["arrivals"] == 0, "arrivals", "steps without any need Delivery.EMPTY in `delivers`"
 
 
-def _of_arrivals(clock: Clock, num_clients: int, of: dict[str, np.ndarray]) -> Iterator[Rule]:
+def _of_arrivals(clock: Clock, num_clients: int, of: dict[str, np.ndarray], earlier: Earlier) -> Iterator[Rule]:
     has = clock.delivers.__contains__
     yield _outside(of["client"], num_clients), "client", f"clients are 0..{num_clients - 1}"
     for name in ("version", "reference"):
@@ -118,11 +164,13 @@ def _of_arrivals(clock: Clock, num_clients: int, of: dict[str, np.ndarray]) -> I
     yield _outside(of["run"], np.inf), "run", "a client's runs are numbered from 0"
     numbered = "runs are numbered from 0 as they start, and `starts.count` counts them"
     yield _outside(of["run_id"], of["runs_begun"]), "run_id runs_begun", numbered
+    known = earlier.of(of)
+    before, all_ = len(known["run"]), {name: np.concatenate([known[name], of[name]]) for name in _NAMES}
+    run_id, run = all_["run_id"], _runs(all_)
     if not has(Delivery.REPEATED):
-        yield _later(of["run_id"]), "run_id", "to take a run again needs Delivery.REPEATED in `delivers`"
-    run = of["client"].astype(np.int64) << 32 | of["run"]
-    for one, other in ((of["run_id"], run), (run, of["run_id"])):
-        alike = _later(one) & ~_later(one, other)
+        yield _later(run_id)[before:], "run_id", "to take a run again needs Delivery.REPEATED in `delivers`"
+    for one, other in ((run_id, run), (run, run_id)):
+        alike = (_later(one) & ~_later(one, other))[before:]
         yield (
             alike,
             "run_id client run",
@@ -135,6 +183,15 @@ def _of_arrivals(clock: Clock, num_clients: int, of: dict[str, np.ndarray]) -> I
     yield _outside(of["kind"], kinds), "kind", f"it is an index into the clock's `kinds`, 0..{kinds - 1}"
     if has(Delivery.BY_CLIENT):
         yield of["client"] != of["entry"], "client entry", "by Delivery.BY_CLIENT entry i is client i"
+
+
+def _none(*names: str) -> dict[str, np.ndarray]:
+    return {name: np.zeros(0, float if name == "time" else np.int32) for name in names}
+
+
+def _runs(arrivals: dict[str, np.ndarray]) -> np.ndarray:
+    """Client and run as one number."""
+    return arrivals["client"].astype(np.int64) << 32 | arrivals["run"]
 
 
 def _outside(values: np.ndarray, end: Any) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxafl.clock.contract import Clock, Fault, FaultCode, ServerStep, Workload, first_state
 from jaxafl.clock.patience import called
-from jaxafl.clock.rules import check_ends, check_next, check_steps
+from jaxafl.clock.rules import Earlier, check_ends, check_next, check_steps
 from jaxafl.clock.tables import Schedule
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
 from jaxafl.device.keys import Key, seed_key
@@ -64,7 +64,7 @@ class Clockwork:
             check_length(clock, num_clients, server_steps)
         self.clock, self.num_clients, self.seed, self.check = clock, num_clients, seed, check
         self.own = not type(clock).__module__.startswith("jaxafl.")  # tests hold the shipped ones to the same rules
-        self.times = np.zeros(0)
+        self.times, self.earlier = np.zeros(0), Earlier()
         with self._computing():
             self.workload = Workload(on_device(np.asarray(local_steps, np.int32)), num_clients)
             self.numbers = as_arrays(clock, jnp.float64)
@@ -82,7 +82,7 @@ class Clockwork:
             raise_fault(fault)
             check_ends(self.clock, steps, start)
         if self.check and self.own:
-            check_steps(self.clock, self.num_clients, steps, runs_begun, start)
+            check_steps(self.clock, self.num_clients, steps, runs_begun, start, self.earlier)
         self.times = np.concatenate([before, steps.time])
         versions = np.unique(np.concatenate([np.zeros(0, np.int32), *map(np.ravel, held)])).tolist()
         found = schedule_of(self.clock, self.num_clients, steps, runs_begun, before)

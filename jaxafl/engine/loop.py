@@ -139,6 +139,8 @@ def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Wat
         told(watcher.settled)
 
     told(watcher.begin)
+    if made.place and execution.schedules is None:  # what comes is checked against what an earlier process has made
+        told(execution.check, execution.state, execution.joined([*made.records, *made.pieces]), 0)
     if not made.eval_step:
         evaluate(0)
     while (start := made.eval_step[-1]) < server_steps and not over(execution, made):

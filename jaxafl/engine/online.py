@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import Clock, InFlight, OnlineClock, Runs, ServerStep, Workload, first_state
-from jaxafl.clock.rules import check_next, check_steps
+from jaxafl.clock.rules import Earlier, check_next, check_steps
 from jaxafl.clock.schedules import raise_fault
 from jaxafl.device import as_arrays, buffers, on_device, on_host
 from jaxafl.device.key_leaves import pack, unpack
@@ -71,11 +71,11 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
         constant = (clock_numbers, execution.numbers, problem.device)
         execution.compile(advance_online, (ALL, NUMBERS, DATA, STATE), constant)
     execution.around = functools.partial(jax.enable_x64, True)
-    execution.check = functools.partial(_check, clock, clients)
+    execution.check = functools.partial(_check, clock, clients, Earlier())
     return execution
 
 
-def _check(clock: Clock, num_clients: int, state: State, records: Records, start: int) -> None:
+def _check(clock: Clock, num_clients: int, earlier: Earlier, state: State, records: Records, start: int) -> None:
     """Raises where a clock has run into something, or its server steps from `start` on cannot have happened."""
     fault, (lost,) = on_host((state.beside.clock.starts.fault, state.beside.lost))
     raise_fault(jax.tree.map(lambda leaf: leaf[0], fault))
@@ -85,7 +85,7 @@ def _check(clock: Clock, num_clients: int, state: State, records: Records, start
         (failed,) = on_host(state.failure.step)
         end = failed + 1 - start if failed >= 0 else None  # a run that fails takes no steps after that
         event, runs_begun = jax.tree.map(lambda leaf: leaf[0, :end], (records.event, records.runs_begun))
-        check_steps(clock, num_clients, event, runs_begun, start)
+        check_steps(clock, num_clients, event, runs_begun, start, earlier)
 
 
 def begin_online(program: Program, num_clients: int, clock: Clock, state: State, key: Key, local_steps: Array) -> State:

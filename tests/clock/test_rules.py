@@ -11,6 +11,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.clock import Delivery, Runs, ServerStep, rules
+from jaxafl.engine import windows
 from tests.clock.test_contract import MADE
 from tests.extensions.clock import in_turns
 
@@ -92,6 +93,36 @@ def test_what_the_clock_delivers() -> None:
         check(STALE | Delivery.REPEATED, run_id=((2, 0), 1), client=((2, 0), 1))
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"time": (2, 3.5), "arrived": (2, 3.0), "started": (2, 2.5)},
+            r"server step 2 has time=3\.5; .*none is before",
+        ),
+        ({"runs_begun": (2, 4)}, r"server step 2 has runs_begun=4; `starts.count` never falls"),
+        ({"run_id": ((2, 1), 0)}, r"server step 2, entry 1 has run_id=0; .*Delivery\.REPEATED"),
+        ({"run": ((2, 1), 0)}, r"server step 2, entry 1 has run_id=5, client=2, run=0; two arrivals of one run_id"),
+    ],
+)
+def test_what_cannot_happen_after_the_steps_that_were_made_before(
+    changed: dict[str, tuple[Any, Any]], words: str
+) -> None:
+    class told(in_turns):
+        delivers = STALE
+
+    made, begun = steps(**changed)
+    pieces = [jax.tree.map(lambda leaf, part=part: leaf[part], (made, begun)) for part in (slice(2), slice(2, 3))]
+    for again in (False, True):  # the last of them is made again, from where the one before has ended
+        earlier = rules.Earlier()
+        rules.check_steps(told(), 3, *pieces[0], 0, earlier)
+        if again:
+            whole, counts = steps()
+            rules.check_steps(told(), 3, *jax.tree.map(lambda leaf: leaf[2:], (whole, counts)), 2, earlier)
+        with pytest.raises(ValueError, match=f"the clock told makes no schedule: .*{words}"):
+            rules.check_steps(told(), 3, *pieces[1], 2, earlier)
+
+
 def test_plain_numbers_will_do() -> None:
     class second(in_turns):
         def next(self, state: Any, workload: Any) -> Any:
@@ -115,6 +146,29 @@ def test_a_simulation_says_so_before_it_trains() -> None:
     sim = afl.Simulation(data, afl.models.logistic(10), client, afl.server.fedbuff(), early())
     with pytest.raises(ValueError, match="the clock early makes no schedule: server step 6, entry 0 has version="):
         sim.run(8)
+
+
+class back(afl.clock.free_running):
+    """Its time goes back once."""
+
+    def next(self, state: Any, workload: Any) -> Any:
+        after, step = super().next(state, workload)
+        earlier = jnp.where(state.version == 4, 1e-3, 1.0)
+        shown = {name: getattr(step.runs, name) * earlier for name in ("started", "arrived")}
+        return after, step._replace(time=step.time * earlier, runs=step.runs._replace(**shown))
+
+
+@pytest.mark.parametrize("way", ["planned", pytest.param("online", marks=pytest.mark.slow)])
+def test_a_simulation_says_so_of_steps_that_are_made_piece_after_piece(way: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(windows, "WINDOW_ARRIVALS", 4)
+    monkeypatch.setattr(windows, "_TURNOVERS", 0)
+    data = afl.data.synthetic(1, 1, clients=4, max_size=40)
+    client = afl.Client(steps=1, batch_size=4, learning_rate=0.1)
+    server = afl.server.asyncfeded(kappa=1.0) if way == "online" else afl.server.fedasync()
+    clock = back(concurrency=2, durations=afl.clock.uniform(1, 2))
+    sim = afl.Simulation(data, afl.models.logistic(10), client, server, clock)
+    with pytest.raises(ValueError, match=r"the clock back makes no schedule: server step 4 has time=.*none is before"):
+        sim.run(16, eval_every=4)
 
 
 @pytest.mark.parametrize(
