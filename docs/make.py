@@ -46,8 +46,7 @@ def pages() -> dict[str, str]:
     made |= {f"api/{name}.md": reference.page_of(name, title) for name, title in reference.ROOMS.items()}
     made |= {f"{page}.md": _adopted(ROOT / path) for page, path in _ADOPTED.items()}
     tables = {"algorithms": _algorithms(numbers), "matrix": _matrix(), "clocks": _clocks()}
-    tables |= {kind: _summaries(kind) for kind in ("datasets", "partitions", "models")}
-    tables |= {"durations": _durations(), "peers": _section(ROOT / "README.md", "Beside other simulators")}
+    tables |= {kind: _summaries(kind) for kind in ("datasets", "partitions", "models")} | {"durations": _durations()}
     return made | {f"made/{name}.md": table for name, table in tables.items()}
 
 
@@ -236,18 +235,11 @@ def _adopted(path: pathlib.Path) -> str:
         kept = (path.parent / file).resolve().relative_to(ROOT).as_posix()
         if shown:  # an image
             return f"![{text}](../{kept})"
-        if anchor == "beside-other-simulators":
-            return f"[{text}](benchmarks.md#{anchor})"
         if kept in pages:
             return f"[{text}]({pages[kept]}.md{'#' + anchor if anchor and kept != 'README.md' else ''})"
         return f"[{text}](options.md)" if kept == "docs/options.md" else text
 
     return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, path.read_text(encoding="utf-8"))
-
-
-def _section(path: pathlib.Path, heading: str) -> str:
-    """The text below a heading of the second level."""
-    return path.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0].strip() + "\n"
 
 
 if __name__ == "__main__":
