@@ -53,18 +53,29 @@ def distrust(right: Any) -> dict[str, Any]:
             "lower",
             "error validation_error client_mae average_perplexity test_rmse nll cross_entropy wer cer regret brier ece "
             "hamming_loss mean_squared_error top5_error valError RMSE neg_log_likelihood log_loss mlm_loss nrmse "
-            "mae_horizon_3 negative_log_likelihood bits_per_byte",
+            "mae_horizon_3 negative_log_likelihood bits_per_byte "
+            "mean_bits_per_byte one_minus_accuracy inaccuracy inverse_accuracy "
+            "error_top1 error_top_5 fpr_at_95_tpr accuracy_decline",
         ),
         (
             "higher",
             "accuracy validation_accuracy top5 top_5 f1_macro macro_f1 roc_auc precision recall bleu4 rouge_l r2 mAP "
-            "neg_mean_squared_error log_likelihood recall_at_5 balanced_accuracy F1 f1score clients_worst_accuracy",
+            "neg_mean_squared_error log_likelihood recall_at_5 balanced_accuracy F1 f1score clients_worst_accuracy "
+            "brier_skill error_reduction log_lik explained_variance",
         ),
         (None, "distrust entropy norm gini width"),
     ],
 )
 def test_usual_names_say_which_way_is_better(way: str | None, names: str) -> None:
     assert {name: better_of(name) for name in names.split()} == dict.fromkeys(names.split(), way)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["accuracy_std", "accuracy_diff", "time_to_accuracy", "rounds_to_loss", "negative_f1", "loss_change", "rank"],
+)
+def test_names_that_may_mean_either_are_not_guessed(name: str) -> None:
+    assert better_of(name) is None
 
 
 def test_what_is_declared_wins_over_the_name() -> None:

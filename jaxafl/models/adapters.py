@@ -6,6 +6,7 @@ gradient.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -66,6 +67,22 @@ def per_example(result: Outputs | Array, batch: Batch) -> Outputs:
                 f"got {values.shape}; do not average over the batch"
             )
     return jax.tree.map(lambda values: jnp.where(batch.mask, values, jnp.zeros_like(values)), outputs)
+
+
+def check_takes(owner: str, role: str, function: Callable[..., Any], given: tuple[str, ...]) -> None:
+    """Raises `TypeError` for a function that cannot be called with the arguments that it is given, by position."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of a function that is not written in Python
+        return
+    try:
+        signature.bind_partial(*given)
+    except TypeError:
+        name, takes = getattr(function, "__name__", what(function)), ", ".join(signature.parameters)
+        raise TypeError(
+            f"{owner}: {role} is called as {role}({', '.join(given)}), but {name} takes ({takes})"
+            + ("; a batch has x, y and mask" if "batch" in given else "")
+        ) from None
 
 
 def what(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping
 
-from jaxafl.models.adapters import per_example, tried, what
+from jaxafl.models.adapters import check_takes, per_example, tried, what
 from jaxafl.models.frozen import Frozen, described, split_off
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State
@@ -37,9 +37,10 @@ def from_functions(
     Returns:
         The model.
     """
-    for role, function in (("init", init), ("loss", loss)):
+    for role, function, given in (("init", init, ("key", "batch")), ("loss", loss, ("params", "batch", "key"))):
         if not callable(function):
             raise TypeError(f"from_functions needs a function as {role}, got {what(function)}")
+        check_takes("from_functions", role, function, given)
 
     network = getattr(loss, "__name__", type(loss).__name__)
     modes = Modes.checked("from_functions", None, None, network)

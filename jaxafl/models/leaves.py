@@ -27,10 +27,14 @@ def as_parameters(params: Any, model: str) -> Any:
         array = _array(leaf)
         if array is None or not jnp.issubdtype(array.dtype, jnp.floating):
             is_what = f"{array.dtype}{list(array.shape)}" if hasattr(array, "shape") else shown(leaf)
+            where = (
+                f" or select it by frozen={{{path_of(path)!r}: True}}"
+                if array is not None
+                else (", in the loss itself (of an Equinox module: eqx.partition(module, eqx.is_inexact_array))")
+            )
             raise UserError(
-                f"the parameter {path_of(path)!r} of {model} is {is_what}; what gradients train must be floats."
-                "Make it a float, or, if it is not to be trained, keep it out of the parameters or select it by "
-                f"frozen={{{path_of(path)!r}: True}}"
+                f"the parameter {path_of(path)!r} of {model} is {is_what}; what gradients train must be floats. "
+                f"Make it a float, or, if it is not to be trained, keep it out of the parameters{where}"
             )
         return widened(array)
 

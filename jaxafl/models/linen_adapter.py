@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 import types
@@ -20,7 +21,7 @@ from jaxafl.models.linen_modes import in_mode, own_attributes
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
 from jaxafl.models.modes import Modes, keywords, told_arguments
-from jaxafl.models.unreached import MASK, Parts, changed, check_reached, probed
+from jaxafl.models.unreached import MASK, Parts, changed, check_reached, opposed, probed
 from jaxafl.options import named
 
 
@@ -91,7 +92,14 @@ def from_linen(
         return variables.pop("params", {}), variables
 
     def predicted(
-        params: Params, state: State, batch: Batch, key: Key, train: bool, changing: bool, parts: Parts | None = None
+        params: Params,
+        state: State,
+        batch: Batch,
+        key: Key,
+        train: bool,
+        changing: bool,
+        parts: Parts | None = None,
+        modes: Modes = modes,
     ) -> tuple[Any, State]:
         rngs = {"dropout": drawing_key(key)}
         rngs |= {one: jax.random.fold_in(key, zlib.crc32(one.encode())) for one in streams}
@@ -112,17 +120,34 @@ def from_linen(
         for train in (True, False):
             statistics, parts = observed(params, state, batch, train)
             own = {one.removeprefix("batch_stats/"): to for one, to in statistics.items() if one.startswith("batch_st")}
-            check_reached(modes, train, parts, own, lambda path, flag, value: advised(network, path, flag, value))
+            without = withheld(params, state, batch, parts) if train else ()
+            check_reached(modes, train, parts, own, functools.partial(advised, network), without)
             flags |= {flag for part in parts.values() for flag in part.flags}
         modes.check_used(flags)
 
-    def observed(params: Params, state: State, batch: Batch, train: bool) -> tuple[dict[str, bool], Parts]:
+    def withheld(params: Params, state: State, batch: Batch, parts: Parts) -> tuple[str, ...]:
+        """Paths of the modules that draw nothing in training, and would if their flags did not say evaluation."""
+        flags = opposed(parts, True)
+        if not flags:
+            return ()
+        turned = dataclasses.replace(modes, training={**modes.training, **flags}, used=set())
+        try:
+            _, found = observed(params, state, batch, True, turned)
+        except Exception:  # of a network that cannot be called so
+            return ()
+        return tuple(
+            path for path in {key.rpartition("/")[0] for key in flags} if path in found and found[path].own_draws
+        )
+
+    def observed(
+        params: Params, state: State, batch: Batch, train: bool, modes: Modes = modes
+    ) -> tuple[dict[str, bool], Parts]:
         """The leaves of the state that a mode changes, and the modules as they are in it; finds the random streams."""
         while True:
             parts: Parts = {}
 
             def new_state(state: State, params: Params, batch: Batch, key: Key, parts: Parts = parts) -> State:
-                return predicted(params, state, batch, key, train, True, parts)[1]
+                return predicted(params, state, batch, key, train, True, parts, modes)[1]
 
             try:
                 return changed(

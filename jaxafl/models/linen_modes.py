@@ -53,7 +53,7 @@ def in_mode(modes: Modes, train: bool, parts: Parts | None = None) -> Iterator[N
             count = drawn.pop() + sum(own.values())
             drawn[-1] += count
             if method != "setup":
-                _note(parts, module, path, signature, args, kwargs, count, own)
+                _note(parts, train, module, path, signature, args, kwargs, count, own)
             return result
 
     with linen.intercept_methods(intercepted):
@@ -132,6 +132,7 @@ def _attributes(module: linen.Module, values: dict[str, Any]) -> Iterator[None]:
 
 def _note(
     parts: Parts,
+    train: bool,
     module: linen.Module,
     path: str,
     signature: inspect.Signature,
@@ -151,7 +152,9 @@ def _note(
         part.flags[name] = value if same else None
     part.draws += draws
     part.rate = dropout_rate(part.name, {name: getattr(module, name) for name in _fields(type(module))})
-    part.own_draws += sum(own.values()) if part.rate else own.get("dropout", 0)
+    opposite = any(value is not None and value == by_convention(name, not train) for name, value in flags.items())
+    all_streams = part.rate or opposite or train
+    part.own_draws += sum(own.values()) if all_streams else own.get("dropout", 0)
 
 
 @functools.lru_cache(1024)

@@ -16,19 +16,33 @@ _RISES = """
     average_precision precision recall sensitivity specificity true_positive_rate true_negative_rate tpr tnr ppv
     npv bleu rouge meteor chrf cider spice r2 r_squared explained_variance correlation pearson pearsonr spearman
     spearmanr kendall kappa mcc matthews iou miou jaccard dice psnr ssim ndcg mrr hit hits hit_rate exact_match
-    em success success_rate reward return likelihood log_likelihood elbo concordance c_index agreement win_rate
-    inception_score reduction improvement gain
+    em success success_rate reward return likelihood log_likelihood
+    log_lik loglik log_prob logprob elbo skill concordance c_index agreement win_rate
+    inception_score reduction improvement gain saving savings
 """
 _FALLS = """
     loss error err errors error_rate perplexity ppl mae mse rmse msle rmsle mape smape wape mase sse rss nll
     nlpd negative_log_likelihood cross_entropy crossentropy xent bce logloss wer cer ter eer regret brier
     brier_score ece mce hamming hinge crps pinball huber deviance divergence kl distance fid bpc bpb
-    bits_per_byte bits_per_character bits_per_dim cost risk misclassification mistakes false_positive_rate
-    false_negative_rate fpr fnr miss_rate forgetting gap drop
+    bits_per_byte bits_per_character bits_per_dim cost risk misclassification mistakes inaccuracy false_positive_rate
+    false_negative_rate fpr fnr miss_rate forgetting gap drop degradation decline bpd ce lpips
 """
 _KNOWN: dict[str, Better] = {**dict.fromkeys(_RISES.split(), "higher"), **dict.fromkeys(_FALLS.split(), "lower")}
 _ENDINGS = ("loss", "error", "accuracy", "perplexity", "rmse", "mse", "mae")  # of words like logloss, nrmse
-_TURNED = {"neg", "negative", "minus"}  # scikit-learn's neg_mean_squared_error rises
+_TURNED = (
+    "neg",
+    "negative",
+    "minus",
+    "one_minus",
+    "inverse",
+    "inverted",
+)  # scikit-learn's neg_mean_squared_error rises
+_PER_CLASS = {"accuracy", "acc", "precision", "recall", "f1", "auc", "iou", "dice"}  # of the negative class, perhaps
+_UNSURE = {
+    *("std", "stddev", "sd", "sem", "stderr", "var", "variance", "spread", "ci", "iqr", "range", "deviation"),
+    *("increase", "decrease", "change", "delta", "diff", "difference", "time", "seconds", "rounds", "steps", "epochs"),
+}  # they make something else of a metric
+_QUALIFIERS = r"(?<!bits)_(at|per|to|for|vs|under|given)(_|$)"  # what follows is no metric: fpr_at_95_tpr
 _OPPOSITE: dict[Better, Better] = {"higher": "lower", "lower": "higher"}
 
 
@@ -85,17 +99,22 @@ def check_better(owner: str, better: Mapping[str, Better], metrics: Iterable[str
 
 
 def _by_name(metric: str) -> Better | None:
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", metric).lower().strip("_").split("_")
-    found: Better | None = None
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", metric).lower().strip("_")
+    words = re.split(_QUALIFIERS, name)[0].split("_")
+    plain = [word for word in words if not word.startswith("top")]
+    return _by_words(plain) or _by_words(words)
+
+
+def _by_words(words: list[str]) -> Better | None:
     for end in range(len(words), 0, -1):
-        for start in range(end):  # the longest phrase that ends there
-            found = found or _KNOWN.get("_".join(words[start:end]))
-        word = words[end - 1]
-        if not found:
-            plain = word.removesuffix("score").rstrip("0123456789")
-            ending = next((one for one in _ENDINGS if word.endswith(one)), plain)
-            found = _KNOWN.get(word.removesuffix("score"), _KNOWN.get(ending))
-        if found:
-            turned = words[0] in _TURNED and "_".join(words[:end]) not in _KNOWN
-            return _OPPOSITE[found] if turned else found
+        phrases = ["_".join(words[start:end]) for start in range(end)]  # the longest that ends there is first
+        word = words[end - 1].removesuffix("score")
+        ending = next((one for one in _ENDINGS if word.endswith(one)), word.rstrip("0123456789"))
+        phrase = next((one for one in (*phrases, word, ending) if one in _KNOWN), None)
+        if phrase is None:
+            continue
+        before = next((one for one in _TURNED if phrases[0].startswith(f"{one}_")), "")
+        if _UNSURE & ({*words} - {*phrase.split("_")}) or (before.startswith("neg") and phrase in _PER_CLASS):
+            return None
+        return _OPPOSITE[_KNOWN[phrase]] if before and phrases[0] not in _KNOWN else _KNOWN[phrase]
     return None

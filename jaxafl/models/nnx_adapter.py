@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jaxafl.models.adapters import Loss, per_example, tried, what
+from jaxafl.models.adapters import Loss, check_takes, per_example, tried, what
 from jaxafl.models.frozen import Frozen, described, split_off
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
@@ -64,6 +64,12 @@ def from_nnx(
     """
     from flax import nnx
 
+    if isinstance(make_module, nnx.Module):
+        raise TypeError(
+            f"from_nnx: got {what(make_module)} that is made already; give a function that makes it, such as "
+            f"lambda rngs: {type(make_module).__name__}(..., rngs=rngs), so that every seed has its own parameters"
+        )
+    check_takes("from_nnx", "make_module", make_module, ("rngs",))
     blueprint = nnx.eval_shape(lambda: make_module(nnx.Rngs(0)))
     if not isinstance(blueprint, nnx.Module):
         raise TypeError(f"from_nnx needs a function that makes an nnx.Module, got one that makes {what(blueprint)}")
@@ -90,7 +96,7 @@ def from_nnx(
         given: dict[str, Any] = {"mask": batch.mask} if needs_mask else {}
         if "rngs" in told:
             given["rngs"] = nnx.Rngs(key)
-        before = None if parts is None else _counts(module)
+        before = None if parts is None else _counts(module, given.get("rngs"))
         predictions = module(batch.x, **keywords(told, modes, train, **given))
         if parts is not None:
             _note(parts, module, before, told, modes, train)
@@ -153,11 +159,12 @@ def _set_attributes(module: NNXModule, modes: Modes, train: bool) -> None:
                 setattr(part, name, by_convention(name, train))
 
 
-def _counts(module: NNXModule) -> dict[int, list[Any]]:
-    """The counters of the random streams below every module."""
+def _counts(module: NNXModule, rngs: NNXRngs | None) -> dict[int | None, list[Any]]:
+    """The counters of the random streams below every module, and (`None`) of those that the call is given."""
     from flax import nnx
 
-    below = {id(part): nnx.iter_graph(part) for _, part in _modules(module)}
+    below: dict[int | None, Any] = {id(part): nnx.iter_graph(part) for _, part in _modules(module)}
+    below[None] = () if rngs is None else nnx.iter_graph(rngs)
     return {
         one: [(leaf, leaf.get_value()) for _, leaf in graph if isinstance(leaf, nnx.RngCount)]
         for one, graph in below.items()
@@ -165,6 +172,7 @@ def _counts(module: NNXModule) -> dict[int, list[Any]]:
 
 
 def _note(parts: Parts, module: NNXModule, before: Any, told: Any, modes: Modes, train: bool) -> None:
+    elsewhere = train and any(leaf.get_value() is not was for leaf, was in before[None])  # it is not seen by which part
     for path, part in _modules(module):
         own = {name: value for name, value in vars(part).items() if by_convention(name, True) is not None}
         of_call = (
@@ -180,7 +188,7 @@ def _note(parts: Parts, module: NNXModule, before: Any, told: Any, modes: Modes,
         leaf = rate is not None and not any(
             dropout_rate(type(other).__name__, vars(other)) for below, other in _modules(part) if below
         )
-        parts[path] = Part(type(part).__name__, own | of_call, rate, draws, draws if leaf else 0)
+        parts[path] = Part(type(part).__name__, own | of_call, rate, draws + elsewhere, draws if leaf else 0)
 
 
 def _advised(network: str, flag: str) -> str:
@@ -198,7 +206,8 @@ def _fresh_streams(shapes: NNXState, key: Key) -> NNXState:
 
     def start(index: int, variable: Any) -> Any:
         if isinstance(variable, nnx.RngKey):
-            return variable.replace(jax.random.fold_in(key, index))
+            own = jax.random.fold_in(key, index)
+            return variable.replace(jax.random.split(own, variable.shape) if variable.shape else own)
         return variable.replace(jnp.zeros(variable.shape, variable.dtype))
 
     flat = enumerate(nnx.to_flat_state(shapes))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
+import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxafl.models.leaves import path_of
 from jaxafl.models.modes import Modes, by_convention
@@ -24,7 +26,7 @@ class Part:
         flags: name -> value of its flags.
         rate: name and value of its dropout rate, if it has one > 0.
         draws: random numbers drawn by it and its parts; `None` if that cannot be seen.
-        own_draws: those that it draws itself for dropout.
+        own_draws: those that it draws itself for dropout, or under a flag of training.
     """
 
     name: str
@@ -45,7 +47,12 @@ PROBE = 13
 
 
 def check_reached(
-    modes: Modes, train: bool, parts: Parts, statistics: dict[str, bool], advice: Callable[[str, str, bool], str]
+    modes: Modes,
+    train: bool,
+    parts: Parts,
+    statistics: dict[str, bool],
+    advice: Callable[[str, str, bool], str],
+    withheld: tuple[str, ...] = (),
 ) -> None:
     """Raises `ValueError` for what a mode should change and does not, or the other way round.
 
@@ -58,6 +65,7 @@ def check_reached(
         parts: the modules, as they were seen in it.
         statistics: path -> whether the mode changes them, of the leaves of batch statistics.
         advice: (path of a module, its flag, the flag's value in training) -> what to write.
+        withheld: the modules that would draw random numbers in training if their own flags said so.
     """
     if any(
         by_convention(name, train) not in (None, modes.given(train)[name]) for name in modes.own & {*modes.given(train)}
@@ -66,7 +74,7 @@ def check_reached(
     with_rate = [path for path, part in parts.items() if part.rate]
     for path, part in parts.items():
         above = any(_below(other, path) for other in with_rate if other != path)
-        unreached = bool(part.flags) and part.rate is not None and part.draws == 0 and not above
+        unreached = path in withheld or (part.rate is not None and part.draws == 0 and not above)
         if (unreached if train else part.own_draws > 0) and not _declared(modes, train, path, part):
             rate = f" ({part.rate[0]}={part.rate[1]:g})" if part.rate else ""
             does = "never applied in training" if train else "applied in evaluation too"
@@ -91,9 +99,26 @@ def _refuse(
         for name, value in part.flags.items()
         if _below(path, other) and value is not None and value == by_convention(name, not train)
     ]
+    if not told and not (path in parts and parts[path].flags):
+        raise UserError(
+            f"{modes.owner}: the {found}. No flag of a known name reaches it: let the call of {modes.network} take "
+            "train (true in training) and make it depend on that, or give training={NAME: ...} and "
+            "evaluation={NAME: ...} for the argument or attribute that it depends on"
+            + ("" if "statistics" in found else "; where none is wanted, give it a rate of 0")
+        )
     where, flag = told[0] if told else (path, "use_running_average" if "statistics" in found else "deterministic")
     why = f": {flag} is {parts[where].flags[flag]} in {_called(where, parts[where])}" if told else ""
     raise UserError(f"{modes.owner}: the {found}{why}. {advice(where, flag, bool(by_convention(flag, True)))}")
+
+
+def opposed(parts: Parts, train: bool) -> dict[str, bool]:
+    """Returns the flags of modules that draw nothing that say the other mode: `path/name` -> the value in this one."""
+    return {
+        f"{path}/{name}": bool(by_convention(name, train))
+        for path, part in parts.items()
+        for name, value in part.flags.items()
+        if path and part.draws == 0 and isinstance(value, bool) and value == by_convention(name, not train)
+    }
 
 
 def changed(function: Callable[..., Any], tree: Any, *others: Any) -> dict[str, bool]:
@@ -113,8 +138,10 @@ def changed(function: Callable[..., Any], tree: Any, *others: Any) -> dict[str, 
 def dropout_rate(owner: str, attributes: Mapping[str, Any]) -> tuple[str, float] | None:
     """The dropout rate among the attributes of a module, by name and value, where it is > 0."""
     for name, value in attributes.items():
-        of_dropout = "drop" in name.lower() or (name in ("rate", "prob", "p") and "drop" in owner.lower())
-        if of_dropout and isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1:
+        drops = "drop" in owner.lower() or "stochastic" in owner.lower()
+        of_dropout = "drop" in name.lower() or (name in ("rate", "prob", "p") and drops)
+        number = isinstance(value, numbers.Real | jax.Array | np.ndarray) and not isinstance(value, bool)
+        if of_dropout and number and np.shape(value) == () and 0 < float(value) <= 1:
             return name, float(value)
     return None
 

@@ -213,6 +213,62 @@ def test_what_is_meant_so_is_said_and_stays() -> None:
 @pytest.mark.parametrize(
     "make", [lambda told: from_linen(Hard(), training=told), lambda told: from_nnx(Nnx, training=told)]
 )
+class Path(nn.Module):
+    """Leaves out some samples, by a rate and a stream that do not say so."""
+
+    share: float = 0.5
+    deterministic: bool = True
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        if self.deterministic or not self.share:
+            return x
+        return x * jax.random.bernoulli(self.make_rng("path"), 1 - self.share, (x.shape[0], 1))
+
+
+class DropPath(nn.Module):
+    """Its flag has a name that is not known."""
+
+    rate: Any = 0.5
+    active: bool = False
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return x * jax.random.bernoulli(self.make_rng("path"), 0.5, x.shape) if self.active else x
+
+
+class Fixed(nn.Module):
+    """Statistics that depend on nothing."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return x - self.variable("batch_stats", "mean", jnp.zeros, x.shape[-1]).value
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            Path(),
+            r"dropout of layers_0 \(Path\) is never applied .* deterministic is True.*{'layers_0/deterministic': Fa",
+        ),
+        (
+            Path(deterministic=False),
+            r"dropout of layers_0 \(Path\) is applied in evaluation too: deterministic is False",
+        ),
+        (
+            DropPath(),
+            r"DropPath\) \(rate=0.5\) is never applied in training. No flag of a known name.*give it a rate of 0",
+        ),
+        (DropPath(np.float32(0.5)), r"DropPath\) \(rate=0.5\) is never applied"),
+        (Fixed(), r"statistics layers_0/mean of layers_0 .Fixed. never move in training. No flag of a known name"),
+    ],
+)
+def test_parts_of_ones_own_are_refused_too(module: nn.Module, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_linen(nn.Sequential([module, nn.Dense(CLASSES)])).init(KEY, batch(1))
+
+
 def test_names_that_nothing_takes_are_refused(make: Any) -> None:
     with pytest.raises(TypeError, match="must be a dict"):
         make("deterministic")
@@ -282,6 +338,36 @@ class NnxStreams(nnx.Module):
 )
 def test_flags_of_nnx_modules_are_known_by_their_names(module: Any) -> None:
     check_modes(from_nnx(module), module is not NnxStreams)
+
+
+def test_an_nnx_sequence_and_copies_of_a_module_have_random_streams() -> None:
+    def sequence(rngs: Any) -> Any:
+        layers = nnx.BatchNorm(FEATURES, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+        return nnx.Sequential(*layers, nnx.Linear(FEATURES, CLASSES, rngs=rngs))
+
+    class Copies(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            made = nnx.split_rngs(splits=2)(nnx.vmap(lambda rngs: nnx.Dropout(0.5, rngs=rngs), in_axes=0))
+            self.layers, self.last = made(rngs), nnx.Linear(FEATURES, CLASSES, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            scan = nnx.scan(lambda x, layer: layer(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+            return self.last(scan(x, self.layers))
+
+    check_modes(from_nnx(sequence))
+    check_modes(from_nnx(Copies), statistics=False)
+
+
+def test_functions_that_cannot_be_called_as_they_will_be_are_refused() -> None:
+    module = nnx.Linear(FEATURES, CLASSES, rngs=nnx.Rngs(0))
+    for make, message in (
+        (lambda: from_nnx(module), r"made already; give a function .* lambda rngs: Linear"),
+        (lambda: from_nnx(lambda: module), r"called as make_module\(rngs\), but <lambda> takes \(\)"),
+        (lambda: from_functions(lambda key: {}, lambda params, batch, key: 0.0), r"init\(key, batch\), but .* \(key\)"),
+        (lambda: from_functions(lambda key, batch: {}, lambda params, batch: 0.0), r"loss\(params, batch, key\), but"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            make()
 
 
 def test_nnx_modules_are_told_what_they_ask_for_or_refused_by_name() -> None:
