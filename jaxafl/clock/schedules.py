@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -75,7 +75,7 @@ class Clockwork:
         with self._computing():
             arguments = (self.numbers, self.workload, self.state)
             program, _ = compiled(_scan, (count,), arguments, donate=(2,), whole=self.clock.event_by_event)
-            self.state, *made = self._patiently(program, arguments) if self.own else program(*arguments)
+            self.state, *made = self._patiently(program, arguments, count) if self.own else program(*arguments)
             steps, runs_begun, fault, held = jax.device_get(made)
         start, before, self.fault = len(self.times), self.times, fault
         if self.check:
@@ -93,21 +93,28 @@ class Clockwork:
         arguments = (self.numbers, seed_key(self.seed))
         return compiled(_begin, (self.num_clients,), arguments)[0](*arguments)
 
-    def _patiently(self, program: Any, arguments: tuple[Any, ...]) -> Any:
+    def _patiently(self, program: Any, arguments: tuple[Any, ...], count: int) -> Any:
         """The program's result, of a clock of one's own, whose loops may have no end."""
         numbers, workload, _ = arguments
+        whole = self._computing()(lambda: program(*arguments))
 
         def begin() -> Any:
             state = self._begun()
-            one, _ = compiled(_scan, (1,), (numbers, workload, state))
-            return state, functools.partial(one, numbers, workload)
+            return state, self._computing()(one_step(numbers, workload, state))
 
-        return called(lambda: program(*arguments), begin, self.clock, self.num_clients, self.seed)
+        return called(whole, begin, self.clock, self.num_clients, self.seed, range(len(self.times) + count))
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
         with jax.enable_x64(True), jax.default_device(cpu()):
             yield
+
+
+def one_step(clock: Clock, workload: Workload, state: Any) -> Callable[[Any], Any]:
+    """Returns a function that takes one server step: state -> (state, server steps [1, ...], ...); its numbers are
+    float64, with 64-bit types enabled."""
+    program, _ = compiled(_scan, (1,), (clock, workload, state))
+    return functools.partial(program, clock, workload)
 
 
 def schedule_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -43,6 +44,7 @@ class Execution:
         compiled: the program that takes server steps; `constant`: its arguments before the state; `function` and
             `kinds`: what it was made of, see `compile`.
         around: what it is called in.
+        wait: (call, state, server steps) calls it in another way.
         check: (state, records on the host, the first of them) raises when something went wrong.
         windows: of the runs, where they share plans; `window`: the one under way; `enter`: takes up another.
         rows_before: of members in lockstep, who advance by rows: rows before each chunk of server steps, and all.
@@ -62,6 +64,7 @@ class Execution:
     function: Any = None
     kinds: tuple[int, ...] = ()
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    wait: Callable[[Callable[[], Any], State, range], Any] | None = None
     check: Callable[[State, Records, int], Any] = lambda state, records, start: None
     windows: Windows | None = None
     window: Window | None = None
@@ -105,13 +108,18 @@ class Execution:
             self.program = dataclasses.replace(self.program, block=1)
             self.compile(self.function, self.kinds, self.constant)
         with on_exhaustion(**sizes), self.around():
-            self.state, records = self.compiled(*self.constant, self.state, np.int32(start), np.int32(stop))
+            call = functools.partial(self._called, start, stop)
+            self.state, records = self.wait(call, self.state, range(start, stop)) if self.wait else call()
             made = stop - start if self.rows_before is None else None
             records = jax.tree.map(lambda leaf: leaf[:, :made], on_host(records))
             self.check(self.state, records, start)
         if records.event is not None:
             self.taken += int(records.event.mask.sum())
         return records
+
+    def _called(self, start: int, stop: int) -> tuple[State, Records]:
+        with self.around():
+            return self.compiled(*self.constant, self.state, np.int32(start), np.int32(stop))
 
     def reach(self, start: int, stop: int) -> int:
         """Enters the window of the server step `start`; the last of start + 1 .. stop that lies no further than it."""

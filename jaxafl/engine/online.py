@@ -24,6 +24,7 @@ from jaxafl.device.keys import Key
 from jaxafl.engine.batched import over_members
 from jaxafl.engine.execution import Execution, prepared
 from jaxafl.engine.mesh import ALL, DATA, NUMBERS, STATE, compiled_over, spread
+from jaxafl.engine.patiently import patiently
 from jaxafl.engine.plan import Segments, Steps
 from jaxafl.engine.problem import DeviceData, Numbers, Problem, Program, Speed
 from jaxafl.engine.state import Beside, Records, State
@@ -71,6 +72,8 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
         constant = (clock_numbers, execution.numbers, problem.device)
         execution.compile(advance_online, (ALL, NUMBERS, DATA, STATE), constant)
     execution.around = functools.partial(jax.enable_x64, True)
+    if not type(clock).__module__.startswith("jaxafl."):
+        execution.wait = functools.partial(patiently, problem)
     execution.check = functools.partial(_check, clock, clients, Earlier())
     return execution
 

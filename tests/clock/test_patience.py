@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from typing import Any
 
 import pytest
+
+import jaxafl as afl
+from jaxafl.clock import patience
 
 PROGRAM = """
 import os, signal, sys, threading
@@ -74,3 +79,66 @@ def test_a_loop_without_end_is_told_why_or_interrupted(value: str, seconds: int,
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     first, last = done.stdout.splitlines()
     assert first == "[1.0, 2.0]" and words in last
+
+
+BESIDE = """
+import os, signal, sys, threading
+import jax, jax.numpy as jnp
+import jaxafl as afl
+from jaxafl.clock import patience
+
+value, seconds = float(sys.argv[1]), float(sys.argv[2])
+patience.SECONDS = seconds
+
+class third(afl.clock.Duration):
+    def draw(self, prepared, run):
+        return afl.clock.worked(jnp.where(run.run == 2, value, 1.5))
+
+class own(afl.clock.free_running):
+    def next(self, state, workload):
+        after, step = super().next(state, workload)
+        run = afl.clock.Run(jnp.int32(0), state.version, jnp.int32(1), state.starts.longest, state.now)
+        lasts = self.durations.draw(state.starts.prepared, run).work
+        waited = jax.lax.while_loop(lambda waited: ~(waited > 0), lambda waited: lasts, 0.0 * lasts)
+        return after, step._replace(time=step.time + 0 * waited)
+
+problem = afl.theory.quadratic(clients=1)
+client = afl.Client(learning_rate=0.1, steps=2, batch_size=None)
+clock = own(concurrency=1, durations=third())
+sim = afl.Simulation(problem.data, problem.model, client, afl.server.asyncfeded(), clock)
+print(sim.run(2, eval_every=2).time.values.tolist())
+if seconds > 100:
+    for wait in (8, 9):
+        threading.Timer(wait, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    sim.run(5, eval_every=5)
+except (ValueError, KeyboardInterrupt) as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("value", "seconds", "words"),
+    [
+        ("nan", 2, "come to server step 2: it has computed for 2 s. Run 2 of client 0 has no duration (NaN)"),
+        ("-1", 2, "Run 2 of client 0 has a negative duration"),
+        ("nan", 1000, "KeyboardInterrupt"),
+    ],
+)
+def test_a_loop_without_end_beside_the_training_too(value: str, seconds: int, words: str) -> None:
+    command = [sys.executable, "-c", BESIDE, value, str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    first, last = done.stdout.splitlines()
+    assert first == "[1.5, 3.0]" and words in last
+
+
+def test_what_takes_long_for_other_reasons_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "SECONDS", 0.2)
+    alone: list[int] = []
+
+    def begin() -> Any:
+        return 0, lambda state: alone.append(state) or (state + 1,)
+
+    found = patience.called(lambda: time.sleep(1) or 7, begin, afl.clock.synchronous(), 2, 0, range(4, 7))
+    assert found == 7 and alone == [0, 1, 2]

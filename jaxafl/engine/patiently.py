@@ -1,0 +1,47 @@
+"""Programs with a clock of one's own in them, which may never come to its next server step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.clock.contract import Workload
+from jaxafl.clock.patience import called
+from jaxafl.clock.schedules import one_step
+from jaxafl.device import as_arrays, cpu, on_device, on_host
+from jaxafl.device.key_leaves import unpack
+from jaxafl.engine.problem import Problem
+from jaxafl.engine.state import State
+
+
+def patiently(problem: Problem, call: Callable[[], Any], state: State, steps: range) -> Any:
+    """The result of a program with the clock beside the training, which can be interrupted; where it takes long, it is
+    found out whether the clock does not come to a server step.
+
+    Args:
+        problem: the run.
+        call: the program, which may use the memory of the state again.
+        state: before the first server step.
+        steps: the server steps.
+    """
+    clock, counts = problem.clock, problem.data.counts
+    own, planned = on_host(jax.tree.map(lambda leaf: leaf[0], (state.beside.clock, state.beside.next_steps)))
+    unit = np.asarray(problem.client.steps_per_epoch(counts)) if problem.client.epochs is not None else 1
+
+    def begin() -> Any:
+        with jax.enable_x64(True), jax.default_device(cpu()):
+            workload = Workload(on_device(np.asarray(planned * unit, np.int32)), len(counts))
+            before = unpack(on_device(own))
+            one = one_step(as_arrays(clock, jnp.float64), workload, before)
+
+        def step(state: Any) -> Any:
+            with jax.enable_x64(True), jax.default_device(cpu()):
+                return one(state)
+
+        return before, step
+
+    return called(call, begin, clock, len(counts), problem.seed, steps)
