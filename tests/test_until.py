@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
@@ -146,6 +148,26 @@ def test_a_run_beside_its_clock_goes_on_under_a_later_limit(limit: str, tmp_path
     assert longer.attrs["stopped"] == alone.attrs["stopped"]
     assert longer.eval_step.values.tolist() == alone.eval_step.values.tolist()
     np.testing.assert_array_equal(longer.observe_all, alone.observe_all)
+
+
+class breaks(afl.server.asyncfeded):
+    """Its parameters stop being finite at server step 9."""
+
+    def update(self, params: Any, state: Any, arrivals: Any) -> Any:
+        outcome = super().update(params, state, arrivals)
+        broken = jax.tree.map(lambda leaf: jnp.where(arrivals.step == 9, jnp.inf, leaf), outcome.params)
+        return outcome._replace(params=broken)
+
+
+@pytest.mark.slow
+def test_a_run_beside_its_clock_that_would_fail_after_a_limit_ends_before() -> None:
+    sim = _simulation(breaks(lam=0.8, eps=0.9, target_staleness=1.5, kappa=1.3), CLOCKS["arrival"], GD)
+    with pytest.warns(match="stopped being finite"):
+        whole = sim.run(60, eval_every=60)
+    assert whole.attrs["failed_step"] == 9
+    ended = sim.run(until={"time": float(whole.time[9]) - 0.01}, eval_every=60)
+    assert ended.sizes["step"] == 9 and ended.attrs["failed_step"] == -1
+    assert ended.attrs["stopped"].startswith("until time")
 
 
 def test_a_run_that_a_target_stopped_goes_on_to_another_target(tmp_path: Any) -> None:

@@ -155,7 +155,9 @@ def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Wat
             made.pieces.append(execution.advance(made.place, until))
             pace = (time.perf_counter() - before) / (until - made.place)
             if execution.limit is not None and kept is not None:
-                within, why = execution.limit(execution.joined([*made.records, *made.pieces]))
+                failed = execution.failures()[0]  # no server step comes after it
+                known = _first(execution.joined([*made.records, *made.pieces]), failed[0] + 1 if failed else until)
+                within, why = execution.limit(known)
                 if why:  # the piece again, from the state before it, up to the limit
                     execution.state = kept
                     made.pieces[-1] = execution.advance(made.place, within)
