@@ -87,6 +87,23 @@ def test_a_run_goes_on_in_the_middle_of_a_window_and_is_made_longer(
 
 
 @pytest.mark.slow
+def test_a_longer_run_in_blocks_goes_on_in_the_middle(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shorter run has ended where no block of the longer one does; its windows begin wherever that was."""
+    monkeypatch.setattr("jaxafl.engine.planned.slices_are_faster", lambda: False)  # as on an accelerator
+    algorithm, _, client = SERVERS["fedbuff"]
+    simulation = _simulation(algorithm, CLOCKS["buffer"], client)
+    options: dict[str, Any] = {"eval_every": 10, "observe": observe}
+    kept: dict[str, Any] = {"checkpoint": tmp_path, "checkpoint_every": 5}
+    whole = simulation.run(120, **options)
+    short_windows(monkeypatch, 34)
+    simulation.run(55, **options, **kept)
+    with pytest.raises(Broken):
+        simulation.run(120, **options, **kept, callbacks=Breaks(80))
+    longer = simulation.run(120, **options, **kept)
+    np.testing.assert_array_equal(longer.observe_all, whole.observe_all)
+
+
+@pytest.mark.slow
 def test_a_window_that_needs_more_room_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first server steps take one arrival each of a fresh model; later ones many, some of old models."""
     durations = np.concatenate([np.full((6, 4), 0.01), np.full((6, 1), 30.0), np.full((6, 60), 1.0)], axis=1)

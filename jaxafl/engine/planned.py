@@ -54,10 +54,10 @@ def planned(
     server_steps = source.server_steps if isinstance(source, Schedule) else cast(int, server_steps)
     first, layout = problems[0], problems[0].layout
     capacity, in_flight = (size(first.data.num_clients) for size in (first.clock.capacity, first.clock.in_flight))
-    block = block_of(every, server_steps, origin.step if origin is not None else 0)
     # a schedule that is made again with other times must be there as a whole; devices keep stores of one size
     one = first.client.charge == "executed" or layout.mesh is not None
-    size = None if one else window_steps(in_flight, capacity, block)
+    size = None if one else window_steps(in_flight, capacity, block_of(every, server_steps))  # wherever it begins
+    block = block_of(every, server_steps, origin.step if origin is not None else 0, size or 0)
     step, stays = functools.partial(local_step_of, first.model, first.data, first.client), _stays(first)
     drift = "drift" in first.recording.diagnostics
 
