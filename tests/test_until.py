@@ -70,6 +70,12 @@ def test_a_target_ends_a_run_without_server_steps_at_an_evaluation() -> None:
     assert "loss" in ended.attrs["stopped"]
 
 
+def test_a_run_that_reaches_none_of_its_limits_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxafl.callbacks.limits.UNBOUNDED", 20)
+    ended = fedbuff().run(until={"loss": -1.0})
+    assert ended.sizes["step"] == 20 and ended.attrs["stopped"] == "20 server steps are over, and no limit was reached"
+
+
 @pytest.mark.slow
 def test_a_run_with_a_limit_goes_on_in_its_folder(tmp_path: Any) -> None:
     sim, options = fedbuff(), {"eval_every": 3, "checkpoint": tmp_path, "checkpoint_every": 2, "observe": observe}

@@ -143,6 +143,8 @@ class Limited:
         whole = trained.failure is None and trained.schedule.server_steps == self.server_steps
         if self.why and whole and "stopped" not in ended:
             ended["stopped"] = self.why
+        if whole and self.server_steps == UNBOUNDED and "stopped" not in ended:
+            ended["stopped"] = f"{UNBOUNDED:,} server steps are over, and no limit was reached"
         if "time" in self.limits.exact and ended.get("stopped", "").startswith("until time"):
             ended["until_time"] = float(self.limits.exact["time"])
         return trained._replace(notes=ended)

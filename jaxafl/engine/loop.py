@@ -151,7 +151,8 @@ def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Wat
             if watcher.steps and execution.rows_before is None:
                 until = min(until, (made.place // watcher.steps + 1) * watcher.steps)
             until = told(execution.reach, made.place, until)
-            before, kept = time.perf_counter(), execution.copy() if execution.limit is not None else None
+            before, taken = time.perf_counter(), execution.taken
+            kept = execution.copy() if execution.limit is not None else None
             made.pieces.append(execution.advance(made.place, until))
             pace = (time.perf_counter() - before) / (until - made.place)
             if execution.limit is not None and kept is not None:
@@ -159,7 +160,7 @@ def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Wat
                 known = _first(execution.joined([*made.records, *made.pieces]), failed[0] + 1 if failed else until)
                 within, why = execution.limit(known)
                 if why:  # the piece again, from the state before it, up to the limit
-                    execution.state = kept
+                    execution.state, execution.taken = kept, taken
                     made.pieces[-1] = execution.advance(made.place, within)
                     server_steps = stop = until = end = within
                     made.stops = [one or (within, why) for one in made.stops]
