@@ -12,6 +12,7 @@ from flax import linen as nn
 from flax import nnx
 
 import jaxafl as afl
+from jaxafl.client.frozen import sent_bytes
 from tests.variants import slow_but
 
 HEAD = 4 * (16 * 10 + 10)
@@ -85,6 +86,20 @@ def test_layers_that_an_optimiser_freezes_are_not_sent(name: str) -> None:
     assert result.bytes_down[0] == 2 * result.bytes_up[0]  # three runs begin at first, one more for each that ends
 
 
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda inner: optax.MultiSteps(inner, 1),
+        lambda inner: optax.apply_if_finite(inner, 3),
+        lambda inner: optax.chain(inner, optax.ema(0.9)),
+    ],
+)
+def test_layers_stay_frozen_within_what_is_around(around: Any) -> None:
+    client = afl.Client(lambda learning_rate: around(partition(learning_rate)), steps=1, learning_rate=0.1)
+    params = {"encoder": {"kernel": np.ones((60, 16), np.float32)}, "head": {"kernel": np.ones((16, 10), np.float32)}}
+    assert sent_bytes(client, params, {}) == 4 * 16 * 10
+
+
 def test_an_optimiser_that_adds_gradients_as_they_are_or_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"adds the gradient of 'encoder/bias' .* uphill.*optax.masked.*freeze"):
         simulation(afl.models.from_linen(Net()), uphill).check()
@@ -144,6 +159,8 @@ def test_frozen_parameters_are_those_that_are_given() -> None:
             r"'encoder/kernel' has shape \(3, 3\), the network needs \(60, 16\)",
         ),
         (lambda path: "yes", "True or False of a path"),
+        ("encoder", r"frozen must be a function of a path, .*{'encoder': True}; got 'encoder'"),
+        ({"encoder": 1}, r"a tree of bools or of the arrays themselves.*; got 1 for 'encoder'"),
     ],
 )
 def test_a_selection_that_cannot_be_meant_is_refused(frozen: Any, message: str) -> None:

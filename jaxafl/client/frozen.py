@@ -11,7 +11,19 @@ import numpy as np
 
 from jaxafl.client.optimizer import Optimised
 
-_KEEP_ZERO = ("broadcast_in_dim", "convert_element_type", "reshape", "neg", "copy", "transpose", "squeeze", "div")
+_KEEP_ZERO = (
+    "broadcast_in_dim",
+    "convert_element_type",
+    "reshape",
+    "neg",
+    "copy",
+    "transpose",
+    "squeeze",
+    "div",
+    "abs",
+    "sign",
+    "sqrt",
+)
 
 
 def frozen_by(client: Optimised, params: Any) -> tuple[Any, Any]:
@@ -75,13 +87,16 @@ def _zeros(jaxpr: Any, given: list[bool]) -> list[bool]:
         inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
         if hasattr(inner, "jaxpr") and len(inner.jaxpr.invars) == len(inputs):
             found = _zeros(inner.jaxpr, inputs)
-        elif name in _KEEP_ZERO:
+        elif name == "cond":
+            ways = [_zeros(branch.jaxpr, inputs[1:]) for branch in equation.params["branches"]]
+            found = [all(way) for way in zip(*ways, strict=True)]
+        elif name in _KEEP_ZERO or (name == "integer_pow" and equation.params["y"] > 0):
             found = inputs[:1]
         elif name == "mul":
             found = [any(inputs)]
         else:
             found = [(name in ("add", "sub", "add_any") and all(inputs)) or (name == "select_n" and all(inputs[1:]))]
             found *= len(equation.outvars)
-        if len(found) == len(equation.outvars) and name not in ("while", "scan", "cond"):
+        if len(found) == len(equation.outvars) and name not in ("while", "scan"):
             zero |= {variable for variable, is_zero in zip(equation.outvars, found, strict=True) if is_zero}
     return [known(one) for one in jaxpr.outvars]

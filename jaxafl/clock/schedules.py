@@ -18,6 +18,7 @@ from jaxafl.clock.rules import Earlier, check_ends, check_next, check_steps
 from jaxafl.clock.tables import Schedule
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
 from jaxafl.device.keys import Key, seed_key
+from jaxafl.device.switches import check_switches
 from jaxafl.options import UserError, check_options, check_whole
 
 UNBOUNDED = 2**24
@@ -57,6 +58,7 @@ class Clockwork:
         Args:
             clock, num_clients, local_steps, server_steps, seed, check: as of `schedule`, with what it raises.
         """
+        check_switches()
         check_whole("schedule", "server_steps", server_steps)
         check_options(clock, num_clients)
         clock.check(num_clients)

@@ -18,6 +18,7 @@ from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.options import Summarised, UserError, as_array, check_whole
 
 _ROWS = 65_536  # samples that are looked at together
+_MOST = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -61,7 +62,7 @@ class Dataset(Summarised):
         object.__setattr__(self, "y", _labels(self.name, "training", self.x, self.y, self.num_classes))
         object.__setattr__(self, "y_test", _labels(self.name, "test", self.x_test, self.y_test, self.num_classes))
         for part, samples in (("training", self.x), ("test", self.x_test)):
-            _check_finite(self.name, part, samples)
+            _check_values(self.name, part, samples)
         kinds = [kind_of_sample(samples) for samples in (self.x, self.x_test)]
         if kinds[0] != kinds[1]:
             raise ValueError(
@@ -186,9 +187,16 @@ def _labels(name: str, part: str, x: Any, y: ArrayLike, num_classes: int) -> np.
     return labels.astype(np.int32)
 
 
-def _check_finite(name: str, part: str, x: Any) -> None:
-    """Raises `ValueError` where a sample is NaN or infinite."""
+def _check_values(name: str, part: str, x: Any) -> None:
+    """Raises `ValueError` where a sample is NaN or infinite, or an integer that int32 does not hold."""
     for leaf in map(np.asarray, jax.tree.leaves(x)):
+        if leaf.dtype.kind in "iu" and np.iinfo(leaf.dtype).max > _MOST and leaf.size:
+            beyond = next((int(one) for one in (leaf.max(), leaf.min()) if not -_MOST <= one <= _MOST), None)
+            if beyond is not None:
+                raise UserError(
+                    f"{name}: {part} samples hold {beyond:,}, and integers are int32, up to {_MOST:,}; number tokens "
+                    "by numpy.unique(x, return_inverse=True)[1], or make quantities floats and scale them"
+                )
         if leaf.dtype.kind == "f":
             for begin in range(0, len(leaf), _ROWS):
                 finite = np.isfinite(leaf[begin : begin + _ROWS]).reshape(len(leaf[begin : begin + _ROWS]), -1).all(1)

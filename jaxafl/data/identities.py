@@ -26,6 +26,8 @@ def check_ids(name: str, client_ids: ArrayLike, what: str = "client_ids") -> tup
         ids = ids if ids.dtype.kind in "iu" else entries
     elif ids.dtype.kind not in "iuUST":
         floats = f"; whole numbers become integers by {what}.astype(int)" if ids.dtype.kind == "f" else ""
+        if ids.dtype.kind == "f" and np.isnan(ids).any():
+            floats = f", with {np.isnan(ids).sum()} missing; leave out samples without a client, or name one for them"
         raise TypeError(f"{name}: {what} must be integers or strings, one per sample; got dtype {ids.dtype}{floats}")
     known, numbers = np.unique(ids, return_inverse=True)
     return numbers.reshape(ids.shape), np.array([_name(one) for one in known.tolist()], np.str_)

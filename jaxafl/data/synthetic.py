@@ -16,6 +16,7 @@ from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import as_is
 from jaxafl.data.statistics import traverse
 from jaxafl.device import keys
+from jaxafl.device.switches import check_switches
 from jaxafl.options import check_flag, check_number, check_whole, named
 
 Arrays: TypeAlias = Mapping[str, np.ndarray | jax.Array]
@@ -69,6 +70,7 @@ def synthetic(
         Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, section 5.1 (FedProx); Li et al.,
         "Fair Resource Allocation in Federated Learning", ICLR 2020 (q-FFL).
     """
+    check_switches()
     for option, deviation in {"alpha": alpha, "beta": beta}.items():
         check_number("synthetic", f"{option}, a standard deviation,", deviation, least=0)
     clients, max_test = check_whole("synthetic", "clients", clients), check_whole("synthetic", "max_test", max_test)

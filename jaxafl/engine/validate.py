@@ -18,10 +18,10 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
 from jaxafl.device.key_leaves import check_draws, unpack
 from jaxafl.device.keys import seed_key
+from jaxafl.device.switches import check_switches
 from jaxafl.engine.problem import Problem, Program
 from jaxafl.engine.recorded import check_observed, metrics_of
 from jaxafl.engine.state import example_batch, initial
-from jaxafl.engine.switches import check_switches
 from jaxafl.models.leaves import path_of
 from jaxafl.models.model import Batch, Model
 from jaxafl.options import UserError, check_whole
@@ -164,7 +164,16 @@ def _explained(what: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        raise ValueError(f"{what}: {error}") from error
+        raise ValueError(f"{what}: {error}{_of_two_precisions(error)}") from error
+
+
+def _of_two_precisions(error: Exception) -> str:
+    if not (jnp.result_type(float) == jnp.float64 and "float32" in str(error) and "float64" in str(error)):
+        return ""
+    return (
+        ". Under jax_enable_x64 parameters and samples are float64: give the layers that make arrays of their own, "
+        "such as nn.LSTMCell(features, param_dtype=jnp.float64), float64 as their dtype, or do without jax_enable_x64"
+    )
 
 
 def _described(tree: Any, batch_axes: int = 1) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxafl.models.leaves import path_of
 from jaxafl.models.model import Batch, Key, Outputs, Params, State
-from jaxafl.options import UserError
+from jaxafl.options import UserError, shown
 
 Frozen: TypeAlias = Callable[[str], bool] | Mapping[str, Any] | Any
 """Selects parameters: a function of the path, `"encoder/Dense_0/kernel"` -> bool, or a tree, or its upper part, of
@@ -69,6 +69,13 @@ def _chosen(params: Params, frozen: Frozen, owner: str) -> dict[str, Any]:
         found = {name: _said(frozen(name), name, owner) for name in names}
     else:
         given = _named(frozen)
+        for name, value in given.items():
+            if not (value is None or isinstance(value, bool | float) or hasattr(value, "shape")):
+                raise UserError(
+                    f"{owner}: frozen must be a function of a path, such as lambda path: path.startswith('encoder/'), "
+                    f"or a tree of bools or of the arrays themselves, such as {{'encoder': True}}; got {shown(value)}"
+                    + (f" for {name!r}" if name else "")
+                )
         foreign = [one for one in given if one and not any(name == one or name.startswith(f"{one}/") for name in names)]
         if foreign:
             raise UserError(f"{owner}: frozen names {foreign[0]!r}, its parameters are {_listed(names)}")
@@ -84,7 +91,9 @@ def _chosen(params: Params, frozen: Frozen, owner: str) -> dict[str, Any]:
 
 def _said(value: Any, name: str, owner: str) -> bool:
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{owner}: frozen must say True or False of a path, it said {value!r} of {name!r}")
+        raise TypeError(
+            f"{owner}: frozen must say True or False of a path, it said {value!r} of {name!r}; bool(...) makes it so"
+        )
     return bool(value)
 
 

@@ -106,7 +106,9 @@ def as_numbers(owner: str, name: str, value: Any) -> np.ndarray:
 
 
 def as_array(owner: str, name: str, value: Any) -> np.ndarray:
-    """`numpy.asarray`, but lists that make no array are a `ValueError` that says so."""
+    """`numpy.asarray`, but lists that make no array are a `ValueError` that says so, and masked values too."""
+    if np.ma.is_masked(value):
+        raise UserError(f"{owner}: masked values in {name}; remove or replace them first, for example by .filled(0)")
     try:
         array = np.asarray(value)
         if array.dtype.kind in "fO" and isinstance(value, list | tuple):  # NumPy has floats for integers beyond int64

@@ -10,12 +10,23 @@ import numpy as np
 from jaxafl.options import UserError
 
 _SEEN_AS = {
-    **{"1": "L", "L": "L", "LA": "LA", "La": "LA", "PA": "RGBA", "RGB": "RGB", "RGBX": "RGB", "RGBA": "RGBA"},
+    **{
+        "1": "L",
+        "P": "RGB",
+        "L": "L",
+        "LA": "LA",
+        "La": "LA",
+        "PA": "RGBA",
+        "RGB": "RGB",
+        "RGBX": "RGB",
+        "RGBA": "RGBA",
+    },
     **{"RGBa": "RGBA", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB"},
 }
 """Mode of 8 bits per channel that shows the same image."""
 _WIDE = {"I;16": np.uint16, "I;16L": np.uint16, "I;16B": np.uint16, "I;16N": np.uint16, "I": np.int32, "F": np.float32}
-_BY_PALETTE = {False: "RGB", True: "RGBA"}
+_WITH_OPACITY = {"1": "LA", "L": "LA", "P": "RGBA", "RGB": "RGBA"}
+"""The same where one colour, or some of a palette, are transparent."""
 
 
 def is_picture(sample: Any) -> bool:
@@ -27,19 +38,21 @@ def pixels(owner: str, images: Iterable[Any]) -> np.ndarray:
     """Returns images of Pillow as one array.
 
     An image of a palette (mode P) becomes its colours, black and white (1) becomes 0 and 255, and CMYK, YCbCr and HSV
-    become RGB. Images of 16 bits (I;16) are uint16, of 32 bits int32 (I) or float32 (F), with their values as stored.
-    An image is turned as its EXIF orientation says. If images of one channel and of colours occur together, the former
-    are repeated in the three colours; if some have an opacity, the others are opaque (255).
+    become RGB. A colour that is transparent gives an opacity. Images of 16 bits (I;16) are uint16, of 32 bits int32 (I)
+    or float32 (F), with their values as stored. An image is turned as its EXIF orientation says. If images of one
+    channel and of colours occur together, the former are repeated in the three colours; if some have an opacity, the
+    others are opaque (255).
 
     Args:
         owner: for messages.
-        images: of one size; of several frames the current one.
+        images: of one size, and one frame each.
 
     Returns:
         Array `[n, height, width, channels]`: 1 channel (brightness), 2 (brightness, opacity), 3 (RGB) or 4 (RGBA).
 
     Raises:
-        ValueError: images have several sizes, a mode has no such meaning (LAB), or modes of 8 bits occur with others.
+        ValueError: images have several sizes or frames, a mode has no such meaning (LAB), or modes of 8 bits occur with
+            others.
     """
     modes, found = set(), []
     for place, image in enumerate(images):
@@ -67,8 +80,14 @@ def _pixels(owner: str, place: int, image: Any) -> np.ndarray:
     """Returns one image `[height, width, channels]` in the fewest channels that show it."""
     from PIL import ImageOps
 
+    if getattr(image, "is_animated", False) and image.format != "MPO":  # of a camera, with previews
+        raise UserError(
+            f"{owner}: image {place} has {image.n_frames} frames; give the one that is meant, "
+            'image.convert("RGB") after image.seek(0), or each as a sample of its own'
+        )
     image = ImageOps.exif_transpose(image)
-    mode = _BY_PALETTE["transparency" in image.info] if image.mode == "P" else _SEEN_AS.get(image.mode)
+    by_mode = _WITH_OPACITY if "transparency" in image.info else _SEEN_AS
+    mode = by_mode.get(image.mode, _SEEN_AS.get(image.mode))
     if mode is not None:
         array = np.asarray(image if image.mode == mode else image.convert(mode))
     elif image.mode in _WIDE:

@@ -175,3 +175,18 @@ def test_a_regression_reads_its_targets_from_the_samples():
 def test_samples_that_are_not_finite_are_refused_in_a_dataset_too():
     with pytest.raises(ValueError, match="toy: test sample 1 is NaN or infinite"):
         data.Dataset("toy", X, Y, np.where(np.arange(10)[:, None] == 1, np.inf, X), Y, 3, data.cast())
+
+
+@pytest.mark.parametrize("beyond", [np.int64(-(2**40)), np.uint32(2**31), np.uint64(2**63)])
+def test_integers_that_int32_does_not_hold_are_refused(beyond):
+    with pytest.raises(
+        ValueError, match=r"training samples hold -?[\d,]+, and integers are int32, up to 2,147,483,647"
+    ):
+        data.from_arrays(np.full((6, 2), beyond), Y[:6], [0] * 6, test_fraction=0.3)
+
+
+def test_masked_values_are_refused():
+    masked = np.ma.masked_array(X, np.eye(*X.shape))
+    for arguments in ((masked, Y, IDS), (X, np.ma.masked_array(Y, Y == 0), IDS)):
+        with pytest.raises(ValueError, match=r"masked values in .*remove or replace them first"):
+            data.from_arrays(*arguments, test_fraction=0.3)

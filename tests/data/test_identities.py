@@ -28,6 +28,7 @@ def federated(ids: Any) -> afl.data.FederatedData:
         (["a", float("nan"), "b", "b", "b", "b"], "entry 1 is nan"),
         ([1, None, 2, 2, 2, 2], "entry 1 is None"),
         ([1, 1.0, 2, 2, 2, 2], r"entry 1 is 1\.0"),
+        (np.array([1.0, np.nan, 2, 2, 2, 2]), "got dtype float64, with 1 missing; leave out samples without a client"),
         (np.array([1.0, 1, 2, 2, 2, 2]), r"got dtype float64; whole numbers become integers by client_ids\.astype"),
     ],
 )

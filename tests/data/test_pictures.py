@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,26 @@ def test_a_palette_with_a_transparent_colour_has_an_opacity() -> None:
     picture.info["transparency"] = picture.getpixel((0, 0))
     found = pixels("toy", [picture])
     assert found[0, 0, 0, 3] == 0 and found[0, 0, 5].tolist() == [0, 255, 0, 255]
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("RGB", 4), ("L", 2), ("1", 2)])
+def test_a_transparent_colour_gives_an_opacity_in_every_mode(mode: str, channels: int) -> None:
+    picture = PICTURE.convert(mode, **({"dither": 0} if mode == "1" else {}))
+    picture.info["transparency"] = picture.getpixel((0, 0))
+    found = pixels("toy", [picture])
+    assert found.shape == (1, 4, 6, channels)
+    if mode != "1":  # both colours are in the same half
+        assert found[0, 0, 0, -1] == 0 and found[0, 0, 5, -1] == 255
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG"])
+def test_an_image_of_several_frames_is_refused(kind: str) -> None:
+    written = io.BytesIO()
+    PICTURE.save(written, kind, save_all=True, append_images=[images.fromarray(GREY).convert("RGB")])
+    with images.open(written) as picture, pytest.raises(ValueError, match=r"image 0 has 2 frames; give the one"):
+        pixels("toy", [picture])
+    PICTURE.save(written := io.BytesIO(), kind)
+    assert pixels("toy", [images.open(written)]).shape == (1, 4, 6, 3)
 
 
 @pytest.mark.parametrize(

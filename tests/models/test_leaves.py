@@ -70,6 +70,8 @@ def test_a_network_that_returns_several_things_needs_a_loss_that_takes_them() ->
         ("jax_numpy_dtype_promotion", "strict"),
         ("jax_debug_key_reuse", True),
         ("jax_disable_jit", True),
+        ("jax_transfer_guard", "disallow"),
+        ("jax_numpy_rank_promotion", "raise"),
     ],
 )
 def test_switches_of_jax_that_do_not_work_are_refused_by_name(switch: str, value: Any) -> None:
@@ -85,5 +87,25 @@ def test_switches_of_jax_that_do_not_work_are_refused_by_name(switch: str, value
     try:
         with pytest.raises(ValueError, match=rf"does not run under {switch}.*jax.config.update"):
             sim.run(2)
+        for alone in (
+            lambda: afl.data.synthetic(1.0, 1.0, clients=2, max_size=40),
+            lambda: afl.clock.schedule(sim.clock, 4, 2, 4),
+        ):
+            with pytest.raises(ValueError, match=rf"does not run under {switch}"):
+                alone()
     finally:
         jax.config.update(switch, before)
+
+
+def test_a_recurrent_cell_of_float32_is_told_what_to_write_under_x64() -> None:
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.Dense(10)(nn.RNN(nn.GRUCell(4))(x[..., None])[:, -1])
+
+    data = afl.data.synthetic(1.0, 1.0, clients=4, max_size=40)
+    client, clock = afl.Client(learning_rate=0.1, steps=1, batch_size=4), afl.clock.synchronous(cohort=2)
+    sim = afl.Simulation(data, afl.models.from_linen(Net()), client, afl.server.fedavg(), clock)
+    sim.check()
+    with jax.enable_x64(True), pytest.raises(ValueError, match=r"Under jax_enable_x64.*param_dtype=jnp.float64"):
+        sim.check()
