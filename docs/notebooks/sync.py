@@ -1,7 +1,7 @@
-"""Gives every notebook its badge and its first cell, and writes the `.ipynb` beside it.
+"""Gives every notebook its badge and its first cell, and writes its `.ipynb`.
 
-python docs/notebooks/sync.py            # after a change to a notebook's text (`.md`) or to what stands here
-python docs/notebooks/sync.py --check    # exit code 1 where something would change
+python docs/notebooks/sync.py            # after a change to a notebook's text (`.md`) or to this file
+python docs/notebooks/sync.py --check    # exit code 1 if something would change
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BADGE = (
 CELL = f"""```{{code-cell}} ipython3
 :tags: [hide-input]
 
-# Installs jaxafl where it is missing, as on Colab; where there is a GPU, for the CUDA that its driver can run.
+# Installs jaxafl if it is missing, as on Colab; with a GPU, for the CUDA version that its driver supports.
 import importlib.util
 import re
 import shutil
@@ -55,7 +55,7 @@ if importlib.util.find_spec("jaxafl") is None:
 
 
 def synced(text: str, name: str) -> str:
-    """The text of a notebook with today's header, badge and first cell."""
+    """Returns the text of a notebook with the current header, badge and first cell."""
     text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.S).lstrip("\n")
     title, _, rest = text.partition("\n")
     rest = re.sub(r"\A\s*\[!\[Open in Colab\].*?\n", "", rest)
@@ -65,7 +65,7 @@ def synced(text: str, name: str) -> str:
 
 
 def paired(text: str, name: str) -> str:
-    """The same as a notebook file, without output, each cell with a name of its own that stays."""
+    """Returns the text as a notebook file without output; cells have stable ids."""
     notebook = jupytext.reads(text, fmt="md:myst")
     for number, cell in enumerate(notebook.cells):
         cell.id = f"{name}-{number}"
@@ -73,7 +73,7 @@ def paired(text: str, name: str) -> str:
 
 
 def main() -> int:
-    """Writes what has changed; the exit code says whether, for `--check`."""
+    """Writes changed notebooks; with `--check` returns 1 if one would change."""
     changed = []
     for path in sorted(HERE.glob("*.md")):
         if path.stem == "index":
