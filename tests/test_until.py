@@ -218,3 +218,28 @@ def test_the_shell_and_the_report_name_the_limits_that_ended_runs() -> None:
         "ended by a limit: accuracy 0.94 has reached 0.9 (1 of 8 runs)",
         "and 3 more runs",
     ]
+
+
+@pytest.mark.parametrize(
+    ("until", "words"),
+    [
+        ({"Time": 3}, r"run, until: there is no limit 'Time'; there are time, updates, bytes, seconds .*mean 'time'"),
+        ({"rounds": 3}, r"no limit 'rounds'.*server steps are `server_steps`"),
+        ({"seconds": -3}, r"run: until, seconds must be > 0"),
+        ({1: 2}, r"until needs names of limits"),
+    ],
+)
+def test_limits_that_do_not_exist_are_answered_as_limits(until: Any, words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        fedbuff().run(5, until=until)
+
+
+def test_a_clock_without_time_reaches_no_limit_of_time() -> None:
+    class recorded(afl.clock.synchronous):
+        def next(self, state: Any, workload: Any) -> Any:
+            state, step = super().next(state, workload)
+            return state, step._replace(time=jnp.where(step.time > 2, jnp.nan, step.time))
+
+    algorithm, _, client = SERVERS["fedbuff"]
+    with pytest.raises(ValueError, match=r"until time 10: the clock recorded has no time \(NaN\) at server step 2"):
+        _simulation(algorithm, recorded(), client).run(until={"time": 10})

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxafl.callbacks.base import Callback
+from jaxafl.callbacks.base import Callback, Run
 from jaxafl.callbacks.stopping import StopAfter, StopAt
 from jaxafl.client import sent_bytes
 from jaxafl.clock.schedules import UNBOUNDED, Clockwork, raise_fault
@@ -17,11 +17,12 @@ from jaxafl.device.keys import seed_key
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.problem import Problem
 from jaxafl.engine.state import Records, first_model
-from jaxafl.options import UserError, check_number, check_whole, shown
+from jaxafl.options import UserError, check_number, check_whole, did_you_mean, shown
 
 UNKNOWN_EVERY = 20
 """Server steps between evaluations, unless given, where it is not known how many a run will take."""
 _EXACT = ("time", "updates", "bytes")
+_OTHERS = (*_EXACT, "seconds")  # limits that are no metrics
 _FIRST, _LARGEST = 2**10, 2**17  # server steps of a clock that is looked at
 
 
@@ -81,6 +82,10 @@ class Limits:
             taken = part.mask.sum(axis=1)
             within, why = self.reached(part.time, taken, part.runs_begun, size, before)
             if why:
+                if within < len(taken) and np.isnan(part.time[within]):
+                    raise UserError(
+                        f"run: {why}: the clock {clock.clock.name} has no time (NaN) at server step {done + within}"
+                    )
                 if not done + within:
                     raise UserError(f"run: {why} s: the first server step is at {part.time[0]:.6g} s, later than that")
                 return done + within, why
@@ -181,8 +186,32 @@ def limits_of(owner: str, until: Any) -> Limits:
             check_whole(owner, "until, updates", int(limit) if float(limit).is_integer() else limit)
         else:
             check_number(owner, f"until, {name}", limit, above=0)
-    stops: list[Callback] = [StopAfter(wall=given.pop("seconds"))] if "seconds" in given else []
-    return Limits(exact, (*stops, *([StopAt(**given)] if given else [])))
+    stops: list[Callback] = []
+    if "seconds" in given:
+        check_number(owner, "until, seconds", given["seconds"], above=0)
+        stops.append(StopAfter(wall=given.pop("seconds")))
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(f"{owner}: until needs names of limits, such as {{'time': 3600}}, got {shown(until)}")
+    return Limits(exact, (*stops, *([_Targets(owner, given)] if given else [])))
+
+
+class _Targets(StopAt):
+    """Metrics that end a run as soon as an evaluation reaches their targets."""
+
+    def __init__(self, owner: str, targets: Mapping[str, float]) -> None:
+        self.owner = f"{owner}, until"
+        super().__init__(**targets)
+
+    def check(self, run: Run) -> None:
+        for name in self.targets:
+            if run.metrics and name not in run.metrics:
+                known = [*_OTHERS, *run.metrics]
+                raise UserError(
+                    f"{self.owner}: there is no limit {name!r}; there are {', '.join(_OTHERS)} (of wall-clock time) "
+                    f"and metrics: {', '.join(run.metrics)}{did_you_mean(name, known)}; server steps are `server_steps`"
+                )
+        super().check(run)
 
 
 def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[str], str]) -> dict[str, float] | None:

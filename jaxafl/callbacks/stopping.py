@@ -30,11 +30,13 @@ class StopAt(Callback):
             there is no such metric, or it is not known which way it is better.
     """
 
+    owner = "StopAt"  # in messages
+
     def __init__(self, **targets: float) -> None:
         if not targets:
             raise UserError("StopAt needs a metric and its target, e.g. StopAt(accuracy=0.9)")
         for name, target in targets.items():
-            check_target("StopAt", name, target)
+            check_target(self.owner, name, target)
         self.targets = targets
 
     @classmethod
@@ -49,15 +51,15 @@ class StopAt(Callback):
 
     def check(self, run: Run) -> None:
         for name in self.targets:
-            check_metric("StopAt", run, name)
-            falls(name, run.metrics, "StopAt")
+            check_metric(self.owner, run, name)
+            falls(name, run.metrics, self.owner)
 
     def chunk(self, chunk: Chunk) -> str | None:
         for name, target in self.targets.items():
             if name not in chunk.evaluation:
-                raise UserError(f"StopAt: there is no metric {name!r}; there are {', '.join(chunk.evaluation)}")
+                raise UserError(f"{self.owner}: there is no metric {name!r}; there are {', '.join(chunk.evaluation)}")
             value = chunk.evaluation[name]
-            if value <= target if falls(name, chunk.run.metrics, "StopAt") else value >= target:
+            if value <= target if falls(name, chunk.run.metrics, self.owner) else value >= target:
                 return f"{name} {value:.6g} has reached {target:g}"
         return None
 

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
 from jaxafl.device.keys import Key, jax_key, words_of
-from jaxafl.options import Part, static
+from jaxafl.options import Part, UserError, static
 from jaxafl.options.promises import keeps_promise
 
 Recording: TypeAlias = jax.Array | np.ndarray | None
@@ -231,7 +231,13 @@ class Clock(Part):
 def first_state(clock: Clock, key: Key, num_clients: int) -> Any:
     """The state before the first server step, by a key that `jax.random` takes where `init` is not one of jaxafl's."""
     own = type(clock).init.__module__.startswith("jaxafl.")
-    return clock.init(key if own else cast(Any, jax_key(words_of(key))), num_clients)
+    state = clock.init(key if own else cast(Any, jax_key(words_of(key))), num_clients)
+    if not hasattr(state, "starts"):
+        raise UserError(
+            f"the clock {clock.name}: init(key, num_clients) must return a state with a field `starts` "
+            f"(jaxafl.clock.Starts), {type(state).__name__} has none"
+        )
+    return state
 
 
 class OnlineClock(Protocol):

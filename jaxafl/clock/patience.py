@@ -84,7 +84,7 @@ def called(
         if not single.wait(SECONDS):
             raise UserError(
                 f"the clock {clock.name} does not come to server step {step}: it has computed for {SECONDS:g} s. "
-                + _why(clock, num_clients, seed, runs)
+                f"{_why(clock, num_clients, seed, runs)}. Its loop cannot be stopped: restart Python"
             )
         state = single.made[0]
         see(single.made[:2])

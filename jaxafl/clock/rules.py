@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -49,12 +50,13 @@ class Earlier:
             known |= {name: np.concatenate([values, new[name]]) for name, values in known.items()}
 
 
-def check_next(clock: Clock, num_clients: int, made: Any) -> None:
+def check_next(clock: Clock, num_clients: int, before: Any, made: Any) -> None:
     """Raises `UserError` unless `next` returned a state with `starts` and a server step of its capacity; traced.
 
     Args:
         clock: the clock.
         num_clients: N.
+        before: the state that its `next` was given.
         made: what its `next` returned.
     """
     about = f"the clock {clock.name}: next(state, workload) must return"
@@ -64,16 +66,38 @@ def check_next(clock: Clock, num_clients: int, made: Any) -> None:
     state, step = made
     if not hasattr(state, "starts"):
         raise UserError(f"{about} a state with a field `starts` (jaxafl.clock.Starts), {type(state).__name__} has none")
+    was, now = _forms(before), _forms(state)
+    for path in [*was, *now]:
+        if was.get(path) != now.get(path):
+            raise UserError(
+                f"{about} a state of the same form as that of init: "
+                f"state{path} was {was.get(path)}, it is {now.get(path)}"
+            )
     size, columns = clock.capacity(num_clients), {**step.runs.complete()._asdict(), **step.complete()._asdict()}
     del columns["runs"]
     for name, value in columns.items():
-        word = {"time": "float", "started": "float", "arrived": "float", "mask": "bool"}.get(name, "integer")
+        word = {"time": "float64", "started": "float64", "arrived": "float64", "mask": "bool"}.get(name, "integer")
         shape = () if name == "time" else (size,)
         found, dtype = jnp.shape(value), jnp.result_type(value)
-        if found != shape or dtype.kind not in {"float": "f", "bool": "b", "integer": "iu"}[word]:
+        fits = dtype == word if word == "float64" else dtype.kind in {"bool": "b", "integer": "iu"}[word]
+        if found != shape or not fits:
             raise UserError(
                 f"{about} `{name}` as {word} of shape {shape} (capacity {size}), it is {dtype} of shape {found}"
             )
+
+
+def _forms(state: Any) -> dict[str, str]:
+    """Returns the type and shape of every leaf of a state, by its path."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {jax.tree_util.keystr(path): f"{jnp.result_type(leaf)}{[*jnp.shape(leaf)]}" for path, leaf in leaves}
+
+
+def held_by(clock: Clock, state: Any) -> list[jax.Array]:
+    """Returns the versions that a clock holds, or raises `UserError` if its `held` returns no list of them."""
+    held = clock.held(state)
+    if not isinstance(held, list | tuple) or any(jnp.result_type(one).kind not in "iu" for one in held):
+        raise UserError(f"the clock {clock.name}: held(state) must return a list of arrays of integers, got {held!r}")
+    return [jnp.asarray(one) for one in held]
 
 
 def check_steps(

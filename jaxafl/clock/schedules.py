@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxafl.clock.contract import Clock, Fault, FaultCode, ServerStep, Workload, first_state
 from jaxafl.clock.patience import called
-from jaxafl.clock.rules import Earlier, check_ends, check_next, check_steps
+from jaxafl.clock.rules import Earlier, check_ends, check_next, check_steps, held_by
 from jaxafl.clock.tables import Schedule
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
 from jaxafl.device.keys import Key, seed_key
@@ -207,9 +207,10 @@ def _scan(
 
     def one(state: Any, _: None) -> tuple[Any, tuple[ServerStep, jax.Array]]:
         made = clock.next(state, workload)
-        check_next(clock, workload.num_clients, made)
+        check_next(clock, workload.num_clients, state, made)
         state, step = made
         return state, (step.complete(), state.starts.count)
 
     state, (steps, runs_begun) = jax.lax.scan(one, state, length=server_steps)
-    return state, steps, runs_begun, state.starts.fault, clock.held(state)  # the state, for XLA to write it in place
+    held = held_by(clock, state)
+    return state, steps, runs_begun, state.starts.fault, held  # the state, for XLA to write it in place

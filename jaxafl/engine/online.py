@@ -142,8 +142,8 @@ def _build_step(program: Program, clock: Clock, numbers: Numbers, device: Device
         workload = Workload(steps, num_clients)
         if client.charge == "executed":
             workload = _Executed(steps, num_clients, executed_steps, wide, state)
-        made = clock.next(unpack(beside.clock), workload)
-        check_next(clock, num_clients, made)
+        before = unpack(beside.clock)
+        check_next(clock, num_clients, before, made := clock.next(before, workload))
         clock_state, event = made[0], made[1].complete()
         flight = beside_clock.in_flight_runs(clock_state)
         flight = flight._replace(runs=flight.runs.complete())

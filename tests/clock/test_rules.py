@@ -178,7 +178,7 @@ def test_a_simulation_says_so_of_steps_that_are_made_piece_after_piece(way: str,
         (lambda state, step: (state, step.runs), r"\(state, ServerStep\), it returned \(State, Runs\)"),
         (lambda state, step: (state.last, step), "a state with a field `starts`"),
         (lambda state, step: (state, step._replace(mask=jnp.ones(3, bool))), r"`mask` as bool of shape \(1,\)"),
-        (lambda state, step: (state, step._replace(time=jnp.int32(1))), r"`time` as float of shape \(\)"),
+        (lambda state, step: (state, step._replace(time=jnp.int32(1))), r"`time` as float64 of shape \(\)"),
         (
             lambda state, step: (state, step._replace(runs=step.runs._replace(client=jnp.zeros(1)))),
             r"`client` as integer of shape \(1,\) \(capacity 1\), it is float64 of shape \(1,\)",
@@ -228,3 +228,39 @@ def test_shipped_clocks_obey(name: str) -> None:
     own = type(name, (type(shipped),), {"__doc__": type(shipped).__doc__})
     made = afl.clock.schedule(own(**vars(shipped)), 5, 4, 60)
     np.testing.assert_array_equal(made.run_id, afl.clock.schedule(shipped, 5, 4, 60).run_id)
+
+
+def _state(state: Any, step: ServerStep) -> Any:
+    return state._replace(now=state.now.astype(jnp.float32)), step
+
+
+def _time(state: Any, step: ServerStep) -> Any:
+    return state, step._replace(time=step.time.astype(jnp.float32))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [(_state, r"state\.now was float64\[\], it is float32\[\]"), (_time, r"`time` as float64 .*it is float32")],
+)
+def test_the_state_keeps_its_form_and_time_is_float64(changed: Any, words: str) -> None:
+    class own(afl.clock.synchronous):
+        def next(self, state: Any, workload: Any) -> Any:
+            return changed(*super().next(state, workload))
+
+    with pytest.raises(ValueError, match=words):
+        afl.clock.schedule(own(), 3, 1, 2)
+
+
+def test_init_and_held_of_ones_own_are_told_what_they_must_return() -> None:
+    class without_state(afl.clock.synchronous):
+        def init(self, key: Any, num_clients: int) -> Any:
+            return None
+
+    class without_versions(afl.clock.synchronous):
+        def held(self, state: Any) -> Any:
+            return None
+
+    with pytest.raises(ValueError, match=r"init\(key, num_clients\) must return a state with a field `starts`"):
+        afl.clock.schedule(without_state(), 3, 1, 2)
+    with pytest.raises(ValueError, match=r"held\(state\) must return a list of arrays of integers, got None"):
+        afl.clock.schedule(without_versions(), 3, 1, 2)
