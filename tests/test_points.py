@@ -94,6 +94,12 @@ def test_a_run_that_ends_before_a_point_is_missing_there_and_a_warning_names_it(
     np.testing.assert_array_equal(found.accuracy.isnull().values[:, 1], ends < ends.max())
 
 
+def test_a_point_may_differ_from_run_to_run(ragged: xr.Dataset) -> None:
+    found = afl.at(ragged, time=ragged.final_time)
+    assert found.accuracy.dims == ("seed",)
+    np.testing.assert_array_equal(found.accuracy, ragged.final_accuracy)
+
+
 def test_a_failed_run_is_never_carried_on(ragged: xr.Dataset) -> None:
     failed = ragged.assign(failed_step=("seed", [-1, 2, -1]))
     with pytest.warns(UserWarning, match=r"1 of 3 runs end before .*seed=1"):

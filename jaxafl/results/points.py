@@ -62,7 +62,8 @@ def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[
         result: of a run or a sweep.
         carry_on: a run that ended before keeps the values of its last evaluation; one that failed does not.
         **point: one of `time` (simulated seconds), `server_steps`, `client_updates`, `local_steps` and `bytes`: a
-            number, or several, which become a dimension of that name.
+            number, or several, which become a dimension of that name; a `DataArray` along dimensions of the result (a
+            seed ...) is a point of each run.
 
     Returns:
         Every variable that has a dimension `evaluation`, without it; the attribute `at` is the point in words.
@@ -91,9 +92,10 @@ def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[
     numbers, variable = as_numbers("at", axis, given).astype(float), AXES[axis].variable
     if not isinstance(result, xr.Dataset) or variable not in result.variables:
         raise TypeError(f"at takes the result of a run or a sweep, with a variable {variable}; got {shown(result)}")
-    if numbers.ndim > 1 or not np.isfinite(numbers).all() or (numbers < 0).any():
+    each = isinstance(given, xr.DataArray) and given.ndim > 0 and set(given.dims) <= set(result[variable].dims)
+    if (numbers.ndim > 1 and not each) or not np.isfinite(numbers).all() or (numbers < 0).any():
         raise UserError(f"at: {axis} must be a finite number >= 0, or a list of them; got {shown(given)}")
-    points = xr.DataArray(numbers, {axis: numbers} if numbers.ndim else None, [axis][: numbers.ndim])
+    points = given if each else xr.DataArray(numbers, {axis: numbers} if numbers.ndim else None, [axis][: numbers.ndim])
     plain = _evaluated(result)
     place, end = _last(plain[variable] <= points), plain[variable].max(_ALONG)
     if axis == "time":
