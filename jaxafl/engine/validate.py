@@ -23,14 +23,15 @@ from jaxafl.engine.problem import Problem, Program
 from jaxafl.engine.recorded import check_observed, metrics_of
 from jaxafl.engine.state import example_batch, initial
 from jaxafl.models.leaves import path_of
-from jaxafl.models.model import Batch, Model
+from jaxafl.models.model import Batch, Model, told_apart
 from jaxafl.options import UserError, check_whole
 
 _BATCH = 2
 
 
-# of a model on some data: the shapes of the model's state, and the forms of local training that have been traced
-_traced: weakref.WeakKeyDictionary[Model, weakref.WeakKeyDictionary[FederatedData, tuple[Any, set[Any]]]]
+# of a model on some data: the shapes of the model's state, and the forms of local training that have been traced,
+# in double precision or not
+_traced: weakref.WeakKeyDictionary[Model, weakref.WeakKeyDictionary[FederatedData, dict[bool, tuple[Any, set[Any]]]]]
 _traced = weakref.WeakKeyDictionary()
 
 
@@ -38,11 +39,12 @@ def check_model(model: Model, data: FederatedData, client: Client) -> None:
     """Raises `ValueError` for a model that cannot be trained so on such samples, or that would learn from padding."""
     check_switches()
     known = _traced.setdefault(model, weakref.WeakKeyDictionary())
-    if data not in known:
+    wide, found = jnp.result_type(float) == jnp.float64, known.setdefault(data, {})
+    if wide not in found:
         _check_sizes(model, data)
-        known[data] = (_state_of(model, data), set())
+        found[wide] = (_state_of(model, data), set())
         metrics_of(model, data)
-    state, clients = known[data]
+    state, clients = found[wide]
     form = jax.tree.structure(client), tuple(np.shape(leaf) for leaf in jax.tree.leaves(client))
     if form not in clients:
         _check_training(model, data, client)
@@ -140,7 +142,14 @@ def _state_of(model: Model, data: FederatedData) -> Any:
         x, y = data.fetch(arrays, client, positions, jax.random.split(key, _BATCH))
         if _described(x) != samples:
             raise ValueError(f"training samples are {_described(x)}, test samples {samples}")
-        _, new = model.bound(frozen)(params, state, Batch(x, y, jnp.ones(_BATCH, bool)), key, True)
+        with told_apart(y) as outputs:
+            _, new = model.bound(frozen)(params, state, Batch(x, y, jnp.ones(_BATCH, bool)), key, True)
+        most = int(np.max(data.y_test, initial=-1))
+        if outputs and min(outputs) <= most:
+            raise UserError(
+                f"the model {model.name} tells {min(outputs)} classes apart, but labels of {data.name} go up to "
+                f"{most}: give its last layer {data.num_classes} outputs (a label outside them has a loss of NaN)"
+            )
         if _described(new, 0) != _described(state, 0):
             raise ValueError(f"training turns its state {_described(state, 0)} into {_described(new, 0)}")
         return state

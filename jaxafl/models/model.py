@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeAlias
 
@@ -25,6 +27,7 @@ State: TypeAlias = Any
 Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]
 """In which a model is computed, see `Model.at`."""
 P = ParamSpec("P")
+_watched: contextvars.ContextVar[tuple[Array, list[int]] | None] = contextvars.ContextVar("watched", default=None)
 _PRODUCTS = {"float32": "float32", "tf32": "tensorfloat32", "bfloat16": "default"}
 
 
@@ -164,6 +167,17 @@ class Model(Summarised):
         return {"name": self.name, **({"frozen": frozen} if frozen else {}), **self.description}
 
 
+@contextlib.contextmanager
+def told_apart(labels: Array) -> Iterator[list[int]]:
+    """Within it, the numbers of classes C of all cross-entropies of these labels (the same traced array) are kept."""
+    found: list[int] = []
+    before = _watched.set((labels, found))
+    try:
+        yield found
+    finally:
+        _watched.reset(before)
+
+
 def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
     """Cross-entropy of integer labels, -log softmax(logits)[y], and whether the largest logit is the label's.
 
@@ -197,6 +211,8 @@ def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
         raise TypeError(
             f"cross-entropy needs integer labels, got {labels.dtype}; pass another loss for real-valued targets"
         )
+    if (watched := _watched.get()) is not None and watched[0] is labels:
+        watched[1].append(logits.shape[-1])
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     # by comparison: the gradient of an indexed logit would be a scatter, a kernel more of every local step
     is_label = labels[..., None] == jnp.arange(logits.shape[-1])

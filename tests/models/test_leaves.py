@@ -106,5 +106,22 @@ def test_a_recurrent_cell_of_float32_is_told_what_to_write_under_x64() -> None:
     data = afl.data.synthetic(1.0, 1.0, clients=4, max_size=40)
     client, clock = afl.Client(learning_rate=0.1, steps=1, batch_size=4), afl.clock.synchronous(cohort=2)
     sim = afl.Simulation(data, afl.models.from_linen(Net()), client, afl.server.fedavg(), clock)
+    sim.check()
     with jax.enable_x64(True), pytest.raises(ValueError, match=r"Under jax_enable_x64 .*param_dtype=jnp.float64"):
         sim.check()
+
+
+def test_a_network_with_too_few_outputs_is_refused_before_compilation() -> None:
+    data = afl.data.synthetic(1.0, 1.0, clients=4, max_size=40)
+    client, clock = afl.Client(learning_rate=0.1, steps=1, batch_size=4), afl.clock.synchronous(cohort=2)
+
+    def coarse(logits: Any, batch: Batch) -> Any:
+        return softmax_cross_entropy(logits, batch._replace(y=batch.y // 5))
+
+    model = from_linen(nn.Dense(2), coarse)
+    afl.Simulation(data, model, client, afl.server.fedavg(), clock).check()  # a loss that changes the labels may
+    model = from_linen(nn.Dense(2))
+    with pytest.raises(
+        ValueError, match=r"Dense tells 2 classes apart, but labels of synthetic.* go up to 8: .* 10 outp"
+    ):
+        afl.Simulation(data, model, client, afl.server.fedavg(), clock).check()
