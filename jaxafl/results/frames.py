@@ -29,8 +29,8 @@ _OF_A_RUN = {"step", "arrival", "evaluation", "version", "population"}
 def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
     """Returns a table of results with a row per observation, for pandas, seaborn or a file of comma-separated values.
 
-    `Dataset.to_dataframe()` would make a row for every combination of step, arrival, evaluation, version and client.
-    Here a table has one kind of row:
+    A table has one kind of row. (`xarray.Dataset.to_dataframe()` has one for every combination of step, arrival,
+    evaluation, version and client.)
 
     | table | a row is | columns |
     |---|---|---|
