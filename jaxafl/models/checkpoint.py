@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
+from jaxafl.models.frozen import Held
 from jaxafl.models.model import Batch, Key, Model, Params, State
 from jaxafl.options import as_path
 from jaxafl.readers.replacing import replacing
@@ -68,8 +69,8 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
         model: the model.
         params: a file of `save_parameters`, or a pytree of arrays such as `Trained.params`; for a model with frozen
             parameters, with all, some or none of these.
-        model_state: the same for the non-trainable state (batch statistics, `Trained.model_state`); `None` leaves it as
-            the model makes it.
+        model_state: the same for the non-trainable state (batch statistics, `Trained.model_state`), with or without
+            that of frozen layers; `None` leaves it as the model makes it.
 
     Returns:
         The model with another `init`. Making the first model raises `ValueError` where names, shapes or dtypes are not
@@ -83,17 +84,27 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
 
     def init(key: Key, batch: Batch) -> tuple[Params, State]:
         made_params, made_state = model.init(key, batch)
-        base = {} if model.frozen is None else named_leaves(jax.eval_shape(lambda: held(batch)))
+        base, base_state = map(named_leaves, _both(jax.eval_shape(lambda: held(batch))))
         own = {name: leaf for name, leaf in given.items() if name not in base}
         placed = _placed(model.name, "parameters", own, made_params)
         if given_state is not None:
-            made_state = _placed(model.name, "model state", given_state, made_state)
+            own = {name: leaf for name, leaf in given_state.items() if name not in base_state}
+            made_state = _placed(model.name, "model state", own, made_state)
         return placed, made_state
 
     def held(batch: Batch) -> Any:
         made = model.frozen(batch) if callable(model.frozen) else model.frozen
-        found = {name: given.get(name, leaf) for name, leaf in named_leaves(made).items()}
-        return made if made is None else _placed(model.name, "frozen parameters", found, made)
+        parts = _both(made)
+        places = ((given, "frozen parameters", parts.params), (given_state or {}, "frozen model state", parts.state))
+        both = Held(
+            *(
+                _placed(
+                    model.name, what, {name: own.get(name, leaf) for name, leaf in named_leaves(part).items()}, part
+                )
+                for own, what, part in places
+            )
+        )
+        return both if isinstance(made, Held) else both.params
 
     source = os.fspath(params) if isinstance(params, str | os.PathLike) else "given parameters"
     described = model.description | {"initialised": source}
@@ -125,6 +136,10 @@ def named_leaves(tree: Any) -> dict[str, Any]:
             raise ValueError(f"tensor names join the keys of the tree by '/', so that no key may contain it: {parts}")
         leaves["/".join(parts)] = leaf
     return leaves
+
+
+def _both(held: Any) -> Held:
+    return held if isinstance(held, Held) else Held(held, None)
 
 
 def _require_safetensors(purpose: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,19 +19,33 @@ bools or of arrays, which are the frozen values."""
 Make: TypeAlias = Callable[[Key, Batch], tuple[Params, State]]
 
 
+class Held(NamedTuple):
+    """The frozen arrays of a model with frozen layers that have statistics.
+
+    Attributes:
+        params: frozen parameters.
+        state: the statistics of frozen layers.
+    """
+
+    params: Any
+    state: Any
+
+
 def split_off(
-    make: Make, apply: Callable[..., tuple[Outputs, State]], frozen: Frozen, owner: str
+    make: Make, apply: Callable[..., tuple[Outputs, State]], frozen: Frozen, owner: str, collections: bool = False
 ) -> tuple[Make, Callable[..., tuple[Outputs, State]], Callable[[Batch], Any]]:
-    """Takes the frozen parameters out of those that a model trains.
+    """Takes the frozen parameters, and the statistics of frozen layers, out of the arrays that a model trains.
 
     Both parts keep the structure of the whole, with `None` for what is in the other. Frozen values that are not given
     are drawn as the model draws them, under one key for all seeds.
 
     Args:
         make: `(key, batch) -> (params, state)` of the whole.
-        apply: `(params, state, batch, key, train) -> (Outputs, state)` of the whole.
+        apply: `(params, state, batch, key, train) -> (Outputs, state)` of the whole; if layers with statistics are
+            frozen it is also given `still`, the paths of these layers.
         frozen: which parameters.
         owner: for messages.
+        collections: if paths in the state begin with the name of a collection.
 
     Returns:
         `init`, `apply` and `frozen` of `Model`.
@@ -39,19 +53,46 @@ def split_off(
 
     def trained(key: Key, batch: Batch) -> tuple[Params, State]:
         params, state = make(key, batch)
-        return _part(params, {name: value is None for name, value in _chosen(params, frozen, owner).items()}), state
+        still = still_statistics(params, state, frozen, owner, collections)
+        kept = {name: value is None for name, value in _chosen(params, frozen, owner).items()}
+        return _part(params, kept), _part(state, lambda name: name not in still)
 
     def together(params: Params, state: State, batch: Batch, key: Key, train: bool, held: Any) -> tuple[Outputs, State]:
-        whole = jax.tree.map(lambda own, base: base if own is None else own, params, held, is_leaf=lambda x: x is None)
-        return apply(whole, state, batch, key, train)
+        if not isinstance(held, Held):
+            return apply(_merged(params, held), state, batch, key, train)
+        still = {_layer(name, collections) for name in map(path_of, _paths(held.state))}
+        whole = _merged(params, held.params), _merged(state, held.state)
+        outputs, new = apply(*whole, batch, key, train, still=tuple(sorted(still)))
+        return outputs, jax.tree.map(lambda old, leaf: None if old is None else leaf, state, new, is_leaf=_is_none)
 
     def held(batch: Batch) -> Any:
-        params, _ = make(jax.random.key(0, impl="threefry2x32"), batch)
+        params, state = make(jax.random.key(0, impl="threefry2x32"), batch)
         chosen = _chosen(params, frozen, owner)
         part = _part(params, {name: value is not None for name, value in chosen.items()})
-        return jax.tree_util.tree_map_with_path(lambda path, leaf: _given(path, leaf, chosen, owner), part)
+        given = jax.tree_util.tree_map_with_path(lambda path, leaf: _given(path, leaf, chosen, owner), part)
+        still = still_statistics(params, state, frozen, owner, collections)
+        return Held(given, _part(state, still.__contains__)) if still else given
 
     return trained, together, held
+
+
+def still_statistics(params: Params, state: State, frozen: Frozen, owner: str, collections: bool) -> frozenset[str]:
+    """Paths of the statistics of frozen layers.
+
+    Statistics belong to the innermost layer around them that has parameters. They are frozen if all of its parameters
+    are.
+    """
+    if frozen is None:
+        return frozenset()
+    chosen = _chosen(params, frozen, owner)
+
+    def is_still(name: str) -> bool:
+        layer = _layer(name, collections)
+        while layer and not any(one.startswith(f"{layer}/") for one in chosen):
+            layer = layer.rpartition("/")[0]
+        return bool(layer) and all(value is not None for one, value in chosen.items() if one.startswith(f"{layer}/"))
+
+    return frozenset(name for name in map(path_of, _paths(state)) if is_still(name))
 
 
 def described(frozen: Frozen) -> Any:
@@ -112,8 +153,26 @@ def _named(tree: Any) -> dict[str, Any]:
     return {path_of(path): value for path, value in leaves}
 
 
-def _part(params: Params, keep: dict[str, bool]) -> Params:
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf if keep[path_of(path)] else None, params)
+def _part(tree: Any, keep: Mapping[str, bool] | Callable[[str], bool]) -> Any:
+    kept = keep if callable(keep) else keep.__getitem__
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf if kept(path_of(path)) else None, tree)
+
+
+def _merged(own: Any, held: Any) -> Any:
+    return jax.tree.map(lambda one, base: base if one is None else one, own, held, is_leaf=_is_none)
+
+
+def _paths(tree: Any) -> list[Any]:
+    return [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _layer(name: str, collections: bool) -> str:
+    """Path of the layer around an array of the state."""
+    return "/".join(name.split("/")[int(collections) : -1])
+
+
+def _is_none(value: Any) -> bool:
+    return value is None
 
 
 def _is(value: Any, truth: bool) -> bool:

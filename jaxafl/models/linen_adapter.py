@@ -16,7 +16,7 @@ from flax import errors, linen
 
 from jaxafl.device.keys import drawing_key
 from jaxafl.models.adapters import Loss, jsonable, per_example, tried, what
-from jaxafl.models.frozen import Frozen, described, split_off
+from jaxafl.models.frozen import Frozen, described, split_off, still_statistics
 from jaxafl.models.linen_modes import in_mode, own_attributes
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
@@ -60,7 +60,8 @@ def from_linen(
         frozen: the parameters that are neither trained nor sent: a function `path -> bool`, such as
             `lambda path: path.startswith("encoder/")`, or a tree, or the upper part of one, of bools or of the arrays
             themselves (`{"encoder": True}`). They are drawn under one key for all seeds, or given here or by
-            `initialised`, and kept once, in `Model.frozen`. Batch statistics are no parameters, and move.
+            `initialised`, and kept once, in `Model.frozen`. If all parameters of a layer are
+            frozen, its batch statistics are too: they neither move nor are sent, and training normalises by them.
 
     Returns:
         The model. Making its parameters raises `ValueError` where training would never apply a dropout or move batch
@@ -110,16 +111,20 @@ def from_linen(
             )
         return predictions, {**state, **new}
 
-    def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
+    def apply(
+        params: Params, state: State, batch: Batch, key: Key, train: bool, still: tuple[str, ...] = ()
+    ) -> tuple[Outputs, State]:
         changing = train or bool(modes.evaluation)
-        predictions, new = predicted(params, state, batch, key, train, changing)
+        predictions, new = predicted(params, state, batch, key, train, changing, modes=modes.with_still(still))
         return per_example(loss(predictions, batch), batch), new if train else state
 
     def check(params: Params, state: State, batch: Batch) -> None:
         flags: set[str] = set()
+        still = still_statistics(params, state, frozen, "from_linen", True)
         for train in (True, False):
             statistics, parts = observed(params, state, batch, train)
-            own = {one.removeprefix("batch_stats/"): to for one, to in statistics.items() if one.startswith("batch_st")}
+            moving = {one: to for one, to in statistics.items() if one not in still}
+            own = {one.removeprefix("batch_stats/"): to for one, to in moving.items() if one.startswith("batch_st")}
             without = withheld(params, state, batch, parts) if train else ()
             check_reached(modes, train, parts, own, functools.partial(advised, network), without)
             flags |= {flag for part in parts.values() for flag in part.flags}
@@ -171,7 +176,7 @@ def from_linen(
     init: Any = make
     applied, held = apply, None
     if frozen is not None:
-        init, applied, held = split_off(make, apply, frozen, "from_linen")
+        init, applied, held = split_off(make, apply, frozen, "from_linen", True)
         description["frozen"] = described(frozen)
     sees_mask = "mask" in told and "mask" not in modes.training
     return Model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import fnmatch
 import inspect
@@ -83,6 +84,11 @@ class Modes:
                 self.used.add(key)
                 return value
         return UNKNOWN
+
+    def with_still(self, layers: Iterable[str]) -> Modes:
+        """Returns modes in which layers use running statistics in training, unless the user says otherwise."""
+        frozen = {f"{path}/use_running_average": True for path in layers}
+        return dataclasses.replace(self, training={**self.training, **frozen}) if frozen else self
 
     def check_used(self, flags: Iterable[str]) -> None:
         """Raises `TypeError` for a name that no part of the network takes; `flags` are those that it has."""

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.models.adapters import Loss, check_takes, per_example, tried, what
-from jaxafl.models.frozen import Frozen, described, split_off
+from jaxafl.models.frozen import Frozen, described, split_off, still_statistics
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
 from jaxafl.models.modes import UNKNOWN, Modes, by_convention, keywords, told_arguments
@@ -87,7 +87,13 @@ def from_nnx(
         return nnx.to_pure_dict(params), nnx.to_pure_dict(state)
 
     def predicted(
-        params: Params, state: State, batch: Batch, key: Key, train: bool, parts: Parts | None = None
+        params: Params,
+        state: State,
+        batch: Batch,
+        key: Key,
+        train: bool,
+        parts: Parts | None = None,
+        modes: Modes = modes,
     ) -> tuple[Any, State]:
         streams = _fresh_streams(streams_shape, key)
         module = nnx.merge(graph, _filled(params_shape, params), streams, _filled(state_shape, state))
@@ -103,14 +109,17 @@ def from_nnx(
         found = nnx.state(module, nnx.Not(nnx.Any(nnx.Param, nnx.RngState, nnx.Intermediate)))
         return predictions, nnx.to_pure_dict(found)
 
-    def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
-        predictions, new = predicted(params, state, batch, key, train)
+    def apply(
+        params: Params, state: State, batch: Batch, key: Key, train: bool, still: tuple[str, ...] = ()
+    ) -> tuple[Outputs, State]:
+        predictions, new = predicted(params, state, batch, key, train, modes=modes.with_still(still))
         return per_example(loss(predictions, batch), batch), new if train else state
 
     def check(params: Params, state: State, batch: Batch) -> None:
         flags: set[str] = set()
         kinds = nnx.to_flat_state(nnx.state(blueprint, nnx.BatchStat))
         known = {"/".join(map(str, path)) for path, _ in kinds}
+        known -= still_statistics(params, state, frozen, "from_nnx", False)
         for train in (True, False):
             parts: Parts = {}
 
