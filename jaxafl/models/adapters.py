@@ -69,6 +69,21 @@ def per_example(result: Outputs | Array, batch: Batch) -> Outputs:
     return jax.tree.map(lambda values: jnp.where(batch.mask, values, jnp.zeros_like(values)), outputs)
 
 
+def check_loss(owner: str, loss: Any) -> None:
+    """Raises `TypeError` for a loss that cannot be called as `loss(predictions, batch)`."""
+    if not callable(loss):
+        raise TypeError(
+            f"{owner} needs a function as loss, (predictions, batch) -> a loss per example, got {shown(loss)}"
+        )
+    if str(getattr(loss, "__module__", "")).startswith("optax"):
+        name = f"optax.{loss.__name__}"
+        raise TypeError(
+            f"{owner}: loss is called as loss(predictions, batch), and {name} takes labels: give "
+            f"lambda predictions, batch: {name}(predictions, batch.y)"
+        )
+    check_takes(owner, "loss", loss, ("predictions", "batch"))
+
+
 def check_takes(owner: str, role: str, function: Callable[..., Any], given: tuple[str, ...]) -> None:
     """Raises `TypeError` for a function that cannot be called with the arguments that it is given, by position."""
     try:

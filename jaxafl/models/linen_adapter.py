@@ -15,7 +15,7 @@ import jax
 from flax import errors, linen
 
 from jaxafl.device.keys import drawing_key
-from jaxafl.models.adapters import Loss, jsonable, per_example, tried, what
+from jaxafl.models.adapters import Loss, check_loss, jsonable, per_example, tried, what
 from jaxafl.models.frozen import Frozen, described, split_off, still_statistics
 from jaxafl.models.linen_modes import in_mode, own_attributes
 from jaxafl.models.metrics import Better
@@ -73,6 +73,7 @@ def from_linen(
     if not isinstance(module, linen.Module):
         raise TypeError(f"from_linen needs a flax.linen.Module instance, got {what(module)}")
     network = type(module).__name__
+    check_loss("from_linen", loss)
     modes = Modes.checked("from_linen", training, evaluation, network)
     told = told_arguments(type(module).__call__, modes, 2, ("mask",))
     attributes = own_attributes(module, modes, set(told))

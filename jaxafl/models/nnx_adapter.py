@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jaxafl.models.adapters import Loss, check_takes, per_example, tried, what
+from jaxafl.models.adapters import Loss, check_loss, check_takes, per_example, tried, what
 from jaxafl.models.frozen import Frozen, described, split_off, still_statistics
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
@@ -74,6 +74,7 @@ def from_nnx(
     if not isinstance(blueprint, nnx.Module):
         raise TypeError(f"from_nnx needs a function that makes an nnx.Module, got one that makes {what(blueprint)}")
     network = type(blueprint).__name__
+    check_loss("from_nnx", loss)
     modes = Modes.checked("from_nnx", training, evaluation, network)
     told = told_arguments(type(blueprint).__call__, modes, 2, ("mask", "rngs"))
     graph, *shapes = nnx.split(blueprint, nnx.Param, nnx.RngState, ...)
