@@ -53,6 +53,7 @@ def test_time_updates_and_bytes_end_a_run_at_the_very_server_step(make: Any) -> 
     assert "stopped" not in fewer.attrs
 
 
+@pytest.mark.slow
 def test_the_model_at_a_limit_of_time_is_that_of_the_time() -> None:
     ended = fedbuff().run(until={"time": 9.0}, eval_every=1000)
     found = afl.at(ended, time=9.0)

@@ -31,7 +31,9 @@ class Signals(Callback):
         self.ended = result
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_a_run_with_what_it_has_made(number: int, tmp_path: pathlib.Path) -> None:
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     told = Signals(number)
