@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from jaxafl.data.federated import FederatedData, client_arrays, gather_stored, kind_of_sample
 from jaxafl.data.identities import check_ids
 from jaxafl.data.partition.base import Partition
-from jaxafl.data.preprocessing import Preprocessing
+from jaxafl.data.preprocessing import Preprocessing, check_scale
 from jaxafl.options import Summarised, UserError, as_array, check_whole
 
 _ROWS = 65_536  # samples that are looked at together
@@ -40,8 +40,8 @@ class Dataset(Summarised):
         references: what a run on this data should cite, see `FederatedData`.
 
     Raises:
-        ValueError: lengths differ, a set is empty, a label lies outside `[0, num_classes)`, a sample is not finite, or
-            training and test samples differ in shape or dtype.
+        ValueError: lengths differ, a set is empty, a label lies outside `[0, num_classes)`, a sample is not finite,
+            training and test samples differ in shape or dtype, or floats in [-1, 1] would be divided by 255.
         TypeError: labels are not integers, users neither integers nor strings, or `num_classes` is not a whole number.
     """
 
@@ -63,6 +63,7 @@ class Dataset(Summarised):
         object.__setattr__(self, "y_test", _labels(self.name, "test", self.x_test, self.y_test, self.num_classes))
         for part, samples in (("training", self.x), ("test", self.x_test)):
             _check_values(self.name, part, samples)
+            check_scale(self.name, part, samples, self.preprocessing)
         kinds = [kind_of_sample(samples) for samples in (self.x, self.x_test)]
         if kinds[0] != kinds[1]:
             raise ValueError(

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.options import Part, as_numbers, check_number, check_options, static
+from jaxafl.options import Part, UserError, as_numbers, check_number, check_options, static
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,8 @@ def normalise(
     """Cast to float32 and compute `(x / scale - mean) / std`, the usual treatment of uint8 pixels.
 
     Args:
-        scale: what a raw value is divided by first; 255 maps uint8 pixels to [0, 1].
+        scale: what a raw value is divided by first; 255 maps uint8 pixels to [0, 1]. A dataset of floats that all lie
+            in [-1, 1] already refuses 255: give 1.
         mean: mean of the scaled values, one number or one per channel (the last axis).
         std: standard deviation of the scaled values, one number or one per channel; positive.
         augment: optional random transformation of a raw training sample, see `Preprocessing`.
@@ -58,6 +59,18 @@ def normalise(
         words += f", mean {mean}, std {std}"
     transform = _Normalise(scale, *(tuple(part.tolist()) if part.ndim else float(part) for part in (centre, width)))
     return Preprocessing(transform, augment, words + _words(augment))
+
+
+def check_scale(name: str, part: str, x: Any, preprocessing: Preprocessing) -> None:
+    """Raises `ValueError` if `normalise(255)` would divide floats that already lie in [-1, 1]."""
+    transform = preprocessing.transform
+    if isinstance(transform, _Normalise) and transform.scale == 255 and np.asarray(x).dtype.kind == "f":
+        low, high = float(np.min(x)), float(np.max(x))
+        if -1 <= low < high <= 1:
+            raise UserError(
+                f"{name}: {part} samples are floats from {low:g} to {high:g}, which normalise would divide by 255 once "
+                "more; write normalise(1.0, mean, std), or pass pixels of 0 to 255"
+            )
 
 
 def cast(*, augment: Callable[[Any, jax.Array], Any] | None = None) -> Preprocessing:

@@ -190,3 +190,14 @@ def test_masked_values_are_refused():
     for arguments in ((masked, Y, IDS), (X, np.ma.masked_array(Y, Y == 0), IDS)):
         with pytest.raises(ValueError, match=r"masked values in .*remove or replace them first"):
             data.from_arrays(*arguments, test_fraction=0.3)
+
+
+@pytest.mark.parametrize("part", ["training", "test"])
+def test_floats_that_are_scaled_already_are_not_divided_by_255_again(part: str) -> None:
+    pixels = np.linspace(0, 255, 2 * 12, dtype=np.float32).reshape(2, 2, 2, 3)
+    scaled, labels = pixels / 255, np.array([0, 1])
+    x, x_test = (scaled, pixels) if part == "training" else (pixels, scaled)
+    with pytest.raises(ValueError, match=rf"{part} samples are floats from 0 to 1, .*normalise\(1\.0"):
+        data.Dataset("images", x, labels, x_test, labels, 2, data.normalise())
+    data.Dataset("images", scaled, labels, scaled, labels, 2, data.normalise(1.0))
+    data.Dataset("images", pixels, labels, pixels, labels, 2, data.normalise())
