@@ -1,4 +1,4 @@
-"""The site: `pip install -e ".[docs]" && sphinx-build -W -b html docs site`."""
+"""Configuration of the site: `pip install -e ".[docs]" && sphinx-build -W -b html docs site`."""
 
 import pathlib
 import re
@@ -23,7 +23,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-# notebooks are shown from their MyST sources; their .ipynb twins are for Colab
+# the site shows the MyST sources of notebooks; their .ipynb files are for Colab
 exclude_patterns = ["made", "notebooks/*.ipynb", "_build", "Thumbs.db", ".DS_Store"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
@@ -37,7 +37,7 @@ autodoc_type_aliases = {"Number": "Number"}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False  # Returns are sentences
-nitpicky = True  # of the package's own names; those of others need their inventories, which need a network
+nitpicky = True  # for names of the package; names of other projects need inventories from the network
 nitpick_ignore = [("py:class", "jaxafl.data.held_out.HeldOut")]
 nitpick_ignore_regex = [("py:.*", r"(?!jaxafl).*")]
 python_use_unqualified_type_names = True
@@ -54,7 +54,7 @@ html_theme_options = {
 
 
 def for_docutils(app, what, name, obj, options, lines):
-    """What docstrings may hold and docutils reads otherwise: several names with one description, and bars."""
+    """Rewrites what docutils would misread in docstrings: several names with one description, and bars."""
     text = "\n".join(lines)
     text = re.sub(r"^( +(?:\w+, )*\w+,)\n +((?:\w+, )*\w+: )", r"\1 \2", text, flags=re.M)
     text = re.sub(r"^ +(\w+, )+\w+:", lambda found: found[0].replace(", ", ","), text, flags=re.M)

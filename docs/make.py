@@ -1,7 +1,7 @@
-"""Makes the pages of the site that nobody writes: algorithms, clocks, every public name, tables, adopted READMEs.
+"""Generates pages of the site: algorithms, clocks, every public name, tables, READMEs.
 
-    python docs/make.py            # as conf.py does before every build; these pages are not kept in the repository
-    python docs/make.py --check    # whether what is kept (pictures and their numbers) still fits the package
+    python docs/make.py            # conf.py does this before every build; generated pages are not committed
+    python docs/make.py --check    # checks that committed pictures and their numbers fit the package
 
 `problem.py` draws the pictures.
 """
@@ -24,14 +24,14 @@ from jaxafl.references import BIBTEX
 
 DOCS = pathlib.Path(__file__).resolve().parent
 ROOT = DOCS.parent
-_ADOPTED = {  # page -> where it is kept; links between them lead to the site's pages
+_ADOPTED = {  # page -> its source; links between sources become links between pages
     "engine": "jaxafl/README.md",
     "results": "experiments/README.md",
     "made/benchmarks": "experiments/benchmarks/README.md",
     "changelog": "CHANGELOG.md",
 }
 _PAGES = {"README.md": "index", "experiments/benchmarks/README.md": "benchmarks", "docs/clusters.md": "clusters"}
-# of one letter, perhaps with an accent, or of a parenthesis
+# indices and powers of a letter, perhaps with an accent, or of a parenthesis
 _INDEX = re.compile(
     r"(?:(?<=[^\W\d_])|(?<=[\u0300-\u036f)\d]))(?<![A-Za-z]{2})(?:[_^](?:\{[^}]*\}|\([^)]*\)|[^\W_]+))+"
 )
@@ -39,7 +39,7 @@ _HEADING = re.compile(r"^(Args|Attributes|Returns|Raises|References):$", re.M)
 
 
 def pages() -> dict[str, str]:
-    """Path below `docs` -> text of every page that is made."""
+    """Returns the text of every generated page by its path below `docs`."""
     numbers = json.loads(problem.NUMBERS.read_text(encoding="utf-8"))
     made = {f"algorithms/{name}.md": _algorithm(one, numbers) for name, one in offered("servers").items()}
     made |= {f"clocks/{name}.md": _clock(name) for name in problem.clocks()}
@@ -51,7 +51,7 @@ def pages() -> dict[str, str]:
 
 
 def write() -> None:
-    """Writes them where they have changed."""
+    """Writes the generated pages that changed."""
     for path, text in pages().items():
         file = DOCS / path
         file.parent.mkdir(exist_ok=True)
@@ -60,7 +60,7 @@ def write() -> None:
 
 
 def complaints() -> list[str]:
-    """What is kept and no longer fits the package; empty where all is well."""
+    """Returns the committed pictures and numbers that no longer fit the package, with what to do."""
     kept = json.loads(problem.NUMBERS.read_text(encoding="utf-8"))
     found, sims = [], problem.methods()
     if list(sims) != list(offered("servers")):
@@ -75,13 +75,13 @@ def complaints() -> list[str]:
         ]
     pictures = {path.stem for path in problem.FOLDER.glob("*.png")}
     wanted = {*sims, *(f"clock_{name}" for name in problem.clocks()), "timeline", "waiting", "plan", "staleness"}
-    found += [f"docs/pictures/{name}.png is not there" for name in sorted(wanted - pictures)]
-    found += [f"docs/pictures/{name}.png is of nothing" for name in sorted(pictures - wanted)]
+    found += [f"docs/pictures/{name}.png is missing" for name in sorted(wanted - pictures)]
+    found += [f"docs/pictures/{name}.png belongs to no algorithm or clock" for name in sorted(pictures - wanted)]
     return [f"{one}: run python docs/problem.py" for one in found]
 
 
 def _split(documented: Any) -> tuple[str, str, dict[str, str]]:
-    """The first paragraph of a docstring, the rest before its sections, and the sections by their names."""
+    """Returns the first paragraph of a docstring, the text up to its sections, and the sections by name."""
     head, *parts = _HEADING.split(inspect.getdoc(documented) or "")
     first, _, rest = _set(head.strip()).partition("\n\n")
     dedent = inspect.cleandoc
@@ -89,7 +89,7 @@ def _split(documented: Any) -> tuple[str, str, dict[str, str]]:
 
 
 def _set(text: str) -> str:
-    """Formulas with their indices and powers set low and high, but in code."""
+    """Returns the text with indices and powers of formulas as sub- and superscripts, except in code."""
 
     def placed(found: re.Match[str]) -> str:
         return "".join(
@@ -121,7 +121,7 @@ def _algorithm(one: Constructor, numbers: dict[str, Any]) -> str:
         f"[The problem of all these pages](index.md#the-common-problem), with `{ran['server']}`, `{ran['clock']}` and "
         f"`{ran['client']}`: test accuracy {spread} (mean and standard deviation of {problem.SEEDS} seeds) after "
         f"{ran['seconds']:,.0f} simulated seconds; mean staleness {ran['staleness']}, at most {ran['stalest']}. "
-        "Nothing is tuned, so do not rank methods by it.\n",
+        "Nothing is tuned, so this does not rank methods.\n",
         f"## Source\n\n{_source(one.call)}\n",
         f"## Citing it\n\n```bibtex\n{bibtex}\n```\n" if bibtex else "",
     ]
@@ -142,7 +142,7 @@ def _clock(name: str) -> str:
         if one and call.delivers
         else "",
         f"![Timeline of eight clients](../pictures/clock_{name}.png)\n\n`{made!r}`, eight clients: a bar is a run, "
-        "dark where its update was stale; grey lines are server steps.\n",
+        "dark if its update was stale; grey lines are server steps.\n",
         f"## Options\n\n{_options(one)}\n" if one and one.options else _arguments(sections),
         f"## Source\n\n{_source(call)}\n",
     ]
@@ -224,7 +224,7 @@ def _durations() -> str:
 
 
 def _adopted(path: pathlib.Path) -> str:
-    """A README as a page: its links to other READMEs lead to their pages, those to other files are words."""
+    """Returns a README as a page: links to other READMEs lead to their pages, links to other files become text."""
     pages = _PAGES | {kept: own for own, kept in _ADOPTED.items() if kept not in _PAGES}
 
     def link(found: re.Match[str]) -> str:

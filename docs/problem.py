@@ -1,9 +1,9 @@
-"""The pictures of the site, and the numbers beside them: every algorithm on one small problem, every clock's timeline.
+"""Draws the pictures of the site and writes their numbers: algorithms on one small problem, timelines of clocks.
 
-The problem: 20 clients of Synthetic(1, 1), logistic regression, ten local steps of SGD (rate 0.03, batches of 10); ten
-clients at work. A local step takes a client between 0.1 and 1 s, a number of its own, and one run in five hangs. Every
-algorithm gets about 600 updates of clients (those of one gradient each 3,000) and three seeds. Nothing is tuned: the
-pictures show how a method moves, not which one is best.
+The problem: 20 clients of Synthetic(1, 1), logistic regression, ten local steps of SGD (rate 0.03, batches of 10), ten
+clients in flight. Each client has a constant time per local step between 0.1 and 1 s, and one run in five hangs. Every
+algorithm gets about 600 client updates (3,000 if a run yields one gradient) and three seeds. Nothing is tuned: the
+pictures show how a method behaves, not which one is best.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLIENTS, _AT_WORK = 20, 10
 
 
 def methods() -> dict[str, afl.Simulation]:
-    """Algorithm -> its simulation of the problem."""
+    """Returns the simulation of each algorithm, by name."""
     server, clock = afl.server, afl.clock
     steps = clock.uniform(1, 10, per="client") * clock.constant(0.1, per="step")
     speeds = steps + clock.suspension(0.2)
@@ -66,10 +66,10 @@ def methods() -> dict[str, afl.Simulation]:
 
 
 def clocks() -> dict[str, tuple[Any, int]]:
-    """Clock -> one of eight clients, and the server steps of its timeline."""
+    """Returns a clock of eight clients and the server steps of its timeline, by name."""
     clock, times = afl.clock, afl.clock.uniform(1, 6)
     steps = afl.clock.uniform(0.1, 0.6, per="step")
-    recorded = np.repeat(np.linspace(1, 5, 8)[:, None], 20, axis=1)  # seconds of client and run
+    recorded = np.repeat(np.linspace(1, 5, 8)[:, None], 20, axis=1)  # seconds [client, run]
     return {
         "synchronous": (clock.synchronous(cohort=5, durations=times), 4),
         "free_running": (clock.free_running(concurrency=5, buffer=2, durations=times), 12),
@@ -83,19 +83,19 @@ def clocks() -> dict[str, tuple[Any, int]]:
 
 
 def described(sim: afl.Simulation) -> dict[str, str]:
-    """The parts in which the methods differ, as one would write them."""
+    """Returns the code of the parts in which the methods differ."""
     return {name: repr(getattr(sim, name)) for name in ("server", "clock", "client")}
 
 
 def draw() -> None:
-    """All pictures and numbers."""
+    """Draws all pictures and writes all numbers."""
     FOLDER.mkdir(exist_ok=True)
     results = {name: _run(sim) for name, sim in methods().items()}
     numbers = {name: described(sim) | _numbers(results[name]) for name, sim in methods().items()}
     NUMBERS.write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for name, result in results.items():
-        beside = {name: result} | ({} if name == "fedavg" else {"fedavg": results["fedavg"]})
-        afl.plot.accuracy_vs_time(beside, path=FOLDER / f"{name}.png")
+        curves = {name: result} | ({} if name == "fedavg" else {"fedavg": results["fedavg"]})
+        afl.plot.accuracy_vs_time(curves, path=FOLDER / f"{name}.png")
     for name, (clock, steps) in clocks().items():
         afl.plot.timeline(afl.clock.schedule(clock, 8, 10, steps, seed=1), path=FOLDER / f"clock_{name}.png")
     _ideas(results)
@@ -104,7 +104,7 @@ def draw() -> None:
 
 
 def _run(sim: afl.Simulation) -> xr.Dataset:
-    on_average = {"bernoulli": 6, "semi_async": 10}  # arrivals of a tick, of a round
+    on_average = {"bernoulli": 6, "semi_async": 10}  # arrivals per tick, per round
     arrivals = on_average.get(sim.clock.name, sim.clock.capacity(_CLIENTS))
     server_steps = (GRADIENTS if sim.client.steps == 1 else UPDATES) // arrivals
     return afl.sweep(sim, {"seed": range(SEEDS)}, server_steps, eval_every=max(1, server_steps // 40))
@@ -137,12 +137,12 @@ def _ideas(results: dict[str, xr.Dataset]) -> None:
         asynchronous,
     )
     afl.plot.plan(sim.plan(14, lanes=4), path=FOLDER / "plan.png")
-    beside = {name: results[name] for name in ("fedasync", "fedbuff")}
-    afl.plot.staleness_histogram(beside, path=FOLDER / "staleness.png")
+    compared = {name: results[name] for name in ("fedasync", "fedbuff")}
+    afl.plot.staleness_histogram(compared, path=FOLDER / "staleness.png")
 
 
 def _small(picture: pathlib.Path) -> None:
-    """A third of the bytes: half the pixels, 64 colours."""
+    """Shrinks a picture to about a third of its bytes: fewer pixels, 64 colours."""
     from PIL import Image
 
     with Image.open(picture) as image:

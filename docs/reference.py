@@ -1,4 +1,4 @@
-"""The pages of the reference: every public name, room by room."""
+"""Writes the pages of the reference: every public name, module by module."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BASES += ("Server", "OptaxServer", "Rows", "Clock", "Duration", "Distribution",
 
 
 def page_of(room: str, title: str) -> str:
-    """The page of a room: its docstring, a table of its names, and each of them."""
+    """Returns the page of a module: its docstring, a table of its names, and their documentation."""
     module = importlib.import_module(room)
     found = public(room)
     about = " ".join((module.__doc__ or "").strip().split("\n\n")[0].split())
@@ -46,7 +46,7 @@ def page_of(room: str, title: str) -> str:
 
 
 def _entries(room: str, found: dict[str, Any]) -> list[str]:
-    """A table of the names, and each of them; what another room has too stands on the page of the first."""
+    """Returns a table of the names and their documentation; a name of several modules is documented in the first."""
     shown, elsewhere, modules = [], [], []
     for name, value in found.items():
         if inspect.ismodule(value):
@@ -57,8 +57,8 @@ def _entries(room: str, found: dict[str, Any]) -> list[str]:
             elsewhere.append(f"{{py:{role}}}`{first}`")
         else:
             shown.append(name)
-    lines = [f"Rooms: {', '.join(modules)}.\n"] if modules else []
-    lines += [f"Also here: {', '.join(elsewhere)}.\n"] if elsewhere else []
+    lines = [f"Modules: {', '.join(modules)}.\n"] if modules else []
+    lines += [f"Also in this module: {', '.join(elsewhere)}.\n"] if elsewhere else []
     table = "\n".join(f"   {name}" for name in shown if _is_code(found[name]))
     lines += [f"```{{eval-rst}}\n.. currentmodule:: {room}\n\n.. autosummary::\n   :nosignatures:\n\n{table}\n"]
     for name in shown:
@@ -67,14 +67,14 @@ def _entries(room: str, found: dict[str, Any]) -> list[str]:
             lines.append(f".. auto{'class' if inspect.isclass(value) else 'function'}:: {name}")
             lines += ["   :members:"] if name in _BASES else []
         else:
-            lines.append(f".. py:data:: {name}\n\n   {_said_of(room, name)}")
+            lines.append(f".. py:data:: {name}\n\n   {_docstring_of(room, name)}")
         lines.append("")
     return [*lines, "```\n"]
 
 
 @functools.cache
 def homes() -> dict[tuple[str, str], str]:
-    """(room, name) -> the same thing's first place among the rooms."""
+    """Returns the first module that has the object of each (module, name), as a dotted name."""
     places, first = {}, {}
     for room in rooms():
         for name, value in public(room).items():
@@ -82,8 +82,8 @@ def homes() -> dict[tuple[str, str], str]:
     return places
 
 
-def _said_of(room: str, name: str) -> str:
-    """The text below the assignment of a constant."""
+def _docstring_of(room: str, name: str) -> str:
+    """Returns the docstring below the assignment of a constant."""
     for module in [module for key, module in sorted(sys.modules.items()) if key.startswith(room)]:
         nodes = ast.parse(inspect.getsource(module)).body
         for node, after in itertools.pairwise(nodes):
@@ -98,19 +98,19 @@ def _said_of(room: str, name: str) -> str:
 
 
 def public(room: str) -> dict[str, Any]:
-    """The public names of a room, and what they are."""
+    """Returns the public objects of a module by name."""
     module = importlib.import_module(room)
     every = getattr(module, "__all__", None) or [name for name in vars(module) if _is_own(module, name)]
     return {name: getattr(module, name) for name in every}
 
 
 def rooms() -> list[str]:
-    """Those with a page, and those of the papers' theorems, which stand on the page of `jaxafl.theory`."""
+    """Returns all documented modules; those of the papers share the page of `jaxafl.theory`."""
     return [*ROOMS, *(f"jaxafl.theory.{paper}" for paper in _PAPERS)]
 
 
 def _is_code(value: Any) -> bool:
-    """A class or a function; a type made of others is a constant."""
+    """Returns True for a class or a function; a type alias counts as a constant."""
     return callable(value) and typing.get_origin(value) is None
 
 
