@@ -1,4 +1,4 @@
-"""References in docstrings, comments and pages name what exists: names of the package, fields of classes, files."""
+"""Pages are plain English, and references in them, in docstrings and in comments name what exists."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jaxafl"
 FOREIGN = {"examples/emnist_fed_avg.py"}  # a file of FedJAX
-GENERATED = {"engine.md", "results.md", "changelog.md", "made", "notebooks"}  # below docs
+DOCS = ROOT / "docs"
+GENERATED = {"engine.md", "results.md", "changelog.md", "made", "algorithms", "clocks", "api"}  # by docs/make.py
 PAGES = [
     *(path for path in ROOT.glob("*.md") if path.name != "CHANGELOG.md"),  # which names what is gone
     PACKAGE / "README.md",
     *(ROOT / "experiments").glob("**/README.md"),
-    *(path for path in (ROOT / "docs").rglob("*.md") if path.relative_to(ROOT / "docs").parts[0] not in GENERATED),
+    *(path for path in DOCS.rglob("*.md") if path.relative_to(DOCS).parts[0] not in GENERATED),
+    *(DOCS / name / "index.md" for name in ("algorithms", "clocks", "api")),
 ]
 
 
@@ -72,7 +74,7 @@ def is_broken(reference: str, path: pathlib.Path) -> bool:
     if (field := re.match(r"([A-Z]\w+)\.(\w+)", reference)) and field[1] in classes():
         return field[2] not in members(field[1])
     if re.fullmatch(r"(?:[\w-]+/)+[\w.-]+\.(?:py|md)", reference) and reference not in FOREIGN:
-        return not any((folder / reference).exists() for folder in (ROOT, PACKAGE, ROOT / "docs", path.parent))
+        return not any((folder / reference).exists() for folder in (ROOT, PACKAGE, DOCS, path.parent))
     return False
 
 
@@ -101,3 +103,28 @@ def test_references_resolve(path: pathlib.Path) -> None:
 )
 def test_broken_references_are_found(reference: str, broken: bool) -> None:
     assert is_broken(reference, PACKAGE / "README.md") == broken
+
+
+FORBIDDEN = r"whoever|whom|nobody|somebody|likewise|besides|apart|one's"
+WRITTEN = [path for path in PAGES if path.name != "options.md" and ROOT / "experiments" not in path.parents]
+
+
+def sentences(path: pathlib.Path) -> list[str]:
+    """Returns the sentences and table cells of a page, with `x` for code."""
+    text = re.sub(r"\A---.*?\n---\n|^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = re.sub(r"`[^`]*`", "x", re.sub(r"\]\([^)]*\)", "]", text))
+    paragraphs = re.split(r"\n\n|\n(?=[-*|#]|\d+\. )", text)
+    return [
+        " ".join(sentence.split())
+        for paragraph in paragraphs
+        for part in (paragraph.split("|") if paragraph.startswith("|") else [paragraph])
+        for sentence in re.split(r"(?<=[.?!:])\s", part)
+    ]
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_sentences_of_a_page_are_short_and_plain(path: pathlib.Path) -> None:
+    """CONTRIBUTING asks for 25 words; names and numbers count too here."""
+    long = [sentence for sentence in sentences(path) if len(re.findall(r"[A-Za-z']+|\d\S*", sentence)) > 30]
+    assert not long
+    assert not [sentence for sentence in sentences(path) if re.search(rf"\b({FORBIDDEN})\b", sentence, re.I)]
