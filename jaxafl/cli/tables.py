@@ -23,8 +23,8 @@ _COLUMNS = ("best\naccuracy", "last\naccuracy", "simulated\ntime", "staleness\nm
 _SHOWN = 5  # limits that are named one by one
 _DOCUMENT = """# Options
 
-Everything that `jaxafl run` and `jaxafl sweep` can name, as the fields and docstrings of the package say it: written by
-`jaxafl list --markdown`. A number may be swept over (`--axis`); of one per client, arrays are given in Python.
+This page lists all parts for `jaxafl run` and `jaxafl sweep`, with their options. `jaxafl list --markdown` writes it from
+the fields and docstrings of the package. Numbers can be swept (`--axis`). Arrays with a number per client need Python.
 """
 
 
