@@ -1,7 +1,7 @@
-"""Convergence bounds of the papers: each theorem a function of named constants, and where the constants come from.
+"""Convergence bounds of the papers, a function of named constants per theorem, and sources of the constants.
 
-A bound is a dataset with a variable per term; it holds in expectation, so compare it with the mean over seeds.
-`quadratic` is a problem whose constants are known, `estimate` measures them on a run of any simulation.
+A bound is a dataset with a variable per term. It holds in expectation, so compare it with the mean over seeds.
+`quadratic` is a problem with known constants; `estimate` measures them on a run of any simulation.
 """
 
 from jaxafl.theory import afl, asyncfeded, defedavg, delayed_gradients, fadas, staleness

@@ -1,4 +1,4 @@
-"""AFL's bounds: clients from stale models with a rate that falls with the staleness."""
+"""AFL's bounds for training from stale models with a rate that falls with the staleness."""
 
 from __future__ import annotations
 
@@ -71,9 +71,7 @@ def theorem_1(
     v = _checked(owner, locals())
     T, L, cohort = v.server_steps, v.smoothness, v.local_steps * v.arrivals
     rate = cohort * v.local_rate
-    linear, square = _rising(v)
-    noise, sampling = linear
-    of_noise, drift = square
+    (noise, sampling), (of_noise, drift) = _rising(v)
     terms = {
         "initial": ("6(L(θ_0) - L*)/(γ̃T)", 6 * v.gap / (rate * T)),
         "noise": ("12Lγ̃σ²/(IJ)", rate * noise),
@@ -97,13 +95,13 @@ def optimal_local_rate(
     global_variance: float,
     dissimilarity: float = 1.0,
 ) -> Number:
-    """The γ that makes Theorem 1 smallest among those that it allows; one for each T.
+    """Returns the allowed γ that minimises the bound of Theorem 1, one for each T.
 
     With that γ its leading term is √(288L(L(θ_0) - L*)(σ²/I + ν²(C-J)/(C-1))/(JT)): it predicts a linear speed-up in J.
 
     Args:
         server_steps, local_steps, arrivals, clients, gap, smoothness, local_variance, global_variance,
-            dissimilarity: as of `theorem_1`.
+            dissimilarity: see `theorem_1`.
     """
     v = _checked("theory.afl.optimal_local_rate", locals())
     linear, square = map(sum, _rising(v))
@@ -118,7 +116,7 @@ def optimal_local_rate(
 
 
 def schedule(*, server_steps: int, initial_rate: float, delay_penalty: float = 0.0, staleness: Any = 0) -> np.ndarray:
-    """Lemma 3's rates ζ_t = ζ_0/(√(t+1)(1 + ατ_t)), t = 0 .. T, [T + 1].
+    """Returns the rates of Lemma 3, ζ_t = ζ_0/(√(t+1)(1 + ατ_t)) for t = 0 .. T, [T + 1].
 
     Args:
         server_steps: T.
@@ -194,13 +192,13 @@ def lemma_3(
 
 
 def sampling_variance(*, variance: float, sample: int, population: int, replacement: bool = False) -> float:
-    """E‖mean of a sample - mean of all‖²: ν²/s with replacement, ν²(m-s)/(s(m-1)) without.
+    """Returns E‖mean of a sample - mean of all‖²: ν²/s with replacement, ν²(m-s)/(s(m-1)) without.
 
     Args:
         variance: ν², (1/m) Σ‖v_i - v̄‖².
         sample: s.
         population: m.
-        replacement: whether a member can be drawn twice.
+        replacement: True if a member can be drawn twice.
     """
     v = numbers("theory.afl.sampling_variance", dict(global_variance=variance, arrivals=sample, clients=population))
     if replacement:
@@ -216,7 +214,7 @@ def _checked(owner: str, given: dict[str, Any]) -> Any:
 
 
 def _rising(v: Any) -> tuple[tuple[Number, Number], tuple[Number, Number]]:
-    """The factors of γ̃ and of γ̃² in Theorem 1."""
+    """Returns the factors of γ̃ and of γ̃² in Theorem 1."""
     L, cohort = v.smoothness, v.local_steps * v.arrivals
     noise, spread = v.local_variance / cohort, v.global_variance
     linear = 12 * L * noise, 12 * L * spread * left_out(v.clients, v.arrivals) / v.arrivals

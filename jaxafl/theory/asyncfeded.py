@@ -1,4 +1,4 @@
-"""AsyncFedED's bounds: what local steps move, how long an update is, how fast gradients vanish."""
+"""AsyncFedED's bounds on the drift of local steps, the length of an update, and the mean gradient."""
 
 from __future__ import annotations
 
@@ -163,13 +163,13 @@ def optimal_server_rate(
     local_variance: float,
     global_variance: float,
 ) -> Number:
-    """The η_g that makes Theorem 2 smallest among those that it allows; one for each T.
+    """Returns the allowed η_g that minimises the bound of Theorem 2, one for each T.
 
     One update makes a server step, so the theorem predicts no speed-up with more clients.
 
     Args:
-        server_steps, local_steps, gap, smoothness, local_rate, euclidean_staleness, local_variance, global_variance: as
-            of `theorem_2`.
+        server_steps, local_steps, gap, smoothness, local_rate, euclidean_staleness, local_variance, global_variance:
+            see `theorem_2`.
     """
     owner, given = "theory.asyncfeded.optimal_server_rate", dict(locals())
     c = _local(owner, given)
@@ -179,7 +179,7 @@ def optimal_server_rate(
 
 
 class _Local(NamedTuple):
-    """What the rates of the local steps make."""
+    """Quantities derived from the rates of the local steps: K, m₁, m₂, Θ and the conditions."""
 
     steps: int
     m1: float
@@ -189,7 +189,7 @@ class _Local(NamedTuple):
 
 
 def _local(owner: str, given: dict[str, Any]) -> _Local:
-    """Takes `local_rate` out of what was given."""
+    """Computes what `local_rate` gives, and removes it from `given`."""
     rate = given.pop("local_rate")
     v = numbers(owner, given)
     if np.ndim(v.local_steps):
@@ -206,14 +206,14 @@ def _local(owner: str, given: dict[str, Any]) -> _Local:
 
 
 def _rising(c: _Local, v: SimpleNamespace) -> tuple[Number, Number]:
-    """Both terms of Theorem 2 that grow with η_g, without it."""
+    """Returns the two terms of Theorem 2 that grow with η_g, divided by it."""
     log, scale = np.log(c.steps + 1), v.smoothness * c.m1
     noise = quotient((log + 4 * c.steps) / (72 * scale) * v.local_variance, c.theta)
     return noise, quotient((3 * log + 4 * c.steps) / (18 * scale) * v.global_variance, c.theta)
 
 
 def _rates(owner: str, count: int, value: Any) -> np.ndarray:
-    """η_1 .. η_K."""
+    """Returns η_1 .. η_K, [K]."""
     rates = as_numbers(owner, "local_rate", value)
     if rates.shape not in ((), (count,)):
         raise UserError(f"{owner}: local_rate must be a number or one per local step ({count},), got {rates.shape}")

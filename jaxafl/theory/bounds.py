@@ -1,4 +1,4 @@
-"""What all statements share: the constants by name, their checks, and the dataset that a bound is."""
+"""Code common to all statements: the constants by name, their checks, and the dataset of a bound."""
 
 from __future__ import annotations
 
@@ -11,22 +11,19 @@ import numpy as np
 
 from jaxafl.options import UserError, as_numbers, check_choice, shown
 
-if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a bound is made
+if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
 Number = float | np.ndarray
-"""One number, or one for each of the server steps T that a bound is asked for."""
+"""A number, or an array [T] with a value for each number of server steps at which a bound is evaluated."""
 
 
 class Constant(NamedTuple):
-    """What a statement is a function of."""
+    """An argument of a statement; `dimension` (a, b) is its unit, (length)^a (objective)^b."""
 
     symbol: str
     meaning: str
-    dimension: tuple[int, int] = (
-        0,
-        0,
-    )  # (a, b): parameters in another unit by a factor x and the objective by f: x^a f^b
+    dimension: tuple[int, int] = (0, 0)
     least: float | None = None
     above: float | None = None
 
@@ -68,7 +65,7 @@ CONSTANTS: dict[str, Constant] = {
     "quadratic": Constant("a_1", "factor of ζ² in the recursion", (-4, 3), least=0),
     "cubic": Constant("a_2", "factor of ζ³ in the recursion", (-6, 4), least=0),
 }  # fmt: skip
-"""The constants of all statements. Dimensions are those in which every bound scales with the units of parameters and
+"""The constants of all statements by name. With their dimensions every bound scales with the units of parameters and
 objective; server steps, local steps and staleness are counts."""
 
 MEAN_GRADIENT = "mean_gradient_norm_squared"
@@ -88,14 +85,14 @@ class Statement(NamedTuple):
 
     paper: str  # key of jaxafl.references.BIBTEX
     name: str  # "Theorem 2, eq. (11)"
-    quantity: str  # what is bounded
+    quantity: str  # the bounded quantity, a key of _MEANINGS
     form: str  # "corrected", "printed" or, where constants are left out, "order"
-    guaranteed: bool  # whether it is known to hold wherever its conditions do
+    guaranteed: bool  # True if its conditions are known to imply it
     note: str = ""
 
 
 class Condition(NamedTuple):
-    """left <= right."""
+    """The condition left <= right, or left < right if `strict`."""
 
     says: str
     left: Number
@@ -104,19 +101,19 @@ class Condition(NamedTuple):
 
     @property
     def met(self) -> np.ndarray:
-        """Whether it holds; equality up to rounding counts, so that a rate at the edge is allowed."""
+        """True where the condition holds. Equality up to rounding counts, so a rate at the limit is allowed."""
         return np.asarray(self.left < self.right) if self.strict else np.asarray(self.left <= self.right * (1 + 1e-12))
 
 
 def numbers(owner: str, given: Mapping[str, Any]) -> SimpleNamespace:
-    """The constants in float64, checked.
+    """Returns the checked constants in float64.
 
     Args:
         owner: the statement, for messages.
-        given: by the names of `CONSTANTS`; what has another name is left out.
+        given: values by the names of `CONSTANTS`; other names are ignored.
 
     Raises:
-        ValueError, TypeError: one is no number, not finite, or out of its bounds.
+        ValueError, TypeError: a constant is not a number, not finite, or out of its bounds.
     """
     found = {}
     for name, value in given.items():
@@ -137,30 +134,30 @@ def numbers(owner: str, given: Mapping[str, Any]) -> SimpleNamespace:
 
 
 def check_form(owner: str, form: str) -> None:
-    """`"corrected"` or `"printed"`."""
+    """Raises `ValueError` unless the form is `"corrected"` or `"printed"`."""
     check_choice(owner, "form", form, ("corrected", "printed"))
 
 
 def check_order(owner: str, smaller: tuple[str, Number], larger: tuple[str, Number]) -> None:
-    """Raises `ValueError` where the first constant is larger than the second."""
+    """Raises `ValueError` if the first constant is larger than the second."""
     if np.any(smaller[1] > larger[1] * (1 + 1e-12)):
         raise UserError(f"{owner}: {smaller[0]} must be <= {larger[0]}, got {smaller[1]} > {larger[1]}")
 
 
 def check_counts(owner: str, name: str, value: Number) -> None:
-    """Raises `ValueError` where counts that sums go over are no whole numbers; 4.0 is one."""
+    """Raises `ValueError` if the upper limit of a sum is not a whole number; 4.0 is one."""
     if np.any(value != np.floor(value)):
         raise UserError(f"{owner}: {name} must be whole, got {value}")
 
 
 def quotient(numerator: Number, denominator: Number) -> Number:
-    """A limit that a condition sets: none, infinity, where it would divide by 0."""
+    """Returns numerator / denominator, the limit that a condition sets; infinity where the denominator is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.equal(denominator, 0), np.inf, np.divide(numerator, denominator))[()]
 
 
 def left_out(clients: Number, arrivals: Number) -> Number:
-    """(N - M)/(N - 1), which is 0 for one client."""
+    """Returns (N - M)/(N - 1); 0 for one client."""
     return (clients - arrivals) / np.maximum(clients - 1, 1)
 
 
@@ -171,19 +168,19 @@ def bounded(
     conditions: Sequence[Condition] = (),
     axis: str = "server_steps",
 ) -> xr.Dataset:
-    """The bound as a dataset: a variable per term in the order of the formula, and their sum `total`.
+    """Returns the bound as a dataset: a variable per term in the order of the formula, and their sum `total`.
 
     Args:
-        statement: what it is.
+        statement: the statement.
         along: T, a number or [T]: the coordinate.
         terms: formula and value by name.
-        conditions: of the statement.
+        conditions: the conditions of the statement.
         axis: name of the coordinate.
 
     Returns:
-        A dataset with dimension `axis` (none for a single T). The coordinate `holds` says where all conditions hold;
-        attributes say paper, statement, form, whether it is guaranteed (1 or 0), what is bounded, each condition with
-        its two sides (`conditions`), and whether all hold everywhere (`holds`, 1 or 0).
+        A dataset with dimension `axis` (none for a single T). The coordinate `holds` is True where all conditions hold.
+        Attributes: `paper`, `statement`, `form`, `guaranteed` (1 or 0), `quantity` and `bounds` (the bounded quantity),
+        `conditions` (each with its two sides) and `holds` (1 if all conditions hold everywhere, else 0).
     """
     import xarray as xr
 
@@ -215,7 +212,7 @@ def bounded(
 
 
 def _shown(condition: Condition, along: Number, axis: str) -> str:
-    """A condition with its two sides, of several T where it is closest to being violated."""
+    """Returns a condition as text with its two sides, at the T where it is closest to being violated."""
     left, right, at = np.broadcast_arrays(condition.left, condition.right, along)
     with np.errstate(invalid="ignore", divide="ignore"):
         worst = int(np.argmax((left / right).ravel()))
@@ -226,13 +223,13 @@ def _shown(condition: Condition, along: Number, axis: str) -> str:
 
 
 def evaluate(theorem: Callable[..., xr.Dataset], *constants: Mapping[Any, Any], **given: Any) -> xr.Dataset:
-    """A statement of constants that are kept together.
+    """Evaluates a statement with constants from several sources.
 
     Args:
         theorem: a function of this package, such as `theory.defedavg.theorem_1`.
-        *constants: by name, such as `Quadratic.constants(...)` and the datasets of `estimate` and `theory.staleness`;
-            what the statement does not need is left out, and of two values for a name the later is taken.
-        **given: further constants, which are taken before those.
+        *constants: values by name, such as `Quadratic.constants(...)` and the datasets of `estimate` and
+            `theory.staleness`. Names that the statement does not need are ignored; a later value replaces an earlier.
+        **given: further constants by name; they replace those of `constants`.
 
     Raises:
         ValueError: a constant is missing.
@@ -248,10 +245,11 @@ def evaluate(theorem: Callable[..., xr.Dataset], *constants: Mapping[Any, Any], 
         ('η <= 1/L: 0.5 <= 1 holds', True)
     """
     parameters = inspect.signature(theorem).parameters
-    own = {str(name): np.asarray(value)[()] for part in constants for name, value in part.items() if name in parameters}
-    missing = [name for name, one in parameters.items() if one.default is one.empty and name not in own | given]
+    merged = {str(name): np.asarray(value)[()] for part in constants for name, value in part.items()}
+    merged = {name: value for name, value in merged.items() if name in parameters} | given
+    missing = [name for name, one in parameters.items() if one.default is one.empty and name not in merged]
     if missing:
         raise UserError(
             f"{theorem.__name__} needs {', '.join(missing)} too: pass what the constants do not hold by name"
         )
-    return theorem(**own | given)
+    return theorem(**merged)

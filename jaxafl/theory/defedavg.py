@@ -1,4 +1,4 @@
-"""DeFedAvg's bounds, with the step sizes that make them: linear speed-up in the updates n of a server step."""
+"""DeFedAvg's bounds and their step sizes, with a linear speed-up in the updates n of a server step."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def theorem_1(
     unit_of_objective: float = 1.0,
     form: Form = "corrected",
 ) -> xr.Dataset:
-    """Eq. (12), clients that differ: (1/T) Σ E‖∇F(x_t)‖² <= √(256(F_0 - F*)(16σ²L + 8LG²K)/(nKT)) + 8L²(σ² +
+    """Eq. (12), heterogeneous clients: (1/T) Σ E‖∇F(x_t)‖² <= √(256(F_0 - F*)(16σ²L + 8LG²K)/(nKT)) + 8L²(σ² +
     8Kν²)/((4σ²L + 2LKG²)KT) with the rates of `step_sizes`.
 
-    Conditions (11): η̄ <= 1/(8LK) and ηη̄ <= min{1/(4LKλ), (2σ² + G²K)/(8σ²LKλ + 4LG²K²λ²)}. Where the printed form
-    differs: its η̄ is not the appendix's (which makes (12)), and for λ = 0 its conditions leave η free; the corrected
-    form takes max(λ, 1). The second term has the 1 of η̄ as a factor, an objective (`unit_of_objective`); with it
-    dimensions are right.
+    Conditions (11): η̄ <= 1/(8LK) and ηη̄ <= min{1/(4LKλ), (2σ² + G²K)/(8σ²LKλ + 4LG²K²λ²)}. The printed form differs
+    in two points: its η̄ is not that of the appendix, which gives (12), and for λ = 0 its conditions leave η free. The
+    corrected form takes max(λ, 1). The second term has the 1 of η̄ as a factor, an objective (`unit_of_objective`),
+    which makes its dimensions right.
 
     Args:
-        server_steps: T, one number or several; the rates, and so a run, are those of a T.
+        server_steps: T, one number or several; the rates differ between them, so each T is a run of its own.
         local_steps: K.
         arrivals: n, clients drawn for a server step.
         gap: F_0 - F*.
@@ -61,14 +61,8 @@ def theorem_1(
     owner = "theory.defedavg.theorem_1"
     v = numbers(owner, dict(locals()))
     check_form(owner, form)
-    T, K, L, n, noise, G2 = (
-        v.server_steps,
-        v.local_steps,
-        v.smoothness,
-        v.arrivals,
-        v.local_variance,
-        v.gradient_bound**2,
-    )
+    T, K, L, n = v.server_steps, v.local_steps, v.smoothness, v.arrivals
+    noise, G2 = v.local_variance, v.gradient_bound**2
     rising = _rising_1(v)
     drift = quotient(8 * L**2 * (noise + 8 * K * v.global_variance) * v.unit_of_objective, rising * K * T)
     terms = {
@@ -97,7 +91,7 @@ def theorem_2(
     unit_of_objective: float = 1.0,
     form: Form = "corrected",
 ) -> xr.Dataset:
-    """Theorem 2, clients alike: (1/T) Σ E‖∇F(x_t)‖² <= √(128σ²L(F_0 - F*)/(nKT)) + 8L/(KT) with the rates of
+    """Theorem 2, identical clients: (1/T) Σ E‖∇F(x_t)‖² <= √(128σ²L(F_0 - F*)/(nKT)) + 8L/(KT) with the rates of
     `step_sizes(alike=True)`.
 
     Conditions (13): η̄ <= 1/(4√3 LK), ηη̄ <= 1/(4LKλ). `form="printed"` drops σ² from the first term, as the paper's
@@ -106,7 +100,7 @@ def theorem_2(
     a factor of the second term.
 
     Args:
-        server_steps, local_steps, arrivals, gap, smoothness, local_variance, staleness_max, unit_of_objective: as of
+        server_steps, local_steps, arrivals, gap, smoothness, local_variance, staleness_max, unit_of_objective: see
             `theorem_1`.
         form: `"corrected"` or `"printed"`.
 
@@ -143,16 +137,16 @@ def step_sizes(
     unit_of_objective: float = 1.0,
     alike: bool = False,
 ) -> dict[str, Number]:
-    """`server_rate` η and `local_rate` η̄ of a run of T server steps.
+    """Returns the rates of a run of T server steps, `server_rate` η and `local_rate` η̄.
 
-    Theorem 1: η = √(4nK(F_0 - F*)), η̄ = 1/(K√((4σ²L + 2LKG²)T)) (the appendix's). Theorem 2: η = √(nK(F_0 - F*)/2),
-    η̄ = 1/(K√(σ²LT)). Their product balances both sides; how it is divided is free: `unit_of_objective` u makes η̄ √u
-    times as large and η √u times smaller, and u = F_0 - F* frees both of units.
+    Theorem 1: η = √(4nK(F_0 - F*)), η̄ = 1/(K√((4σ²L + 2LKG²)T)) (from the appendix). Theorem 2: η = √(nK(F_0 - F*)/2),
+    η̄ = 1/(K√(σ²LT)). The theorems fix the product only. `unit_of_objective` u multiplies η̄ by √u and divides η by √u;
+    with u = F_0 - F* neither depends on units.
 
     Args:
-        server_steps, local_steps, arrivals, gap, smoothness, local_variance, gradient_bound, unit_of_objective: as of
+        server_steps, local_steps, arrivals, gap, smoothness, local_variance, gradient_bound, unit_of_objective: see
             `theorem_1`.
-        alike: Theorem 2's.
+        alike: if True, the rates of Theorem 2.
     """
     v = numbers("theory.defedavg.step_sizes", locals())
     rising = v.local_variance * v.smoothness if alike else _rising_1(v)
@@ -161,7 +155,7 @@ def step_sizes(
 
 
 def _rising_1(v: Any) -> Number:
-    """4σ²L + 2LKG²."""
+    """Returns 4σ²L + 2LKG²."""
     return 4 * v.local_variance * v.smoothness + 2 * v.smoothness * v.local_steps * v.gradient_bound**2
 
 
@@ -170,7 +164,7 @@ def _local_rate(v: Any, rising: Number) -> Number:
 
 
 def _step(v: Any, rising: Number, factor: float) -> Number:
-    """ηη̄."""
+    """Returns ηη̄."""
     rate = np.sqrt(factor * v.arrivals * v.local_steps * v.gap)
     return quotient(rate, v.local_steps * np.sqrt(rising * v.server_steps))
 

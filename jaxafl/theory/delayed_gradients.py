@@ -1,4 +1,4 @@
-"""AUDG's and PSURDG's bounds: what delays cost when gradients are used as they come, or used again."""
+"""AUDG's and PSURDG's bounds on the cost of delays, for gradients that are used once or reused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def audg(
     nor with η, so it is informative only for short delays and few absent clients.
 
     Args:
-        server_steps, learning_rate, distance, smoothness, strong_convexity, optimum_spread: as of `sfl`.
+        server_steps, learning_rate, distance, smoothness, strong_convexity, optimum_spread: see `sfl`.
         gradient_bound: G, on the ball of radius R around w*.
         clients: N.
         mean_arrivals: I = Σp_i, expected arrivals per tick.
@@ -94,11 +94,11 @@ def pdd(
     mean_staleness: float,
     cubic_staleness: float,
 ) -> xr.Dataset:
-    """Eq. (45), what delays alone cost AUDG: eq. (21) less S, at h = 0.
+    """Eq. (45), the cost of delays to AUDG without heterogeneity: eq. (21) minus S, at h = 0.
 
     Args:
         server_steps, learning_rate, distance, smoothness, strong_convexity, gradient_bound, clients, mean_arrivals,
-            mean_staleness, cubic_staleness: as of `audg`.
+            mean_staleness, cubic_staleness: see `audg`.
 
     Returns:
         The last four terms of `audg`.
@@ -122,14 +122,14 @@ def psurdg(
 ) -> xr.Dataset:
     """Eq. (48), PSURDG: S + (Nη²G²/2)[(L-μ)A + LB] + LR²A/2, if η <= 1/L.
 
-    The delay that enters is that of the gradients in the step, Σ_i λ_i ∇f_i(w^{t-τ_i}). PSURDG uses a gradient again
-    until the next one arrives, so τ_i is the age of the GRADIENT: that of the model when it was received and the ticks
-    since (`theory.staleness.bernoulli(age="gradient")`, about twice the age of the model that the client now holds,
-    which is the paper's definition of τ_i). With that smaller age the formula is as printed and not guaranteed (over 97
-    random quadratics and all T <= 120 the mean of 30 seeds was 0.34 of it at most, and 0.33 with the age of gradients).
+    The delay is that of the gradients in the step, Σ_i λ_i ∇f_i(w^{t-τ_i}). PSURDG reuses a gradient until the next one
+    arrives, so τ_i is the age of the GRADIENT: the age of its model at the arrival plus the ticks since
+    (`theory.staleness.bernoulli(age="gradient")`). It is about twice the age of the model that the client holds now,
+    the paper's definition of τ_i. With the paper's smaller age the formula is as printed and not guaranteed. (Over 97
+    random quadratics and all T <= 120, the mean of 30 seeds was at most 0.34 of it; 0.33 with the age of gradients.)
 
     Args:
-        server_steps, learning_rate, distance, smoothness, strong_convexity, optimum_spread: as of `sfl`.
+        server_steps, learning_rate, distance, smoothness, strong_convexity, optimum_spread: see `sfl`.
         gradient_bound: G, on the ball of radius R around w*.
         clients: N.
         mean_staleness: A, of gradients.
@@ -162,14 +162,14 @@ def psurdg_less_audg(
     mean_staleness: float,
     form: Literal["corrected", "printed"] = "corrected",
 ) -> xr.Dataset:
-    """The bound of PSURDG less that of AUDG at the same A and B: (N-I)[(η²G²(L-μ)/2) A - (3LR²/2 + (2L-μ)h²/2)].
+    """Bound of PSURDG minus bound of AUDG at equal A and B: (N-I)[(η²G²(L-μ)/2) A - (3LR²/2 + (2L-μ)h²/2)].
 
-    Negative where the paper says that gradients are worth using again. It prints L for L-μ (`form="printed"`), which is
-    not the difference of its own bounds.
+    Negative where, by the paper, gradients are worth reusing. The paper prints L for L-μ (`form="printed"`), which is
+    not the difference of its bounds.
 
     Args:
         server_steps, learning_rate, distance, smoothness, strong_convexity, optimum_spread, gradient_bound, clients,
-            mean_arrivals, mean_staleness: as of `audg`.
+            mean_arrivals, mean_staleness: see `audg`.
         form: `"corrected"` or `"printed"`.
 
     Returns:
@@ -201,13 +201,13 @@ def optimal_learning_rate(
     cubic_staleness: float,
     mean_arrivals: float | None = None,
 ) -> Number:
-    """The η <= 1/L that makes the bound of AUDG (with `mean_arrivals`) or PSURDG (without) smallest; one for each T.
+    """Returns the η <= 1/L that minimises the bound of AUDG (with `mean_arrivals`) or PSURDG (without), for each T.
 
     R²/(2ηT) + cη² is smallest at η³ = R²/(4cT). Neither bound, nor S, predicts a speed-up with more clients.
 
     Args:
         server_steps, distance, smoothness, strong_convexity, gradient_bound, clients, mean_staleness, cubic_staleness,
-            mean_arrivals: as of `audg` and `psurdg`.
+            mean_arrivals: see `audg` and `psurdg`.
     """
     given = {name: value for name, value in locals().items() if value is not None}
     v = _checked("theory.delayed_gradients.optimal_learning_rate", given)
@@ -232,7 +232,7 @@ def _small_rate(v: Any) -> list[Condition]:
 
 
 def _synchronous(v: Any) -> dict[str, tuple[str, Number]]:
-    """S."""
+    """Returns the terms of S."""
     T, L, mu, square = v.server_steps, v.smoothness, v.strong_convexity, v.distance**2
     later = 2 * L / (mu * T**2) * (L * square + (mu + L) * v.optimum_spread)
     return {
@@ -242,12 +242,12 @@ def _synchronous(v: Any) -> dict[str, tuple[str, Number]]:
 
 
 def _of_the_absent(v: Any, spread: Number) -> Number:
-    """(2L-μ)h²/2 + 3LR²/2."""
+    """Returns (2L-μ)h²/2 + 3LR²/2."""
     return (2 * v.smoothness - v.strong_convexity) * spread / 2 + 3 * v.smoothness * v.distance**2 / 2
 
 
 def _delayed(v: Any, spread: Number) -> dict[str, tuple[str, Number]]:
-    """What delays add to S in the bound of AUDG."""
+    """Returns the terms that delays add to S in the bound of AUDG."""
     L, square = v.smoothness, v.learning_rate**2 * v.gradient_bound**2
     linear = square * (L - v.strong_convexity) / 2 * v.mean_arrivals * v.mean_staleness
     return {

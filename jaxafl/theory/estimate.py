@@ -20,7 +20,7 @@ from jaxafl.theory.staleness import of_schedule
 if TYPE_CHECKING:
     import xarray as xr
 
-_AGREES = 1e-4  # relative: losses of a result and of the same run made again
+_AGREES = 1e-4  # relative difference allowed between the losses of a result and of the repeated run
 _OF_SCHEDULE = ("mean_staleness", "cubic_staleness", "mean_arrivals", "staleness_max", "staleness_mean_of_max")
 
 
@@ -39,35 +39,35 @@ def estimate(
 ) -> xr.Dataset:
     """Measures the constants of bounds on the first and the last model of a run, and its staleness on the schedule.
 
-    Assumptions are about all models, a measurement is about two, so maxima over both are taken (of μ the minimum) and
-    are lower estimates of the true constants. The objective is the training loss without augmentation, dropout, weight
-    decay or proximal term. A result does not hold its models: the run is made again (`sim.train`), and compared. Ages
-    are those of arrivals; for PSURDG take `staleness.of_schedule(result, age="gradient")` in their place.
+    Assumptions concern all models, a measurement two. The maximum of both (for μ the minimum) is taken, a lower
+    estimate of the true constant. The objective is the training loss without augmentation, dropout, weight decay or
+    proximal term. A result does not hold its models, so the run is repeated (`sim.train`) and compared. Ages are those
+    of arrivals; for PSURDG use `staleness.of_schedule(result, age="gradient")`.
 
     Args:
-        result: of `sim.run`, or what `sim.train` returned.
+        result: the result of `sim.run`, or of `sim.train`.
         sim: the simulation.
-        run_seed: of the run, where `result` comes from `sim.train`.
-        seed: of the choice of clients and samples, and of the power iterations.
-        clients: the most clients that are looked at, drawn at random.
-        samples: the most samples of each, likewise.
+        run_seed: the seed of the run, if `result` comes from `sim.train`.
+        seed: the seed of the choice of clients and samples, and of the power iterations.
+        clients: the largest number of clients to measure, drawn at random.
+        samples: the largest number of samples of each client, drawn at random.
         iterations: Hessian-vector products for each client, model and eigenvalue.
         optimum: F*, if it is known (such as `Quadratic.optimum`); otherwise the smallest loss that L-BFGS finds from
             the last model, on the chosen samples.
-        optimum_steps: of L-BFGS at most.
+        optimum_steps: the largest number of L-BFGS steps.
         weights: λ_i of the chosen clients, and of all clients in the moments of the staleness: in proportion to
             `"samples"`, or `"uniform"`.
 
     Returns:
-        Scalars by the names of `theory.CONSTANTS`, whose attributes say symbol, meaning and what each was measured on:
+        Scalars by the names of `theory.CONSTANTS`, with symbol, meaning and measured models as attributes:
         `smoothness` (L, the largest |eigenvalue| of a client's Hessian, by power iteration), `strong_convexity` (μ, the
-        smallest eigenvalue; NaN where it is not certainly above 0), `local_variance` (σ², the largest of a client, of
-        mini-batches as they are drawn), `global_variance` (σ_g², ν²), `gradient_bound` (G, of single samples; of whole
-        clients where batches are full), `gap`, `distance` (R, to the point that L-BFGS found), `optimum_spread` (h²,
-        where there is a μ), the moments of `staleness.of_schedule`, `clients` and `server_steps`; `local_steps` and
-        `arrivals` where all runs and all server steps have the same; `euclidean_staleness` (Γ) where the server reports
-        γ. Where `optimum` is given, `distance` and `optimum_spread` are NaN. Besides `optimum`, and along `model`
-        (first, last) `loss` and `gradient_norm_squared`.
+        smallest eigenvalue; NaN unless it is certainly above 0), `local_variance` (σ² of a mini-batch, the largest of a
+        client), `global_variance` (σ_g², ν²), `gradient_bound` (G, of single samples; of all samples of a client if
+        batches are full), `gap`, `distance` (R, to the point that L-BFGS found), `optimum_spread` (h², if μ is known),
+        the moments of `staleness.of_schedule`, `clients` and `server_steps`. `local_steps` and `arrivals` are included
+        if they are constant over the run, and `euclidean_staleness` (Γ) if the server reports γ. If `optimum` is given,
+        `distance` and `optimum_spread` are NaN. Further variables: `optimum`, and along `model` (first, last) `loss`
+        and `gradient_norm_squared`.
 
     Raises:
         ValueError: the result is not of this simulation, or its last model is not finite.
@@ -96,7 +96,7 @@ def estimate(
 
 
 def _trained(owner: str, result: Any, sim: Simulation, run_seed: int) -> tuple[Trained, int]:
-    """The run, made again where only its result is there, and its seed."""
+    """Returns the run and its seed; repeats the run if only its result is given."""
     if isinstance(result, Trained):
         return result, run_seed
     if not {"seed", "server_steps", "eval_every"} <= set(getattr(result, "attrs", {})) or "loss" not in result:
@@ -114,20 +114,20 @@ def _trained(owner: str, result: Any, sim: Simulation, run_seed: int) -> tuple[T
 def _chosen(sim: Simulation, clients: int, samples: int, weights: str, seed: int) -> Sampled:
     counts = np.asarray(sim.data.counts)
     rng = np.random.default_rng(seed)
-    who = np.sort(rng.choice(len(counts), min(clients, len(counts)), replace=False))
-    width = min(samples, int(counts[who].max()))
-    positions, mask = np.zeros((len(who), width), np.int32), np.zeros((len(who), width), bool)
-    for row, client in enumerate(who):
+    chosen = np.sort(rng.choice(len(counts), min(clients, len(counts)), replace=False))
+    width = min(samples, int(counts[chosen].max()))
+    positions, mask = np.zeros((len(chosen), width), np.int32), np.zeros((len(chosen), width), bool)
+    for row, client in enumerate(chosen):
         taken = rng.choice(counts[client], min(width, counts[client]), replace=False)
         positions[row, : len(taken)], mask[row, : len(taken)] = np.sort(taken), True
-    share = counts[who] if weights == "samples" else np.ones(len(who))
+    share = counts[chosen] if weights == "samples" else np.ones(len(chosen))
     weight = jnp.asarray(share / share.sum(), jnp.result_type(float))
-    return Sampled(jnp.asarray(who, jnp.int32), jnp.asarray(positions), jnp.asarray(mask), weight)
+    return Sampled(jnp.asarray(chosen, jnp.int32), jnp.asarray(positions), jnp.asarray(mask), weight)
 
 
 def _of_gradients(sim: Simulation, chosen: Sampled, found: list[AtModel]) -> dict[str, float]:
     client, counts = sim.client, np.asarray(sim.data.counts)[np.asarray(chosen.client)]
-    smallest = np.array([np.min(one.smallest) for one in found])  # NaN where one client's is
+    smallest = np.array([np.min(one.smallest) for one in found])  # NaN if the value of any client is NaN
     norms = [one.client_gradient if client.batch_size is None else one.sample_gradient for one in found]
     return {
         "smoothness": max(float(np.max(one.largest)) for one in found),
@@ -139,7 +139,7 @@ def _of_gradients(sim: Simulation, chosen: Sampled, found: list[AtModel]) -> dic
 
 
 def _per_batch(client: Any, counts: np.ndarray) -> np.ndarray:
-    """Variance of a mini-batch's mean over that of a sample, of clients with so many samples."""
+    """Returns the variance of a mini-batch's mean over the variance of a sample, for clients with `counts` samples."""
     if client.batch_size is None:
         return np.zeros(len(counts))
     size = client.batch_size
@@ -151,7 +151,7 @@ def _per_batch(client: Any, counts: np.ndarray) -> np.ndarray:
 def _of_optimum(
     objective: Objective, models: list[Version], found: list[AtModel], mu: float, optimum: float | None, steps: int
 ) -> dict[str, float]:
-    """F*, the gap of the first model, and distances to where F and every f_i are smallest."""
+    """Returns F*, the gap of the first model, and the distances to the minimisers of F and of every f_i."""
     begin, nan = float(found[0].loss), float("nan")
     if optimum is not None:
         return {"optimum": optimum, "gap": begin - optimum, "distance": nan, "optimum_spread": nan}
@@ -163,12 +163,13 @@ def _of_optimum(
 
 
 def _of_run(sim: Simulation, trained: Trained, weights: str) -> dict[str, float]:
-    """What the schedule and the server's reports say."""
-    made, counts = trained.schedule, np.asarray(sim.data.counts, float)
-    moments = of_schedule(made, weights=counts if weights == "samples" else None)
+    """Returns the constants that the schedule and the server's diagnostics give."""
+    schedule = trained.schedule
+    moments = of_schedule(schedule, weights=np.asarray(sim.data.counts, float) if weights == "samples" else None)
     values = {name: float(moments[name]) for name in _OF_SCHEDULE}
-    values |= {"clients": float(sim.data.num_clients), "server_steps": float(made.server_steps)}
-    for name, seen in (("local_steps", made.local_steps[made.mask]), ("arrivals", made.mask.sum(axis=1))):
+    values |= {"clients": float(sim.data.num_clients), "server_steps": float(schedule.server_steps)}
+    local_steps, arrivals = schedule.local_steps[schedule.mask], schedule.mask.sum(axis=1)
+    for name, seen in (("local_steps", local_steps), ("arrivals", arrivals)):
         if (seen == seen[0]).all():
             values[name] = float(seen[0])
     if "gamma" in trained.records:

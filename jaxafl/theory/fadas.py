@@ -1,4 +1,4 @@
-"""FADAS's bounds (β1 = 0): an adaptive step on a buffer of late updates, with and without delay-adaptive rates."""
+"""FADAS's bounds (β1 = 0) for an adaptive step on a buffer of stale updates, with and without delay-adaptive rates."""
 
 from __future__ import annotations
 
@@ -52,10 +52,9 @@ def theorem_5_6(
     + 12C_Gηη_lL/(Mε²)] {σ² + (N-M)/(N-1) V}, C_G = η_lKG + ε, V = 15η_l²K²L²(σ² + 6Kσ_g²) + 3Kσ_g².
 
     Conditions: ηη_l <= min{ε²M(N-1)/(180C_GN(N-M)τ_maxKL), √(ε³M(N-1))/(12√(C_GN(M-1)τ_max³) KL)} and η_l <=
-    √ε/(√(360C_Gτ_max) KL). Printed and reported as they are, they leave η free where τ_max = 0 or N = M = 1, and there
-    the statement is wrong: on F = x²/2 without noise a large η goes on oscillating. Not guaranteed elsewhere either,
-    because its proof has not been checked; no violation was found. An update is a normalised step, so η and ε are
-    lengths.
+    √ε/(√(360C_Gτ_max) KL). They are reported as printed. If τ_max = 0 or N = M = 1 they leave η free, and the statement
+    is wrong: on F = x²/2 without noise a large η keeps oscillating. Otherwise it is not guaranteed, because its proof
+    has not been checked; no violation was found. An update is a normalised step, so η and ε are lengths.
 
     Args:
         server_steps: T, one number or several.
@@ -112,13 +111,13 @@ def theorem_5_9(
     6Kσ_g²)/ε, 8C_Gη³η_l²KL²Tτ_avgσ²/(Mε³H), 8C_Gη²η_l²KL²Tτ_avg/(√M ε³H) (N-M)/(N-1) V and (4C_Gηη_lL/(Mε²)) {σ² +
     (N-M)/(N-1) V + 3Kσ_g²}.
 
-    Conditions as of `theorem_5_6` with 60 for 180, and η <= √M/τ_c. The rate min(η, 1/τ_max) compares η, a length, with
-    a number; so does the statement: its 1 is `unit_of_length` here, which the fourth term and the last condition have
-    as a factor, and with which all dimensions are right. Not guaranteed, as Theorem 5.6.
+    The conditions are those of `theorem_5_6` with 60 for 180, and η <= √M/τ_c. The rate min(η, 1/τ_max) compares η, a
+    length, with a number, and so does the statement. The 1 is `unit_of_length` in this function, a factor of the fourth
+    term and of the last condition, which makes all dimensions right. Not guaranteed, as Theorem 5.6.
 
     Args:
         server_steps, local_steps, arrivals, clients, gap, smoothness, local_rate, adaptive_rate, epsilon,
-            gradient_bound, local_variance, global_variance, staleness_max, staleness_mean_of_max: as of `theorem_5_6`.
+            gradient_bound, local_variance, global_variance, staleness_max, staleness_mean_of_max: see `theorem_5_6`.
         staleness_threshold: τ_c.
         mean_rate: H/T, by default η.
         unit_of_length: the numerator of min(η, 1/τ_max).
@@ -163,12 +162,12 @@ def corollary_5_7(
     """Orders of the terms of Theorem 5.6 with the rates of `step_sizes`: √(LF)σ/√(TKM) + √(LF)σ_g/√(TM) + LF/T +
     FG/(εT√M) + LFτ_maxτ_avg/T.
 
-    The paper leaves L and ε out; here they stand where those rates put them, so that dimensions are right. It predicts
-    a linear speed-up in M as long as the first two terms dominate. No bound: numerical constants are left out.
+    The paper leaves out L and ε, which are included as the rates imply, so dimensions are right. The orders predict a
+    linear speed-up in M as long as the first two terms dominate. They are no bound: numerical constants are left out.
 
     Args:
         server_steps, local_steps, arrivals, gap, smoothness, epsilon, gradient_bound, local_variance, global_variance,
-            staleness_max, staleness_mean_of_max: as of `theorem_5_6`.
+            staleness_max, staleness_mean_of_max: see `theorem_5_6`.
 
     Returns:
         The terms `noise`, `heterogeneity`, `drift`, `initial` and `staleness`.
@@ -197,7 +196,7 @@ def corollary_5_10(
 
     Args:
         server_steps, local_steps, arrivals, gap, smoothness, epsilon, gradient_bound, local_variance, global_variance,
-            staleness_mean_of_max: as of `theorem_5_6`.
+            staleness_mean_of_max: see `theorem_5_6`.
         staleness_threshold: τ_c, the median over server steps of the largest delay.
 
     Returns:
@@ -224,12 +223,13 @@ def step_sizes(
     local_variance: float,
     global_variance: float,
 ) -> dict[str, Number]:
-    """The rates of Corollaries 5.7 and 5.10, η = Θ(√M) and η_l = Θ(√F/√(TK(σ² + Kσ_g²))), with constants that make
-    their dimensions right: `adaptive_rate` η = ε√M and `local_rate` η_l = √(F/(TKL(σ² + Kσ_g²))).
+    """Returns the rates of Corollaries 5.7 and 5.10, η = Θ(√M) and η_l = Θ(√F/√(TK(σ² + Kσ_g²))).
+
+    The constants make the dimensions right: `adaptive_rate` η = ε√M and `local_rate` η_l = √(F/(TKL(σ² + Kσ_g²))).
 
     Args:
-        server_steps, local_steps, arrivals, gap, smoothness, epsilon, local_variance, global_variance: as of
-            `theorem_5_6`; the variances not both 0.
+        server_steps, local_steps, arrivals, gap, smoothness, epsilon, local_variance, global_variance: see
+            `theorem_5_6`; at least one variance is > 0.
     """
     v = numbers("theory.fadas.step_sizes", locals())
     noise = v.local_variance + v.local_steps * v.global_variance
@@ -238,18 +238,19 @@ def step_sizes(
 
 
 def _checked(owner: str, given: dict[str, Any]) -> Any:
-    """The constants, with C_G as `bound`, (N-M)/(N-1) and V."""
+    """Returns the checked constants with `bound` (C_G), `left_out` ((N-M)/(N-1)), `noise` and `between` (V)."""
     v = numbers(owner, given)
     check_order(owner, ("arrivals", v.arrivals), ("clients", v.clients))
     K = v.local_steps
-    v.bound, v.left_out = v.local_rate * K * v.gradient_bound + v.epsilon, left_out(v.clients, v.arrivals)
+    v.bound = v.local_rate * K * v.gradient_bound + v.epsilon
+    v.left_out = left_out(v.clients, v.arrivals)
     v.noise = v.local_variance + 6 * K * v.global_variance
     v.between = 15 * v.local_rate**2 * K**2 * v.smoothness**2 * v.noise + 3 * K * v.global_variance
     return v
 
 
 def _common(v: Any) -> dict[str, tuple[str, Number]]:
-    """The first two terms of both theorems."""
+    """Returns the first two terms of both theorems."""
     drift = 20 * v.bound * v.local_rate**2 * v.local_steps * v.smoothness**2 * v.noise / v.epsilon
     step = v.adaptive_rate * v.local_rate * v.local_steps
     return {

@@ -1,4 +1,4 @@
-"""What can be measured of an objective at a model: loss, gradients, their variances, curvature, the smallest value."""
+"""Measurements of an objective at a model: loss, gradients, their variances, curvature and the smallest value."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from jaxafl.engine.state import Version
 from jaxafl.models.model import Batch, Model
 
 Array = jax.Array
-_EXACT = 1e-6  # of the first gradient's norm: where a search for the smallest value ends
-_CERTAIN = 2.0  # residuals by which an eigenvalue must lie above 0
+_TOLERANCE = 1e-6  # L-BFGS ends at a gradient of this fraction of the first norm
+_MIN_RESIDUALS = 2.0  # a smallest eigenvalue counts if it is larger than so many residuals
 
 
 class Sampled(NamedTuple):
-    """The clients and samples that are looked at; f_i is the mean loss of the samples of client i, F = Σλ_i f_i."""
+    """Chosen clients and samples; f_i is the mean loss of the samples of client i, F = Σλ_i f_i."""
 
     client: Array  # int32 [C]
     positions: Array  # int32 [C, S]
@@ -32,7 +32,7 @@ class Sampled(NamedTuple):
 
 
 class AtModel(NamedTuple):
-    """What there is at one model."""
+    """Measurements at one model."""
 
     loss: Array  # F
     gradient_norm_squared: Array  # ‖∇F‖²
@@ -41,19 +41,20 @@ class AtModel(NamedTuple):
     within: Array  # [C]: mean over samples of ‖∇ℓ_j - ∇f_i‖²
     sample_gradient: Array  # [C]: largest ‖∇ℓ_j‖
     largest: Array  # [C]: largest |eigenvalue| of the Hessian of f_i
-    smallest: Array  # [C]: its smallest eigenvalue, NaN where that is not certainly above 0
+    smallest: Array  # [C]: smallest eigenvalue of the Hessian of f_i; NaN unless certainly above 0
 
 
 class Objective:
-    """F over chosen samples, without augmentation, dropout, weight decay or proximal term, as a function of the trained
-    parameters as one vector; statistics of normalisation are those of the model.
+    """F over chosen samples as a function of the trained parameters, as one vector [d].
+
+    Augmentation, dropout, weight decay and proximal term are off. Statistics of normalisation are those of the model.
 
     Args:
-        model: of the simulation, in its precision.
-        data: of the simulation.
-        device: its arrays.
-        sampled: the clients and samples.
-        version: a model, for the structure.
+        model: the model of the simulation, in its precision.
+        data: the data of the simulation.
+        device: the simulation's arrays on the device.
+        sampled: the chosen clients and samples.
+        version: a model, for the structure of the parameters.
     """
 
     def __init__(
@@ -64,31 +65,31 @@ class Objective:
         self._loss = functools.partial(_loss, model, data, unravel)
 
     def at(self, version: Version, key: Array, iterations: int) -> AtModel:
-        """Everything at a model.
+        """Measures loss, gradients and curvature at a model.
 
         Args:
             version: the model.
-            key: of the vectors with which the power iterations begin.
+            key: the key of the first vectors of the power iterations.
             iterations: Hessian-vector products for each eigenvalue.
         """
         given = (version.model_state, *self._given)
         return jax.device_get(_at(self._loss, iterations, given, ravel_pytree(version.params)[0], key))
 
     def smallest(self, version: Version, steps: int) -> tuple[float, Array]:
-        """The smallest F that L-BFGS finds from a model in so many steps, and the parameters there [d]."""
+        """Returns the smallest F that L-BFGS finds from a model in at most `steps` steps, and its parameters [d]."""
         given = (version.model_state, *self._given)
         value, w = _descend(self._loss, steps, given, ravel_pytree(version.params)[0])
         return float(value), w
 
     def spread(self, version: Version, w: Array, steps: int) -> float:
-        """The largest squared distance from w to where an f_i is smallest, as L-BFGS finds it from there."""
+        """Returns the largest squared distance from w to a minimiser of an f_i, found by L-BFGS from w."""
         return float(_spread(self._loss, steps, (version.model_state, *self._given), w))
 
 
 def _loss(
     model: Model, data: FederatedData, unravel: Callable[[Array], Any], given: Any, row: Sampled, w: Array
 ) -> Array:
-    """The mean loss of the samples of one client, positions [S] and mask [S]."""
+    """Computes the mean loss of the samples of one client, with positions [S] and mask [S]."""
     state, arrays, frozen, _ = given
     raw, y = data.gather(arrays, row.client, row.positions)
     batch, key = Batch(data.preprocess(raw), y, row.mask), jax_key((jnp.uint32(0), jnp.uint32(0)))
@@ -109,28 +110,31 @@ def _at(loss: Callable[..., Array], iterations: int, given: Any, w: Array, key: 
     (value, mean), _ = jax.lax.scan(add, (jnp.zeros((), w.dtype), jnp.zeros_like(w)), rows)
 
     def client(row: Sampled) -> tuple[Array, ...]:
-        own = jax.grad(objective, argnums=1)(row, w)
+        client_gradient = jax.grad(objective, argnums=1)(row, w)
 
         def sample(place: tuple[Array, Array]) -> tuple[Array, Array]:
             position, inside = place
-            alone = row._replace(positions=position[None], mask=jnp.ones(1, bool))
-            gradient = jax.grad(objective, argnums=1)(alone, w)
-            apart = jnp.sum(jnp.square(gradient - own))
-            return jnp.where(inside, apart, 0), jnp.where(inside, jnp.linalg.norm(gradient), 0)
+            one_sample = row._replace(positions=position[None], mask=jnp.ones(1, bool))
+            gradient = jax.grad(objective, argnums=1)(one_sample, w)
+            deviation = jnp.sum(jnp.square(gradient - client_gradient))
+            return jnp.where(inside, deviation, 0), jnp.where(inside, jnp.linalg.norm(gradient), 0)
 
-        apart, norms = jax.lax.map(sample, (row.positions, row.mask))
+        deviations, norms = jax.lax.map(sample, (row.positions, row.mask))
         largest, smallest = _extremes(jax.grad(functools.partial(objective, row)), w, key, iterations)
-        within = jnp.sum(apart) / jnp.sum(row.mask)
-        return jnp.linalg.norm(own), jnp.sum(jnp.square(own - mean)), within, jnp.max(norms), largest, smallest
+        within = jnp.sum(deviations) / jnp.sum(row.mask)
+        norm, deviation = jnp.linalg.norm(client_gradient), jnp.sum(jnp.square(client_gradient - mean))
+        return norm, deviation, within, jnp.max(norms), largest, smallest
 
-    norms, apart, within, samples, largest, smallest = jax.lax.map(client, rows)
-    between = jnp.sum(rows.weight * apart)
+    norms, deviations, within, samples, largest, smallest = jax.lax.map(client, rows)
+    between = jnp.sum(rows.weight * deviations)
     return AtModel(value, jnp.sum(jnp.square(mean)), norms, between, within, samples, largest, smallest)
 
 
 def _extremes(gradient: Callable[[Array], Array], w: Array, key: Array, iterations: int) -> tuple[Array, Array]:
-    """The largest |eigenvalue| of the Hessian, by power iteration on its products with vectors, and the smallest
-    eigenvalue, by the same on the difference from the largest; NaN where that is not above 0 by its residual."""
+    """Returns the largest |eigenvalue| and the smallest eigenvalue of the Hessian, by power iteration.
+
+    The smallest is found as the largest of the difference from it; NaN unless it exceeds its residual clearly.
+    """
 
     def power(product: Callable[[Array], Array]) -> tuple[Array, Array]:
         def once(_: int, v: Array) -> Array:
@@ -149,7 +153,7 @@ def _extremes(gradient: Callable[[Array], Array], w: Array, key: Array, iteratio
     largest, _ = power(hessian)
     below, residual = power(lambda v: largest * v - hessian(v))
     smallest = largest - below
-    certain = smallest > jnp.maximum(_CERTAIN * residual, 1e-5 * largest)
+    certain = smallest > jnp.maximum(_MIN_RESIDUALS * residual, 1e-5 * largest)
     return largest, jnp.where(certain, smallest, jnp.nan)
 
 
@@ -161,22 +165,23 @@ def _descend(loss: Callable[..., Array], steps: int, given: Any, w: Array) -> tu
 
         return jax.lax.scan(add, jnp.zeros((), w.dtype), given[3])[0]
 
-    found = _minimised(mean, w, steps)
+    found = _minimise(mean, w, steps)
     return mean(found), found
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _spread(loss: Callable[..., Array], steps: int, given: Any, w: Array) -> Array:
-    def apart(row: Sampled) -> Array:
-        return jnp.sum(jnp.square(_minimised(functools.partial(loss, given, row), w, steps) - w))
+    def squared_distance(row: Sampled) -> Array:
+        return jnp.sum(jnp.square(_minimise(functools.partial(loss, given, row), w, steps) - w))
 
-    return jnp.max(jax.lax.map(apart, given[3]))
+    return jnp.max(jax.lax.map(squared_distance, given[3]))
 
 
-def _minimised(objective: Callable[[Array], Array], w: Array, steps: int) -> Array:
-    """L-BFGS until the gradient is 10^-6 of its first length."""
-    solver, value_and_grad = optax.lbfgs(), optax.value_and_grad_from_state(objective)
-    enough = _EXACT * jnp.linalg.norm(jax.grad(objective)(w))
+def _minimise(objective: Callable[[Array], Array], w: Array, steps: int) -> Array:
+    """Runs L-BFGS until the norm of the gradient has fallen by `_TOLERANCE`."""
+    solver = optax.lbfgs()
+    value_and_grad = optax.value_and_grad_from_state(objective)
+    enough = _TOLERANCE * jnp.linalg.norm(jax.grad(objective)(w))
 
     def goes_on(carry: tuple[Array, Any, Array, Array]) -> Array:
         return (carry[0] < steps) & (carry[3] > enough)

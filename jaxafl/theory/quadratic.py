@@ -1,4 +1,4 @@
-"""Quadratic clients: a problem whose constants are all known, as data and a model that a simulation takes."""
+"""Quadratic clients: a problem with known constants, as data and a model for a simulation."""
 
 from __future__ import annotations
 
@@ -53,39 +53,40 @@ class Quadratic:
 
     @functools.cached_property
     def solution(self) -> np.ndarray:
-        """w*, where F is smallest, [d]."""
+        """w*, the minimiser of F, [d]."""
         return np.linalg.solve(
             self.mean_curvature, np.einsum("n,nij,nj->i", self.weights, self.curvature, self.centres)
         )
 
     @property
     def optimum(self) -> float:
-        """F*."""
+        """F*, the smallest value of F."""
         return self.loss(self.solution)
 
     def losses(self, w: Any) -> np.ndarray:
-        """f_i(w), [N]."""
+        """Computes f_i(w), [N]."""
         away = np.asarray(w) - self.centres
         return 0.5 * np.einsum("ni,nij,nj->n", away, self.curvature, away)
 
     def loss(self, w: Any) -> float:
-        """F(w)."""
+        """Computes F(w)."""
         return float(self.weights @ self.losses(w))
 
     def gradients(self, w: Any) -> np.ndarray:
-        """∇f_i(w), [N, d]."""
+        """Computes ∇f_i(w), [N, d]."""
         return np.einsum("nij,nj->ni", self.curvature, np.asarray(w) - self.centres)
 
     def constants(self, radius: float | None = None, batch_size: int | None = None) -> dict[str, float]:
-        """The constants by the names of `theory.CONSTANTS`, valid where ‖w - w*‖ <= radius.
+        """Returns the constants by the names of `theory.CONSTANTS`, valid where ‖w - w*‖ <= radius.
 
-        μ, L, h² = max ‖c_i - w*‖², R = ‖x_0 - w*‖ (or the radius, if that is larger) and F(x_0) - F* are exact. So is
-        the variance of gradients between clients where all A_i are equal, else it is at most (√Σλ_i‖∇f_i(w*)‖² + max
-        ‖A_i - Ā‖ r)²; G is at most max(‖∇f_i(w*)‖ + ‖A_i‖ r) + σ, with a mini-batch's noise in it.
+        μ, L, h² = max ‖c_i - w*‖², R = ‖x_0 - w*‖ (or the radius, if it is larger) and F(x_0) - F* are exact. The
+        variance of gradients between clients is exact if all A_i are equal, otherwise the upper bound
+        (√Σλ_i‖∇f_i(w*)‖² + max ‖A_i - Ā‖ r)². G is the upper bound max(‖∇f_i(w*)‖ + ‖A_i‖ r) + σ, which includes the
+        noise of a mini-batch.
 
         Args:
             radius: r, by default ‖x_0 - w*‖.
-            batch_size: samples of a stochastic gradient, drawn with replacement: its variance is σ² / batch_size;
+            batch_size: samples of a stochastic gradient, drawn with replacement, with variance σ² / batch_size;
                 `None` for the gradient of all samples.
         """
         distance = float(np.linalg.norm(self.start - self.solution))
@@ -125,19 +126,19 @@ def quadratic(
     alike: bool = False,
     seed: int = 0,
 ) -> Quadratic:
-    """Quadratic clients with the constants that are asked for.
+    """Builds quadratic clients with given constants.
 
     Args:
         clients: N.
         dimension: d >= 2.
         strong_convexity: μ, the smallest eigenvalue of every A_i.
         smoothness: L >= μ, the largest.
-        heterogeneity: h, the largest ‖c_i - w*‖; 0 (and N = 1) makes all c_i the same.
+        heterogeneity: h, the largest ‖c_i - w*‖; with 0, and with N = 1, all c_i are equal.
         noise: σ, the deviation of the gradient of a single sample.
         distance: ‖x_0 - w*‖.
         samples: n_i, one even number or one per client; they set λ_i.
-        alike: whether all A_i are the same.
-        seed: of the draws of A_i, c_i, ζ_j and the direction of x_0.
+        alike: if True, all A_i are equal.
+        seed: the seed of the draws of A_i, c_i, ζ_j and the direction of x_0.
 
     Raises:
         ValueError, TypeError: an option is out of range.
@@ -160,9 +161,9 @@ def quadratic(
     weights = sizes / sizes.sum()
     middle = np.linalg.solve(np.tensordot(weights, curvature, 1), np.einsum("n,nij,nj->i", weights, curvature, centres))
     furthest = np.linalg.norm(centres - middle, axis=1).max()
-    place = rng.normal(size=d)  # of w*
-    centres = place + (centres - middle) * (heterogeneity / furthest if N > 1 else 0.0)
-    start = place + distance * _direction(rng, d)
+    solution = rng.normal(size=d)  # w*
+    centres = solution + (centres - middle) * (heterogeneity / furthest if N > 1 else 0.0)
+    start = solution + distance * _direction(rng, d)
     data = _data(rng, curvature, centres, sizes, noise)
     return Quadratic(data, _model(start), curvature, centres, weights, start, float(noise))
 
@@ -173,7 +174,7 @@ def _direction(rng: np.random.Generator, dimension: int) -> np.ndarray:
 
 
 def _curvature(rng: np.random.Generator, dimension: int, least: float, most: float) -> np.ndarray:
-    """A symmetric matrix with eigenvalues from the least to the most, both among them."""
+    """Returns a random symmetric matrix with smallest eigenvalue `least` and largest eigenvalue `most`."""
     axes, _ = np.linalg.qr(rng.normal(size=(dimension, dimension)))
     values = np.concatenate([[least, most], rng.uniform(least, most, dimension - 2)])
     return (axes * values) @ axes.T
@@ -182,7 +183,7 @@ def _curvature(rng: np.random.Generator, dimension: int, least: float, most: flo
 def _data(
     rng: np.random.Generator, curvature: np.ndarray, centres: np.ndarray, sizes: np.ndarray, noise: float
 ) -> FederatedData:
-    """Samples (A_i, c_i, ζ_j) as one row each: ζ_j in pairs of opposite sign."""
+    """Builds a dataset with a sample (A_i, c_i, ζ_j) per row; the ζ_j are in pairs of opposite sign."""
     N, d = centres.shape
 
     def rows(owners: np.ndarray, noises: np.ndarray) -> np.ndarray:
@@ -191,11 +192,10 @@ def _data(
     owners = np.repeat(np.arange(N), sizes)
     half = np.stack([noise * _direction(rng, d) for _ in range(len(owners) // 2)])
     noises = np.stack([half, -half], axis=1).reshape(-1, d)
-    apart = np.repeat(np.arange(N), sizes // np.gcd.reduce(sizes))
-    test = rows(apart, np.zeros((len(apart), d)))
-    labels = [np.zeros(len(x), np.int32) for x in (owners, apart)]
-    x, y, name = rows(owners, noises), labels[0], "quadratic"
-    return from_arrays(x, y, owners, x_test=test, y_test=labels[1], num_classes=1, name=name)
+    tested = np.repeat(np.arange(N), sizes // np.gcd.reduce(sizes))
+    test = rows(tested, np.zeros((len(tested), d)))
+    y, y_test = np.zeros(len(owners), np.int32), np.zeros(len(tested), np.int32)
+    return from_arrays(rows(owners, noises), y, owners, x_test=test, y_test=y_test, num_classes=1, name="quadratic")
 
 
 def _model(start: np.ndarray) -> Model:
@@ -208,7 +208,7 @@ def _model(start: np.ndarray) -> Model:
         curvature = batch.x[:, : d * d].reshape(-1, d, d)
         centre, noise = batch.x[:, d * d : d * d + d], batch.x[:, d * d + d :]
         away = params["w"] - centre
-        # written out as sums: an accelerator's products of matrices are not float32 by default
+        # sums instead of matrix products, which accelerators do not compute in float32 by default
         return jnp.sum(away * (0.5 * jnp.sum(curvature * away[:, None, :], axis=2) - noise), axis=1)
 
     return from_functions(init, loss, "quadratic")

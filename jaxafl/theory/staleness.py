@@ -1,4 +1,4 @@
-"""Moments of the staleness, as bounds need them: in closed form for Bernoulli uploads, or from any schedule."""
+"""Moments of the staleness for bounds: in closed form for Bernoulli uploads, or from any schedule."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Age = Literal["model", "gradient"]
-_CUBIC = np.array([13 / 6, 3 / 2, 1 / 3])  # of E[τ], E[τ²], E[τ³]
+_CUBIC = np.array([13 / 6, 3 / 2, 1 / 3])  # factors of E[τ], E[τ²], E[τ³]
 
 
 class _Arrivals(NamedTuple):
-    """Who arrived, [T, A]."""
+    """Arrivals of a schedule, [T, A]."""
 
     client: np.ndarray
     staleness: np.ndarray
@@ -29,19 +29,19 @@ class _Arrivals(NamedTuple):
 def bernoulli(
     upload: Any, download: Any = 1.0, *, clients: int = 1, weights: Any = None, age: Age = "model"
 ) -> xr.Dataset:
-    """Moments of the clock `bernoulli(upload, download)`, in closed form.
+    """Computes the moments of the staleness on the clock `bernoulli(upload, download)`, in closed form.
 
-    The model that a client holds at a tick is replaced with probability pq per tick, so its age is geometric:
-    P(τ = k) = pq(1-pq)^k, with r = 1/(pq) - 1: E[τ] = r, E[τ²] = 2r² + r, E[τ³] = 6r³ + 6r² + r. Arrivals do not depend
-    on the age, so that is the staleness of arrivals too: what enters AUDG's bound. PSURDG uses the last gradient that
-    arrived again: its age is that of the model when it arrived and the ticks since, a sum of two independent geometric
-    variables, of pq and of p. Both hold in the long run; a run from version 0 begins with smaller ages.
+    A client's model is replaced with probability pq per tick, so its age is geometric: P(τ = k) = pq(1-pq)^k. With
+    r = 1/(pq) - 1: E[τ] = r, E[τ²] = 2r² + r, E[τ³] = 6r³ + 6r² + r. Arrivals do not depend on the age, so this is also
+    the staleness of arrivals, which enters AUDG's bound. PSURDG reuses the last gradient that arrived. Its age is the
+    age of the model at the arrival plus the ticks since: the sum of two independent geometric variables, of pq and p.
+    Both hold in the long run; a run from version 0 begins with smaller ages.
 
     Args:
         upload: p in (0, 1], a number or one per client [N].
-        download: q in (0, 1], likewise.
-        clients: N, where no argument has one entry per client.
-        weights: λ_i [N], by default all equal; made to sum to 1.
+        download: q in (0, 1], a number or one per client [N].
+        clients: N, if no argument has one entry per client.
+        weights: λ_i [N], normalised to sum 1; by default all equal.
         age: `"model"` or `"gradient"`.
 
     Returns:
@@ -64,52 +64,54 @@ def bernoulli(
     return _dataset(owner, moments, shares, float(up.sum()), {"age": age, "of": "Bernoulli uploads, in closed form"})
 
 
-def of_schedule(made: Schedule | xr.Dataset, *, weights: Any = None, age: Age = "model") -> xr.Dataset:
-    """Moments of a schedule, or of a result: means over arrivals (`"model"`), or over ticks from a client's first
-    arrival on of the age of its last gradient (`"gradient"`, what PSURDG uses).
+def of_schedule(schedule: Schedule | xr.Dataset, *, weights: Any = None, age: Age = "model") -> xr.Dataset:
+    """Computes the moments of the staleness of a schedule or a result.
+
+    With `age="model"` they are means over arrivals. With `age="gradient"`, for PSURDG, they are means of the age of a
+    client's last gradient over the ticks from the client's first arrival on.
 
     Args:
-        made: a schedule, or one run's result.
-        weights: λ_i [N], by default all equal; those of clients that never arrived are given to the others.
+        schedule: a schedule, or the result of one run.
+        weights: λ_i [N], by default all equal; the weights of clients that never arrived are given to the others.
         age: `"model"` or `"gradient"`.
 
     Returns:
-        As `bernoulli`, NaN along `population` where a client never arrived, with `staleness_max` (τ_max),
+        The variables of `bernoulli`, NaN along `population` where a client never arrived, with `staleness_max` (τ_max),
         `staleness_mean_of_max` (τ_avg) and `staleness_median_of_max` over the server steps with arrivals, and
-        `clients_heard`.
+        `clients_heard`, the number of clients that arrived.
 
     Raises:
-        ValueError: nobody arrived.
+        ValueError: the schedule has no arrivals.
     """
     owner = "theory.staleness.of_schedule"
     check_choice(owner, "age", age, ("model", "gradient"))
-    arrivals = _arrivals(made)
+    arrivals = _arrivals(schedule)
     if not arrivals.mask.any():
         raise UserError(f"{owner}: nobody arrived in this schedule, so that there is no staleness")
     N, mask = arrivals.num_clients, arrivals.mask
     if age == "model":
-        who, late = arrivals.client[mask], arrivals.staleness[mask].astype(float)
+        client, late = arrivals.client[mask], arrivals.staleness[mask].astype(float)
     else:
-        who, late = _reused(arrivals)
-    counts = np.bincount(who, minlength=N)
+        client, late = _reused(arrivals)
+    counts = np.bincount(client, minlength=N)
     with np.errstate(invalid="ignore"):
-        moments = np.stack([np.bincount(who, late**power, N) / counts for power in (1, 2, 3)])
+        moments = np.stack([np.bincount(client, late**power, N) / counts for power in (1, 2, 3)])
     shares = None if weights is None else as_numbers(owner, "weights", weights)
     dataset = _dataset(owner, moments, shares, float(mask.sum(axis=1).mean()), {"age": age, "of": "a schedule"})
     worst = np.where(mask, arrivals.staleness, -1).max(axis=1)[mask.any(axis=1)]
     figures = {"staleness_max": worst.max(), "staleness_mean_of_max": worst.mean()}
-    figures |= {"staleness_median_of_max": np.median(worst), "clients_heard": np.count_nonzero(np.bincount(who))}
+    figures |= {"staleness_median_of_max": np.median(worst), "clients_heard": np.count_nonzero(counts)}
     return dataset.assign({name: ((), float(value)) for name, value in figures.items()})
 
 
 def _geometric(probability: np.ndarray) -> np.ndarray:
-    """First three moments [3, N] of the number of failures before a success."""
+    """Returns the first three moments [3, N] of the number of failures before a success."""
     odds = 1 / probability - 1
     return np.stack([odds, 2 * odds**2 + odds, 6 * odds**3 + 6 * odds**2 + odds])
 
 
 def _of_sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Moments of the sum of two independent variables."""
+    """Returns the first three moments of the sum of two independent variables."""
     return np.stack([
         a[0] + b[0],
         a[1] + 2 * a[0] * b[0] + b[1],
@@ -117,37 +119,38 @@ def _of_sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     ])  # fmt: skip
 
 
-def _arrivals(made: Schedule | xr.Dataset) -> _Arrivals:
-    if isinstance(made, Schedule):
-        return _Arrivals(made.client, made.staleness, made.mask, made.num_clients)
-    if not hasattr(made, "staleness") or made["staleness"].ndim != 2:
-        several = f" with dimensions {tuple(made['staleness'].dims)}" if hasattr(made, "staleness") else ""
+def _arrivals(schedule: Schedule | xr.Dataset) -> _Arrivals:
+    if isinstance(schedule, Schedule):
+        return _Arrivals(schedule.client, schedule.staleness, schedule.mask, schedule.num_clients)
+    if not hasattr(schedule, "staleness") or schedule["staleness"].ndim != 2:
+        several = f" with dimensions {tuple(schedule['staleness'].dims)}" if hasattr(schedule, "staleness") else ""
         raise UserError(
             "theory.staleness.of_schedule takes a schedule or the result of one run, [step, arrival]; of a sweep "
-            f"choose one, result.isel(seed=0); got {type(made).__name__}{several}"
+            f"choose one, result.isel(seed=0); got {type(schedule).__name__}{several}"
         )
-    client, late = made["client"].values.astype(int), made["staleness"].values
-    there = client >= 0
-    return _Arrivals(client, np.where(there, late, -1).astype(int), there, int(made.attrs["num_clients"]))
+    client, late = schedule["client"].values.astype(int), schedule["staleness"].values
+    mask = client >= 0
+    return _Arrivals(client, np.where(mask, late, -1).astype(int), mask, int(schedule.attrs["num_clients"]))
 
 
 def _reused(arrivals: _Arrivals) -> tuple[np.ndarray, np.ndarray]:
-    """Client and age of the gradient last received, at every tick from each client's first arrival on."""
-    steps, (ticks, places) = len(arrivals.mask), np.nonzero(arrivals.mask)
+    """Returns client and age of the gradient last received, at every tick from each client's first arrival on."""
+    steps = len(arrivals.mask)
+    ticks, places = np.nonzero(arrivals.mask)
     version = np.full(arrivals.num_clients, -1)
-    who, late = [], []
+    clients, ages = [], []
     begins = np.searchsorted(ticks, np.arange(steps + 1))
     for tick in range(steps):
         now = slice(begins[tick], begins[tick + 1])
         version[arrivals.client[tick, places[now]]] = tick - arrivals.staleness[tick, places[now]]
         heard = np.flatnonzero(version >= 0)
-        who.append(heard)
-        late.append(tick - version[heard])
-    return np.concatenate(who), np.concatenate(late).astype(float)
+        clients.append(heard)
+        ages.append(tick - version[heard])
+    return np.concatenate(clients), np.concatenate(ages).astype(float)
 
 
 def _dataset(owner: str, moments: np.ndarray, weights: Any, arrivals: float, attributes: dict[str, str]) -> xr.Dataset:
-    """Moments [3, N] of the clients with their weighted sums A and B."""
+    """Returns the clients' moments [3, N] with their weighted sums A and B."""
     import xarray as xr
 
     N = moments.shape[1]

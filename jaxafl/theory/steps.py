@@ -1,4 +1,4 @@
-"""From bounds to numbers of server steps: how many a bound asks for, and how many fewer with more clients."""
+"""Numbers of server steps from bounds: the steps to a target, and the speed-up with more clients."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MOST = 1e18
 
 
 def steps_to(target: float, bound: Callable[[np.ndarray], xr.Dataset]) -> float:
-    """The smallest T whose bound is at most `target`; infinity where none up to 10^18 is.
+    """Returns the smallest T with a bound of at most `target`; infinity if no T up to 10^18 has one.
 
     Args:
-        target: > 0, of what the bound bounds.
-        bound: the bound of T server steps [1], which falls with T; rates that depend on T are chosen in it. Where its
-            conditions do not hold it counts as infinite.
+        target: > 0, in the unit of the bound.
+        bound: a function of T server steps [1] that returns the bound, which must fall with T. It chooses rates that
+            depend on T. The bound counts as infinite where its conditions do not hold.
 
     Returns:
         T, not rounded.
@@ -44,17 +44,17 @@ def steps_to(target: float, bound: Callable[[np.ndarray], xr.Dataset]) -> float:
 
 
 def speed_up(target: float, sizes: Sequence[float], bound: Callable[[np.ndarray, float], xr.Dataset]) -> np.ndarray:
-    """T of the first size over T of each: the speed-up in server steps that a theorem predicts, [sizes].
+    """Returns the predicted speed-up in server steps, [sizes]: T of the first size over T of each size.
 
-    DeFedAvg's is linear in n, FADAS's in M and AFL's in J as long as their leading terms dominate; AsyncFedED, AUDG and
-    PSURDG predict none, because nothing in their bounds falls with the clients. Simulated with its own rates on a
-    quadratic (10 clients, K = 2, 40 seeds), DeFedAvg has the same mean squared gradient norm after 8192/n server steps:
-    0.0264, 0.0262, 0.0263 and 0.0258 for n = 1, 2, 4 and 8.
+    The speed-up of DeFedAvg is linear in n, of FADAS in M and of AFL in J as long as their leading terms dominate.
+    AsyncFedED, AUDG and PSURDG predict none, because no term of their bounds falls with the number of clients.
+    Simulated with its rates on a quadratic (10 clients, K = 2, 40 seeds), DeFedAvg has the same mean squared gradient
+    norm after 8192/n server steps: 0.0264, 0.0262, 0.0263 and 0.0258 for n = 1, 2, 4 and 8.
 
     Args:
-        target: > 0, what is to be reached.
+        target: > 0, in the unit of the bound.
         sizes: n, M or J.
-        bound: (T [1], size) -> the bound with the step sizes that are chosen for both.
+        bound: a function (T [1], size) that returns the bound with the step sizes chosen for both.
     """
     if len(sizes) == 0:
         raise UserError("speed_up: sizes must name at least one size, got none")
