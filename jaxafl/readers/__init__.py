@@ -1,1 +1,1 @@
-"""File formats and where files lie: what datasets, models and clocks read; this package imports none of them."""
+"""File formats and paths of the files that datasets, models and clocks read; this package imports none of them."""

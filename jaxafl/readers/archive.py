@@ -1,4 +1,4 @@
-"""Files that may be damaged or hostile: read into memory, never unpacked, never unpickled."""
+"""Readers for files that may be damaged or hostile: into memory, without unpacking or unpickling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0
 
 
 def read_content(path: pathlib.Path) -> bytes:
-    """The content of a file, unzipped if its name ends in `.gz` (`ValueError` where it is not a complete gzip file)."""
+    """Returns the content of a file, unzipped if it ends in `.gz`; raises `ValueError` for a damaged gzip file."""
     raw = path.read_bytes()
     if path.suffix != ".gz":
         return raw
@@ -28,7 +28,7 @@ def read_content(path: pathlib.Path) -> bytes:
 
 
 def read_text(path: pathlib.Path, advice: str) -> str:
-    """The UTF-8 text of a file, gzipped or not, without a byte-order mark; `advice` ends the error for another file."""
+    """Returns the UTF-8 text of a file, gzipped or not, without a byte-order mark; `advice` ends the error message."""
     try:
         return read_content(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -36,7 +36,7 @@ def read_text(path: pathlib.Path, advice: str) -> str:
 
 
 def read_members(path: pathlib.Path, names: Sequence[str]) -> list[bytes]:
-    """Read some members of a tar archive, gzipped or not, into memory; nothing is written, others are not looked at.
+    """Reads some members of a tar archive, gzipped or not, into memory. Nothing is written; other members are skipped.
 
     Args:
         path: the archive.
@@ -71,7 +71,7 @@ def read_members(path: pathlib.Path, names: Sequence[str]) -> list[bytes]:
 
 
 def read_idx(path: pathlib.Path, sha256: str | None = None) -> np.ndarray:
-    """Read an idx file, the format of MNIST: a big-endian header, then the values; gzipped (`*.gz`) or not.
+    """Reads an idx file, the format of MNIST: a big-endian header, then the values; gzipped (`*.gz`) or not.
 
     Args:
         path: the file.
@@ -109,17 +109,17 @@ def check_sha256(path: pathlib.Path | str, content: bytes, expected: str | None)
 
 
 def lacking(content: object, *keys: str) -> str:
-    """Which of the keys are not in parsed json, for a message; empty if it is an object that has them all."""
+    """Returns the keys that parsed json lacks, for a message; "" if it is an object with all of them."""
     found = content if isinstance(content, dict) else {}
     return ", ".join(repr(key) for key in keys if key not in found)
 
 
 def find_files(name: str, places: Iterable[tuple[pathlib.Path, Sequence[str]]]) -> list[pathlib.Path]:
-    """The files of a dataset, gzipped as `*.gz` or not, from the first folder that holds any of them.
+    """Returns the files of a dataset, gzipped as `*.gz` or not, from the first folder that holds any of them.
 
     Args:
         name: name of the dataset.
-        places: folders, each with the names that the files have in it.
+        places: folders, each with the names of the files in it.
 
     Returns:
         The paths in the order of the names; empty if no folder holds any.
@@ -138,18 +138,18 @@ def find_files(name: str, places: Iterable[tuple[pathlib.Path, Sequence[str]]]) 
 
 
 def damaged(path: pathlib.Path | str, detail: str, advice: str = "Replace it by the canonical file.") -> ValueError:
-    """The error for a file whose content is not what it should be, to be raised by the caller.
+    """Returns the error for a damaged file, to be raised by the caller.
 
     Args:
         path: the file.
-        detail: what was expected and what was found; no full stop.
-        advice: what to do, one sentence.
+        detail: the expected and the found content, without a full stop.
+        advice: advice, one sentence.
     """
     return ValueError(f"{path} is damaged: {detail}. {advice}")
 
 
 def partial_dataset(folder: pathlib.Path, name: str, absent: str) -> FileNotFoundError:
-    """The error for a folder with only some of the files of a dataset, of which `absent` is missing."""
+    """Returns the error for a folder that lacks the file `absent` of a dataset."""
     return FileNotFoundError(
         f"{folder} holds only part of {name}: {absent} is missing. Add what is missing, or remove the rest to let "
         "another source be used."

@@ -1,4 +1,4 @@
-"""The one data directory, and the one error for a dataset that is not there."""
+"""The data directory, and the error for a missing dataset."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from jaxafl.options import as_path
 
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """Where datasets are looked for: `data_dir`, else `$JAXAFL_DATA_DIR`, else TensorFlow Datasets' own default.
+    """Returns the directory of datasets: `data_dir`, else `$JAXAFL_DATA_DIR`, else the default of TensorFlow Datasets.
 
     Args:
-        data_dir: A directory; `None` takes the next choice.
+        data_dir: a directory; `None` takes the next choice.
 
     Returns:
-        The directory, which need not exist. TFDS's default is `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`.
+        The directory, which need not exist. The default of TFDS is `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`.
     """
     chosen = data_dir or os.environ.get("JAXAFL_DATA_DIR") or os.environ.get("TFDS_DATA_DIR")
     return as_path(chosen or "~/tensorflow_datasets")
 
 
 def find_file(name: str, places: Sequence[pathlib.Path], ways: Sequence[str]) -> pathlib.Path:
-    """The first of some paths that is a file, else the error of `missing_dataset`."""
+    """Returns the first path that is a file; raises the error of `missing_dataset` if there is none."""
     for path in places:
         if path.is_file():
             return path
@@ -31,12 +31,12 @@ def find_file(name: str, places: Sequence[pathlib.Path], ways: Sequence[str]) ->
 
 
 def missing_dataset(name: str, looked_in: Sequence[pathlib.Path], ways: Sequence[str]) -> FileNotFoundError:
-    """The error for a dataset that was found nowhere.
+    """Returns the error for a dataset that was not found.
 
     Args:
-        name: Name of the dataset.
-        looked_in: Directories or files that were looked for.
-        ways: How to get it, one sentence each.
+        name: name of the dataset.
+        looked_in: the tried directories or files.
+        ways: ways to get it, one sentence each.
 
     Returns:
         The error, to be raised by the caller.

@@ -1,4 +1,4 @@
-"""Columns of a dataset of Hugging Face's `datasets`: splits, samples, labels and clients, with what they mean."""
+"""Splits, samples, labels and clients from the columns of a dataset of Hugging Face's `datasets`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jaxafl.readers.pictures import is_picture, pixels
 
 
 def splits_of(dataset: Any, split: str, test: str, test_fraction: float | None) -> dict[str, Any]:
-    """Returns the training split and, unless some of it is held out, the test split, by name.
+    """Returns the training split and the test split by name; without `test` if a fraction of the training is held out.
 
-    Rows are read in the order of a dataset that was shuffled, filtered or sorted, and as they are stored:
-    `with_format` changes nothing.
+    Rows keep the order of a shuffled, filtered or sorted dataset. Values are read as stored, without the format of
+    `with_format`.
 
     Raises:
-        ValueError: a split is missing, is a stream, or has a transform, which would be left out without a word.
-        TypeError: this is no dataset of Hugging Face.
+        ValueError: a split is missing, is a stream, or has a transform, which would be ignored.
+        TypeError: this is not a dataset of Hugging Face.
     """
     if isinstance(dataset, Mapping):
         wanted = [split] if test_fraction is not None else [split, test]
@@ -51,58 +51,58 @@ def splits_of(dataset: Any, split: str, test: str, test_fraction: float | None) 
 
 
 def labels_of(owner: str, splits: Mapping[str, Any], column: str) -> tuple[list[np.ndarray], int]:
-    """Returns the classes of every split, and how many there are.
+    """Returns the classes of every split, and the number of classes.
 
-    Classes with names (`ClassLabel`) are matched by name, so that splits may number them in different orders; words are
+    Classes with names (`ClassLabel`) are matched by name, so splits may number them in different orders. Words are
     numbered in sorted order.
 
     Raises:
-        ValueError: samples have no label (-1 or None), or only some of the splits name their classes.
+        ValueError: samples have no label (-1 or None), or only some splits name their classes.
         TypeError: labels are neither integers nor words.
     """
-    values = {name: _whole(owner, name, column, list(part[column])) for name, part in splits.items()}
+    values = {name: _complete(owner, name, column, list(part[column])) for name, part in splits.items()}
     names = {name: getattr(part.features[column], "names", None) for name, part in splits.items()}
-    for name, own in values.items():
-        if own.dtype.kind in "iu" and own.min(initial=0) < 0:
+    for name, labels in values.items():
+        if labels.dtype.kind in "iu" and labels.min(initial=0) < 0:
             raise UserError(
-                f"{owner}: {np.sum(own < 0)} of {len(own)} labels in {column!r} of the split {name!r} are negative, as "
-                "in test splits that are published without labels; use a split that has labels (for example "
-                "test='validation'), test_fraction=0.2 in the place of a test split, or leave them out: "
+                f"{owner}: {np.sum(labels < 0)} of {len(labels)} labels in {column!r} of the split {name!r} are "
+                "negative, as in test splits that are published without labels; use a split that has labels (for "
+                "example test='validation'), test_fraction=0.2 in the place of a test split, or leave them out: "
                 f"dataset.filter(lambda row: row[{column!r}] >= 0)"
             )
-    known = list(dict.fromkeys(word for own in names.values() for word in own or ()))
-    words = [own for name, own in values.items() if own.dtype.kind == "U"]
-    if known and all(names[name] or own.dtype.kind == "U" for name, own in values.items()):
-        known += sorted({str(word) for own in words for word in own} - set(known))
+    known = list(dict.fromkeys(word for named in names.values() for word in named or ()))
+    words = [labels for labels in values.values() if labels.dtype.kind == "U"]
+    if known and all(names[name] or labels.dtype.kind == "U" for name, labels in values.items()):
+        known += sorted({str(word) for labels in words for word in labels} - set(known))
         place = {word: number for number, word in enumerate(known)}
-        tables = {name: np.array([place[word] for word in own or ()], np.int64) for name, own in names.items()}
-        for name, own in values.items():
-            if own.dtype.kind != "U" and own.max(initial=0) >= len(tables[name]):
+        tables = {name: np.array([place[word] for word in named or ()], np.int64) for name, named in names.items()}
+        for name, labels in values.items():
+            if labels.dtype.kind != "U" and labels.max(initial=0) >= len(tables[name]):
                 raise UserError(
-                    f"{owner}: labels in {column!r} of the split {name!r} go to {own.max()}, but its ClassLabel names "
-                    f"{len(tables[name])} classes"
+                    f"{owner}: labels in {column!r} of the split {name!r} go to {labels.max()}, but its ClassLabel "
+                    f"names {len(tables[name])} classes"
                 )
         classes = [
-            np.array([place[word] for word in own], np.int64) if own.dtype.kind == "U" else tables[name][own]
-            for name, own in values.items()
+            np.array([place[word] for word in labels], np.int64) if labels.dtype.kind == "U" else tables[name][labels]
+            for name, labels in values.items()
         ]
         return classes, len(known)
     if known:
-        unnamed = ", ".join(repr(name) for name, own in names.items() if not own)
+        unnamed = ", ".join(repr(name) for name, named in names.items() if not named)
         raise UserError(
             f"{owner}: {column!r} has named classes in some splits, and bare numbers in {unnamed}, which may mean "
             f"others; say which: dataset.cast_column({column!r}, datasets.ClassLabel(names=[...]))"
         )
     if len(words) == len(values):
         known_words = np.unique(np.concatenate(words))
-        return [np.searchsorted(known_words, own) for own in words], len(known_words)
-    if all(own.dtype.kind in "iu" for own in values.values()):
-        return list(values.values()), int(max(own.max() for own in values.values())) + 1
+        return [np.searchsorted(known_words, labels) for labels in words], len(known_words)
+    if all(labels.dtype.kind in "iu" for labels in values.values()):
+        return list(values.values()), int(max(labels.max() for labels in values.values())) + 1
     return list(values.values()), 0
 
 
 def identities_of(splits: Mapping[str, Any], column: str) -> list[list[Any]]:
-    """Returns the client of each sample of every split that has the column; those of a `ClassLabel` by name."""
+    """Returns the client of each sample, for every split with the column; clients of a `ClassLabel` by name."""
     found = []
     for part in splits.values():
         if column in part.column_names:
@@ -112,11 +112,13 @@ def identities_of(splits: Mapping[str, Any], column: str) -> list[list[Any]]:
 
 
 def arrays_of(owner: str, splits: Mapping[str, Any], column: str) -> list[np.ndarray]:
-    """Returns the samples of a column of every split, each as one array in the type that the dataset says (float64 as
-    float32); images as `pixels` has them, with the same channels in every split.
+    """Returns the samples of a column of every split, one array per split.
+
+    The dtype is that of the dataset, with float32 for float64. Images are converted by `pixels`, with equal channels in
+    every split.
 
     Raises:
-        ValueError: samples have several shapes, are missing, not finite or no numbers.
+        ValueError: samples have several shapes, are missing, not finite or not numbers.
     """
     samples = _samples(owner, splits, column)
     first = next(samples, None)
@@ -129,7 +131,7 @@ def arrays_of(owner: str, splits: Mapping[str, Any], column: str) -> list[np.nda
 
 
 def _samples(owner: str, splits: Mapping[str, Any], column: str) -> Iterator[Any]:
-    """Yields the samples of all splits one by one, so that images are not held twice."""
+    """Yields the samples of all splits one by one, so that decoded images are not held in memory twice."""
     for name, part in splits.items():
         for place, sample in enumerate(part[column]):
             if sample is None:
@@ -162,7 +164,7 @@ def _stacked(owner: str, first: Any, samples: Iterable[Any], column: str, dtype:
 
 
 def _dtype(feature: Any) -> str | None:
-    """Returns the dtype of the integers in a feature, which rows as lists of Python do not have."""
+    """Returns the dtype of the integers in a feature, which Python's lists do not carry; `None` for other features."""
     while feature is not None and not isinstance(getattr(feature, "dtype", None), str):
         feature = getattr(feature, "feature", None)
     try:
@@ -175,7 +177,7 @@ def _streams(part: Any) -> bool:
     return hasattr(part, "column_names") and not hasattr(part, "__len__")
 
 
-def _whole(owner: str, split: str, column: str, values: list[Any]) -> np.ndarray:
+def _complete(owner: str, split: str, column: str, values: list[Any]) -> np.ndarray:
     missing = sum(value is None for value in values)
     if missing:
         raise UserError(

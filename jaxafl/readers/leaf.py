@@ -20,7 +20,7 @@ _damaged = functools.partial(damaged, advice=_ADVICE)
 
 
 def leaf_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """The json files of one half of a LEAF dataset, sorted by name.
+    """Returns the json files of one half of a LEAF dataset, sorted by name.
 
     Args:
         folder: for example `<data_dir>/femnist/train`; it need not exist.
@@ -29,7 +29,7 @@ def leaf_files(folder: pathlib.Path) -> list[pathlib.Path]:
         `*.json` and `*.json.gz` directly in the folder; empty if there are none.
 
     Raises:
-        ValueError: a file is there twice, gzipped and not.
+        ValueError: a file exists twice, gzipped and not.
     """
     files = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
     for path in files:
@@ -41,22 +41,22 @@ def leaf_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read_leaf(files: Iterable[pathlib.Path]) -> Iterator[tuple[str, list[Any], list[Any]]]:
-    """Users with their samples as parsed, file after file.
+    """Yields users with their parsed samples, file after file.
 
     A file is `{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}`. `num_samples` is
-    not read: in LEAF's own test files it is out of date, and the length of x says the same. Only one file is held at a
-    time, and its users are let go one by one, so convert what is yielded before asking for more.
+    ignored, because it is out of date in LEAF's test files. Only one file is held at a time, and its users are released
+    one by one, so convert a user's lists before asking for the next.
 
     Args:
         files: paths of json files, gzipped (`*.gz`) or not.
 
     Yields:
-        `(user, x, y)` with x and y lists of equal length, possibly empty; users of one file in its order. A user whose
-        samples lie in several files comes once per file.
+        `(user, x, y)` with x and y lists of equal length, possibly empty, in the order of the file. A user with samples
+        in several files comes once per file.
 
     Raises:
-        ValueError: a file is damaged, is not json, lacks a key (which), lists a user twice or without data, holds
-            data of a user it does not list, or has x and y of different lengths. The message names the file.
+        ValueError: a file is damaged, is not json, lacks a key, lists a user twice or without data, holds data of a
+            user it does not list, or has x and y of different lengths. The message names the file and the key.
     """
     for path in files:
         users, user_data = _parsed(path)
@@ -72,19 +72,19 @@ def read_leaf(files: Iterable[pathlib.Path]) -> Iterator[tuple[str, list[Any], l
 
 
 def collect_users(files: Iterable[pathlib.Path], convert: Convert) -> Users:
-    """All users of some files with their samples as arrays; memory beyond these is about that of one parsed file.
+    """Returns all users of some files with their samples as arrays. Peak memory is these plus one parsed file.
 
     Args:
         files: paths of json files, see `read_leaf`.
-        convert: makes two arrays of a user's lists, for example `(x [n, ...], y [n])`; raises `ValueError` with what is
-            wrong (no full stop) where it cannot.
+        convert: converts a user's lists to two arrays, for example `(x [n, ...], y [n])`; raises `ValueError` with the
+            problem (no full stop) if it cannot.
 
     Returns:
-        The arrays of each user, in the order in which users first occur. Samples of a user in several files follow each
-        other in the order of the files.
+        The arrays of each user, in the order in which users first occur. Samples of a user in several files are
+        concatenated in the order of the files.
 
     Raises:
-        ValueError: as `read_leaf`, or what `convert` raised, with the file and the user.
+        ValueError: see `read_leaf`; or the error of `convert`, with the file and the user.
     """
     parts: dict[str, list[Pair]] = {}
     for path in files:
@@ -93,42 +93,42 @@ def collect_users(files: Iterable[pathlib.Path], convert: Convert) -> Users:
                 parts.setdefault(user, []).append(convert(x, y))
             except ValueError as error:
                 raise _damaged(path, f"user {user!r}: {error}") from error
-    return {user: own[0] if len(own) == 1 else _joined(own) for user, own in parts.items()}
+    return {user: pairs[0] if len(pairs) == 1 else _joined(pairs) for user, pairs in parts.items()}
 
 
 def read_halves(
     name: str,
-    who: str,
+    noun: str,
     train: Sequence[pathlib.Path],
     test: Sequence[pathlib.Path],
     convert: Convert,
 ) -> tuple[Users, Users, str]:
-    """The training and the test samples of all users that have any, and how LEAF split the samples.
+    """Reads the training and test samples of all users with samples, and detects how LEAF split them.
 
     Args:
         name: name of the dataset.
-        who: what its users are, in the plural.
+        noun: plural noun for its users, such as `"writers"`, for messages.
         train: files of the training half, at least one.
         test: files of the test half, at least one.
-        convert: see `collect_users`; the first of its arrays has an entry per sample.
+        convert: see `collect_users`; its first array has an entry per sample.
 
     Returns:
-        Users and their arrays in training; the same in testing; `"sample"` (every test user also has training samples)
-        or `"user"` (none has).
+        Training users with their arrays; test users with their arrays; `"sample"` (every test user also has training
+        samples) or `"user"` (none has).
 
     Raises:
-        ValueError: as `collect_users`; or a half holds no sample, or only some of the test users have training samples.
+        ValueError: see `collect_users`; or a half has no sample, or only some of the test users have training samples.
     """
     halves = []
     for files in (train, test):
-        halves.append({user: own for user, own in collect_users(files, convert).items() if len(own[0])})
+        halves.append({user: pair for user, pair in collect_users(files, convert).items() if len(pair[0])})
         if not halves[-1]:
             raise ValueError(f"{name}: no sample in the {len(files)} json files of {files[0].parent}")
     strangers = halves[1].keys() - halves[0].keys()
     if strangers and strangers != halves[1].keys():
         raise ValueError(
-            f"{name}: {len(strangers)} of {len(halves[1])} {who} in the {len(test)} json files of {test[0].parent} for "
-            f"test have no training sample in the {len(train)} of {train[0].parent} for training (for example "
+            f"{name}: {len(strangers)} of {len(halves[1])} {noun} in the {len(test)} json files of {test[0].parent} "
+            f"for test have no training sample in the {len(train)} of {train[0].parent} for training (for example "
             f"{min(strangers)!r}), which neither of LEAF's splits makes: -t sample gives everyone both, -t user gives "
             "none both. Put the files of one run of LEAF there, all of them."
         )
@@ -140,8 +140,8 @@ def _joined(parts: list[Pair]) -> Pair:
 
 
 def _parsed(path: pathlib.Path) -> tuple[list[str], dict[str, Any]]:
-    """`users` and `user_data` of one file, which name the same users."""
-    # Pixels take 256 values: one object per value instead of one per pixel is a quarter of the memory.
+    """Returns `users` and `user_data` of one file, checked to name the same users."""
+    # Pixels take 256 values, and the cache keeps one object per value. Without it parsing needs four times the memory.
     number = functools.lru_cache(maxsize=4096)(float)
     try:
         content = json.loads(read_text(path, _ADVICE), parse_float=number)
@@ -165,7 +165,7 @@ def _parsed(path: pathlib.Path) -> tuple[list[str], dict[str, Any]]:
 
 
 def length_of(values: object, unit: str) -> str:
-    """How long parsed json is, if it is a list, for a message."""
+    """Returns the length of a list in parsed json, otherwise its type, for a message."""
     return f"{len(values)} {unit}" if isinstance(values, list) else f"a {type(values).__name__}"
 
 

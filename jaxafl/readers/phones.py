@@ -1,4 +1,4 @@
-"""Measured phones: training times of three of them, and files with links, availability and benchmark scores."""
+"""Measurements of phones: training times of three models, and files of links, availability and benchmark scores."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _FORMATS = {
 
 
 class Traces(NamedTuple):
-    """Functions A_i of time, piecewise linear and non-decreasing, one after another.
+    """Functions A_i of time, piecewise linear and non-decreasing, concatenated.
 
     Attributes:
         time: float64 [knots], seconds; trace i owns `offsets[i]:offsets[i + 1]`, from 0 to its period.
-        amount: float64 [knots], A_i at these times, 0 at the first, above 0 at the last.
+        amount: float64 [knots], A_i at these times; 0 at the first, > 0 at the last.
         offsets: int32 [traces + 1].
     """
 
@@ -56,21 +56,20 @@ class Traces(NamedTuple):
 
 
 def measured_step_times(workload: str) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of the seconds per local step on the three phones, slow to fast, float64 [3]."""
+    """Returns mean and standard deviation of the seconds per local step on three phones, slow to fast, float64 [3]."""
     table = np.asarray(MEASURED[workload], np.float64) / 1000
     return table[:, 0], table[:, 1]
 
 
 def benchmark_step_times(workload: str, scores: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds per local step of every scored phone, interpolated between the three measured ones.
+    """Returns the seconds per local step of every scored phone, interpolated between three measured phones.
 
-    log t is piecewise linear in log(score) through the three measured phones, mean and standard deviation alike; phones
-    that score below the slow or above the fast one are as slow or as fast as that one, since nothing beyond them was
-    measured.
+    Mean and standard deviation are both piecewise linear in log(score), on a log scale, through the measured phones.
+    Phones with scores outside the measured range get the values of the nearest measured phone.
 
     Args:
         workload: one of `MEASURED`.
-        scores: AI-Benchmark score of every phone, those of `ANCHORS` among them.
+        scores: AI-Benchmark score of every phone, including the phones of `ANCHORS`.
 
     Returns:
         Mean and standard deviation, float64 [phones].
@@ -82,11 +81,11 @@ def benchmark_step_times(workload: str, scores: dict[str, float]) -> tuple[np.nd
 
 
 def read_scores(data_dir: str | os.PathLike[str] | None) -> dict[str, float]:
-    """AI-Benchmark scores of phones.
+    """Reads the AI-Benchmark scores of phones.
 
     Raises:
         FileNotFoundError: the file is in none of the directories.
-        ValueError: it holds no positive scores, or not those of the measured phones in increasing order.
+        ValueError: scores are not positive, or the measured phones are missing or not in increasing order.
     """
     path = _find(SCORES, data_dir)
     scores = json.loads(gzip.decompress(path.read_bytes()))
@@ -99,13 +98,13 @@ def read_scores(data_dir: str | os.PathLike[str] | None) -> dict[str, float]:
 
 
 def read_links(data_dir: str | os.PathLike[str] | None) -> Traces:
-    """Megabits transferred along every link trace.
+    """Reads the megabits transferred along every link trace.
 
-    The rate in a row holds since the row before it (as in Pensieve's simulator), so the first row is but the beginning.
+    As in Pensieve's simulator, the rate in a row holds since the previous row, so the rate of the first row is unused.
 
     Raises:
         FileNotFoundError: the file is in none of the directories.
-        ValueError: it is no such file.
+        ValueError: the file has another format.
     """
     path = _find(LINKS, data_dir)
     times, bits = [], []
@@ -116,11 +115,11 @@ def read_links(data_dir: str | os.PathLike[str] | None) -> Traces:
 
 
 def read_availability(data_dir: str | os.PathLike[str] | None) -> Traces:
-    """Seconds for which every device has been ready; devices that never are (no interval longer than 0) are left out.
+    """Reads the seconds for which every device has been ready. Devices that are never ready are left out.
 
     Raises:
         FileNotFoundError: the file is in none of the directories.
-        ValueError: it is no such file.
+        ValueError: the file has another format.
     """
     path = _find(AVAILABILITY, data_dir)
     starts, ends, origins, stops = _load(path, "start", "end", "trace_start", "trace_end")
@@ -141,15 +140,15 @@ def read_availability(data_dir: str | os.PathLike[str] | None) -> Traces:
 
 
 def traces_of(times: Sequence[np.ndarray], amounts: Sequence[np.ndarray], where: str = "") -> Traces:
-    """Stores traces one after another.
+    """Checks traces and concatenates them.
 
     Args:
         times: for every trace an array [knots >= 2] in seconds, increasing, the first 0.
-        amounts: what has accumulated at these times, the first 0, never decreasing.
-        where: what a message begins with.
+        amounts: the accumulated amount at these times, the first 0, never decreasing.
+        where: the beginning of error messages.
 
     Raises:
-        ValueError: a trace is none: which one, and why.
+        ValueError: a trace is invalid. The message names the trace and the reason.
     """
     if not times:
         raise ValueError(f"{where}at least one trace is needed, got none")
@@ -163,7 +162,7 @@ def traces_of(times: Sequence[np.ndarray], amounts: Sequence[np.ndarray], where:
 
 
 def _load(path: pathlib.Path, one: str, other: str, *more: str) -> list[Any]:
-    """Arrays of an npz file, of which the first two, in float64, are cut into the traces."""
+    """Reads arrays of an npz file, and splits the first two, in float64, into the traces."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in (one, other, "offsets", *more)}
@@ -180,7 +179,7 @@ def _load(path: pathlib.Path, one: str, other: str, *more: str) -> list[Any]:
 
 
 def _find(name: str, data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
-    """The file in the data directory's folder of device traces, or in the data directory itself."""
+    """Returns the path of a file in the data directory's folder of device traces, or in the data directory itself."""
     base = data_directory(data_dir)
     ways = [
         f"It does not ship with jaxafl; put a file of this name there that holds {_FORMATS[name]}.",

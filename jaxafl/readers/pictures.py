@@ -1,4 +1,4 @@
-"""Images of Pillow as arrays of the brightness, colours and opacity that are seen, whatever mode they are stored in."""
+"""Conversion of Pillow images of any mode to arrays of brightness, colours and opacity."""
 
 from __future__ import annotations
 
@@ -10,49 +10,37 @@ import numpy as np
 from jaxafl.options import UserError
 
 _SEEN_AS = {
-    **{
-        "1": "L",
-        "P": "RGB",
-        "L": "L",
-        "LA": "LA",
-        "La": "LA",
-        "PA": "RGBA",
-        "RGB": "RGB",
-        "RGBX": "RGB",
-        "RGBA": "RGBA",
-    },
-    **{"RGBa": "RGBA", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB"},
-}
-"""Mode of 8 bits per channel that shows the same image."""
+    "1": "L", "L": "L", "LA": "LA", "La": "LA", "P": "RGB", "PA": "RGBA", "RGB": "RGB", "RGBX": "RGB", "RGBA": "RGBA",
+    "RGBa": "RGBA", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB",
+}  # fmt: skip
+"""Mode -> mode with 8 bits per channel that shows an equal image."""
 _WIDE = {"I;16": np.uint16, "I;16L": np.uint16, "I;16B": np.uint16, "I;16N": np.uint16, "I": np.int32, "F": np.float32}
 _WITH_OPACITY = {"1": "LA", "L": "LA", "P": "RGBA", "RGB": "RGBA"}
-"""The same where one colour, or some of a palette, are transparent."""
+"""Mode -> mode with 8 bits per channel and opacity, for images with a transparent colour."""
 
 
 def is_picture(sample: Any) -> bool:
-    """Returns whether a sample is an image of Pillow."""
+    """Returns True if a sample is a Pillow image."""
     return hasattr(sample, "getbands") and hasattr(sample, "convert")
 
 
 def pixels(owner: str, images: Iterable[Any]) -> np.ndarray:
-    """Returns images of Pillow as one array.
+    """Returns Pillow images as one array.
 
     An image of a palette (mode P) becomes its colours, black and white (1) becomes 0 and 255, and CMYK, YCbCr and HSV
-    become RGB. A colour that is transparent gives an opacity. Images of 16 bits (I;16) are uint16, of 32 bits int32 (I)
-    or float32 (F), with their values as stored. An image is turned as its EXIF orientation says. If images of one
-    channel and of colours occur together, the former are repeated in the three colours; if some have an opacity, the
-    others are opaque (255).
+    become RGB. A transparent colour gives an opacity. Images of 16 bits (I;16) are uint16, of 32 bits int32 (I) or
+    float32 (F), with their values as stored. An image is rotated by its EXIF orientation. If some images have colours,
+    images of one channel are repeated in all three; if some have an opacity, the others are opaque (255).
 
     Args:
-        owner: for messages.
-        images: of one size, and one frame each.
+        owner: the owner of the images, for messages.
+        images: images of one size, with one frame each.
 
     Returns:
         Array `[n, height, width, channels]`: 1 channel (brightness), 2 (brightness, opacity), 3 (RGB) or 4 (RGBA).
 
     Raises:
-        ValueError: images have several sizes or frames, a mode has no such meaning (LAB), or modes of 8 bits occur with
-            others.
+        ValueError: images have several sizes or frames, a mode has no meaning as pixels (LAB), or depths differ.
     """
     modes, found = set(), []
     for place, image in enumerate(images):
@@ -77,10 +65,10 @@ def pixels(owner: str, images: Iterable[Any]) -> np.ndarray:
 
 
 def _pixels(owner: str, place: int, image: Any) -> np.ndarray:
-    """Returns one image `[height, width, channels]` in the fewest channels that show it."""
+    """Returns one image `[height, width, channels]` with the smallest number of channels that shows it."""
     from PIL import ImageOps
 
-    if getattr(image, "is_animated", False) and image.format != "MPO":  # of a camera, with previews
+    if getattr(image, "is_animated", False) and image.format != "MPO":  # MPO files of cameras hold previews as frames
         raise UserError(
             f"{owner}: image {place} has {image.n_frames} frames; give the one that is meant, "
             'image.convert("RGB") after image.seek(0), or each as a sample of its own'

@@ -1,4 +1,4 @@
-"""Pretrained checkpoints: where one lies (a folder, the cache on disk, the Hugging Face hub), and its tokenizer."""
+"""Pretrained checkpoints in a folder, the cache on disk or the Hugging Face hub, and their tokenizers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxafl.options import check_whole
 from jaxafl.readers.directory import data_directory
 
 Tokenizer: TypeAlias = Any
-"""A `tokenizers.Tokenizer`; the package is imported where it is used."""
+"""A `tokenizers.Tokenizer`; functions import this optional package."""
 
 _SMALLEST = 8  # [CLS], two [SEP] and some words of either sentence
 _FILES = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
@@ -26,21 +26,21 @@ def pretrained_directory(
     needed: Sequence[str],
     data_dir: str | os.PathLike[str] | None = None,
 ) -> pathlib.Path:
-    """The folder of a pretrained checkpoint.
+    """Returns the folder of a pretrained checkpoint.
 
-    Looked for in this order: the folder `checkpoint` itself, `<data_dir>/<checkpoint>`, and, where the package
-    `huggingface_hub` is installed, its cache on disk (for a name without an owner, that of any owner) and the hub.
+    The order of search is the folder `checkpoint` itself, `<data_dir>/<checkpoint>`, and, if the package
+    `huggingface_hub` is installed, its cache on disk (a name without an owner matches any owner) and the hub.
 
     Args:
         checkpoint: a folder, or a name such as `"bert-base-uncased"` or `"owner/name"`.
-        needed: file names of which the folder must hold at least one.
+        needed: names of files, at least one of which must exist in the folder.
         data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
 
     Returns:
         The folder.
 
     Raises:
-        FileNotFoundError: no such folder holds a needed file: where it was looked for, and the ways to get it.
+        FileNotFoundError: no folder holds a needed file. The message lists the tried places and the ways to get it.
     """
     name = os.fspath(checkpoint)
     looked_in = []
@@ -60,7 +60,7 @@ def pretrained_directory(
 
 
 class Tokens(NamedTuple):
-    """Tokenised examples, as wide as the longest of them.
+    """Tokenised examples, padded to the longest.
 
     Attributes:
         arrays: `input_ids` uint16 (int32 where the vocabulary needs it), `token_type_ids` uint8 (1 in the second
@@ -73,13 +73,13 @@ class Tokens(NamedTuple):
 
 
 def load_tokenizer(tokenizer: str, data_dir: str | os.PathLike[str] | None = None) -> Tokenizer:
-    """The tokenizer of a checkpoint, from its tokenizer.json, else from its vocab.txt.
+    """Loads the tokenizer of a checkpoint from its tokenizer.json, else from its vocab.txt.
 
-    With vocab.txt, letters are lower-cased unless tokenizer_config.json says `"do_lower_case": false`.
+    With vocab.txt, letters are lower-cased unless tokenizer_config.json has `"do_lower_case": false`.
 
     Args:
         tokenizer: the checkpoint's folder or name, see `pretrained_directory`.
-        data_dir: data directory in which a name is looked for.
+        data_dir: data directory for the search of a name.
 
     Returns:
         A `tokenizers.Tokenizer` without padding and truncation.
@@ -87,7 +87,7 @@ def load_tokenizer(tokenizer: str, data_dir: str | os.PathLike[str] | None = Non
     Raises:
         ImportError: the tokenizers package is not installed.
         FileNotFoundError: the checkpoint is not found.
-        ValueError: a file of it cannot be read.
+        ValueError: a file of the checkpoint cannot be read.
     """
     if importlib.util.find_spec("tokenizers") is None:
         raise ImportError('tokenising needs the tokenizers package: pip install "jaxafl[bert]"')
@@ -96,24 +96,24 @@ def load_tokenizer(tokenizer: str, data_dir: str | os.PathLike[str] | None = Non
 
     path = folder / "tokenizer.json"
     try:
-        made = tokenizers.Tokenizer.from_file(str(path)) if path.is_file() else _from_vocabulary(folder)
+        loaded = tokenizers.Tokenizer.from_file(str(path)) if path.is_file() else _from_vocabulary(folder)
     except Exception as error:  # the library raises bare exceptions
         raise ValueError(f"the tokenizer in {folder} cannot be read: {error}") from error
-    made.no_padding()
-    made.no_truncation()
-    return made
+    loaded.no_padding()
+    loaded.no_truncation()
+    return loaded
 
 
 def tokenise(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], max_length: int) -> Tokens:
-    """`[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]` of pairs.
+    """Tokenises sentences as `[CLS] first [SEP]`, and pairs as `[CLS] first [SEP] second [SEP]`.
 
-    An example longer than `max_length` tokens loses tokens at the end of the longer of its sentences, one by one
+    An example longer than `max_length` tokens loses tokens at the end of its longer sentence, one by one
     (`longest_first`), and is counted.
 
     Args:
-        tokenizer: what `load_tokenizer` returns.
+        tokenizer: a tokenizer of `load_tokenizer`.
         sentences: for each example its sentence, or its two sentences.
-        max_length: the most tokens of an example, special ones included; at least 8.
+        max_length: the largest number of tokens of an example, including special tokens; at least 8.
 
     Returns:
         The tokens.
@@ -132,7 +132,7 @@ def tokenise(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], max_lengt
 
 
 def _candidates(name: str, in_data: pathlib.Path) -> Iterator[tuple[pathlib.Path | None, str]]:
-    """Folders that may hold the checkpoint, with what to say where one does not (empty: its content)."""
+    """Yields folders that may hold the checkpoint, with the reason if a folder does not ("" lists its content)."""
     for folder in dict.fromkeys([pathlib.Path(name).expanduser(), in_data]):
         yield folder, ""
     if pathlib.Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
@@ -148,12 +148,12 @@ def _candidates(name: str, in_data: pathlib.Path) -> Iterator[tuple[pathlib.Path
         try:
             downloaded = huggingface_hub.snapshot_download(name, allow_patterns=_FILES)
             yield pathlib.Path(downloaded), "the Hugging Face hub: it has none of the files"
-        except Exception as error:  # no network, no such name, no permission: each is one more place without it
+        except Exception as error:  # no network, an unknown name or no permission: the error message lists the reason
             yield None, f"the Hugging Face hub: {str(error).strip().partition(chr(10))[0] or type(error).__name__}"
 
 
 def _cached(name: str) -> list[pathlib.Path]:
-    """Snapshots in the cache, of each repository the one that `main` means first."""
+    """Returns the snapshots in the cache; for each repository, the revision of `main` comes first."""
     import huggingface_hub
 
     try:
@@ -180,10 +180,10 @@ def _from_vocabulary(folder: pathlib.Path) -> Tokenizer:
 
     path = folder / "tokenizer_config.json"
     options = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    made = tokenizers.BertWordPieceTokenizer(
+    tokenizer = tokenizers.BertWordPieceTokenizer(
         str(folder / "vocab.txt"),
         lowercase=options.get("do_lower_case", True),
         strip_accents=options.get("strip_accents"),
         handle_chinese_chars=options.get("tokenize_chinese_chars", True),
     )
-    return tokenizers.Tokenizer.from_str(made.to_str())
+    return tokenizers.Tokenizer.from_str(tokenizer.to_str())

@@ -1,4 +1,4 @@
-"""Files that are complete at any instant."""
+"""Atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from jaxafl.options import as_path
 
 
-def beside(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The name under which a file is written before it is complete; of the same folder and ending."""
-    target = as_path(path).resolve()  # a link stays one
+def temporary_path(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns the path under which a file is written until it is complete, with its folder and ending."""
+    target = as_path(path).resolve()  # keeps a symbolic link, and replaces its target
     return target.with_name(f".{target.stem}.{os.getpid()}.part{target.suffix}")
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
-    """The name to write a file under: it replaces the one at `path` at the end, which stays as it is after an error."""
-    unfinished = beside(path)
+    """Yields a temporary path; the file written to it replaces `path` at the end, unless an error occurs."""
+    unfinished = temporary_path(path)
     try:
         yield unfinished
         os.replace(unfinished, as_path(path).resolve())

@@ -1,4 +1,4 @@
-"""Text: labelled sentences from tab-separated files, the lines of speaking roles, and characters as small integers."""
+"""Readers of text: labelled sentences in tab-separated files, lines of speaking roles, and characters as tokens."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ _ROLES_ADVICE = 'A line is {"play": "...", "role": "...", "lines": ["...", ...]}
 
 
 def encode(text: str) -> tuple[np.ndarray, int]:
-    """Tokens of a text.
+    """Returns the tokens of a text.
 
     Args:
         text: any text; a character outside the vocabulary becomes a space.
 
     Returns:
-        uint8 `[len(text)]` in [0, 80), and how many characters were outside the vocabulary.
+        uint8 `[len(text)]` in [0, 80), and the number of characters outside the vocabulary.
     """
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    tokens = _TOKEN.take(points, mode="clip")  # the last, DEL, is unknown too
+    tokens = _TOKEN.take(points, mode="clip")  # larger code points are clipped to the last, DEL, which is unknown too
     unknown = tokens == _UNKNOWN
     tokens[unknown] = VOCABULARY.index(" ")
     return tokens, int(unknown.sum())
 
 
 def decode(tokens: np.ndarray) -> str:
-    """The text of tokens in [0, 80)."""
+    """Returns the text of tokens in [0, 80)."""
     return "".join(VOCABULARY[token] for token in np.asarray(tokens).ravel())
 
 
 def read_tsv(
     path: pathlib.Path, columns: Sequence[str], label: str, labels: Mapping[str, int]
 ) -> tuple[list[tuple[str, ...]], np.ndarray]:
-    """Some columns of a tab-separated file, gzipped or not, as text, and its label column as classes.
+    """Reads some columns of a tab-separated file, gzipped or not, as text, and its label column as classes.
 
-    The first line names the columns. Quotation marks are text like any other, as GLUE's files mean them.
+    The first line names the columns. Quotation marks are ordinary characters, as in GLUE's files.
 
     Args:
-        path: the file; gzipped where its name ends in .gz.
+        path: the file; gzipped if its name ends in .gz.
         columns: the names of the wanted columns.
         label: the name of the label column.
-        labels: the class of every label that may occur.
+        labels: the class of every allowed label.
 
     Returns:
         For each line its wanted columns, and int32 `[n]`, the classes.
 
     Raises:
-        ValueError: the file is damaged, lacks a column (which, and what its header has), has no line below its
-            header, or a line has another number of columns than the header or an unknown label (which line).
+        ValueError: the file is damaged, lacks a column, has no line below its header, or a line has another number of
+            columns than the header or an unknown label. The message names the column or the line.
     """
     header, *lines = read_text(path, _TSV_ADVICE).split("\n")
     names = header.rstrip("\r").split("\t")
@@ -69,7 +69,8 @@ def read_tsv(
                 f"{path} has no column {name!r}; its first line names {', '.join(map(repr, names))}. Replace it by "
                 "GLUE's own file, or name its columns so in a first line."
             )
-    places, label_place = [names.index(name) for name in columns], names.index(label)
+    places = [names.index(name) for name in columns]
+    label_place = names.index(label)
     texts, classes = [], []
     for number, line in enumerate(lines, 2):
         if not line.strip():
@@ -89,12 +90,12 @@ def read_tsv(
 
 
 def role_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """`roles*.jsonl` and `roles*.jsonl.gz` directly in a folder, which need not exist, sorted by name."""
+    """Returns `roles*.jsonl` and `roles*.jsonl.gz` directly in a folder, sorted by name; the folder need not exist."""
     return sorted([*folder.glob("roles*.jsonl"), *folder.glob("roles*.jsonl.gz")])
 
 
 def read_roles(files: Sequence[pathlib.Path]) -> dict[tuple[str, str], str]:
-    """All that a role says, its lines joined by newlines.
+    """Reads the text of speaking roles, their lines joined by newlines.
 
     Args:
         files: UTF-8 files, gzipped (`*.gz`) or not, with one json object per line: `play`, `role` and `lines`, the
@@ -104,12 +105,12 @@ def read_roles(files: Sequence[pathlib.Path]) -> dict[tuple[str, str], str]:
         The text of each (play, role), longest first, then by play and role.
 
     Raises:
-        ValueError: a file is damaged, a line is not json, lacks a key or holds something else under it, or a role
-            comes twice. The message names the file and the line.
+        ValueError: a file is damaged, a line is not json, lacks a key or has a value of another type, or a role comes
+            twice. The message names the file and the line.
     """
     texts: dict[tuple[str, str], str] = {}
     for path in files:
-        # Not splitlines(), which also splits at separators that json allows inside a string.
+        # splitlines() would also split at separators that json allows inside a string
         for number, line in enumerate(read_text(path, _ROLES_ADVICE).split("\n"), 1):
             if not line.strip():
                 continue

@@ -1,6 +1,6 @@
 """TensorFlow Datasets: preparing a dataset (needs TensorFlow) and reading a prepared one (does not).
 
-Both modules are imported inside the functions: importing TFDS takes seconds, and most users never need it.
+The functions import TFDS when they are called: the import takes seconds, and most users never need it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ def prepare_tfds(
     data_dir: str | os.PathLike[str] | None = None,
     manual_dir: str | os.PathLike[str] | None = None,
 ) -> pathlib.Path:
-    """Prepare a dataset with TensorFlow Datasets as array_record files, which can then be read without TensorFlow.
+    """Prepares a dataset with TensorFlow Datasets as array_record files, which can then be read without TensorFlow.
 
     Args:
         name: name of the TFDS dataset, for example `"fashion_mnist"`.
-        data_dir: data directory to write to; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
-        manual_dir: folder with the dataset's original files under their original names, for a machine without network:
-            TFDS takes them from there, checks their checksums, and downloads only what is missing.
+        data_dir: data directory to write to; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
+        manual_dir: folder with the dataset's original files under their original names, for a machine without network.
+            TFDS checks their checksums and downloads only missing files.
 
     Returns:
         The prepared directory `<data_dir>/<name>/<version>`.
 
     Raises:
-        ImportError: tensorFlow is not installed.
+        ImportError: TensorFlow is not installed.
         FileNotFoundError: `manual_dir` is given and does not exist.
     """
     if importlib.util.find_spec("tensorflow") is None:
@@ -54,7 +54,7 @@ def prepare_tfds(
 
 
 def how_to_prepare(name: str) -> str:
-    """The way to get a dataset with TensorFlow Datasets, one sentence, for `missing_dataset`."""
+    """Returns the way to get a dataset with TensorFlow Datasets, one sentence, for `missing_dataset`."""
     return (
         'Prepare it with TensorFlow Datasets: pip install "jaxafl[tfds]", then '
         f"jaxafl.data.prepare_tfds({name!r}, data_dir=...); the reading needs no TensorFlow."
@@ -62,7 +62,7 @@ def how_to_prepare(name: str) -> str:
 
 
 def prepared_directory(name: str, directory: pathlib.Path) -> pathlib.Path | None:
-    """The newest version of a dataset that TFDS has prepared as array_record under a data directory.
+    """Returns the newest version of a dataset that TFDS has prepared as array_record in a data directory.
 
     Args:
         name: name of the TFDS dataset.
@@ -89,15 +89,15 @@ def prepared_directory(name: str, directory: pathlib.Path) -> pathlib.Path | Non
 
 
 def read_prepared(prepared: pathlib.Path, split: str, *features: str) -> tuple[np.ndarray, ...]:
-    """Read some features of a split that TFDS has prepared as array_record, without TensorFlow.
+    """Reads some features of a split that TFDS has prepared as array_record, without TensorFlow.
 
     Args:
         prepared: directory of one prepared version, see `prepared_directory`.
         split: `"train"`, `"test"`, ...
-        features: names of features with one fixed shape, or of text; images need an image decoder (Pillow).
+        features: names of features with a fixed shape, or of text; images need an image decoder (Pillow).
 
     Returns:
-        One array `[n, ...]` per feature, in TFDS's stored order; of text, an array of `bytes` objects.
+        One array `[n, ...]` per feature, in TFDS's stored order; an array of `bytes` objects for text.
 
     Raises:
         ImportError: the array_record reader is not installed.
@@ -108,5 +108,5 @@ def read_prepared(prepared: pathlib.Path, split: str, *features: str) -> tuple[n
 
     examples = list(tfds.builder_from_directory(prepared).as_data_source(split))
     columns = ([example[feature] for example in examples] for feature in features)
-    # Text is of any length, which a dtype of NumPy would fix.
+    # without dtype object, NumPy would cut text to a fixed length and strip zero bytes
     return tuple(np.array(column, object if isinstance(column[0], str | bytes) else None) for column in columns)

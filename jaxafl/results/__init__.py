@@ -1,4 +1,4 @@
-"""What a run returns: datasets with named axes and units, and their files."""
+"""Results of runs: datasets with named axes and units, and their files."""
 
 from jaxafl.results.arrivals import MISSING
 from jaxafl.results.dataset import flat, of_run, options_of_parts, plain

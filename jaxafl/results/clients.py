@@ -1,4 +1,4 @@
-"""One dimension for clients, `population`, with their names: quantities per client can be combined."""
+"""A single dimension for clients, `population`, with their names, so that quantities per client can be combined."""
 
 from __future__ import annotations
 
@@ -9,33 +9,39 @@ import numpy as np
 
 from jaxafl.data import FederatedData
 
-if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
 NAMES = "client_name"
-_SOME = "held_out_client"  # dimension of those that are evaluated, as the engine and files of version 0.2.0 have it
+_EVALUATED = "held_out_client"  # dimension of the evaluated clients in the engine and in files of version 0.2.0
 
 
 def with_clients(dataset: xr.Dataset, data: FederatedData) -> xr.Dataset:
     """Returns a result with the clients' names, and metrics of single clients along `population`."""
     coords = {"population": np.arange(data.num_clients)}
-    if _SOME in dataset.dims:
+    if _EVALUATED in dataset.dims:
         owners = data.owners
-        dataset = dataset.assign(client_samples=(_SOME, owners.samples)).assign_coords({_SOME: owners.clients})
+        dataset = dataset.assign(client_samples=(_EVALUATED, owners.samples)).assign_coords(
+            {_EVALUATED: owners.clients}
+        )
     found = along_population(dataset.assign_coords(coords))
     return found if data.client_names is None else found.assign_coords({NAMES: ("population", data.client_names)})
 
 
 def along_population(dataset: xr.Dataset) -> xr.Dataset:
-    """Returns a result whose metrics of single clients lie along `population`, NaN for clients without samples of
-    their own (0 for `client_samples`); others as they are."""
-    if _SOME not in dataset.dims:
+    """Returns a result with the metrics of single clients along `population`.
+
+    Clients without held-out samples have NaN, and 0 for `client_samples`. Other results are returned unchanged.
+    """
+    if _EVALUATED not in dataset.dims:
         return dataset
-    own = dataset[[name for name, values in dataset.variables.items() if _SOME in values.dims]]
-    own = own.drop_vars([name for name in own.coords if _SOME not in own[name].dims]).rename({_SOME: "population"})
+    metrics = dataset[[name for name, values in dataset.variables.items() if _EVALUATED in values.dims]]
+    metrics = metrics.drop_vars([name for name in metrics.coords if _EVALUATED not in metrics[name].dims])
+    metrics = metrics.rename({_EVALUATED: "population"})
     if "population" in dataset.coords:
-        own = own.reindex(population=dataset["population"], fill_value={"client_samples": 0} | _nan_of(own))
-    return dataset.drop_dims(_SOME).merge(own, combine_attrs="override").assign_attrs(dataset.attrs)
+        missing = {str(name): 0 if name == "client_samples" else np.nan for name in metrics.data_vars}
+        metrics = metrics.reindex(population=dataset["population"], fill_value=missing)
+    return dataset.drop_dims(_EVALUATED).merge(metrics, combine_attrs="override").assign_attrs(dataset.attrs)
 
 
 def names_of(run: xr.Dataset) -> list[str]:
@@ -47,7 +53,7 @@ def names_of(run: xr.Dataset) -> list[str]:
 
 
 def with_names(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:
-    """Returns results that can be concatenated: where some have names of clients, the others have empty ones."""
+    """Returns results that can be concatenated: if some have names of clients, the others get empty names."""
     if not any(NAMES in member.coords for member in members):
         return list(members)
     return [
@@ -56,7 +62,3 @@ def with_names(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:
         else member.assign_coords({NAMES: ("population", np.full(member.sizes["population"], ""))})
         for member in members
     ]
-
-
-def _nan_of(dataset: xr.Dataset) -> dict[str, float]:
-    return {str(name): np.nan for name in dataset.data_vars if name != "client_samples"}

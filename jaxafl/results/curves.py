@@ -1,6 +1,6 @@
-"""The curve of one run, a metric of its evaluated models, and what is read off it: a value, when it reached a target.
+"""The curve of a run, a metric of its evaluated models, and numbers read off it: values, and points of a target.
 
-Between two evaluations a curve is what the earlier one says.
+Between two evaluations a curve has the value of the earlier one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from jaxafl.models import metrics
 from jaxafl.options import UserError, check_number, did_you_mean, shown
 
-if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
 _PLACES = ("last", "last5", "best")
@@ -21,13 +21,13 @@ _CARRY = "carry_on"
 
 
 class Axis(NamedTuple):
-    """What runs are compared against.
+    """A cost against which runs are compared.
 
     Attributes:
-        variable: of a result.
-        name: in words.
-        unit: in which it is shown; empty for a number.
-        scale: of a unit in that of the variable.
+        variable: the variable of a result.
+        name: the name in words.
+        unit: the unit in which it is shown; empty for a number.
+        scale: the size of the shown unit in units of the variable.
     """
 
     variable: str
@@ -48,37 +48,38 @@ AXES = {
     "local_steps": Axis("eval_local_steps", "local steps"),
     "bytes": Axis("eval_bytes", "data sent", "MB", 1e6),
 }
-"""What runs can be compared against."""
+"""The axes of comparisons, by the names that users give."""
 
 
 class Curve(NamedTuple):
-    """The evaluations of a run whose metric is finite, float64 [E] both; none: the run is missing."""
+    """Evaluations of a run with a finite metric, both float64 [E]; E = 0 if the run is missing."""
 
     at: np.ndarray
     values: np.ndarray
 
     def before(self, points: np.ndarray) -> np.ndarray:
-        """The metric of the last evaluation at or before some points; NaN where the run has not begun, or is over."""
+        """Returns the metric of the last evaluation at or before each point; NaN outside the run."""
         place = np.searchsorted(self.at, points, side="right") - 1
         inside = (place >= 0) & (points <= self.at[-1:].max(initial=-np.inf))
         return np.where(inside, np.append(self.values, np.nan)[place], np.nan)
 
 
 def falls(results: xr.Dataset | Iterable[xr.Dataset], metric: str, owner: str = "") -> bool:
-    """Returns whether a metric of results is best where it is lowest: as they carry it (the attribute `better` of the
-    variable), else as its name says.
+    """Returns True if lower values of a metric are better.
+
+    The attribute `better` of the variable decides; without it, the name of the metric.
 
     Args:
-        results: one or several, of which some may lack the metric.
+        results: one or several results; some may lack the metric.
         metric: a variable of the evaluations.
-        owner: the function that needs it, for the message.
+        owner: the calling function, for the message.
 
     Raises:
-        ValueError: it is not known, or results contradict each other.
+        ValueError: the direction is not known, or results contradict each other.
     """
     several = [results] if hasattr(results, "variables") else list(results)
-    there = [one.variables[metric].attrs for one in several if metric in one.variables]
-    carried = {attributes.get("better") or metrics.better_of(metric) for attributes in there} - {None}
+    attributes = [one.variables[metric].attrs for one in several if metric in one.variables]
+    carried = {found.get("better") or metrics.better_of(metric) for found in attributes} - {None}
     if len(carried) > 1:
         raise UserError(
             f"{owner + ': ' if owner else ''}the metric {metric!r} is better when it is higher in some of the results, "
@@ -88,24 +89,24 @@ def falls(results: xr.Dataset | Iterable[xr.Dataset], metric: str, owner: str = 
 
 
 def curve(run: xr.Dataset, variable: str, metric: str) -> Curve:
-    """The curve of a run against a variable; what a longer run, or one that went on, has besides is left out."""
+    """Returns the curve of a run against a variable, without the padding to the length of longer runs."""
     values = run[metric].values.astype(float)
-    made = np.isfinite(values)
-    return Curve(run[variable].values.astype(float)[made], values[made])
+    finite = np.isfinite(values)
+    return Curve(run[variable].values.astype(float)[finite], values[finite])
 
 
 def failed_step(run: xr.Dataset) -> int:
-    """The server step at which its parameters stopped being finite; -1 where they did not."""
+    """Returns the server step at which the parameters of a run stopped being finite; -1 if they did not."""
     return int(run["failed_step"] if "failed_step" in run.variables else run.attrs.get("failed_step", -1))
 
 
 def has_failed(run: xr.Dataset) -> bool:
-    """Whether its parameters stopped being finite."""
+    """Returns True if the parameters of a run stopped being finite."""
     return failed_step(run) >= 0
 
 
 def check_at(at: Any) -> None:
-    """Raises `ValueError` for what `value` does not take."""
+    """Raises `ValueError` unless `at` is a place or point that `value` accepts."""
     if isinstance(at, str) and at in _PLACES:
         return
     point = {axis: number for axis, number in at.items() if axis != _CARRY} if isinstance(at, Mapping) else {}
@@ -119,33 +120,32 @@ def check_at(at: Any) -> None:
 
 
 def point_of(at: Mapping[str, Any]) -> tuple[str, float, bool]:
-    """Returns the axis and the number of a point, and whether runs that end before it keep their last values."""
+    """Returns the axis and the number of a point, and True if runs that end before it keep their last values."""
     check_at(at)
     axis = next(axis for axis in at if axis != _CARRY)
     return axis, float(at[axis]), bool(at.get(_CARRY, False))
 
 
 def known_until(result: xr.Dataset, end: Any) -> Any:
-    """Returns the simulated time up to which the models of runs are known: their end, or the limit of time that made
-    it their end.
+    """Returns the simulated time up to which the models of runs are known: their end, or the limit that ended them.
 
     Args:
-        result: of a run or a sweep.
-        end: simulated time of the last evaluation, of each run.
+        result: the result of a run or a sweep.
+        end: simulated time of the last evaluation of each run.
     """
     limit = result["until_time"] if "until_time" in result.variables else result.attrs.get("until_time", np.nan)
     return np.fmax(end, limit)
 
 
 def value(run: xr.Dataset, metric: str, at: str | Mapping[str, Any] = "last") -> float:
-    """Returns one number of a run; NaN if it failed, or is missing.
+    """Returns a metric of a run at one point; NaN if the run failed or is missing.
 
     Args:
-        run: without the dimensions of a sweep.
-        metric: e.g. `"accuracy"`.
-        at: the `"last"` evaluation; the mean of the last five, `"last5"`; the `"best"`; or a point of an axis,
-            `{"time": 100.0}`, where the last evaluation at or before it counts; with `"carry_on": True` also that of a
-            run that ends before.
+        run: a run, without the dimensions of a sweep.
+        metric: a metric, such as `"accuracy"`.
+        at: the `"last"` evaluation; `"last5"`, the mean of the last five; the `"best"`; or a point of an axis,
+            `{"time": 100.0}`, which takes the last evaluation at or before it. With `"carry_on": True` a run that ends
+            before the point has the value of its last evaluation.
 
     Raises:
         ValueError: the run ends before that point.
@@ -168,10 +168,12 @@ def value(run: xr.Dataset, metric: str, at: str | Mapping[str, Any] = "last") ->
 
 
 def reach(run: xr.Dataset, target: float, metric: str, axis: str) -> tuple[float, bool]:
-    """Where a run first reaches a target, and that it does; else where it ends: infinity for one that failed, which
-    would never reach it."""
+    """Returns the point at which a run first reaches a target, and True; otherwise its end, and False.
+
+    A failed run ends at infinity, because it would never reach the target.
+    """
     found = curve(run, AXES[axis].variable, metric)
-    there = found.values <= target if falls(run, metric, "time_to") else found.values >= target
-    if there.any():
-        return float(found.at[there.argmax()]), True
+    reached = found.values <= target if falls(run, metric, "time_to") else found.values >= target
+    if reached.any():
+        return float(found.at[reached.argmax()]), True
     return (np.inf if has_failed(run) else float(found.at[-1:].sum())), False

@@ -1,4 +1,4 @@
-"""What a run returns: an `xarray.Dataset` with named axes, units, and every option of the run in its attributes."""
+"""Result of a run: an `xarray.Dataset` with named axes and units, and every option of the run as an attribute."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from jaxafl.results.clients import with_clients
 from jaxafl.results.failures import place_of
 from jaxafl.results.points import with_finals
 
-if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
-_LONG = 1000  # numbers one by one
+_LONG = 1000  # longer lists of numbers are not written out in attributes
 _MEANINGS = {
     "step": ("1", "server step t; it makes version t + 1"),
     "version": ("1", "version of the global model, 0 the initial one"),
@@ -83,18 +83,18 @@ _MEANINGS = {
 
 
 def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
-    """The result of one run, with dimensions `step`, `arrival` and `evaluation`; nested attributes are JSON.
+    """Returns the result of one run, with dimensions `step`, `arrival` and `evaluation`; nested attributes are JSON.
 
     Args:
         trained: the run.
         parts: `data`, `model`, `client`, `server` and `clock` of the simulation.
-        seed: of the run.
+        seed: the seed of the run.
     """
     import xarray as xr
 
-    made, records, server = trained.schedule, trained.records, parts["server"]
+    schedule, records, server = trained.schedule, trained.records, parts["server"]
     dataset = with_clients(xr.Dataset(_variables(trained, parts["client"])), parts["data"])
-    # the dimensions that a record adds have no coordinates
+    # a dimension that a record adds has no coordinate, because its meaning is not known
     indices = {str(name): np.arange(size) for name, size in dataset.sizes.items() if name in _MEANINGS}
     dataset = dataset.assign_coords(indices | _coordinates(trained, dataset))
     meanings = _MEANINGS | {name: ("1", meaning) for name, meaning in server.meanings.items()}
@@ -108,8 +108,8 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
             dataset[name].attrs["long_name"] = f"mean of the metric `{name}` of {parts['model'].name}"
         if way := better_of(name, parts["model"].better):
             dataset[name].attrs["better"] = way
-    if made.kinds:
-        dataset["kind"].attrs |= {"flag_values": list(range(len(made.kinds))), "flag_meanings": "; ".join(made.kinds)}
+    if kinds := schedule.kinds:
+        dataset["kind"].attrs |= {"flag_values": list(range(len(kinds))), "flag_meanings": "; ".join(kinds)}
     precision = parts["model"].precision
     attributes: dict[str, Any] = {"failed": place_of(*trained.failure)} if trained.failure else {}
     attributes |= {
@@ -118,18 +118,18 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
         "seed": int(seed),
         "precision": precision if precision != "float32" else str(jnp.result_type(float)),
         "eval_every": trained.eval_every,
-        "server_steps": made.server_steps,
+        "server_steps": schedule.server_steps,
         "num_clients": parts["data"].num_clients,
         **options_of_parts(parts),
         "citation": citation(*parts.values()),
         "backend": jax.default_backend(),
         "failed_step": trained.failure[0] if trained.failure else -1,
         "failed_client": trained.failure[1] if trained.failure else -1,
-        "runs_started": made.runs_started,
-        "runs_never_consumed": made.runs_started - len(np.unique(made.run_id[made.mask])),
+        "runs_started": schedule.runs_started,
+        "runs_never_consumed": schedule.runs_started - len(np.unique(schedule.run_id[schedule.mask])),
     }
     if not trained.failure:
-        found = made.statistics()
+        found = schedule.statistics()
         attributes |= {name: found[name] for name in ("staleness_mean", "staleness_max")}
         for mean in ("mean", "median"):
             attributes[f"staleness_max_per_step_{mean}"] = found[f"max_staleness_per_step_{mean}"]
@@ -140,22 +140,22 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
 
 
 def options_of_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of `data`, `model`, `client`, `server` and `clock`."""
-    own = {name: plain(parts[name]) for name in ("client", "server", "clock")}
+    """Returns all options of `data`, `model`, `client`, `server` and `clock`, as plain values by part."""
     model = {"name": parts["model"].name} | dict(parts["model"].description)
-    return {"data": dict(parts["data"].description), "model": model, **own}
+    options = {name: plain(parts[name]) for name in ("client", "server", "clock")}
+    return {"data": dict(parts["data"].description), "model": model} | options
 
 
 def _variables(trained: Trained, client: Client) -> dict[str, Any]:
-    made, mask = trained.schedule, trained.schedule.mask
-    variables: dict[str, Any] = {"time": (("step",), made.time)}
+    schedule, mask, clients = trained.schedule, trained.schedule.mask, trained.schedule.num_clients
+    variables: dict[str, Any] = {"time": (("step",), schedule.time)}
     variables |= {name: (("step",), values) for name, values in bytes_sent(trained, client).items()}
-    taken = made.client[mask]
-    arrivals = np.bincount(taken, minlength=made.num_clients).astype(np.int32)
-    total = np.bincount(taken, made.staleness[mask], made.num_clients)
-    mean = np.divide(total, arrivals, out=np.full(made.num_clients, np.nan), where=arrivals > 0)
-    variables |= {"participation": ("population", arrivals), "mean_staleness": ("population", mean.astype(np.float32))}
-    variables |= of_schedule(made) | by_step(made, trained.records.get("local_loss"))
+    arrived = schedule.client[mask]
+    counts = np.bincount(arrived, minlength=clients).astype(np.int32)
+    total = np.bincount(arrived, schedule.staleness[mask], clients)
+    mean = np.divide(total, counts, out=np.full(clients, np.nan), where=counts > 0)
+    variables |= {"participation": ("population", counts), "mean_staleness": ("population", mean.astype(np.float32))}
+    variables |= of_schedule(schedule) | by_step(schedule, trained.records.get("local_loss"))
     for name, values in trained.records.items():
         of_version = name.startswith("observe_")
         dims: tuple[str, ...] = ("version",) if of_version else ("step",)
@@ -170,41 +170,42 @@ def _variables(trained: Trained, client: Client) -> dict[str, Any]:
 
 
 def bytes_sent(trained: Trained, client: Client) -> dict[str, np.ndarray]:
-    """Bytes of every server step, int64 [T]: parameters that are trained, and non-trainable state, in the precision in
-    which they are kept; up with every arrival, down with every run that starts, those that are abandoned too. What the
-    client's optimiser freezes, so that its updates are zero, is sent neither up nor down."""
-    made, size = trained.schedule, sent_bytes(client, trained.params, trained.model_state)
-    begun = np.diff(made.runs_begun, prepend=0)
-    return {"bytes_up": made.mask.sum(axis=1) * np.int64(size), "bytes_down": begun * np.int64(size)}
+    """Returns the bytes sent in every server step, `bytes_up` and `bytes_down`, int64 [T].
+
+    Trained parameters and non-trainable state are sent in the precision in which they are kept: up with every arrival,
+    down with every run that starts, abandoned runs included. Leaves that the client's optimiser freezes are not sent.
+    """
+    schedule, size = trained.schedule, sent_bytes(client, trained.params, trained.model_state)
+    begun = np.diff(schedule.runs_begun, prepend=0)
+    return {"bytes_up": schedule.mask.sum(axis=1) * np.int64(size), "bytes_down": begun * np.int64(size)}
 
 
 def _coordinates(trained: Trained, dataset: xr.Dataset) -> dict[str, Any]:
-    made = trained.schedule
-    local_steps = np.where(made.mask, trained.records.get("executed_local_steps", made.local_steps), 0).sum(axis=1)
-    taken = {
-        "eval_step": np.arange(1, made.server_steps + 1),
-        "eval_time": made.time,
-        "eval_updates": made.mask.sum(axis=1).cumsum(),
+    schedule = trained.schedule
+    executed = trained.records.get("executed_local_steps", schedule.local_steps)
+    local_steps = np.where(schedule.mask, executed, 0).sum(axis=1)
+    after = {
+        "eval_step": np.arange(1, schedule.server_steps + 1),
+        "eval_time": schedule.time,
+        "eval_updates": schedule.mask.sum(axis=1).cumsum(),
         "eval_local_steps": local_steps.cumsum(),
         "eval_bytes": (dataset["bytes_up"].values + dataset["bytes_down"].values).cumsum(),
     }
-    return {name: (("evaluation",), np.insert(values, 0, 0)[trained.eval_step]) for name, values in taken.items()}
+    return {name: (("evaluation",), np.insert(values, 0, 0)[trained.eval_step]) for name, values in after.items()}
 
 
 def plain(node: Any) -> Any:
-    """A description of a part, and of what it holds, that JSON can hold: for the attributes of a result."""
+    """Returns a description of a part and its contents as plain values, which JSON can hold."""
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         name = getattr(node, "name", None)
-        own = {"name": name if isinstance(name, str) else type(node).__name__}
-        return own | {option: plain(value) for option, value in options_of(node).items()}
+        title = {"name": name if isinstance(name, str) else type(node).__name__}
+        return title | {option: plain(value) for option, value in options_of(node).items()}
     if isinstance(node, dict):
         return {str(key): plain(value) for key, value in node.items()}
     if isinstance(node, list | tuple):
-        return (
-            f"array[{len(node)}]"
-            if len(node) > _LONG and are_plain(node, int, float)
-            else [plain(value) for value in node]
-        )
+        if len(node) > _LONG and are_plain(node, int, float):
+            return f"array[{len(node)}]"
+        return [plain(value) for value in node]
     if isinstance(node, np.ndarray | np.generic | jax.Array):
         array = np.asarray(node)
         return array.tolist() if array.size <= 64 else f"array{list(array.shape)}"
@@ -214,7 +215,7 @@ def plain(node: Any) -> Any:
 
 
 def flat(value: Any) -> Any:
-    """A value that NetCDF can hold as an attribute: nested ones as JSON."""
+    """Returns a value that NetCDF can hold as an attribute; nested values as JSON."""
     value = plain(value)
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
 T = TypeVar("T")
@@ -16,14 +16,14 @@ _ADVICE = "Smaller learning rates may help."
 
 
 class FailedRun(UserWarning):
-    """Warns that a result ends where its parameters stopped being finite."""
+    """Warning that a result ends where its parameters stopped being finite."""
 
 
 def failures(result: xr.Dataset) -> tuple[str, int]:
-    """Returns what to say of the runs that failed ("" if none did), and how many did not.
+    """Returns a message about failed runs ("" if there are none), and the number of other runs.
 
     Args:
-        result: of a run or a sweep.
+        result: the result of a run or a sweep.
     """
     if "failed_step" not in result.variables:
         step, client = int(result.attrs.get("failed_step", -1)), int(result.attrs.get("failed_client", -1))
@@ -44,25 +44,25 @@ def failures(result: xr.Dataset) -> tuple[str, int]:
 
 
 def place_of(step: int, client: int) -> str:
-    """Returns where a run failed, in words."""
+    """Returns the step and the client of a failure, in words."""
     return f"at server step {step}" + (f", after an update of client {client}" if client >= 0 else "")
 
 
 def one_failure(step: int, client: int) -> str:
-    """Returns what to say of one run that failed at a server step, with an update of a client."""
+    """Returns the message about a run that failed at a server step, with an update of a client."""
     return f"the parameters stopped being finite {place_of(step, client)}; the result ends there. {_ADVICE}"
 
 
-def warned(made: T, stacklevel: int = 4) -> T:
-    """Returns what a run or a sweep made, after a warning of what failed.
+def warned(outcome: T, stacklevel: int = 4) -> T:
+    """Warns about failed runs, and returns the outcome of a run or a sweep.
 
     Args:
-        made: a result, or what `train` returns.
-        stacklevel: of the caller of the user's.
+        outcome: a result, or the value of `train`.
+        stacklevel: frames up to the user's call, for the warning.
     """
-    one: Any = made
+    one: Any = outcome
     failure = getattr(one, "failure", None)
-    said = one_failure(*failure) if failure else failures(one)[0] if hasattr(one, "variables") else ""
-    if said:
-        warnings.warn(said, FailedRun, stacklevel=stacklevel)
-    return made
+    message = one_failure(*failure) if failure else failures(one)[0] if hasattr(one, "variables") else ""
+    if message:
+        warnings.warn(message, FailedRun, stacklevel=stacklevel)
+    return outcome

@@ -1,4 +1,4 @@
-"""The files of results: NetCDF-4 with checksums."""
+"""Files of results: NetCDF-4 with checksums."""
 
 from __future__ import annotations
 
@@ -12,45 +12,42 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from jaxafl.options import UserError, as_path, shown
-from jaxafl.readers.replacing import beside, replacing
+from jaxafl.readers.replacing import replacing, temporary_path
 from jaxafl.results.arrivals import renewed
 from jaxafl.results.clients import along_population
 from jaxafl.results.points import with_finals
 
-if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
-
-_OTHERWISE = (
+_OTHER_FORMATS = (
     ". For a table of the evaluations take callbacks=[jaxafl.callbacks.Csv('r.csv')], or result[['accuracy', "
     "'loss']].to_dataframe() and what pandas writes"
 )
 _NETCDF = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5")
-
-
 BEGINS = b"\x89HDF"
 """The first bytes of a result's file."""
 
 
 def check_result_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
-    """Checks the path of a file that will be NetCDF whatever it is called, see `check_path`.
+    """Checks the path of a NetCDF file to be written, with `check_path`.
 
     Raises:
-        ValueError: its name ends as that of another format does.
+        ValueError: the name has the ending of another format.
     """
     if path is not None:
-        check_ending(path, _NETCDF, "a result is written as NetCDF", _OTHERWISE)
+        check_ending(path, _NETCDF, "a result is written as NetCDF", _OTHER_FORMATS)
     return check_path(path, BEGINS)
 
 
 def check_ending(path: str | os.PathLike[str], endings: tuple[str, ...], what: str, advice: str = "") -> None:
-    """Raises `ValueError` if a file is called as if it had another format; any number, or nothing, is no ending.
+    """Raises `ValueError` if the name of a file has the ending of another format. Numbers are not endings.
 
     Args:
         path: the file.
-        endings: of the format, the usual one first.
-        what: is written, and as what.
-        advice: what to do for other formats.
+        endings: the endings of the format, the usual one first.
+        what: the written thing and its format, for the message.
+        advice: advice about other formats, for the message.
     """
     ending = pathlib.Path(path).suffix.lower()
     if ending[1:2].isalpha() and ending not in endings:
@@ -59,17 +56,17 @@ def check_ending(path: str | os.PathLike[str], endings: tuple[str, ...], what: s
 
 
 def check_path(path: str | os.PathLike[str] | None, begins: bytes = b"") -> pathlib.Path | None:
-    """The path as given, after making sure that a result can be written there.
+    """Checks that a result can be written to a path, and returns the path.
 
     Args:
-        path: `None` writes nothing.
-        begins: the first bytes of an earlier file of this name, in small letters; one of other content is not replaced.
+        path: the path; `None` writes nothing.
+        begins: the first bytes of a result. An existing file that begins otherwise is not replaced.
 
     Raises:
-        FileNotFoundError: its directory does not exist.
-        PermissionError: it, or its directory, cannot be written.
-        IsADirectoryError: it is a directory.
-        ValueError: it is another thing than a file, such as a device, or a file of other content.
+        FileNotFoundError: the directory does not exist.
+        PermissionError: the file or its directory cannot be written.
+        IsADirectoryError: the path is a directory.
+        ValueError: the path is not a regular file, such as a device, or a file of other content.
     """
     if path is None:
         return None
@@ -87,38 +84,37 @@ def check_path(path: str | os.PathLike[str] | None, begins: bytes = b"") -> path
                 other = not (file.read(len(begins)).lower() or begins).startswith(begins.lower())
             if other:
                 raise UserError(f"{path} holds something else, which is not replaced; name another file, or remove it")
-        beside(path).touch()
-        beside(path).unlink()
+        temporary_path(path).touch()
+        temporary_path(path).unlink()
     except OSError as error:
         raise PermissionError(f"the result cannot be written to {path}: {error.strerror}") from error
     return path
 
 
 def listed(names: list[str], most: int = 5) -> str:
-    """Returns the first of several names, and how many more there are."""
+    """Returns the first of several names, and the number of further names, as text."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
-    """Writes a result as NetCDF-4 with checksums: under another name in the same directory first, so that an earlier
-    file of this name is replaced by a whole one or stays as it is.
+    """Writes a result as NetCDF-4 with checksums. An existing file is replaced atomically or stays unchanged.
 
     Raises:
-        TypeError, ValueError: this is no result, or the path is that of another format.
-        OSError: it could not be written; says why, and holds the result as its attribute `dataset`.
+        TypeError, ValueError: this is not a result, or the path has the ending of another format.
+        OSError: the file could not be written. The error holds the result as its attribute `dataset`.
     """
     import xarray as xr
 
     if not isinstance(dataset, xr.Dataset):
         raise TypeError(f"save takes a result (xarray.Dataset) and a path, save(result, 'r.nc'); got {shown(dataset)}")
-    check_ending(as_path(path), _NETCDF, "a result is written as NetCDF", _OTHERWISE)
+    check_ending(as_path(path), _NETCDF, "a result is written as NetCDF", _OTHER_FORMATS)
     try:
-        content = io.BytesIO()  # HDF5 itself brings the process down where the disk is full
+        content = io.BytesIO()  # HDF5 aborts the process if it writes to a full disk itself
         with _no_dask_lock():
             dataset.to_netcdf(content, engine="h5netcdf")
         with replacing(path) as unfinished, unfinished.open("wb") as file:
             file.writelines([content.getbuffer(), _checksums(content)])
-    except Exception as error:  # of the file system, HDF5 or xarray
+    except Exception as error:  # the file system, HDF5 and xarray raise different kinds
         full = "; is the disk full, or the file open elsewhere?" if isinstance(error, OSError) else ""
         failure = OSError(
             f"the result could not be saved to {path}, where nothing has changed ({type(error).__name__}: {error})"
@@ -130,19 +126,19 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
 
 
 def _no_dask_lock() -> contextlib.AbstractContextManager[Any]:
-    """In a worker of Dask xarray would write under a lock that all workers share, and that has no name here."""
+    """Returns a context in which xarray writes without Dask's distributed lock, which needs a client of the cluster."""
     dask = sys.modules.get("dask")
     return contextlib.nullcontext() if dask is None else dask.config.set(scheduler="single-threaded")
 
 
-# Checksums stand behind the end of the HDF5 file, where HDF5 does not look. They cover all bytes, so also attributes,
-# strings, scalars and HDF5's own structures, and are compared before HDF5 opens the file: it may never return from a
-# damaged one. Whatever writes to the file through HDF5 (xarray, h5py, nco) cuts them off, and a copy that xarray saves
-# has none; both load unchecked, as files of version 0.1 do. HDF5's own filter, Fletcher-32, is no use here: it takes 0
-# for -1 (the client of an arrival that did not happen), refuses strings (the options of a sweep's members) and scalars,
-# leaves out attributes, and needs 2 kB per variable.
+# Checksums are appended after the end of the HDF5 file, which HDF5 ignores. They cover all bytes, including attributes,
+# strings, scalars and the structures of HDF5. They are compared before HDF5 opens the file, because HDF5 may hang on a
+# damaged one. Programs that write to the file through HDF5 (xarray, h5py, nco) cut them off, and a copy that xarray
+# saves has none; both load unchecked, as files of version 0.1 do. Fletcher-32, the filter of HDF5, does not suffice: it
+# takes 0 for -1 (the client of an empty slot), refuses strings and scalars, skips attributes, and needs 2 kB per
+# variable.
 def _checksums(content: io.BytesIO) -> bytes:
-    """What stands behind a file of HDF5: name -> [start, end, CRC-32] of the bytes of a variable, "" for all bytes."""
+    """Returns the JSON table of checksums: name -> [start, end, CRC-32] of a variable, "" for the whole file."""
     import h5py
 
     with h5py.File(content) as file, content.getbuffer() as data:
@@ -154,16 +150,16 @@ def _checksums(content: io.BytesIO) -> bytes:
 
 
 def _check_bytes(path: str | os.PathLike[str]) -> None:
-    """Raises a ValueError that says what is damaged, where the file has checksums."""
+    """Raises `ValueError` with the damaged variables, if the file has checksums and they differ."""
     content = memoryview(pathlib.Path(path).read_bytes())
-    at = {b"\0": 40, b"\1": 44}.get(bytes(content[8:9]), 28)  # by the version of HDF5's first block
+    at = {b"\0": 40, b"\1": 44}.get(bytes(content[8:9]), 28)  # depends on the version of HDF5's superblock
     end = int.from_bytes(content[at : at + 8], "little")
     if content[:4] != b"\x89HDF" or end >= len(content):
         return
     try:
         table = json.loads(bytes(content[end:]))
         damaged = [name for name, (at, to, known) in table.items() if zlib.crc32(content[at:to]) != known]
-    except (ValueError, TypeError, AttributeError):  # of a damaged table
+    except (ValueError, TypeError, AttributeError):  # the table itself is damaged
         damaged = [""]
     if damaged:
         where = f"variable {', '.join(damaged[1:])}" if damaged[1:] else "its attributes, texts or structure"
@@ -174,9 +170,9 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
     """Reads a result of a run, a sweep or the quickstart into memory.
 
     Raises:
-        FileNotFoundError, IsADirectoryError: there is no such file, or it is a folder.
-        TypeError: this is no path.
-        ValueError: it is damaged, or not a result.
+        FileNotFoundError, IsADirectoryError: the file does not exist, or is a folder.
+        TypeError: this is not a path.
+        ValueError: the file is damaged, or not a result.
     """
     import xarray as xr
 
@@ -188,17 +184,11 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
             "jaxafl.gather"
         )
     if not file.is_file():
-        there = sorted(one.name for one in file.parent.glob("*.nc")) if file.parent.is_dir() else []
-        raise FileNotFoundError(
-            f"there is no result file {path} (looked for {file.absolute()}); "
-            + (
-                f"the folder has {listed(there)}"
-                if there
-                else "the folder has no .nc file"
-                if file.parent.is_dir()
-                else f"there is no folder {file.parent}"
-            )
-        )
+        existing = sorted(one.name for one in file.parent.glob("*.nc"))
+        found = f"the folder has {listed(existing)}" if existing else "the folder has no .nc file"
+        if not file.parent.is_dir():
+            found = f"there is no folder {file.parent}"
+        raise FileNotFoundError(f"there is no result file {path} (looked for {file.absolute()}); {found}")
     _check_bytes(file)
     try:
         dataset = xr.load_dataset(file, engine="h5netcdf")
@@ -208,8 +198,8 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
             "make a new one"
         ) from error
     # the quickstart's file holds the attributes of its results as JSON
-    made_here = "jaxafl_version" in dataset.attrs or "jaxafl_version" in str(dataset.attrs.get("methods"))
-    if "step" not in dataset.dims or not made_here:
+    has_version = "jaxafl_version" in dataset.attrs or "jaxafl_version" in str(dataset.attrs.get("methods"))
+    if "step" not in dataset.dims or not has_version:
         raise ValueError(
             f"{path} is a NetCDF file but not a result of jaxafl: it has no dimension `step` or no attribute "
             "`jaxafl_version`; give a file that run(save=...), sweep(save=...) or the quickstart wrote"

@@ -10,7 +10,7 @@ import numpy as np
 from jaxafl.options import UserError, check_choice, shown
 from jaxafl.results.clients import NAMES
 
-if TYPE_CHECKING:  # they take half a second to import
+if TYPE_CHECKING:  # importing them here would slow down `import jaxafl`
     import pandas as pd
     import xarray as xr
 
@@ -22,7 +22,7 @@ TABLES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     "client_evaluations": (("evaluation", "population"), "client_loss", ("eval_step", "eval_time", NAMES)),
     "runs": ((), "", ()),
 }
-"""Table -> dimensions of a row, a variable that is missing where there is none, columns with fewer dimensions."""
+"""Table -> dimensions of a row, a variable that is missing in padding rows, and columns with fewer dimensions."""
 _OF_A_RUN = {"step", "arrival", "evaluation", "version", "population"}
 
 
@@ -39,18 +39,18 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
     | `"arrivals"` | an update that arrived | `client`, `client_name`, `staleness`, `started_at`, `local_loss`, ... |
     | `"clients"` | a client | `participation`, `mean_staleness`, `client_name`, `client_samples` |
     | `"client_evaluations"` | a client and an evaluated model (`diagnostics="per_client"`) | `client_accuracy`, ... |
-    | `"runs"` | a run | `final_accuracy`, `final_time`, ..., and what differs between the runs of a sweep |
+    | `"runs"` | a run | `final_accuracy`, `final_time`, ..., and the attributes that differ between runs of a sweep |
 
-    Every table has a column for the seed and for each swept axis; for several results one called `method` too. Rows
-    that a shorter run of a sweep does not have are left out.
+    Every table has a column for the seed and for each swept axis. Tables of several results have a column `method` too.
+    The padding of shorter runs of a sweep has no rows.
 
     Args:
         results: a result of `run` or `sweep`, results by name, or a `Comparison`.
-        table: which.
+        table: the name of a table above.
 
     Raises:
-        ValueError: there is no such table, or a result does not have what it is about.
-        TypeError: these are no results.
+        ValueError: the table is unknown, or a result lacks its variables.
+        TypeError: these are not results.
 
     Examples:
         >>> import jaxafl as afl
@@ -70,16 +70,16 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
     if isinstance(results, xr.Dataset):
         return _frame(results, table)
     named = getattr(results, "results", results)
-    if not isinstance(named, Mapping) or not named or not all(isinstance(own, xr.Dataset) for own in named.values()):
+    if not isinstance(named, Mapping) or not named or not all(isinstance(one, xr.Dataset) for one in named.values()):
         raise TypeError(f"tidy takes a result, results by name or a Comparison; got {shown(results)}")
-    frames = [_frame(own, table).assign(method=name) for name, own in named.items()]
+    frames = [_frame(one, table).assign(method=name) for name, one in named.items()]
     return pd.concat(frames, ignore_index=True).pipe(lambda all_: all_[["method", *all_.columns.drop("method")]])
 
 
 def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
     import pandas as pd
 
-    dims, key, beside = TABLES[table]
+    dims, key, shorter = TABLES[table]
     if key and key not in result.variables:
         advice = '; run(diagnostics="per_client") evaluates single clients' if table == "client_evaluations" else ""
         raise UserError(f"tidy: this result has no {key}, of which the table {table!r} is made{advice}")
@@ -92,10 +92,10 @@ def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
     columns = {dim: np.arange(size) for dim, size in sizes.items()}
     columns = {dim: _spread(values, dim, sizes)[present] for dim, values in columns.items() if dim not in result.coords}
     for name, variable in result.variables.items():
-        own = set(variable.dims)
-        of_row = own <= set(sizes) and set(dims) <= own
-        of_run = name in result.coords and own <= set(swept)
-        if of_row or of_run or name in dims or name in beside:
+        along = set(variable.dims)
+        of_row = along <= set(sizes) and set(dims) <= along
+        of_run = name in result.coords and along <= set(swept)
+        if of_row or of_run or name in dims or name in shorter:
             columns[str(name)] = _column(result, str(name), sizes)[present]
     if "seed" not in columns and "seed" in result.attrs:
         columns["seed"] = np.full(present.sum(), result.attrs["seed"])

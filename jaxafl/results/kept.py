@@ -1,4 +1,4 @@
-"""Results under names that are taken."""
+"""Saving a result without replacing a more complete file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def keep(dataset: xr.Dataset, path: str | os.PathLike[str]) -> pathlib.Path:
-    """Saves a result, as `save` does, but beside an earlier file that holds more runs which came to their end.
+    """Saves a result with `save`, under another name if an earlier file holds more completed runs.
 
-    A result replaces an earlier file if any of its runs did come to its end and none is missing: runs whose parameters
-    stopped being finite, and members of a sweep that have not run, are no reason to give a whole result up.
+    A result replaces the earlier file if none of its runs is missing and at least one was completed. Failed runs and
+    missing members of a sweep never replace a more complete result.
 
     Returns:
-        The file that was written: `path`, or `NAME.incomplete.nc` beside it, which a warning says.
+        The written file: `path`, or with a warning `NAME.incomplete.nc` in the same directory.
     """
     path = pathlib.Path(path)
     ended, missing = _ended(dataset)
@@ -33,18 +33,18 @@ def keep(dataset: xr.Dataset, path: str | os.PathLike[str]) -> pathlib.Path:
             before = 0
         if before > ended:
             kept, path = path, path.with_name(f"{path.stem}.incomplete{path.suffix}")
-            said = f"{missing} runs are missing" if missing else "the parameters stopped being finite"
-            warnings.warn(f"{said}, so the result is written to {path}, and {kept} stays as it was", stacklevel=3)
+            reason = f"{missing} runs are missing" if missing else "the parameters stopped being finite"
+            warnings.warn(f"{reason}, so the result is written to {path}, and {kept} stays as it was", stacklevel=3)
     save(dataset, path)
-    dataset.encoding["source"] = str(path)  # as xarray says where a dataset has been read
+    dataset.encoding["source"] = str(path)  # the key under which xarray keeps the file of a loaded dataset
     return path
 
 
 def _ended(dataset: xr.Dataset) -> tuple[int, int]:
-    """Counts the runs that came to their end, and those that are missing."""
+    """Returns the numbers of completed and of missing runs."""
     failed = dataset["failed_step"] if "failed_step" in dataset.variables else dataset.attrs.get("failed_step", -1)
-    there = np.ones(np.shape(failed), bool)
+    complete = np.ones(np.shape(failed), bool)
     if "server_steps_made" in dataset.variables:
-        made = dataset["server_steps_made"]
-        there = np.asarray(made.values >= made.attrs["server_steps"])
-    return int(np.sum(there & ~(np.asarray(failed) >= 0))), int(np.sum(~there))
+        steps = dataset["server_steps_made"]
+        complete = np.asarray(steps.values >= steps.attrs["server_steps"])
+    return int(np.sum(complete & ~(np.asarray(failed) >= 0))), int(np.sum(~complete))

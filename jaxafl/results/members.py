@@ -1,4 +1,4 @@
-"""What a figure or a table compares: each member is one configuration, with one run per seed."""
+"""Members of a figure or a table: each is one configuration, with one run per seed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_ACCURACY = (
 
 
 class Member(NamedTuple):
-    """One line of a figure."""
+    """Runs that a figure shows as one line."""
 
     name: str  # "" for a single result that needs no name
     runs: list[xr.Dataset]  # without sweep dimensions; one per seed
@@ -33,13 +33,13 @@ def members(results: Results, *variables: str) -> list[Member]:
     """Splits results into the members that a figure compares.
 
     Args:
-        results: one result, results by name, or (either of these) with leading sweep dimensions. The runs along `seed`
-            belong to one member; every combination of the other dimensions is a member of its own.
-        variables: what the figure needs of every result.
+        results: a result of a run or a sweep, or such results by name. The runs along `seed` belong to one member;
+            every combination of the other sweep dimensions is a separate member.
+        variables: the variables that the figure needs.
 
     Raises:
-        TypeError: these are no results.
-        ValueError: a result lacks a variable, or there is no run.
+        TypeError: these are not results.
+        ValueError: a result lacks a variable, or has no run.
     """
     given: Any = getattr(results, "results", results)  # of a comparison
     named = cast("Mapping[str, xr.Dataset]", {"": given} if isinstance(given, xr.Dataset) else given)
@@ -65,7 +65,7 @@ def members(results: Results, *variables: str) -> list[Member]:
 
 
 def instead(given: Any) -> str:
-    """Returns what to write instead of what is no result."""
+    """Returns advice for a value that is not a result; "" if there is none."""
     if isinstance(given, str | os.PathLike):
         return f". Read the file first: jaxafl.load({os.fspath(given)!r})"
     if isinstance(given, list | tuple) and all(isinstance(one, xr.Dataset) for one in given):
@@ -76,16 +76,18 @@ def instead(given: Any) -> str:
 
 
 def heading(results: Results) -> str:
-    """Returns the title that a single result carries, and whether runs failed; nothing for several."""
+    """Returns the title of a single result, with a note of failed runs; "" for several results."""
     return titled(str(results.attrs.get("title", "")), results) if isinstance(results, xr.Dataset) else ""
 
 
 def titled(name: str, result: xr.Dataset) -> str:
-    """Returns a name, and if runs of the result failed, that they did."""
+    """Returns a name, with a note if runs of the result failed."""
     steps = np.atleast_1d(result["failed_step"] if "failed_step" in result else result.attrs.get("failed_step", -1))
     failed = int((steps >= 0).sum())
-    said = f"{failed} of {steps.size} runs failed" if steps.size > 1 else f"failed at server step {steps.max():g}"
-    return (f"{name} ({said})" if name else said) if failed else name
+    if not failed:
+        return name
+    note = f"{failed} of {steps.size} runs failed" if steps.size > 1 else f"failed at server step {steps.max():g}"
+    return f"{name} ({note})" if name else note
 
 
 def _split(name: str, dataset: xr.Dataset, variables: tuple[str, ...]) -> list[Member]:
@@ -102,7 +104,7 @@ def _split(name: str, dataset: xr.Dataset, variables: tuple[str, ...]) -> list[M
 
 
 def _label(dataset: xr.Dataset, axis: str, index: int) -> str:
-    """`server.alpha=0.2`; a whole part (axis `server`) has a name of its own."""
+    """Returns the label of a place of an axis, such as `server.alpha=0.2`; of a part (axis `server`) only its name."""
     value = dataset[axis].values[index] if axis in dataset.coords else index
     if isinstance(value, str):
         return f"{axis}={value}" if "." in axis else str(value)

@@ -1,4 +1,4 @@
-"""Statistics of paired samples, a value per seed: means, differences, and the times to a target that not all reach."""
+"""Statistics of paired samples, a value per seed: means, differences, and times to a target with censored runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _FLIPS = 2**16
 
 
 class Summary(NamedTuple):
-    """A method's values.
+    """Summary of a method's values.
 
     Attributes:
-        values: float [seeds]; NaN for a run that failed, or is missing.
-        mean: NaN where a value is.
-        std: with n - 1 degrees of freedom; NaN for one seed.
+        values: float [seeds]; NaN for a run that failed or is missing.
+        mean: mean of the values; NaN if one is NaN.
+        std: standard deviation with n - 1 degrees of freedom; NaN for one seed.
         low, high: Student's t interval of the mean.
         at: the point at which runs are compared, in words.
     """
@@ -32,15 +32,15 @@ class Summary(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A method's values minus those of a reference, seed by seed.
+    """Differences of a method's values from those of a reference, seed by seed.
 
     Attributes:
-        values: float [seeds].
-        mean: of them.
-        low, high: Student's t interval of the mean, for this comparison alone: of many, some are wrong by chance.
-        p: of the exact two-sided sign-flip permutation test of the mean (of more than 16 seeds, 65,536 random flips);
-            NaN for fewer than 6 seeds, of which it could not tell anything at 5 %.
-        verdict: `"better"` or `"worse"` than the reference, or `"not decided"` where the interval holds 0.
+        values: the differences, float [seeds].
+        mean: mean of the differences.
+        low, high: Student's t interval of the mean, without a correction for multiple comparisons.
+        p: p-value of the exact two-sided sign-flip permutation test of the mean (for more than 16 seeds, of 65,536
+            random flips). NaN for fewer than 6 seeds, with which no result is significant at 5 %.
+        verdict: `"better"` or `"worse"` than the reference, or `"not decided"` if the interval contains 0.
         at: the point at which runs are compared, in words.
     """
 
@@ -54,15 +54,15 @@ class Difference(NamedTuple):
 
 
 class TimeTo(NamedTuple):
-    """When the runs of a method reach a target.
+    """Points at which the runs of a method reach a target.
 
     Attributes:
-        at: float [seeds], where each reached it, or else ended; infinite for one that failed.
-        reached: bool [seeds].
-        median: the first point by which half of the runs have reached it, by Kaplan and Meier; infinite where fewer
-            than half do.
+        at: float [seeds], the point at which a run reached the target, or ended; infinite for a failed run.
+        reached: bool [seeds], True if the run reached the target.
+        median: the first point by which half of the runs have reached the target, by Kaplan and Meier; infinite if
+            fewer than half do.
         restricted_mean: the mean of min(point, horizon), by Kaplan and Meier.
-        horizon: of the restricted mean; the same for all methods that are compared.
+        horizon: the horizon of the restricted mean, equal for all compared methods.
     """
 
     at: np.ndarray
@@ -73,13 +73,13 @@ class TimeTo(NamedTuple):
 
 
 class First(NamedTuple):
-    """Who reaches a target first, seed by seed.
+    """Numbers of seeds on which a method or the reference reaches a target first.
 
     Attributes:
         wins: seeds on which the method is first.
-        losses: seeds on which the reference is.
-        undecided: seeds on which both are there at once, neither gets there, or the run of one ended too early to tell.
-        p: of the exact two-sided sign test of wins against losses; NaN where there are none.
+        losses: seeds on which the reference is first.
+        undecided: seeds with a tie, without an arrival at the target, or with a run that ended too early to decide.
+        p: p-value of the exact two-sided sign test of wins against losses; NaN without either.
     """
 
     wins: int
@@ -89,11 +89,11 @@ class First(NamedTuple):
 
 
 def summary(values: np.ndarray, confidence: float = 0.95) -> Summary:
-    """What a method's values say: x̄ ± t_{n-1, (1+c)/2} s / √n.
+    """Computes mean, standard deviation and interval of a method's values: x̄ ± t_{n-1, (1+c)/2} s / √n.
 
     Args:
         values: float [seeds].
-        confidence: c of the interval.
+        confidence: c, the confidence of the interval.
     """
     from scipy import stats
 
@@ -104,12 +104,12 @@ def summary(values: np.ndarray, confidence: float = 0.95) -> Summary:
 
 
 def difference(values: np.ndarray, reference: np.ndarray, falls: bool, confidence: float = 0.95) -> Difference:
-    """What the differences of pairs say.
+    """Compares a method's values with those of a reference, seed by seed.
 
     Args:
         values, reference: float [seeds].
-        falls: whether lower is better.
-        confidence: of the interval.
+        falls: True if lower values are better.
+        confidence: the confidence of the interval.
     """
     from scipy import stats
 
@@ -131,12 +131,12 @@ def difference(values: np.ndarray, reference: np.ndarray, falls: bool, confidenc
 
 
 def time_to(at: np.ndarray, reached: np.ndarray, horizon: float) -> TimeTo:
-    """When runs reach a target.
+    """Estimates when runs reach a target, by Kaplan and Meier.
 
     Args:
-        at: float [seeds], where they reached it, or ended.
-        reached: bool [seeds].
-        horizon: of the restricted mean.
+        at: float [seeds], the point at which a run reached the target, or ended.
+        reached: bool [seeds], True if the run reached the target.
+        horizon: the horizon of the restricted mean.
     """
     points, left = survival(at, reached)
     median = points[left <= 0.5 + 1e-9][:1] if 2 * reached.sum() >= len(reached) else points[:0]
@@ -147,21 +147,24 @@ def time_to(at: np.ndarray, reached: np.ndarray, horizon: float) -> TimeTo:
 
 
 def survival(at: np.ndarray, reached: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Kaplan and Meier's curve: points, and the share of runs that have not reached the target after each; both
-    float [points]. A run that ended counts until it did."""
+    """Computes Kaplan and Meier's curve: points, and the share of runs not at the target after each, float [points].
+
+    A run that ended before reaching the target is censored at its end.
+    """
     from scipy import stats
 
     if not reached.any():
         return np.zeros(0), np.zeros(0)
-    later = at[np.isfinite(at)].max() + 1  # SciPy takes no infinite times
+    later = at[np.isfinite(at)].max() + 1  # SciPy refuses infinite times
     found = stats.ecdf(stats.CensoredData.right_censored(np.where(np.isfinite(at), at, later), ~reached)).sf
     events = np.isin(found.quantiles, at[reached])
     return found.quantiles[events], found.probabilities[events]
 
 
 def common_horizon(several: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
-    """How far the curves of all methods are known: to the end of a method's last run where that has not reached the
-    target, else beyond all points.
+    """Returns the horizon up to which the curves of all methods are known.
+
+    A method's curve is known up to the end of its last run, or everywhere if this run reached the target.
 
     Args:
         several: `at` and `reached` of each method.
@@ -176,11 +179,11 @@ def common_horizon(several: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
 
 
 def first(at: np.ndarray, reached: np.ndarray, other: np.ndarray, other_reached: np.ndarray) -> First:
-    """Who is first, of pairs.
+    """Counts the seeds on which a method or the reference reaches a target first.
 
     Args:
-        at, reached: of the method, [seeds].
-        other, other_reached: of the reference.
+        at, reached: points and flags of the method, [seeds].
+        other, other_reached: points and flags of the reference, [seeds].
     """
     from scipy import stats
 

@@ -1,5 +1,4 @@
-"""Evaluated quantities at one point of each run: at its end (`final_accuracy` ...), or at a time, step or number of
-bytes (`at`)."""
+"""Evaluated quantities at one point of each run: the end (`final_accuracy` ...), or a time, step or size (`at`)."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ import numpy as np
 from jaxafl.options import UserError, as_numbers, shown
 from jaxafl.results.curves import AXES, known_until, point_of
 
-if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
 _ALONG = "evaluation"
-_SHOWN = 5  # runs that are named one by one
+_SHOWN = 5  # further runs are only counted in messages
 _WORDS = {"last": "at the end of each run", "last5": "mean of the last 5 evaluations of each run"}
 _WORDS |= {"best": "at the best evaluation of each run"}
 
@@ -33,14 +32,16 @@ def in_words(at: str | Mapping[str, Any]) -> str:
 
 
 def with_finals(result: xr.Dataset) -> xr.Dataset:
-    """Adds `final_<name>` for every evaluated quantity: its value at the last evaluation that each run made.
+    """Adds `final_<name>` for every evaluated quantity: its value at the last evaluation of each run.
 
-    `final_time`, `final_step`, `final_updates`, `final_local_steps` and `final_bytes` say where that is. Metrics of a
-    run that failed are NaN.
+    `final_time`, `final_step`, `final_updates`, `final_local_steps` and `final_bytes` are the point of this evaluation.
+    Metrics of a failed run are NaN.
     """
     if "eval_step" not in result.variables or not result.sizes[_ALONG]:
         return result
-    plain, failed, found = _evaluated(result), _failed(result), {}
+    plain = _evaluated(result)
+    failed = _failed(result)
+    found = {}
     place = _last(plain["eval_step"].notnull())
     for name, values in plain.data_vars.items():
         kind = str(name).removeprefix("eval_")
@@ -53,23 +54,23 @@ def with_finals(result: xr.Dataset) -> xr.Dataset:
 
 
 def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[float]) -> xr.Dataset:
-    """Returns the evaluated quantities of each run at a point: those of the last evaluation that is not after it.
+    """Returns the evaluated quantities of each run at a point, from the last evaluation at or before it.
 
-    A run that ends before the point has NaN there, and a warning says so, unless `carry_on`. So a mean over seeds is of
-    all of them: `jaxafl.at(result, time=200).accuracy.mean("seed", skipna=False)`.
+    A run that ends before the point has NaN, with a warning, unless `carry_on`. A mean over all seeds is
+    `jaxafl.at(result, time=200).accuracy.mean("seed", skipna=False)`.
 
     Args:
-        result: of a run or a sweep.
-        carry_on: a run that ended before keeps the values of its last evaluation; one that failed does not.
+        result: the result of a run or a sweep.
+        carry_on: a run that ends before the point keeps the values of its last evaluation, unless it failed.
         **point: one of `time` (simulated seconds), `server_steps`, `client_updates`, `local_steps` and `bytes`: a
             number, or several, which become a dimension of that name; a `DataArray` along dimensions of the result (a
             seed ...) is a point of each run.
 
     Returns:
-        Every variable that has a dimension `evaluation`, without it; the attribute `at` is the point in words.
+        Every variable with a dimension `evaluation`, without this dimension. The attribute `at` is the point in words.
 
     Raises:
-        ValueError, TypeError: this is no result, or no point.
+        ValueError, TypeError: this is not a result, or not a point.
 
     Examples:
         >>> import jaxafl as afl
@@ -104,30 +105,29 @@ def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[
     lost = early & _failed(result) if carry_on else early
     found = plain.map(lambda values: _taken(values, place).where(~lost), keep_attrs=True)
     if lost.any():
-        warnings.warn(_told(lost, end, axis, numbers.max()), stacklevel=2)
+        warnings.warn(_warning(lost, end, axis, numbers.max()), stacklevel=2)
     words = f"at {numbers.size} points of {AXES[axis].label}" if numbers.ndim else in_words({axis: float(numbers)})
-    own = [name for name in found.data_vars if name in result.coords]
-    return found.set_coords(own).assign_attrs(result.attrs | {"at": words})
+    coords = [name for name in found.data_vars if name in result.coords]
+    return found.set_coords(coords).assign_attrs(result.attrs | {"at": words})
 
 
 def _evaluated(result: xr.Dataset) -> xr.Dataset:
-    """Returns the variables along the evaluations, none of which is a coordinate."""
+    """Returns the variables along the evaluations, all as data variables."""
     names = [name for name, values in result.variables.items() if _ALONG in values.dims and name != _ALONG]
-    return result.reset_coords([name for name in names if name in result.coords])[names].drop_vars(
-        _ALONG, errors="ignore"
-    )
+    plain = result.reset_coords([name for name in names if name in result.coords])[names]
+    return plain.drop_vars(_ALONG, errors="ignore")
 
 
-def _last(made: xr.DataArray) -> xr.DataArray:
-    """Returns the place of the last evaluation that is True; -1 if none is."""
-    number = made.dims.index(_ALONG), made.sizes[_ALONG]
-    backwards = np.flip(made.values, number[0]).argmax(number[0])
-    place = np.where(made.values.any(number[0]), number[1] - 1 - backwards, -1)
-    return made.isel({_ALONG: 0}, drop=True).copy(data=place)
+def _last(flags: xr.DataArray) -> xr.DataArray:
+    """Returns the index of the last True along the evaluations; -1 if there is none."""
+    axis = flags.dims.index(_ALONG)
+    backwards = np.flip(flags.values, axis).argmax(axis)
+    place = np.where(flags.values.any(axis), flags.sizes[_ALONG] - 1 - backwards, -1)
+    return flags.isel({_ALONG: 0}, drop=True).copy(data=place)
 
 
 def _taken(values: xr.DataArray, place: xr.DataArray) -> xr.DataArray:
-    """Returns the values at places along the evaluations; NaN where the place is -1."""
+    """Returns the values at indices along the evaluations; NaN where the index is -1."""
     taken = values.isel({_ALONG: place.clip(min=0)})
     return taken if (place >= 0).all() else taken.where(place >= 0)
 
@@ -137,8 +137,8 @@ def _failed(result: xr.Dataset) -> Any:
     return np.greater_equal(step, 0)
 
 
-def _told(lost: xr.DataArray, end: xr.DataArray, axis: str, point: float) -> str:
-    """Says which runs have no value at a point, and where they end."""
+def _warning(lost: xr.DataArray, end: xr.DataArray, axis: str, point: float) -> str:
+    """Returns the warning about runs without a value at a point, with their ends."""
     over, known = lost.any(axis) if axis in lost.dims else lost, []
     for place in np.argwhere(over.values):
         run = over.isel(dict(zip(over.dims, place.tolist(), strict=True)))

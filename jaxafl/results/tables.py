@@ -15,22 +15,22 @@ _LATEX = str.maketrans(
 
 
 class Cell(NamedTuple):
-    """What stands in a table, and whether it is the best of its column."""
+    """Text of a table's cell; `best` is True for the best value of its column."""
 
     text: str
     best: bool = False
 
 
 def table(form: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """A table as text; its first column is of names, the others of numbers.
+    """Returns a table as text; the first column holds names, the others numbers.
 
     Args:
         form: `"markdown"` or `"latex"`.
-        header: of the columns.
-        rows: of cells.
+        header: names of the columns.
+        rows: rows of cells.
 
     Raises:
-        ValueError: there is no such form.
+        ValueError: the form is unknown.
     """
     check_choice("table", "format", form, ("markdown", "latex"))
     if form == "latex":
@@ -46,7 +46,7 @@ def table(form: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> s
 
 
 def decimals(deviations: Sequence[float]) -> int:
-    """Places after the point that show two digits of the largest of some deviations."""
+    """Returns the number of decimals that shows two digits of the largest deviation."""
     from math import floor, isfinite, log10
 
     largest = max([deviation for deviation in deviations if isfinite(deviation)], default=0.0)
