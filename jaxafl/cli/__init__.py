@@ -1,6 +1,6 @@
 """The command line: `jaxafl COMMAND`, with the names of the Python interface.
 
-The first line of a command's docstring is its line in the help, the `Args` are the help of its options.
+The first line of a command's docstring is its line in the help; its `Args` are the help of the options.
 """
 
 from __future__ import annotations
@@ -49,14 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; by default those of the process.
 
     Returns:
-        The exit code: 0, 1 for a run whose parameters stopped being finite, 2 for a mistake of the user's (stderr says
-        which), 128 and the number of the signal for an interruption (130: Ctrl-C). Anything else is a bug, and raised.
+        The exit code: 0; 1 if parameters stopped being finite; 2 for a user's error, with a message on stderr; 128 plus
+        the number of the signal for an interruption (130: Ctrl-C). Other exceptions are bugs, and are raised.
     """
-    if argv is None:
-        # the process is ours: collecting garbage while it traces, and all of it at its end, takes 0.4 s of 2.2
+    if argv is None:  # this process runs one command: collecting garbage while it traces and exits would slow it down
         gc.set_threshold(50_000)
         atexit.register(gc.freeze)
-    name, *arguments = [_at_home(one) for one in (sys.argv[1:] if argv is None else argv)] or [""]
+    name, *arguments = map(_expand_home, (sys.argv[1:] if argv is None else argv) or [""])
     if name in ("", "-h", "--help"):
         print(_usage(), file=sys.stdout if name else sys.stderr)
         return 0 if name else 2
@@ -67,11 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name not in COMMANDS:
             raise UserError(f"there is no command {name!r}; choose from {', '.join(COMMANDS)}")
         if name in ("run", "sweep"):
-            # what results are made of takes a third of a second to import, meanwhile
+            # hides the time of this import behind that of tracing
             threading.Thread(target=importlib.import_module, args=("xarray",), daemon=True).start()
             return COMMANDS[name](arguments)
         return tyro.cli(COMMANDS[name], prog=f"jaxafl {name}", args=arguments)
-    except SystemExit as ended:  # of the option parser, which has said why
+    except SystemExit as ended:  # the option parser has printed the reason
         return int(ended.code or 0)
     except Interrupted as ended:
         lost = name in ("run", "sweep") and not is_given(arguments, "--checkpoint")
@@ -80,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("jaxafl: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `jaxafl list | head`
+    except BrokenPipeError:  # as in `jaxafl list | head`; Python would fail again when it flushes stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (UserError, OSError, MemoryError, ImportError) as error:
@@ -88,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _at_home(argument: str) -> str:
-    """Returns an argument with `~` replaced by the home directory, which shells do not do in `--option=~/folder`."""
+def _expand_home(argument: str) -> str:
+    """Returns an argument with `~` replaced by the home directory; shells do not expand `--option=~/folder`."""
     option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
     return option + equals + os.path.expanduser(value)
 

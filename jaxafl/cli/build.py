@@ -1,5 +1,7 @@
-"""From the options of a command line to a simulation and the axes of a sweep, which are written as
-`--axis server.lam=1,3,5 --axis seed=0:5`; durations, which are written as expressions."""
+"""Construction of a simulation, the axes of a sweep and durations from the options of a command line.
+
+Axes are written as `--axis server.lam=1,3,5 --axis seed=0:5`, durations as expressions.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _SPLIT = "comes with its own clients and takes no --partition; --data.clients sa
 
 
 def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]] | None = None) -> Simulation:
-    """The simulation that the options describe, with the first value of every axis.
+    """Builds the simulation that the options describe, with the first value of every axis.
 
     Args:
         names: the constructors.
@@ -35,15 +37,16 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
         axes: name -> values.
 
     Raises:
-        ValueError, TypeError, FileNotFoundError: an option cannot work, or the data is not there.
+        ValueError, TypeError, FileNotFoundError: an option is invalid, or the data was not found.
     """
-    axes, values = axes or {}, {part: dict(vars(getattr(options, part))) for part in names}
+    axes = axes or {}
+    values = {part: dict(vars(getattr(options, part))) for part in names}
     for name, column in axes.items():
         part, _, option = name.partition(".")
         if option in values.get(part, ()):
             values[part][option] = next((value for value in column if value is not None), None)
-    for part, made in names.items():
-        for name in durations_of(made):
+    for part, constructor in names.items():
+        for name in durations_of(constructor):
             written = values[part][name]
             values[part][name] = None if written is None else parse_durations(str(written))
     if names["server"].name == "fedprox":
@@ -72,7 +75,7 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
 
 
 def _client(names: Names, values: dict[str, Any], axes: Mapping[str, Any]) -> Client:
-    """Local training; options that are left out (`None`), or are as the optimiser has them, are not given to it."""
+    """Builds the `Client`. The optimiser is not given options that are `None` or its defaults."""
     del values["optimizer"]
     if values["steps"] is None and values["epochs"] is None:
         values["steps"] = local_training(names["server"])["steps"]
@@ -84,22 +87,23 @@ def _client(names: Names, values: dict[str, Any], axes: Mapping[str, Any]) -> Cl
     return Client(names["client"].call, **values)
 
 
-def _called(made: Constructor, values: dict[str, Any], **elsewhere: Any) -> Any:
-    """What a constructor makes, given those of the options from elsewhere that it takes."""
-    taken = inspect.signature(made.call).parameters
-    return made.call(**values, **{name: given for name, given in elsewhere.items() if name in taken and given})
+def _called(constructor: Constructor, values: dict[str, Any], **further: Any) -> Any:
+    """Calls a constructor with its options, and with the further values that it accepts."""
+    accepted = inspect.signature(constructor.call).parameters
+    values = values | {name: given for name, given in further.items() if name in accepted and given}
+    return constructor.call(**values)
 
 
-def durations_of(made: Constructor) -> list[str]:
-    """The options of a constructor that are written as expressions."""
-    return [option.name for option in made.options if option.type.startswith("duration")]
+def durations_of(constructor: Constructor) -> list[str]:
+    """Returns the names of a constructor's options that are written as expressions."""
+    return [option.name for option in constructor.options if option.type.startswith("duration")]
 
 
 def read_axes(arguments: Sequence[str]) -> Axes:
-    """The axes as they are written, name -> values.
+    """Parses the axes of a command line to name -> values.
 
     Raises:
-        UserError: one has another form, is given twice, or beside the option that it varies.
+        UserError: an axis has another form, is given twice, or varies an option that is given too.
     """
     axes: Axes = {}
     for name, values in map(parse_axis, values_of(arguments, "--axis")):
@@ -113,10 +117,10 @@ def read_axes(arguments: Sequence[str]) -> Axes:
 
 
 def parse_axis(text: str) -> tuple[str, list[Any]]:
-    """The name and values of `server.lam=1,3,5`, `seed=0:5` (0, 1, 2, 3, 4) or `client.steps=[1,2],[2,2]`.
+    """Returns name and values of an axis: `server.lam=1,3,5`, `seed=0:5` (0 to 4) or `client.steps=[1,2],[2,2]`.
 
     Raises:
-        UserError: it has another form, or a value is empty.
+        UserError: the axis has another form, or a value is empty.
     """
     name, equals, values = text.partition("=")
     name = name.strip().replace("-", "_")
@@ -137,10 +141,10 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 
 
 def as_paths(axes: Axes, names: Names, simulation: Simulation) -> Axes:
-    """The axes as `jaxafl.sweep` takes them: by paths in the simulation, with names and durations resolved.
+    """Returns the axes of `jaxafl.sweep`: by paths in the simulation, with names and durations resolved.
 
     Raises:
-        UserError: there is no such option, or nothing of such a name.
+        UserError: an option or a name is unknown.
     """
     resolved: Axes = {}
     for name, values in axes.items():
@@ -172,7 +176,7 @@ def _resolved(name: str, value: Any, names: Names, simulation: Simulation) -> An
 
 
 def _split(text: str) -> list[str]:
-    """At the commas outside brackets."""
+    """Splits a text at the commas outside brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([") - (character in ")]")
@@ -182,7 +186,7 @@ def _split(text: str) -> list[str]:
 
 
 def _axis_value(text: str) -> Any:
-    """A number, a list, True, False or None; anything else is a string, with or without quotes."""
+    """Returns a number, a list, True, False or None; other texts are strings, with or without quotes."""
     try:
         value = ast.literal_eval(_WORDS.get(text.lower(), text))
     except (ValueError, SyntaxError):
@@ -191,16 +195,16 @@ def _axis_value(text: str) -> Any:
 
 
 def parse_durations(text: str) -> Duration:
-    """The duration that an expression describes, without evaluating anything but it.
+    """Builds the duration of an expression, without evaluating other code.
 
-    Allowed are numbers, the durations of `jaxafl.clock` and the user's own (`package.module:name`) with numbers,
-    strings and lists as arguments, `+`, `*` and parentheses.
+    Allowed are numbers, the durations of `jaxafl.clock` and of users (`package.module:name`) with numbers, strings and
+    lists as arguments, `+`, `*` and parentheses.
 
     Args:
-        text: the expression, e.g. `uniform(1, 5, per="client") * 2 + suspension(0.1)`.
+        text: the expression, such as `uniform(1, 5, per="client") * 2 + suspension(0.1)`.
 
     Raises:
-        UserError: it is anything else.
+        UserError: the text is another expression, or none.
     """
     if len(text) > _LONGEST:
         raise UserError(f"durations: {len(text)} characters are too long (at most {_LONGEST}); use Python instead")
@@ -208,24 +212,24 @@ def parse_durations(text: str) -> Duration:
         value = _value(ast.parse(re.sub(r"(\w):(\w+\()", r"\1.\2", text.strip()), mode="eval").body)
         return value if isinstance(value, Duration) else constant(value)
     except SyntaxError as error:
-        said = f"is not an expression: {error.msg}; e.g. 'uniform(1, 5) + suspension(0.1)'"
-        raise UserError(f"durations {text!r} {said}") from error
+        problem = f"is not an expression: {error.msg}; e.g. 'uniform(1, 5) + suspension(0.1)'"
+        raise UserError(f"durations {text!r} {problem}") from error
     except (RecursionError, MemoryError) as error:
         raise UserError(f"durations {text[:40]!r}... is nested too deeply") from error
 
 
 def _duration(name: str, keywords: list[ast.keyword]) -> Constructor | None:
-    """The duration of a name, or `module.name`; `None` for whatever is not called so."""
+    """Returns the duration with a name, or with `module.name`; `None` if there is none."""
     if not re.fullmatch(r"[\w.]+", name) or not all(one.arg for one in keywords):
         return None
     if "." not in name:
         return offered("durations").get(name)
-    made = find(":".join(name.rsplit(".", 1)), "durations")
-    return made if isinstance(made.call, type) else None
+    found = find(":".join(name.rsplit(".", 1)), "durations")
+    return found if isinstance(found.call, type) else None
 
 
 def _value(node: ast.expr, term: bool = True) -> Any:
-    """What an expression stands for: a duration or a number; or else (no `term`) another argument of a duration."""
+    """Returns the value of an expression: a duration or a number, or if not `term`, another argument of a duration."""
     match node:
         case ast.Constant(value=bool() | str()) if not term:
             return node.value
@@ -238,14 +242,14 @@ def _value(node: ast.expr, term: bool = True) -> Any:
         case ast.BinOp(left=left, op=ast.Add() | ast.Mult(), right=right):
             operands = _value(left), _value(right)
             return operands[0] + operands[1] if isinstance(node.op, ast.Add) else operands[0] * operands[1]
-        case ast.Call(func=called) if made := _duration(ast.unparse(called), node.keywords):
+        case ast.Call(func=called) if found := _duration(ast.unparse(called), node.keywords):
             arguments = [_value(argument, term=False) for argument in node.args]
             given = {str(one.arg): _value(one.value, term=False) for one in node.keywords}
             try:
-                inspect.signature(made.call).bind(*arguments, **given)
+                inspect.signature(found.call).bind(*arguments, **given)
             except TypeError as error:
-                options = ", ".join(option.name for option in made.options)
-                raise UserError(f"durations: {ast.unparse(node)!r}: {error}; it is {made.name}({options})") from error
-            return made.call(*arguments, **given)
+                options = ", ".join(option.name for option in found.options)
+                raise UserError(f"durations: {ast.unparse(node)!r}: {error}; it is {found.name}({options})") from error
+            return found.call(*arguments, **given)
     allowed = f"write numbers, + and *, and any of {', '.join(offered('durations'))}"
     raise UserError(f"durations: {ast.unparse(node)!r} is not allowed; {allowed}")

@@ -1,7 +1,7 @@
-"""What the command line can name: constructors of datasets, partitions, models, servers and clocks, with their options.
+"""Constructors that a command line can name, of datasets, partitions, models, servers and clocks, with their options.
 
-Nothing is registered. The packages' own are found by what they make; one of the user's is named `package.module:name`.
-Signature, fields and docstring say the rest.
+Nothing is registered: the package's constructors are found by the methods of the objects that they make. A user's
+constructor is named `package.module:name`. Options are read from signature, fields and docstring.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jaxafl.options import Bounds, UserError, bounds_of, types_of
 from jaxafl.options.checks import MOST
 
 REQUIRED = dataclasses.MISSING
-KINDS = {  # package, and what its constructors make: something with one of these methods
+KINDS = {  # kind -> package, and methods, one of which every object of the kind has
     "datasets": ("jaxafl.data", ("fetch", "partition")),
     "partitions": ("jaxafl.data.partition", ("split",)),
     "models": ("jaxafl.models", ("bound",)),
@@ -36,63 +36,65 @@ KINDS = {  # package, and what its constructors make: something with one of thes
     "clocks": ("jaxafl.clock", ("next",)),
     "durations": ("jaxafl.clock", ("draw",)),
 }
-_ARRAYS = (jax.typing.ArrayLike, numpy.typing.ArrayLike)  # which no command line can name
-_ELSEWHERE = ("data_dir", "num_classes")  # given by --data-dir, and by the data
+_ARRAYS = (jax.typing.ArrayLike, numpy.typing.ArrayLike)  # types without a form on a command line
+_SUPPLIED = ("data_dir", "num_classes")  # given by --data-dir and by the data, so not options of a part
 _OPTIMIZERS = (optax.sgd, optax.adam, optax.adamw, optax.amsgrad, optax.adagrad, optax.rmsprop, optax.yogi, optax.lion)
 _PROXIMAL = "FedProx: `fedavg` with Client(proximal=mu), which adds μ (x - x_s) to every local gradient."
-# names of types, in order of preference -> their type on a command line; `None`: an array, which expressions can give
+# name of a type, in order of preference -> its type on a command line; `None` for arrays, which only expressions give
 _TYPES: dict[str, Any] = {"Duration": str, "Literal": typing.Literal, "float": int | float, "int": int}
 _TYPES |= {"str": str, "bool": bool, "Sequence": tuple, "tuple": tuple, "ndarray": None}
 _WORDS = {"Literal": "str", "Sequence": "list", "tuple": "list", "ndarray": "array"}
 
 
 class Option(NamedTuple):
-    """One option of a constructor."""
+    """Option of a constructor."""
 
     name: str
     type: str  # in words; a "duration" is written as an expression
-    default: Any  # REQUIRED where there is none
+    default: Any  # REQUIRED if there is none
     allowed: str  # values or bounds, in words
     help: str
-    typed: Any  # its type on a command line
+    typed: Any  # type on a command line
 
 
 class Constructor(NamedTuple):
-    """What makes a part of a simulation."""
+    """Constructor of a part of a simulation."""
 
     name: str
     call: Callable[..., Any]
     summary: str
     options: tuple[Option, ...]
-    clocks: tuple[str, ...] = ()  # of a server: jaxafl's own that it runs on
+    clocks: tuple[str, ...] = ()  # for a server: the shipped clocks that it runs on
 
 
 @functools.cache
 def offered(kind: str) -> dict[str, Constructor]:
-    """The constructors of a kind by name: one of `KINDS`, "optimisers" (of Optax), or "local training"."""
+    """Returns the constructors of a kind by name; `kind` is a key of `KINDS`, "optimisers" or "local training"."""
     if kind in ("optimisers", "local training"):
         return {call.__name__: describe(call) for call in (_OPTIMIZERS if kind == "optimisers" else [Client])}
     module = importlib.import_module(KINDS[kind][0])
     every = [getattr(module, name) for name in sorted(module.__all__) if name.islower()]
     found = {call.__name__: describe(call, kind == "durations") for call in every if _makes(call, kind)}
     if kind == "servers":  # FedProx is FedAvg with another client
-        mu, made = Option("mu", "float", 0.01, ">= 0", "μ of the proximal term.", int | float), found["fedavg"]
-        found["fedprox"] = made._replace(name="fedprox", summary=_PROXIMAL, options=(*made.options, mu))
+        mu = Option("mu", "float", 0.01, ">= 0", "μ of the proximal term.", int | float)
+        options = (*found["fedavg"].options, mu)
+        found["fedprox"] = found["fedavg"]._replace(name="fedprox", summary=_PROXIMAL, options=options)
     return dict(sorted(found.items()))
 
 
 def find(name: str, kind: str) -> Constructor:
-    """The constructor of a name, or of a user's `package.module:name`, found from the current directory too.
+    """Returns the constructor with a name, or a user's `package.module:name`, also from the current directory.
 
     Raises:
-        UserError: there is none, or it makes something else.
-        ImportError: there is no such module.
+        UserError: the name is unknown, or of a constructor of something else.
+        ImportError: the module was not found.
     """
-    what, (place, colon, attribute) = kind.removesuffix("s"), name.partition(":")
+    what = kind.removesuffix("s")
+    place, colon, attribute = name.partition(":")
     if not (place and colon):
         if name not in offered(kind):
-            own = "or name your own as package.module:name"
-            raise UserError(f"there is no {what} {name!r}; choose from {', '.join(offered(kind))}, {own}")
+            known = f"choose from {', '.join(offered(kind))}, or name your own as package.module:name"
+            raise UserError(f"there is no {what} {name!r}; {known}")
         return offered(kind)[name]
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -105,14 +107,20 @@ def find(name: str, kind: str) -> Constructor:
 
 
 def describe(call: Any, arrays: bool = False) -> Constructor:
-    """A constructor as signature, fields and docstring say, without what only Python can give; arrays if wanted."""
-    options, helps = [], _helps(call)
+    """Describes a constructor by signature, fields and docstring, without options that a command line cannot give.
+
+    Args:
+        call: the constructor.
+        arrays: include options that are arrays.
+    """
+    options = []
+    helps = _helps(call)
     plain_class = isinstance(call, type) and not hasattr(call, "is_part")
     hints = types_of(vars(call).get("__init__", call) if plain_class else call)
     bounds = {field.name: bounds_of(field) for field in dataclasses.fields(call)} if hasattr(call, "is_part") else {}
     for name, parameter in inspect.signature(call).parameters.items():
         kind, typed = _typed(hints.get(name, parameter.annotation), parameter.default)
-        if kind and (arrays or (typed is not None and name not in _ELSEWHERE)):
+        if kind and (arrays or (typed is not None and name not in _SUPPLIED)):
             default = REQUIRED if parameter.default is parameter.empty else parameter.default
             allowed = _allowed(kind, typed, bounds.get(name, Bounds()))
             options.append(Option(name, kind, default, allowed, helps.get(name, ""), typed))
@@ -122,17 +130,17 @@ def describe(call: Any, arrays: bool = False) -> Constructor:
 
 
 def _makes(call: Any, kind: str) -> bool:
-    """Whether it makes something of a kind, of what can be written on a command line."""
-    made = call if isinstance(call, type) else types_of(call).get("return")
-    if not isinstance(made, type) or not any(hasattr(made, method) for method in KINDS[kind][1]):
+    """Returns True if a constructor makes an object of a kind, and a command line can give its required options."""
+    returned = call if isinstance(call, type) else types_of(call).get("return")
+    if not isinstance(returned, type) or not any(hasattr(returned, method) for method in KINDS[kind][1]):
         return False
-    every = inspect.signature(call).parameters.values() if made is not call else ()
+    every = inspect.signature(call).parameters.values() if returned is not call else ()
     needed = [types_of(call).get(one.name) for one in every if one.default is one.empty]
     return all(_typed(hint, None)[0] and hint not in _ARRAYS for hint in needed)
 
 
 def _helps(call: Any) -> dict[str, str]:
-    """The `Args` of the docstring, and of those that a class inherits."""
+    """Returns the `Args` of the docstring by name, including those of base classes."""
     found: dict[str, str] = {}
     for documented in reversed(call.__mro__) if isinstance(call, type) else [call]:
         with contextlib.suppress(docstring_parser.ParseError):
@@ -142,7 +150,7 @@ def _helps(call: Any) -> dict[str, str]:
 
 
 def _typed(annotation: Any, default: Any) -> tuple[str, Any]:
-    """A type in words, "" where only Python can give it, and on a command line."""
+    """Returns a type in words ("" if a command line cannot give it), and the type on a command line."""
     annotation = type(default) if annotation is inspect.Parameter.empty else annotation
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     parts = {getattr(part, "__name__", ""): part for part in (typing.get_args(annotation) if union else [annotation])}
@@ -155,10 +163,10 @@ def _typed(annotation: Any, default: Any) -> tuple[str, Any]:
 
 
 def _allowed(kind: str, typed: Any, bounds: Bounds) -> str:
-    """Values or bounds in words."""
+    """Returns values or bounds in words."""
     for literal in (typed, *typing.get_args(typed)):
         if typing.get_origin(literal) is typing.Literal:
             return ", ".join(typing.get_args(literal))
-    said = [f"{sign} {limit:g}" for sign, limit in bounds.limits().items() if limit != MOST]
-    said += ["also one per client"] if bounds.per_client else []
-    return ", ".join(said) if kind.startswith(("int", "float")) else ""
+    words = [f"{sign} {limit:g}" for sign, limit in bounds.limits().items() if limit != MOST]
+    words += ["also one per client"] if bounds.per_client else []
+    return ", ".join(words) if kind.startswith(("int", "float")) else ""

@@ -1,4 +1,4 @@
-"""The commands that look at what there is: names, sweeps, results."""
+"""Commands that show names, sweeps and results."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jaxafl.options import UserError, user_errors
 from jaxafl.sweep import gather as gather_sweep
 from jaxafl.sweep.folder import check_apart
 
-if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+if TYPE_CHECKING:  # importing xarray here would slow down every command
     import xarray as xr
 
 _Several = arg(metavar="RESULT.nc [RESULT.nc ...]", help_behavior_hint="(one or more)")
 Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
 _Image = Annotated[pathlib.Path, arg(metavar="IMAGE")]
-_Kind = Literal[  # those of `jaxafl.plot`
+_Kind = Literal[  # functions of `jaxafl.plot`
     "accuracy_vs_bytes",
     "accuracy_vs_participation",
     "accuracy_vs_steps",
@@ -37,8 +37,8 @@ def list_names(json: bool = False, markdown: bool = False) -> int:
     """List datasets, partitions, models, servers (and their clocks), clocks and durations, with their options.
 
     Args:
-        json: as JSON, with the type, default, allowed values and help of every option
-        markdown: the same as a page of tables
+        json: print JSON, with the type, default, allowed values and help of every option
+        markdown: print a page of tables
     """
     if json:
         print(json_format.dumps(tables.as_json(), indent=2, ensure_ascii=False, default=repr))
@@ -53,8 +53,8 @@ def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None)
     """Show how far the members of a sweep are, from its folder, while it runs or afterwards.
 
     Args:
-        folder: that of `jaxafl sweep --folder`
-        output: NetCDF file to write with the members that are finished
+        folder: the folder of `jaxafl sweep --folder`
+        output: NetCDF file to write with the finished members
     """
     with user_errors():
         found = gather_sweep(folder)
@@ -71,7 +71,7 @@ def plot_results(files: Files, output: _Image, kind: _Kind = "accuracy_vs_time")
     Args:
         files: result files (NetCDF)
         output: image to write; its ending sets the format
-        kind: what is drawn
+        kind: kind of figure
     """
     from jaxafl import plot as figures
 
@@ -82,10 +82,10 @@ def plot_results(files: Files, output: _Image, kind: _Kind = "accuracy_vs_time")
 
 
 def named_results(command: str, files: Sequence[pathlib.Path]) -> dict[str, xr.Dataset]:
-    """Results by the names of their files, or by their paths where names are equal.
+    """Loads results by the names of their files, or by their paths if names are equal.
 
     Raises:
-        ValueError: there is no file, or it is not a result.
+        ValueError: no file is given, or a file is not a result.
     """
     if not files:
         raise UserError(f"{command} needs at least one result file, e.g. jaxafl {command} result.nc --output ...")

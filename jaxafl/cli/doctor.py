@@ -1,4 +1,4 @@
-"""`jaxafl doctor`: what is here, what is missing, and for what."""
+"""`jaxafl doctor`: versions, devices, datasets and extras, and advice about missing ones."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ PURPOSES = {
     "tfds": "preparing and reading datasets of TensorFlow Datasets",
     "wandb": "callbacks.WandB",
 }
-"""What each extra is for."""
+"""Purpose of each extra."""
 
 
 def doctor(json: bool = False, data: bool = True, data_dir: pathlib.Path | None = None) -> int:
     """Show versions, devices, datasets, extras, and what is missing for what; nothing is changed or downloaded.
 
     Args:
-        json: as JSON
+        json: print JSON
         data: read the datasets that are there: some seconds, but minutes for all of LEAF's json
-        data_dir: where datasets are looked for; by default $JAXAFL_DATA_DIR, else the default of TensorFlow Datasets
+        data_dir: data directory; by default $JAXAFL_DATA_DIR, else the default of TensorFlow Datasets
     """
     found = examination(data, data_dir)
     print(json_format.dumps(found, indent=2, ensure_ascii=False) if json else "\n".join(_lines(found)))
@@ -47,16 +47,16 @@ def doctor(json: bool = False, data: bool = True, data_dir: pathlib.Path | None 
 
 
 def examination(data: bool = True, data_dir: pathlib.Path | None = None) -> dict[str, Any]:
-    """What is found, as `jaxafl doctor --json` prints it.
+    """Returns the findings of `jaxafl doctor --json`.
 
     Args:
-        data: read the datasets that are there.
-        data_dir: where datasets are looked for.
+        data: read the existing datasets.
+        data_dir: data directory.
 
     Returns:
-        `versions`, `machine`, `devices`, `nvidia`, `extras` (of each what it is `for`, what is `missing`, how to
-        `install` it), `compiled_programs`, `data` (its `directory`, `datasets`), and `advice`, a list of sentences.
-        A part that could not be looked at is `{"error": why}`.
+        `versions`, `machine`, `devices`, `nvidia`, `extras` (each with its purpose `for`, the `missing` packages and
+        the command to `install` them), `compiled_programs`, `data` (its `directory`, `datasets`), and `advice`, a list
+        of sentences. A part that failed is `{"error": reason}`.
     """
     found: dict[str, Any] = {
         "versions": {"jaxafl": version(), "python": platform.python_version()} | _tried(surroundings.packages),
@@ -76,7 +76,7 @@ def examination(data: bool = True, data_dir: pathlib.Path | None = None) -> dict
 def _tried(look: Callable[[], Any]) -> Any:
     try:
         return look()
-    except Exception as error:  # a doctor who fails helps nobody
+    except Exception as error:  # a failing part must not hide the others
         return {"error": f"{type(error).__name__}: {error}"}
 
 
@@ -88,7 +88,7 @@ def _extras() -> dict[str, dict[str, Any]]:
 
 
 def _advice(found: dict[str, Any]) -> Iterator[str]:
-    """What to do about what does not fit together."""
+    """Yields advice about packages and devices that do not fit together."""
     missing = [name for name, one in found["versions"].items() if one is None]
     if missing:
         yield f"pip install {' '.join(missing)}: jaxafl needs {'them' if missing[1:] else 'it'}"
@@ -109,7 +109,7 @@ def _advice(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
-    """The same for people."""
+    """Yields the findings as lines of text."""
     machine, devices, driver, kept = (found[one] for one in ("machine", "devices", "nvidia", "compiled_programs"))
     named = [f"{name} {one or 'MISSING'}" for name, one in found["versions"].items() if name != "error"]
     yield from ["versions", *(f"  {', '.join(named[start : start + 6])}" for start in range(0, len(named), 6))]
@@ -139,7 +139,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _parts(of: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The entries, or one that says why there are none."""
+    """Yields the entries, or a single one with the error."""
     yield from of.items() if "error" not in of else [("error", {"for": of["error"], "missing": [], **of})]
 
 

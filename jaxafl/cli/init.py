@@ -1,4 +1,4 @@
-"""`jaxafl init`: an experiment of one's own to begin with."""
+"""`jaxafl init`: a starter experiment."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ def init(folder: Positional[pathlib.Path]) -> int:
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty, and init writes over nothing; give the name of a new folder")
     folder.mkdir(parents=True, exist_ok=True)
-    for template in sorted(
-        importlib.resources.files("jaxafl.cli").joinpath("starter").iterdir(), key=lambda one: one.name
-    ):
+    starter = importlib.resources.files("jaxafl.cli").joinpath("starter")
+    for template in sorted(starter.iterdir(), key=lambda one: one.name):
         file = folder / template.name.removesuffix(_ENDING)
         file.write_text(template.read_text("utf-8"), "utf-8")
         print(f"wrote {file}")

@@ -1,6 +1,6 @@
-"""The options of `jaxafl run` and `jaxafl sweep`: their own, and those of the constructors that the command line names.
+"""Options of `jaxafl run` and `jaxafl sweep`, and of the constructors that the command line names.
 
-The names decide which other options there are, so they are read first.
+The names are read first, because the other options depend on them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from jaxafl.clock import Duration, constant
 from jaxafl.models.model import Precision
 from jaxafl.options import UserError, did_you_mean
 
-CONCURRENCY = 10  # or all clients where there are fewer
+CONCURRENCY = 10  # default; all clients if there are fewer
 Names = dict[str, Constructor]
-_LOCAL_TRAINING: tuple[dict[str, Any], ...] = (  # usual training; else one mini-batch gradient; else one full gradient
+_LOCAL_TRAINING: tuple[dict[str, Any], ...] = (  # the first that a server accepts is its default
     {"learning_rate": 0.05, "steps": 10, "batch_size": 32},
     {"learning_rate": 1.0, "steps": 1, "batch_size": 32},
     {"learning_rate": 1.0, "steps": 1, "batch_size": None},
 )
-_PARTS = {  # part -> flags, kind, name by default, help
+_PARTS = {  # part -> flags, kind, default name, help
     "data": (("--data", "--dataset"), "datasets", "femnist", "dataset"),
     "partition": (("--partition",), "partitions", "none", "split of a pooled dataset over clients"),
     "model": (("--model",), "models", "cnn_small", "network; by default one for the data"),
@@ -38,7 +38,11 @@ _PARTS = {  # part -> flags, kind, name by default, help
     "clock": (("--clock",), "clocks", "", "protocol: who trains when, and who arrives"),
     "client": (("--client.optimizer",), "optimisers", "sgd", "Optax optimiser of the clients; or MODULE:NAME"),
 }
-_NETWORKS = {"synthetic": "logistic", "shakespeare": "char_lstm", "glue": "bert"}  # of data that are no images
+_NETWORKS = {
+    "synthetic": "logistic",
+    "shakespeare": "char_lstm",
+    "glue": "bert",
+}  # default networks of data other than images
 _USUAL: dict[str, Any] = {"clock": {"durations": "uniform(1, 5)", "concurrency": None}, "partition": {"clients": 10}}
 _ALL = f"M_c, clients in flight, at most N (by default {CONCURRENCY}, or all where there are fewer)"
 _HELPS = {"clock": {"concurrency": _ALL}, "client": {"learning_rate": "η_l, the local learning rate"}}
@@ -59,7 +63,7 @@ class Run:
         lanes: runs trained at once; changes speed, never results
         chunk: lanes that advance together, a divisor of lanes; changes speed, never results
         devices: devices of this process that share the work, a number or all; on a CPU the cores
-        precision: in which the model is computed: float32, tf32 (GPUs) or bfloat16
+        precision: precision of the model: float32, tf32 (GPUs) or bfloat16
         data_dir: data directory; by default $JAXAFL_DATA_DIR, else that of TensorFlow Datasets
         partition_seed: seed of the split of a pooled dataset over clients
         validation: share of every client's training samples that is held out as a validation set
@@ -70,7 +74,7 @@ class Run:
         wandb: project of Weights & Biases to log to
         checkpoint: folder to save in, from which the same command, or jaxafl resume, goes on
         checkpoint_every: server steps between saves, or a time such as 30s or 5min
-        cache: folder of compiled programs, which later commands read instead of compiling them; nobody else's
+        cache: folder of compiled programs, which later commands read instead of compiling; must be trusted
     """
 
     server_steps: int | None = None
@@ -97,17 +101,17 @@ class Run:
     cache: pathlib.Path | None = None
 
     def watching(self) -> dict[str, Any]:
-        """The options of `Simulation.run` that say who watches, and what is kept."""
-        made = (
+        """Returns the options of `Simulation.run` about callbacks, checkpoints, diagnostics and limits."""
+        constructors = (
             ("csv", callbacks.Csv),
             ("tensorboard", callbacks.TensorBoard),
             ("wandb", callbacks.WandB),
             ("stop_at", callbacks.StopAt.of_text),
         )
-        told = [make(getattr(self, name)) for name, make in made if getattr(self, name) is not None]
+        given = [(getattr(self, name), constructor) for name, constructor in constructors]
         every = int(self.checkpoint_every) if self.checkpoint_every.isdigit() else self.checkpoint_every
         return {
-            "callbacks": told,
+            "callbacks": [constructor(value) for value, constructor in given if value is not None],
             "checkpoint_every": every,
             "diagnostics": ("per_client",) if self.per_client else (),
             "server_steps": 200 if self.server_steps is None and not self.until else self.server_steps,
@@ -115,7 +119,7 @@ class Run:
         }
 
     def where(self) -> dict[str, Any]:
-        """Its option that says on which devices."""
+        """Returns the option `devices` of `Simulation.run`, if it is given."""
         if self.devices is None:
             return {}
         if self.devices != "all" and not self.devices.isdigit():
@@ -124,18 +128,18 @@ class Run:
 
 
 def chosen(arguments: Sequence[str], axes: Mapping[str, Sequence[Any]] | None = None) -> Names:
-    """The constructors that a command line names, by part ("client": the optimiser); without "partition" if it is none.
+    """Returns the constructors that a command line names, by part; the optimiser as "client", no "partition" if none.
 
     Args:
         arguments: the command line.
-        axes: of a sweep, name -> values; the optimisers can be an axis.
+        axes: axes of a sweep, name -> values; the optimisers can be an axis.
 
     Raises:
-        UserError: there is nothing of that name.
+        UserError: a name is unknown.
     """
     names: Names = {}
     for part, (flags, kind, usual, _) in _PARTS.items():
-        if part == "clock":  # asynchronous where the server is
+        if part == "clock":  # asynchronous if the server is
             clocks = names["server"].clocks
             usual = next((name for name in ("free_running", "synchronous", *clocks) if name in clocks), "synchronous")
         elif part == "model":
@@ -149,31 +153,33 @@ def chosen(arguments: Sequence[str], axes: Mapping[str, Sequence[Any]] | None = 
 
 
 def program(command: str, arguments: Sequence[str], names: Names) -> str:
-    """The command with the names that were given, and the clock that follows from the server: what shows their help."""
+    """Returns the command with the given names, and the clock that follows from the server; it shows their help."""
     flags = {part: (*flags, "--server") if part == "clock" else flags for part, (flags, *_) in _PARTS.items()}
-    given = [f"{flags[part][0]} {made.name}" for part, made in names.items() if is_given(arguments, *flags[part])]
+    given = [f"{flags[part][0]} {one.name}" for part, one in names.items() if is_given(arguments, *flags[part])]
     return " ".join([f"jaxafl {command}", *given])
 
 
 def is_given(arguments: Sequence[str], *flags: str) -> bool:
-    """Whether any of these flags is on the command line, with hyphens or underscores."""
+    """Returns True if any of the flags is on the command line, with hyphens or underscores."""
     return any(argument.partition("=")[0].replace("_", "-") in flags for argument in arguments)
 
 
 def values_of(arguments: Sequence[str], *flags: str) -> list[str]:
-    """The values of a flag in the order given, each written `--flag value` or `--flag=value`."""
+    """Returns the values of a flag in the given order, each written `--flag value` or `--flag=value`."""
     written = [(*one.partition("="), following) for one, following in itertools.pairwise([*arguments, ""])]
     return [value if equals else following for flag, equals, value, following in written if flag in flags]
 
 
 def options_type(command: type[Run], names: Names, axes: Collection[str] = ()) -> type:
-    """A dataclass for tyro with the options of one command line: those of the command, the names as `<part>_name`, and
-    in fields `<part>` the options of what was named.
+    """Builds a dataclass for tyro with the options of one command line.
+
+    It has the options of the command, the names as `<part>_name`, and in fields `<part>` the options of the named
+    constructors.
 
     Args:
         command: `Run` or `Sweep`.
         names: the constructors.
-        axes: names of axes; they give options that are required otherwise.
+        axes: names of axes, whose options are not required.
     """
     fields: list[Any] = []
     for part, (flags, kind, usual, text) in _PARTS.items():
@@ -181,8 +187,8 @@ def options_type(command: type[Run], names: Names, axes: Collection[str] = ()) -
             known = ",".join([usual] * (usual == "none") + list(offered(kind)))
             details = arg(name=part, help=f"{text}; or MODULE:NAME", metavar=f"{{{known}}}", aliases=flags[1:])
             fields.append((f"{part}_name", Annotated[str, details], names[part].name if part in names else "none"))
-    for part, made in names.items():
-        summary = f"local training with {made.name}" if part == "client" else f"{made.name}: {made.summary}"
+    for part, one in names.items():
+        summary = f"local training with {one.name}" if part == "client" else f"{one.name}: {one.summary}"
         options = [_field(part, option, names) for option in _options(part, names, axes)]
         group = dataclasses.make_dataclass(part, options, namespace={"__doc__": summary.replace("`", "")})
         fields.append((part, group))
@@ -190,7 +196,7 @@ def options_type(command: type[Run], names: Names, axes: Collection[str] = ()) -
 
 
 def _field(part: str, option: Option, names: Names) -> Any:
-    """The field `--<part>.<option>` of tyro, with a short name where it has one."""
+    """Returns the field `--<part>.<option>` for tyro, with its short name if it has one."""
     short = {"durations": "clock", "clients": "partition" if "partition" in names else "data"}
     listed = f"{{{option.allowed}}}" if option.typed is str and option.allowed else None
     metavar = "EXPR" if option.type.startswith("duration") else listed
@@ -201,8 +207,9 @@ def _field(part: str, option: Option, names: Names) -> Any:
 
 
 def _options(part: str, names: Names, axes: Collection[str]) -> list[Option]:
-    """The options of a part, with the defaults of the command line; what an axis gives is not required."""
-    every, helps = {option.name: option for option in names[part].options}, dict(_HELPS.get(part, {}))
+    """Returns the options of a part, with the defaults of the command line; options of axes are not required."""
+    every = {option.name: option for option in names[part].options}
+    helps = dict(_HELPS.get(part, {}))
     required = [name for name, option in every.items() if option.default is REQUIRED]
     usual = {name: None for name in required if f"{part}.{name}" in axes}
     usual |= {name: default for name, default in _USUAL.get(part, {}).items() if name in required}
@@ -212,9 +219,8 @@ def _options(part: str, names: Names, axes: Collection[str]) -> list[Option]:
         named = Option("optimizer", "str", names[part].name, ",".join(offered(_PARTS[part][1])), _PARTS[part][3], str)
         usual = local_training(names["server"])
         helps["steps"] = f"K, local steps of a run ({usual.pop('steps')}, unless epochs are given)"
-        if "weight_decay" in every:  # `Client` hands it to an optimiser that has one
-            own = every["weight_decay"]
-            helps[own.name] = f"{own.help} (by default {own.default:g}, that of {names[part].name})"
+        if decay := every.get("weight_decay"):  # `Client` hands it to an optimiser that has one
+            helps["weight_decay"] = f"{decay.help} (by default {decay.default:g}, that of {names[part].name})"
         every = {"optimizer": named} | every | {one.name: one for one in offered("local training")["Client"].options}
     for name in usual.keys() & every.keys():
         typed = every[name].typed | None if usual[name] is None else every[name].typed
@@ -223,7 +229,7 @@ def _options(part: str, names: Names, axes: Collection[str]) -> list[Option]:
 
 
 def local_training(server: Constructor) -> dict[str, Any]:
-    """Learning rate, local steps and batch size: the first of `_LOCAL_TRAINING` that the server's own check accepts."""
+    """Returns learning rate, local steps and batch size: the first of `_LOCAL_TRAINING` that the server accepts."""
     clock = offered("clocks")["free_running"].call(concurrency=1, durations=constant(1.0))
     for numbers in _LOCAL_TRAINING:
         with contextlib.suppress(ValueError, TypeError):  # TypeError: a server with required options
@@ -233,12 +239,12 @@ def local_training(server: Constructor) -> dict[str, Any]:
 
 
 def refuse(unknown: Sequence[str], names: Names, options: Any) -> NoReturn:
-    """Raises `UserError` for arguments that no option takes, and says which there are.
+    """Raises `UserError` for unknown arguments, with the known options.
 
     Args:
         unknown: the arguments.
-        names: the constructors, which decide what options there are.
-        options: what the rest of the command line says.
+        names: the constructors, which decide on the options.
+        options: the parsed rest of the command line.
     """
     flag = next((argument for argument in unknown if argument.startswith("--")), unknown[0]).partition("=")[0]
     part, dot, _ = flag.removeprefix("--").partition(".")
@@ -251,15 +257,14 @@ def refuse(unknown: Sequence[str], names: Names, options: Any) -> NoReturn:
     if part not in names:
         raise UserError(f"there is no option {flag}: no {part} is chosen; --{part} names one")
     known = _flags(getattr(options, part), f"{part}.")
-    there = f"{chooser(part, names)}, which has {', '.join(known) or 'none'}"
-    raise UserError(f"there is no option {flag}: {there}{did_you_mean(flag, known)}")
+    part_options = f"{chooser(part, names)}, which has {', '.join(known) or 'none'}"
+    raise UserError(f"there is no option {flag}: {part_options}{did_you_mean(flag, known)}")
 
 
 def chooser(part: str, names: Names) -> str:
-    """What is chosen, and by which flag."""
-    return (
-        f"the {'optimiser' if part == 'client' else part} is {names[part].name} ({_PARTS[part][0][0]} chooses another)"
-    )
+    """Returns the chosen constructor of a part and the flag that chooses another, in words."""
+    word = "optimiser" if part == "client" else part
+    return f"the {word} is {names[part].name} ({_PARTS[part][0][0]} chooses another)"
 
 
 def _flags(options: Any, prefix: str = "") -> list[str]:

@@ -1,9 +1,9 @@
-"""The comparison that `jaxafl quickstart` makes: five algorithms on ten writers of FEMNIST, some of them stragglers.
+"""Comparison of `jaxafl quickstart`: five algorithms on ten writers of FEMNIST, some of them stragglers.
 
 Every method trains the same network (AsyncFedED's with 8 and 16 channels) with the same clients: SGD with learning rate
-0.05 and momentum 0.5 on mini-batches of 16, K = 10 local steps in a run. A local step takes a client between 0.1 and 1
-s, a number of its own, and with probability 0.2 a run hangs in addition, for up to the length of the longest run so
-far. All ten clients are always at work (FedAvg's wait for the slowest of the round).
+0.05 and momentum 0.5 on mini-batches of 16, K = 10 local steps in a run. Each client has a fixed time per local step
+between 0.1 and 1 s. With probability 0.2 a run hangs in addition, for up to the length of the longest run so far. All
+ten clients always train (clients of FedAvg wait for the slowest of the round).
 
 | method     | server                                             | a server step takes |
 |------------|----------------------------------------------------|---------------------|
@@ -13,9 +13,8 @@ far. All ten clients are always at work (FedAvg's wait for the slowest of the ro
 | FADAS      | η = 0.003, β = (0.9, 0.99)                         | M = 5 arrivals      |
 | AsyncFedED | λ = 0.5, ε = 1, γ̄ = 3, κ = 0.05, K at most 20      | 1 arrival           |
 
-The same total of local steps for all: T = budget / (K × arrivals per server step), and for AsyncFedED, whose K changes,
-the first T at which its runs have made that many, found by a first run (so that it exceeds the budget by less than one
-local run).
+All methods have an equal total of local steps, T = budget / (K × arrivals per server step). AsyncFedED changes K, so a
+first run finds the first T at which its runs reach the budget; it exceeds the budget by less than one local run.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _STEPS = 10  # K
 _CLIENTS = 10
 _BUFFER = 5
 _EVALUATIONS = 30
-_TARGET = 0.9  # of the best accuracy of the weakest method
+_TARGET = 0.9  # fraction of the best accuracy of the weakest method
 
 
 def quickstart(seed: int = 0, budget: int = BUDGET, progress: bool = False) -> dict[str, xr.Dataset]:
@@ -52,8 +51,7 @@ def quickstart(seed: int = 0, budget: int = BUDGET, progress: bool = False) -> d
 
     Args:
         seed: seed of the initial model, the schedules and the mini-batches.
-        budget: local steps of each method, all clients together; a multiple of 100, so that rounds and buffers come out
-            even.
+        budget: local steps of each method over all clients, a multiple of 100, so that all server steps are full.
         progress: show progress bars.
 
     Returns:
@@ -81,13 +79,13 @@ def report(folder: pathlib.Path, budget: int, seed: int, progress: bool) -> None
     """Runs the comparison, prints its table, and writes `quickstart.nc` and `quickstart.png`.
 
     Args:
-        folder: where the files go.
+        folder: folder of the files.
         budget: see `quickstart`.
         seed: see `quickstart`.
         progress: show progress bars.
 
     Raises:
-        FileNotFoundError, PermissionError: the files cannot be written there; said before anything runs.
+        FileNotFoundError, PermissionError: the files cannot be written; raised before anything runs.
         ValueError: see `quickstart`.
     """
     file = results.check_result_path(folder / "quickstart.nc")
@@ -101,12 +99,12 @@ def report(folder: pathlib.Path, budget: int, seed: int, progress: bool) -> None
 
 
 def table(found: dict[str, xr.Dataset]) -> Table:
-    """The comparison as a table: a row per method, and the share of the majority class.
+    """Returns the comparison as a table with a row per method, and the share of the majority class.
 
     The common target is 90 % of the best accuracy of the weakest method, rounded down to a whole percent.
 
     Args:
-        found: what `quickstart` returns.
+        found: results of `quickstart`.
     """
     target = np.floor(100 * _TARGET * min(float(run["accuracy"].max()) for run in found.values())) / 100
     title, reach = "Ten writers of FEMNIST with stragglers", f"time to\n{100 * target:.0f} %"
@@ -131,23 +129,23 @@ def table(found: dict[str, xr.Dataset]) -> Table:
 
 
 def joined(found: dict[str, xr.Dataset]) -> xr.Dataset:
-    """The results in one dataset with a leading dimension `method`; shorter ones are filled with missing values.
+    """Returns the results in one dataset with a leading dimension `method`; shorter results are padded.
 
     Args:
         found: results by method.
 
     Returns:
-        The dataset; its attribute `methods` holds those of the results, as JSON.
+        The dataset. Its attribute `methods` holds the attributes of the results, as JSON.
     """
     plain = [run.reset_coords(["eval_step", "eval_time", "eval_updates", "eval_local_steps"]) for run in found.values()]
-    together = concatenated(plain, "method").assign_coords(method=list(found))
+    combined = concatenated(plain, "method").assign_coords(method=list(found))
     attributes = {name: run.attrs for name, run in found.items()}
-    together.attrs = {"title": "jaxafl quickstart", "methods": json.dumps(attributes, default=str)}
-    return together
+    combined.attrs = {"title": "jaxafl quickstart", "methods": json.dumps(attributes, default=str)}
+    return combined
 
 
 def majority_share(dataset: FederatedData) -> float:
-    """The accuracy of always answering the most frequent class of the test set."""
+    """Returns the accuracy of always predicting the most frequent class of the test set."""
     labels = np.asarray(dataset.test_arrays()[1])
     return float(np.bincount(labels).max() / len(labels))
 
@@ -171,10 +169,11 @@ def _methods(dataset: FederatedData) -> dict[str, Simulation]:
 
 
 def _steps_to_budget(simulation: Simulation, budget: int, seed: int, every: int) -> int:
-    """The first number of server steps whose runs have made `budget` local steps, where the server changes K."""
+    """Returns the first number of server steps with `budget` local steps, for a server that changes K."""
     server_steps = 3 * budget // (2 * _STEPS)
     while True:
-        made = np.cumsum(simulation.run(server_steps, eval_every=every, seed=seed)["local_steps"].values.sum(axis=1))
-        if made[-1] >= budget:
-            return int(np.argmax(made >= budget)) + 1
-        server_steps = int(1.1 * server_steps * budget / made[-1]) + 1
+        result = simulation.run(server_steps, eval_every=every, seed=seed)
+        total = np.cumsum(result["local_steps"].values.sum(axis=1))
+        if total[-1] >= budget:
+            return int(np.argmax(total >= budget)) + 1
+        server_steps = int(1.1 * server_steps * budget / total[-1]) + 1

@@ -24,9 +24,9 @@ def report(
     Args:
         files: result files (NetCDF); several are compared, sweeps over the same seeds seed by seed
         output: page to write
-        title: of the page; by default that of the result, or the names of the files
-        reference: the method that others are compared with, by the name of its file; by default the first
-        at: where sweeps over the same seeds are compared, e.g. time=200 or bytes=1e9; by default at the end of each run
+        title: title of the page; by default that of the result, or the names of the files
+        reference: method that others are compared with, by the name of its file; by default the first
+        at: point at which sweeps over the same seeds are compared, e.g. time=200 or bytes=1e9; by default the end
     """
     from jaxafl import plot
 
@@ -35,7 +35,7 @@ def report(
     if len(named) > 1:
         try:
             results = Comparison(named, _point(at))
-        except UserError as why:  # other results than sweeps over the same seeds
+        except UserError as why:  # the results are not sweeps over the same seeds
             if reference is not None or at is not None:
                 raise UserError(f"--reference and --at are for sweeps over the same seeds: {why}") from why
     with user_errors():

@@ -1,4 +1,4 @@
-"""The commands that simulate: `run`, `sweep`, and `resume`, which goes on with either."""
+"""Commands that simulate: `run`, `sweep`, and `resume`, which continues either."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def resume(folder: Positional[pathlib.Path]) -> int:
 
 
 def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[str]) -> int:
-    """Runs what the options describe; the exit code is 1 where every run failed."""
+    """Runs the described configurations; returns exit code 1 if every run failed, else 0."""
     _make_devices(arguments)
     axes = read_axes(arguments) if kind is Sweep else {}
     names = chosen(arguments, axes)
@@ -97,22 +97,22 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
                 seed_key(seed)
         if not axes:
             simulation.check()
-    how = {name: getattr(options, name) for name in ("eval_every", "lanes", "chunk", "progress")}
+    settings = {name: getattr(options, name) for name in ("eval_every", "lanes", "chunk", "progress")}
     with user_errors():
-        how |= {"save": options.output, **options.watching()}
-        how |= options.where()
+        settings |= {"save": options.output, **options.watching()}
+        settings |= options.where()
         known = _Command(options.checkpoint, command.__name__, arguments)
     if axes:
         if options.plan:
             tables.show_outlook(outlook(simulation, varied, **options.timing()))
             return 0
-        run_it = functools.partial(run_sweep, simulation, varied, folder=options.checkpoint, **how)
+        execute = functools.partial(run_sweep, simulation, varied, folder=options.checkpoint, **settings)
     else:
-        how["callbacks"] += [known] if options.checkpoint else []
-        run_it = functools.partial(simulation.run, seed=options.seed, checkpoint=options.checkpoint, **how)
+        settings["callbacks"] += [known] if options.checkpoint else []
+        execute = functools.partial(simulation.run, seed=options.seed, checkpoint=options.checkpoint, **settings)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FailedRun)  # what failed is said below the table
-        result = run_it()
+        warnings.simplefilter("ignore", FailedRun)  # failures are printed below the table
+        result = execute()
     tables.show_result(result)
     wrote = f"wrote {result.encoding.get('source', options.output)}"
     print(wrote if options.output else "the result is not saved; --output result.nc would")
@@ -128,7 +128,7 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
 
 
 def _check_outputs(options: Any) -> None:
-    """Raises if a file would be written twice."""
+    """Raises `UserError` if two outputs name the same file."""
     named: dict[pathlib.Path, str] = {}
     for name in ("output", "csv", "plot"):
         given = getattr(options, name)
@@ -137,15 +137,14 @@ def _check_outputs(options: Any) -> None:
 
 
 def _make_devices(arguments: Sequence[str]) -> None:
-    """Before JAX looks for devices. The parent of workers must not reserve the memory of a GPU."""
+    """Configures devices. Must run before JAX looks for them."""
     make_cpu_devices(["", *values_of(arguments, "--devices")][-1])
-    if is_given(arguments, "--workers"):
+    if is_given(arguments, "--workers"):  # otherwise this process reserves the GPU memory that its workers need
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 class _Command(Callback):
-    """Arguments that `jaxafl resume` reads: kept where nothing is kept yet, and when the folder's run has been taken
-    up, as a longer one perhaps."""
+    """Writer of the arguments that `jaxafl resume` reads, into a new folder or when the run of the folder continues."""
 
     def __init__(self, folder: pathlib.Path | None, command: str, arguments: Sequence[str]) -> None:
         self.known = {"command": command, "arguments": list(arguments), "directory": os.getcwd()}

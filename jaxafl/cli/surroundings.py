@@ -1,4 +1,4 @@
-"""What a process finds around it: packages, devices, the NVIDIA driver, datasets."""
+"""Inspection of the environment of a process: packages, devices, the NVIDIA driver, datasets."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ found = [dict(platform=d.platform, kind=d.device_kind, bytes=(d.memory_stats() o
          for d in jax.local_devices()]
 print(json.dumps(dict(default=jax.default_backend(), found=found)))
 """
-_ALL_OF = {"femnist": {"clients": None}}  # ten writers ship with the package
+_ALL_OF = {"femnist": {"clients": None}}  # options that read all files; the default, ten writers, ships with jaxafl
 
 
 def packages(name: str = "jaxafl") -> dict[str, str | None]:
-    """The version of each package that one needs, `None` where it is missing."""
+    """Returns the versions of the packages that a package requires; `None` for a missing one."""
     return {one.name: _version(one.name) for one in _required(name, "")}
 
 
 def extras(name: str = "jaxafl") -> dict[str, list[str]]:
-    """The extras of a package, each with those of its packages that are missing or too old."""
+    """Returns the extras of a package, each with the packages that are missing or too old."""
     offers = importlib.metadata.metadata(name).get_all("Provides-Extra") or []
     return {extra: sorted(set(_lacking(name, extra))) for extra in offers}
 
 
 def devices() -> dict[str, Any]:
-    """What JAX finds, asked in a process of its own: a broken plugin may end that, and the memory stays free.
+    """Returns the devices that JAX finds, in a separate process: a broken plugin may end it, and memory stays free.
 
     Returns:
-        `default`, the platform that JAX takes; `found`, of every device `platform`, `kind` and `bytes` of memory
-        (`None` where unknown); and `said`, what JAX had to complain of. `error` in the place of the first two.
+        `default`, the platform of JAX; `found`, for every device `platform`, `kind` and `bytes` of memory (`None` if
+        unknown); and `said`, the warnings of JAX. After a failure, `error` replaces the first two.
     """
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     command = [sys.executable, "-c", _DEVICES]
@@ -54,7 +54,7 @@ def devices() -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=environment)
     except subprocess.TimeoutExpired:
         return {"error": f"no answer from JAX within {_SECONDS} s", "said": ""}
-    frames = (" ", "Traceback (")  # of tracebacks, which say nothing to people
+    frames = (" ", "Traceback (")  # lines of tracebacks are of no use to users
     said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith(frames)]
     if done.returncode:
         signal = f"the process was ended by signal {-done.returncode}" if done.returncode < 0 else "no reason given"
@@ -63,8 +63,10 @@ def devices() -> dict[str, Any]:
 
 
 def nvidia() -> dict[str, Any] | None:
-    """The GPUs that the NVIDIA driver lists, the newest CUDA that it can run ("13.0"), and the extra that fits it;
-    `None` where there is no driver."""
+    """Returns the GPUs of the NVIDIA driver, the newest CUDA that it can run ("13.0"), and the matching extra.
+
+    Returns `None` without a driver.
+    """
     listed = [line.partition(" (UUID")[0] for line in _output("nvidia-smi", "-L").splitlines()]
     cuda = _cuda_of_library() or "".join(re.findall(r"CUDA(?: \w+)? Version *: *([\d.]+)", _output("nvidia-smi"))[:1])
     if not listed and not cuda:
@@ -73,19 +75,19 @@ def nvidia() -> dict[str, Any] | None:
 
 
 def extra_of(cuda: str) -> str:
-    """The newest extra whose CUDA a driver can run that can run `cuda`; empty where there is none."""
+    """Returns the newest extra for a driver that can run CUDA up to version `cuda`; "" if there is none."""
     major = int(cuda.partition(".")[0] or 0)
     return "cuda13" if major >= 13 else "cuda12" if major == 12 else ""
 
 
 def datasets(data_dir: str | os.PathLike[str] | None = None) -> Iterator[tuple[str, dict[str, str]]]:
-    """Reads every dataset that has files, and the traces of phones, one after another.
+    """Reads every dataset with files, and the traces of phones.
 
     Args:
-        data_dir: data directory; by default the one that datasets are looked for in.
+        data_dir: data directory; by default the directory of datasets.
 
     Yields:
-        Its name and `found`, what it is, or `error`, why it cannot be read and how to get it.
+        The name of a dataset, and its summary as `found`, or the reason and the ways to get it as `error`.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # looking must not download a checkpoint
     for name, one in offered("datasets").items():
@@ -96,7 +98,7 @@ def datasets(data_dir: str | os.PathLike[str] | None = None) -> Iterator[tuple[s
 
 
 def compiled_programs() -> dict[str, Any]:
-    """JAX's folder of compiled programs, how many are in it and their bytes; `folder` is `None` where it keeps none."""
+    """Returns JAX's folder of compiled programs, their number and bytes; `folder` is `None` if JAX keeps none."""
     import jax
 
     folder = jax.config.values["jax_compilation_cache_dir"]
@@ -105,14 +107,14 @@ def compiled_programs() -> dict[str, Any]:
 
 
 def _required(name: str, extra: str) -> Iterator[Requirement]:
-    """What a package requires, with one of its extras if named."""
+    """Yields the requirements of a package; with an extra, also those of the extra."""
     for one in map(Requirement, importlib.metadata.requires(name) or []):
         if one.marker is None or one.marker.evaluate({"extra": extra}):
             yield one
 
 
 def _lacking(name: str, extra: str) -> Iterator[str]:
-    """Packages of an extra that are missing or too old, those of the extras that it names among them."""
+    """Yields the packages of an extra that are missing or too old, including nested extras."""
     always = {str(one) for one in _required(name, "")}
     for one in _required(name, extra):
         if str(one) not in always:
@@ -131,7 +133,7 @@ def _version(name: str) -> str | None:
 
 
 def _cuda_of_library() -> str:
-    """The CUDA version that the driver's own library names, "13.0"; empty where there is none."""
+    """Returns the CUDA version of the driver's library, such as "13.0"; "" without a driver."""
     number = ctypes.c_int()
     with contextlib.suppress(OSError, AttributeError):
         if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0 and number.value:
@@ -140,7 +142,7 @@ def _cuda_of_library() -> str:
 
 
 def _output(*command: str) -> str:
-    """What a command prints; empty where it cannot be run."""
+    """Returns the output of a command; "" if it fails."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True).stdout
     return ""
@@ -148,17 +150,17 @@ def _output(*command: str) -> str:
 
 def _attempt(read: Callable[[], Any]) -> dict[str, str]:
     try:
-        made = read()
-        return {"found": _said(made.summary()) if hasattr(made, "summary") else _traces(made)}
-    except Exception as error:  # whatever is wrong with files of any kind, the other datasets are still looked at
+        found = read()
+        return {"found": _in_words(found.summary()) if hasattr(found, "summary") else _traces(found)}
+    except Exception as error:  # a broken dataset of any kind must not hide the others
         return {"error": str(error) or type(error).__name__}
 
 
-def _said(of: dict[str, Any]) -> str:
-    """The summary of a dataset in words."""
+def _in_words(of: dict[str, Any]) -> str:
+    """Returns the summary of a dataset in words."""
     clients = f"{of['clients']:,} clients, " if "clients" in of else ""
     return f"{clients}{of['samples']:,} training and {of['test_samples']:,} test samples ({of['source']})"
 
 
-def _traces(made: Any) -> str:
-    return f"{len(made.offsets) - 1:,} traces" if hasattr(made, "offsets") else f"{len(made):,} scores"
+def _traces(found: Any) -> str:
+    return f"{len(found.offsets) - 1:,} traces" if hasattr(found, "offsets") else f"{len(found):,} scores"

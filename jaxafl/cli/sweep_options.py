@@ -1,4 +1,4 @@
-"""The options of `jaxafl sweep` beside those of `jaxafl run`."""
+"""Options of `jaxafl sweep` in addition to those of `jaxafl run`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ class Sweep(Run):
     """Options of a sweep.
 
     Args:
-        axis: what varies: seed=0:5 (0 to 4), or an option of server, client or clock, server.lam=1,3,5; repeat it for a
-            grid. Values are numbers, words, none, true, false, lists [1,2], durations and names of optimisers
-        workers: processes of this machine that work at once, each with its share of cores and GPUs; needs checkpoint
+        axis: values of the seed, seed=0:5 (0 to 4), or of an option of server, client or clock, server.lam=1,3,5;
+            repeat it for a grid. Values are numbers, words, none, true, false, lists [1,2], durations and names of
+            optimisers
+        workers: processes of this machine that run at once, each with its share of cores and GPUs; needs checkpoint
         dask: address of a Dask scheduler whose workers run the sweep; needs checkpoint
         slurm: parameters of jobs that run it, e.g. partition=gpu,gpus_per_node=1,timeout_min=240; needs checkpoint
         plan: only print programs, batches, memory and an estimate of the time
@@ -32,12 +33,12 @@ class Sweep(Run):
     plan: bool = False
 
     def timing(self) -> dict[str, Any]:
-        """The options of `outlook`."""
+        """Returns the options of `outlook`."""
         given = {name: getattr(self, name) for name in ("eval_every", "lanes", "chunk")}
         return given | {"server_steps": self.server_steps or 200, "workers": self.workers or 1} | super().where()
 
     def where(self) -> dict[str, Any]:
-        """The options of `sweep` that say who runs it."""
+        """Returns the option `devices` or `executor` of `jaxafl.sweep`, if one is given."""
         given = [name for name in ("devices", "workers", "dask", "slurm") if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"--{given[0]} and --{given[1]} do not go together: give one of them")

@@ -1,4 +1,4 @@
-"""What the command line prints: `jaxafl list`, and the table that `jaxafl run` and `jaxafl sweep` end with."""
+"""Output of the command line: the list of `jaxafl list`, and the tables of `jaxafl run`, `sweep` and `gather`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _COLUMNS = ("best\naccuracy", "last\naccuracy", "simulated\ntime", "staleness\nmean / max")
-_SHOWN = 5  # limits that are named one by one
+_SHOWN = 5  # further limits are only counted
 _DOCUMENT = """# Options
 
 This page lists all parts for `jaxafl run` and `jaxafl sweep`, with their options. `jaxafl list --markdown` writes it from
@@ -29,7 +29,7 @@ the fields and docstrings of the package. Numbers can be swept (`--axis`). Array
 
 
 def as_json() -> dict[str, list[dict[str, Any]]]:
-    """Kind -> entries with name, summary, options (name, type, required, default, allowed, help), clocks of servers."""
+    """Returns kind -> entries with name, summary, options (name, type, required, default, allowed, help) and clocks."""
     listed: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for kind, entries in listed.items():
         for one in offered(kind).values():
@@ -46,7 +46,7 @@ def _plain(option: Option) -> dict[str, Any]:
 
 
 def as_markdown() -> str:
-    """The same, and local training, as a page of tables."""
+    """Returns the constructors of all kinds, and local training, as a page of tables in Markdown."""
     lines = [_DOCUMENT]
     for kind in (*KINDS, "local training"):
         lines.append(f"## {kind.capitalize()}\n")
@@ -65,7 +65,7 @@ def _default(option: Option) -> str:
 
 
 def show_list() -> None:
-    """Prints a table per kind: what it is, its options, and for servers the clocks."""
+    """Prints a table per kind, with summary, options, and the clocks of servers."""
     console = Console()
     width = max(len(name) for kind in KINDS for name in offered(kind))
     for kind in KINDS:
@@ -110,7 +110,7 @@ def limits_reached(result: xr.Dataset) -> list[str]:
 
 
 def show_outlook(found: Outlook) -> None:
-    """Prints what a sweep will take."""
+    """Prints the estimated programs, batches, memory and time of a sweep."""
     table = Table.grid(padding=(0, 2))
     several = f" of up to {found.together} members that advance together" if found.together > 1 else ""
     table.add_row("members", f"{found.members}")
@@ -129,25 +129,26 @@ def _span(seconds: float) -> str:
 
 
 def show_progress(found: xr.Dataset) -> None:
-    """Prints how far the members of a sweep are, and what is wrong with those that could not be run."""
-    made, steps = found["server_steps_made"], int(found["server_steps_made"].attrs["server_steps"])
+    """Prints how far the members of a sweep are, and the errors of failed members."""
+    done = found["server_steps_made"]
+    steps = int(done.attrs["server_steps"])
     console = Console()
-    console.print(f"{int((made == steps).sum())} of {made.size} members are finished", highlight=False)
-    for place in np.ndindex(made.shape):
-        if 0 < made.values[place] < steps:
-            console.print(f"{_member(made, place)}: {made.values[place]} of {steps} server steps", highlight=False)
-        if "member_error" in found and (why := str(found["member_error"].values[place])):
-            console.print(f"{_member(made, place)}: {why.splitlines()[0]}", highlight=False)
+    console.print(f"{int((done == steps).sum())} of {done.size} members are finished", highlight=False)
+    for place in np.ndindex(done.shape):
+        if 0 < done.values[place] < steps:
+            console.print(f"{_member(done, place)}: {done.values[place]} of {steps} server steps", highlight=False)
+        if "member_error" in found and (error := str(found["member_error"].values[place])):
+            console.print(f"{_member(done, place)}: {error.splitlines()[0]}", highlight=False)
 
 
-def _member(made: xr.DataArray, place: tuple[int, ...]) -> str:
-    return ", ".join(f"{name}={made[name].values[at]}" for name, at in zip(made.dims, place, strict=True))
+def _member(values: xr.DataArray, place: tuple[int, ...]) -> str:
+    return ", ".join(f"{name}={values[name].values[at]}" for name, at in zip(values.dims, place, strict=True))
 
 
-def numbers_table(title: str, first: Column, columns: Sequence[str], **look: Any) -> Table:
-    """A table without rows yet: whose numbers they are, and the numbers."""
+def numbers_table(title: str, first: Column, columns: Sequence[str], **style: Any) -> Table:
+    """Returns a table without rows: a first column of names, and right-aligned columns of numbers."""
     numbers = (Column(header, justify="right", no_wrap=True) for header in columns)
-    return Table(first, *numbers, title=title, box=SIMPLE_HEAD, **look)
+    return Table(first, *numbers, title=title, box=SIMPLE_HEAD, **style)
 
 
 def _failed(runs: Sequence[xr.Dataset]) -> str:
@@ -158,13 +159,13 @@ def _failed(runs: Sequence[xr.Dataset]) -> str:
 
 
 def _numbers(runs: Sequence[xr.Dataset], metric: str) -> list[str]:
-    """Numbers over the runs that have not failed, or where all have, up to that."""
+    """Returns the numbers of a row over the runs that have not failed; over all runs if all have."""
     runs = [run for run in runs if not has_failed(run)] or runs
     found = [run[metric].values[np.isfinite(run[metric].values)] for run in runs]
     best = min if falls(runs, metric) else max
     time = [run["time"].values[np.isfinite(run["time"].values)] for run in runs]
     staleness = np.concatenate([run["staleness"].values[run["staleness"].values >= 0] for run in runs])
-    mean = f"{np.mean([values[-1] if len(values) else 0.0 for values in time]):.1f} s"  # stopped before any server step
+    mean = f"{np.mean([values[-1] if len(values) else 0.0 for values in time]):.1f} s"  # 0 without a server step
     stale = f"{staleness.mean():.2f} / {staleness.max():.0f}" if len(staleness) else "no arrivals"
     text = _percent if metric == "accuracy" else _shown
     return [text([best(values) for values in found]), text([values[-1] for values in found]), mean, stale]
