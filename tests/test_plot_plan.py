@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import jaxafl as afl
-from jaxafl.plot.plan import _told
+from jaxafl.plot.plan import _replay
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def sim() -> afl.Simulation:
 @pytest.mark.parametrize("lanes", [1, 3, 8])
 def test_what_a_schedule_takes_is_trained_from_versions_that_are_still_kept(sim: afl.Simulation, lanes: int) -> None:
     schedule, planned = sim.schedule(20), sim.plan(20, lanes=lanes)
-    story = _told(planned, 20)
+    story = _replay(planned, 20)
     taken = zip(schedule.client[schedule.mask], schedule.staleness[schedule.mask], strict=True)
     assert sorted(map(tuple, story.trained[:, 3:])) == sorted(taken)
     # 5 local steps a run: no lane trains two runs at once, and none is idle while another has one run more to make

@@ -1,6 +1,6 @@
 """Figures of results: each function takes one result, a dict of named results, or a sweep, and returns the figure.
 
-Nothing here opens a window or touches Matplotlib's global state, so that figures can be made without a display.
+The functions work without a display: none opens a window or changes Matplotlib's global state.
 """
 
 from jaxafl.plot.accuracy import accuracy_vs_bytes, accuracy_vs_steps, accuracy_vs_time

@@ -1,4 +1,4 @@
-"""Accuracy against simulated time and against server steps."""
+"""Accuracy against simulated time, server steps and bytes."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ _GRID = 400  # points at which the runs of different seeds are averaged
 
 @named
 def accuracy_vs_time(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
-    """Test accuracy in percent against simulated time in seconds.
+    """Draws test accuracy in percent against simulated time in seconds.
 
-    Runs that differ in their seed only become one line, their mean, in a band of one standard deviation to each side.
-    Their evaluations come at different times, so they are interpolated, over the time that all of them cover. A cross
-    is where a line ends because parameters stopped being finite.
+    Runs that differ only in their seed become one line, their mean, in a band of one standard deviation to each side.
+    Their evaluations are interpolated over the time that all of them cover, because they come at different times. A
+    cross marks the end of a line whose parameters stopped being finite.
 
     Args:
         results: a result, a dict of results by name, or a sweep: one line for each member but `seed`.
-        ax: axes to draw into; `None` makes a figure.
-        path: where to save the figure (its ending sets the format); `None` saves nothing.
+        ax: axes to draw into; `None` creates a figure.
+        path: file of the figure (its ending sets the format); `None` saves nothing.
 
     Returns:
         The figure.
 
     Raises:
-        TypeError, ValueError: these are no results, or they have no accuracy.
+        TypeError, ValueError: these are not results, or they have no accuracy.
     """
     return _accuracy(results, "eval_time", "simulated time (s)", ax, path)
 
 
 @named
 def accuracy_vs_steps(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
-    """Test accuracy in percent against server steps; as `accuracy_vs_time` in everything else."""
+    """Draws test accuracy in percent against server steps; otherwise like `accuracy_vs_time`."""
     return _accuracy(results, "eval_step", "server steps", ax, path)
 
 
 @named
 def accuracy_vs_bytes(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
-    """Test accuracy in percent against bytes sent, up and down; as `accuracy_vs_time` in everything else."""
+    """Draws test accuracy in percent against bytes sent, up and down; otherwise like `accuracy_vs_time`."""
     return _accuracy(results, "eval_bytes", "bytes sent, up and down", ax, path, EngFormatter("B"))
 
 
@@ -83,7 +83,7 @@ def _accuracy(
 
 
 def _legend(lines: list[Member]) -> tuple[list[str], str | None]:
-    """The labels of the lines and the header over them; lines of unlike numbers of seeds each name theirs."""
+    """Returns the labels of the lines and the header above them; labels have the numbers of seeds if these differ."""
     names = [line.name or "all" for line in lines]
     seeds = [len(line.runs) for line in lines]
     if set(seeds) == {1}:
@@ -95,7 +95,7 @@ def _legend(lines: list[Member]) -> tuple[list[str], str | None]:
 
 
 def _mean(runs: list[xr.Dataset], against: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where, mean and standard deviation over the runs, in percent."""
+    """Returns points of the axis, and mean and standard deviation over the runs, in percent."""
     curves = [_curve(run, against) for run in runs]
     if len(curves) == 1:
         at, values = curves[0]
@@ -107,9 +107,9 @@ def _mean(runs: list[xr.Dataset], against: str) -> tuple[np.ndarray, np.ndarray,
 
 
 def _curve(run: xr.Dataset, against: str) -> tuple[np.ndarray, np.ndarray]:
-    """The evaluations of one run; a shorter run in a sweep, or one that failed, has no accuracy at the end."""
+    """Returns the evaluations of one run with a finite accuracy, without padding and failures at the end."""
     accuracy = run["accuracy"].values
-    made = np.isfinite(accuracy)
-    if not made.any():
+    finite = np.isfinite(accuracy)
+    if not finite.any():
         raise UserError("a result has no evaluation with a finite accuracy; there is nothing to plot")
-    return run[against].values[made].astype(float), 100 * accuracy[made]
+    return run[against].values[finite].astype(float), 100 * accuracy[finite]

@@ -1,4 +1,4 @@
-"""What was measured against what a theorem promises."""
+"""Measurements of runs against the bound of a theorem."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _DIAGNOSTICS = {"gradient_norm_squared": "gradient_norm", "average_loss": "avera
 def bound(
     results: Results, bound: xr.Dataset, *, optimum: float = 0.0, ax: Axes | None = None, path: ImagePath = None
 ) -> Figure:
-    """The mean over seeds of what a theorem bounds, the bound and its terms, against server steps T.
+    """Draws the mean over seeds of a bounded quantity, its bound and the terms of the bound, against server steps T.
 
-    Bounds hold in expectation, so runs that differ in their seed only become one line. Where the bound is not
-    guaranteed, or its conditions do not hold, the legend says so.
+    Bounds hold in expectation, so runs that differ only in their seed become one line. The legend notes if the bound is
+    not guaranteed, or if its conditions do not hold.
 
     Args:
-        results: a result, a dict of results by name, or a sweep, with what the bound is about: recorded by
+        results: a result, a dict of results by name, or a sweep, with the bounded quantity: recorded by
             `diagnostics="gradient_norm"`, of which the mean over server steps up to T is drawn, or by `"average"`.
-        bound: of several T, from `jaxafl.theory`.
+        bound: a bound of several T, from `jaxafl.theory`.
         optimum: F*, subtracted from the loss of the running average.
-        ax: axes to draw into; `None` makes a figure.
-        path: where to save the figure (its ending sets the format); `None` saves nothing.
+        ax: axes to draw into; `None` creates a figure.
+        path: file of the figure (its ending sets the format); `None` saves nothing.
 
     Returns:
         The figure.
 
     Raises:
-        TypeError, ValueError: this is no such bound, or the results do not hold what it is about.
+        TypeError, ValueError: this is not a bound of several T, or the results lack the bounded quantity.
     """
     file = check_image_path(path)
     if not isinstance(bound, xr.Dataset) or "server_steps" not in bound.dims or "total" not in bound:
@@ -84,7 +84,7 @@ def _label(bound: xr.Dataset) -> str:
 
 
 def _mean(runs: list[xr.Dataset], variable: str, optimum: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns T and the mean over the runs, where all of them were evaluated, or as far as all of them go."""
+    """Returns T and the mean over the runs, at the server steps at which all runs have a value."""
     if variable == "average_loss":
         curves = [curve(run, "eval_step", variable) for run in runs]
         steps = functools.reduce(np.intersect1d, (one.at for one in curves))

@@ -1,4 +1,4 @@
-"""What all figures share: a canvas without a window, colours that colour-blind readers tell apart, saving."""
+"""Code common to all figures: a canvas without a window, a colour-blind safe palette, and saving."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from jaxafl.results.curves import failed_step, has_failed
 from jaxafl.results.members import Member
 
 ImagePath: TypeAlias = str | os.PathLike[str] | None
-"""Where to save a figure; `None` saves nothing."""
+"""File of a figure; `None` saves nothing."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette without its yellow, which is too faint on white."""
+"""Palette of Okabe and Ito without yellow, which has too little contrast on white."""
 _DASHES = ("-", "--", ":", "-.")
 
 
 def panels_of(ax: Axes | None, width: float, height: float, rows: int = 1, **layout: Any) -> tuple[Figure, list[Axes]]:
-    """The given axes and their figure, or a new figure of this size in inches of rows of axes."""
+    """Returns the given axes and their figure, or a new figure with rows of axes; width and height in inches."""
     if ax is not None:
         return figure_of(ax), [ax]
     figure = Picture(width, height)
@@ -35,7 +35,7 @@ def panels_of(ax: Axes | None, width: float, height: float, rows: int = 1, **lay
 
 
 def figure_of(ax: Axes) -> Figure:
-    """The figure that axes belong to."""
+    """Returns the figure of axes."""
     figure = ax.get_figure(root=True)
     if figure is None:
         raise ValueError("ax belongs to no figure; make it with figure.subplots(), or pass ax=None")
@@ -43,7 +43,7 @@ def figure_of(ax: Axes) -> Figure:
 
 
 def line_styles(count: int) -> list[dict[str, Any]]:
-    """Colour and dashes of each of `count` lines: a palette for few, a scale from dark to light for many."""
+    """Returns colour and dashes of `count` lines, from a palette for few and from a colour scale for many."""
     if count <= len(COLOURS):
         return [{"color": colour} for colour in COLOURS[:count]]
     scale = matplotlib.colormaps["viridis"]
@@ -51,18 +51,21 @@ def line_styles(count: int) -> list[dict[str, Any]]:
 
 
 def mark_failures(ax: Axes, line: Member, at: np.ndarray, values: np.ndarray, colour: Any) -> bool:
-    """A cross where a line ends because parameters stopped being finite, and in the legend of how many runs; whether
-    there is one."""
-    failed, count = sum(map(has_failed, line.runs)), len(line.runs)
+    """Draws a cross at the end of a line with failed runs, with their number in the legend.
+
+    Returns True if there are failed runs.
+    """
+    failed = sum(map(has_failed, line.runs))
+    count = len(line.runs)
     if failed:
-        said = f"{failed} of {count} failed" if count > 1 else f"failed at server step {failed_step(line.runs[0])}"
-        label = f"{line.name}: {said}" if line.name else said
+        note = f"{failed} of {count} failed" if count > 1 else f"failed at server step {failed_step(line.runs[0])}"
+        label = f"{line.name}: {note}" if line.name else note
         ax.plot(at[-1:], values[-1:], "x", color=colour, markersize=9, markeredgewidth=2, clip_on=False, label=label)
     return bool(failed)
 
 
 def legend_beside(ax: Axes, entries: int, title: str | None = None) -> None:
-    """A legend to the right of the axes, where it covers no line."""
+    """Draws a legend to the right of the axes, where it covers no line."""
     legend = ax.legend(
         loc="upper left",
         bbox_to_anchor=(1.01, 1),
@@ -77,18 +80,18 @@ def legend_beside(ax: Axes, entries: int, title: str | None = None) -> None:
 
 
 def tidy(ax: Axes) -> None:
-    """A light grid, and no box around the data."""
+    """Draws a light grid, and removes the box around the data."""
     ax.grid(color="0.9", linewidth=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
 
 
 def check_image_path(path: ImagePath) -> pathlib.Path | None:
-    """The path of an image, after making sure that it can be written in the format that its ending names.
+    """Checks that an image can be written to a path in the format of its ending, and returns the path.
 
     Raises:
-        ValueError: the ending names no image format.
-        FileNotFoundError, PermissionError, IsADirectoryError: it cannot be written there.
+        ValueError: the ending is not of an image format.
+        FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
     """
     if path is None:
         return None
@@ -100,7 +103,7 @@ def check_image_path(path: ImagePath) -> pathlib.Path | None:
 
 
 def finish(figure: Figure, path: pathlib.Path | None) -> Figure:
-    """Saves the figure where a path is given."""
+    """Saves the figure if a path is given, and returns it."""
     if path is not None:
         with replacing(path) as unfinished:
             figure.savefig(unfinished, dpi=150)

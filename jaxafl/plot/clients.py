@@ -1,4 +1,4 @@
-"""How single clients fare: their spread over time, and whether a server forgets those that rarely arrive."""
+"""Accuracy of single clients: its spread over time, and its relation to the number of arrivals."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of, t
 from jaxafl.results.clients import NAMES, names_of
 from jaxafl.results.members import heading, members
 
-_WORST = 0.1
-_NAMED = 30  # clients whose names are written beside their points
+_WORST = 0.1  # fraction of the clients
+_NAMED = 30  # names are drawn for at most this number of clients
 _BANDS = ((10, 90, 0.15), (25, 75, 0.25))  # percentiles, opacity
 
 
 @named
 def client_spread(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = None) -> Figure:
-    """Accuracy of single clients against simulated time: median, the bands of 10 to 90 and 25 to 75 percent of the
-    clients, and the mean of the worst 10 % (at least one).
+    """Draws the accuracy of single clients against simulated time.
+
+    It shows the median, bands of 10 to 90 and 25 to 75 percent of the clients, and the mean of the worst 10 % (at least
+    one client).
 
     Args:
-        result: of one run with `diagnostics="per_client"`.
-        ax: axes to draw into; `None` makes a figure.
-        path: where to save the figure (its ending sets the format); `None` saves nothing.
+        result: the result of one run with `diagnostics="per_client"`.
+        ax: axes to draw into; `None` creates a figure.
+        path: file of the figure (its ending sets the format); `None` saves nothing.
 
     Returns:
         The figure.
 
     Raises:
-        TypeError, ValueError: this is no such result.
+        TypeError, ValueError: this is not the result of one run, or it has no accuracies of clients.
     """
     file = check_image_path(path)
     run = _one(result)
-    accuracy, time = 100 * run["client_accuracy"].dropna("population", how="all").values, run["eval_time"].values
+    accuracy = 100 * run["client_accuracy"].dropna("population", how="all").values
+    time = run["eval_time"].values
     figure, [ax] = panels_of(ax, 6.5, 4.2)
     for low, high, opacity in _BANDS:
         band = np.percentile(accuracy, [low, high], axis=1)
@@ -52,8 +55,10 @@ def client_spread(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = 
 
 @named
 def accuracy_vs_participation(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = None) -> Figure:
-    """Accuracy of single clients at the end against how often they arrived, coloured by the mean staleness of their
-    updates: whether the server forgets those that are rare or slow. As `client_spread` in everything else."""
+    """Draws the final accuracy of clients against their arrivals, coloured by the mean staleness of their updates.
+
+    The figure shows if the server forgets rare or slow clients. Otherwise like `client_spread`.
+    """
     file = check_image_path(path)
     run = _one(result)
     run = run.isel(population=np.isfinite(run["client_accuracy"].values[-1]))

@@ -1,4 +1,4 @@
-"""Methods compared: median and quantile band over the seeds of each."""
+"""Comparison of methods: median and quantile band over the seeds of each."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def comparison(
     ax: Axes | None = None,
     path: ImagePath = None,
 ) -> Figure:
-    """A metric against what it cost: the median over seeds, in a band between two quantiles.
+    """Draws a metric against its cost: the median over seeds, in a band between two quantiles.
 
-    A run keeps the value of its last evaluation until the next. Lines and bands end where the first of the seeds does.
+    A run keeps the value of its last evaluation until the next. Lines and bands end with the shortest of the seeds.
 
     Args:
-        results: a `Comparison`, whose point of comparison the legend names, with a vertical line if it is on this axis;
-            or as in `accuracy_vs_time`.
+        results: a `Comparison`; or a result, a dict of results by name, or a sweep. The legend names the point of a
+            comparison, and a vertical line marks it if it is on this axis.
         axis: `"time"` (simulated seconds), `"server_steps"`, `"client_updates"`, `"local_steps"` or `"bytes"`.
-        metric: of the evaluations; accuracies are in percent.
-        band: its two quantiles, of the seeds.
-        ax: axes to draw into; `None` makes a figure.
-        path: where to save the figure (its ending sets the format); `None` saves nothing.
+        metric: a metric of the evaluations; accuracies are in percent.
+        band: two quantiles over the seeds.
+        ax: axes to draw into; `None` creates a figure.
+        path: file of the figure (its ending sets the format); `None` saves nothing.
 
     Returns:
         The figure.
 
     Raises:
-        ValueError: there is no such axis or metric, or a run has no values.
+        ValueError: the axis or metric is unknown, or a run has no values.
     """
     check_choice("comparison", "axis", axis, tuple(AXES))
     low, high = band
@@ -61,7 +61,8 @@ def comparison(
     at = getattr(results, "at", None) if hasattr(results, "differences") else None
     lines = members(results, metric, against.variable)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
-    percent, failed = metric.endswith("accuracy"), 0
+    percent = metric.endswith("accuracy")
+    failed = 0
     for line, style in zip(lines, line_styles(len(lines)), strict=True):
         curves = [curve(run, against.variable, metric) for run in line.runs]
         if not all(one.at.size for one in curves):
@@ -71,14 +72,8 @@ def comparison(
         values = np.stack([one.before(grid) for one in curves]) * (100 if percent else 1)
         bottom, median, top = np.quantile(values, [low, 0.5, high], axis=0)
         along, count = grid / against.scale, len(curves)
-        ax.plot(
-            along,
-            median,
-            label=f"{line.name or 'all'} ({count} seed{'s' * (count > 1)})",
-            linewidth=1.8,
-            drawstyle="steps-post",
-            **style,
-        )
+        label = f"{line.name or 'all'} ({count} seed{'s' * (count > 1)})"
+        ax.plot(along, median, label=label, linewidth=1.8, drawstyle="steps-post", **style)
         failed += mark_failures(ax, line, along, median, style["color"])
         if count > 1:
             ax.fill_between(along, bottom, top, step="post", color=style["color"], alpha=0.15, linewidth=0)

@@ -1,4 +1,4 @@
-"""What a run will do, before it does: lanes, and the ring of past versions."""
+"""Figure of a plan: lanes, and the ring of past versions."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "clip
 
 
 class _Story(NamedTuple):
-    """What happens up to a server step."""
+    """Events of a plan up to a server step."""
 
     trained: np.ndarray  # [R, 5]: lane, first and last local step of the lane, client, staleness
     kept: np.ndarray  # [V, 3]: slot, first and last server step of each version
-    started: np.ndarray  # [R, 2]: server step to come, slot of the version
-    stepped: np.ndarray  # [T]: local steps of a lane made before each server step
+    started: np.ndarray  # [R, 2]: next server step, slot of the version
+    stepped: np.ndarray  # [T]: local steps of a lane before each server step
 
 
 @named
 def plan(planned: Plan, path: ImagePath = None, *, max_steps: int = 30) -> Figure:
-    """Which runs train side by side, and how long every version of the model is kept.
+    """Draws the runs in each lane, and the lifetime of every version of the model.
 
-    Above, a row per lane: a bar for every local run, from the local step at which a lane loads it to that at which its
-    update is stored, with its client's number and coloured by the staleness that its update will have; grey lines are
-    server steps. Below, a row per slot of the ring: a bar for every version from the server step that makes it to the
-    last that reads it, with its number; dots are runs that start from it.
+    The upper panel has a row per lane with a bar for every local run, from the local step at which the lane loads it to
+    that at which its update is stored. A bar has its client's number and the colour of its update's staleness; grey
+    lines are server steps. The lower panel has a row per slot of the ring with a bar for every version, from the server
+    step that writes it to the last that reads it. Dots are runs that start from the version.
 
     Args:
-        planned: of `Simulation.plan`.
-        path: where to save the figure (its ending sets the format); `None` saves nothing.
-        max_steps: server steps shown, the first ones.
+        planned: a plan of `Simulation.plan`.
+        path: file of the figure (its ending sets the format); `None` saves nothing.
+        max_steps: number of server steps shown, from the first.
 
     Returns:
         The figure.
 
     Raises:
-        TypeError: it is no plan.
+        TypeError: this is not a plan.
         ValueError: nothing would be shown.
     """
     file = check_image_path(path)
@@ -52,7 +52,7 @@ def plan(planned: Plan, path: ImagePath = None, *, max_steps: int = 30) -> Figur
     steps = min(max_steps, len(planned.steps.time))
     if steps < 1:
         raise ValueError(f"max_steps must be at least 1 and the plan have server steps, got {max_steps} and {steps}")
-    story = _told(planned, steps)
+    story = _replay(planned, steps)
     heights = [1.0 + 0.24 * planned.lanes, 1.0 + 0.24 * planned.slots]
     figure, (lanes, ring) = panels_of(None, 10, sum(heights), 2, height_ratios=heights)
     _draw_lanes(lanes, story, planned.lanes)
@@ -62,36 +62,40 @@ def plan(planned: Plan, path: ImagePath = None, *, max_steps: int = 30) -> Figur
     return finish(figure, file)
 
 
-def _told(planned: Plan, steps: int) -> _Story:
-    """Goes through the segments and server steps as the engine does."""
+def _replay(planned: Plan, steps: int) -> _Story:
+    """Replays segments and server steps in the order of the engine."""
     segments, table = planned.segments, planned.steps
-    made, holds = 0, {0: 0}  # local steps of a lane; slot -> version
-    kept, begun, trained, started, stepped = [[0, 0, 0]], {}, [], [], []
+    local_steps = 0  # of a lane
+    holds = {0: 0}  # slot -> version
+    begun = {}  # lane -> run
+    kept = [[0, 0, 0]]
+    trained, started, stepped = [], [], []
     for t, (before, after) in enumerate(np.pad(table.segments_before, (1, 0))[np.arange(steps)[:, None] + [0, 1]]):
         for s in range(before, after):
             for i in range(segments.load_count[s]):
                 slot = int(segments.load_slot[s, i])
                 kept[holds[slot]][2] = t
                 started.append((t, slot))
-                begun[int(segments.load_lane[s, i])] = made, segments.load_client[s, i], segments.load_staleness[s, i]
-            made += int(segments.active[s].max())
+                lane = int(segments.load_lane[s, i])
+                begun[lane] = local_steps, segments.load_client[s, i], segments.load_staleness[s, i]
+            local_steps += int(segments.active[s].max())
             for lane in segments.save_lane[s, : segments.save_count[s]].tolist():
                 since, client, staleness = begun.pop(lane)
-                trained.append((lane, since, made, client, staleness))
+                trained.append((lane, since, local_steps, client, staleness))
         for slot in table.base_slot[t][table.mask[t]].tolist():
             kept[holds[slot]][2] = t
         holds[int(table.write_slot[t])] = len(kept)
         kept.append([int(table.write_slot[t]), t + 1, t + 1])
-        stepped.append(made)
-    trained += [(lane, since, made, client, staleness) for lane, (since, client, staleness) in begun.items()]
+        stepped.append(local_steps)
+    trained += [(lane, since, local_steps, client, staleness) for lane, (since, client, staleness) in begun.items()]
     return _Story(*(np.asarray(one, int) for one in (trained, kept, started, stepped)))
 
 
 def _draw_lanes(ax: Axes, story: _Story, lanes: int) -> None:
     lane, left, right, client, staleness = story.trained.T
     draw_bars(ax, left, right, lane, staleness)
-    for middle, row, who in zip((left + right) / 2, lane, client, strict=True):
-        ax.text(middle, row, str(who), **_CENTRED, bbox={"boxstyle": "round,pad=0.1", "fc": "white", "lw": 0})
+    for middle, row, number in zip((left + right) / 2, lane, client, strict=True):
+        ax.text(middle, row, str(number), **_CENTRED, bbox={"boxstyle": "round,pad=0.1", "fc": "white", "lw": 0})
     ax.vlines(story.stepped, -0.6, lanes - 0.4, color="0.3", linewidth=0.7)
     ax.set(xlim=(0, story.stepped[-1]), ylim=(lanes - 0.4, -0.6), ylabel="lane", yticks=range(lanes))
     ax.set_xlabel("local steps that a lane has made; numbers: clients, lines: server steps")

@@ -1,4 +1,4 @@
-"""How stale the updates were."""
+"""Histogram of the staleness of updates."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _PANELS = 8  # more members than this share one panel
 
 @named
 def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
-    """The share of arrivals in percent by their staleness τ = t - s in server steps, over all seeds of a member.
+    """Draws the share of arrivals in percent by staleness τ = t - s in server steps, over all seeds of a member.
 
-    Several members get a panel each; more than eight, or members drawn into given axes, are outlines in one panel. A
-    bar covers one value of τ, or several where the largest τ is 40 or more.
+    Each member has a panel. More than eight members, or members drawn into given axes, are outlines in one panel. A bar
+    covers one value of τ, or several if the largest τ is 40 or more.
 
     Args:
         results: a result, a dict of results by name, or a sweep.
-        ax: axes to draw into; `None` makes a figure.
-        path: where to save the figure (its ending sets the format); `None` saves nothing.
+        ax: axes to draw into; `None` creates a figure.
+        path: file of the figure (its ending sets the format); `None` saves nothing.
 
     Returns:
         The figure.
 
     Raises:
-        TypeError, ValueError: these are no results, or nobody arrived.
+        TypeError, ValueError: these are not results, or they have no arrivals.
     """
     file = check_image_path(path)
     found = members(results, "staleness")
     arrivals = [np.concatenate([run["staleness"].values.ravel() for run in member.runs]) for member in found]
-    arrivals = [values[values >= 0] for values in arrivals]  # -1 (or missing, in a sweep): no arrival
+    arrivals = [values[values >= 0] for values in arrivals]  # padding is NaN, or -1 in files of version 0.1
     if not any(len(values) for values in arrivals):
         which = ", ".join(member.name for member in found if member.name) or "this result"
         raise UserError(f"nobody arrived in {which}; there is no staleness to plot")

@@ -1,4 +1,4 @@
-"""Who trained when."""
+"""Timeline of local runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxafl.results.members import Results, heading, members, titled
 
 _COLUMNS = ("client", "run_index", "started_at", "arrived_at", "staleness")
 _PANELS = 6
-_STEPS_SHOWN = 60  # more server steps than this would be a grey surface
+_STEPS_SHOWN = 60  # lines of more server steps would fill the panel
 
 
 @named
@@ -33,26 +33,26 @@ def timeline(
     max_runs: int = 400,
     animate: float | None = None,
 ) -> Figure:
-    """A row per client with a bar for every local run from its start to its arrival, coloured by its staleness.
+    """Draws a row per client with a bar for every local run from its start to its arrival, coloured by its staleness.
 
-    Runs that no server step consumed are not in a result and leave a gap. More clients or runs than can be read are cut
-    to evenly spaced clients and to the first part of the simulated time; the title says so.
+    Runs that no server step consumed are not in a result and leave a gap. Beyond the limits below, the figure shows
+    evenly spaced clients and the first part of the simulated time, with a note in the title.
 
     Args:
         results: a schedule (`Simulation.schedule`), a result, a dict of results by name or a sweep: a panel for each
             member (its first seed), at most six.
-        ax: axes to draw into (one result or schedule only); `None` makes a figure.
-        path: where to save the figure (its ending sets the format); `None` saves nothing.
-        max_clients: most rows per panel.
-        max_runs: most bars per panel.
-        animate: seconds that a film takes in which runs grow, darken with every version that they miss, and reach the
-            server; it goes to `path`, which then ends in .gif, for one result or schedule.
+        ax: axes to draw into (for one result or schedule); `None` creates a figure.
+        path: file of the figure (its ending sets the format); `None` saves nothing.
+        max_clients: largest number of rows per panel.
+        max_runs: largest number of bars per panel.
+        animate: duration of an animation in seconds, for one result or schedule. Runs grow, darken with every version
+            that they miss, and reach the server. It is written to `path`, which must end in .gif.
 
     Returns:
-        The figure; of a film, its last picture.
+        The figure; of an animation, its last frame.
 
     Raises:
-        TypeError, ValueError: there is no result, no arrival, or more than `ax` or a film can hold.
+        TypeError, ValueError: there is no result or no arrival, or too many results for `ax` or an animation.
 
     Examples:
         >>> import jaxafl as afl
@@ -68,11 +68,10 @@ def timeline(
         names: list[list[str]] = [[]]
     else:
         named = members(results, "client", "started_at", "arrived_at", "staleness", "time")
-        found = [
-            (titled(member.name, member.runs[0]) if member.name else heading(results), _of_result(member.runs[0]))
-            for member in named
-        ]
-        names = [names_of(member.runs[0]) for member in named]
+        firsts = [member.runs[0] for member in named]
+        titles = [titled(member.name, member.runs[0]) if member.name else heading(results) for member in named]
+        found = list(zip(titles, map(_of_result, firsts), strict=True))
+        names = [names_of(run) for run in firsts]
     if animate is not None:
         check_film(animate, file, len(found), ax)
     if ax is not None and len(found) > 1:
@@ -82,7 +81,8 @@ def timeline(
     heights = [1.0 + 0.17 * max(count, 6) for count in rows]
     figure, panels = panels_of(ax, 10, sum(heights) + 0.3, len(shown), height_ratios=heights)
     drawn = [
-        _draw(panel, *one, own, max_clients, max_runs) for panel, one, own in zip(panels, shown, names, strict=False)
+        _draw(panel, title, runs, labels, max_clients, max_runs)
+        for panel, (title, runs), labels in zip(panels, shown, names, strict=False)
     ]
     if len(found) > len(shown):
         figure.suptitle(f"the first {len(shown)} of {len(found)} results")
@@ -95,7 +95,7 @@ def timeline(
 def _draw(
     ax: Axes, name: str, runs: Runs, names: list[str], max_clients: int, max_runs: int
 ) -> tuple[PolyCollection, np.ndarray, Runs]:
-    """The bars, their rows, and their runs; `names`: of all clients, or none."""
+    """Draws one panel and returns its bars, their rows and their runs; `names` are those of all clients, or none."""
     if not len(runs.client):
         raise UserError(f"nobody arrived in {name or 'this result'}; there is no timeline")
     heard = np.unique(runs.client)
@@ -123,7 +123,7 @@ def _draw(
 
 
 def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, staleness: np.ndarray) -> PolyCollection:
-    """A bar per run, coloured by its staleness, and the scale of the colours."""
+    """Draws a bar per run, coloured by its staleness, and the colour bar."""
     corners, worst = list(corners_of(left, right, row)), int(staleness.max())
     colours, norm = _colours(worst)
     bars = PolyCollection(corners, array=staleness, cmap=colours, norm=norm, edgecolors="white", linewidths=0.6)
@@ -140,7 +140,7 @@ def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, st
 
 
 def _colours(worst: int) -> tuple[object, Normalize | BoundaryNorm]:
-    """A colour per staleness where they are few, else a scale; pale is fresh, dark is stale."""
+    """Returns a colour per staleness if there are few values, else a continuous scale; dark is stale."""
     scale = colormaps["viridis_r"]
     if worst > 9:
         return scale, Normalize(0, worst)
@@ -158,7 +158,7 @@ def _of_result(run: xr.Dataset) -> Runs:
 
 
 def _sorted(mask: np.ndarray, columns: list[np.ndarray], steps: np.ndarray) -> Runs:
-    """A run that several server steps consumed is drawn once, with the staleness of the first."""
+    """Returns the runs sorted by start; a run consumed by several server steps once, with its first staleness."""
     client, run, started, arrived, staleness = (values[mask] for values in columns)
     first = np.unique(np.stack([client, run]), axis=1, return_index=True)[1]
     order = first[np.argsort(started[first], kind="stable")]

@@ -1,4 +1,4 @@
-"""The figures of a report that are about arrivals and clients: staleness, participation, communication, spread."""
+"""Figures of a report about arrivals and clients: staleness, participation, communication and spread."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ import numpy as np
 import xarray as xr
 
 from jaxafl.plot.report.figures import Figure, Series, View, thin
-from jaxafl.plot.report.lines import MANY, Line, made
+from jaxafl.plot.report.lines import MANY, Line, steps_made
 from jaxafl.results.clients import names_of
 from jaxafl.results.curves import AXES
 
 _BINS = 40
-_BARS = 100  # clients that are shown one by one
-_GROUPED = 3  # bars beside each other
-_RANKS = 50  # points of the curve of more of them, or of several lines
+_BARS = 100  # at most this number of clients is shown as bars
+_GROUPED = 3  # at most this number of lines is shown as grouped bars
+_RANKS = 50  # points of a curve over ranked clients
 _MB = AXES["bytes"].scale
 
 
 def staleness(lines: Sequence[Line]) -> list[Figure]:
-    """How stale updates were."""
+    """Returns the histogram of the staleness of updates; none without arrivals."""
     ages = [(place, _ages(line.runs)) for place, line in enumerate(lines)]
-    ages = [(place, own) for place, own in ages if own.size]
+    ages = [(place, age) for place, age in ages if age.size]
     if not ages:
         return []
-    width = -(-(max(int(own.max()) for _, own in ages) + 1) // _BINS)
-    bins = max(int(own.max()) for _, own in ages) // width + 1
+    worst = max(int(age.max()) for _, age in ages)
+    width = -(-(worst + 1) // _BINS)
+    bins = worst // width + 1
     labels = [str(at * width) if width == 1 else f"{at * width}–{(at + 1) * width - 1}" for at in range(bins)]
     series = [
-        Series(place, lines[place].name, np.arange(bins), 100 * np.bincount(own // width, minlength=bins) / own.size)
-        for place, own in ages
+        Series(place, lines[place].name, np.arange(bins), 100 * np.bincount(age // width, minlength=bins) / age.size)
+        for place, age in ages
     ]
     said = [
-        f"{lines[place].name + ': ' if len(lines) > 1 else ''}mean {own.mean():.2f}, median {np.median(own):g}, "
-        f"at most {own.max():,}, of {own.size:,} updates"
-        for place, own in ages
+        f"{lines[place].name + ': ' if len(lines) > 1 else ''}mean {age.mean():.2f}, median {np.median(age):g}, "
+        f"at most {age.max():,}, of {age.size:,} updates"
+        for place, age in ages
     ]
     if len(said) > MANY:
-        every = np.concatenate([own for _, own in ages])
+        every = np.concatenate([age for _, age in ages])
         said = [f"of all members: mean {every.mean():.2f}, at most {every.max():,}, of {every.size:,} updates"]
     kind = "bars" if len(lines) <= _GROUPED else "lines"
     view = View(kind, "staleness (versions)", "share of updates (%)", series, "; ".join(said) + ".", labels)
@@ -47,15 +48,15 @@ def staleness(lines: Sequence[Line]) -> list[Figure]:
 
 
 def participation(lines: Sequence[Line]) -> list[Figure]:
-    """How often clients took part, and how stale they were."""
+    """Returns the arrivals of clients and the mean staleness of their updates; none if a result lacks them."""
     if not all({"participation", "mean_staleness"} <= set(line.runs[0].variables) for line in lines):
         return []
     counts = [np.mean([run["participation"].values for run in line.runs], axis=0) for line in lines]
     several = len(lines) > 1 or counts[0].size > _BARS
     said = [
-        f"{line.name + ': ' if len(lines) > 1 else ''}{own.min():,.4g} to {own.max():,.4g} arrivals per client, "
-        f"{(own == 0).sum():,} of {own.size:,} clients never"
-        for line, own in zip(lines, counts, strict=True)
+        f"{line.name + ': ' if len(lines) > 1 else ''}{count.min():,.4g} to {count.max():,.4g} arrivals per client, "
+        f"{(count == 0).sum():,} of {count.size:,} clients never"
+        for line, count in zip(lines, counts, strict=True)
     ]
     every = np.concatenate(counts)
     says = "; ".join(said) if len(said) <= MANY else f"{every.min():,.4g} to {every.max():,.4g} arrivals per client"
@@ -63,7 +64,7 @@ def participation(lines: Sequence[Line]) -> list[Figure]:
     for name, label in (("participation", "arrivals"), ("mean_staleness", "mean staleness of its updates")):
         found = [_mean([run[name].values for run in line.runs]) for line in lines]
         if several:
-            series = [_ranked(place, lines[place].name, own) for place, own in enumerate(found)]
+            series = [_ranked(place, lines[place].name, values) for place, values in enumerate(found)]
             views[name] = View("lines", "clients, the one with most first", label, series, says + ".")
         else:
             series = [Series(0, lines[0].name, np.arange(found[0].size), found[0])]
@@ -74,13 +75,13 @@ def participation(lines: Sequence[Line]) -> list[Figure]:
 
 
 def communication(lines: Sequence[Line]) -> list[Figure]:
-    """What was sent: of one run over time, of a few lines in all."""
+    """Returns the data sent, over time for one run and in total for a few lines; none for many lines."""
     if len(lines) > MANY or not all({"bytes_up", "bytes_down"} <= set(line.runs[0].variables) for line in lines):
         return []
     lead = "A download per start, an upload per arrival."
     if len(lines) == 1 and len(lines[0].runs) == 1:
         run = lines[0].runs[0]
-        at = run["time"].values[: made(run)]
+        at = run["time"].values[: steps_made(run)]
         chosen = thin(at.size + 1, 400)
         sums = {way: np.append(0, np.cumsum(run[f"bytes_{way}"].values[: at.size])) / _MB for way in ("up", "down")}
         series = [Series(-1, way, np.append(0, at)[chosen], values[chosen]) for way, values in sums.items()]
@@ -99,18 +100,19 @@ def communication(lines: Sequence[Line]) -> list[Figure]:
 
 
 def spread(lines: Sequence[Line]) -> list[Figure]:
-    """How single clients of one run fare; of several lines, curves show the median client and the worst ones."""
+    """Returns the spread of accuracy over the clients of one run; none for several, whose curves show it."""
     runs = [run for line in lines for run in line.runs]
     if len(runs) != 1 or "client_accuracy" not in runs[0].variables:
         return []
     (run,) = runs
     run = run.isel(population=np.isfinite(run["client_accuracy"].values).any(axis=0))
-    there = np.isfinite(run["client_accuracy"].values).all(axis=1)
-    accuracy, time = 100 * run["client_accuracy"].values[there], run["eval_time"].values[there]
+    evaluated = np.isfinite(run["client_accuracy"].values).all(axis=1)
+    accuracy = 100 * run["client_accuracy"].values[evaluated]
+    time = run["eval_time"].values[evaluated]
     if not accuracy.size:
         return []
     low, median, high = np.percentile(accuracy, [10, 50, 90], axis=1)
-    worst = 100 * run["clients_worst_accuracy"].values[there]
+    worst = 100 * run["clients_worst_accuracy"].values[evaluated]
     label = "accuracy on their own samples (%)"
     bands = [Series(-1, "median, band of 10 to 90 % of clients", time, median, low, high)]
     bands.append(Series(-1, "mean of the worst 10 %", time, worst))
@@ -129,12 +131,12 @@ def spread(lines: Sequence[Line]) -> list[Figure]:
 
 
 def sent(line: Line, way: str) -> np.ndarray:
-    """Bytes sent `"up"` or `"down"`; float [seeds]."""
+    """Returns the bytes sent `"up"` or `"down"`, float [seeds]."""
     return np.asarray([np.nansum(run[f"bytes_{way}"].values.astype(float)) for run in line.runs])
 
 
 def arrivals(run: xr.Dataset) -> int:
-    """Updates that arrived."""
+    """Returns the number of updates that arrived."""
     return int((run["staleness"].values >= 0).sum())
 
 
@@ -145,14 +147,14 @@ def _ages(runs: Sequence[xr.Dataset]) -> np.ndarray:
 
 
 def _mean(values: Sequence[np.ndarray]) -> np.ndarray:
-    """Over those that are there; NaN where none is."""
+    """Returns the mean over finite values; NaN where none is finite."""
     stacked = np.stack(values).astype(float)
     count = np.isfinite(stacked).sum(axis=0)
     return np.divide(np.nansum(stacked, axis=0), count, out=np.full(count.shape, np.nan), where=count > 0)
 
 
 def _ranked(place: int, name: str, values: np.ndarray) -> Series:
-    """From the largest down."""
+    """Returns the values in decreasing order as a series."""
     order = np.sort(values[np.isfinite(values)])[::-1]
     chosen = thin(order.size, _RANKS) if order.size else np.zeros(0, int)
     return Series(place, name, chosen + 1.0, order[chosen])

@@ -1,4 +1,4 @@
-"""The interactive figures of a report, as the data that its page draws; curves, and members by axis values."""
+"""Interactive figures of a report, as data for its page: curves, and members by values of the axes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from jaxafl.plot.report.lines import MANY, Line, amount, last, lower, metrics_of
 from jaxafl.results.curves import AXES, curve
 from jaxafl.results.points import in_words
 
-_POINTS = 24_000  # of the curves of a metric, all lines together: what a phone draws at once
+_POINTS = 24_000  # most points of a metric's curves over all lines; phones draw more of them too slowly
 _GRID = 60  # points at which the runs of different seeds are averaged
 
 
 class Series(NamedTuple):
-    """One line, or row of bars or points.
+    """Series of a figure: a line, bars or points.
 
     Attributes:
-        line: index of the line that it is of, -1 for one of its own.
-        name: in the legend.
+        line: index of its line in the report; -1 if it belongs to none.
+        name: name in the legend.
         x, y: float [points]; bars have no x.
-        low, high: of a band, or none.
+        low, high: limits of a band, or `None`.
     """
 
     line: int
@@ -34,14 +34,14 @@ class Series(NamedTuple):
 
 
 class View(NamedTuple):
-    """What a figure shows at one position of its switches.
+    """Content of a figure at one position of its switches.
 
     Attributes:
         kind: `"lines"`, `"bars"` or `"points"`.
         x, y: labels of the axes.
-        series: what is drawn.
-        says: a sentence with its main numbers.
-        labels: names of the places 0, 1, ... of the x axis, where these are no numbers.
+        series: the drawn series.
+        says: a sentence with the main numbers.
+        labels: names of the ticks 0, 1, ... of an x axis that is not numeric.
     """
 
     kind: str
@@ -53,12 +53,12 @@ class View(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure.
+    """Figure of a report.
 
     Attributes:
-        key: its id in the page.
-        title: its heading.
-        lead: what it shows.
+        key: id on the page.
+        title: heading.
+        lead: introductory sentence.
         switches: name -> key -> label.
         views: the keys of all switches, joined by `|` -> view.
     """
@@ -71,14 +71,14 @@ class Figure(NamedTuple):
 
 
 class Pool:
-    """Arrays of numbers, each once: lines share their steps, and views their values."""
+    """Store of arrays without duplicates: lines share their steps, and views their values."""
 
     def __init__(self) -> None:
         self.arrays: list[list[float | None]] = []
         self._places: dict[tuple[float | None, ...], int] = {}
 
     def place(self, values: np.ndarray | None) -> int:
-        """Of an array, to six digits; -1 for none."""
+        """Returns the index of an array, rounded to six digits; -1 for `None`."""
         if values is None:
             return -1
         rounded = tuple(_short(number) for number in values.tolist())
@@ -88,7 +88,7 @@ class Pool:
         return self._places[rounded]
 
     def packed(self, figure: Figure) -> dict[str, Any]:
-        """A figure as the page reads it."""
+        """Returns a figure as JSON data for the page."""
         views = {
             key: {
                 "kind": view.kind,
@@ -97,7 +97,7 @@ class Pool:
                 "says": view.says,
                 "labels": view.labels,
                 "series": [
-                    [own.line, own.name if own.line < 0 else "", *map(self.place, own[2:])] for own in view.series
+                    [one.line, one.name if one.line < 0 else "", *map(self.place, one[2:])] for one in view.series
                 ],
             }
             for key, view in figure.views.items()
@@ -106,14 +106,14 @@ class Pool:
 
 
 def curves(lines: Sequence[Line]) -> list[Figure]:
-    """Metrics of the evaluated models against what they cost; none where nothing was evaluated."""
+    """Returns the figure of metrics against their cost; none without evaluations."""
     metrics = metrics_of(lines)
     axes = {name: axis for name, axis in AXES.items() if all(axis.variable in line.runs[0].variables for line in lines)}
     views: dict[str, View] = {}
     for metric, label in metrics.items():
         for name, axis in axes.items():
             found = [_curve(lines, place, metric, axis.variable) for place in range(len(lines))]
-            series = [own._replace(x=own.x / axis.scale) for own in found if own is not None]
+            series = [one._replace(x=one.x / axis.scale) for one in found if one is not None]
             says = _ends(lines, series, metric)
             views[f"{metric}|{name}"] = View("lines", axis.label, label, series, says)
     if not any(view.series for view in views.values()):
@@ -128,7 +128,7 @@ def curves(lines: Sequence[Line]) -> list[Figure]:
 
 
 def by_axis(lines: Sequence[Line]) -> list[Figure]:
-    """The last evaluation by the values of each axis of a sweep; none where there is no axis of several values."""
+    """Returns the figure of metrics by the values of each axis of a sweep; none without an axis of several values."""
     values = {axis: list(dict.fromkeys(line.place.get(axis, "") for line in lines)) for axis in axes_of(lines)}
     known = metrics_of(lines)
     metrics = {name: known[name] for name in known if any(np.isfinite(last(line, name)).any() for line in lines)}
@@ -147,7 +147,7 @@ def by_axis(lines: Sequence[Line]) -> list[Figure]:
 
 
 def axes_of(lines: Sequence[Line]) -> list[str]:
-    """In which lines differ by more than their name."""
+    """Returns the axes along which lines differ."""
     axes = dict.fromkeys(axis for line in lines for axis in line.place if axis != "result")
     return [axis for axis in axes if len({line.place.get(axis, "") for line in lines}) > 1]
 
@@ -160,7 +160,7 @@ def _short(number: float) -> float | None:
 
 
 def _curve(lines: Sequence[Line], place: int, metric: str, variable: str) -> Series | None:
-    """The curve of a line; none where a run of it has none."""
+    """Returns the curve of a line; `None` if one of its runs has no values."""
     runs = [run for run in lines[place].runs if metric in run.variables]
     found = [curve(run, variable, metric) for run in runs]
     points = max(40, min(400, _POINTS // len(lines)))
@@ -179,16 +179,16 @@ def _curve(lines: Sequence[Line], place: int, metric: str, variable: str) -> Ser
 
 
 def thin(count: int, most: int) -> np.ndarray:
-    """Places of at most so many points, the first and the last among them."""
+    """Returns the indices of at most `most` of `count` points, including the first and the last."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
 def _ends(lines: Sequence[Line], series: Sequence[Series], metric: str) -> str:
-    """Says the means over seeds at the point at which runs are compared; curves end with the first of their seeds."""
+    """Returns a sentence with the means over seeds at the point of comparison, which curves may not reach."""
     if not series:
         return "No line has finite values."
     words = in_words(lines[0].at)
-    means = {line.name: float(last(line, metric).mean()) for line in (lines[own.line] for own in series)}
+    means = {line.name: float(last(line, metric).mean()) for line in (lines[one.line] for one in series)}
     means = {name: mean for name, mean in means.items() if np.isfinite(mean)}
     if not means:
         return f"No line has a value of all its runs {words}."
@@ -203,13 +203,13 @@ def _ends(lines: Sequence[Line], series: Sequence[Series], metric: str) -> str:
 
 
 def listed(values: dict[str, float], metric: str, falling: bool | None, what: str = "members") -> str:
-    """`FedAsync 80.1 %, FedBuff 78.2 %.`, best first; of many lines the best and the worst.
+    """Returns values in words, `FedAsync 80.1 %, FedBuff 78.2 %.`, best first; of many only the best and the worst.
 
     Args:
         values: name -> mean.
-        metric: of the values.
-        falling: whether lower is better; `None`: not known, the highest comes first.
-        what: the lines are, in words.
+        metric: metric of the values.
+        falling: True if lower is better; with `None` the highest comes first.
+        what: plural noun for the values.
     """
     order = sorted(values, key=values.__getitem__, reverse=not falling)
     said = [f"{name or 'the run'} {amount(metric, values[name])}" for name in order]
@@ -224,17 +224,17 @@ def _by_value(lines: Sequence[Line], metric: str, label: str, axis: str, values:
     points, failed = [], 0
     for place, line in enumerate(lines):
         at, found = values.index(line.place.get(axis, "")), last(line, metric)
-        whole = found[np.isfinite(found)]
-        failed += len(found) - len(whole)
-        runs[at].extend(whole)
-        if whole.size == found.size and len(values) < len(lines):
-            points.append(Series(place, line.name, np.asarray([float(at)]), np.asarray([whole.mean()])))
-    there = np.asarray([at for at, own in enumerate(runs) if own], float)
-    mean = np.asarray([np.mean(own) for own in runs if own])
-    std = np.asarray([np.std(own, ddof=1) if len(own) > 1 else 0.0 for own in runs if own])
+        finite = found[np.isfinite(found)]
+        failed += len(found) - len(finite)
+        runs[at].extend(finite)
+        if finite.size == found.size and len(values) < len(lines):
+            points.append(Series(place, line.name, np.asarray([float(at)]), np.asarray([finite.mean()])))
+    known = np.asarray([at for at, group in enumerate(runs) if group], float)
+    mean = np.asarray([np.mean(group) for group in runs if group])
+    std = np.asarray([np.std(group, ddof=1) if len(group) > 1 else 0.0 for group in runs if group])
     labels = [value.removeprefix(f"{axis}=") for value in values]
-    means = {f"{axis}={labels[int(at)]}": float(own) for at, own in zip(there, mean, strict=True)}
+    means = {f"{axis}={labels[int(at)]}": float(number) for at, number in zip(known, mean, strict=True)}
     said = listed(means, metric, lower([run for line in lines for run in line.runs], metric), "values")
     left = f" {failed:,} runs failed or have not run; they are left out." if failed else ""
-    over = Series(-1, "mean", there, mean, mean - std, mean + std)
+    over = Series(-1, "mean", known, mean, mean - std, mean + std)
     return View("points", axis, label, [over, *points], f"Means {in_words(lines[0].at)}: {said}{left}", labels)

@@ -1,4 +1,4 @@
-"""What a report compares: lines, each one configuration with a run per seed, and what is read off their runs."""
+"""Lines of a report, each one configuration with a run per seed, and numbers read off their runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from jaxafl.results.clients import NAMES, names_of
 from jaxafl.results.curves import falls, has_failed, value
 from jaxafl.results.members import Results, instead, members
 
-MANY = 7  # colours that can be told apart; of more lines the best are coloured
+MANY = 7  # distinguishable colours; of more lines only the best are coloured
 PARTS = ("data", "model", "client", "server", "clock")
-_WORST = 0.1  # of the clients
+_WORST = 0.1  # fraction of the clients
 _LABELS = {
     "accuracy": "test accuracy",
     "loss": "test loss",
@@ -26,13 +26,13 @@ _LABELS = {
 
 
 class Line(NamedTuple):
-    """One configuration.
+    """One configuration with its runs.
 
     Attributes:
-        name: as the page shows it.
-        runs: one per seed, without dimensions of a sweep.
-        place: axis -> value, as text; of several results, `result` -> name too.
-        result: the name of the result that it is of.
+        name: name on the page.
+        runs: one run per seed, without dimensions of a sweep.
+        place: axis -> value, as text; also `result` -> name if there are several results.
+        result: name of its result.
         at: the point at which runs are compared, see `jaxafl.Comparison`.
     """
 
@@ -44,15 +44,15 @@ class Line(NamedTuple):
 
 
 def named(results: Any) -> dict[str, xr.Dataset]:
-    """Results by name: one alone is called by its title, the methods of the quickstart's file by theirs.
+    """Returns results by name. A single result has its title, and the quickstart's file the names of its methods.
 
     Raises:
-        TypeError, ValueError: these are no results.
+        TypeError, ValueError: these are not results.
     """
     given = getattr(results, "results", results)  # of a comparison
     if isinstance(given, xr.Dataset) and "methods" in given.attrs:
-        own = json.loads(given.attrs["methods"])
-        return {name: given.sel({"method": name}, drop=True).assign_attrs(attrs) for name, attrs in own.items()}
+        methods = json.loads(given.attrs["methods"])
+        return {name: given.sel({"method": name}, drop=True).assign_attrs(attrs) for name, attrs in methods.items()}
     if isinstance(given, xr.Dataset):
         return {str(given.attrs.get("title", "the result")): given}
     if not isinstance(given, Mapping) or not all(isinstance(one, xr.Dataset) for one in given.values()):
@@ -66,7 +66,7 @@ def named(results: Any) -> dict[str, xr.Dataset]:
 
 
 def lines_of(results: Mapping[str, xr.Dataset], at: str | Mapping[str, Any] = "last") -> list[Line]:
-    """The lines of results, in their order.
+    """Returns the lines of results, in the order of the results.
 
     Args:
         results: name -> result.
@@ -85,83 +85,85 @@ def lines_of(results: Mapping[str, xr.Dataset], at: str | Mapping[str, Any] = "l
 
 
 def metrics_of(lines: Sequence[Line]) -> dict[str, str]:
-    """Metrics of evaluations that a line has, and their labels: accuracies in percent."""
+    """Returns the metrics of all lines' evaluations, and their labels; accuracies are in percent."""
     found = dict.fromkeys(metric for line in lines for metric in _evaluated(line.runs[0]))
     order = sorted(found, key=lambda name: ("accuracy", "loss", name).index(name))
     return {name: label_of(name) for name in order}
 
 
 def label_of(metric: str) -> str:
-    """`test accuracy (%)`."""
+    """Returns the label of a metric, such as `test accuracy (%)`."""
     return _LABELS.get(metric, metric.replace("_", " ")) + (" (%)" if percent(metric) else "")
 
 
 def percent(metric: str) -> bool:
-    """Whether a metric is shown in percent."""
+    """Returns True if a metric is shown in percent."""
     return metric.endswith("accuracy")
 
 
 def scale_of(metric: str) -> float:
-    """Of a metric as it is shown."""
+    """Returns the factor from a metric to its shown value."""
     return 100.0 if percent(metric) else 1.0
 
 
 def amount(metric: str, shown: float) -> str:
-    """A metric as it is shown, with its unit."""
+    """Returns the shown value of a metric with its unit, as text."""
     return f"{shown:.1f} %" if percent(metric) else f"{shown:.4g}"
 
 
 def last(line: Line, metric: str, at: str | Mapping[str, Any] | None = None) -> np.ndarray:
-    """Returns a metric at a point, by default that of the line, as it is shown; float [seeds], NaN of a run that failed
-    or has not run."""
+    """Returns the shown value of a metric at a point (by default `line.at`), float [seeds].
+
+    Runs that failed or have not run have NaN.
+    """
     at = line.at if at is None else at
     found = [value(run, metric, at) if metric in run.variables else np.nan for run in line.runs]
     return scale_of(metric) * np.asarray(found)
 
 
 def score(line: Line, metric: str) -> float:
-    """Larger is better; minus infinity where a run failed."""
+    """Returns a score by which larger is better; minus infinity if a run failed."""
     mean = float(last(line, metric).mean())
     return -np.inf if np.isnan(mean) else -mean if lower(line.runs, metric) else mean
 
 
 def lower(runs: Sequence[xr.Dataset], metric: str) -> bool | None:
-    """Returns True if a metric is best where it is lowest; `None` if that is not known: nothing is called the best."""
+    """Returns True if lower values of a metric are better; `None` if the direction is not known."""
     try:
         return falls(runs, metric)
     except UserError:
         return None
 
 
-def made(run: xr.Dataset) -> int:
-    """Server steps that a run made."""
+def steps_made(run: xr.Dataset) -> int:
+    """Returns the number of server steps that a run made."""
     return int(np.isfinite(run["time"].values).sum())
 
 
 def note(run: xr.Dataset, name: str) -> Any:
-    """What a run says of itself: an attribute or, where the members of a sweep differ in it, a variable."""
+    """Returns an attribute of a run, or the variable that replaces it if the members of a sweep differ; else `None`."""
     found = run[name].values.item() if name in run.variables else run.attrs.get(name)
     return None if found is None or str(found) in ("None", "nan", "") else found
 
 
 def ending(run: xr.Dataset) -> str:
-    """Why a run is not what was asked for; empty where it is."""
+    """Returns the reason why a run ended early; "" if it did not."""
     if has_failed(run):
         step, client = note(run, "failed_step"), note(run, "failed_client")
-        whose = ""
+        cause = ""
         if client is not None and client >= 0:
             label = names_of(run)[int(client)] if NAMES in run.coords else ""
             named = f" ({label})" if label not in ("", str(int(client))) else ""
-            whose = f", after an update of client {int(client)}{named}"
-        return f"failed: its parameters were not finite at server step {int(step)}{whose}"
-    if not made(run):
+            cause = f", after an update of client {int(client)}{named}"
+        return f"failed: its parameters were not finite at server step {int(step)}{cause}"
+    if not steps_made(run):
         return "has not run"
     reason = note(run, "stopped")
-    return f"stopped after {made(run):,} server steps: {reason}" if reason else ""
+    return f"stopped after {steps_made(run):,} server steps: {reason}" if reason else ""
 
 
 def _evaluated(dataset: xr.Dataset) -> list[str]:
-    """Variables that are a number per evaluation."""
+    """Returns the names of variables with a number per evaluation."""
     others = {"step", "arrival", "version", "population"}
     return [
         str(name)
@@ -174,7 +176,7 @@ def _evaluated(dataset: xr.Dataset) -> list[str]:
 
 
 def _with_clients(run: xr.Dataset) -> xr.Dataset:
-    """With the median of the clients' accuracy and the mean of the worst of them as metrics."""
+    """Returns a run with the median accuracy of clients, and the mean of the worst clients, as metrics."""
     if "client_accuracy" not in run.variables:
         return run
     accuracy = run["client_accuracy"].dropna("population", how="all").values

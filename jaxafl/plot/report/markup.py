@@ -1,4 +1,4 @@
-"""HTML in which whatever comes from a result is text."""
+"""Construction of HTML with all texts of results escaped."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ _VOID = ("input",)  # elements that are not closed
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is HTML and needs no escaping."""
 
 
 class Cell(NamedTuple):
-    """What stands in a table, and the number by which its column is sorted."""
+    """Text of a table's cell, and the number by which its column is sorted."""
 
     text: str
     key: float = float("nan")
 
 
 def escaped(text: str) -> Html:
-    """Text as HTML that shows it."""
+    """Returns text as escaped HTML."""
     return text if isinstance(text, Html) else Html(html.escape(str(text)))
 
 
 def element(name: str, *inside: str, **attributes: str | bool) -> Html:
-    """`<name attribute="value">inside</name>`.
+    """Returns an element, `<name attribute="value">inside</name>`.
 
     Args:
-        name: of the element.
+        name: name of the element.
         *inside: text, which is escaped, and `Html`.
-        **attributes: `class_` is `class`, `data_key` is `data-key`; True stands for one without a value.
+        **attributes: `class_` is `class`, `data_key` is `data-key`; True gives an attribute without a value.
     """
     given = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{html.escape(str(value))}"')
         for key, value in attributes.items()
         if value is not False
     )
-    return Html(f"<{name}{given}>" if name in _VOID else f"<{name}{given}>{together(inside)}</{name}>")
+    return Html(f"<{name}{given}>" if name in _VOID else f"<{name}{given}>{joined(inside)}</{name}>")
 
 
-def together(parts: Iterable[str]) -> Html:
-    """One after another."""
+def joined(parts: Iterable[str]) -> Html:
+    """Returns the concatenation of parts."""
     return Html("".join(map(escaped, parts)))
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[Cell | str]], sortable: bool = False) -> Html:
-    """A table in a box of its own that scrolls where the page is too narrow.
+    """Returns a table in a box that scrolls if the page is too narrow.
 
     Args:
-        caption: what it shows.
-        header: of the columns; the first is of names.
-        rows: cells.
-        sortable: whether the headers are buttons that sort.
+        caption: caption of the table.
+        header: names of the columns; the first column holds names.
+        rows: rows of cells.
+        sortable: True if the headers are buttons that sort.
     """
     heads = [
         element("th", element("button", text, type="button"), scope="col", aria_sort="none")
@@ -63,17 +63,14 @@ def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[Cell | st
         for text in header
     ]
     body = [element("tr", *(_cell(cell, first=not place) for place, cell in enumerate(row))) for row in rows]
-    made = element("table", element("caption", caption), element("thead", element("tr", *heads)), _body(body))
-    return element("div", made, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    head = element("thead", element("tr", *heads))
+    content = element("table", element("caption", caption), head, element("tbody", *body))
+    return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
 def section(key: str, title: str, *inside: str) -> Html:
-    """A part of the page under a heading of its own."""
+    """Returns a section of the page with a heading."""
     return element("section", element("h2", title, id=key), *inside, aria_labelledby=key)
-
-
-def _body(rows: Sequence[Html]) -> Html:
-    return element("tbody", *rows)
 
 
 def _cell(cell: Cell | str, first: bool) -> Html:

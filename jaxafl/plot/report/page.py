@@ -16,38 +16,38 @@ from jaxafl.plot.canvas import COLOURS
 from jaxafl.plot.report import clients, figures, settings, tables
 from jaxafl.plot.report.figures import Figure, Pool
 from jaxafl.plot.report.lines import MANY, Line, lines_of, metrics_of, named, score
-from jaxafl.plot.report.markup import Html, element, escaped, section, together
+from jaxafl.plot.report.markup import Html, element, escaped, joined, section
 from jaxafl.readers.replacing import replacing
 from jaxafl.references import version
 from jaxafl.results import check_path
 
-_HERE = pathlib.Path(__file__).parent
+_FOLDER = pathlib.Path(__file__).parent
 PAPER = {"light": "#ffffff", "dark": "#14171c"}
-CONTRAST = 3.0  # of lines against the paper, WCAG 2.2, 1.4.11
+CONTRAST = 3.0  # least contrast of lines with the paper, WCAG 2.2, 1.4.11
 
 
 def report(
     results: Any, path: str | os.PathLike[str], *, title: str | None = None, reference: str | None = None
 ) -> pathlib.Path:
-    """Writes a report of results: one HTML page that needs no network and nothing but a browser.
+    """Writes a report of results: one HTML page that needs a browser and no network.
 
-    It has a summary, interactive curves against all that they cost, staleness, participation, communication, the spread
-    over clients, all settings, the code that runs it again and what to cite; what a result does not have is left out.
-    Of more than seven lines the best seven are coloured, and chosen by the values of the sweep's axes.
+    It has a summary, interactive curves against their costs, staleness, participation, communication, the spread over
+    clients, all settings, code that repeats the run, and citations. Sections for which a result has no data are left
+    out. If there are more than seven lines, the best seven of those selected by the sweep's axes are coloured.
 
     Args:
-        results: a result of a run or a sweep, a dict of results by name, or a `jaxafl.Comparison`, whose differences
-            are shown seed by seed, at its point of comparison.
-        path: where to write the page; ends in `.html`.
-        title: of the page; by default that of the result, or the names of the results.
-        reference: the method that those of a `Comparison` are compared with; by default its first.
+        results: a result of a run or a sweep, a dict of results by name, or a `jaxafl.Comparison`, with differences
+            seed by seed at its point of comparison.
+        path: file of the page; must end in `.html`.
+        title: title of the page; by default the title of the result, or the names of the results.
+        reference: method of a `Comparison` that the others are compared with; by default the first.
 
     Returns:
         The path.
 
     Raises:
-        TypeError, ValueError: these are no results, or the path does not end in `.html`.
-        FileNotFoundError, PermissionError, IsADirectoryError: it cannot be written there.
+        TypeError, ValueError: these are not results, or the path does not end in `.html`.
+        FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
     """
     path = as_path(path)
     if path.suffix.lower() not in (".html", ".htm"):
@@ -58,8 +58,8 @@ def report(
         raise UserError(
             f"report: reference={reference!r} is of a Comparison, of methods on the same seeds; leave it out here"
         )
-    own = named(results)
-    lines = lines_of(own, results.at if is_comparison else "last")
+    by_name = named(results)
+    lines = lines_of(by_name, results.at if is_comparison else "last")
     drawn = [
         *figures.curves(lines),
         *figures.by_axis(lines),
@@ -68,21 +68,21 @@ def report(
         *clients.communication(lines),
         *clients.spread(lines),
     ]
-    parts = [("summary", "Summary", together([tables.endings(lines), tables.summary(lines)]))]
+    parts = [("summary", "Summary", joined([tables.endings(lines), tables.summary(lines)]))]
     if is_comparison:
         parts.append(("paired", "Paired differences", tables.paired(results, reference)))
     parts += [(figure.key, figure.title, _figure(figure)) for figure in drawn]
     parts.append(("settings", "Settings", settings.settings(lines)))
-    parts.append(("again", "Run it again", settings.again(lines, own)))
+    parts.append(("again", "Run it again", settings.again(lines, by_name)))
     parts.append(("citation", "Citation", _citation(lines)))
     body = [section(*part) for part in parts]
     body.insert(1 + is_comparison, _chooser(lines))
     page = string.Template(_read("page.html")).substitute(
-        title=escaped(title or _title(own)),
-        lead=escaped(_lead(lines, own)),
+        title=escaped(title or _title(by_name)),
+        lead=escaped(_lead(lines, by_name)),
         css=string.Template(_read("page.css")).substitute(colours=_palette()),
-        contents=together(element("li", element("a", text, href=f"#{key}")) for key, text, _ in parts),
-        body=together(body),
+        contents=joined(element("li", element("a", text, href=f"#{key}")) for key, text, _ in parts),
+        body=joined(body),
         made=escaped(f"Made by jaxafl {version()}. The page is complete: it loads nothing from anywhere."),
         data=_data(lines, drawn),
         chart=_chart(),
@@ -94,7 +94,7 @@ def report(
 
 
 def _figure(figure: Figure) -> Html:
-    """Its switches, its canvas, the values at the pointer or the cursor, its legend and its sentence."""
+    """Returns the section of a figure: switches, canvas, values at the pointer, legend and caption."""
     switches = [_select(name, options) for name, options in figure.switches.items()]
     if figure.key == "curves":
         switches.append(element("button", "Whole range", type="button", class_="whole", disabled=True))
@@ -108,7 +108,7 @@ def _figure(figure: Figure) -> Html:
         element("ul", class_="legend"),
         caption,
     ]
-    return together([element("p", figure.lead, class_="lead"), element("figure", *parts, id=f"figure-{figure.key}")])
+    return joined([element("p", figure.lead, class_="lead"), element("figure", *parts, id=f"figure-{figure.key}")])
 
 
 def _select(name: str, options: Mapping[str, str], **attributes: str) -> Html:
@@ -117,7 +117,7 @@ def _select(name: str, options: Mapping[str, str], **attributes: str) -> Html:
 
 
 def _chooser(lines: Sequence[Line]) -> Html:
-    """Which lines figures show: a box for each of a few, of many those with some values of the axes."""
+    """Returns the controls that select the lines of figures: boxes for few lines, values of the axes for many."""
     keys = element(
         "p",
         "In a figure: arrow keys, or the pointer, read values; + and −, or dragging, show a part of the curves, 0 all.",
@@ -137,16 +137,16 @@ def _chooser(lines: Sequence[Line]) -> Html:
             if len(values) > 1:
                 labels = {value: value.removeprefix(f"{axis}=") or "none" for value in values}
                 inside.append(_select(axis, {"": "all"} | labels, data_axis=axis))
-        told = f"{len(lines):,} members; of those chosen, the {MANY} that end best are in colour, the others grey."
-        inside = [element("p", told, class_="lead"), element("div", *inside, class_="controls")]
-    return together([element("fieldset", element("legend", "Lines in the figures"), *inside, id="lines"), keys])
+        text = f"{len(lines):,} members; of those chosen, the {MANY} that end best are in colour, the others grey."
+        inside = [element("p", text, class_="lead"), element("div", *inside, class_="controls")]
+    return joined([element("fieldset", element("legend", "Lines in the figures"), *inside, id="lines"), keys])
 
 
 def _citation(lines: Sequence[Line]) -> Html:
-    """BibTeX, and a button that copies it."""
+    """Returns the BibTeX and a button that copies it."""
     bibtex = element("pre", settings.cited(lines), id="bibtex", tabindex="0", role="region", aria_label="BibTeX")
     copied = element("span", id="bibtex-copied", role="status")
-    return together([bibtex, element("p", element("button", "Copy", type="button", data_copy="bibtex"), " ", copied)])
+    return joined([bibtex, element("p", element("button", "Copy", type="button", data_copy="bibtex"), " ", copied)])
 
 
 def _title(results: Mapping[str, Any]) -> str:
@@ -167,24 +167,24 @@ def _lead(lines: Sequence[Line], results: Mapping[str, Any]) -> str:
 
 
 def _data(lines: Sequence[Line], drawn: Sequence[Figure]) -> str:
-    """What the script reads; no `<` in it, which could end it."""
-    pool, metric = Pool(), next(iter(metrics_of(lines)), "loss")
+    """Returns the JSON data of the script, with `<` escaped because it could end the script element."""
+    pool = Pool()
+    metric = next(iter(metrics_of(lines)), "loss")
     scores = [score(line, metric) for line in lines]
-    told = {
+    data = {
         "lines": [
-            {"name": line.name, "place": line.place, "score": own if np.isfinite(own) else None}
-            for line, own in zip(lines, scores, strict=True)
+            {"name": line.name, "place": line.place, "score": number if np.isfinite(number) else None}
+            for line, number in zip(lines, scores, strict=True)
         ],
         "figures": [pool.packed(figure) for figure in drawn],
         "pool": pool.arrays,
         "colours": MANY,
     }
-    return json.dumps(told, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
+    return json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _palette() -> str:
-    """The palette of all figures as variables of a style sheet, as far from the paper as lines have to be; its black is
-    the colour of text."""
+    """Returns the palette as variables of a style sheet, with enough contrast; black becomes the colour of text."""
     pairs = [", ".join(readable(colour, paper) for paper in PAPER.values()) for colour in COLOURS[:-1]]
     return " ".join(
         f"--line-{place}: light-dark({pair});" for place, pair in enumerate([*pairs, "var(--ink), var(--ink)"])
@@ -192,7 +192,7 @@ def _palette() -> str:
 
 
 def readable(colour: str, paper: str) -> str:
-    """A colour, moved towards black or white until its contrast with the paper is 3 : 1 or more."""
+    """Returns a colour moved towards black or white until its contrast with the paper is at least 3 : 1."""
     start, towards = _channels(colour), 0.0 if _luminance(_channels(paper)) > 0.5 else 1.0
     for share in np.linspace(0, 1, 51):
         found = start + share * (towards - start)
@@ -202,7 +202,7 @@ def readable(colour: str, paper: str) -> str:
 
 
 def contrast(one: np.ndarray, other: np.ndarray) -> float:
-    """(L₁ + 0.05) / (L₂ + 0.05) of relative luminances L₁ >= L₂, as WCAG 2.2 defines it.
+    """Computes the contrast of WCAG 2.2, (L₁ + 0.05) / (L₂ + 0.05) of relative luminances L₁ >= L₂.
 
     Args:
         one, other: sRGB in [0, 1], float [3].
@@ -221,10 +221,10 @@ def _channels(colour: str) -> np.ndarray:
 
 
 def _chart() -> str:
-    """The library behind its licence, without the address of its source, which is not in the page."""
+    """Returns the library after its licence, without the reference to a source map, which the page lacks."""
     code = _read("chart.umd.min.js").partition("//# sourceMappingURL")[0]
     return f"/*! {_read('chart.LICENSE')}*/\n{code}"
 
 
 def _read(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
+    return (_FOLDER / name).read_text(encoding="utf-8")

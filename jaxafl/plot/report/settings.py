@@ -1,4 +1,4 @@
-"""What results were made with: their options as tables, as the code that makes them again, and what to cite."""
+"""Settings of results: options as tables, code that repeats the runs, and citations."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ import xarray as xr
 from jaxafl import clock, server
 from jaxafl.client import Client
 from jaxafl.plot.report.lines import MANY, PARTS, Line, note
-from jaxafl.plot.report.markup import ABSENT, Html, element, table, together
+from jaxafl.plot.report.markup import ABSENT, Html, element, joined, table
 from jaxafl.references import citation
 from jaxafl.results import plain
 
 _RUN = ("seed", "server_steps", "eval_every", "num_clients", "precision", "backend", "jaxafl_version", "resumed")
 _OPERATORS = {"Sum": "+", "Product": "*"}
-_VALUES = 8  # of an option that are listed
+_VALUES = 8  # further values of an option are only counted
 
 
 def settings(lines: Sequence[Line]) -> Html:
-    """Options that are the same for all lines, and those in which they differ."""
+    """Returns the tables of options that differ between lines, and of options that are equal for all."""
     tables = [_flat(line) for line in lines]
-    options = list(dict.fromkeys(option for own in tables for option in own))
-    columns = {option: [own.get(option, ABSENT) for own in tables] for option in options}
+    options = list(dict.fromkeys(option for values in tables for option in values))
+    columns = {option: [values.get(option, ABSENT) for values in tables] for option in options}
     same = {option: column[0] for option, column in columns.items() if len(set(column)) == 1}
-    made = []
+    parts = []
     if differing := {option: column for option, column in columns.items() if option not in same}:
         if len(lines) <= MANY:
             names = [line.name or line.result for line in lines]
-            own = [[option, *column] for option, column in differing.items()]
-            found = table("Options in which they differ", ["option", *names], own)
+            rows = [[option, *column] for option, column in differing.items()]
+            found = table("Options in which they differ", ["option", *names], rows)
         else:
             rows = [[option, _several(column)] for option, column in differing.items()]
             found = table("Options in which members differ", ["option", "values"], rows)
-        made.append(element("div", found, class_="wide"))
+        parts.append(element("div", found, class_="wide"))
     groups: dict[str, list[list[str]]] = {}
     for option, value in same.items():
         part, _, name = option.partition(".")
@@ -45,40 +45,39 @@ def settings(lines: Sequence[Line]) -> Html:
     for part in ("server", "clock", "client", "data", "model", "run"):
         if part in groups:
             title = {"client": "Local training", "data": "Data", "run": "Run"}.get(part, part.capitalize())
-            made.append(table(f"{title}{', the same for all' * (len(lines) > 1)}", ["option", "value"], groups[part]))
-    return element("div", *made, class_="settings")
+            parts.append(table(f"{title}{', the same for all' * (len(lines) > 1)}", ["option", "value"], groups[part]))
+    return element("div", *parts, class_="settings")
 
 
 def again(lines: Sequence[Line], results: Mapping[str, xr.Dataset]) -> Html:
-    """How to run each result again."""
+    """Returns the code that repeats each result."""
     blocks = []
     for name, dataset in results.items():
         first = next(line for line in lines if line.result == name)
         code = element("code", _code(first, dataset))
         code = element("pre", code, tabindex="0", role="region", aria_label=f"Python, {name}")
-        told = element("summary", name)
-        blocks.append(element("details", told, code) if len(results) > 1 else code)
+        blocks.append(element("details", element("summary", name), code) if len(results) > 1 else code)
     versions = sorted({str(one.attrs["jaxafl_version"]) for one in results.values() if "jaxafl_version" in one.attrs})
     which = f"With jaxafl {' and '.join(versions)}, " if versions else ""
     lead = (
         f"{which}the same seed gives the same result, bit for bit, on the same machine with the same packages. "
         "Options at their defaults are left out; what only words describe, as data and models, is a comment or a name."
     )
-    return together([element("p", lead[0].upper() + lead[1:]), *blocks])
+    return joined([element("p", lead[0].upper() + lead[1:]), *blocks])
 
 
 def cited(lines: Sequence[Line]) -> str:
-    """BibTeX of all that the results used, each entry once."""
+    """Returns the BibTeX of all results, each entry once."""
     texts = [note(run, "citation") or citation() for line in lines for run in line.runs]
     return "\n\n".join(dict.fromkeys(entry for text in dict.fromkeys(texts) for entry in str(text).split("\n\n")))
 
 
 def written(part: Any, room: Any = clock) -> str:
-    """A part, as a result describes it, as the expression that makes it: `afl.clock.uniform(low=1, high=5)`.
+    """Returns the expression that constructs a part, such as `afl.clock.uniform(low=1, high=5)`.
 
     Args:
-        part: what JSON holds of it.
-        room: where its name is looked for; one that is not there is a user's own.
+        part: description of the part in a result, from JSON.
+        room: module of its name; a name that the module lacks is a user's.
     """
     if isinstance(part, list):
         return f"[{', '.join(written(one, room) for one in part)}]"
@@ -95,30 +94,30 @@ def written(part: Any, room: Any = clock) -> str:
 
 
 def _inner(part: Any, outer: str, side: str) -> str:
-    """A term or a factor, in brackets where Python would read another expression."""
+    """Returns a term or a factor, in parentheses if precedence requires them."""
     name = part.get("name") if isinstance(part, dict) else None
     bound = name in _OPERATORS and (side == "right" or (outer, name) == ("Product", "Sum"))
     return f"({written(part)})" if bound else written(part)
 
 
-def _defaults(made: Any) -> dict[str, Any]:
-    """Of the options of a class of parts, as JSON holds them."""
-    fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
-    return {own.name: plain(own.default) for own in fields if own.default is not dataclasses.MISSING}
+def _defaults(kind: Any) -> dict[str, Any]:
+    """Returns the defaults of the options of a part's class, as plain values."""
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return {field.name: plain(field.default) for field in fields if field.default is not dataclasses.MISSING}
 
 
 def _parts(line: Line) -> dict[str, Any]:
-    """The description of each part, of the first run of a line."""
+    """Returns the description of each part, for the first run of a line."""
     found = {}
     for part in PARTS:
-        told = note(line.runs[0], f"{part}_options") or line.runs[0].attrs.get(part)
-        if isinstance(told, str):
-            found[part] = json.loads(told)
+        text = note(line.runs[0], f"{part}_options") or line.runs[0].attrs.get(part)
+        if isinstance(text, str):
+            found[part] = json.loads(text)
     return found
 
 
 def _flat(line: Line) -> dict[str, str]:
-    """Option -> value, as texts; options that are not used are left out."""
+    """Returns option -> value, as texts, without options that are not used."""
     found = {}
     for part, options in _parts(line).items():
         if "name" in options and part != "client":
@@ -127,7 +126,7 @@ def _flat(line: Line) -> dict[str, str]:
             if option != "name" and value not in (None, []):
                 found[f"{part}.{option}"] = _shown(value)
     for name in _RUN:
-        values = dict.fromkeys(_shown(told) for run in line.runs if (told := note(run, name)) is not None)
+        values = dict.fromkeys(_shown(value) for run in line.runs if (value := note(run, name)) is not None)
         if values:
             found[name.replace("jaxafl_version", "jaxafl").replace("_", " ")] = _several(list(values))
     return found
@@ -142,26 +141,27 @@ def _shown(value: Any) -> str:
 
 
 def _several(values: Sequence[str]) -> str:
-    own = list(dict.fromkeys(values))
-    more = f" … ({len(own):,} values)" if len(own) > _VALUES else ""
-    return ", ".join(own[:_VALUES]) + more
+    different = list(dict.fromkeys(values))
+    more = f" … ({len(different):,} values)" if len(different) > _VALUES else ""
+    return ", ".join(different[:_VALUES]) + more
 
 
 def _code(line: Line, dataset: xr.Dataset) -> str:
-    """Python; what a result says of its data and model in words are comments."""
+    """Returns the Python code of a run, with the descriptions of data and model as comments."""
     parts, run = _parts(line), line.runs[0]
     client = dict(parts.get("client", {}))
-    optimizer, usual = client.pop("optimizer", "sgd"), _defaults(Client)
-    own = {key: value for key, value in client.items() if key != "name" and value != usual.get(key) and value != []}
-    options = ", ".join([f"optax.{optimizer}", *(f"{key}={written(value)}" for key, value in own.items())])
-    how = {"server_steps": note(run, "server_steps"), "eval_every": note(run, "eval_every")}
-    told = ", ".join(f"{name}={int(number)}" for name, number in how.items() if number and math.isfinite(number))
+    optimizer = client.pop("optimizer", "sgd")
+    usual = _defaults(Client)
+    given = {key: value for key, value in client.items() if key != "name" and value != usual.get(key) and value != []}
+    options = ", ".join([f"optax.{optimizer}", *(f"{key}={written(value)}" for key, value in given.items())])
+    length = {"server_steps": note(run, "server_steps"), "eval_every": note(run, "eval_every")}
+    steps = ", ".join(f"{name}={int(number)}" for name, number in length.items() if number and math.isfinite(number))
     if "sweep" in dataset.attrs:
         axes = json.loads(dataset.attrs["sweep"])
-        call = f"result = afl.sweep(sim, {axes!r}, {told})"
+        call = f"result = afl.sweep(sim, {axes!r}, {steps})"
     else:
-        call = f"result = sim.run({told}, seed={int(note(run, 'seed') or 0)})"
-    precision = (parts.get("model") or {}).get("precision")  # where it is not that of JAX
+        call = f"result = sim.run({steps}, seed={int(note(run, 'seed') or 0)})"
+    precision = (parts.get("model") or {}).get("precision")  # only recorded if it is not the default of JAX
     lines = [
         "import jaxafl as afl",
         "import optax",

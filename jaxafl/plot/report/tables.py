@@ -1,4 +1,4 @@
-"""The tables of a report: a row per line, what ended early, and methods on the same seeds against one of them."""
+"""Tables of a report: a row per line, runs that ended early, and paired differences of methods."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from jaxafl.options import check_choice
 from jaxafl.plot.report.clients import arrivals, sent
-from jaxafl.plot.report.lines import Line, ending, label_of, last, made, metrics_of, percent, scale_of
-from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, table, together
+from jaxafl.plot.report.lines import Line, ending, label_of, last, metrics_of, percent, scale_of, steps_made
+from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
 from jaxafl.results.curves import AXES
 from jaxafl.results.points import in_words
 from jaxafl.results.tables import decimals
 
 _MB = AXES["bytes"].scale
-_NAMED = 10  # lines that are named one by one
+_NAMED = 10  # further lines are only counted
 
 
 def summary(lines: Sequence[Line]) -> Html:
-    """What the lines came to; columns in which nothing is known are left out."""
+    """Returns the table of the main numbers of lines, without empty columns."""
     columns: dict[str, list[Cell]] = {}
     if any(len(line.runs) > 1 for line in lines):
         columns["seeds"] = [_number(len(line.runs), "d") for line in lines]
@@ -30,7 +30,7 @@ def summary(lines: Sequence[Line]) -> Html:
         )
         if metric == "accuracy":
             columns[f"{label_of(metric)}, best"] = _spread([last(line, metric, "best") for line in lines], metric)
-    columns["server steps"] = [_mean(line, made, ",.6g") for line in lines]
+    columns["server steps"] = [_mean(line, steps_made, ",.6g") for line in lines]
     columns["simulated time (s)"] = [_mean(line, lambda run: _last(run["time"].values), ",.4g") for line in lines]
     known = set(lines[0].runs[0].variables).intersection(*(line.runs[0].variables for line in lines))
     if "staleness" in known:
@@ -52,41 +52,40 @@ def summary(lines: Sequence[Line]) -> Html:
 
 
 def endings(lines: Sequence[Line]) -> Html:
-    """Which runs failed, stopped early or have not run, a sentence per line; empty where none did."""
-    whys = [[why for run in line.runs if (why := ending(run))] for line in lines]
-    early, runs = sum(map(len, whys)), sum(len(line.runs) for line in lines)
+    """Returns a note of runs that failed, stopped early or have not run, a sentence per line; empty without them."""
+    reasons = [[reason for run in line.runs if (reason := ending(run))] for line in lines]
+    early, runs = sum(map(len, reasons)), sum(len(line.runs) for line in lines)
     if not early:
         return Html("")
-    told = [
-        f"{line.name}: " + (f"{len(why)} of {len(line.runs)} seeds; the first " if len(line.runs) > 1 else "") + why[0]
-        for line, why in zip(lines, whys, strict=True)
-        if why
+    texts = [
+        f"{line.name}: {f'{len(found)} of {len(line.runs)} seeds; the first ' * (len(line.runs) > 1)}{found[0]}"
+        for line, found in zip(lines, reasons, strict=True)
+        if found
     ]
-    shown = [element("li", text) for text in told[:_NAMED]]
-    more = [element("li", f"and {len(told) - _NAMED:,} more")] if len(told) > _NAMED else []
+    shown = [element("li", text) for text in texts[:_NAMED]]
+    more = [element("li", f"and {len(texts) - _NAMED:,} more")] if len(texts) > _NAMED else []
     head = f"{early:,} of {runs:,} runs ended early" if runs > 1 else "The run ended early"
     return element("aside", element("p", element("strong", head)), element("ul", *shown, *more), class_="note")
 
 
 def paired(comparison: Any, reference: str | None) -> Html:
-    """Methods on the same seeds against one of them, for accuracy, or loss where there is none.
+    """Returns the paired differences of methods from a reference, in accuracy, or in loss without an accuracy.
 
     Args:
         comparison: a `jaxafl.Comparison`.
-        reference: the name of a method; by default the first.
+        reference: name of a method; by default the first.
     """
     names = list(comparison.results)
     if reference is not None:
         check_choice("report", "reference", reference, tuple(names))
     base, seeds = reference or names[0], len(comparison.seeds)
-    made_of = comparison.dataset.data_vars
-    metric = "accuracy" if "accuracy" in made_of else "loss"
+    metric = "accuracy" if "accuracy" in comparison.dataset.data_vars else "loss"
     means, found = comparison.summary(metric), comparison.differences(base, metric)
     scale, unit = scale_of(metric), " (points)" if percent(metric) else ""
-    places = decimals([scale * own.std for own in means.values()])
+    places = decimals([scale * one.std for one in means.values()])
     rows = []
-    for name, own in means.items():
-        cells = [name, _interval(scale, own.mean, own.low, own.high, places, "")]
+    for name, one in means.items():
+        cells = [name, _interval(scale, one.mean, one.low, one.high, places, "")]
         if name in found:
             gap = found[name]
             verdict = gap.verdict if np.isfinite(gap.mean) else "a run failed"
@@ -101,7 +100,7 @@ def paired(comparison: Any, reference: str | None) -> Html:
         "All methods ran on the same seeds, so that differences are taken seed by seed. Intervals are Student's t, "
         "each for its comparison alone; p is of the exact two-sided sign-flip test, from six seeds on."
     )
-    return together([element("p", lead), table(caption, header, rows)])
+    return joined([element("p", lead), table(caption, header, rows)])
 
 
 def _interval(scale: float, mean: float, low: float, high: float, places: int, sign: str) -> str:
@@ -141,8 +140,8 @@ def _ages(line: Line, of: Callable[[np.ndarray], Any]) -> Cell:
 
 
 def _last(values: np.ndarray) -> float:
-    whole = values[np.isfinite(values)]
-    return float(whole[-1]) if whole.size else 0.0
+    finite = values[np.isfinite(values)]
+    return float(finite[-1]) if finite.size else 0.0
 
 
 def _number(number: float, form: str) -> Cell:
