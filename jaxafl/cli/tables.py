@@ -23,8 +23,9 @@ _COLUMNS = ("best\naccuracy", "last\naccuracy", "simulated\ntime", "staleness\nm
 _SHOWN = 5  # further limits are only counted
 _DOCUMENT = """# Options
 
-This page lists all parts for `jaxafl run` and `jaxafl sweep`, with their options. `jaxafl list --markdown` writes it from
-the fields and docstrings of the package. Numbers can be swept (`--axis`). Arrays with a number per client need Python.
+This page lists all parts for `jaxafl run` and `jaxafl sweep`, with their options. `jaxafl list --markdown` writes it
+from the fields and docstrings of the package. Numbers can be swept (`--axis`). Arrays with a number per client need
+Python.
 """
 
 
