@@ -1,4 +1,4 @@
-"""Plain English: first words of docstrings, identifiers, and the public signatures.
+"""Plain English: first words of docstrings, identifiers, references that resolve, and the public signatures.
 
 `python -m tests.test_english` lowers the counts of `tests/english.txt` and writes `tests/signatures.txt`.
 """
@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import ast
 import enum
+import functools
+import importlib
 import inspect
 import pathlib
 import re
 import types
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,6 +75,49 @@ def test_docstrings_begin_plainly_and_no_identifier_is_a_particle(path: str) -> 
 
 def test_every_exception_is_of_a_file() -> None:
     assert set(listed()) <= set(TREES)
+
+
+@functools.cache
+def classes() -> dict[str, set[str]]:
+    """Returns the names that each class of the package defines or inherits; classes of one name share an entry."""
+    names: defaultdict[str, set[str]] = defaultdict(set)
+    bases: defaultdict[str, set[str]] = defaultdict(set)
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                names[node.name] |= set(definitions(node))
+                bases[node.name] |= {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases}
+    for _ in range(6):  # generations
+        for name in list(names):
+            names[name] |= {inherited for base in bases[name] for inherited in names.get(base, ())}
+    return dict(names)
+
+
+def resolves(reference: str, known: dict[str, set[str]]) -> bool:
+    parts = reference.split(".")
+    if parts[0] in ("jaxafl", "afl"):
+        found: Any = jaxafl
+        for number, part in enumerate(parts[1:], 1):
+            if not hasattr(found, part) and isinstance(found, types.ModuleType):
+                try:
+                    importlib.import_module(".".join(["jaxafl", *parts[1 : number + 1]]))
+                except ImportError:
+                    return False
+            if not hasattr(found, part):
+                return part in known.get(parts[number - 1], ())
+            found = getattr(found, part)
+        return True
+    return parts[0] not in known or parts[1] in known[parts[0]]
+
+
+@pytest.mark.parametrize("path", TREES)
+def test_references_resolve(path: str) -> None:
+    """A dotted name in backticks that begins with `jaxafl` or a class of it exists, and so does a file `jaxafl/...`."""
+    text = "\n".join(texts(TREES[path]))
+    names = re.findall(r"`([A-Za-z_]\w*(?:\.\w+)+)[^`/]*`", text)
+    files = re.findall(r"\bjaxafl/[\w/]+\.\w+", text)
+    assert not [name for name in names if not resolves(name, classes())]
+    assert not [name for name in files if not (ROOT / name).exists()]
 
 
 def signature(value: Any) -> str:
