@@ -93,7 +93,7 @@ def _advice(found: dict[str, Any]) -> Iterator[str]:
     if missing:
         yield f"pip install {' '.join(missing)}: jaxafl needs {'them' if missing[1:] else 'it'}"
     if found["versions"]["jaxafl"] == "unknown":
-        yield "jaxafl is not installed but run from its folder: pip install -e . there tells what it needs"
+        yield "jaxafl runs from its folder without an installation: pip install -e . there installs its requirements"
     devices, driver = found["devices"], found["nvidia"] or {}
     if "error" in devices:
         asked = os.environ.get("JAX_PLATFORMS")

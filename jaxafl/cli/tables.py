@@ -104,10 +104,12 @@ def show_result(result: xr.Dataset) -> None:
 def limits_reached(result: xr.Dataset) -> list[str]:
     """Returns a line per limit that ended runs, with the number of these runs; the most frequent ones."""
     known = result["stopped"].values.ravel() if "stopped" in result.variables else [result.attrs.get("stopped", "")]
-    found = Counter(why for why in map(str, known) if why not in ("None", "nan", ""))
-    counts = {why: f" ({n} of {len(known)} runs)" if len(known) > 1 else "" for why, n in found.most_common(_SHOWN)}
-    rest = found.total() - sum(found[why] for why in counts)
-    return [f"ended by a limit: {why}{n}" for why, n in counts.items()] + [f"and {rest} more runs"] * (rest > 0)
+    limits = Counter(limit for limit in map(str, known) if limit not in ("None", "nan", ""))
+    frequent = limits.most_common(_SHOWN)
+    rest = limits.total() - sum(count for _, count in frequent)
+    share = " ({} of {} runs)" if len(known) > 1 else ""
+    lines = [f"ended by a limit: {limit}{share.format(count, len(known))}" for limit, count in frequent]
+    return lines + [f"and {rest} more runs"] * (rest > 0)
 
 
 def show_outlook(found: Outlook) -> None:
@@ -117,7 +119,7 @@ def show_outlook(found: Outlook) -> None:
     table.add_row("members", f"{found.members}")
     table.add_row("programs to compile", f"{found.programs}, of {found.compile_seconds:.1f} s each")
     table.add_row("batches", f"{found.batches}{several}, {found.devices} at once")
-    table.add_row("memory of a batch", f"{found.bytes / 2**20:,.1f} MiB, besides what local steps need")
+    table.add_row("memory of a batch", f"{found.bytes / 2**20:,.1f} MiB, without the memory of local steps")
     table.add_row("server steps take", f"about {_span(found.seconds)}, without evaluations")
     Console().print(table, highlight=False)
 

@@ -29,9 +29,9 @@ class _Story(NamedTuple):
 def plan(planned: Plan, path: ImagePath = None, *, max_steps: int = 30) -> Figure:
     """Draws the runs in each lane, and the lifetime of every version of the model.
 
-    The upper panel has a row per lane with a bar for every local run, from the local step at which the lane loads it to
-    that at which its update is stored. A bar has its client's number and the colour of its update's staleness; grey
-    lines are server steps. The lower panel has a row per slot of the ring with a bar for every version, from the server
+    The upper panel has a row per lane with a bar for every local run, from the local step that loads it to the one that
+    stores its update. A bar has its client's number and the colour of its update's staleness; grey lines are server
+    steps. The lower panel has a row per slot of the ring with a bar for every version, from the server
     step that writes it to the last that reads it. Dots are runs that start from the version.
 
     Args:

@@ -55,8 +55,8 @@ def read_leaf(files: Iterable[pathlib.Path]) -> Iterator[tuple[str, list[Any], l
         in several files comes once per file.
 
     Raises:
-        ValueError: a file is damaged, is not json, lacks a key, lists a user twice or without data, holds data of a
-            user it does not list, or has x and y of different lengths. The message names the file and the key.
+        ValueError: a file is damaged, is not json or lacks a key; a user is listed twice or without data, has data but
+            is not listed, or has x and y of different lengths. The message names the file.
     """
     for path in files:
         users, user_data = _parsed(path)

@@ -162,8 +162,8 @@ def _check_bytes(path: str | os.PathLike[str]) -> None:
     except (ValueError, TypeError, AttributeError):  # the table itself is damaged
         damaged = [""]
     if damaged:
-        where = f"variable {', '.join(damaged[1:])}" if damaged[1:] else "its attributes, texts or structure"
-        raise ValueError(f"{path} is damaged: {where} changed since it was written; run again to make a new one")
+        part = f"variable {', '.join(damaged[1:])}" if damaged[1:] else "its attributes, texts or structure"
+        raise ValueError(f"{path} is damaged: {part} changed since it was written; run again to make a new one")
 
 
 def load(path: str | os.PathLike[str]) -> xr.Dataset:

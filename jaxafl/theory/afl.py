@@ -48,9 +48,10 @@ def theorem_1(
     """Eq. (17): (1/T) Σ E‖∇L‖² <= 6(L(θ_0) - L*)/(γ̃T) + 12Lγ̃σ²/(IJ) + 12Lγ̃ν²(C-J)/(J(C-1)) + 45L²γ̃²σ²/(4IJ) +
     45L²γ̃²ν²/(4IJ), with γ̃ = IJγ <= 1/(6L(1 + β²/J)).
 
-    Not guaranteed, and no corrected form is known. The proof treats the J clients of a round as taking SUMMED steps one
-    after another, Algorithm 1 averages them. On identical quadratics (β = 1, no noise, I = 1, large T) with γ̃ at its
-    limit the left side is 1.012 times the right one for J = 6, 1.179 for J = 7 and 1.346 for J = 8, J/6 times and more.
+    Not guaranteed, and no corrected form is known. The proof lets the J clients of a round take SUMMED steps in
+    sequence, but Algorithm 1 averages them. A counterexample is identical quadratics (β = 1, no noise, I = 1, large T)
+    with γ̃ at its limit. The left side exceeds the right one by a factor of at least J/6: 1.012 for J = 6, 1.179 for
+    J = 7 and 1.346 for J = 8.
 
     Args:
         server_steps: T rounds, one number or several.
@@ -147,10 +148,10 @@ def lemma_3(
 ) -> xr.Dataset:
     """Lemma 3, for d_{t+1} <= d_t - bζ_tΨ_t + a_1ζ_t² + a_2ζ_t³ with all d_t, Ψ_t >= 0 and the rates of `schedule`.
 
-    Corrected: Σζ_tΨ_t / Σζ_t <= (d_0 + a_1Σζ_t² + a_2Σζ_t³)/(bΣζ_t), sums over t = 0 .. T; hence so is the smallest
-    Ψ_t. Printed, for the plain mean: (d_0/(bζ_0(T+1)))(√(T+1) + αΣτ_t) + (a_1ζ_0/b) log(T+1)/√(T+1) + (a_2ζ_0²/b)
-    log(T+1)/T, whose telescoping does not hold where ζ_t varies: with a_1 = a_2 = 0, Ψ may be all in the last step,
-    where d_0 = bζ_TΨ_T makes the mean (d_0/(bζ_0(T+1)))√(T+1)(1 + ατ_T), larger where only τ_T > 0.
+    Corrected: Σζ_tΨ_t / Σζ_t <= (d_0 + a_1Σζ_t² + a_2Σζ_t³)/(bΣζ_t), with sums over t = 0 .. T. It bounds the smallest
+    Ψ_t too. Printed, for the plain mean: (d_0/(bζ_0(T+1)))(√(T+1) + αΣτ_t) + (a_1ζ_0/b) log(T+1)/√(T+1) + (a_2ζ_0²/b)
+    log(T+1)/T. Its sum does not telescope if ζ_t varies. For example, let a_1 = a_2 = 0 and Ψ_t = 0 except in the last
+    step. Then d_0 = bζ_TΨ_T gives the mean (d_0/(bζ_0(T+1)))√(T+1)(1 + ατ_T), which is larger if only τ_T > 0.
 
     Args:
         server_steps: T, one number or several.

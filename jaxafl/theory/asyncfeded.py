@@ -33,8 +33,8 @@ def theorem_1(
 ) -> xr.Dataset:
     """E‖x_k - x_s‖² <= (k/2L²)(σ_g² + E‖∇F(x_s)‖²) + ((k+1)/24L²) σ_l², if η_k² <= 1/(6(2k+1)kL²).
 
-    Guaranteed: with the rate at its limit, a_k = E‖x_k - x_s‖² obeys a_k <= (1 + 1/k) a_{k-1} + (σ_g² + ‖∇F‖²)/(2kL²)
-    + σ_l²/(6k(2k+1)L²), whose solution stays below it (Σ 1/(k(k+1)(2k+1)) = 3 - 4 ln 2 < 1/4).
+    Guaranteed. With the rate at its limit, a_k = E‖x_k - x_s‖² obeys a_k <= (1 + 1/k) a_{k-1} + (σ_g² + ‖∇F‖²)/(2kL²)
+    + σ_l²/(6k(2k+1)L²). The solution stays below the bound, because Σ 1/(k(k+1)(2k+1)) = 3 - 4 ln 2 < 1/4.
 
     Args:
         local_steps: k, one number or several: the dimension of the result.
@@ -120,9 +120,10 @@ def theorem_2(
     """Eq. (11): (1/T) Σ E‖∇F(x_t)‖² <= 2(F(x_1) - F*)/(η_g K m₁ T) + (η_g/m₁)[(ln(K+1) + 4K)/(72LΘ) σ_l² +
     (3 ln(K+1) + 4K)/(18LΘ) σ_g²], if η_g <= 1/(m₁KL) and the conditions of Corollary 1 hold.
 
-    Not guaranteed, and no corrected form is known. At the edge of its conditions (η_g = 1/(m₁KL), η_k² =
-    1/(6(2k+1)kL²), F = L‖x‖²/2, no noise, no staleness, large T) the left side is 1.0070 times the right one for K = 2,
-    1.038 for K = 5, 1.076 for K = 10 and 1.196 for K = 50: an update is shorter than K m₁‖∇F(x_s)‖.
+    Not guaranteed, and no corrected form is known. A counterexample is F = L‖x‖²/2 at the edge of the conditions
+    (η_g = 1/(m₁KL), η_k² = 1/(6(2k+1)kL²)) without noise and staleness, for large T. The left side exceeds the right
+    one by a factor of 1.0070 for K = 2, 1.038 for K = 5, 1.076 for K = 10 and 1.196 for K = 50, because an update is
+    shorter than K m₁‖∇F(x_s)‖.
 
     Args:
         server_steps: T, one number or several.

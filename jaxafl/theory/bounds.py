@@ -34,10 +34,10 @@ CONSTANTS: dict[str, Constant] = {
     "clients": Constant("N", "clients", least=1),
     "arrivals": Constant("M, n, J", "updates that a server step takes", least=1),
     "mean_arrivals": Constant("I", "expected updates of a server step", least=0),
-    "gap": Constant("F(x_0) - F*", "what the objective can fall", (0, 1), least=0),
+    "gap": Constant("F(x_0) - F*", "difference of the first objective and the optimum", (0, 1), least=0),
     "distance": Constant("R", "bounds ‖w - w*‖ along the run", (1, 0), least=0),
     "smoothness": Constant("L", "Lipschitz constant of every client's gradient", (-2, 1), above=0),
-    "strong_convexity": Constant("μ", "of every client's objective", (-2, 1), above=0),
+    "strong_convexity": Constant("μ", "strong convexity of every client's objective", (-2, 1), above=0),
     "optimum_spread": Constant("h²", "bounds ‖w_i* - w*‖²", (2, 0), least=0),
     "gradient_bound": Constant("G", "bounds the norm of every (stochastic) gradient of a client", (-1, 1), least=0),
     "local_variance": Constant("σ²", "variance of a client's mini-batch gradient, E‖g - ∇f_i‖²", (-2, 2), least=0),
@@ -55,7 +55,7 @@ CONSTANTS: dict[str, Constant] = {
     "learning_rate": Constant("η", "rate of a server step along gradients", (2, -1), above=0),
     "adaptive_rate": Constant("η", "rate of a normalised step, x += η m / (√v + ε)", (1, 0), above=0),
     "mean_rate": Constant("H / T", "mean over server steps of FADAS's η_t", (1, 0), above=0),
-    "epsilon": Constant("ε", "added to √v, which is as long as an update", (1, 0), above=0),
+    "epsilon": Constant("ε", "added to √v, with the length of an update", (1, 0), above=0),
     "unit_of_length": Constant("1", "the numerator of min(η, 1/τ_max), a length", (1, 0), above=0),
     "unit_of_objective": Constant("1", "the 1 in DeFedAvg's local rate, an objective", (0, 1), above=0),
     "start": Constant("d_0", "first value of the recursion", (0, 1), least=0),
@@ -74,7 +74,7 @@ _MEANINGS = {
     MEAN_GRADIENT: "(1/T) Σ_{t<T} E‖∇F(x_t)‖²",
     AVERAGE_GAP: "E f(ŵ(T)) - f(w*), ŵ(T) the mean of x_1 .. x_T",
     "gap_difference": "a difference of two bounds on E f(ŵ(T)) - f(w*)",
-    "local_drift": "E‖x_k - x_s‖², what a run has moved after k local steps",
+    "local_drift": "E‖x_k - x_s‖², the squared distance of a run from its start after k local steps",
     "update_norm_squared": "E‖Δ‖²",
     "lemma": "Ψ of a recursion d_{t+1} <= d_t - bζ_tΨ_t + a_1ζ_t² + a_2ζ_t³",
 }
@@ -86,7 +86,7 @@ class Statement(NamedTuple):
     paper: str  # key of jaxafl.references.BIBTEX
     name: str  # "Theorem 2, eq. (11)"
     quantity: str  # the bounded quantity, a key of _MEANINGS
-    form: str  # "corrected", "printed" or, where constants are left out, "order"
+    form: str  # "corrected", "printed", or "order" if constants are left out
     guaranteed: bool  # True if its conditions are known to imply it
     note: str = ""
 
@@ -212,14 +212,14 @@ def bounded(
 
 
 def _shown(condition: Condition, along: Number, axis: str) -> str:
-    """Returns a condition as text with its two sides, at the T where it is closest to being violated."""
+    """Returns a condition as text with its two sides, at the T with the smallest margin."""
     left, right, at = np.broadcast_arrays(condition.left, condition.right, along)
     with np.errstate(invalid="ignore", divide="ignore"):
         worst = int(np.argmax((left / right).ravel()))
     sides = f"{left.flat[worst]:.6g} {'<' if condition.strict else '<='} {right.flat[worst]:.6g}"
     varies = bool(np.ndim(condition.left) or np.ndim(condition.right))
-    where = f" (at {axis} = {at.flat[worst]:g}, the worst)" if varies else ""
-    return f"{condition.says}: {sides} {'holds' if condition.met.all() else 'is violated'}{where}"
+    place = f" (at {axis} = {at.flat[worst]:g}, the worst)" if varies else ""
+    return f"{condition.says}: {sides} {'holds' if condition.met.all() else 'is violated'}{place}"
 
 
 def evaluate(theorem: Callable[..., xr.Dataset], *constants: Mapping[Any, Any], **given: Any) -> xr.Dataset:

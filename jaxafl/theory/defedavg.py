@@ -43,7 +43,7 @@ def theorem_1(
     which makes its dimensions right.
 
     Args:
-        server_steps: T, one number or several; the rates differ between them, so each T is a run of its own.
+        server_steps: T, one number or several; the rates depend on T, so each T is a separate run.
         local_steps: K.
         arrivals: n, clients drawn for a server step.
         gap: F_0 - F*.

@@ -62,9 +62,9 @@ def audg(
 ) -> xr.Dataset:
     """Eq. (21), AUDG: S + LR²A/2 + (N-I)[(2L-μ)h²/2 + 3LR²/2] + (η²G²(L-μ)/2) I A + (η²G²LN/2) B, if η <= 1/L.
 
-    A = Σλ_i E[τ_i] and B = Σλ_i E[τ_i³/3 + 3τ_i²/2 + 13τ_i/6], with τ_i the age of the model that a client holds, which
-    is that of its gradient when it arrives (`theory.staleness.bernoulli(age="model")`). Two terms fall neither with T
-    nor with η, so it is informative only for short delays and few absent clients.
+    A = Σλ_i E[τ_i] and B = Σλ_i E[τ_i³/3 + 3τ_i²/2 + 13τ_i/6]. τ_i is the age of a client's model, and of its gradient
+    at the arrival (`theory.staleness.bernoulli(age="model")`). Two terms fall neither with T nor with η, so the bound
+    is informative only for short delays and few absent clients.
 
     Args:
         server_steps, learning_rate, distance, smoothness, strong_convexity, optimum_spread: see `sfl`.

@@ -103,12 +103,12 @@ def _trained(owner: str, result: Any, sim: Simulation, run_seed: int) -> tuple[T
         raise UserError(f"{owner} takes the result of one run (sim.run) or what sim.train returned, got {type(result)}")
     if result["loss"].ndim != 1:
         raise UserError(f"{owner} takes one run: choose a member of the sweep with isel")
-    told = {name: int(result.attrs[name]) for name in ("seed", "eval_every")}
-    trained = sim.train(int(result.attrs["server_steps"]), **told)  # type: ignore[arg-type]
-    same = trained.evaluations["loss"]
-    if same.shape != result["loss"].shape or not np.allclose(same, result["loss"], rtol=_AGREES, equal_nan=True):
-        raise UserError(f"{owner}: the result is not of this simulation, whose losses are others when it runs again")
-    return trained, told["seed"]
+    seed = int(result.attrs["seed"])
+    trained = sim.train(int(result.attrs["server_steps"]), seed=seed, eval_every=int(result.attrs["eval_every"]))
+    loss = trained.evaluations["loss"]
+    if loss.shape != result["loss"].shape or not np.allclose(loss, result["loss"], rtol=_AGREES, equal_nan=True):
+        raise UserError(f"{owner}: the result is not of this simulation, which gives other losses when it runs again")
+    return trained, seed
 
 
 def _chosen(sim: Simulation, clients: int, samples: int, weights: str, seed: int) -> Sampled:

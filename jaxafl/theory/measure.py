@@ -19,7 +19,7 @@ from jaxafl.models.model import Batch, Model
 
 Array = jax.Array
 _TOLERANCE = 1e-6  # L-BFGS ends at a gradient of this fraction of the first norm
-_MIN_RESIDUALS = 2.0  # a smallest eigenvalue counts if it is larger than so many residuals
+_MIN_RESIDUALS = 2.0  # a smallest eigenvalue counts if it exceeds this multiple of its residual
 
 
 class Sampled(NamedTuple):

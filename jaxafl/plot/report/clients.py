@@ -43,7 +43,7 @@ def staleness(lines: Sequence[Line]) -> list[Figure]:
         said = [f"of all members: mean {every.mean():.2f}, at most {every.max():,}, of {every.size:,} updates"]
     kind = "bars" if len(lines) <= _GROUPED else "lines"
     view = View(kind, "staleness (versions)", "share of updates (%)", series, "; ".join(said) + ".", labels)
-    lead = "The server made so many versions of the model between a client's download and its upload."
+    lead = "Staleness is the number of server steps between a client's download and its upload."
     return [Figure("staleness", "Staleness", lead, {}, {"": view})]
 
 
@@ -100,7 +100,7 @@ def communication(lines: Sequence[Line]) -> list[Figure]:
 
 
 def spread(lines: Sequence[Line]) -> list[Figure]:
-    """Returns the spread of accuracy over the clients of one run; none for several, whose curves show it."""
+    """Returns the spread of accuracy over the clients of one run; none for several runs, because curves show it."""
     runs = [run for line in lines for run in line.runs]
     if len(runs) != 1 or "client_accuracy" not in runs[0].variables:
         return []

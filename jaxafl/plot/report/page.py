@@ -83,7 +83,7 @@ def report(
         css=string.Template(_read("page.css")).substitute(colours=_palette()),
         contents=joined(element("li", element("a", text, href=f"#{key}")) for key, text, _ in parts),
         body=joined(body),
-        made=escaped(f"Made by jaxafl {version()}. The page is complete: it loads nothing from anywhere."),
+        made=escaped(f"Written by jaxafl {version()}. The page is complete and needs no network."),
         data=_data(lines, drawn),
         chart=_chart(),
         script=_read("page.js"),

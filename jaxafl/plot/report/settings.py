@@ -58,10 +58,10 @@ def again(lines: Sequence[Line], results: Mapping[str, xr.Dataset]) -> Html:
         code = element("pre", code, tabindex="0", role="region", aria_label=f"Python, {name}")
         blocks.append(element("details", element("summary", name), code) if len(results) > 1 else code)
     versions = sorted({str(one.attrs["jaxafl_version"]) for one in results.values() if "jaxafl_version" in one.attrs})
-    which = f"With jaxafl {' and '.join(versions)}, " if versions else ""
+    release = f"With jaxafl {' and '.join(versions)}, " if versions else ""
     lead = (
-        f"{which}the same seed gives the same result, bit for bit, on the same machine with the same packages. "
-        "Options at their defaults are left out; what only words describe, as data and models, is a comment or a name."
+        f"{release}the same seed gives the same result, bit for bit, on the same machine with the same packages. "
+        "Options at their defaults are left out. Data and models, which have no code in a result, are comments."
     )
     return joined([element("p", lead[0].upper() + lead[1:]), *blocks])
 
@@ -89,8 +89,8 @@ def written(part: Any, room: Any = clock) -> str:
     if name in _OPERATORS and set(given) == {"left", "right"}:
         left, right = (_inner(given[side], name, side) for side in ("left", "right"))
         return f"{left} {_OPERATORS[name]} {right}"
-    where = f"afl.{room.__name__.rpartition('.')[2]}." if name in getattr(room, "__all__", ()) else ""
-    return f"{where}{name}({', '.join(f'{key}={written(value, room)}' for key, value in given.items())})"
+    prefix = f"afl.{room.__name__.rpartition('.')[2]}." if name in getattr(room, "__all__", ()) else ""
+    return f"{prefix}{name}({', '.join(f'{key}={written(value, room)}' for key, value in given.items())})"
 
 
 def _inner(part: Any, outer: str, side: str) -> str:

@@ -46,9 +46,9 @@ def summary(lines: Sequence[Line]) -> Html:
     rows: list[list[Cell | str]]
     if len(lines) == 1:
         rows = [[name, *cells] for name, cells in columns.items()]
-        return element("div", table(f"What it came to{several}", ["quantity", "value"], rows), class_="single")
+        return element("div", table(f"Summary{several}", ["quantity", "value"], rows), class_="single")
     rows = [[line.name, *(cells[place] for cells in columns.values())] for place, line in enumerate(lines)]
-    return table(f"What they came to{several}", header, rows, sortable=True)
+    return table(f"Summary{several}", header, rows, sortable=True)
 
 
 def endings(lines: Sequence[Line]) -> Html:
@@ -97,8 +97,8 @@ def paired(comparison: Any, reference: str | None) -> Html:
     header = ["method", f"{label_of(metric)}, 95 % interval", against, "p", "verdict"]
     caption = f"{label_of(metric)} of {seeds} seeds, paired by seed, {in_words(comparison.at)}"
     lead = (
-        "All methods ran on the same seeds, so that differences are taken seed by seed. Intervals are Student's t, "
-        "each for its comparison alone; p is of the exact two-sided sign-flip test, from six seeds on."
+        "All methods ran on the same seeds, and differences are taken seed by seed. Intervals are Student's t, without "
+        "a correction for multiple comparisons; p is that of the exact two-sided sign-flip test, for six seeds or more."
     )
     return joined([element("p", lead), table(caption, header, rows)])
 
