@@ -177,7 +177,8 @@ def _resolved(name: str, value: Any, names: Names, simulation: Simulation) -> An
 
 def _split(text: str) -> list[str]:
     """Splits a text at the commas outside brackets."""
-    parts, depth = [""], 0
+    parts = [""]
+    depth = 0
     for character in text:
         depth += (character in "([") - (character in ")]")
         parts += [""] if character == "," and not depth else []

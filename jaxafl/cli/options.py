@@ -100,7 +100,7 @@ class Run:
     checkpoint_every: str = "30s"
     cache: pathlib.Path | None = None
 
-    def watching(self) -> dict[str, Any]:
+    def recording(self) -> dict[str, Any]:
         """Returns the options of `Simulation.run` about callbacks, checkpoints, diagnostics and limits."""
         constructors = (
             ("csv", callbacks.Csv),
@@ -118,7 +118,7 @@ class Run:
             "until": parsed_limits(self.until) if self.until else None,
         }
 
-    def where(self) -> dict[str, Any]:
+    def placement(self) -> dict[str, Any]:
         """Returns the option `devices` of `Simulation.run`, if it is given."""
         if self.devices is None:
             return {}
@@ -214,7 +214,8 @@ def _options(part: str, names: Names, axes: Collection[str]) -> list[Option]:
     usual = {name: None for name in required if f"{part}.{name}" in axes}
     usual |= {name: default for name, default in _USUAL.get(part, {}).items() if name in required}
     if part == "clock" and (of_paper := getattr(names["server"].call, "buffer", 1)) > 1:
-        usual["buffer"], helps["buffer"] = None, f"M, arrivals per server step ({of_paper}, or M_c if that is less)"
+        usual["buffer"] = None
+        helps["buffer"] = f"M, arrivals per server step ({of_paper}, or M_c if that is less)"
     if part == "client":
         named = Option("optimizer", "str", names[part].name, ",".join(offered(_PARTS[part][1])), _PARTS[part][3], str)
         usual = local_training(names["server"])

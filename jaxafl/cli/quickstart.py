@@ -107,7 +107,8 @@ def table(found: dict[str, xr.Dataset]) -> Table:
         found: results of `quickstart`.
     """
     target = np.floor(100 * _TARGET * min(float(run["accuracy"].max()) for run in found.values())) / 100
-    title, reach = "Ten writers of FEMNIST with stragglers", f"time to\n{100 * target:.0f} %"
+    title = "Ten writers of FEMNIST with stragglers"
+    reach = f"time to\n{100 * target:.0f} %"
     columns = ("best\naccuracy", reach, "simulated\ntime", "staleness\nmean / max", "local\nsteps", "updates\nper s")
     shown = numbers_table(title, Column("method", no_wrap=True), columns, pad_edge=False, collapse_padding=True)
     for name, run in found.items():

@@ -52,7 +52,8 @@ def resume(folder: Positional[pathlib.Path]) -> int:
     if not file.is_file():
         raise UserError(f"{folder} is not the folder of a --checkpoint: there is no {_COMMAND} in it")
     known = json.loads(file.read_text())
-    place, arguments = str(folder.resolve()), list(known["arguments"])
+    place = str(folder.resolve())
+    arguments = list(known["arguments"])
     if pathlib.Path(known["directory"]) != pathlib.Path.cwd():
         say(f"in {known['directory']}, where the command was given")
     os.chdir(known["directory"])
@@ -99,8 +100,8 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
             simulation.check()
     settings = {name: getattr(options, name) for name in ("eval_every", "lanes", "chunk", "progress")}
     with user_errors():
-        settings |= {"save": options.output, **options.watching()}
-        settings |= options.where()
+        settings |= {"save": options.output, **options.recording()}
+        settings |= options.placement()
         known = _Command(options.checkpoint, command.__name__, arguments)
     if axes:
         if options.plan:

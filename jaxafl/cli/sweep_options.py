@@ -35,15 +35,15 @@ class Sweep(Run):
     def timing(self) -> dict[str, Any]:
         """Returns the options of `outlook`."""
         given = {name: getattr(self, name) for name in ("eval_every", "lanes", "chunk")}
-        return given | {"server_steps": self.server_steps or 200, "workers": self.workers or 1} | super().where()
+        return given | {"server_steps": self.server_steps or 200, "workers": self.workers or 1} | super().placement()
 
-    def where(self) -> dict[str, Any]:
+    def placement(self) -> dict[str, Any]:
         """Returns the option `devices` or `executor` of `jaxafl.sweep`, if one is given."""
         given = [name for name in ("devices", "workers", "dask", "slurm") if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"--{given[0]} and --{given[1]} do not go together: give one of them")
         if given in ([], ["devices"]):
-            return super().where()
+            return super().placement()
         if self.checkpoint is None:
             raise UserError(f"--{given[0]} needs --folder DIR, which all workers see: their results are left there")
         if self.workers is not None:

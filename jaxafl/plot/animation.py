@@ -60,7 +60,9 @@ def save_film(bars: PolyCollection, row: np.ndarray, runs: Runs, seconds: float,
     """
     ax = bars.axes
     assert isinstance(ax, Axes)
-    figure, end, top = figure_of(ax), float(ax.get_xlim()[1]), -1.6
+    figure = figure_of(ax)
+    end = float(ax.get_xlim()[1])
+    top = -1.6
     ax.set_ylim(ax.get_ylim()[0], top - 0.8)
     ax.text(0, top, "server  ", ha="right", va="center", fontsize=8)
     versions = ax.plot([], [], "s", color="#0072B2", markersize=5)[0]

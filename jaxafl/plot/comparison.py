@@ -57,7 +57,8 @@ def comparison(
     low, high = band
     if not 0 <= low < high <= 1:
         raise UserError(f"comparison: band must be two quantiles 0 <= low < high <= 1, got {band}")
-    file, against = check_image_path(path), AXES[axis]
+    file = check_image_path(path)
+    against = AXES[axis]
     at = getattr(results, "at", None) if hasattr(results, "differences") else None
     lines = members(results, metric, against.variable)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
@@ -71,7 +72,8 @@ def comparison(
         grid = grid[(grid >= max(one.at[0] for one in curves)) & (grid <= min(one.at[-1] for one in curves))]
         values = np.stack([one.before(grid) for one in curves]) * (100 if percent else 1)
         bottom, median, top = np.quantile(values, [low, 0.5, high], axis=0)
-        along, count = grid / against.scale, len(curves)
+        along = grid / against.scale
+        count = len(curves)
         label = f"{line.name or 'all'} ({count} seed{'s' * (count > 1)})"
         ax.plot(along, median, label=label, linewidth=1.8, drawstyle="steps-post", **style)
         failed += mark_failures(ax, line, along, median, style["color"])

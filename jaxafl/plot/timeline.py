@@ -124,7 +124,8 @@ def _draw(
 
 def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, staleness: np.ndarray) -> PolyCollection:
     """Draws a bar per run, coloured by its staleness, and the colour bar."""
-    corners, worst = list(corners_of(left, right, row)), int(staleness.max())
+    corners = list(corners_of(left, right, row))
+    worst = int(staleness.max())
     colours, norm = _colours(worst)
     bars = PolyCollection(corners, array=staleness, cmap=colours, norm=norm, edgecolors="white", linewidths=0.6)
     ax.add_collection(bars)

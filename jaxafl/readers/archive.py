@@ -87,7 +87,8 @@ def read_idx(path: pathlib.Path, sha256: str | None = None) -> np.ndarray:
     content = read_content(path)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_TYPES:
         raise damaged(path, f"expected an idx header (two zero bytes, a type, a rank); it begins with {content[:4]!r}")
-    dtype, rank = np.dtype(_IDX_TYPES[content[2]]), content[3]
+    dtype = np.dtype(_IDX_TYPES[content[2]])
+    rank = content[3]
     start = 4 + 4 * rank
     if len(content) < start:
         raise damaged(path, f"expected a header of {start} bytes; the content has {len(content)}")

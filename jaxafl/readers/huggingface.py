@@ -106,7 +106,8 @@ def identities_of(splits: Mapping[str, Any], column: str) -> list[list[Any]]:
     found = []
     for part in splits.values():
         if column in part.column_names:
-            names, values = getattr(part.features[column], "names", None), list(part[column])
+            names = getattr(part.features[column], "names", None)
+            values = list(part[column])
             found.append([names[value] if value is not None else None for value in values] if names else values)
     return found
 

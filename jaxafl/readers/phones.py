@@ -168,7 +168,8 @@ def _load(path: pathlib.Path, one: str, other: str, *more: str) -> list[Any]:
             arrays = {name: file[name] for name in (one, other, "offsets", *more)}
     except (KeyError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} must be an npz file with {_FORMATS[path.name]} ({error})") from error
-    offsets, length = arrays["offsets"], len(arrays[one])
+    offsets = arrays["offsets"]
+    length = len(arrays[one])
     if len(arrays[other]) != length:
         raise ValueError(f"{path}: `{one}` and `{other}` must be of one length, got {length} and {len(arrays[other])}")
     if len(offsets) < 2 or (offsets[0], offsets[-1]) != (0, length) or (np.diff(offsets) < 1).any():

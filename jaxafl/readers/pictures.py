@@ -42,7 +42,8 @@ def pixels(owner: str, images: Iterable[Any]) -> np.ndarray:
     Raises:
         ValueError: images have several sizes or frames, a mode has no meaning as pixels (LAB), or depths differ.
     """
-    modes, found = set(), []
+    modes = set()
+    found = []
     for place, image in enumerate(images):
         if not is_picture(image):
             raise UserError(f"{owner}: sample {place} is no image, but a {type(image).__name__}")

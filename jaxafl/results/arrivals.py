@@ -34,7 +34,8 @@ def masked(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 def of_schedule(schedule: Schedule) -> dict[str, Any]:
     """Returns the variables of the arrivals of a schedule: name -> (dimensions, values)."""
-    mask, indices = schedule.mask, {"client": schedule.client, "run_index": schedule.run}
+    mask = schedule.mask
+    indices = {"client": schedule.client, "run_index": schedule.run}
     if schedule.kinds:
         indices["kind"] = schedule.kind
     found: dict[str, np.ndarray] = {"arrived": mask}

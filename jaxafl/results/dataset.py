@@ -175,7 +175,8 @@ def bytes_sent(trained: Trained, client: Client) -> dict[str, np.ndarray]:
     Trained parameters and non-trainable state are sent in the precision in which they are kept: up with every arrival,
     down with every run that starts, abandoned runs included. Leaves that the client's optimiser freezes are not sent.
     """
-    schedule, size = trained.schedule, sent_bytes(client, trained.params, trained.model_state)
+    schedule = trained.schedule
+    size = sent_bytes(client, trained.params, trained.model_state)
     begun = np.diff(schedule.runs_begun, prepend=0)
     return {"bytes_up": schedule.mask.sum(axis=1) * np.int64(size), "bytes_down": begun * np.int64(size)}
 

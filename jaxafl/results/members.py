@@ -53,7 +53,8 @@ def members(results: Results, *variables: str) -> list[Member]:
     for name, dataset in named.items():
         missing = [variable for variable in variables if variable not in dataset.variables]
         if missing:
-            label, known = name or dataset.attrs.get("title", ""), ", ".join(map(str, dataset.data_vars))
+            label = name or dataset.attrs.get("title", "")
+            known = ", ".join(map(str, dataset.data_vars))
             remedy = _NO_ACCURACY if "accuracy" in missing else ""
             close = did_you_mean(missing[0], dataset.data_vars)
             raise UserError(f"the result {label} has no {', '.join(missing)}; it has {known}{close}{remedy}")

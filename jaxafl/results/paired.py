@@ -97,7 +97,8 @@ def summary(values: np.ndarray, confidence: float = 0.95) -> Summary:
     """
     from scipy import stats
 
-    count, mean = len(values), float(np.mean(values))
+    count = len(values)
+    mean = float(np.mean(values))
     std = float(np.std(values, ddof=1)) if count > 1 else np.nan
     reach = std / np.sqrt(count) * stats.t.ppf((1 + confidence) / 2, count - 1) if count > 1 else np.nan
     return Summary(values, mean, std, float(mean - reach), float(mean + reach))

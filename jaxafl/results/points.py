@@ -90,7 +90,8 @@ def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[
     import xarray as xr
 
     ((axis, given),) = point.items()
-    numbers, variable = as_numbers("at", axis, given).astype(float), AXES[axis].variable
+    numbers = as_numbers("at", axis, given).astype(float)
+    variable = AXES[axis].variable
     if not isinstance(result, xr.Dataset) or variable not in result.variables:
         raise TypeError(f"at takes the result of a run or a sweep, with a variable {variable}; got {shown(result)}")
     each = isinstance(given, xr.DataArray) and given.ndim > 0 and set(given.dims) <= set(result[variable].dims)
@@ -98,7 +99,8 @@ def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[
         raise UserError(f"at: {axis} must be a finite number >= 0, or a list of them; got {shown(given)}")
     points = given if each else xr.DataArray(numbers, {axis: numbers} if numbers.ndim else None, [axis][: numbers.ndim])
     plain = _evaluated(result)
-    place, end = _last(plain[variable] <= points), plain[variable].max(_ALONG)
+    place = _last(plain[variable] <= points)
+    end = plain[variable].max(_ALONG)
     if axis == "time":
         end = end.copy(data=known_until(result, end))
     early = points > end
@@ -139,7 +141,8 @@ def _failed(result: xr.Dataset) -> Any:
 
 def _warning(lost: xr.DataArray, end: xr.DataArray, axis: str, point: float) -> str:
     """Returns the warning about runs without a value at a point, with their ends."""
-    over, known = lost.any(axis) if axis in lost.dims else lost, []
+    over = lost.any(axis) if axis in lost.dims else lost
+    known = []
     for place in np.argwhere(over.values):
         run = over.isel(dict(zip(over.dims, place.tolist(), strict=True)))
         named = ", ".join(f"{dim}={run[dim].item()}" for dim in over.dims if dim in run.coords)

@@ -171,7 +171,8 @@ def lemma_3(
     v = numbers(owner, dict(locals()))
     check_form(owner, form)
     check_counts(owner, "server_steps", v.server_steps)
-    most, T = int(np.max(v.server_steps)), v.server_steps.astype(int)
+    most = int(np.max(v.server_steps))
+    T = v.server_steps.astype(int)
     rates = schedule(server_steps=most, initial_rate=initial_rate, delay_penalty=delay_penalty, staleness=staleness)
     b = v.descent
     if form == "corrected":

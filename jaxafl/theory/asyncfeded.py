@@ -47,7 +47,8 @@ def theorem_1(
     Returns:
         The terms `gradient`, `heterogeneity` and `noise`; see `jaxafl.theory.bounds.bounded`.
     """
-    owner, given = "theory.asyncfeded.theorem_1", dict(locals())
+    owner = "theory.asyncfeded.theorem_1"
+    given = dict(locals())
     rate = given.pop("local_rate")
     v = numbers(owner, given)
     check_counts(owner, "local_steps", v.local_steps)
@@ -89,7 +90,8 @@ def corollary_1(
     Returns:
         The terms `gradient`, `noise` and `heterogeneity`, all infinite where Γ is too large.
     """
-    owner, given = "theory.asyncfeded.corollary_1", dict(locals())
+    owner = "theory.asyncfeded.corollary_1"
+    given = dict(locals())
     c = _local(owner, given)
     v = numbers(owner, given)
     L2, log = v.smoothness**2, c.steps * np.log(c.steps + 1)
@@ -139,7 +141,8 @@ def theorem_2(
     Returns:
         The terms `initial`, `noise` and `heterogeneity`.
     """
-    owner, given = "theory.asyncfeded.theorem_2", dict(locals())
+    owner = "theory.asyncfeded.theorem_2"
+    given = dict(locals())
     c = _local(owner, given)
     v = numbers(owner, given)
     T, K, L = v.server_steps, c.steps, v.smoothness
@@ -172,7 +175,8 @@ def optimal_server_rate(
         server_steps, local_steps, gap, smoothness, local_rate, euclidean_staleness, local_variance, global_variance:
             see `theorem_2`.
     """
-    owner, given = "theory.asyncfeded.optimal_server_rate", dict(locals())
+    owner = "theory.asyncfeded.optimal_server_rate"
+    given = dict(locals())
     c = _local(owner, given)
     v = numbers(owner, given)
     falling = 2 * v.gap / (c.steps * c.m1 * v.server_steps)

@@ -119,7 +119,8 @@ def numbers(owner: str, given: Mapping[str, Any]) -> SimpleNamespace:
     for name, value in given.items():
         if name not in CONSTANTS:
             continue
-        limits, array = CONSTANTS[name], as_numbers(owner, name, value)
+        limits = CONSTANTS[name]
+        array = as_numbers(owner, name, value)
         if array.ndim > 1:
             raise UserError(f"{owner}: {name} must be a number or an array [T], got shape {array.shape}")
         broken, rule = ~np.isfinite(array), "finite"

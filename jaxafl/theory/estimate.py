@@ -83,7 +83,8 @@ def estimate(
     trained, run_seed = _trained(owner, result, sim, run_seed)
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(trained.params))):
         raise UserError(f"{owner}: the run's last model is not finite, so that nothing can be measured on it")
-    problem, chosen = sim.problem(run_seed), _chosen(sim, clients, samples, weights, seed)
+    problem = sim.problem(run_seed)
+    chosen = _chosen(sim, clients, samples, weights, seed)
     models = [first_model(problem.model, problem.data.form, problem.key), Version(trained.params, trained.model_state)]
     objective = Objective(problem.model, problem.data, problem.device, chosen, models[0])
     found = [objective.at(model, jax.random.key(seed), iterations) for model in models]
@@ -126,7 +127,8 @@ def _chosen(sim: Simulation, clients: int, samples: int, weights: str, seed: int
 
 
 def _of_gradients(sim: Simulation, chosen: Sampled, found: list[AtModel]) -> dict[str, float]:
-    client, counts = sim.client, np.asarray(sim.data.counts)[np.asarray(chosen.client)]
+    client = sim.client
+    counts = np.asarray(sim.data.counts)[np.asarray(chosen.client)]
     smallest = np.array([np.min(one.smallest) for one in found])  # NaN if the value of any client is NaN
     norms = [one.client_gradient if client.batch_size is None else one.sample_gradient for one in found]
     return {
@@ -152,7 +154,8 @@ def _of_optimum(
     objective: Objective, models: list[Version], found: list[AtModel], mu: float, optimum: float | None, steps: int
 ) -> dict[str, float]:
     """Returns F*, the gap of the first model, and the distances to the minimisers of F and of every f_i."""
-    begin, nan = float(found[0].loss), float("nan")
+    begin = float(found[0].loss)
+    nan = float("nan")
     if optimum is not None:
         return {"optimum": optimum, "gap": begin - optimum, "distance": nan, "optimum_spread": nan}
     value, w = objective.smallest(models[-1], steps)

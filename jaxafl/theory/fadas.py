@@ -203,7 +203,8 @@ def corollary_5_10(
         The terms `noise`, `heterogeneity`, `drift`, `initial`, `staleness` and `threshold`.
     """
     v = numbers("theory.fadas.corollary_5_10", locals())
-    orders, fall = _orders(v), v.smoothness * v.gap / v.server_steps
+    orders = _orders(v)
+    fall = v.smoothness * v.gap / v.server_steps
     mean, threshold = v.staleness_mean_of_max, v.staleness_threshold
     says, value = orders["initial"]
     orders["initial"] = (says.replace("FG", "FGτ_c"), value * threshold)

@@ -92,7 +92,8 @@ def _loss(
     """Computes the mean loss of the samples of one client, with positions [S] and mask [S]."""
     state, arrays, frozen, _ = given
     raw, y = data.gather(arrays, row.client, row.positions)
-    batch, key = Batch(data.preprocess(raw), y, row.mask), jax_key((jnp.uint32(0), jnp.uint32(0)))
+    batch = Batch(data.preprocess(raw), y, row.mask)
+    key = jax_key((jnp.uint32(0), jnp.uint32(0)))
     outputs, _ = model.bound(frozen)(unravel(w), state, batch, key, False)
     return jnp.sum(jnp.where(row.mask, outputs.loss, 0)) / jnp.sum(row.mask)
 

@@ -221,9 +221,11 @@ def listed(values: dict[str, float], metric: str, falling: bool | None, what: st
 
 def _by_value(lines: Sequence[Line], metric: str, label: str, axis: str, values: list[str]) -> View:
     runs: list[list[float]] = [[] for _ in values]
-    points, failed = [], 0
+    points = []
+    failed = 0
     for place, line in enumerate(lines):
-        at, found = values.index(line.place.get(axis, "")), last(line, metric)
+        at = values.index(line.place.get(axis, ""))
+        found = last(line, metric)
         finite = found[np.isfinite(found)]
         failed += len(found) - len(finite)
         runs[at].extend(finite)

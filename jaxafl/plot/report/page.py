@@ -193,7 +193,8 @@ def _palette() -> str:
 
 def readable(colour: str, paper: str) -> str:
     """Returns a colour moved towards black or white until its contrast with the paper is at least 3 : 1."""
-    start, towards = _channels(colour), 0.0 if _luminance(_channels(paper)) > 0.5 else 1.0
+    start = _channels(colour)
+    towards = 0.0 if _luminance(_channels(paper)) > 0.5 else 1.0
     for share in np.linspace(0, 1, 51):
         found = start + share * (towards - start)
         if contrast(found, _channels(paper)) >= CONTRAST:

@@ -148,7 +148,8 @@ def _several(values: Sequence[str]) -> str:
 
 def _code(line: Line, dataset: xr.Dataset) -> str:
     """Returns the Python code of a run, with the descriptions of data and model as comments."""
-    parts, run = _parts(line), line.runs[0]
+    parts = _parts(line)
+    run = line.runs[0]
     client = dict(parts.get("client", {}))
     optimizer = client.pop("optimizer", "sgd")
     usual = _defaults(Client)

@@ -78,10 +78,12 @@ def paired(comparison: Any, reference: str | None) -> Html:
     names = list(comparison.results)
     if reference is not None:
         check_choice("report", "reference", reference, tuple(names))
-    base, seeds = reference or names[0], len(comparison.seeds)
+    base = reference or names[0]
+    seeds = len(comparison.seeds)
     metric = "accuracy" if "accuracy" in comparison.dataset.data_vars else "loss"
     means, found = comparison.summary(metric), comparison.differences(base, metric)
-    scale, unit = scale_of(metric), " (points)" if percent(metric) else ""
+    scale = scale_of(metric)
+    unit = " (points)" if percent(metric) else ""
     places = decimals([scale * one.std for one in means.values()])
     rows = []
     for name, one in means.items():
