@@ -29,11 +29,11 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.device import as_arrays, devices_of
 from jaxafl.engine.diagnostics import check_diagnostics
 from jaxafl.engine.loop import Trained
-from jaxafl.engine.mesh import layout_of, placed
+from jaxafl.engine.mesh import layout_of, put_data
 from jaxafl.engine.online import online
 from jaxafl.engine.plan import Plan
 from jaxafl.engine.planned import plan_of, planned
-from jaxafl.engine.problem import Layout, Numbers, Observe, Problem, Recording, Speed
+from jaxafl.engine.problem import Hyperparameters, Layout, Observe, Problem, Recording, Speed, micro_batch_of
 from jaxafl.engine.recorded import evaluated
 from jaxafl.engine.validate import check_model, check_observe, evaluation_interval
 from jaxafl.engine.width import local_step_of
@@ -292,8 +292,9 @@ class Simulation(Summarised):
     ) -> Problem:
         """What the engine runs, of a simulation that has been checked."""
         server, client = self.server.prepare(self.clock, self.client, self.data.counts, seed)
-        numbers = as_arrays(Numbers(client, server), jnp.result_type(float))
+        client = dataclasses.replace(client, micro_batch=micro_batch_of(client, self.data))
+        hyperparameters = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
         parts = self.summary()
-        device = placed(self.data, parts["model"], layout)
-        own = dict[str, Any](numbers=numbers, device=device, seed=seed, recording=recording, layout=layout)
-        return Problem(**parts, **own)
+        device = put_data(self.data, parts["model"], layout)
+        own: dict[str, Any] = dict(hyperparameters=hyperparameters, device=device, seed=seed)
+        return Problem(**parts, **own, recording=recording, layout=layout)

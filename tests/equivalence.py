@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +22,7 @@ import numpy as np
 import optax
 
 import jaxafl as afl
+from jaxafl.device import accelerator_paths
 
 STEPS, CLIENTS = 20, 6
 clock, server = afl.clock, afl.server
@@ -192,25 +192,11 @@ def _sweep(simulation: afl.Simulation, axes: dict[str, Any], **options: Any) -> 
 def _as_on_accelerators(run: Callable[[], Any]) -> Callable[[], Any]:
     """The paths that a CPU does not take by itself: lockstep, gathers."""
 
-    def patched() -> Any:
-        names = ("slices_are_faster",)
-        changed = [
-            (module, name, getattr(module, name))
-            for key, module in list(sys.modules.items())
-            if key.startswith("jaxafl")
-            for name in names
-            if hasattr(module, name)
-        ]
-        assert changed
-        for module, name, _ in changed:
-            setattr(module, name, lambda: False)
-        try:
+    def switched() -> Any:
+        with accelerator_paths():
             return run()
-        finally:
-            for module, name, old in changed:
-                setattr(module, name, old)
 
-    return patched
+    return switched
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Any]]]:

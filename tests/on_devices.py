@@ -23,6 +23,7 @@ OF_MANY = ("fedavg", "fadas", "ca2fl")  # cases of more than two devices, for wh
 def sweeps(devices: int) -> dict[str, Any]:
     """What sweeps on all devices of this process give, against one device, and how often their programs communicate."""
     import jaxafl as afl
+    from jaxafl.device import accelerator_paths
     from jaxafl.engine.execution import Execution
     from tests.problems import quadratic
     from tests.sweep.conftest import differing, simulation
@@ -47,14 +48,15 @@ def sweeps(devices: int) -> dict[str, Any]:
     sim, axes = simulation(), {"seed": range(devices + 1)}
     alone = afl.sweep(sim, axes, 8, eval_every=4, together=1)
     # as on an accelerator: in lockstep
-    lockstep = mock.patch("jaxafl.sweep.members.slices_are_faster", lambda: False)
-    with lockstep, mock.patch.object(Execution, "compile", seen):
+    with accelerator_paths(), mock.patch.object(Execution, "compile", seen):
         spread = afl.sweep(sim, axes, 8, eval_every=4, devices=devices)
         each = afl.sweep(sim, {"seed": range(devices)}, 8, eval_every=4, devices=devices)
         shared = afl.sweep(simulation(), grids["together"][1], 8, eval_every=4, devices=devices)
     found["in lockstep, close"] = differing(spread, alone, tolerance=1e-5)
     found["in lockstep, one each, close"] = differing(each, alone.isel(seed=slice(devices)), tolerance=1e-5)
-    found["shared by devices"] = [] if all(one.program.mesh for one in programs) and len(programs) == 3 else ["not"]
+    found["shared by devices"] = (
+        [] if all(one.program.layout.mesh for one in programs) and len(programs) == 3 else ["not"]
+    )
     found["collectives"] = [COLLECTIVE.findall(one.compiled.as_text()) for one in programs]
     assert shared.sizes["server.learning_rate"] == 5
     jax.config.update("jax_enable_x64", True)
@@ -62,7 +64,7 @@ def sweeps(devices: int) -> dict[str, Any]:
     sim = afl.Simulation(problem.data, problem.model, client, server, clock)
     for name, axes in {"rates": {"server.learning_rate": [0.01, 0.02, 0.05]}, "seeds": {"seed": range(3)}}.items():
         alone = afl.sweep(sim, axes, 8, eval_every=4, together=1)
-        with lockstep:
+        with accelerator_paths():
             spread = afl.sweep(sim, axes, 8, eval_every=4, devices=devices)
         found[f"float64, {name}"] = differing(spread, alone, tolerance=1e-12)
     try:
@@ -139,6 +141,7 @@ def _remembering(model: Any) -> Any:
 def runs(devices: int) -> dict[str, Any]:
     """What runs that devices share give, against one device, in float64; and where their programs communicate."""
     import jaxafl as afl
+    from jaxafl.device import accelerator_paths
     from jaxafl.engine.mesh import layout_of
     from jaxafl.engine.planned import planned
     from jaxafl.engine.problem import Recording, Speed
@@ -159,10 +162,7 @@ def runs(devices: int) -> dict[str, Any]:
             sim.run(STEPS, devices=devices, lanes=3 * devices, chunk=3, **how), alone, tolerance=1e-12
         )
         if name in ("fadas", "audg", "ca2fl", "quafl", "safa"):  # rows by gathers and scatters, as on an accelerator
-            others = [
-                f"jaxafl.{place}.slices_are_faster" for place in ("engine.problem", "engine.planned", "server.ca2fl")
-            ]
-            with mock.patch(others[0], lambda: False), mock.patch(others[1], lambda: False):
+            with accelerator_paths():
                 gathers = sim.run(STEPS, devices=devices, lanes=2 * devices, chunk=2, **how)
             found[f"{name}, gathers"] = differing(gathers, alone, tolerance=1e-12)
         if name in ("fadas", "ca2fl", "asyncfeded"):

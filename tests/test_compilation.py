@@ -185,7 +185,7 @@ for server in (afl.server.fedasync(), afl.server.asyncfeded()):
     said = subprocess.run([sys.executable, "-c", code], env=logged, capture_output=True, text=True, check=True).stderr
     found = set(re.findall(r"Compiling jit\((\w+)\)", said))
     own = {"_blocks", "_begin", "_scan", "marked", "initial_members", "evaluate_members", "observe_members", "read"}
-    assert {"advance_planned", "advance_online"} < found <= own | {"advance_planned", "begin_online", "advance_online"}
+    assert {"advance", "advance_online"} < found <= own | {"advance", "begin_online", "advance_online"}
 
 
 def _grown(width: int, x: jax.Array, many: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import jaxafl as afl
-from jaxafl.device import compilation
+from jaxafl.device import accelerator_paths, compilation
 from jaxafl.engine import evaluate
 from jaxafl.models import Model
 from tests.variants import slow_but
@@ -58,9 +58,9 @@ def test_batches_on_an_accelerator(memory: int | None, chosen: Any, monkeypatch:
     """As many samples as an eighth of the memory holds, and about as many in each batch."""
     expected = {None: 412, 2**40: TEST, 2**20: 247, 1: 1}[memory]
     whole = evaluated()
-    monkeypatch.setattr(evaluate, "slices_are_faster", lambda: False)
     monkeypatch.setattr(evaluate, "available_bytes", lambda: memory)
-    assert_same(evaluated(), whole)
+    with accelerator_paths():
+        assert_same(evaluated(), whole)
     assert chosen[-2] == (expected, expected)
 
 

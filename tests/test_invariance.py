@@ -20,7 +20,7 @@ from jaxafl import server
 from jaxafl.client import Client
 from jaxafl.clock import constant, free_running, interrupting, suspension, synchronous, uniform
 from jaxafl.data import Preprocessing, from_arrays
-from jaxafl.engine import planned
+from jaxafl.device import accelerator_paths
 from jaxafl.engine.execution import Execution
 from jaxafl.models import Batch, from_functions
 from jaxafl.simulation import Simulation
@@ -125,15 +125,16 @@ def test_loops_whose_length_is_known_when_they_are_compiled(
     """As on an accelerator. A synchronous round of four clients has the same number of segments as all others."""
     even = Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=2)
     expected, known = run(name, even, lanes=lanes, chunk=chunk), []
-    prepared = planned.prepared
-    monkeypatch.setattr(planned, "slices_are_faster", lambda: False)
-    monkeypatch.setattr(
-        planned,
-        "prepared",
-        lambda *args, **shapes: known.append((shapes["local_steps"], shapes["segments"])) or prepared(*args, **shapes),
-    )
-    assert_close(run(name, even, lanes=lanes, chunk=chunk), expected)
-    run(name, lanes=lanes, chunk=chunk)
+    compile_ = Execution.compile
+
+    def noted(self: Execution, *args: Any) -> Execution:
+        known.append((self.program.loops.local_steps, self.program.loops.segments))
+        return compile_(self, *args)
+
+    monkeypatch.setattr(Execution, "compile", noted)
+    with accelerator_paths():
+        assert_close(run(name, even, lanes=lanes, chunk=chunk), expected)
+        run(name, lanes=lanes, chunk=chunk)
     assert [steps for steps, _ in known] == [3, None]
     assert known[0][1] == 4 // lanes or name == "fadas"
 
@@ -151,15 +152,16 @@ def test_blocks_of_server_steps(name: str, monkeypatch: pytest.MonkeyPatch, tmp_
 
     blocks: list[int] = []
     expected = results("one by one")
-    monkeypatch.setattr(planned, "slices_are_faster", lambda: False)
     compile_ = Execution.compile
 
     def noted(self: Execution, *args: Any) -> Execution:
-        blocks.append(self.program.block)
+        blocks.append(self.program.loops.rows_per_check)
         return compile_(self, *args)
 
     monkeypatch.setattr(Execution, "compile", noted)
-    for one, other in zip(results("in blocks"), expected, strict=True):
+    with accelerator_paths():
+        found = results("in blocks")
+    for one, other in zip(found, expected, strict=True):
         assert_close(one, other)
         assert one.attrs["failed_step"] == other.attrs["failed_step"]
         assert min(one.attrs[f"{part}_seconds"] for part in ("prepare", "compile", "run")) >= 0
@@ -169,7 +171,7 @@ def test_blocks_of_server_steps(name: str, monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.parametrize("sampling", slow_but(("replacement", "epochs"), "replacement"))
-def test_lanes_that_draw_ahead(sampling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_that_draw_ahead(sampling: Any) -> None:
     """Where the number of local steps is known, a lane draws for all of them before the first: the same samples, the
     same augmentation, the same numbers of the model; also in the second half of a run."""
 
@@ -187,8 +189,8 @@ def test_lanes_that_draw_ahead(sampling: Any, monkeypatch: pytest.MonkeyPatch) -
     simulation = Simulation(data, model, client, server.fedbuff(), synchronous(cohort=3, durations=uniform(1, 5)))
     how: dict[str, Any] = dict(lanes=2, chunk=2, observe=observe_w)
     expected = simulation.run(STEPS, **how)
-    monkeypatch.setattr(planned, "slices_are_faster", lambda: False)
-    assert_close(simulation.run(STEPS, **how), expected)
+    with accelerator_paths():
+        assert_close(simulation.run(STEPS, **how), expected)
     plan = simulation.plan(STEPS, lanes=2)
     assert plan.local_steps == 4 and len(plan.segments.active) == 2 * STEPS
     assert np.ptp(expected.observe_w.values[-1]) > 0.01

@@ -54,7 +54,7 @@ def replay(plan: Plan, schedule: Schedule, keep_base: bool, stores: int = 1) -> 
             segment += 1
         for entry in np.flatnonzero(schedule.mask[step]):
             who = int(schedule.client[step, entry]), int(schedule.run[step, entry])
-            device, row = plan.steps.lane[step, entry] % stores, plan.steps.row[step, entry]
+            device, row = plan.steps.lane[step, entry] % stores, plan.steps.update_slot[step, entry]
             assert store[device][row] == who, "a store row holds another update"
             if plan.in_order:
                 own = schedule.mask[step] & (plan.steps.lane[step] % stores == device)
@@ -181,11 +181,16 @@ def test_a_wrong_plan_is_noticed() -> None:
     recorded = record(0, CLIENTS, STEPS, "late", **OPTIONS["arrival, buffer"])
     schedule = compute_schedule(recorded.clock(), CLIENTS, 3, STEPS, 0)
     plan = make_plan(schedule, lanes=2, keep_base=True)
-    for part, name in (("segments", "load_slot"), ("segments", "save_row"), ("steps", "row"), ("steps", "write_slot")):
+    for part, name in (
+        ("segments", "load_slot"),
+        ("segments", "save_row"),
+        ("steps", "update_slot"),
+        ("steps", "write_slot"),
+    ):
         array = getattr(getattr(plan, part), name)
-        size = plan.rows if "row" in name else plan.slots
+        size = plan.rows if name in ("save_row", "update_slot") else plan.slots
         flat = array.ravel()
-        place = int(np.flatnonzero(schedule.mask.ravel())[-1]) if name == "row" else 0
+        place = int(np.flatnonzero(schedule.mask.ravel())[-1]) if name == "update_slot" else 0
         kept, flat[place] = flat[place], (flat[place] + 1) % size
         with pytest.raises((AssertionError, KeyError)):
             replay(plan, schedule, True)

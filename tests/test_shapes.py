@@ -16,7 +16,7 @@ from jaxtyping import jaxtyped
 import jaxafl as afl
 from jaxafl.clock.contract import Runs, ServerStep
 from jaxafl.engine.plan import Segments, Steps
-from jaxafl.engine.state import Beside, Failure, Stored
+from jaxafl.engine.state import Failure, OnlineState, Stored
 from jaxafl.server.contract import Arrivals, Outcome
 from tests.problems import GD, quadratic
 
@@ -49,12 +49,12 @@ RECORDS: dict[type, dict[str, Any]] = {
     )
     | arrays("load_count save_count", S)
     | {"load_duration": zeros(S, L, dtype=FLOAT)},
-    Steps: arrays("row lane client staleness local_steps multiplicity kind base_slot", T, A)
+    Steps: arrays("update_slot lane client staleness local_steps multiplicity kind base_slot", T, A)
     | {"segments_before": zeros(T + 1), "time": zeros(T, dtype=FLOAT), "mask": zeros(T, A, dtype=BOOL)}
     | {"write_slot": zeros(T)},
     Stored: {"delta": TREE, "model_state": {}, "loss": zeros(R, dtype=FLOAT), "local_steps": zeros(R)},
     Failure: arrays("step client"),
-    Beside: {"clock": (), "next_steps": zeros(N), "slot_version": zeros(S), "row_run": zeros(R), "lost": zeros()},
+    OnlineState: {"clock": (), "next_steps": zeros(N), "slot_version": zeros(S), "row_run": zeros(R), "lost": zeros()},
 }
 
 
@@ -103,4 +103,4 @@ def test_a_plan_has_the_shapes_of_its_records() -> None:
         check(type(record), record._asdict())
         one = {name: np.asarray(values)[0] for name, values in record._asdict().items()}
         check(type(record), one)
-    assert list(itertools.chain(plan.steps.row.shape, [plan.lanes])) == [10, 2, 2]
+    assert list(itertools.chain(plan.steps.update_slot.shape, [plan.lanes])) == [10, 2, 2]

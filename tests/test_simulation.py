@@ -16,6 +16,7 @@ from jaxafl.client import Client
 from jaxafl.clock import constant, free_running, suspension, synchronous, trace, uniform
 from jaxafl.clock.schedules import schedule as compute_schedule
 from jaxafl.device import compilation
+from jaxafl.engine.state import State
 from jaxafl.models import from_functions
 from jaxafl.results import load
 from jaxafl.server import Delivery, Needs
@@ -198,7 +199,7 @@ def wide_simulation(the_server: Any, clock: Any) -> Simulation:
 
 
 PROGRAMS: dict[str, tuple[Any, Any, str]] = {
-    "planned": (server.fedasync(), free_running(concurrency=4, durations=uniform(1, 5)), "advance_planned"),
+    "planned": (server.fedasync(), free_running(concurrency=4, durations=uniform(1, 5)), "advance"),
     "online": (server.asyncfeded(), free_running(concurrency=4, durations=uniform(1, 5)), "advance_online"),
 }
 
@@ -210,7 +211,7 @@ def test_the_ring_is_updated_in_place_and_nothing_calls_the_host(name: str, monk
     wide_simulation(the_server, clock).run(20, eval_every=10)
     ((traced, static, shapes, program),) = watch.of(function)
     text = program.as_text()
-    slots = static[0].slots
+    slots = next(argument for argument in shapes if isinstance(argument, State)).ring.params["w"].shape[1]
     assert slots > 2
     ring = rf"f32\[{slots},{SLOT[0]},{SLOT[1]}\]"
     assert re.search(ring, text)

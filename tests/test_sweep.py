@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -16,8 +17,7 @@ import xarray as xr
 
 import jaxafl as afl
 from jaxafl.callbacks.hooks import Hook
-from jaxafl.device import compilation, slices_are_faster
-from jaxafl.engine import planned
+from jaxafl.device import accelerator_paths, compilation, on_cpu
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.loop import run_to_end
 from jaxafl.engine.problem import Speed
@@ -60,7 +60,7 @@ def test_members_that_share_a_plan_are_separate_runs(sim: afl.Simulation) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not slices_are_faster(), reason="members share a vmap on every device but a CPU")
+@pytest.mark.skipif(not on_cpu(), reason="members share a vmap on every device but a CPU")
 def test_members_with_a_large_model_train_one_after_another(sim: afl.Simulation, monkeypatch: Any) -> None:
     """Bit for bit as separate runs, in one program."""
     monkeypatch.setattr(importlib.import_module("jaxafl.sweep.members"), "_TOGETHER", 610)  # those of `sim`'s model
@@ -109,32 +109,30 @@ def test_a_server_in_the_clock_is_swept_too(sim: afl.Simulation) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lanes", "known"), [(1, False), (4, False), (4, True)])
-def test_lockstep_is_separate_runs(
-    sim: afl.Simulation, lanes: int, known: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`known`: with a loop over local steps of known length, as on an accelerator."""
+def test_lockstep_is_separate_runs(sim: afl.Simulation, lanes: int, known: bool) -> None:
+    """`known`: with a static number of local steps, as on an accelerator."""
     seeds = [0, 1, 2]
-    if known:
-        monkeypatch.setattr(planned, "slices_are_faster", lambda: False)
     schedules = [sim.schedule(STEPS, seed) for seed in seeds]
-    execution = lockstep([sim.problem(seed) for seed in seeds], schedules, EVERY, Speed(lanes))
-    assert (execution.program.local_steps == sim.client.steps) is known
-    for seed, trained in zip(seeds, run_to_end(execution, STEPS, EVERY, Hook(), time.perf_counter()), strict=True):
+    with accelerator_paths() if known else contextlib.nullcontext():
+        execution = lockstep([sim.problem(seed) for seed in seeds], schedules, EVERY, Speed(lanes))
+        assert (execution.program.loops.local_steps == sim.client.steps) is known
+        ended = run_to_end(execution, STEPS, EVERY, Hook(), time.perf_counter())
+    for seed, trained in zip(seeds, ended, strict=True):
         same(sim.result(trained, seed), sim.run(STEPS, eval_every=EVERY, seed=seed))
 
 
 @pytest.mark.slow
-def test_lockstep_of_rounds(sim: afl.Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lockstep_of_rounds(sim: afl.Simulation) -> None:
     """As on an accelerator, where all loops but that over blocks of rows are of known length."""
     clock = afl.clock.synchronous(cohort=4, durations=afl.clock.uniform(1, 5))
     rounds, seeds = dataclasses.replace(sim, server=afl.server.fedavg(), clock=clock), [4, 5, 6]
-    monkeypatch.setattr(planned, "slices_are_faster", lambda: False)
     schedules = [rounds.schedule(12, seed) for seed in seeds]
-    execution = lockstep([rounds.problem(seed) for seed in seeds], schedules, 6, Speed(4))
-    program = execution.program
-    assert (program.local_steps, program.steps, program.block) == (rounds.client.steps, 1, 6)
-    monkeypatch.undo()
-    for seed, trained in zip(seeds, run_to_end(execution, 12, 6, Hook(), time.perf_counter()), strict=True):
+    with accelerator_paths():
+        execution = lockstep([rounds.problem(seed) for seed in seeds], schedules, 6, Speed(4))
+        loops = execution.program.loops
+        assert (loops.local_steps, loops.steps, loops.rows_per_check) == (rounds.client.steps, 1, 6)
+        ended = run_to_end(execution, 12, 6, Hook(), time.perf_counter())
+    for seed, trained in zip(seeds, ended, strict=True):
         same(rounds.result(trained, seed), rounds.run(12, eval_every=6, seed=seed))
 
 
@@ -154,7 +152,7 @@ def test_dynamic_axes_compile_one_program(sim: afl.Simulation) -> None:
     afl.sweep(sim, {"seed": [11, 12, 13], "clock.durations.high": [4.0, 5.0]}, STEPS, eval_every=EVERY)
     new = [key[0].__name__ for key in compilation._programs if key not in known]
     # ring slots and store rows are those that a plan needs, so six plans may have two shapes, not six
-    assert new.count("advance_planned") <= 2
+    assert new.count("advance") <= 2
 
 
 @pytest.mark.slow

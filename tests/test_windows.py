@@ -89,7 +89,7 @@ def test_a_run_goes_on_in_the_middle_of_a_window_and_is_made_longer(
 @pytest.mark.slow
 def test_a_longer_run_in_blocks_goes_on_in_the_middle(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shorter run has ended where no block of the longer one does; its windows begin wherever that was."""
-    monkeypatch.setattr("jaxafl.engine.planned.slices_are_faster", lambda: False)  # as on an accelerator
+    monkeypatch.setattr("jaxafl.device.backend._accelerator_paths", 1)  # as on an accelerator
     algorithm, _, client = SERVERS["fedbuff"]
     simulation = _simulation(algorithm, CLOCKS["buffer"], client)
     options: dict[str, Any] = {"eval_every": 10, "observe": observe}

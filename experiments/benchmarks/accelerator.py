@@ -131,7 +131,7 @@ def sweeps(clock: Clock, small: bool) -> Iterator[Row]:
                 drivers["lockstep"] = lockstep(seeds, schedules, steps, Speed())
             updates = steps * 5 * members
             for kind, driver in drivers.items():
-                rows = steps if driver.rows_before is None else int(driver.rows_before[-1])
+                rows = driver.row_of(steps)
                 (times,) = seconds_of(functools.partial(driver.advance, 0, rows), repeats=3)
                 went_on(driver.failures())
                 rate = updates / statistics.median(times)
@@ -178,7 +178,7 @@ def graphs(clock: Clock, small: bool) -> Iterator[Row]:
                 with compiled_with(options):
                     one = lockstep if members > 1 else lambda p, s, *more: planned(p, s[0], *more)
                     made.append(one(problems, schedules, steps, Speed()))
-                rows = steps if made[-1].rows_before is None else int(made[-1].rows_before[-1])
+                rows = made[-1].row_of(steps)
                 made[-1].advance(0, rows)
                 ends.append(jax.tree.leaves(on_host(made[-1].state.model)))
             times = seconds_of(*(functools.partial(one.advance, 0, rows) for one in made), repeats=5)

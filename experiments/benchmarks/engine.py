@@ -83,7 +83,7 @@ def bare_loop(sim: afl.Simulation, updates: int) -> tuple[Callable[[], Any], flo
 
         return jax.lax.fori_loop(0, updates, update, params)
 
-    arguments = (problem.numbers.client, problem.device, params, model_state)
+    arguments = (problem.hyperparameters.client, problem.device, params, model_state)
     program, seconds = compiled(run, (), arguments)
     return lambda: jax.block_until_ready(program(*arguments)), seconds
 
@@ -280,7 +280,7 @@ def together() -> list[Row]:
 
         def advance(group: list[Execution], updates: int = updates) -> None:
             for driver in group:
-                driver.advance(0, updates if driver.rows_before is None else int(driver.rows_before[-1]))
+                driver.advance(0, driver.row_of(updates))
                 went_on(driver.failures())
 
         apart, one_plan, seeds, own_plans = seconds_of(*(functools.partial(advance, group) for group in drivers))

@@ -223,7 +223,7 @@ def local_step_of(target: str, name: str, lanes: int) -> tuple[float, float]:
 
     def made(who: jax.Array) -> Lane:
         model = sim.model.init(jax.random.key(0), example_batch(sim.data.form))
-        return begin(problem.numbers.client, *model, problem.key, who, who, who, jnp.float32(0))
+        return begin(problem.hyperparameters.client, *model, problem.key, who, who, who, jnp.float32(0))
 
     def steps(group: Lane, client: afl.Client, device: Any) -> Lane:
         def one(lane: Lane) -> Lane:
@@ -233,7 +233,7 @@ def local_step_of(target: str, name: str, lanes: int) -> tuple[float, float]:
         return jax.vmap(one)(group)
 
     group = jax.eval_shape(jax.vmap(made), jnp.arange(lanes, dtype=jnp.int32))
-    arguments = (group, problem.numbers.client, problem.device)
+    arguments = (group, problem.hyperparameters.client, problem.device)
     operations = sum(products(jax.make_jaxpr(steps)(*arguments).jaxpr))
     text = compiled_for(target, steps, arguments).as_text()
     entry = text[text.index("ENTRY ") :]

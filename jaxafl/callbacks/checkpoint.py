@@ -18,7 +18,7 @@ from jaxafl.callbacks.identity import check_identity, content
 from jaxafl.callbacks.store import check_folder, flattened, interval_of, newest, say, unflattened, write
 from jaxafl.device import on_host
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.loop import Made, over
+from jaxafl.engine.loop import Progress, over
 from jaxafl.engine.plan import ORIGIN, Origin
 from jaxafl.engine.state import State
 from jaxafl.options import UserError, check_whole
@@ -120,8 +120,8 @@ class Checkpoint(Hook):
             self.origin = Origin(about["server_steps"], {version: slot for slot, version in enumerate(versions)})
         return self.origin
 
-    def begin(self, execution: Execution, made: Made) -> None:
-        self.last, self.evaluated = (time.monotonic(), made.place), 0
+    def begin(self, execution: Execution, made: Progress) -> None:
+        self.last = time.monotonic(), made.row
         if self.saved is None:
             return
         about, arrays = self.saved.about, self.saved.arrays
@@ -134,11 +134,11 @@ class Checkpoint(Hook):
                 "end it with that version, or name another folder"
             )
         found = unflattened(state, "state", arrays, about["arrays"], check=not longer)
-        with execution.around():
+        with execution.context():
             made_of = self._grafted(state, found, about) if longer else found
             execution.state = jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), made_of, state)
         records = execution.joined([])
-        made.place, made.eval_step = about["place"], list(about["eval_step"])
+        made.row, made.eval_step = about["place"], list(about["eval_step"])
         made.stops = [tuple(stop) if stop else None for stop in about["stops"]]
         names = sorted(name.partition("/")[2] for name in arrays if name.startswith("evaluations/"))
         made.evaluations = [
@@ -148,7 +148,7 @@ class Checkpoint(Hook):
             [unflattened(records, name, arrays, about["arrays"], check=False)] if f"{name}" in about["parts"] else []
             for name in ("records", "pieces")
         )
-        every = execution.program.length
+        every = execution.program.loops.steps_per_call
         shorter = made.eval_step[-1] % every and made.eval_step[-1] < self.server_steps
         if shorter and not over(execution, made):  # which ended between two evaluations of this one
             made.eval_step.pop()
@@ -157,10 +157,10 @@ class Checkpoint(Hook):
             whole = made.records.pop()
             made.records = [jax.tree.map(lambda leaf: leaf[:, :split], whole)] if split else []
             made.pieces = [jax.tree.map(lambda leaf: leaf[:, split:], whole)]
-        self.saved, self.evaluated = None, made.eval_step[-1] if made.eval_step else 0
-        what = "rows of its plan" if execution.rows_before is not None else "server steps"
+        self.saved = None
         ended = made.eval_step and made.eval_step[-1] >= self.server_steps
-        say(f"{'nothing left to do' if ended else 'going on'} after {made.place} {what}, from {self.folder}")
+        said = "nothing left to do" if ended else "going on"
+        say(f"{said} after {execution.step_of(made.row)} server steps, from {self.folder}")
 
     def _grafted(self, state: State, found: State, about: dict[str, Any]) -> State:
         """The state of a longer run: its ring holds the versions that the shorter one has kept."""
@@ -177,25 +177,23 @@ class Checkpoint(Hook):
 
     # ---- saving
 
-    def piece(self, execution: Execution, made: Made) -> None:
-        since, place = self.last
+    def piece(self, execution: Execution, made: Progress) -> None:
+        since, row = self.last
         if self.steps is None:
             due = time.monotonic() - since >= (self.interval or 0)
-        elif execution.rows_before is None:
-            due = made.place // self.steps > place // self.steps
-        else:  # whose places are rows, not server steps
-            due = not made.pieces and made.eval_step[-1] // self.steps > self.evaluated // self.steps
+        else:
+            due = execution.step_of(made.row) // self.steps > execution.step_of(row) // self.steps
         if due:
             self.save(execution, made)
 
-    def settled(self, execution: Execution, made: Made) -> None:
+    def settled(self, execution: Execution, made: Progress) -> None:
         if made.eval_step[-1] == self.server_steps or over(execution, made):
             if self.at_end:
                 self.save(execution, made)
-        elif made.place > self.last[1]:
+        elif made.row > self.last[1]:
             self.piece(execution, made)
 
-    def save(self, execution: Execution, made: Made) -> None:
+    def save(self, execution: Execution, made: Progress) -> None:
         """Saves the runs where they are, from a copy that is made at once; the save before comes first."""
         begun = time.monotonic()
         self.finish()
@@ -205,13 +203,13 @@ class Checkpoint(Hook):
         }
         if made.records:
             parts["records"] = execution.joined(made.records)
-        if made.pieces:  # in lockstep the last is of the whole chunk
-            parts["pieces"] = execution.joined(made.pieces if execution.rows_before is None else made.pieces[-1:])
+        if made.pieces:
+            parts["pieces"] = execution.joined(made.pieces)
         kept = execution.plan.kept if execution.plan is not None else None
         origin = execution.plan.origin if execution.plan is not None else ORIGIN
         about = {
-            "place": made.place,
-            "made": made.place if execution.rows_before is None else (made.eval_step or [0])[-1],
+            "place": made.row,
+            "made": execution.step_of(made.row),
             "server_steps": self.server_steps,
             "eval_step": list(made.eval_step),
             "stops": list(made.stops),
@@ -223,10 +221,10 @@ class Checkpoint(Hook):
             "identity": self.identity,
             "changed": self.changed,
             "over": over(execution, made),
-            "lanes": execution.program.lanes * execution.program.shares,
-            "chunk": execution.program.chunk,
+            "lanes": execution.lanes,
+            "chunk": execution.program.loops.lanes_per_vmap,
         }
-        self.last, self.evaluated = (time.monotonic(), made.place), made.eval_step[-1] if made.eval_step else 0
+        self.last = time.monotonic(), made.row
         self.writing, self.held = self.writer.submit(self._write, parts, about), time.monotonic() - begun
 
     def _write(self, parts: dict[str, Any], about: dict[str, Any]) -> float:

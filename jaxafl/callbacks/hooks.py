@@ -14,7 +14,7 @@ import numpy as np
 from jaxafl.callbacks.base import Callback, Chunk, Run, check_watchers
 from jaxafl.callbacks.progress import Reporter
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.loop import Made
+from jaxafl.engine.loop import Progress
 from jaxafl.results.arrivals import masked
 
 _PIECES = 1.0  # seconds between reports
@@ -33,16 +33,16 @@ class Hook:
     def __exit__(self, *args: Any) -> None:
         return None
 
-    def begin(self, execution: Execution, made: Made) -> None:
+    def begin(self, execution: Execution, made: Progress) -> None:
         return None
 
-    def piece(self, execution: Execution, made: Made) -> None:
+    def piece(self, execution: Execution, made: Progress) -> None:
         return None
 
-    def chunk(self, execution: Execution, made: Made) -> Sequence[str | None]:
+    def chunk(self, execution: Execution, made: Progress) -> Sequence[str | None]:
         return ()
 
-    def settled(self, execution: Execution, made: Made) -> None:
+    def settled(self, execution: Execution, made: Progress) -> None:
         return None
 
 
@@ -62,19 +62,19 @@ class Several(Hook):
                 stack.enter_context(hook)
             yield self
 
-    def begin(self, execution: Execution, made: Made) -> None:
+    def begin(self, execution: Execution, made: Progress) -> None:
         for hook in reversed(self.hooks):  # what takes runs up again comes last, and first here
             hook.begin(execution, made)
 
-    def piece(self, execution: Execution, made: Made) -> None:
+    def piece(self, execution: Execution, made: Progress) -> None:
         for hook in self.hooks:
             hook.piece(execution, made)
 
-    def chunk(self, execution: Execution, made: Made) -> Sequence[str | None]:
+    def chunk(self, execution: Execution, made: Progress) -> Sequence[str | None]:
         said = [hook.chunk(execution, made) for hook in self.hooks]
         return [next(filter(None, whys), None) for whys in zip(*filter(None, said), strict=True)]
 
-    def settled(self, execution: Execution, made: Made) -> None:
+    def settled(self, execution: Execution, made: Progress) -> None:
         for hook in self.hooks:
             hook.settled(execution, made)
 
@@ -93,16 +93,16 @@ class Reporting(Hook):
         """
         self.reporter, self.batches, self.number = reporter, {} if batches is None else batches, number
 
-    def begin(self, execution: Execution, made: Made) -> None:
+    def begin(self, execution: Execution, made: Progress) -> None:
         self.ready, self.before = time.perf_counter(), execution.updates(made.eval_step[-1] if made.eval_step else 0)
         self.told = self.ready
 
-    def piece(self, execution: Execution, made: Made) -> None:
+    def piece(self, execution: Execution, made: Progress) -> None:
         tell = getattr(self.reporter, "piece", None)
-        if tell is not None and execution.rows_before is None and time.perf_counter() - self.told > _PIECES:
-            tell(*self._so_far(execution, made.place))
+        if tell is not None and time.perf_counter() - self.told > _PIECES:
+            tell(*self._so_far(execution, execution.step_of(made.row)))
 
-    def chunk(self, execution: Execution, made: Made) -> Sequence[str | None]:
+    def chunk(self, execution: Execution, made: Progress) -> Sequence[str | None]:
         if done := made.eval_step[-1]:
             latest = {name: float(np.mean(values)) for name, values in _pooled(made).items()}
             self.reporter.update(*self._so_far(execution, done), latest)
@@ -135,14 +135,14 @@ class Telling(Hook):
         check_watchers(callbacks, runs)
         self.told = [[copy.copy(one) if several else one for one in callbacks] for _ in runs]
 
-    def begin(self, execution: Execution, made: Made) -> None:
+    def begin(self, execution: Execution, made: Progress) -> None:
         self.begun = time.perf_counter()
         done = made.eval_step[-1] if made.eval_step else None
         for run, callbacks in zip(self.runs, self.told, strict=True):
             for one in callbacks:
                 one.begin(run._replace(resumed=done))
 
-    def chunk(self, execution: Execution, made: Made) -> Sequence[str | None]:
+    def chunk(self, execution: Execution, made: Progress) -> Sequence[str | None]:
         whys: list[str | None] = []
         stop, start = made.eval_step[-1], made.eval_step[-2] if len(made.eval_step) > 1 else 0
         failures = execution.failures() if self.runs else []
@@ -188,6 +188,6 @@ def _of_arrivals(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return records | shown | {"client": records["client"], "arrived": arrived}
 
 
-def _pooled(made: Made) -> dict[str, np.ndarray]:
+def _pooled(made: Progress) -> dict[str, np.ndarray]:
     """The latest metrics, each [P], without those of single clients."""
     return {name: values for name, values in made.evaluations[-1].items() if values.ndim == 1}

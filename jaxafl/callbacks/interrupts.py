@@ -11,7 +11,7 @@ from typing import Any
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.hooks import Hook
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.loop import Made
+from jaxafl.engine.loop import Progress
 
 
 class Interrupted(KeyboardInterrupt):
@@ -85,8 +85,8 @@ class Interrupting(Hook):
         """
         self.interrupts, self.checkpoint = interrupts, checkpoint
 
-    def piece(self, execution: Execution, made: Made) -> None:
-        place = f"after {made.place} {'rows' if execution.rows_before is not None else 'server steps'}"
+    def piece(self, execution: Execution, made: Progress) -> None:
+        place = f"after {execution.step_of(made.row)} server steps"
         if self.checkpoint is None:
             self.interrupts.end(place)
         else:
@@ -98,5 +98,5 @@ class Interrupting(Hook):
 
             self.interrupts.end(place, save, checkpoint.folder)
 
-    def settled(self, execution: Execution, made: Made) -> None:
+    def settled(self, execution: Execution, made: Progress) -> None:
         self.piece(execution, made)

@@ -161,7 +161,7 @@ class Limited:
         pause, limits, size = problem.clock.pause, self.limits, self.size
 
         def within(records: Records) -> tuple[int, str]:
-            _, event, begun = jax.tree.map(lambda values: values[0], records)
+            _, _, event, begun = jax.tree.map(lambda values: values[0], records)
             time = event.time + pause * (1 + np.arange(len(event.time)))
             return limits.reached(time, event.mask.sum(axis=1), begun, size)
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from jaxafl.device.backend import accelerator_paths, on_cpu
 from jaxafl.device.choice import devices_of, make_cpu_devices
 from jaxafl.device.compilation import (
     compiled,
@@ -25,6 +26,7 @@ from jaxafl.options import UserError, shown
 
 __all__ = [
     "Rows",
+    "accelerator_paths",
     "as_arrays",
     "available_bytes",
     "check_memory",
@@ -35,6 +37,7 @@ __all__ = [
     "host_bytes",
     "keep_programs",
     "make_cpu_devices",
+    "on_cpu",
     "on_device",
     "on_exhaustion",
     "on_host",
@@ -42,7 +45,6 @@ __all__ = [
     "products",
     "result_bytes",
     "shapes_of",
-    "slices_are_faster",
     "weighted_sum",
 ]
 
@@ -55,11 +57,6 @@ def cpu() -> Any:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
         return None
-
-
-def slices_are_faster() -> bool:
-    """Whether several rows of a buffer are read and written faster by a loop of slices: on a CPU."""
-    return jax.default_backend() == "cpu"
 
 
 def as_arrays(tree: T, dtype: Any) -> T:

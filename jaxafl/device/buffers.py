@@ -1,8 +1,8 @@
 """Rows of parameters: the ring of past globals, the update store, per-client rows.
 
-A buffer is a pytree whose leaves have a leading row axis. Rows are read and written by dynamic slices, from an index
-that is not negative, which XLA does in place inside a loop; a gather of several rows is one loop of slices on a CPU and
-one kernel elsewhere (a fancy gather of 8 rows of 1.6 M parameters takes 49 ms on a CPU).
+A buffer is a pytree whose leaves have a leading row axis. One row is read or written by a dynamic slice at a
+non-negative index, which XLA does in place inside a loop. Several rows are moved by a loop of slices on a CPU (a gather
+of 8 rows of 1.6 M parameters takes 49 ms there), and by one gather or scatter on an accelerator.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from jaxafl.device.backend import on_cpu
 
 Array = jax.Array
 Tree = Any
@@ -34,29 +36,27 @@ def write(buffer: Tree, index: Array, row: Tree) -> Tree:
     return jax.tree.map(lambda leaf, new: lax.dynamic_update_index_in_dim(leaf, new, index, 0, **_PLAIN), buffer, row)
 
 
-def read_many(buffer: Tree, indices: Array, sliced: bool) -> Tree:
-    """Several rows, [A, ...]; `sliced`: by a loop of slices."""
+def read_many(buffer: Tree, indices: Array) -> Tree:
+    """Several rows, [A, ...]."""
     count = indices.shape[0]
     if count == 1:
         return jax.tree.map(lambda leaf: leaf[None], read(buffer, indices[0]))
-    if not sliced:
+    if not on_cpu():
         return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="clip"), buffer)
     rows = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype), buffer)
     return jax.lax.fori_loop(0, count, lambda i, out: write(out, i, read(buffer, indices[i])), rows)
 
 
-def write_many(buffer: Tree, indices: Array, mask: Array, rows: Tree, sliced: bool = False) -> Tree:
-    """The buffer with several rows replaced where `mask`, by one scatter, or one after another if `sliced`; masked
-    entries are dropped, the others are distinct.
+def write_many(buffer: Tree, indices: Array, mask: Array, rows: Tree) -> Tree:
+    """The buffer with several rows replaced where `mask`; masked entries are dropped, the others are distinct.
 
     Args:
         buffer: each leaf [R, ...].
         indices: int32 [A], the rows.
         mask: bool [A].
         rows: the new ones, each leaf [A, ...].
-        sliced: by a loop of slices.
     """
-    if sliced:
+    if on_cpu():
 
         def one(entry: Array, buffer: Tree) -> Tree:
             new, old = read(rows, entry), read(buffer, indices[entry])
@@ -107,18 +107,16 @@ def num_bytes(tree: Tree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def write_made(buffer: Tree, indices: Array, count: Array, make: Callable[[Array], Tree], sliced: bool) -> Tree:
-    """The buffer with rows `indices[place]` replaced by `make(place)` for the first `count` places; `sliced`: one after
-    another.
+def write_made(buffer: Tree, indices: Array, count: Array, make: Callable[[Array], Tree]) -> Tree:
+    """The buffer with rows `indices[place]` replaced by `make(place)` for the first `count` places.
 
     Args:
         buffer: each leaf [R, ...].
         indices: int32 [A], the rows.
         count: int32, how many of them.
         make: traced function of the place.
-        sliced: by a loop of slices.
     """
-    if sliced:
+    if on_cpu():
         return jax.lax.fori_loop(0, count, lambda place, rows: write(rows, indices[place], make(place)), buffer)
     places, total = jnp.arange(indices.shape[0], dtype=jnp.int32), jax.tree.leaves(buffer)[0].shape[0]
     if total > indices.shape[0]:

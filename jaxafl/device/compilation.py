@@ -34,6 +34,8 @@ import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import jaxprs_in_params
 
+from jaxafl.device.backend import on_cpu
+
 _KEPT = 64
 _programs: OrderedDict[Any, Any] = OrderedDict()
 _by_code: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()  # those of `_programs`
@@ -224,5 +226,5 @@ def _key(what: tuple[Any, ...], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     leaves, structure = jax.tree.flatten(arguments)
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
     places = frozenset(device for leaf in leaves for device in leaf.devices())
-    wide = jnp.result_type(float) == jnp.float64
-    return (*what, structure, shapes, wide, jax.default_backend(), places)
+    x64 = jnp.result_type(float) == jnp.float64
+    return (*what, structure, shapes, x64, jax.default_backend(), on_cpu(), places)

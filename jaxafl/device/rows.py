@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from jaxafl.device import buffers
+from jaxafl.device.backend import on_cpu
 
 Array = jax.Array
 Tree = Any
@@ -43,7 +44,7 @@ class Rows:
 
     def shared(self, shares: int) -> Rows:
         """This device's share of them."""
-        return dataclasses.replace(self, tree=own_share(self.tree, shares), shares=shares) if shares > 1 else self
+        return dataclasses.replace(self, tree=local_shard(self.tree, shares), shares=shares) if shares > 1 else self
 
     def has(self, client: Array) -> Array:
         """bool [...], whether the rows of these clients are here."""
@@ -54,22 +55,22 @@ class Rows:
         """The row of a client, who must be here."""
         return buffers.read(self.tree, self._place(client))
 
-    def read_here(self, clients: Array, sliced: bool) -> Tree:
+    def read_local(self, clients: Array) -> Tree:
         """Rows of several clients, [A, ...]; of those who are not here, any."""
-        return buffers.read_many(self.tree, jnp.clip(self._place(clients), 0, self._size - 1), sliced)
+        return buffers.read_many(self.tree, jnp.clip(self._place(clients), 0, self._size - 1))
 
-    def read_many(self, clients: Array, sliced: bool) -> Tree:
+    def read_many(self, clients: Array) -> Tree:
         """Rows of any clients, [A, ...], on all devices: moves A rows."""
-        found = self.read_here(clients, sliced)
+        found = self.read_local(clients)
         if self.shares == 1:
             return found
         here = self.has(clients)
-        return self.summed(jax.tree.map(lambda leaf: jnp.where(buffers.expand(here, leaf), leaf, 0), found))
+        return self.psum(jax.tree.map(lambda leaf: jnp.where(buffers.expand(here, leaf), leaf, 0), found))
 
-    def write_many(self, clients: Array, mask: Array, rows: Tree, sliced: bool) -> Rows:
+    def write_many(self, clients: Array, mask: Array, rows: Tree) -> Rows:
         """The rows with those of several clients, [A, ...], replaced where `mask`; see `buffers.write_many`."""
         place, here = jnp.clip(self._place(clients), 0, self._size - 1), mask & self.has(clients)
-        return dataclasses.replace(self, tree=buffers.write_many(self.tree, place, here, rows, sliced))
+        return dataclasses.replace(self, tree=buffers.write_many(self.tree, place, here, rows))
 
     def replace(self, mask: Array, new: Tree) -> Rows:
         """The rows replaced where `mask` by new ones, both of the clients here: [N] and [N, ...] on a single device."""
@@ -78,9 +79,9 @@ class Rows:
 
     def weighted_sum(self, weights: Array) -> Tree:
         """Σ_i weights[i] row_i on all devices: moves one row."""
-        return self.summed(weighted_sum(own_share(weights, self.shares), self.tree))
+        return self.psum(weighted_sum(local_shard(weights, self.shares), self.tree))
 
-    def summed(self, tree: Tree) -> Tree:
+    def psum(self, tree: Tree) -> Tree:
         """What the devices have found, added up, on all of them."""
         return jax.lax.psum(tree, AXIS) if self.shares > 1 else tree
 
@@ -92,7 +93,7 @@ class Rows:
         return client - jax.lax.axis_index(AXIS) * self._size if self.shares > 1 else client
 
 
-def own_share(tree: Tree, shares: int) -> Tree:
+def local_shard(tree: Tree, shares: int) -> Tree:
     """This device's share [⌈N/D⌉, ...] of arrays [N, ...], filled up with zeros."""
     if shares == 1:
         return tree
@@ -106,7 +107,7 @@ def own_share(tree: Tree, shares: int) -> Tree:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Apart:
+class ShardedUpdates:
     """Rows [A, ...] of which each of the devices that share a run holds some: only sums over them are moved.
 
     Attributes:
@@ -115,7 +116,6 @@ class Apart:
         entries: int32 [m], which of the A each is.
         count: int32, how many it holds.
         total: A.
-        sliced: whether they are read one after another.
     """
 
     rows: Tree
@@ -123,7 +123,6 @@ class Apart:
     entries: Array
     count: Array
     total: int
-    sliced: bool
 
     def weighted_sum(self, weights: Array) -> Tree:
         """Σ_a weights[a] row_a on all devices: moves one row, as one array, as each has devices wait for each other."""
@@ -133,7 +132,7 @@ class Apart:
             row = buffers.read(self.rows, self.places[index])
             return jax.tree.map(lambda some, leaf: some + own[index].astype(leaf.dtype) * leaf, found, row)
 
-        if self.sliced:
+        if on_cpu():
             none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), self.rows)
             found = jax.lax.fori_loop(0, self.count, add, none)
         else:
@@ -149,20 +148,20 @@ class Apart:
             return found.at[self.entries[index]].set(squares(jax.tree.map(lambda leaf: leaf[None], row))[0])
 
         found = jnp.zeros(self.total, jnp.result_type(*jax.tree.leaves(self.rows)))
-        if self.sliced:
+        if on_cpu():
             return jax.lax.fori_loop(0, self.count, put, found)
         return found.at[self.entries].set(squares(self._taken()), unique_indices=True)
 
     def _taken(self) -> Tree:
         """Those rows, each leaf [m, ...], and zeros for the entries that are elsewhere."""
         here = jnp.arange(len(self.places)) < self.count
-        rows = buffers.read_many(self.rows, self.places, self.sliced)
+        rows = buffers.read_many(self.rows, self.places)
         return jax.tree.map(lambda leaf: jnp.where(buffers.expand(here, leaf), leaf, 0), rows)
 
 
 def weighted_sum(weights: Array, rows: Tree) -> Tree:
     """Σ_a weights[a] rows[a], leaf by leaf."""
-    if isinstance(rows, Apart):
+    if isinstance(rows, ShardedUpdates):
         return rows.weighted_sum(weights)
     return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1), rows)
 

@@ -1,4 +1,4 @@
-"""Several runs as one program: every program has a member axis at its boundary, and one run is one member."""
+"""Members of a program: it has a member axis at its boundary, and one run is one member."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.client import Lane
+from jaxafl.device import on_cpu
 from jaxafl.device.keys import Key
-from jaxafl.engine.evaluate import Alone, evaluate
-from jaxafl.engine.problem import DeviceData, Numbers, Program
+from jaxafl.engine.evaluate import PerClient, evaluate
+from jaxafl.engine.problem import BufferSizes, DeviceData, MemberHyperparameters, Program
 from jaxafl.engine.state import State, Version, initial
 from jaxafl.engine.step import observed
 from jaxafl.server.contract import Tree
@@ -21,7 +22,7 @@ _SAME_WORK = ("key", "shuffle_key", "client", "run", "step", "staleness", "durat
 
 
 def over_members(function: Callable[..., Any], count: int, in_axes: Any, out_axes: Any) -> Callable[..., Any]:
-    """`jax.vmap` over P members; a single one runs without an axis of its own inside.
+    """Returns `jax.vmap` of the function over P members; a single member has no axis inside.
 
     Args:
         function: of one member.
@@ -31,84 +32,90 @@ def over_members(function: Callable[..., Any], count: int, in_axes: Any, out_axe
     if count > 1:
         return jax.vmap(function, in_axes, out_axes)
 
-    def alone(*arguments: Any) -> Any:
-        taken = _where_own(lambda leaf: jax.lax.squeeze(leaf, (0,)), tuple(in_axes), arguments)
-        return _where_own(lambda leaf: jnp.expand_dims(leaf, 0), out_axes, function(*taken))
+    def of_one(*arguments: Any) -> Any:
+        squeezed = _at_axes(lambda leaf: jax.lax.squeeze(leaf, (0,)), tuple(in_axes), arguments)
+        return _at_axes(lambda leaf: jnp.expand_dims(leaf, 0), out_axes, function(*squeezed))
 
-    return alone
-
-
-def number_axes(program: Program, numbers: Numbers) -> Numbers:
-    """The member axes of `problem.stacked` numbers."""
-    return jax.tree.unflatten(jax.tree.structure(numbers), [0 if own else None for own in program.varies])
+    return of_one
 
 
-def shared_axes(state: State) -> State:
-    """Which parts of the state differ between members that share a plan.
+def state_axes(state: State, shared: bool) -> State:
+    """Returns the member axes of a state; `shared`: the members share a plan.
 
-    Members make the same local steps of the same runs, unless runs stop early: each member then by its own losses.
+    Members that share a plan make the same local steps of the same runs. If runs stop early, each does by its own
+    losses.
     """
-    lanes: Any = dict.fromkeys(Lane._fields, 0)
-    if state.lanes.stopping is None:
-        lanes |= dict.fromkeys(_SAME_WORK)
-    axes: Any = dict.fromkeys(State._fields, 0) | {"lanes": Lane(**lanes), "batch_key": None, "beside": None}
+    axes: Any = dict.fromkeys(State._fields, 0)
+    if shared:
+        lanes: Any = dict.fromkeys(Lane._fields, 0)
+        if state.lanes.stopping is None:
+            lanes |= dict.fromkeys(_SAME_WORK)
+        axes |= {"lanes": Lane(**lanes), "batch_key": None, "online": None}
     return State(**axes)
 
 
-def initial_members(program: Program, shared: bool, numbers: Numbers, device: DeviceData, keys: Key) -> State:
-    """The first states of all members, one made after another as a single one is made.
+def initial_members(
+    program: Program,
+    sizes: BufferSizes,
+    shared: bool,
+    members: MemberHyperparameters,
+    device: DeviceData,
+    keys: Key,
+) -> State:
+    """Initialises the states of all members sequentially, so that each gets the bits of a single run.
 
     Args:
-        program: static.
-        shared: static, whether members share a plan (and a seed), so that parts of their states do not differ.
-        numbers, device: of the members.
+        program, sizes: static.
+        shared: static, True if the members share a plan (and a seed), so that parts of their states do not differ.
+        members, device: hyperparameters and data.
         keys: two uint32 [P].
     """
-    axes = number_axes(program, numbers)
 
     def one(place: Array) -> State:
-        own = _where_own(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False), axes, numbers)
-        return initial(program, own, device, (keys[0][place], keys[1][place]))
+        values = _at_axes(
+            lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False), members.axes, members.values
+        )
+        return initial(program, sizes, values, device, (keys[0][place], keys[1][place]))
 
-    if program.members == 1:
+    count = len(keys[0])
+    if count == 1:
         states = jax.tree.map(lambda leaf: leaf[None], one(jnp.int32(0)))
     else:
-        states = jax.lax.map(one, jnp.arange(program.members, dtype=jnp.int32))
-    if not shared:
-        return states
+        states = jax.lax.map(one, jnp.arange(count, dtype=jnp.int32))
     return jax.tree.map(
         lambda axis, part: part if axis == 0 else jax.tree.map(lambda leaf: leaf[0], part),
-        shared_axes(states),
+        state_axes(states, shared),
         states,
         is_leaf=lambda axis: axis is None,
     )
 
 
 def evaluate_members(
-    program: Program, of_test: bool, device: DeviceData, alone: Alone | None, model: Version
+    program: Program, of_test: bool, device: DeviceData, clients: PerClient | None, model: Version
 ) -> dict[str, Array]:
-    """`evaluate` of every member, one after another on a CPU.
+    """Evaluates the model of every member, one after another on a CPU.
 
     Args:
-        program, of_test, device, alone: as there.
+        program, of_test, device, clients: see `evaluate`.
         model: of all members, each leaf [P, ...].
     """
+    count = len(jax.tree.leaves(model)[0])
 
     def member(model: Version) -> dict[str, Array]:
-        return evaluate(program, of_test, device, alone, model)
+        return evaluate(program, of_test, count, device, clients, model)
 
-    if program.members > 1 and program.sliced:
+    if count > 1 and on_cpu():
         return jax.lax.map(member, model)
-    return over_members(member, program.members, (0,), 0)(model)
+    return over_members(member, count, (0,), 0)(model)
 
 
 def observe_members(program: Program, params: Tree) -> dict[str, Array]:
-    """What `observe` says of every member's parameters."""
+    """Returns the results of `observe` for every member's parameters."""
     return jax.lax.map(lambda own: observed(program.recording.observe, own), params)
 
 
-def _where_own(change: Callable[[Array], Array], axes: Any, tree: Any) -> Any:
-    """The tree with its leaves changed where the axes (a prefix of it) have an axis."""
+def _at_axes(change: Callable[[Array], Array], axes: Any, tree: Any) -> Any:
+    """Applies `change` to the leaves that `axes`, a tree prefix of `in_axes` form, marks as batched."""
 
     def part(axis: int | None, below: Any) -> Any:
         return below if axis is None else jax.tree.map(change, below)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.data.held_out import gather_held_out
-from jaxafl.device import available_bytes, equations, operations, result_bytes, slices_are_faster
+from jaxafl.device import available_bytes, equations, on_cpu, operations, result_bytes
 from jaxafl.device.keys import jax_key
 from jaxafl.engine.problem import DeviceData, Program
 from jaxafl.engine.state import Version
@@ -21,53 +21,64 @@ _KEPT = 0.4  # of all results of a forward pass, in memory at once
 _PIECE, _CACHE = 50, 24 * 2**20  # on a CPU: how many of them are evaluated at once, where results of all are more bytes
 
 
-class Alone(NamedTuple):
-    """Clients that are evaluated one by one."""
+class PerClient(NamedTuple):
+    """Clients with an evaluation of their own."""
 
     owner: Array  # int32 [n], of the samples of a set: index of the client, C for none
     samples: Array  # int32 [C]
 
 
 def evaluate(
-    program: Program, of_test: bool, device: DeviceData, alone: Alone | None, model: Version
+    program: Program,
+    of_test: bool,
+    members: int,
+    device: DeviceData,
+    clients: PerClient | None,
+    model: Version,
 ) -> dict[str, Array]:
-    """Mean loss and metrics over the test set; over the validation set (`validation_...`) where there is one; over the
-    samples of single clients (`client_...`, each [C]) where they are asked for.
+    """Computes mean loss and metrics over the test set, the validation set (`validation_...`) if there is one, and the
+    samples of single clients (`client_...`, each [C]) if they are asked for.
 
     Args:
-        program: static, what is run.
-        of_test: static, whether clients are evaluated on the test set, or else on the validation set.
+        program: static.
+        of_test: static, True if clients are evaluated on the test set, False on the validation set.
+        members: static, models that are evaluated at once.
         device: the data.
-        alone: the clients.
-        model: what is evaluated.
+        clients: the single clients.
+        model: the model.
     """
     x, y = device.test
     data, sets = program.data, {"": (len(y), lambda rows: (jax.tree.map(lambda leaf: leaf[rows], x), y[rows]))}
     if device.validation is not None:
-        apart = device.validation
-        fetch = lambda rows: gather_held_out(data.gather, device.arrays, apart.client[rows], apart.position[rows])  # noqa: E731
-        sets["validation_"] = (len(apart.client), fetch)
+        held_out = device.validation
+
+        def fetch_held_out(rows: Array) -> tuple[Any, Array]:
+            client, position = held_out.client[rows], held_out.position[rows]
+            return gather_held_out(data.gather, device.arrays, client, position)
+
+        sets["validation_"] = (len(held_out.client), fetch_held_out)
     found: dict[str, Array] = {}
     for prefix, (count, fetch) in sets.items():
-        own = alone if of_test == (not prefix) else None
-        sums, values = _summed(program, device.frozen, count, fetch, own is not None, model)
+        each = clients if of_test == (not prefix) else None
+        sums, values = _summed(program, members, device.frozen, count, fetch, each is not None, model)
         found |= {f"{prefix}{name}": jnp.sum(parts) / count for name, parts in sums.items()}
-        if own is not None:
+        if each is not None:
             for name, value in values.items():
-                total = jax.ops.segment_sum(value.ravel()[:count], own.owner, own.samples.shape[0] + 1)
-                found[f"client_{name}"] = total[:-1] / own.samples
+                total = jax.ops.segment_sum(value.ravel()[:count], each.owner, each.samples.shape[0] + 1)
+                found[f"client_{name}"] = total[:-1] / each.samples
     return found
 
 
 def _summed(
     program: Program,
+    members: int,
     frozen: Any,
     count: int,
     fetch: Callable[[Array], tuple[Any, Array]],
     each: bool,
     model: Version,
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Sums of losses and metrics over the batches of a set, [batches]; `each`: and those of the samples."""
+    """Returns sums of losses and metrics over batches of a set, [batches], and with `each` the values of samples."""
     key = jax_key((jnp.uint32(0), jnp.uint32(0)))
     apply = program.model.bound(frozen)
 
@@ -79,7 +90,7 @@ def _summed(
         values = {"loss": outputs.loss} | outputs.metrics
         return {name: jnp.where(inside, value, 0) for name, value in values.items()}
 
-    size, piece = _sizes(program, count, one)
+    size, piece = _sizes(members, count, one)
 
     def batch(rows: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         if piece < size:
@@ -92,18 +103,18 @@ def _summed(
     return jax.lax.map(batch, jnp.arange(-(-count // size) * size, dtype=jnp.int32).reshape(-1, size))
 
 
-def _sizes(program: Program, count: int, one: Callable[[Array], Any]) -> tuple[int, int]:
-    """Samples whose losses are added up at once, and how many of them are evaluated at once: on an accelerator as many
-    as an eighth of its memory holds; on a CPU a piece whose results stay in its cache, but not of a recurrent network,
-    whose products of one step would be too thin."""
+def _sizes(members: int, count: int, one: Callable[[Array], Any]) -> tuple[int, int]:
+    """Returns the samples whose losses are added up at once, and how many of them are evaluated at once: on an
+    accelerator as many as an eighth of its memory holds; on a CPU a piece whose results stay in its cache. A recurrent
+    network is not divided, as its products of one step would be too thin."""
     size = min(_BATCH, count)
     traced = jax.make_jaxpr(one)(jax.ShapeDtypeStruct((size,), jnp.int32)).jaxpr
     results = [result_bytes(operation) for operation in operations(traced)]
-    if slices_are_faster():
+    if on_cpu():
         recurrent = any(equation.primitive.name in ("scan", "while") for equation in equations(traced))
         spread = max(results) > _CACHE and not recurrent
         return size, min(_PIECE, size) if spread else size
-    memory, kept = available_bytes(), program.members * _KEPT * sum(results)
+    memory, kept = available_bytes(), members * _KEPT * sum(results)
     most = max(1, int(size * memory / 8 / kept)) if memory else size
     even = -(-count // -(-count // most))
     return even, even

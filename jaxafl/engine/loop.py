@@ -1,5 +1,4 @@
-"""What the host does: it carries runs from chunk to chunk of server steps, evaluates between them, and tells whoever
-watches."""
+"""The host's loop: advances runs from chunk to chunk of server steps, evaluates between them, and calls hooks."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ class Trained(NamedTuple):
         evaluations: metrics of the evaluated models, each [E].
         eval_step: int [E], server steps made when they were evaluated.
         failure: the server step at which the parameters stopped being finite, and the client whose update did it.
-        notes: what else is to be said of it: why it was `stopped`, with which other versions it was `resumed`.
+        notes: further attributes of the result: why it was `stopped`, with which other versions it was `resumed`.
         params: the last parameters.
         model_state: the last non-trainable model state.
         seconds: wall-clock seconds of preparing, compiling and running.
@@ -54,19 +53,19 @@ class Trained(NamedTuple):
 
 
 @dataclasses.dataclass
-class Made:
-    """What runs have made so far, on the host; with their state, all that is needed to go on.
+class Progress:
+    """Host-side progress of an execution. Together with the device `State` it is a complete checkpoint.
 
     Attributes:
-        place: server steps (in lockstep: rows) that have been taken.
-        eval_step: server steps made by the evaluated models.
+        row: rows executed so far.
+        eval_step: server steps of the evaluated models.
         evaluations: their metrics, each [P].
-        records: of the server steps, a chunk each.
-        pieces: likewise of the chunk under way.
-        stops: where, and why, each run was stopped.
+        records: of the server steps, one entry per chunk.
+        pieces: of the current chunk, one entry per call.
+        stops: server step and reason of each stopped run.
     """
 
-    place: int = 0
+    row: int = 0
     eval_step: list[int] = dataclasses.field(default_factory=list)
     evaluations: list[dict[str, np.ndarray]] = dataclasses.field(default_factory=list)
     records: list[Records] = dataclasses.field(default_factory=list)
@@ -74,49 +73,49 @@ class Made:
     stops: list[tuple[int, str] | None] = dataclasses.field(default_factory=list)
 
 
-class Watcher(Protocol):
-    """Who is told how runs go. What it raises ends them, and holds what they have made as its attribute `trained`.
+class RunHook(Protocol):
+    """Receives progress events. An exception of a hook stops the runs and carries their results as `error.trained`.
 
     Attributes:
-        seconds: how long a piece may take.
-        steps: server steps at whose multiples a piece ends (not in lockstep); `None` for any.
+        seconds: the longest duration of a piece.
+        steps: server steps at whose multiples a piece ends; `None` for any.
     """
 
     seconds: float
     steps: int | None
 
-    def begin(self, execution: Execution, made: Made) -> None:
-        """Before anything is evaluated; may put both where they were in an earlier process."""
+    def begin(self, execution: Execution, made: Progress) -> None:
+        """Called before the first evaluation; may restore both from a checkpoint."""
 
-    def piece(self, execution: Execution, made: Made) -> None:
-        """After some seconds of server steps."""
+    def piece(self, execution: Execution, made: Progress) -> None:
+        """Called after some seconds of server steps."""
 
-    def chunk(self, execution: Execution, made: Made) -> Sequence[str | None]:
-        """After an evaluation, that of x_0 included; why each run shall be stopped."""
+    def chunk(self, execution: Execution, made: Progress) -> Sequence[str | None]:
+        """Called after every evaluation, that of x_0 included. Returns the reason to stop each run, or None."""
 
-    def settled(self, execution: Execution, made: Made) -> None:
-        """After that, when it is known which runs have been stopped."""
+    def settled(self, execution: Execution, made: Progress) -> None:
+        """Called after `chunk`, when the stopped runs are known."""
 
 
-def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Watcher, begun: float) -> list[Trained]:
+def run_to_end(execution: Execution, server_steps: int, every: int, hook: RunHook, begun: float) -> list[Trained]:
     """Runs to the end, evaluating every `every` server steps.
 
-    A chunk, the server steps between two evaluations, is taken in pieces of some seconds, whose lengths change nothing.
+    A chunk, the server steps between two evaluations, is executed in pieces of some seconds, which change no result.
 
     Args:
         execution: the runs.
         server_steps: T.
         every: server steps between evaluations.
-        watcher: told of every piece and chunk.
-        begun: `time.perf_counter()` when the preparation began.
+        hook: called after every piece and chunk.
+        begun: `time.perf_counter()` at the beginning of the preparation.
     """
-    ready, made = time.perf_counter(), Made(stops=[None] * len(execution.problems))
-    size = block = execution.program.block
+    ready, made = time.perf_counter(), Progress(stops=[None] * len(execution.problems))
+    size = block = execution.program.loops.rows_per_check
     compiled_before = execution.compile_seconds
 
-    def told(tell: Callable[..., Any], *arguments: Any) -> Any:
+    def call(event: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return tell(*(arguments or (execution, made)))
+            return event(*(arguments or (execution, made)))
         except BaseException as error:
             if made.evaluations:
                 error.trained = results()  # type: ignore[attr-defined]
@@ -134,60 +133,54 @@ def run_to_end(execution: Execution, server_steps: int, every: int, watcher: Wat
         found = execution.evaluate()
         made.evaluations.append(found if step else _finite(found))
         made.eval_step.append(step)
-        for run, why in enumerate(told(watcher.chunk)):
+        for run, why in enumerate(call(hook.chunk)):
             made.stops[run] = made.stops[run] or ((step, why) if why else None)
-        told(watcher.settled)
+        call(hook.settled)
 
-    told(watcher.begin)
-    if made.place and execution.schedules is None:  # what comes is checked against what an earlier process has made
-        told(execution.check, execution.state, execution.joined([*made.records, *made.pieces]), 0)
+    call(hook.begin)
+    if made.row and execution.schedules is None:  # the next steps are checked against those of an earlier process
+        call(execution.check, execution.state, execution.joined([*made.records, *made.pieces]), 0)
     if not made.eval_step:
         evaluate(0)
     while (start := made.eval_step[-1]) < server_steps and not over(execution, made):
         stop = min(start + every, server_steps)
-        end = stop if execution.rows_before is None else int(execution.rows_before[start // every + 1])
-        while made.place < end and not all(execution.failures()):
-            until = min(made.place + size, end)
-            if watcher.steps and execution.rows_before is None:
-                until = min(until, (made.place // watcher.steps + 1) * watcher.steps)
-            until = told(execution.reach, made.place, until)
+        end = execution.row_of(stop)
+        while made.row < end and not all(execution.failures()):
+            until = min(made.row + size, end)
+            if hook.steps:
+                until = min(until, execution.row_of((execution.step_of(made.row) // hook.steps + 1) * hook.steps))
+            until = call(execution.reach, made.row, until)
             before, taken = time.perf_counter(), execution.taken
             kept = execution.copy() if execution.limit is not None else None
-            made.pieces.append(execution.advance(made.place, until))
-            pace = (time.perf_counter() - before) / (until - made.place)
+            made.pieces.append(execution.advance(made.row, until))
+            pace = (time.perf_counter() - before) / (until - made.row)
             if execution.limit is not None and kept is not None:
                 failed = execution.failures()[0]  # no server step comes after it
-                known = _first(execution.joined([*made.records, *made.pieces]), failed[0] + 1 if failed else until)
+                known = execution.of_chunk([*made.records, *made.pieces], failed[0] + 1 if failed else until)
                 within, why = execution.limit(known)
                 if why:  # the piece again, from the state before it, up to the limit
                     execution.state, execution.taken = kept, taken
-                    made.pieces[-1] = execution.advance(made.place, within)
+                    made.pieces[-1] = execution.advance(made.row, within)
                     server_steps = stop = until = end = within
                     made.stops = [one or (within, why) for one in made.stops]
-            made.place, size = until, max(block, min(size * _GROWTH, int(watcher.seconds / pace)) // block * block)
-            told(watcher.piece)
-        if execution.rows_before is not None:
-            made.pieces = [_first(made.pieces[-1], stop - start)]
-        made.records.append(execution.joined(made.pieces))
+            made.row = until
+            size = max(block, min(size * _GROWTH, int(hook.seconds / pace)) // block * block)
+            call(hook.piece)
+        made.records.append(execution.of_chunk(made.pieces, stop - start))
         made.pieces = []
         if stop > start:  # else a limit lies within the next server step
             evaluate(stop)
     return results()
 
 
-def _first(records: Records, steps: int) -> Records:
-    return jax.tree.map(lambda leaf: leaf[:, :steps], records)
-
-
-def over(execution: Execution, made: Made) -> bool:
-    """Whether all runs have failed or were stopped."""
+def over(execution: Execution, made: Progress) -> bool:
+    """Returns True if all runs have failed or were stopped."""
     return all(failure or stop for failure, stop in zip(execution.failures(), made.stops, strict=True))
 
 
-def _ended(execution: Execution, made: Made, seconds: dict[str, float], every: int) -> list[Trained]:
-    """What the runs are, up to where they failed or were stopped."""
-    pieces = made.pieces if execution.rows_before is None else []
-    records = execution.joined([*made.records, *pieces])
+def _ended(execution: Execution, made: Progress, seconds: dict[str, float], every: int) -> list[Trained]:
+    """Returns the runs up to their failure or stop; in lockstep, without a chunk that is not complete."""
+    records = execution.joined([*made.records, *(piece for piece in made.pieces if piece.taken is None)])
     done = jax.tree.leaves(records)[0].shape[1]
     pairs = list(zip(execution.failures(), made.stops, strict=True))
     # what fails after it was stopped, beside others that go on, has not failed
@@ -216,7 +209,7 @@ def _member(model: Version, index: int) -> Version:
 
 
 def _finite(evaluation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The evaluation of initial models; raises `ValueError` where their loss is not finite."""
+    """Returns the evaluation of initial models; raises `ValueError` if their loss is not finite."""
     if not np.all(np.isfinite(evaluation["loss"])):
         lost = np.asarray(evaluation["loss"])[~np.isfinite(evaluation["loss"])]
         raise UserError(

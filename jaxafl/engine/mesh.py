@@ -1,13 +1,12 @@
-"""Programs over several devices: what of its arguments each of them holds.
+"""Sharding of programs over several devices.
 
-Either the devices share the members, each advancing some of them on its own; or they share one run: each has some of
-its lanes and trains in them, with what is kept per client for its share of the clients and, where only sums of updates
-are needed, with those that it has made; and all have the rest.
+Either the members are sharded, and each device advances its own; or one run is: its lanes, the per-client tables, and
+the updates, if the server needs sums of them only. Everything else is replicated.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import enum
 import functools
 import weakref
 from collections.abc import Callable, Sequence
@@ -23,37 +22,45 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.device import Rows, available_bytes, compiled, on_device
 from jaxafl.device.buffers import num_bytes
 from jaxafl.device.rows import AXIS
-from jaxafl.engine.batched import number_axes, shared_axes
-from jaxafl.engine.problem import DeviceData, Layout, Program
+from jaxafl.engine.batched import state_axes
+from jaxafl.engine.problem import DeviceData, Layout, MemberHyperparameters, Program
 from jaxafl.engine.state import State
 from jaxafl.models.model import Batch, Model
 
-OF_MEMBERS, ROWS, ALL, NUMBERS, DATA, STATE, SHARED_STATE = range(7)
-"""What an argument is: with a leading member axis; rows, three arrays with one behind the first and others without; the
-same for all; `Numbers`; `DeviceData`; the state of members, or of members that share a plan."""
+
+class Partition(enum.Enum):
+    """Partitioning of an argument of a program."""
+
+    MEMBERS = enum.auto()  # by the leading member axis
+    REPLICATED = enum.auto()
+    HYPERPARAMETERS = enum.auto()  # `MemberHyperparameters`
+    DATA = enum.auto()  # `DeviceData`
+    TABLES = enum.auto()
+    STATE = enum.auto()
+    SHARED_STATE = enum.auto()  # of members that share a plan
 
 
 def layout_of(data: FederatedData, devices: Sequence[Any], members: bool) -> Layout:
-    """How several devices go about runs: the training samples are divided where copies would take more than half of
-    their memory.
+    """Returns the layout of runs on several devices: the training samples are sharded if a replica would take more
+    than half of a device's memory.
 
     Args:
         data: of the runs.
         devices: several, or none.
-        members: whether they share members of a sweep, or one run.
+        members: True if they share the members of a sweep, False if they share one run.
     """
     if len(devices) < 2:
         return Layout()
     mesh = Mesh(np.asarray(devices), (AXIS,))
     if members:
         return Layout(mesh)
-    room = available_bytes(len(devices))
-    divided = room is not None and 2 * num_bytes(data.arrays) > room and data.divisible
+    memory = available_bytes(len(devices))
+    divided = memory is not None and 2 * num_bytes(data.arrays) > memory and data.divisible
     return Layout(mesh, len(devices), divided)
 
 
-def placed(data: FederatedData, model: Model, layout: Layout = Layout()) -> DeviceData:  # noqa: B008 (immutable)
-    """The data and the model's frozen arrays on the devices: placed once, and again only where x64 is switched."""
+def put_data(data: FederatedData, model: Model, layout: Layout = Layout()) -> DeviceData:  # noqa: B008 (immutable)
+    """Puts the data and the model's frozen arrays on the devices, once for each layout and setting of x64."""
     places = _placed.setdefault(data, weakref.WeakKeyDictionary()).setdefault(model, {})
     where = layout, jnp.result_type(float) == jnp.float64
     if where not in places:
@@ -62,7 +69,7 @@ def placed(data: FederatedData, model: Model, layout: Layout = Layout()) -> Devi
         one: Any = (*data.form.example, np.ones(1, bool))
         parts: Any = arrays, counts, model.held(Batch(*one)), data.test_arrays(), data.validation
         given = DeviceData(*parts)
-        places[where] = spread(layout, (DATA,), (given,))[0] if layout.mesh else on_device(given)
+        places[where] = shard(layout, (Partition.DATA,), (given,))[0] if layout.mesh else on_device(given)
     return places[where]
 
 
@@ -73,83 +80,78 @@ _placed = weakref.WeakKeyDictionary()
 def compiled_over(
     function: Callable[..., Any],
     static: tuple[Any, ...],
-    kinds: tuple[int, ...],
+    partitions: tuple[Partition, ...],
     arguments: tuple[Any, ...],
-    result: int,
+    result: Partition,
     records: bool = False,
     **how: Any,
 ) -> tuple[Any, float]:
-    """`device.compiled` of a function whose first static argument is a program, for all devices of its mesh.
+    """Returns `device.compiled` of a function whose first static argument is a program, for all devices of its mesh.
 
     Args:
-        function, static, arguments, how: as there.
-        kinds: of the arguments.
-        result: kind of what it returns.
-        records: whether that comes with something whose axis of members is the first.
+        function, static, arguments, how: see `device.compiled`.
+        partitions: of the arguments.
+        result: partitioning of the result.
+        records: True if the result comes with records that have a leading member axis.
     """
-    if static[0].mesh is None:
+    if static[0].layout.mesh is None:
         return compiled(function, static, arguments, **how)
-    return compiled(_on_every_device, (function, static, kinds, result, records), arguments, **how)
+    return compiled(_on_every_device, (function, static, partitions, result, records), arguments, **how)
 
 
-def spread(program: Program | Layout, kinds: Sequence[int], arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments on the devices of a program."""
-    if program.mesh is None:
+def shard(layout: Layout, partitions: Sequence[Partition], arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Puts arguments on the devices of a layout."""
+    if layout.mesh is None:
         return tuple(arguments)
-    mesh = program.mesh
-    specs = tuple(_specs(program, kind, argument) for kind, argument in zip(kinds, arguments, strict=True))
+    mesh = layout.mesh
+    specs = tuple(_specs(layout, kind, argument) for kind, argument in zip(partitions, arguments, strict=True))
     places = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs, is_leaf=_is_spec)
     return jax.device_put(tuple(arguments), places)
 
 
-def alone(program: Program, tree: Any) -> Any:
-    """Arrays that all devices have, of one of them; where devices share the members, all as they are."""
-    return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree) if program.shares > 1 else tree
+def on_first_device(layout: Layout, tree: Any) -> Any:
+    """Returns the first device's copy of replicated arrays. Arrays sharded over members are returned unchanged."""
+    return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree) if layout.shares > 1 else tree
 
 
 def _on_every_device(
     function: Callable[..., Any],
     static: tuple[Any, ...],
-    kinds: tuple[int, ...],
-    result: int,
+    partitions: tuple[Partition, ...],
+    result: Partition,
     records: bool,
     *arguments: Any,
 ) -> Any:
     program: Program = static[0]
-    specs = tuple(_specs(program, kind, argument) for kind, argument in zip(kinds, arguments, strict=True))
-    if result in kinds or result == OF_MEMBERS:
-        end = _specs(program, OF_MEMBERS, None) if result == OF_MEMBERS else specs[kinds.index(result)]
-    else:  # a first state, whose form its function knows
-        whole = dataclasses.replace(program, mesh=None, shares=1, members=program.members * _parts(program))
-        end = _specs(program, result, jax.eval_shape(functools.partial(function, whole, *static[1:]), *arguments))
-    ends = (end, _specs(program, OF_MEMBERS, None)) if records else end
-    made = functools.partial(function, *static)
-    return jax.shard_map(made, mesh=program.mesh, in_specs=specs, out_specs=ends, check_vma=False)(*arguments)
+    layout, of_members = program.layout, Partition.MEMBERS
+    specs = tuple(_specs(layout, kind, argument) for kind, argument in zip(partitions, arguments, strict=True))
+    if result in partitions or result is of_members:
+        end = _specs(layout, of_members, None) if result is of_members else specs[partitions.index(result)]
+    else:  # an initial state: only the function knows its form
+        build = functools.partial(function, program.unsharded, *static[1:])
+        end = _specs(layout, result, jax.eval_shape(build, *arguments))
+    ends = (end, _specs(layout, of_members, None)) if records else end
+    built = functools.partial(function, *static)
+    return jax.shard_map(built, mesh=layout.mesh, in_specs=specs, out_specs=ends, check_vma=False)(*arguments)
 
 
-def _parts(program: Program) -> int:
-    """Devices that share the members."""
-    return program.mesh.size if program.mesh is not None and program.shares == 1 else 1
+def _specs(layout: Layout, partition: Partition, value: Any) -> Any:
+    """Returns the partition specs of an argument, a tree prefix of it."""
+    members = P(AXIS) if layout.shares == 1 else P()
+    if partition is Partition.HYPERPARAMETERS:
+        return MemberHyperparameters(_at_axes(value.axes, members), value.batched)
+    if partition is Partition.DATA:
+        return DeviceData(**(_each(DeviceData, P()) | {"arrays": P(AXIS) if layout.divided else P()}))
+    if partition is Partition.TABLES:
+        return _at_axes(value.axes, members)
+    if partition in (Partition.STATE, Partition.SHARED_STATE):
+        return _state_specs(layout, state_axes(value, partition is Partition.SHARED_STATE), value, members)
+    return members if partition is Partition.MEMBERS else P()
 
 
-def _specs(program: Any, kind: int, value: Any) -> Any:
-    """By which axis an argument is split, a prefix of it."""
-    members = P(AXIS) if program.shares == 1 else P()
-    if kind == NUMBERS:
-        return _of_axes(number_axes(program, value), members, P())
-    if kind == DATA:
-        return DeviceData(**(_each(DeviceData, P()) | {"arrays": P(AXIS) if program.divided else P()}))
-    if kind in (STATE, SHARED_STATE):
-        return _state(program, kind, value, members)
-    if kind == ROWS:
-        return jax.tree.map(lambda leaf: P(None, *members) if leaf.ndim == 2 else P(), value)
-    return members if kind == OF_MEMBERS else P()
-
-
-def _state(program: Program, kind: int, state: State, members: P) -> State:
-    axes = shared_axes(state) if kind == SHARED_STATE else State(**_each(State, 0))
-    if program.shares == 1:
-        return _of_axes(axes, members, P())
+def _state_specs(layout: Layout, axes: State, state: State, members: P) -> State:
+    if layout.shares == 1:
+        return _at_axes(axes, members)
     split = P(None, AXIS)
 
     def rows(tree: Any) -> Any:
@@ -157,17 +159,26 @@ def _state(program: Program, kind: int, state: State, members: P) -> State:
             lambda leaf: split if isinstance(leaf, Rows) else P(), tree, is_leaf=lambda leaf: isinstance(leaf, Rows)
         )
 
-    own = {"lanes": _of_axes(axes.lanes, split, P(AXIS)), "server": rows(state.server), "clients": rows(state.clients)}
-    own |= {"store": split} if program.apart else {}
-    return State(**(_each(State, P()) | own))
+    sharded = {
+        "lanes": jax.tree.map(lambda axis: P(AXIS) if axis is None else split, axes.lanes, is_leaf=_is_none),
+        "server": rows(state.server),
+        "clients": rows(state.clients),
+    }
+    sharded |= {"store": split} if layout.local_updates else {}
+    return State(**(_each(State, P()) | sharded))
 
 
 def _each(record: Any, value: Any) -> dict[str, Any]:
     return dict.fromkeys(record._fields, value)
 
 
-def _of_axes(axes: Any, own: P, same: P) -> Any:
-    return jax.tree.map(lambda axis: same if axis is None else own, axes, is_leaf=lambda axis: axis is None)
+def _at_axes(axes: Any, members: P) -> Any:
+    """Returns the specs of arrays with member axes: those without one are replicated."""
+    return jax.tree.map(lambda axis: P() if axis is None else members, axes, is_leaf=_is_none)
+
+
+def _is_none(value: Any) -> bool:
+    return value is None
 
 
 def _is_spec(value: Any) -> bool:

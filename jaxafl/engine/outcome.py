@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.device.rows import Apart
+from jaxafl.device.rows import ShardedUpdates
 from jaxafl.engine.recorded import check_recorded
 from jaxafl.models.model import Model
 from jaxafl.options import UserError
@@ -26,7 +26,7 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
         outcome = server.update(params, state, arrivals)
     except Exception as error:
         error.add_note(f"raised in `update` of the server {server.name}, which is traced by JAX")
-        if isinstance(arrivals.delta, Apart):
+        if isinstance(arrivals.delta, ShardedUpdates):
             error.add_note(
                 "its `needs` have `sums`, and its updates are on several devices: it can take nothing of them but "
                 "`weighted_sum(weights, arrivals.delta)` and `mean_delta(arrivals)`"

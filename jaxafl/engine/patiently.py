@@ -29,7 +29,7 @@ def patiently(problem: Problem, call: Callable[[], Any], state: State, steps: ra
         steps: the server steps.
     """
     clock, counts = problem.clock, problem.data.counts
-    own, planned = on_host(jax.tree.map(lambda leaf: leaf[0], (state.beside.clock, state.beside.next_steps)))
+    own, planned = on_host(jax.tree.map(lambda leaf: leaf[0], (state.online.clock, state.online.next_steps)))
     unit = np.asarray(problem.client.steps_per_epoch(counts)) if problem.client.epochs is not None else 1
 
     def begin() -> Any:

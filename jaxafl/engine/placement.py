@@ -113,7 +113,9 @@ def place(
     write_slot = slot_of[len(older) :].astype(np.int32)
     names = ("mask", "client", "staleness", "local_steps", "multiplicity", "kind")
     columns = {name: getattr(schedule, name) for name in names} | {"time": schedule.time.astype(np.float32)}
-    taken = Steps(segments_before=before, row=row, lane=lane, base_slot=base_slot, write_slot=write_slot, **columns)
+    taken = Steps(
+        segments_before=before, update_slot=row, lane=lane, base_slot=base_slot, write_slot=write_slot, **columns
+    )
     trained, needed = Segments(active=active, **begins, **ends), int(runs.local_steps.sum())
     return Plan(trained, taken, lanes, used, rows, in_order, needed, *_uniform(training), origin, kept)
 

@@ -21,7 +21,7 @@ class Segments(NamedTuple):
     """Training, S segments of L lanes. Loads come before the local steps of a segment, saves after them; the entries of
     the runs that begin, or end, come first in [S, L]."""
 
-    active: Int32[Indices, "*S L"]  # local steps that a lane makes in this segment
+    active: Int32[Indices, "*S L"]  # local steps of each lane in this segment; [S] if all active lanes make as many
     load_count: Int32[Indices, "*S"]  # how many runs begin
     load_lane: Int32[Indices, "*S L"]
     load_slot: Int32[Indices, "*S L"]  # ring slot of the version that the run trains from
@@ -36,20 +36,50 @@ class Segments(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Server steps, T steps of A arrivals (`segments_before` has one entry more in a whole plan)."""
+    """Server steps, T steps of A arrivals. Columns that a program does not read are None on the device."""
 
-    segments_before: Int32[Indices, "*T1"]  # segments that must have run before step t
+    segments_before: Int32[Indices, "*T1"]  # segments executed before step t, and before the end
     time: Float32[Indices, "*T"]  # simulated seconds
-    mask: Bool[Indices, "*T A"]
-    row: Int32[Indices, "*T A"]  # where the update is stored, on the device of its lane if each keeps its own
-    lane: Int32[Indices, "*T A"]  # in which it was trained
+    mask: Bool[Indices, "*T A"]  # None: every step has A arrivals
+    update_slot: Int32[Indices, "*T A"]  # row of the update in the store; None: row i is arrival i
+    lane: Int32[Indices, "*T A"]  # the lane of the run, whose device holds the update; None: replicated updates
     client: Int32[Indices, "*T A"]
     staleness: Int32[Indices, "*T A"]  # t - reference
     local_steps: Int32[Indices, "*T A"]
     multiplicity: Int32[Indices, "*T A"]
     kind: Int32[Indices, "*T A"]
-    base_slot: Int32[Indices, "*T A"]  # ring slot of x_s, the version that the update is measured against
+    base_slot: Int32[Indices, "*T A"]  # ring slot of x_s, which the update is measured against; None: not read
     write_slot: Int32[Indices, "*T"]  # ring slot that x_{t+1} is written to
+
+
+class LoopRows(NamedTuple):
+    """Rows of the loop that executes a plan: each trains some segments and then takes some server steps."""
+
+    segment: Int32[Indices, "*R"]  # first segment; with plans of their own [P, R]
+    segments: Int32[Indices, "*R"]  # number of segments; None: one
+    step: Int32[Indices, "*R"]  # first server step; with plans of their own [P, R]
+    steps: Int32[Indices, "*R"] = None  # number of steps of a member [P, R]; None: one
+    most_steps: Int32[Indices, "*R"] = None  # the largest of them; None: one
+    local_steps: Int32[Indices, "*R"] = None  # the most local steps of a lane of any member; None: one plan
+
+
+class Tables(NamedTuple):
+    """A plan on the device."""
+
+    segments: Segments
+    steps: Steps
+    rows: LoopRows
+    origin: Int32[Indices, ""]  # the row and the server step of the first entries
+
+    @property
+    def batched(self) -> bool:
+        """True if members have plans of their own."""
+        return self.rows.step.ndim == 2
+
+    @property
+    def axes(self) -> Any:
+        """The member axes, in the form of `in_axes`."""
+        return Tables(0, 0, LoopRows(0, None, 0, 0, None, None), None) if self.batched else None  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -62,9 +92,9 @@ class Plan(Summarised):
         lanes: L.
         slots: ring slots used, at most those that the clock declares.
         rows: rows of the update store (of each device's, if each keeps its own).
-        in_order: whether they are, at every server step, what its A arrivals (of the device) are, in their order.
+        in_order: True if row i of the store is arrival i (of the device) of every server step.
         needed: local steps that must be made.
-        uniform: whether all active lanes of every segment make the same number of local steps.
+        uniform: True if all active lanes of every segment make the same number of local steps.
         local_steps: that number, where it is the same in every segment and not 0; else `None`.
         origin: where it begins.
         kept: the versions that are still in the ring at its end, the newest and those that later steps may need; their
@@ -84,41 +114,54 @@ class Plan(Summarised):
     kept: dict[int, int]
 
     @property
-    def segments_each(self) -> int | None:
-        """How many segments precede each server step that is taken, where that is the same number and not 0."""
-        before = np.diff(self.steps.segments_before[:-1], prepend=0)
-        return (int(before.max()) or None) if before.size and before.min() == before.max() else None
+    def full(self) -> bool:
+        """True if every server step has A arrivals."""
+        return bool(self.steps.mask.all())
+
+    @property
+    def rows_of_loop(self) -> LoopRows:
+        """The loop's rows: one server step each."""
+        before: Any = self.steps.segments_before
+        first = np.concatenate([np.zeros(1, np.int32), before[:-2]])[: len(self.steps.time)]
+        steps = self.origin.step + np.arange(len(first), dtype=np.int32)
+        return LoopRows(first, before[:-1] - first, steps)
+
+    @property
+    def segments_per_step(self) -> int | None:
+        """Number of segments before each server step, if it is constant and not 0; else None."""
+        each: Any = self.rows_of_loop.segments
+        return (int(each.max()) or None) if each.size and each.min() == each.max() else None
 
     @functools.cached_property
     def digest(self) -> str:
-        """Equal for plans that train the same runs in the same places."""
+        """A fingerprint: equal for plans that train the same runs in the same places."""
         arrays = [np.ascontiguousarray(leaf) for leaf in (*self.segments, *self.steps)]
         return hashlib.sha256(b"".join([repr(leaf.shape).encode() + leaf.tobytes() for leaf in arrays])).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Its sizes."""
+        """Returns the sizes of the plan."""
         names = ("lanes", "slots", "rows", "needed", "runs", "mean_width")
         return {"server_steps": len(self.steps.time)} | {name: getattr(self, name) for name in names}
 
     @property
     def runs(self) -> int:
-        """Runs that are trained."""
+        """Number of trained runs."""
         return int(self.segments.load_count.sum())
 
     def executed(self, chunk: int) -> int:
-        """Local steps that are executed when `chunk` lanes advance in lockstep, masked ones included."""
+        """Returns the executed local steps, masked ones included, if `chunk` lanes advance in one `vmap`."""
         groups = self.segments.active.reshape(len(self.segments.active), -1, chunk)
         return int(groups.max(axis=2).sum()) * chunk
 
     @property
     def mean_width(self) -> float:
-        """Lanes in use, averaged over segments that train."""
+        """Mean number of active lanes over the segments that train."""
         active = np.count_nonzero(self.segments.active, axis=1)
         return float(active[active > 0].mean()) if (active > 0).any() else 0.0
 
 
 class Origin(NamedTuple):
-    """Where a plan begins: the server steps that have been taken, and the versions in the ring, each with its slot."""
+    """The beginning of a plan: server steps taken before it, and the slot of each version in the ring."""
 
     step: int = 0
     slots: Mapping[int, int] = types.MappingProxyType({0: 0})
@@ -128,6 +171,6 @@ ORIGIN = Origin()
 
 
 def padded(segments: Segments, count: int) -> Segments:
-    """The segments, with empty ones up to a power of two >= `count`, so that other seeds have the same shapes."""
+    """Pads the segments with empty ones to a power of two >= `count`, so that other seeds have the same shapes."""
     more = (1 << (count - 1).bit_length()) - len(segments.active)
     return Segments(*(np.pad(leaf, [(0, more)] + [(0, 0)] * (leaf.ndim - 1)) for leaf in segments))

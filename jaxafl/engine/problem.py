@@ -1,4 +1,4 @@
-"""What is run: one immutable record per run, made once by `Simulation` and passed down."""
+"""The problem that is run: one immutable record per run, built once by `Simulation` and passed down."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -16,7 +15,7 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.form import DataForm
-from jaxafl.device import on_device, slices_are_faster
+from jaxafl.device import on_device
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.models.model import Model
 from jaxafl.options import UserError
@@ -27,15 +26,42 @@ Observe = Callable[[Tree], dict[str, Array]]
 _FULL_BATCH_PIECE = 256  # samples per gradient evaluation of a full batch, unless the client says otherwise
 
 
-class Numbers(NamedTuple):
-    """The numbers of a run, arguments of its program."""
+class Hyperparameters(NamedTuple):
+    """Client and server, whose numeric options are arguments of the compiled program."""
 
     client: Client
     server: Server
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MemberHyperparameters:
+    """Hyperparameters of several members as one pytree.
+
+    Attributes:
+        values: hyperparameters; a leaf that differs between members has a leading member axis.
+        batched: True for each leaf with a member axis.
+    """
+
+    values: Hyperparameters
+    batched: tuple[bool, ...] = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def stacked(cls, members: Sequence[Hyperparameters]) -> MemberHyperparameters:
+        """Stacks the leaves that differ between members."""
+        columns = list(zip(*(map(np.asarray, jax.tree.leaves(one)) for one in members), strict=True))
+        batched = tuple(any(not np.array_equal(leaf, column[0]) for leaf in column) for column in columns)
+        leaves = [_stack(column) if many else column[0] for column, many in zip(columns, batched, strict=True)]
+        return cls(jax.tree.unflatten(jax.tree.structure(members[0]), on_device(leaves)), batched)
+
+    @property
+    def axes(self) -> Hyperparameters:
+        """The `in_axes` of the values: 0, or None for leaves without a member axis."""
+        return jax.tree.unflatten(jax.tree.structure(self.values), [0 if many else None for many in self.batched])
+
+
 class DeviceData(NamedTuple):
-    """What a run only reads, on the device."""
+    """Read-only arrays of a run on the device."""
 
     arrays: Any  # training samples, as `FederatedData.fetch` reads them
     counts: Array  # int32 [N]
@@ -45,15 +71,15 @@ class DeviceData(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """Options that change how fast a run is and what memory it takes, never its results (up to float rounding).
+    """Execution options: they change speed and memory, never results (up to float rounding).
 
     Attributes:
         lanes: runs trained at once; `None` chooses: 1 on a CPU, 4 on each of several that gather updates, elsewhere as
             many as take the least time, see `width`.
-        chunk: lanes that advance together under `vmap`; `None`: 1 on a CPU (where a loop is faster), elsewhere as many
-            as half of the memory holds.
+        chunk: lanes per `vmap`; `None`: 1 on a CPU (where a loop is faster), elsewhere as many as half of the memory
+            holds.
         deterministic: only operations that give the same bits every time; a CPU has no others.
-        devices: that share the members of a sweep, or one run; none: where JAX places things.
+        devices: devices that share the members of a sweep, or one run; none: where JAX places things.
     """
 
     lanes: int | None = None
@@ -63,21 +89,24 @@ class Speed(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where a run is.
+    """Devices of a program, and the arrays that are sharded over them.
 
     Attributes:
-        mesh: the devices, where there are several.
-        shares: D, where they share one run: its lanes, and what is kept per client; 1 where they share the members.
-        divided: whether each has the training samples of its share of the clients only.
+        mesh: the devices, if there are several.
+        shares: D, if they share one run: its lanes and per-client tables are sharded. 1 if they share the members.
+        divided: True if the training samples are sharded by client.
+        local_updates: with updates sharded over devices, the largest number of one server step's updates that one
+            device holds; 0 if updates are replicated.
     """
 
     mesh: Mesh | None = None
     shares: int = 1
     divided: bool = False
+    local_updates: int = 0
 
 
 class Recording(NamedTuple):
-    """What a run records besides what every run returns.
+    """Records beyond those of every run.
 
     Attributes:
         observe: traced function of the parameters, returning a dict of arrays.
@@ -88,73 +117,76 @@ class Recording(NamedTuple):
     diagnostics: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """What a compiled program depends on, besides the shapes of its arguments.
+class Loops(NamedTuple):
+    """Static sizes of a program's loops.
+
+    An accelerator's host waits for every iteration of a loop with a dynamic trip count, so constant trip counts are
+    static there (None: it varies). On a CPU they stay dynamic: a static one would recompile for every
+    other number.
 
     Attributes:
-        reference: to what is trained, which no program keeps alive.
-        data: how mini-batches are gathered and preprocessed (the samples are arguments).
-        recording: what is recorded besides.
-        members: P, runs that advance together (on each device, where they share the members).
-        varies: which leaves of the numbers differ between them and have a leading member axis.
-        length: the most server steps of a call, and rows of the records that come back.
-        lanes: L, the most runs of one member that are trained at once (on each device, where they share a run).
-        chunk: lanes that advance together under `vmap`; a divisor of `lanes`.
-        slots: ring slots.
-        rows: rows of the update store, of each device's with `apart`.
-        in_order: whether these are the arrivals of every server step, with `apart` those of the device.
-        capacity: A, arrivals per server step.
-        micro_batch: samples per gradient evaluation.
-        uniform: all active lanes of a segment make the same number of local steps, so none has to be masked.
-        local_steps: what all active lanes of all segments make, if that is known when the program is compiled.
-        segments: how many precede each server step, likewise.
-        steps: how many are taken after each row of a lockstep, likewise.
-        block: server steps (in lockstep: rows) from one look at whether a run has failed, or a call is over, to the
-            next; every call takes a multiple of it.
-        full: every server step takes A arrivals, so none has to be masked.
-        sliced: several rows of a buffer are read and written by a loop of slices (on a CPU), not by a gather or a
-            scatter.
-        wide: the training itself uses 64-bit types.
-        deterministic: only operations that give the same bits every time.
-        mesh, shares, divided: see `Layout`.
-        apart: where each of the devices that share a run keeps the updates of its own lanes, and the server adds up
-            what they hold: how many of those of a server step one of them has at the most; else 0.
+        steps_per_call: the most server steps of a call, and rows of the returned records.
+        rows_per_check: rows between two evaluations of the loop predicate; every call advances by a multiple of it.
+        lanes_per_vmap: lanes that advance in one `vmap`; a divisor of the number of lanes.
+        local_steps: trip count: local steps of all active lanes of every segment.
+        segments: trip count: segments of every row.
+        steps: trip count: server steps of every row.
+    """
+
+    steps_per_call: int = 1
+    rows_per_check: int = 1
+    lanes_per_vmap: int = 1
+    local_steps: int | None = None
+    segments: int | None = None
+    steps: int | None = None
+
+
+class BufferSizes(NamedTuple):
+    """Sizes of the buffers of one member (on each device, if devices share a run)."""
+
+    lanes: int
+    ring: int  # versions
+    store: int  # updates
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Static arguments of a compiled program; everything else is read off its arguments.
+
+    Attributes:
+        reference: weak reference to the trained model; no program keeps a model alive.
+        data: how mini-batches are gathered and preprocessed.
+        recording: diagnostics and the user's `observe`.
+        layout: devices and sharding.
+        loops: static sizes of its loops.
     """
 
     reference: weakref.ref[Model]
     data: DataForm
     recording: Recording
-    members: int
-    varies: tuple[bool, ...]
-    length: int
-    lanes: int
-    chunk: int
-    slots: int
-    rows: int
-    in_order: bool
-    capacity: int
-    micro_batch: int
-    uniform: bool
-    full: bool
-    sliced: bool
-    wide: bool
-    local_steps: int | None = None
-    segments: int | None = None
-    steps: int | None = None
-    block: int = 1
-    deterministic: bool = False
-    mesh: Mesh | None = None
-    shares: int = 1
-    divided: bool = False
-    apart: int = 0
+    layout: Layout
+    loops: Loops
 
     @property
     def model(self) -> Model:
-        """The model that is trained."""
+        """The trained model."""
         model = self.reference()
         assert model is not None, "a program is traced while a problem holds its model"
         return model
+
+    @property
+    def unsharded(self) -> Program:
+        """The program of the same run on one device."""
+        return dataclasses.replace(self, layout=Layout())
+
+    @property
+    def without_loops(self) -> Program:
+        """The program as its initialisation and evaluation depend on it."""
+        return dataclasses.replace(self, loops=Loops())
+
+    def looping(self, **loops: Any) -> Program:
+        """Returns the program with other sizes of loops."""
+        return dataclasses.replace(self, loops=self.loops._replace(**loops))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,11 +195,11 @@ class Problem:
 
     Attributes:
         model, data, client, server, clock: its parts, as the user gave them.
-        numbers: client and server as they run, on the device.
+        hyperparameters: client and server as they run, on the device.
         device: data on the device.
         seed: of the initial model, the schedule and the mini-batches.
-        recording: what is recorded besides.
-        layout: where it runs.
+        recording: diagnostics and the user's `observe`.
+        layout: devices and sharding.
     """
 
     model: Model
@@ -175,7 +207,7 @@ class Problem:
     client: Client
     server: Server
     clock: Clock
-    numbers: Numbers
+    hyperparameters: Hyperparameters
     device: DeviceData
     seed: int
     recording: Recording
@@ -183,48 +215,29 @@ class Problem:
 
     @property
     def key(self) -> Key:
-        """Made of the seed."""
+        """The key derived from the seed."""
         return seed_key(self.seed)
 
-    def program(self, **shapes: Any) -> Program:
-        """The program that runs it; `shapes`: what the other members and the schedule decide of it."""
-        client = self.client
-        piece = piece_of(client, self.data)
-        capacity = self.clock.capacity(self.data.num_clients)
-        wide = jnp.result_type(float) == jnp.float64
-        shapes = (
-            dict[str, Any](members=1, varies=(), length=1, in_order=False, sliced=slices_are_faster(), wide=wide)
-            | shapes
-        )
+    def program(self, loops: Loops, local_updates: int = 0) -> Program:
+        """Returns the program of the problem; `local_updates`: see `Layout`."""
         data = self.data.divided(self.layout.shares) if self.layout.divided else self.data
-        shapes |= self.layout._asdict()
-        return Program(
-            weakref.ref(self.model), data.form, self.recording, capacity=capacity, micro_batch=piece, **shapes
-        )
+        layout = self.layout._replace(local_updates=local_updates)
+        return Program(weakref.ref(self.model), data.form, self.recording, layout, loops)
 
 
-def piece_of(client: Client, data: FederatedData) -> int:
-    """Samples per gradient evaluation."""
+def micro_batch_of(client: Client, data: FederatedData) -> int:
+    """Returns the samples per gradient evaluation."""
     return client.micro_batch or client.batch_size or min(int(data.counts.max()), _FULL_BATCH_PIECE)
 
 
-def stacked(numbers: Sequence[Numbers]) -> tuple[Numbers, tuple[bool, ...]]:
-    """The numbers of several members as one: leaves that differ get a leading member axis; and which leaves those
-    are."""
-    columns = list(zip(*(map(np.asarray, jax.tree.leaves(one)) for one in numbers), strict=True))
-    varies = tuple(any(not np.array_equal(leaf, column[0]) for leaf in column) for column in columns)
-    leaves = [on_device(_stack(column) if own else column[0]) for column, own in zip(columns, varies, strict=True)]
-    return jax.tree.unflatten(jax.tree.structure(numbers[0]), leaves), varies
-
-
 def _stack(column: Sequence[np.ndarray]) -> np.ndarray:
-    """Numbers of several members; int32 beside uint32 as the one that holds all, where there are no longer ones."""
-    whole = np.stack(column)
-    if whole.dtype != np.int64 or any(one.dtype == np.int64 for one in column):
-        return whole
-    if whole.min() < 0:
+    """Stacks numbers of several members; int32 and uint32 become the 32-bit type that holds all."""
+    stacked = np.stack(column)
+    if stacked.dtype != np.int64 or any(one.dtype == np.int64 for one in column):
+        return stacked
+    if stacked.min() < 0:
         raise UserError(
-            f"a sweep over integers from {whole.min()} to {whole.max()}, which no type of 32 bits holds: write numbers "
-            "as floats (1e10), or sweep over them in two sweeps"
+            f"a sweep over integers from {stacked.min()} to {stacked.max()}, which no type of 32 bits holds: write "
+            "numbers as floats (1e10), or sweep over them in two sweeps"
         )
-    return whole.astype(np.uint32)
+    return stacked.astype(np.uint32)

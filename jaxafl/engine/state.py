@@ -1,4 +1,4 @@
-"""Where a run is: one pytree on the device."""
+"""The state of a run: one pytree on the device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxafl.data.form import DataForm
 from jaxafl.device import Rows, buffers
 from jaxafl.device.key_leaves import pack
 from jaxafl.device.keys import Key, Purpose, jax_key, purpose_key
-from jaxafl.engine.problem import DeviceData, Numbers, Program
+from jaxafl.engine.problem import BufferSizes, DeviceData, Hyperparameters, Program
 from jaxafl.models.model import Batch, Model
 
 
@@ -25,7 +25,7 @@ class Version(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """An update that is trained and not yet taken; a row of the update store."""
+    """A trained update that no server step has consumed yet; a row of the update store."""
 
     delta: PyTree[Num[Array, "..."]]
     model_state: PyTree[Num[Array, "..."]]
@@ -34,73 +34,76 @@ class Stored(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Where the parameters stopped being finite; `step` -1 if they did not."""
+    """First server step with non-finite parameters, -1 if there is none, and the client of its update."""
 
     step: Int32[Array, "*P"]
     client: Int32[Array, "*P"]
 
 
-class Beside(NamedTuple):
-    """What a run with its clock beside the training keeps."""
+class OnlineState(NamedTuple):
+    """State of a clock that is advanced inside the training loop."""
 
     clock: Any  # the clock's state
     next_steps: Int32[Array, " N"]  # K of each client's next run: local steps, or epochs where `Client` counts epochs
     slot_version: Int32[Array, " S"]  # the version in each ring slot
     row_run: Int32[Array, " R"]  # the run whose update is in each store row
-    lost: Int32[Array, ""]  # runs trained from, or measured against, a version that the ring no longer held: 0
+    lost: Int32[Array, ""]  # runs whose version was no longer in the ring: 0
 
 
 class State(NamedTuple):
-    """A run between two server steps; several runs with a leading member axis."""
+    """State of a run between two server steps; of several runs with a leading member axis."""
 
     model: Version
     server: Any
     ring: Version  # each leaf [S, ...]
     store: Stored  # each leaf [R, ...]
     lanes: Lane  # each leaf [L, ...]
-    clients: Any  # `Rows`: the clients' own models, where the server has them, else None
-    average: Any  # the mean of x_1 .. x_t (x_0 at first), where it was asked for, else None
+    clients: Any  # `Rows`: the clients' own models, if the server keeps them, else None
+    average: Any  # mean of x_1 .. x_t (x_0 at first), if it was asked for, else None
     failure: Failure
     batch_key: Key
-    beside: Any = None  # a `Beside` where the clock runs beside the training
-    records: Any = None  # in lockstep: those of the chunk under way
+    online: Any = None  # an `OnlineState`, if the clock is advanced inside the training loop
 
 
 class Records(NamedTuple):
-    """What server steps leave behind, each [..., steps, ...]."""
+    """Records of server steps, each [..., steps, ...]."""
 
     info: dict[str, Array]
-    event: Any = None  # the clock's `ServerStep`, where it ran beside the training
-    runs_begun: Any = None  # int32, runs started so far, likewise
+    taken: Any = None  # bool, of members with plans of their own: the steps that this call has taken
+    event: Any = None  # the clock's `ServerStep`, if it is advanced inside the training loop
+    runs_begun: Any = None  # int32, runs started until this step, if so
 
 
-def initial(program: Program, numbers: Numbers, device: DeviceData, key: Key) -> State:
-    """The state before the first server step: x_0 in slot 0 of the ring.
+def initial(
+    program: Program, sizes: BufferSizes, hyperparameters: Hyperparameters, device: DeviceData, key: Key
+) -> State:
+    """Returns the state before the first server step: x_0 in slot 0 of the ring.
 
     Args:
-        program: what is run.
-        numbers: of the run.
+        program: static.
+        sizes: static, sizes of the buffers.
+        hyperparameters: of the run.
         device: its data.
-        key: made of its seed.
+        key: derived from its seed.
     """
     model = first_model(program.model, program.data, key)
     batch_key, none = purpose_key(key, Purpose.BATCH), jnp.int32(0)
-    lane = begin(numbers.client, model.params, model.model_state, batch_key, none, none, none, jnp.float32(0))
+    lane = begin(hyperparameters.client, model.params, model.model_state, batch_key, none, none, none, jnp.float32(0))
     clients = None
-    if numbers.server.needs.client_models:
+    if hyperparameters.server.needs.client_models:
         clients = Rows.filled(model.params, device.counts.shape[0])
-    server = pack(numbers.server.init(model.params, device.counts.astype(lane.loss.dtype)))
+    server = pack(hyperparameters.server.init(model.params, device.counts.astype(lane.loss.dtype)))
     server, clients = jax.tree.map(
-        lambda part: part.shared(program.shares) if isinstance(part, Rows) else part,
+        lambda part: part.shared(program.layout.shares) if isinstance(part, Rows) else part,
         (server, clients),
         is_leaf=lambda part: isinstance(part, Rows),
     )
     return State(
         model=model,
         server=server,
-        ring=buffers.write(buffers.allocate(model, program.slots), none, model),
-        store=buffers.allocate(Stored(model.params, model.model_state, lane.loss, lane.step), program.rows),
-        lanes=buffers.allocate(lane, program.lanes),
+        ring=buffers.write(buffers.allocate(model, sizes.ring), none, model),
+        store=buffers.allocate(Stored(model.params, model.model_state, lane.loss, lane.step), sizes.store),
+        lanes=buffers.allocate(lane, sizes.lanes),
         clients=clients,
         average=model.params if "average" in program.recording.diagnostics else None,
         failure=Failure(jnp.int32(-1), jnp.int32(-1)),
@@ -109,11 +112,11 @@ def initial(program: Program, numbers: Numbers, device: DeviceData, key: Key) ->
 
 
 def first_model(model: Model, data: DataForm, key: Key) -> Version:
-    """x_0 of a run with the key of its seed."""
+    """Returns x_0 of a run with the key of its seed."""
     return Version(*model.init(jax_key(purpose_key(key, Purpose.MODEL)), example_batch(data)))
 
 
 def example_batch(data: DataForm) -> Batch:
-    """One sample of zeros, for shapes."""
+    """Returns one sample of zeros, for shapes."""
     x, y = data.example
     return Batch(jax.tree.map(jnp.asarray, x), jnp.asarray(y), jnp.ones(len(y), bool))

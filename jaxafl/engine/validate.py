@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
 from jaxafl.device.key_leaves import check_draws, unpack
 from jaxafl.device.keys import seed_key
 from jaxafl.device.switches import check_switches
-from jaxafl.engine.problem import Problem, Program
+from jaxafl.engine.problem import BufferSizes, Problem, Program
 from jaxafl.engine.recorded import check_observed, metrics_of
 from jaxafl.engine.state import example_batch, initial
 from jaxafl.models.leaves import path_of
@@ -228,31 +227,32 @@ def chunk_of(lanes: int, chunk: int | None, room: Callable[[], int]) -> int:
     return int(chunk)
 
 
-def check_fit(problem: Problem, program: Program) -> None:
-    """Raises `MemoryError` when the runs of a program do not fit."""
-    whole = dataclasses.replace(program, mesh=None, shares=1)
-    state = shapes_of(initial, (whole,), (problem.numbers, problem.device, problem.key))
-    state = jax.tree.map(lambda part: _of_one(part, program.shares), state, is_leaf=lambda part: isinstance(part, Rows))
+def check_fit(problem: Problem, program: Program, sizes: BufferSizes, members: int) -> None:
+    """Raises `MemoryError` if so many runs of a program do not fit on each device."""
+    layout = program.layout
+    static = (program.unsharded.without_loops, sizes)
+    state = shapes_of(initial, static, (problem.hyperparameters, problem.device, problem.key))
+    state = jax.tree.map(lambda part: _of_one(part, layout.shares), state, is_leaf=lambda part: isinstance(part, Rows))
     arrays = problem.device.arrays
-    if program.divided:
+    if layout.divided:
         arrays = jax.eval_shape(lambda tree: jax.tree.map(lambda leaf: leaf[0], tree), arrays)
     check_memory(
         {
-            f"ring of {program.slots} versions": [state.ring] * program.members,
-            f"store of {program.rows} updates": [state.store] * program.members,
-            f"{program.lanes} lanes": [state.lanes] * program.members,
-            "server state (with its rows per client)": [state.server] * program.members,
-            "the clients' own models": [state.clients] * program.members,
-            "the average of all versions": [state.average] * program.members,
+            f"ring of {sizes.ring} versions": [state.ring] * members,
+            f"store of {sizes.store} updates": [state.store] * members,
+            f"{sizes.lanes} lanes": [state.lanes] * members,
+            "server state (with its rows per client)": [state.server] * members,
+            "the clients' own models": [state.clients] * members,
+            "the average of all versions": [state.average] * members,
             "training data": arrays,
             "the model's frozen arrays": problem.device.frozen,
         },
-        devices=1 if program.mesh is None else program.mesh.size,
+        devices=1 if layout.mesh is None else layout.mesh.size,
     )
 
 
 def _of_one(part: Any, shares: int) -> Any:
-    """Shapes of what one of several devices has of rows per client."""
+    """Returns the shapes of one device's shard of a per-client table."""
     if not isinstance(part, Rows):
         return part
     size = -(-part.count // shares)

@@ -21,7 +21,7 @@ from jaxafl.client import Client
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.form import DataForm
 from jaxafl.device import available_bytes, operations, products, result_bytes
-from jaxafl.engine.problem import piece_of
+from jaxafl.engine.problem import micro_batch_of
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Batch, Model
 
@@ -84,7 +84,7 @@ def local_step_of(model: Model, data: FederatedData, client: Client) -> LocalSte
     784-200-200-10 launches 17; 18 and moves 46; 46 MB, `cnn_defedavg` 32; 35 and 456; 464 MB, `cnn_asyncfeded` 31; 31
     and 1,050; 1,049 MB.
     """
-    known, form = _known.setdefault(model, {}), (piece_of(client, data), data.form)
+    known, form = _known.setdefault(model, {}), (micro_batch_of(client, data), data.form)
     if form not in known:
         known[form] = _of_batch(model, *form)
     return known[form]

@@ -11,12 +11,10 @@ import dataclasses
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import numpy as np
-
 from jaxafl.clock import Schedule
 from jaxafl.clock.schedules import Clockwork
 from jaxafl.clock.tables import cut, joined
-from jaxafl.engine.plan import ORIGIN, Origin, Plan, Segments, Steps, padded
+from jaxafl.engine.plan import ORIGIN, Origin, Plan
 
 WINDOW_ARRIVALS = 10**5  # of a window; the last has up to twice as many
 _TURNOVERS = 4  # a window has at least as many arrivals as runs are in flight, times this
@@ -124,16 +122,3 @@ class Windows:
         # a run that ends with this window, and did not begin before it, keeps no more than the newest version
         whole = origin is None and stop == self.server_steps
         return Window(schedule, self.make(schedule, None if whole else origin or ORIGIN))
-
-
-def arrays_of(window: Window, rows: int, segments: int) -> tuple[Segments, Steps, np.int32]:
-    """The arrays of a window's plan, and its first server step.
-
-    Args:
-        window: the window.
-        rows: server steps that there is room for.
-        segments: segments that there is room for.
-    """
-    plan = window.plan
-    steps = Steps(*(np.pad(leaf, [(0, rows - window.size)] + [(0, 0)] * (leaf.ndim - 1)) for leaf in plan.steps))
-    return padded(plan.segments, max(segments, len(plan.segments.active))), steps, np.int32(plan.origin.step)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.clock.contract import Delivery
-from jaxafl.device import Rows, buffers, slices_are_faster
+from jaxafl.device import Rows, buffers
 from jaxafl.options import Number, number
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, stepped
 
@@ -49,13 +49,14 @@ class ca2fl(Server):
         return CA2FLState(Rows.filled(nothing, samples.shape[0]), nothing)
 
     def update(self, params: Tree, state: CA2FLState, arrivals: Arrivals) -> Outcome:
-        cache, sliced, here = state.cache, slices_are_faster(), arrivals.mask & state.cache.has(arrivals.client)
+        cache = state.cache
+        here = arrivals.mask & cache.has(arrivals.client)
         places = jnp.arange(here.shape[0], dtype=jnp.int32)
         again = here & (arrivals.client == arrivals.client[:, None]) & (places < places[:, None])
         before = jnp.max(jnp.where(again, places, -1), axis=1)  # the client's last arrival in this buffer, or -1
 
         # all rows are read before one is written, and what is written depends on them: else XLA copies the whole cache
-        held = cache.read_here(arrivals.client, sliced)
+        held = cache.read_local(arrivals.client)
 
         def moved(d: Array, h: Array) -> Array:
             old = jnp.where(buffers.expand(before < 0, d), h, d[before])
@@ -66,10 +67,10 @@ class ca2fl(Server):
 
         moves = jax.tree.map(moved, arrivals.delta, held)
         nothing = jax.tree.map(jnp.zeros_like, params)
-        change = cache.summed(jax.lax.fori_loop(0, here.shape[0], added, nothing))
+        change = cache.psum(jax.lax.fori_loop(0, here.shape[0], added, nothing))
         new = jax.tree.map(lambda d, h: jnp.where(buffers.expand(here, d), d, h), arrivals.delta, held)
         last = here & ~jnp.any(again, axis=0)
-        cache = cache.write_many(arrivals.client, last, new, sliced)
+        cache = cache.write_many(arrivals.client, last, new)
         size = jnp.maximum(jnp.sum(counts(arrivals)), 1)
         step = jax.tree.map(lambda h, d: h + d / size.astype(d.dtype), state.mean, change)
         mean = jax.tree.map(lambda h, d: h + d / cache.count, state.mean, change)

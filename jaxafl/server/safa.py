@@ -58,4 +58,4 @@ class safa(Server):
         cache = cache.replace(undrafted, models)
         info = {"picked": jnp.sum(picked), "undrafted": jnp.sum(undrafted), "deprecated": jnp.sum(deprecated)}
         weights = jnp.where(picked, arrivals.samples, 0)
-        return Outcome(new, state._replace(cache=cache), cache.summed(info), weights=weights)
+        return Outcome(new, state._replace(cache=cache), cache.psum(info), weights=weights)

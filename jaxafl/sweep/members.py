@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxafl.callbacks.limits import Limited
 from jaxafl.clock import Schedule
-from jaxafl.device import slices_are_faster
+from jaxafl.device import on_cpu
 from jaxafl.engine.state import example_batch
 from jaxafl.options import check_whole, user_errors
 from jaxafl.simulation import Simulation
@@ -128,17 +128,13 @@ class Scheduled:
 
     def _batches(self, sharing: list[list[int]], together: int | None, devices: int, processes: int) -> list[list[int]]:
         first = self.members[sharing[0][0]].simulation
-        if first.clock_sees_training or (
-            together is None and slices_are_faster() and _num_parameters(first) > _TOGETHER
-        ):
+        if first.clock_sees_training or (together is None and on_cpu() and _num_parameters(first) > _TOGETHER):
             together = 1
-        in_lockstep = not (
-            self.until or slices_are_faster() or first.server.needs.client_rows or first.server.needs.client_models
-        )
+        in_lockstep = not (self.until or on_cpu() or first.server.needs.client_rows or first.server.needs.client_models)
         if in_lockstep and all(len(members) == 1 for members in sharing):
             sharing = [[place for members in sharing for place in members]]
         size = together * (devices if together > 1 else 1) if together else max(map(len, sharing))
-        if together is None and slices_are_faster():
+        if together is None and on_cpu():
             size = -(-size // -(-size // _BATCH))
         size = min(size, -(-sum(map(len, sharing)) // processes))
         return [members[at : at + size] for members in sharing for at in range(0, len(members), size)]

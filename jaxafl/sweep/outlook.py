@@ -72,8 +72,8 @@ def outlook(
     executions = [work.execution(places) for places in batches[:side_by_side]]
     execution, threads = executions[0], Devices(there[:1], side_by_side)
     held = buffers.num_bytes((execution.state, execution.problems[0].device._replace(validation=None)))
-    total = server_steps if execution.rows_before is None else int(execution.rows_before[-1])
-    chunk_end = min(every if one.rows_before is None else int(one.rows_before[1]) for one in executions)
+    total = execution.row_of(server_steps)
+    chunk_end = min(one.row_of(every) for one in executions)
     done, taken, pace = 0, 0.0, 0.0
     while done < chunk_end and taken < _LONG_ENOUGH:
         until, begun = min(2 * done + 1, chunk_end), time.perf_counter()

@@ -88,9 +88,7 @@ def test_types_are_kept(wide: bool, tmp_path: pathlib.Path) -> None:
 @pytest.mark.slow
 def test_members_in_lockstep_go_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By rows of their plans, also within a chunk of server steps."""
-    from jaxafl.sweep import members as sweeps
-
-    monkeypatch.setattr(sweeps, "slices_are_faster", lambda: False)
+    monkeypatch.setattr("jaxafl.device.backend._accelerator_paths", 1)
     sim, axes = simulation(), {"seed": [0, 1, 2]}
     whole = afl.sweep(sim, axes, 20, eval_every=5)
     saves = []
@@ -98,7 +96,7 @@ def test_members_in_lockstep_go_on(tmp_path: pathlib.Path, monkeypatch: pytest.M
 
     def saving(self: Any, execution: Any, made: Any) -> None:
         save(self, execution, made)
-        saves.append(made.place)
+        saves.append(made.row)
         if len(saves) == 7:
             raise KeyboardInterrupt
 
@@ -463,7 +461,7 @@ def test_a_member_that_ends_is_not_saved_beside_its_result(
     monkeypatch.setattr(
         checkpoint.Checkpoint,
         "save",
-        lambda own, execution, made: (saved.append(made.place), save(own, execution, made)),
+        lambda own, execution, made: (saved.append(made.row), save(own, execution, made)),
     )
     afl.sweep(simulation(), {"seed": [0, 1]}, 8, eval_every=4, folder=tmp_path, checkpoint_every="1h")
     assert not saved

@@ -22,6 +22,7 @@ from jaxafl.data.partition import iid
 from jaxafl.data.preprocessing import as_is
 from jaxafl.device import equations
 from jaxafl.device.buffers import num_bytes
+from jaxafl.engine.problem import BufferSizes, Loops
 from jaxafl.engine.state import initial
 from jaxafl.models.bert import bert
 from jaxafl.models.bert.encoder import BertConfig, BertEncoder, read_config
@@ -279,8 +280,9 @@ def test_a_federation_learns(shallow):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_run_keeps_only_the_small_parameters_per_version_in_float32(folder, precision):
     problem = dataclasses.replace(simulation(folder), precision=precision).problem(seed=0)
-    program = problem.program(members=1, lanes=2, chunk=2, slots=4, rows=3, uniform=True, full=True, sliced=False)
-    state = jax.eval_shape(functools.partial(initial, program), problem.numbers, problem.device, problem.key)
+    program, sizes = problem.program(Loops()), BufferSizes(lanes=2, ring=4, store=3)
+    build = functools.partial(initial, program, sizes)
+    state = jax.eval_shape(build, problem.hyperparameters, problem.device, problem.key)
     floats = [leaf.dtype for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     assert set(floats) == {jnp.dtype(jnp.float32)}
     assert num_bytes(state.ring) == 4 * 4 * LORA_AND_HEAD

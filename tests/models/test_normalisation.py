@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxafl as afl
+from jaxafl.engine.problem import BufferSizes, Loops
 from jaxafl.engine.state import initial
 from jaxafl.models import BatchNorm, Conv, from_linen
 from jaxafl.models.layers import flatten
@@ -259,5 +260,5 @@ def test_running_statistics_of_the_global_model_are_the_mean_over_the_arrivals(l
 
 def initial_model_of(simulation):
     problem = simulation.problem(seed=0)
-    program = problem.program(lanes=1, chunk=1, slots=1, rows=1, uniform=True, full=True)
-    return initial(program, problem.numbers, problem.device, problem.key).model
+    sizes = BufferSizes(lanes=1, ring=1, store=1)
+    return initial(problem.program(Loops()), sizes, problem.hyperparameters, problem.device, problem.key).model

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.device.rows import Apart
+from jaxafl.device.rows import ShardedUpdates
 from jaxafl.engine.outcome import outcome_of
 from jaxafl.server import Arrivals, Needs, OptaxServer, Outcome, Server, mean_delta
 
@@ -44,11 +44,11 @@ def test_updates_on_several_devices_are_only_summed() -> None:
             return optax.sgd(1.0)
 
     assert afl.server.fedbuff().needs.sums and afl.server.fadas().needs.sums and not mine().needs.sums
-    updates: Any = Apart({"w": jnp.ones((1, 2))}, jnp.arange(1), jnp.arange(1), jnp.int32(1), 1, False)
+    updates: Any = ShardedUpdates({"w": jnp.ones((1, 2))}, jnp.arange(1), jnp.arange(1), jnp.int32(1), 1)
     one, none = jnp.ones(1), jnp.zeros(1, int)
     arrivals = Arrivals(one > 0, none, none, none, updates, None, none, one, none, one, none[0], one[0])
     params = {"w": jnp.zeros(2)}
-    with pytest.raises(TypeError, match="Apart") as raised:
+    with pytest.raises(TypeError, match="ShardedUpdates") as raised:
         outcome_of(mine(), params, mine().init(params, one), arrivals)
     assert "nothing of them but `weighted_sum(weights, arrivals.delta)`" in raised.value.__notes__[-1]
 

@@ -1,0 +1,83 @@
+"""Runs before their first server step: initial states, and the compiled evaluation of models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from jaxafl.clock import Schedule
+from jaxafl.device import on_device, on_host
+from jaxafl.engine.batched import evaluate_members, initial_members, observe_members
+from jaxafl.engine.evaluate import PerClient
+from jaxafl.engine.execution import Execution
+from jaxafl.engine.mesh import Partition, compiled_over, on_first_device, shard
+from jaxafl.engine.problem import BufferSizes, DeviceData, MemberHyperparameters, Problem, Program
+from jaxafl.engine.state import Version
+from jaxafl.engine.validate import check_fit
+
+
+def prepared(
+    problems: Sequence[Problem],
+    schedules: Sequence[Schedule] | None,
+    program: Program,
+    sizes: BufferSizes,
+    deterministic: bool,
+    *,
+    shared: bool,
+) -> Execution:
+    """Initialises runs and compiles their evaluation.
+
+    Args:
+        problems: one per run.
+        schedules: one per run; `None` if they depend on the training.
+        program: of the runs.
+        sizes: of the buffers of each.
+        deterministic: see `Speed`.
+        shared: True if they share a plan.
+    """
+    layout, count = program.layout, len(problems)
+    parts = layout.mesh.size if layout.mesh is not None and layout.shares == 1 else 1
+    size = -(-count // parts)  # members of each device, if they are sharded; the last is repeated to fill devices up
+    padded = [*problems, *[problems[-1]] * (size * parts - count)]
+    members = MemberHyperparameters.stacked([problem.hyperparameters for problem in padded])
+    keys = on_device(tuple(np.stack([np.asarray(problem.key[word]) for problem in padded]) for word in (0, 1)))
+    check_fit(problems[0], program, sizes, size)
+    of_members = Partition.MEMBERS
+    partitions = (Partition.HYPERPARAMETERS, Partition.DATA, of_members)
+    members, device, keys = arguments = shard(layout, partitions, (members, problems[0].device, keys))
+    of_state = Partition.SHARED_STATE if shared else Partition.STATE
+    static = (program.without_loops, sizes, shared)
+    initialise, _ = compiled_over(initial_members, static, partitions, arguments, of_state, once=True)
+    state = initialise(*arguments)
+    evaluate, seconds = _evaluation(problems[0], program, device, state.model)
+    model = on_first_device(layout, state.model)
+    evaluated = program if layout.shares == 1 else program.unsharded
+    observe, _ = compiled_over(
+        observe_members, (evaluated.without_loops,), (of_members,), (model.params,), of_members, once=True
+    )
+    first = on_host(observe(model.params))
+    return Execution(problems, program, members, state, deterministic, evaluate, seconds, first, schedules)
+
+
+def _evaluation(
+    problem: Problem, program: Program, device: DeviceData, model: Version
+) -> tuple[Callable[[Version], dict[str, jax.Array]], float]:
+    """Compiles the evaluation of models; a sharded run evaluates on its first device."""
+    layout, of_test, clients = program.layout, True, None
+    if "per_client" in program.recording.diagnostics:
+        owners = problem.data.owners
+        of_test, clients = owners.of_test, PerClient(*on_device((owners.owner, owners.samples)))
+    given = (device if device.validation is not None else device._replace(arrays=None), clients)
+    of_members, replicated = Partition.MEMBERS, Partition.REPLICATED
+    if layout.shares == 1:
+        evaluated, given = program, shard(layout, (replicated, replicated), given)
+    else:
+        evaluated, given = program.unsharded, on_first_device(layout, given)
+    static = (evaluated.without_loops, of_test)
+    arguments = (*given, on_first_device(layout, model))
+    compiled_evaluate, seconds = compiled_over(
+        evaluate_members, static, (replicated, replicated, of_members), arguments, of_members
+    )
+    return lambda model: compiled_evaluate(*given, on_first_device(layout, model)), seconds
