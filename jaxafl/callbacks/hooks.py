@@ -22,7 +22,7 @@ PIECE_SECONDS = 2.0  # also what a second Ctrl-C waits for, at the most
 
 
 class Hook:
-    """Base of hooks, see `jaxafl.engine.loop.Watcher`; a context manager around the runs."""
+    """Base of hooks, see `jaxafl.engine.loop.RunHook`; a context manager around the runs."""
 
     seconds: float = PIECE_SECONDS
     steps: int | None = None

@@ -74,7 +74,7 @@ class Needs(NamedTuple):
             from a global version; `Arrivals.base` is that model.
         empty_steps: it steps also when nobody arrived; otherwise an empty step changes nothing.
         arrivals_here: on a clock whose entry i is client i, where several devices share a run, each shows it the
-            arrivals of the clients whose `Rows` it holds, not all; what it makes of them it adds up by `Rows.summed`.
+            arrivals of the clients whose `Rows` it holds, not all; what it makes of them it adds up by `Rows.psum`.
         sums: of `Arrivals.delta` it takes no more than `weighted_sum` (or `mean_delta`). Where several devices share a
             run, each keeps the updates that it has trained, and one sum of them is moved instead of all.
     """

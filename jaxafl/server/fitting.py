@@ -69,7 +69,7 @@ def shows_own_arrivals(server: Server) -> bool:
         raise UserError(
             f"the server {server.name} has an `update` of its own, and inherits `needs` with arrivals_here: on several "
             "devices it would see the arrivals of one device's clients only. If it adds up what it makes of them by "
-            "`Rows.summed`, say so in its class (`needs = Needs(..., arrivals_here=True)`); else say `needs` without "
+            "`Rows.psum`, say so in its class (`needs = Needs(..., arrivals_here=True)`); else say `needs` without "
             "it, or use one device"
         )
     return server.needs.arrivals_here
