@@ -1,4 +1,4 @@
-"""Servers: what is done with the updates that arrive; `jaxafl.server.contract` says how to write one."""
+"""Servers, which aggregate arriving updates. `jaxafl.server.contract` explains how to write one."""
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows, weighted_sum

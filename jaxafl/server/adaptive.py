@@ -33,7 +33,7 @@ class _Adaptive(OptaxServer):
     b1: Number = number(default=0.9, least=0, below=1)
 
     def second_moment(self, v: Array, square: Array) -> Any:
-        """The next v from D²."""
+        """Returns v_{t+1} from v_t and D²."""
         raise NotImplementedError(f"the server {self.name} has no second_moment(v, square)")
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
@@ -59,9 +59,9 @@ class fedadagrad(_Adaptive):
     v_0 = ε². No bias correction; cohort members are averaged without weights.
 
     Args:
-        learning_rate: η >= 0.
-        b1: β1 in [0, 1).
-        eps: ε > 0, the degree of adaptivity τ of the paper.
+        learning_rate: server learning rate η; at least 0.
+        b1: decay β1 of the first moment, in [0, 1).
+        eps: constant ε > 0 in the denominator, the paper's degree of adaptivity τ. A smaller value adapts more.
 
     References:
         Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2.
@@ -80,10 +80,10 @@ class fedadam(_Adaptive):
     v_0 = ε². No bias correction; cohort members are averaged without weights.
 
     Args:
-        learning_rate: η >= 0.
-        b1: β1 in [0, 1).
-        b2: β2 in [0, 1).
-        eps: ε > 0, the degree of adaptivity τ of the paper.
+        learning_rate: server learning rate η; at least 0.
+        b1: decay β1 of the first moment, in [0, 1).
+        b2: decay β2 of the second moment, in [0, 1).
+        eps: constant ε > 0 in the denominator, the paper's degree of adaptivity τ. A smaller value adapts more.
 
     References:
         Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2.
@@ -103,10 +103,10 @@ class fedyogi(fedadam):
     v_0 = ε². No bias correction; cohort members are averaged without weights.
 
     Args:
-        learning_rate: η >= 0.
-        b1: β1 in [0, 1).
-        b2: β2 in [0, 1).
-        eps: ε > 0, the degree of adaptivity τ of the paper.
+        learning_rate: server learning rate η; at least 0.
+        b1: decay β1 of the first moment, in [0, 1).
+        b2: decay β2 of the second moment, in [0, 1).
+        eps: constant ε > 0 in the denominator, the paper's degree of adaptivity τ. A smaller value adapts more.
 
     References:
         Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2.

@@ -1,4 +1,4 @@
-"""AFL."""
+"""AFL, asynchronous federated learning with non-convex objectives."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class afl(Server):
     rate_schedule=jaxafl.server.afl_rate(α), patience=10)`.
 
     Args:
-        a: exponent of the penalty on outdated updates; 0 (s = 1) as in the paper's experiments.
-        tolerance: κ: the run has converged once ‖x_{t+1} - x_t‖ <= κ, and x stays; 0 never stops.
-        broadcast: with `False` the server's model is never sent to the clients, each goes on from its own last model:
-            what the authors' scripts do, whose curves (the mean LOCAL training loss) it reproduces. It is not the
-            algorithm: the clients then train on their own data alone, and the server's average has no influence on
-            anything. Their constant delay d = 2 is `durations=constant(2.0)` with `afl_rate(delay="seconds")`.
+        a: exponent a of the staleness weight (1 + τ)^(-a); at least 0. The paper's experiments use 0 (no penalty).
+        tolerance: convergence threshold κ. Once ‖x_{t+1} - x_t‖ <= κ the model stays as it is; 0 never stops.
+        broadcast: send the server's model to the clients. With `False` each client continues from its last local model,
+            as in the authors' scripts, and the curves (mean LOCAL training loss) match theirs. This is not the
+            algorithm: each client then trains on its local data only, and the server's average influences nothing. The
+            scripts' constant delay d = 2 is `durations=constant(2.0)` with `afl_rate(delay="seconds")`.
 
     References:
         "Asynchronous federated learning with non-convex client objective functions and heterogeneous dataset",
@@ -60,7 +60,7 @@ class afl(Server):
             )
 
     def init(self, params: Tree, samples: Array) -> Array:
-        return jnp.bool_(False)  # whether the run has converged
+        return jnp.bool_(False)  # True once the run has converged
 
     def update(self, params: Tree, state: Array, arrivals: Arrivals) -> Outcome:
         models = jax.tree.map(jnp.add, arrivals.base, arrivals.delta)
@@ -78,8 +78,8 @@ class afl_rate(Part):
     """AFL's local rate: the factor 1 / (√(e + 1) (1 + α d_i)) of local epoch e, for `Client(rate_schedule=...)`.
 
     Args:
-        alpha: α >= 0.
-        delay: d_i is the `"staleness"` τ_i of the update, or the `"seconds"` that the run takes.
+        alpha: strength α of the reduction by the delay; at least 0.
+        delay: meaning of the delay d_i. `"staleness"`: τ_i of the update. `"seconds"`: the duration of the run.
     """
 
     alpha: Number = number(default=0.01, least=0)

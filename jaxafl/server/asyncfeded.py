@@ -1,4 +1,4 @@
-"""AsyncFedED."""
+"""AsyncFedED, asynchronous federated learning with Euclidean distance based adaptive aggregation."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ Array = jax.Array
 
 
 class asyncfeded(Server):
-    """AsyncFedED: a server step for every arrival, its rate set by the Euclidean distance that the model has moved.
+    """AsyncFedED: one server step per arrival, with a rate that depends on the distance the model has moved.
 
     γ_i = ‖x_t - x_s‖₂ / ‖Δ_i‖₂ over all trainable parameters as one vector; η_i = λ / (γ_i + ε); x_{t+1} = x_t + η_i
-    Δ_i; K_i ← max(1, K_i + ⌊κ (γ̄ - γ_i)⌋), sent back together with x_{t+1}.
+    Δ_i; K_i ← max(1, K_i + ⌊κ (γ̄ - γ_i)⌋), returned with x_{t+1}.
 
     K counts mini-batch steps (`Client(steps=K_0)`): the paper's "epoch" k is one step of its eq. (2). With
-    `Client(epochs=K_0)` it counts true epochs: a run makes K_i ⌈n_i / B⌉ steps. ⌊·⌋ floors negative numbers too, so
-    with κγ̄ < 1 K can only fall (as in the paper's FEMNIST setting). When ‖Δ_i‖ = 0: γ = 0 if the model has not moved
-    since, else the update is dropped (the version advances, K stays, γ is reported as infinite) and counted.
+    `Client(epochs=K_0)` it counts true epochs: a run has K_i ⌈n_i / B⌉ steps. ⌊·⌋ floors negative numbers too, so
+    with κγ̄ < 1 K can only fall (as in the paper's FEMNIST setting). If ‖Δ_i‖ = 0 and the model has not moved since x_s,
+    γ = 0. If it has moved, the update is dropped and counted: the version advances, K stays, and γ is reported as
+    infinite.
 
     Args:
-        lam: λ > 0. The paper takes 1 on FEMNIST, and 5 on Synthetic-1-1 and Shakespeare.
-        eps: ε > 0. The paper takes 1, 5 and 10 there.
-        target_staleness: γ̄ >= 0.
-        kappa: κ >= 0; 0 keeps K constant. The paper takes 0.05 on FEMNIST, 1 elsewhere.
-        max_steps: K is clipped here, and the clips counted.
-        rounding: `"floor"`, or `"truncate"` towards zero as an ablation.
+        lam: numerator λ > 0 of the server rate. The paper uses 1 on FEMNIST, 5 on Synthetic-1-1 and Shakespeare.
+        eps: constant ε > 0 in the denominator of the server rate. The paper uses 1 on FEMNIST, 5 on Synthetic-1-1 and
+            10 on Shakespeare.
+        target_staleness: target γ̄ of the Euclidean staleness; at least 0.
+        kappa: gain κ of the adaptation of K; at least 0, and 0 keeps K constant. The paper uses 0.05 on FEMNIST and 1
+            on the other data sets.
+        max_steps: upper bound of K. Clipped replies are counted.
+        rounding: rounding of κ (γ̄ - γ). `"floor"` as in the paper, `"truncate"` towards zero as an ablation.
 
     References:
         Wang et al., "AsyncFedED: Asynchronous federated learning with Euclidean distance based adaptive weight
@@ -53,7 +56,7 @@ class asyncfeded(Server):
     counters = ("dropped", "clipped")
     meanings: ClassVar[dict[str, str]] = {
         "gamma": "Euclidean staleness of AsyncFedED",
-        "next_local_steps": "what is replied for the client's next run: local steps, or epochs with Client(epochs=...)",
+        "next_local_steps": "reply for the client's next run: local steps, or epochs with Client(epochs=...)",
     }
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:

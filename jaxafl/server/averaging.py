@@ -18,7 +18,7 @@ Array = jax.Array
 
 
 class _Mean(OptaxServer):
-    """x ← x + η D; D is the mean over the arrivals unless `weigh` says otherwise."""
+    """Base of servers with x ← x + η D, where D is the mean over the arrivals unless `weigh` is overridden."""
 
     learning_rate: Number = number(default=1.0, least=0)
 
@@ -30,12 +30,12 @@ class fedavg(_Mean):
     """Federated averaging: x ← x + η Σ_i w_i Δ_i over the cohort.
 
     With η = 1 this is x ← Σ w_i x_i^K. FedProx is `fedavg` with `Client(proximal=μ)`. AsyncFedED's eq. (38) divides
-    once more by the size of the cohort; that is a slip and is not done here.
+    once more by the size of the cohort; this slip of the paper is not implemented.
 
     Args:
-        learning_rate: η >= 0.
-        weights: `"samples"`: w_i = n_i / Σ n over the cohort; `"uniform"`: all equal. Batch statistics (a model's
-            non-trainable state) are averaged with the same weights.
+        learning_rate: server learning rate η; at least 0.
+        weights: weights w_i of the updates. `"samples"`: w_i = n_i / Σ n over the cohort. `"uniform"`: all equal. Batch
+            statistics (a model's non-trainable state) are averaged with these weights, too.
 
     References:
         McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017;
@@ -54,13 +54,15 @@ class fedavg(_Mean):
 class fedbuff(_Mean):
     """FedBuff: x ← x + η D with D = (1/M) Σ s(τ_i) Δ_i over a buffer of M arrivals.
 
-    M is the clock's: `free_running(buffer=10)` is the paper's. With one arrival per server step nothing is buffered.
+    M is an option of the clock: the paper uses `free_running(buffer=10)`. With one arrival per server step nothing is
+    buffered.
 
     Args:
-        learning_rate: η >= 0.
-        staleness: `"polynomial"`: s = 1/√(1 + τ) (the paper); `"none"`: s = 1 (as FADAS and DeFedAvg use it).
-        momentum: β in [0, 1) of a server momentum m ← βm + D, x ← x + ηm; `None` for none.
-        reduce: `"mean"` divides by M, `"sum"` does not.
+        learning_rate: server learning rate η; at least 0.
+        staleness: discount s of stale updates. `"polynomial"`: s = 1/√(1 + τ), as in the paper. `"none"`: s = 1, as in
+            FADAS and DeFedAvg.
+        momentum: server momentum β in [0, 1), with m ← βm + D and x ← x + ηm; `None` for no momentum.
+        reduce: reduction over the buffer. `"mean"` divides by M, `"sum"` does not.
 
     References:
         Nguyen et al., "Federated learning with buffered asynchronous aggregation", AISTATS 2022.
@@ -86,7 +88,7 @@ class asysg(_Mean):
     One mini-batch gradient per run and no local rate: `Client(optax.sgd, learning_rate=1.0, steps=1)`, so that Δ = -∇f.
 
     Args:
-        learning_rate: η >= 0.
+        learning_rate: server learning rate η; at least 0.
 
     References:
         Lian et al., "Asynchronous parallel stochastic gradient for nonconvex optimization", NeurIPS 2015; the IID
@@ -106,11 +108,11 @@ class asysg(_Mean):
 class defedavg_iid(_Mean):
     """DeFedAvg-IID: x ← x + (η/n) Σ Δ_i over the n updates that complete first.
 
-    All clients train all the time (`free_running` with concurrency = N and buffer = n); one that finishes starts again
-    at once from the newest model. On this clock `fedbuff(staleness="none")` is the same algorithm.
+    All clients train all the time (`free_running` with concurrency = N and buffer = n); a client that finishes starts
+    again at once from the newest model. On this clock `fedbuff(staleness="none")` is the same algorithm.
 
     Args:
-        learning_rate: η >= 0.
+        learning_rate: server learning rate η; at least 0.
 
     References:
         "Achieving linear speedup in asynchronous federated learning with heterogeneous clients" (DeFedAvg), Algorithm
@@ -142,7 +144,7 @@ class defedavg_niid(_Mean):
     multiplicity the sum is biased).
 
     Args:
-        learning_rate: η >= 0.
+        learning_rate: server learning rate η; at least 0.
 
     References:
         "Achieving linear speedup in asynchronous federated learning with heterogeneous clients" (DeFedAvg), Algorithm

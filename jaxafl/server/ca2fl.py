@@ -1,4 +1,4 @@
-"""CA²FL."""
+"""CA²FL, cached update calibration."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Array = jax.Array
 
 
 class CA2FLState(NamedTuple):
-    """The cached updates."""
+    """Cached updates and their mean."""
 
     cache: Rows  # h_i, the last update of client i, 0 before the first
-    mean: Tree  # h̄ = (1/N) Σ h_i, as the parameters
+    mean: Tree  # h̄ = (1/N) Σ h_i, shaped like the parameters
 
 
 class ca2fl(Server):
-    """CA²FL: cached update calibration; the cache of every client stands in for those that do not arrive.
+    """CA²FL: cached update calibration, in which a cached update replaces that of each client that does not arrive.
 
     h_i = 0 at first. On arrival D ← D + Δ_i - h_i, then h_i ← Δ_i. At M arrivals v = h̄ + D/M with h̄ = (1/N) Σ h_i
     from BEFORE this buffer; x ← x + η v; then h̄ is refreshed and D = 0. Taken literally, a client that arrives twice
     in one buffer contributes only its last Δ. Keeps one row of parameters per client. Δ is measured against x_s.
 
     Args:
-        learning_rate: η >= 0.
+        learning_rate: server learning rate η; at least 0.
 
     References:
         Wang et al., "Tackling the data heterogeneity in asynchronous federated learning with cached update
@@ -55,7 +55,7 @@ class ca2fl(Server):
         again = here & (arrivals.client == arrivals.client[:, None]) & (places < places[:, None])
         before = jnp.max(jnp.where(again, places, -1), axis=1)  # the client's last arrival in this buffer, or -1
 
-        # all rows are read before one is written, and what is written depends on them: else XLA copies the whole cache
+        # XLA copies the whole cache unless all rows are read before the first write, and the writes depend on the reads
         held = cache.read_local(arrivals.client)
 
         def moved(d: Array, h: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What a server is: the records that it exchanges with the engine.
+"""Contract of servers: the base class `Server`, and the records `Arrivals`, `Needs` and `Outcome`.
 
 A server inherits from `Server`; its options are its fields (see `jaxafl.options`). `init` and `update` are traced by
 JAX. Updates Δ_i = x_i^K - x_s point downhill: servers ADD them (an Optax gradient is -Δ).
@@ -26,25 +26,27 @@ Tree = Any  # a pytree of arrays
 
 
 class Arrivals(NamedTuple):
-    """The updates that one server step takes, in the order of delivery; A is the clock's capacity.
+    """Updates consumed by one server step, in delivery order; A is the clock's capacity.
 
-    A step may have fewer than A arrivals. The other entries are padding: `delta`, `staleness`, `samples`, `local_steps`
-    and `loss` are 0 there, the rest means nothing.
+    A step may have fewer than A arrivals. The other entries are padding: their `delta`, `staleness`, `samples`,
+    `local_steps` and `loss` are 0, and their other fields are undefined.
 
     Attributes:
-        mask: bool [A], whether the entry is an arrival.
-        client: int32 [A], who arrived.
-        multiplicity: int32 [A], how many times the update counts (a client drawn twice).
-        kind: int32 [A], what the protocol says of the arrival (`Clock.kinds`).
-        delta: Δ_i = x_i^K - x_s, each leaf [A, ...]; with `Needs.sums`, what `weighted_sum` and `mean_delta` take.
-        base: x_s, each leaf [A, ...], if the server needs it (`Needs.base`), else `None`.
+        mask: bool [A], True for arrivals, False for padding.
+        client: int32 [A], client indices.
+        multiplicity: int32 [A], the number of times each update counts (2 for a client drawn twice).
+        kind: int32 [A], kinds of the arrivals, as indices into `Clock.kinds`.
+        delta: updates Δ_i = x_i^K - x_s, each leaf [A, ...]; an argument for `weighted_sum` and `mean_delta` only, if
+            `Needs.sums`.
+        base: start models x_s, each leaf [A, ...], if `Needs.base`; otherwise `None`.
         staleness: int32 [A], τ = t - s; 0 for a fresh update.
-        samples: float [A], n_i.
-        local_steps: int32 [A], local steps made; of a server that replies, epochs where `Client` counts epochs.
-        loss: float [A], mean over the local steps of the mini-batch loss.
-        step: int32, t.
+        samples: float [A], sample counts n_i of the clients.
+        local_steps: int32 [A], executed local steps. For a server that replies they are epochs, if `Client` counts
+            epochs.
+        loss: float [A], mini-batch loss, averaged over the local steps.
+        step: int32, index t of the server step.
         time: float, simulated seconds.
-        key: of this server step and the run's seed, for `jax.random`; the same on all devices.
+        key: PRNG key for `jax.random`, derived from the run's seed and the server step; replicated over devices.
     """
 
     mask: Bool[Array, " A"]
@@ -63,20 +65,20 @@ class Arrivals(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What a server needs of the engine.
+    """Requirements of a server on the engine.
 
     Attributes:
-        base: it reads x_s (`Arrivals.base`), which is kept until the update is taken.
-        replies: it answers with the number of local steps of a client's next run, so that the clock runs beside the
-            training.
-        client_rows: parameter-sized rows that its state keeps per client (the memory check names them).
-        client_models: clients train from a model of their own, which it answers with (`Outcome.client_params`), not
-            from a global version; `Arrivals.base` is that model.
-        empty_steps: it steps also when nobody arrived; otherwise an empty step changes nothing.
-        arrivals_here: on a clock whose entry i is client i, where several devices share a run, each shows it the
-            arrivals of the clients whose `Rows` it holds, not all; what it makes of them it adds up by `Rows.psum`.
-        sums: of `Arrivals.delta` it takes no more than `weighted_sum` (or `mean_delta`). Where several devices share a
-            run, each keeps the updates that it has trained, and one sum of them is moved instead of all.
+        base: `update` reads the start models x_s (`Arrivals.base`), so they are kept until the update is consumed.
+        replies: `update` returns the number of local steps of a client's next run (`Outcome.next_steps`). The clock
+            then runs online, interleaved with training.
+        client_rows: parameter-sized rows per client in the server's state, for the memory check.
+        client_models: every client trains from a separate model, returned as `Outcome.client_params`, instead of a
+            global version. `Arrivals.base` is this model.
+        empty_steps: `update` is called for steps without arrivals, too. Otherwise an empty step changes nothing.
+        arrivals_here: when one run is sharded over devices, `update` receives only the arrivals of this device's
+            clients and must combine device results with `Rows.psum`. Requires a clock with `Delivery.BY_CLIENT`.
+        sums: `update` uses `Arrivals.delta` only through `weighted_sum` and `mean_delta`. Updates may then stay sharded
+            over devices, and one all-reduce per step suffices.
     """
 
     base: bool = False
@@ -89,17 +91,17 @@ class Needs(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a server step gives.
+    """Result of one server step.
 
     Attributes:
-        params: x_{t+1}.
-        state: the server's next state, of the structure that `init` gave.
-        info: diagnostics of this step, scalars or [A]: variables of the result, by names that are not another's.
-        next_steps: int32 [A], local steps of each client's next run, if the server replies (`Needs.replies`).
-        client_params: each leaf [A, ...], the clients' own models, if they have any (`Needs.client_models`).
-        weights: float [A], the shares of the arrivals in the next non-trainable model state (batch statistics), which
-            is (kept · s_t + Σ_i w_i s_i) / (kept + Σ_i w_i) over the arrivals; `None`: their multiplicity.
-        kept: the share of the state s_t of the server's model.
+        params: next model x_{t+1}.
+        state: next server state, with the tree structure that `init` returned.
+        info: diagnostics of this step, scalars or [A]. They become variables of the result; their names must be unique.
+        next_steps: int32 [A], local steps of each client's next run, if `Needs.replies`.
+        client_params: models of the arrived clients, each leaf [A, ...], if `Needs.client_models`.
+        weights: float [A], weights w_i of the arrivals in the next non-trainable model state (batch statistics),
+            (kept · s_t + Σ_i w_i s_i) / (kept + Σ_i w_i). `None`: their multiplicity.
+        kept: weight of the state s_t of the server's model in this mean.
     """
 
     params: PyTree[Num[Array, "..."]]
@@ -112,19 +114,18 @@ class Outcome(NamedTuple):
 
 
 class Server(Part):
-    """Base of servers: what is done with the updates that arrive.
+    """Base of servers, which turn the arrivals of a step into the next model.
 
     Attributes:
-        requires: what a clock must deliver.
-        accepts: what else it may deliver; by default whatever needs no thought: stale updates, each once or with
-            multiplicity, of whole runs. A class with an `update` of its own inherits no more than that, unless it
-            is bound to a protocol (`requires`).
-        needs: what it needs of the engine. Of those of a class whose `update` is overridden, `sums` is not inherited.
-        buffer: M, the arrivals per server step of its paper, where it is made for several whenever they come: the
-            command line takes it, and a clock that brings single arrivals is warned of.
-        clocks: names of jaxafl's own protocols that fit; set by `requires` and `accepts`.
-        counters: names of diagnostics whose sums are attributes of the result, `count_...`.
-        meanings: name of a diagnostic -> what it is, for the result.
+        requires: properties that a clock's arrivals must have.
+        accepts: further properties that they may have. The default accepts stale updates of complete runs, with any
+            multiplicity. A subclass that overrides `update` inherits only these, unless it sets `requires`.
+        needs: requirements on the engine. A subclass that overrides `update` does not inherit `sums`.
+        buffer: arrivals per server step M in the paper, for servers that buffer. The command line uses it as default,
+            and a clock with single arrivals raises a warning.
+        clocks: names of the compatible clocks of jaxafl, derived from `requires` and `accepts`.
+        counters: names of diagnostics that are also summed over the run, as attributes `count_...` of the result.
+        meanings: descriptions of diagnostics, by name, for the result.
 
     Examples:
         >>> import jax
@@ -158,79 +159,83 @@ class Server(Part):
 
     @property
     def needs(self) -> Needs:
-        """What it needs of the engine."""
+        """Requirements on the engine."""
         return Needs()
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        """Raises `ValueError` for options that do not go together, or not with clock and client; each option by itself
-        is checked before."""
+        """Raises `ValueError` for options that contradict each other, the clock or the client.
+
+        The range of each single option is checked before this call.
+        """
 
     def prepare(self, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[Server, Client]:
-        """The server, and the local training, that run: with tables that depend on the clock, with a scaled rate.
+        """Returns the server and the local training of a run, for example with tables of the clock or a scaled rate.
 
         Args:
-            clock, client: of the simulation.
-            counts: int [N], n_i.
-            seed: of the run.
+            clock, client: clock and local training of the simulation.
+            counts: int [N], sample counts n_i of the clients.
+            seed: seed of the run.
         """
         return self, client
 
     def applied_rate(self, state: Any) -> Number | None:
-        """The learning rate of the step that has left this state, for the result (`server_rate`), where `update` says
-        none: the option `learning_rate`. `None`: it is not known."""
+        """Returns the learning rate of the step that produced `state`; `None` if unknown.
+
+        It is recorded as `server_rate` if `update` reports no rate. The default is the option `learning_rate`.
+        """
         return getattr(self, "learning_rate", None)
 
     def init(self, params: Tree, samples: Array) -> Any:
-        """The state before the first server step, a pytree; samples: float [N], n_i."""
+        """Returns the state before the first server step, a pytree. `samples`: float [N], sample counts n_i."""
         return ()
 
     def update(self, params: Tree, state: Any, arrivals: Arrivals) -> Outcome:
-        """The next model from the arrivals of one step."""
+        """Computes the next model from the arrivals of one step."""
         raise NotImplementedError(f"the server {self.name} has no update(params, state, arrivals)")
 
 
 def unfit(server: type[Server] | Server, clock: type[Clock] | Clock) -> str:
-    """Why a server does not run on a clock; empty where it does."""
+    """Returns the reason why a server does not run on a clock; empty if it does."""
     missing = server.requires & ~clock.delivers
     if missing:
         return f"it needs arrivals that are {_words(missing)}"
-    # that a server may reply does not oblige it
+    # a clock with replies runs servers that never reply, too
     foreign = clock.delivers & ~server.accepts & ~server.requires & ~Delivery.REPLIES
     return f"it does not accept arrivals that are {_words(foreign)}" if foreign else ""
 
 
 def counts(arrivals: Arrivals) -> Array:
-    """float [A]: how many times each update counts, 0 where there is no arrival."""
+    """Returns the multiplicity of each update, float [A]; 0 for padding."""
     return jnp.where(arrivals.mask, arrivals.multiplicity, 0).astype(arrivals.samples.dtype)
 
 
 def shares(weights: Array) -> Array:
-    """Weights divided by their sum; 0 where nobody arrived."""
+    """Divides weights by their sum, or by 1 if the sum is smaller; returns 0 for a step without arrivals."""
     return weights / jnp.maximum(jnp.sum(weights), 1)
 
 
 def mean_delta(arrivals: Arrivals) -> Tree:
-    """(1/M) Σ Δ_i over the arrivals, with multiplicity; 0 where nobody arrived."""
+    """Computes (1/M) Σ Δ_i over the arrivals, with multiplicity; returns 0 for a step without arrivals."""
     return weighted_sum(shares(counts(arrivals)), arrivals.delta)
 
 
 def stepped(params: Tree, rate: Number, direction: Tree) -> Tree:
-    """x + rate · direction."""
+    """Computes x + rate · direction."""
     return jax.tree.map(lambda x, d: x + rate * d, params, direction)
 
 
 def norm(tree: Tree) -> Array:
-    """‖tree‖₂ over all leaves as one vector."""
+    """Computes ‖tree‖₂ over all leaves as one vector."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
 
 
 class InheritedNeeds(property):
-    """`needs` of a class whose `update` is overridden: without the promise that no update is looked at by itself."""
+    """`needs` of a class that overrides `update`: inherited, except for `sums`, which the new `update` may violate."""
 
-    def __init__(self, said: Any) -> None:
+    def __init__(self, inherited: Any) -> None:
         def needs(server: Server) -> Needs:
-            of: Needs = said.__get__(server) if hasattr(said, "__get__") else said
-            return of._replace(sums=False)
+            parent: Needs = inherited.__get__(server) if hasattr(inherited, "__get__") else inherited
+            return parent._replace(sums=False)
 
         super().__init__(needs, doc=Server.needs.__doc__)
 

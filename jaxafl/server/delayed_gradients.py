@@ -1,4 +1,4 @@
-"""AUDG and PSURDG: gradients that arrive late, or not yet."""
+"""AUDG and PSURDG, which apply or reuse delayed gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = jax.Array
 
 
 class _DelayedGradients(Server):
-    """One full-batch gradient per run: Δ_i = -∇f_i(x_s)."""
+    """Base of servers with one full-batch gradient per run, Δ_i = -∇f_i(x_s)."""
 
     learning_rate: Number = number(default=0.1, least=0)
 
@@ -31,11 +31,12 @@ class _DelayedGradients(Server):
 class audg(_DelayedGradients):
     """Asynchronous updates with delayed gradients: x ← x - η Σ_{i arrived} λ_i ∇f_i(x_s) at every tick.
 
-    λ_i = n_i / Σ_k n_k over ALL clients; the sum is not divided by the number of arrivals, and a tick without any
-    leaves x alone. One full-batch gradient per run: `Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)`.
+    λ_i = n_i / Σ_k n_k over ALL clients; the sum is not divided by the number of arrivals, and a tick without arrivals
+    does not change x. One full-batch gradient per run: `Client(optax.sgd, learning_rate=1.0, steps=1,
+    batch_size=None)`.
 
     Args:
-        learning_rate: η >= 0.
+        learning_rate: server learning rate η; at least 0.
 
     References:
         "The impact analysis of delays in asynchronous federated learning with data heterogeneity for edge
@@ -50,15 +51,15 @@ class audg(_DelayedGradients):
         return jnp.sum(samples)
 
     def update(self, params: Tree, state: Array, arrivals: Arrivals) -> Outcome:
-        step = weighted_sum(arrivals.samples / state, arrivals.delta)  # no samples where there is no arrival
+        step = weighted_sum(arrivals.samples / state, arrivals.delta)  # padding has samples 0
         return Outcome(stepped(params, self.learning_rate, step), state, {}, weights=arrivals.samples)
 
 
 class PSURDGState(NamedTuple):
-    """The last gradients."""
+    """Last received gradient of every client."""
 
     received: Rows  # -ĝ_i, 0 before the first
-    weights: Array  # [N]: λ_i
+    weights: Array  # float [N], λ_i
 
 
 class psurdg(_DelayedGradients):
@@ -68,7 +69,7 @@ class psurdg(_DelayedGradients):
     per run: `Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)`. Keeps one row of parameters per client.
 
     Args:
-        learning_rate: η >= 0.
+        learning_rate: server learning rate η; at least 0.
 
     References:
         "The impact analysis of delays in asynchronous federated learning with data heterogeneity for edge

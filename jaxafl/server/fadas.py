@@ -1,4 +1,4 @@
-"""FADAS and FedAMS: an AMSGrad step of the server."""
+"""FADAS and FedAMS, whose server takes AMSGrad steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Correction = Literal["none", "authors", "optax"]
 
 
 class _AMSGrad(OptaxServer):
-    """x ← x + η_t m / (√v̂ + ε) on the mean update, as `scale_by_amsgrad` makes it."""
+    """Base of servers with x ← x + η_t m / (√v̂ + ε) on the mean update, computed by `scale_by_amsgrad`."""
 
     learning_rate: Number = number(default=1e-3, least=0)
     b1: Number = number(default=0.9, least=0, below=1)
@@ -28,7 +28,7 @@ class _AMSGrad(OptaxServer):
 
     @property
     def max_init(self) -> Number:
-        """v̂_0."""
+        """Initial value v̂_0 of the running maximum."""
         return 0.0
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
@@ -42,19 +42,22 @@ class fadas(_AMSGrad):
     D = (1/M) Σ Δ_i; m = β1 m + (1 - β1) D; v = β2 v + (1 - β2) D²; v̂ = max(v̂, v); x ← x + η_t m / (√v̂ + ε), all from
     0.
 
-    With τ_max the largest staleness in the buffer, the delay-adaptive rate is η if τ_max <= τ_c, else min(η, 1/τ_max)
-    for `delay_scaling="eq4"` (for η <= 3e-3 it never acts before τ_max = 333) or η/τ_max for `"eq77"` (what the
-    experiments used).
+    With τ_max the largest staleness in the buffer, the delay-adaptive rate is η if τ_max <= τ_c. Otherwise it is
+    min(η, 1/τ_max) for `delay_scaling="eq4"` (without effect before τ_max = 333 if η <= 3e-3), or η/τ_max for `"eq77"`
+    (used in the paper's experiments).
 
     Args:
-        learning_rate: η >= 0.
-        b1: β1 in [0, 1).
-        b2: β2 in [0, 1).
-        eps: ε >= 0.
-        bias_correction: `"none"` (the paper); `"authors"` (their code): (m / (1 - β1^k)) / (√v̂ / √(1 - β2^k) + ε) at
-            the k-th step, the correction AFTER the maximum; `"optax"`: Optax's default, before it.
-        delay_scaling: `None`, `"eq4"` or `"eq77"`.
-        tau_c: τ_c >= 0 (unpublished for the paper's tables; 8 is best in its Figure 1a).
+        learning_rate: server learning rate η; at least 0.
+        b1: decay β1 of the first moment, in [0, 1).
+        b2: decay β2 of the second moment, in [0, 1).
+        eps: constant ε in the denominator; at least 0.
+        bias_correction: bias correction of the moments. `"none"`: as in the paper. `"authors"`: as in the authors'
+            code, (m / (1 - β1^k)) / (√v̂ / √(1 - β2^k) + ε) at the k-th step, AFTER the maximum. `"optax"`: as in Optax,
+            before the maximum.
+        delay_scaling: reduction of the rate by staleness. `"eq4"`: min(η, 1/τ_max). `"eq77"`: η/τ_max. `None`: no
+            reduction.
+        tau_c: largest staleness τ_c without reduction of the rate; at least 0. The value of the paper's tables is
+            unpublished; 8 is best in its Figure 1a.
 
     References:
         Wang et al., "FADAS: Towards federated adaptive asynchronous optimization", ICML 2024, Algorithm 1, eqs. (4) and
@@ -72,7 +75,7 @@ class fadas(_AMSGrad):
         rate = jnp.asarray(self.learning_rate, worst.dtype)
         if self.delay_scaling is None:
             return rate
-        # only a staleness of 0 is raised, where a threshold of at least 0 never divides by it
+        # avoids 1 / 0: a staleness of 0 never exceeds the threshold, so its reduced rate is not used
         safe = jnp.maximum(worst, 1)
         reduced = jnp.minimum(rate, 1 / safe) if self.delay_scaling == "eq4" else rate / safe
         return jnp.where(worst <= self.tau_c, rate, reduced)
@@ -85,12 +88,14 @@ class fedams(_AMSGrad):
     = max_init.
 
     Args:
-        learning_rate: η >= 0.
-        b1: β1 in [0, 1).
-        b2: β2 in [0, 1).
-        eps: ε >= 0.
-        bias_correction: as in `fadas`; the authors' code corrects (`"authors"`).
-        max_init: v̂_0, which is also the floor of v̂ (1e-3 in the authors' code, with ε = 0).
+        learning_rate: server learning rate η; at least 0.
+        b1: decay β1 of the first moment, in [0, 1).
+        b2: decay β2 of the second moment, in [0, 1).
+        eps: constant ε in the denominator; at least 0.
+        bias_correction: bias correction of the moments. `"none"`: as in the paper. `"authors"`: as in the authors'
+            code, AFTER the maximum (formula in `fadas`). `"optax"`: as in Optax, before the maximum.
+        max_init: initial value v̂_0 of the running maximum, which never falls below it; at least 0. The authors' code
+            uses 1e-3 with ε = 0.
 
     References:
         Wang et al., "Communication-efficient adaptive federated learning", ICML 2022.
@@ -105,12 +110,12 @@ class fedams(_AMSGrad):
 def scale_by_amsgrad(
     b1: Number, b2: Number, eps: Number, bias_correction: Correction, max_init: Number
 ) -> optax.GradientTransformation:
-    """`optax.scale_by_amsgrad` with the bias corrections of `fadas`, its running maximum from `max_init`.
+    """Returns `optax.scale_by_amsgrad` with the bias corrections of `fadas` and a running maximum from `max_init` on.
 
     Args:
-        b1, b2, eps: as of `fadas`.
-        bias_correction: as of `fadas`.
-        max_init: v̂_0.
+        b1, b2, eps: decays of the moments, and the constant in the denominator.
+        bias_correction: `"none"`, `"authors"` or `"optax"`, see `fadas`.
+        max_init: initial value v̂_0 of the running maximum.
     """
     corrected = bias_correction == "optax"
     amsgrad = optax.scale_by_amsgrad(b1, b2, eps, bias_correction_mu=corrected, bias_correction_nu=corrected)
@@ -124,7 +129,8 @@ def scale_by_amsgrad(
         direction, state = amsgrad.update(gradient, state, params)
         if bias_correction == "authors":
             count = state.count.astype(jnp.result_type(float))
-            first, second = 1 - b1**count, jnp.sqrt(1 - b2**count)
+            first = 1 - b1**count
+            second = jnp.sqrt(1 - b2**count)
             direction = jax.tree.map(lambda m, v: (m / first) / (jnp.sqrt(v) / second + eps), state.mu, state.nu_max)
         return direction, state
 
@@ -132,5 +138,5 @@ def scale_by_amsgrad(
 
 
 def scale_down(rate: Number) -> optax.GradientTransformation:
-    """-rate times the direction, in the direction's precision."""
+    """Returns a transformation that multiplies the direction by -rate, in the direction's precision."""
     return optax.stateless_with_tree_map(lambda direction, _: -jnp.asarray(rate).astype(direction.dtype) * direction)

@@ -1,4 +1,4 @@
-"""FAVANO (FAVAS)."""
+"""FAVANO (FAVAS), federated averaging with asynchronous clients."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ Array = jax.Array
 class favano(Server):
     """FAVANO: x ← (x + Σ u_i) / (s + 1) over the s contacted clients, u_i = x_s + (x_i - x_s) / a_i.
 
-    A client that made no step gives u_i = x_s. With E_i the local steps that fit since i's last restart, capped at K:
-    `"deterministic"` a_i = E[min(E_i, K)]; `"stochastic"` a_i = P(E_i > 0) · min(E_i, K). Both expectations are over
-    the gap between contacts (geometric with probability s/N per period) and the client's time per step; over the gap
-    they are summed in closed form.
+    A client without completed steps contributes u_i = x_s. E_i is the number of local steps that fit since client i's
+    last restart, and K caps it. Expectations are over the gap between contacts (geometric with probability s/N per
+    period, in closed form) and the client's time per step.
 
     Args:
-        reweight: `"deterministic"` or `"stochastic"`.
-        normaliser: your own E[min(E_i, K)], or with `"stochastic"` P(E_i > 0), > 0, one number per client [N].
+        reweight: normaliser a_i of an update. `"deterministic"`: a_i = E[min(E_i, K)]. `"stochastic"`: a_i =
+            P(E_i > 0) · min(E_i, K).
+        normaliser: given values of E[min(E_i, K)], or of P(E_i > 0) with `"stochastic"`; above 0, one number per client
+            [N]. `None` computes them.
 
     References:
         Leconte et al., "FAVAS: Federated averaging with asynchronous clients", 2023; a baseline of DeFedAvg.
@@ -36,13 +37,13 @@ class favano(Server):
 
     reweight: Literal["deterministic", "stochastic"] = static(default="deterministic")
     normaliser: Number | None = number(default=None, above=0, per_client=True)
-    table: Any = recording(default=None)  # float [N]: E[min(E_i, K)], or P(E_i > 0)
+    table: Any = recording(default=None)  # float [N], E[min(E_i, K)] or P(E_i > 0)
 
     requires = Delivery.PARTIAL
     accepts = Delivery.STALE | Delivery.PULLED
     references = ("leconte2023",)
     needs = Needs(base=True, sums=True)
-    meanings: ClassVar[dict[str, str]] = {"normaliser": "a_i, by which FAVANO divides what a client has made"}
+    meanings: ClassVar[dict[str, str]] = {"normaliser": "a_i, by which FAVANO divides a client's update"}
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         if self.normaliser is None and np.ndim(np.asarray(client.steps, object)) == 2:
@@ -70,7 +71,8 @@ class favano(Server):
             a = a * arrivals.local_steps
         share = jnp.where(arrivals.local_steps > 0, weight / jnp.where(a > 0, a, 1), 0)
         total = 1 + jnp.sum(weight)
-        starts, steps = weighted_sum(weight, arrivals.base), weighted_sum(share, arrivals.delta)
+        starts = weighted_sum(weight, arrivals.base)
+        steps = weighted_sum(share, arrivals.delta)
         params = jax.tree.map(lambda x, s, d: (x + s + d) / total, params, starts, steps)
         return Outcome(params, state, {"normaliser": a}, weights=weight, kept=1.0)
 
@@ -78,15 +80,15 @@ class favano(Server):
 def expectations(
     latency: np.ndarray, per_step: np.ndarray, period: float, probability: float, most: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """E[min(E, K)] and P(E > 0) per client, float64 [N].
+    """Computes E[min(E, K)] and P(E > 0) per client, float64 [N].
 
     With G ~ Geometric(probability) periods between contacts, E >= k exactly if G >= g_k = ⌈(latency + k · step) /
     period⌉, so E[min(E, K)] = Σ_{k=1..K} P(G >= g_k) with P(G >= g) = (1 - probability)^(g - 1).
 
     Args:
-        latency, per_step: [N, R], equally likely values in seconds.
-        period: seconds.
-        probability: of a contact per period.
+        latency, per_step: float64 [N, R], equally likely values in seconds.
+        period: seconds between contacts.
+        probability: probability of a contact per period.
         most: int [N], K.
     """
 

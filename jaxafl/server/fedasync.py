@@ -1,4 +1,4 @@
-"""FedAsync."""
+"""FedAsync, asynchronous federated optimization."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ Array = jax.Array
 class fedasync(Server):
     """FedAsync: x ← (1 - α_t) x + α_t x_i^K with α_t = α · s(τ).
 
-    `constant` s = 1; `polynomial` s = (1 + τ)^(-a); `hinge` s = 1 if τ <= b, else 1 / (a (τ - b) + 1), with a the
-    `exponent` and b the `threshold`. The model x_i^K is mixed in, not Δ_i: the step is α_t (x_s + Δ_i - x). With
-    `mix="delta"`: x ← x + α_t Δ_i (what FADAS's code calls FedAsync, with α = 1).
-
-    Batch statistics are mixed as the model is: (1 - α_t) of the server's, α_t of the client's.
+    The model x_i^K is mixed in, not Δ_i: the step is α_t (x_s + Δ_i - x). Batch statistics are mixed with the same
+    weights, (1 - α_t) of the server's and α_t of the client's.
 
     τ counts versions. Several arrivals in one server step (a buffer of A) are applied one after another in client
-    order, each its own version: the j-th of them sees τ = A (t - s) + j.
+    order, and each counts as a version: the j-th of them sees τ = A (t - s) + j.
 
     Args:
-        alpha: α >= 0 (the authors' code mixes with 0.9, halved during the run; their scripts try 0.4 to 0.9; the value
-            that AsyncFedED used with `hinge` is unpublished).
-        staleness: `"polynomial"`, `"hinge"` or `"constant"`. The paper proposes all three; in the authors' code the
-            discount is an option, and most papers that compare with FedAsync take the polynomial with a = 1/2.
-        exponent: a >= 0, exponent of `polynomial`, slope of `hinge`; `None`: 0.5 and 10, the paper's.
-        threshold: b >= 0, staleness that `hinge` tolerates.
-        mix: `"model"` or `"delta"`.
+        alpha: mixing weight α of a fresh model; at least 0. The authors' code uses 0.9, halved during the run, and
+            their scripts try 0.4 to 0.9. The value that AsyncFedED used with `hinge` is unpublished.
+        staleness: staleness discount s. `"constant"`: s = 1. `"polynomial"`: s = (1 + τ)^(-a). `"hinge"`: s = 1 if
+            τ <= b, else 1 / (a (τ - b) + 1). The paper proposes all three, and most papers that compare with FedAsync
+            use the polynomial with a = 1/2.
+        exponent: exponent a of `polynomial` or slope a of `hinge`; at least 0. `None` uses the paper's 0.5 and 10.
+        threshold: largest staleness b that `hinge` does not discount; at least 0.
+        mix: mixed quantity. `"model"`: the client's model x_i^K. `"delta"`: x ← x + α_t Δ_i, which FADAS's code calls
+            FedAsync (with α = 1).
 
     References:
         Xie et al., "Asynchronous federated optimization", 2019; AsyncFedED (Wang et al., 2022), eqs. (40) and (41).
@@ -57,7 +56,7 @@ class fedasync(Server):
         capacity = arrivals.mask.shape[0]
         order = jnp.argsort(jnp.where(arrivals.mask, arrivals.client, jnp.iinfo(jnp.int32).max))
         rank = jnp.zeros(capacity, jnp.int32).at[order].set(jnp.arange(capacity, dtype=jnp.int32))
-        staleness = arrivals.staleness * capacity + rank  # every arrival makes a version of its own
+        staleness = arrivals.staleness * capacity + rank  # every arrival counts as a version
         rate = jnp.where(arrivals.mask, self.alpha * self._discount(staleness.astype(arrivals.loss.dtype)), 0)
 
         def apply(position: Array, params: Tree) -> Tree:
@@ -70,8 +69,8 @@ class fedasync(Server):
         params = jax.lax.fori_loop(0, capacity, apply, params)
         if self.mix == "delta":
             return Outcome(params, state, {"server_rate": rate}, weights=rate)
-        share = jnp.minimum(rate, 1)[order]  # a mean of states, never beyond them
-        left = jnp.cumprod(1 - share[::-1])[::-1]  # of what was there before an arrival was mixed in
+        share = jnp.minimum(rate, 1)[order]  # above 1 the mean of the states would extrapolate
+        left = jnp.cumprod(1 - share[::-1])[::-1]  # remaining weight of the state before each arrival
         weights = jnp.zeros_like(rate).at[order].set(share * jnp.append(left[1:], 1))
         return Outcome(params, state, {"server_rate": rate}, weights=weights, kept=left[0])
 

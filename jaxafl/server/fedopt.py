@@ -24,12 +24,12 @@ _SCHEDULED = (optax.ScaleByScheduleState, optax.contrib.ReduceLROnPlateauState)
 
 
 class OptaxServer(Server):
-    """x ← x + u with u what an Optax optimiser makes of the gradient -D, D = Σ_i w_i Δ_i over the arrivals.
+    """Base of servers with x ← x + u, where u is an Optax step on the gradient -D, D = Σ_i w_i Δ_i over the arrivals.
 
-    The weights are 1/M unless `weigh` says otherwise. It averages whatever arrives by itself. An optimiser that asks
-    for a `value` (`optax.contrib.reduce_on_plateau`, `optax.polyak_sgd`) is given Σ_i w_i loss_i / Σ_i w_i, the mean
-    local training loss of the arrivals. Keys in its state are replaced by keys of the step (`Arrivals.key`).
-    Batch statistics are averaged with the same weights, divided by their sum.
+    The weights are 1/M unless `weigh` is overridden. An optimiser that needs a `value`
+    (`optax.contrib.reduce_on_plateau`, `optax.polyak_sgd`) gets Σ_i w_i loss_i / Σ_i w_i, the mean local training loss
+    of the arrivals. PRNG keys in the optimiser's state are replaced by keys of the step (`Arrivals.key`). Batch
+    statistics are averaged with these weights, divided by their sum.
     """
 
     accepts = Server.accepts | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
@@ -37,18 +37,20 @@ class OptaxServer(Server):
     @property
     def needs(self) -> Needs:
         parts = (getattr(type(self), name) for name in ("update", "weigh", "rate"))
-        return Needs(sums=all(part.__module__.startswith("jaxafl.") for part in parts))  # others may look at updates
+        return Needs(
+            sums=all(part.__module__.startswith("jaxafl.") for part in parts)
+        )  # overrides may read single ones
 
     def weigh(self, arrivals: Arrivals) -> Array:
-        """w [A], 0 where there is no arrival."""
+        """Returns the weights w of the updates, float [A]; 0 for padding."""
         return shares(counts(arrivals))
 
     def rate(self, arrivals: Arrivals) -> Number | None:
-        """The learning rate of this step where it depends on the arrivals (`server_rate` of the result)."""
+        """Returns the learning rate of this step if it depends on the arrivals (recorded as `server_rate`)."""
         return None
 
     def applied_rate(self, state: optax.OptState) -> Number | None:
-        """The option `learning_rate`, or that of `optax.inject_hyperparams`; not known where a schedule changes it."""
+        """Returns `learning_rate` of `optax.inject_hyperparams` or of the options; `None` under a schedule."""
         nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, _INJECTED + _SCHEDULED))
         if any(isinstance(node, _SCHEDULED) for node in nodes):
             return None
@@ -56,7 +58,7 @@ class OptaxServer(Server):
         return injected[0].get("learning_rate") if injected else super().applied_rate(state)
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
-        """The optimiser of a step with this rate (`None`: its own)."""
+        """Returns the optimiser of a step with this learning rate; `None` uses the optimiser's default."""
         raise NotImplementedError(f"the server {self.name} has no optimizer_of(rate)")
 
     def init(self, params: Tree, samples: Array) -> optax.OptState:
@@ -67,7 +69,8 @@ class OptaxServer(Server):
         return state
 
     def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Outcome:
-        rate, weights = self.rate(arrivals), self.weigh(arrivals)
+        rate = self.rate(arrivals)
+        weights = self.weigh(arrivals)
         gradient = weighted_sum(-weights, arrivals.delta)
         if arrivals.key is not None:
             state = renewed(state, words_of(arrivals.key))
@@ -91,7 +94,7 @@ class OptaxServer(Server):
 
 
 def discounted(staleness: Literal["none", "polynomial"], arrivals: Arrivals, mean: bool = True) -> Array:
-    """(1/M) s(τ_i), [A]: s = 1, or 1/√(1 + τ); not divided by M unless `mean`."""
+    """Computes the weights s(τ_i), float [A], with s = 1 or 1/√(1 + τ); divided by M if `mean`."""
     weights = counts(arrivals)
     total = jnp.maximum(jnp.sum(weights), 1)
     if staleness == "polynomial":
@@ -102,14 +105,14 @@ def discounted(staleness: Literal["none", "polynomial"], arrivals: Arrivals, mea
 class fedopt(Optimised, OptaxServer, init=False):
     """Any Optax optimiser on the discounted mean of a buffer: x ← x + u, u its step on -D, D = (1/M) Σ s(τ_i) Δ_i.
 
-    `fedopt(optax.adamw, 1e-3, b2=0.99, weight_decay=1e-4)`; with `optax.sgd` it is `fedbuff`.
+    For example `fedopt(optax.adamw, 1e-3, b2=0.99, weight_decay=1e-4)`. With `optax.sgd` it is `fedbuff`.
 
     Args:
-        optimizer: an Optax optimiser's constructor that takes a learning rate; its other hyper-parameters (momentum, b1
-            ...) are given by name, and numbers among them can be swept.
-        learning_rate: η >= 0. The result's `server_rate` is the rate that was applied: η, or that of
-            `optax.inject_hyperparams`; it is left out where a constructor of your own, or a schedule, makes another.
-        staleness: `"polynomial"`: s = 1/√(1 + τ); `"none"`: s = 1.
+        optimizer: constructor of an Optax optimiser that takes a learning rate. Its other hyperparameters (momentum, b1
+            ...) are given by name, and the numbers among them can be swept.
+        learning_rate: server learning rate η; at least 0. The result's `server_rate` is the applied rate: η, or the one
+            of `optax.inject_hyperparams`. It is omitted if a user-defined constructor or a schedule changes the rate.
+        staleness: discount s of stale updates. `"polynomial"`: s = 1/√(1 + τ). `"none"`: s = 1.
 
     References:
         Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 1; the discount of Nguyen et al.,
@@ -130,7 +133,7 @@ class fedopt(Optimised, OptaxServer, init=False):
 
     def applied_rate(self, state: optax.OptState) -> Number | None:
         rate = super().applied_rate(state)
-        shipped = self.optimizer.__module__.startswith("optax.")  # what others make of the number is not known
+        shipped = self.optimizer.__module__.startswith("optax.")  # user-defined constructors may change the rate
         return rate if shipped or rate is not self.learning_rate else None
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:

@@ -1,4 +1,4 @@
-"""Checks of the parts of a simulation together: does the server run on the clock, with this local training?"""
+"""Compatibility checks between server, clock and local training."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from jaxafl.server.contract import InheritedNeeds, Server, unfit
 
 
 def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray) -> None:
-    """Raises `ValueError` or `TypeError` for options that cannot work, by themselves or together.
+    """Raises `ValueError` or `TypeError` for invalid or incompatible options.
 
     Args:
-        server, clock, client: the parts.
-        counts: int [N], samples of every client.
+        server, clock, client: parts of the simulation.
+        counts: int [N], sample counts of the clients.
     """
     clients = len(counts)
     for part in (client, clock, server):
         check_options(part, clients)
     client.check(clients)
-    client.local_steps(counts)  # may be too many to count
+    client.local_steps(counts)  # raises if the local steps overflow int32
     clock.check(clients)
     why = unfit(server, clock)
     if why:
-        there = ", ".join(sorted(server.clocks)) or "none of jaxafl's own"
-        why += _said_by_parents(server, clock)
-        raise ValueError(f"the server {server.name} does not run on the clock {clock.name}; it runs on {there} ({why})")
+        fitting = ", ".join(sorted(server.clocks)) or "none of jaxafl's own"
+        why += _advice_to_accept(server, clock)
+        raise ValueError(
+            f"the server {server.name} does not run on the clock {clock.name}; it runs on {fitting} ({why})"
+        )
     server.check(clock, client, clients)
     if server.buffer > 1 and Delivery.CONTINUOUS in clock.delivers and clock.capacity(clients) == 1:
         warnings.warn(
@@ -42,7 +44,7 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
     if server.needs.replies:
         _check_replies(server, client)
     if sees_training(server, clock, client):
-        _check_beside(server, clock, client, clients)
+        _check_online(server, clock, client, clients)
     elif client.charge == "executed" and steps_change_order(clock, clients):
         raise ValueError(
             f"the clock {clock.name} says that durations do not change who arrives (`order_free`), but who arrives "
@@ -51,7 +53,7 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
 
 
 def sees_training(server: Server, clock: Clock, client: Client) -> str:
-    """Why the schedule depends on what is trained, so that the clock has to run beside the training; empty if not."""
+    """Returns the reason why the clock must run online, as its schedule depends on training; empty if it need not."""
     if server.needs.replies:
         return "the server replies with the number of local steps"
     if client.charge == "executed" and not clock.order_free:
@@ -60,10 +62,10 @@ def sees_training(server: Server, clock: Clock, client: Client) -> str:
 
 
 def shows_own_arrivals(server: Server) -> bool:
-    """Returns True if each of the devices that share a run shows the server the arrivals of its own clients alone.
+    """Returns True if, in a run sharded over devices, `update` gets only the arrivals of one device's clients.
 
     Raises:
-        ValueError: the class has an `update` of its own and does not say so itself.
+        ValueError: the class overrides `update`, but only inherits `needs` with `arrivals_here`.
     """
     if server.needs.arrivals_here and isinstance(inspect.getattr_static(server, "needs"), InheritedNeeds):
         raise UserError(
@@ -75,8 +77,8 @@ def shows_own_arrivals(server: Server) -> bool:
     return server.needs.arrivals_here
 
 
-def _said_by_parents(server: Server, clock: Clock) -> str:
-    """Returns the advice where a class that was inherited from accepts what the clock delivers."""
+def _advice_to_accept(server: Server, clock: Clock) -> str:
+    """Returns advice for a class that overrides `update` if a parent class accepts the clock; empty otherwise."""
     for parent in type(server).__mro__[1:]:
         if issubclass(parent, Server) and not unfit(parent, clock):
             name = parent.__name__
@@ -101,7 +103,7 @@ def _check_replies(server: Server, client: Client) -> None:
         )
 
 
-def _check_beside(server: Server, clock: Clock, client: Client, num_clients: int) -> None:
+def _check_online(server: Server, clock: Clock, client: Client, num_clients: int) -> None:
     if Delivery.REPLIES not in clock.delivers:
         raise ValueError(
             f"the clock {clock.name} cannot run beside the training, as {server.name} with "

@@ -1,4 +1,4 @@
-"""Servers that take one gradient from every run."""
+"""Check of the local training for servers that need one gradient per run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
     """Raises `ValueError` unless a run is one gradient: Δ = -∇f(x_s).
 
     Args:
-        server: the algorithm.
+        server: name of the algorithm, for messages.
         client: local training.
-        full_batch: whether the gradient must be that of all the client's data.
+        full_batch: require the gradient of all the client's data.
     """
     changes = ("proximal", "run_decay", "step_schedule", "run_schedule", "rate_schedule", "patience")
     unchanged = all(getattr(client, option) is None for option in changes)

@@ -1,4 +1,4 @@
-"""QuAFL."""
+"""QuAFL, averaging between server and clients at every contact."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, count
 class quafl(Server):
     """QuAFL without quantiser: server and clients average with each other at every contact.
 
-    p = 1/(s + 1); each contacted client has made h_i = min(K, steps that fit) local steps from its OWN model, which
-    gives x_i; x ← p x + (1 - p) mean_i x_i; then x_i ← p x_old + (1 - p) x_i. Keeps a model per client.
+    p = 1/(s + 1); each contacted client has executed h_i = min(K, steps that fit) local steps from its OWN model, which
+    yields x_i; x ← p x + (1 - p) mean_i x_i; then x_i ← p x_old + (1 - p) x_i. Keeps a model per client.
 
     Args:
-        scale_local_rate: multiply the clients' learning rate by 1/(1 - p), as the authors' code does.
+        scale_local_rate: multiply the clients' learning rate by 1/(1 - p), as in the authors' code.
 
     References:
         Zakerinia et al., "Communication-efficient federated learning with data and client heterogeneity", 2022.
@@ -54,5 +54,5 @@ class quafl(Server):
         models = jax.tree.map(lambda s, d: s + d, arrivals.base, arrivals.delta)
         average = weighted_sum(weights / weights.sum(), models)
         new = jax.tree.map(lambda x, y: p * x + (1 - p) * y, params, average)
-        own = jax.tree.map(lambda x, y: p * x[None] + (1 - p) * y, params, models)
-        return Outcome(new, state, {}, client_params=own, weights=(1 - p) * weights / weights.sum(), kept=p)
+        mixed = jax.tree.map(lambda x, y: p * x[None] + (1 - p) * y, params, models)
+        return Outcome(new, state, {}, client_params=mixed, weights=(1 - p) * weights / weights.sum(), kept=p)

@@ -1,4 +1,4 @@
-"""SAFA."""
+"""SAFA, a semi-asynchronous protocol with a cache of client models."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Array = jax.Array
 
 
 class SAFAState(NamedTuple):
-    """The cache."""
+    """Cached models and their weights."""
 
-    cache: Rows  # the model of every client that the server goes by
-    weights: Array  # [N]: n_k / Σ n
+    cache: Rows  # cached model of every client
+    weights: Array  # float [N], n_k / Σ n
 
 
 class safa(Server):
     """SAFA: x = Σ_k (n_k/Σn) cache_k over ALL clients.
 
     Entries of deprecated clients are replaced by x; picked updates enter the cache before the aggregation, undrafted
-    ones after it. Batch statistics are those of the picked, by their samples. Who is picked, undrafted or deprecated is
-    the clock's affair (`semi_async`). Keeps one model per client.
+    ones after it. Batch statistics are averaged over the picked updates, weighted by samples. The clock (`semi_async`)
+    decides which clients are picked, undrafted or deprecated. Keeps one model per client.
 
     References:
         Wu et al., "SAFA: A semi-asynchronous protocol for fast federated learning with low overhead", IEEE TC 2021,
