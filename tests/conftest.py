@@ -73,7 +73,7 @@ def quick_compilation() -> Iterator[None]:
     name, disabled = "jax_disable_most_optimizations", compilation._disabled
     before = jax.config.read(name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compilation, "_disabled", lambda passes: disabled(passes) | compilation._PLAIN)
+        patch.setattr(compilation, "_disabled", lambda passes: disabled(passes) | compilation._OLD_FUSION)
         jax.config.update(name, True)
         yield
         jax.config.update(name, before)

@@ -160,7 +160,7 @@ jaxlib.__version__ = sys.argv[1]
 import jax.numpy as jnp
 from jaxafl.device import compilation
 one = jnp.int32(1)
-print(compilation._disabled(compilation._WITHOUT), int(compilation.compiled(jnp.add, (), (one, one))[0](one, one)))
+print(compilation._disabled(compilation._UNSAFE), int(compilation.compiled(jnp.add, (), (one, one))[0](one, one)))
 """
     told = {}
     for version in ("0.11.0", "0.11.1", "0.11.2"):

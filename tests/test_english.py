@@ -28,7 +28,10 @@ EXCEPTIONS = pathlib.Path(__file__).with_name("english.txt")
 SIGNATURES = pathlib.Path(__file__).with_name("signatures.txt")
 FIRST = {"What", "Whether", "Which", "Who", "Whose", "Where", "Of", "Those", "That", "As", "Its", "How", "Likewise"}
 PARTICLES = {"apart", "beside", "here", "there", "alone", "together", "told", "made", "own", "whole"}
-PUBLIC = {("jaxafl/sweep/run.py", "together"): "an option of `sweep` that users pass by name"}
+PUBLIC = {
+    ("jaxafl/device/compilation.py", "whole"): "an option of `compiled` that callers pass by name",
+    ("jaxafl/sweep/run.py", "together"): "an option of `sweep` that users pass by name",
+}
 """Names that stay, with the reason."""
 
 

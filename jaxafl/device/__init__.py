@@ -1,4 +1,4 @@
-"""The device: numbers and rows of parameters on it, its compiled programs, its memory."""
+"""Arrays on the device, compiled programs, and memory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 def cpu() -> Any:
-    """The CPU backend, or the default device where JAX runs without one."""
+    """Returns the first CPU device, or `None` (JAX's default device) if JAX has no CPU backend."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
@@ -60,22 +60,25 @@ def cpu() -> Any:
 
 
 def as_arrays(tree: T, dtype: Any) -> T:
-    """Every numeric leaf as an array: floats in `dtype`, integers in int32 or uint32, beside float64 in int64, so that
-    no leaf depends on x64 being enabled.
+    """Converts every numeric leaf to an array on the device.
+
+    Floats get `dtype`. Integers get int32 or uint32, or int64 if `dtype` is float64. No leaf depends on x64 being
+    enabled.
 
     Raises:
-        UserError: a number cannot be held so: an integer has more bits, a float is beyond the largest of `dtype`.
+        UserError: an integer has too many bits, or a float is beyond the range of `dtype`.
     """
 
     def convert(path: Any, leaf: Any) -> Any:
-        array = np.asarray(leaf)  # of an integer beyond 64 bits an object
+        array = np.asarray(leaf)  # has dtype object for an integer of more than 64 bits
         if array.dtype.kind not in "fiub" and not isinstance(leaf, int):
             raise TypeError(f"{leaf!r} is not a number: declare the option that holds it with jaxafl.options.static()")
         if array.dtype.kind == "f":
             with np.errstate(over="ignore"):
-                made = array.astype(dtype)
-            fits = np.array_equal(np.isfinite(made), np.isfinite(array))
-            held, way = np.dtype(dtype).name, "give a smaller one"
+                converted = array.astype(dtype)
+            fits = np.array_equal(np.isfinite(converted), np.isfinite(array))
+            target = np.dtype(dtype).name
+            advice = "give a smaller one"
         elif array.dtype.kind == "b":
             return on_device(array)
         else:
@@ -83,12 +86,15 @@ def as_arrays(tree: T, dtype: Any) -> T:
             kinds = (np.uint32, *kinds) if array.dtype.kind == "u" else kinds
             least, most = (int(array.min()), int(array.max())) if array.size else (0, 0)
             found = [kind for kind in kinds if np.iinfo(kind).min <= least and most <= np.iinfo(kind).max]
-            fits, made = bool(found), array.astype(found[0]) if found else array
-            held = " or ".join(np.dtype(kind).name for kind in kinds)
-            way = "write 1e10 for the number 10**10; a key or a seed of so many bits is an option of its own, `static`"
+            fits = bool(found)
+            converted = array.astype(found[0]) if found else array
+            target = " or ".join(np.dtype(kind).name for kind in kinds)
+            advice = "write 1e10 for the number 10**10; declare a key or a seed of more bits as a `static` option"
         if not fits:
             name = jax.tree_util.keystr(path).lstrip(".") or "a number"
-            raise UserError(f"{name}: {shown(leaf)} does not fit into {held}, and would become another number: {way}")
-        return on_device(made)
+            raise UserError(
+                f"{name}: {shown(leaf)} does not fit into {target}, and would become another number: {advice}"
+            )
+        return on_device(converted)
 
     return jax.tree_util.tree_map_with_path(convert, tree)

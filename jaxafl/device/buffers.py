@@ -1,8 +1,8 @@
-"""Rows of parameters: the ring of past globals, the update store, per-client rows.
+"""Buffers of parameters: the ring of past global models, the update store, per-client rows.
 
 A buffer is a pytree whose leaves have a leading row axis. One row is read or written by a dynamic slice at a
-non-negative index, which XLA does in place inside a loop. Several rows are moved by a loop of slices on a CPU (a gather
-of 8 rows of 1.6 M parameters takes 49 ms there), and by one gather or scatter on an accelerator.
+non-negative index, which XLA executes in place inside a loop. Several rows are moved by one gather or scatter on an
+accelerator, and by a loop of slices on a CPU, whose gathers are slow.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from jaxafl.device.backend import on_cpu
 
 Array = jax.Array
 Tree = Any
-_PLAIN = {"allow_negative_indices": False}  # else three operations more for every leaf
+_NON_NEGATIVE = {"allow_negative_indices": False}  # otherwise each leaf costs three more operations
 
 
 def allocate(row: Tree, rows: int) -> Tree:
-    """Zeros: `rows` rows of the shape of `row`, a pytree of arrays or shapes."""
+    """Allocates `rows` rows of zeros, each shaped like `row`, a pytree of arrays or shapes."""
     return jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape), leaf.dtype), row)
 
 
 def read(buffer: Tree, index: Array) -> Tree:
-    """One row."""
-    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, keepdims=False, **_PLAIN), buffer)
+    """Returns one row of the buffer, each leaf [...]."""
+    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, keepdims=False, **_NON_NEGATIVE), buffer)
 
 
 def write(buffer: Tree, index: Array, row: Tree) -> Tree:
-    """The buffer with one row replaced (in place where the old buffer is not used again)."""
-    return jax.tree.map(lambda leaf, new: lax.dynamic_update_index_in_dim(leaf, new, index, 0, **_PLAIN), buffer, row)
+    """Returns the buffer with one row replaced, in place if the old buffer is not used again."""
+    return jax.tree.map(
+        lambda leaf, new: lax.dynamic_update_index_in_dim(leaf, new, index, 0, **_NON_NEGATIVE), buffer, row
+    )
 
 
 def read_many(buffer: Tree, indices: Array) -> Tree:
-    """Several rows, [A, ...]."""
+    """Returns the rows at `indices` int32 [A], each leaf [A, ...]."""
     count = indices.shape[0]
     if count == 1:
         return jax.tree.map(lambda leaf: leaf[None], read(buffer, indices[0]))
@@ -48,13 +50,13 @@ def read_many(buffer: Tree, indices: Array) -> Tree:
 
 
 def write_many(buffer: Tree, indices: Array, mask: Array, rows: Tree) -> Tree:
-    """The buffer with several rows replaced where `mask`; masked entries are dropped, the others are distinct.
+    """Returns the buffer with the rows at `indices` replaced if `mask` is True; other entries are dropped.
 
     Args:
         buffer: each leaf [R, ...].
-        indices: int32 [A], the rows.
+        indices: int32 [A], the rows to replace; distinct if `mask` is True.
         mask: bool [A].
-        rows: the new ones, each leaf [A, ...].
+        rows: the new rows, each leaf [A, ...].
     """
     if on_cpu():
 
@@ -66,12 +68,12 @@ def write_many(buffer: Tree, indices: Array, mask: Array, rows: Tree) -> Tree:
         return jax.lax.fori_loop(0, mask.shape[0], one, buffer)
     total = jax.tree.leaves(buffer)[0].shape[0]
     beyond = total + jnp.arange(mask.shape[0], dtype=jnp.int32)
-    where = jnp.where(mask, indices, beyond)  # not one of them twice, or a deterministic GPU would sort them first
-    return jax.tree.map(lambda leaf, new: leaf.at[where].set(new, mode="drop", unique_indices=True), buffer, rows)
+    targets = jnp.where(mask, indices, beyond)  # distinct: a deterministic GPU would sort repeated indices first
+    return jax.tree.map(lambda leaf, new: leaf.at[targets].set(new, mode="drop", unique_indices=True), buffer, rows)
 
 
 def packed(row: Tree, rows: int) -> dict[int, Array]:
-    """Zeros: `rows` rows like `row`, the bits of all leaves with numbers of as many bytes side by side in one array."""
+    """Allocates `rows` rows of zeros like `row`; the bits of all leaves of one item size share an array [rows, n]."""
     sizes: dict[int, int] = {}
     for leaf in jax.tree.leaves(row):
         sizes[leaf.dtype.itemsize] = sizes.get(leaf.dtype.itemsize, 0) + leaf.size
@@ -79,23 +81,26 @@ def packed(row: Tree, rows: int) -> dict[int, Array]:
 
 
 def pack(packed: dict[int, Array], index: Array, row: Tree) -> dict[int, Array]:
-    """Those rows with one replaced."""
+    """Returns the arrays of `packed` with one row replaced."""
     packed, starts = dict(packed), dict.fromkeys(packed, 0)
     for leaf in jax.tree.leaves(row):
         width = leaf.dtype.itemsize
-        bits, place = leaf.reshape(1, -1).view(packed[width].dtype), (index, index.dtype.type(starts[width]))
-        packed[width] = lax.dynamic_update_slice(packed[width], bits, place, **_PLAIN)
+        bits = leaf.reshape(1, -1).view(packed[width].dtype)
+        place = (index, index.dtype.type(starts[width]))
+        packed[width] = lax.dynamic_update_slice(packed[width], bits, place, **_NON_NEGATIVE)
         starts[width] += leaf.size
     return packed
 
 
 def unpack(packed: dict[int, Array], index: Array, row: Tree) -> Tree:
-    """One of those rows; `row`: of its shapes."""
+    """Returns one row of the arrays of `packed`; `row` gives the shapes of its leaves."""
     starts = dict.fromkeys(packed, 0)
 
     def one(leaf: Any) -> Array:
         width = leaf.dtype.itemsize
-        bits = lax.dynamic_slice(packed[width], (index, index.dtype.type(starts[width])), (1, leaf.size), **_PLAIN)
+        bits = lax.dynamic_slice(
+            packed[width], (index, index.dtype.type(starts[width])), (1, leaf.size), **_NON_NEGATIVE
+        )
         starts[width] += leaf.size
         return bits.view(leaf.dtype).reshape(leaf.shape)
 
@@ -103,30 +108,31 @@ def unpack(packed: dict[int, Array], index: Array, row: Tree) -> Tree:
 
 
 def num_bytes(tree: Tree) -> int:
-    """Bytes of a pytree of arrays or shapes."""
+    """Returns the size in bytes of a pytree of arrays or shapes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def write_made(buffer: Tree, indices: Array, count: Array, make: Callable[[Array], Tree]) -> Tree:
-    """The buffer with rows `indices[place]` replaced by `make(place)` for the first `count` places.
+    """Returns the buffer with row `indices[place]` replaced by `make(place)` for the first `count` places.
 
     Args:
         buffer: each leaf [R, ...].
-        indices: int32 [A], the rows.
-        count: int32, how many of them.
+        indices: int32 [A], the rows to replace.
+        count: int32, number of rows to replace.
         make: traced function of the place.
     """
     if on_cpu():
         return jax.lax.fori_loop(0, count, lambda place, rows: write(rows, indices[place], make(place)), buffer)
-    places, total = jnp.arange(indices.shape[0], dtype=jnp.int32), jax.tree.leaves(buffer)[0].shape[0]
+    places = jnp.arange(indices.shape[0], dtype=jnp.int32)
+    total = jax.tree.leaves(buffer)[0].shape[0]
     if total > indices.shape[0]:
         return write_many(buffer, indices, places < count, jax.vmap(make)(places))
-    # about as many as there are: each row chooses, and leaves of a shape share one kernel, where each has its scatter
+    # Most rows may change, so each row selects. Leaves of one shape share a kernel; a scatter would take one per leaf.
     place = write_many(jnp.full(total, -1, jnp.int32), indices, places < count, places)
-    made = jax.vmap(make)(jnp.maximum(place, 0))
-    return jax.tree.map(lambda new, old: jnp.where(expand(place >= 0, new), new, old), made, buffer)
+    rows = jax.vmap(make)(jnp.maximum(place, 0))
+    return jax.tree.map(lambda new, old: jnp.where(expand(place >= 0, new), new, old), rows, buffer)
 
 
 def expand(mask: Array, leaf: Array) -> Array:
-    """The mask with axes of length 1 behind it, to go with a leaf."""
+    """Returns the mask with trailing axes of length 1, to broadcast against a leaf."""
     return mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim))

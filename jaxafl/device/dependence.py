@@ -1,4 +1,4 @@
-"""Arguments that a traced function reads."""
+"""Dependence of a traced function's outputs on its inputs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _CALLS = ("pjit", "jit", "closed_call", "core_call", "remat", "checkpoint", "cus
 
 
 def inputs_read(jaxpr: Any, wanted: Sequence[bool]) -> list[bool]:
-    """For every input of a jaxpr, True if one of the wanted outputs may depend on it.
+    """Returns, for every input of a jaxpr, True if one of the wanted outputs may depend on it.
 
-    Calls of functions are looked into; loops and branches count as reading all that they are given.
+    Function calls are inspected. Loops and branches count as reading all their inputs.
 
     Args:
         jaxpr: a traced function.
-        wanted: for every output, whether it matters.
+        wanted: for every output, True if it is wanted.
     """
     needed = {output for output, one in zip(jaxpr.outvars, wanted, strict=True) if one and isinstance(output, Var)}
     for equation in reversed(jaxpr.eqns):

@@ -1,4 +1,4 @@
-"""Keys within a pytree: replaced by keys of a run, and kept as plain numbers between the steps of a program."""
+"""PRNG keys within a pytree: derived from the key of a run, and stored as plain arrays between steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DRAWS = {"random_seed", "random_bits", "random_split", "random_fold_in", "three
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """The words of a typed key: an array that can be stored, masked and gathered as any other.
+    """Words of a typed key, an array that can be stored, masked and gathered.
 
     Attributes:
         words: uint32 [..., 2] (or 4).
@@ -35,14 +35,14 @@ class Packed:
 
 
 def pack(tree: Tree) -> Tree:
-    """Every typed key as its words; a tree without any stays as it is."""
+    """Replaces every typed key in a tree by its words."""
     return jax.tree.map(
         lambda leaf: Packed(jax.random.key_data(leaf), jax.random.key_impl(leaf)) if _is_typed(leaf) else leaf, tree
     )
 
 
 def unpack(tree: Tree) -> Tree:
-    """The tree that was packed."""
+    """Restores the typed keys of a tree that `pack` returned."""
     return jax.tree.map(
         lambda leaf: jax.random.wrap_key_data(leaf.words, impl=leaf.kind) if isinstance(leaf, Packed) else leaf,
         tree,
@@ -51,31 +51,32 @@ def unpack(tree: Tree) -> Tree:
 
 
 def renewed(tree: Tree, key: Key) -> Tree:
-    """Every key in a tree replaced by one that is derived from itself, its place and `key`.
+    """Replaces every key in a tree by one derived from its value, its position and `key`.
 
-    A key is a typed one, or a raw one (uint32 [..., 2] or [..., 4]) in a field with `key`, `rng`, `prng` or `seed` in
-    its name; a whole number in a field named `seed` counts as one.
+    A key is typed, or raw (uint32 [..., 2] or [..., 4]) in a field with `key`, `rng`, `prng` or `seed` in its name.
+    An integer scalar in a field named `seed` is a key too.
 
     Args:
         tree: an optimiser's state.
-        key: of the run, or of the step.
+        key: the key of the run, or of the step.
 
     Raises:
-        UserError: an array of unsigned words may be a key, and no name says so.
+        UserError: a uint32 array may be a key, but its name does not say so.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     return jax.tree.unflatten(structure, [_renewed(path, leaf, key, at) for at, (path, leaf) in enumerate(leaves)])
 
 
 def check_draws(name: str, update: Any, state: Tree, *arguments: Any) -> None:
-    """Raises `UserError` for an optimiser that draws random numbers and keeps no key in its state: nobody could give it
-    other numbers in another run.
+    """Raises `UserError` for an optimiser that draws random numbers without a key in its state.
+
+    Every run would draw the same numbers.
 
     Args:
-        name: of the optimiser.
-        update: its update, of arguments that may be shapes.
-        state: its state, which may be shapes.
-        *arguments: of `update`.
+        name: name of the optimiser.
+        update: its update function.
+        state: its state, or the shapes of it.
+        *arguments: the arguments of `update`, or their shapes.
     """
     leaves = jax.tree_util.tree_leaves_with_path(state)
     if any(_is_typed(leaf) or _is_raw(path, leaf) or _is_seed(path, leaf) for path, leaf in leaves):
@@ -108,7 +109,7 @@ def _renewed(path: Any, leaf: Any, key: Key, place: int) -> Any:
 
 
 def _mixed(words: Array, key: Key, place: int) -> Array:
-    """Draws as many words from the key, these words and this place."""
+    """Draws new words, in the shape of `words`, from the key, `words` and `place`."""
     pairs = [threefry(threefry(key, place, at), words[..., at], words[..., at + 1]) for at in (0, words.shape[-1] - 2)]
     return jnp.stack([word for pair in pairs[: words.shape[-1] // 2] for word in pair], axis=-1)
 
@@ -131,7 +132,7 @@ def _has_words(leaf: Any) -> bool:
 
 
 def _words_of(path: Any) -> set[str]:
-    """The words of the last name on a path."""
+    """Returns the lower-case words of the last name on a path."""
     names = [getattr(entry, "name", getattr(entry, "key", None)) for entry in path]
     named = [name for name in names if isinstance(name, str)]
     return set(re.split(r"[\W_\d]+", named[-1].lower())) if named else set()

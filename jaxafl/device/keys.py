@@ -1,11 +1,10 @@
-"""Counter-based random numbers: every draw is keyed by what it is for.
+"""Counter-based random numbers, keyed by purpose.
 
-A draw is a pure function of (seed, purpose, counters), e.g. (seed, DURATION, client, run): it does not depend on when
-it is made, on which device, or in which batch, so two algorithms can be compared on the same schedule and the same
-mini-batches.
+A draw is a pure function of (seed, purpose, counters), e.g. (seed, DURATION, client, run). It does not depend on time,
+device or batch, so two algorithms can be compared on the same schedule and the same mini-batches.
 
-The generator is Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011),
-written out as plain uint32 arithmetic so that XLA fuses a draw into the surrounding kernel; the bits are those of
+The generator is Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+It is written as uint32 arithmetic so that XLA fuses a draw into the surrounding kernel. The bits equal those of
 `jax.extend.random.threefry_2x32`.
 """
 
@@ -28,29 +27,31 @@ Key = tuple[Array, Array]
 """Two uint32 words (scalars or arrays of one shape)."""
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_PER_CLIENT = 0xFFFFFFFF  # the run counter of a draw made once per client
+_PER_CLIENT = 0xFFFFFFFF  # run counter of draws that occur once per client
 
 
 class Purpose(enum.IntEnum):
-    """What a stream of draws is for; part of every key."""
+    """Purpose of a stream of draws, part of every key."""
 
     MODEL = 1  # initial parameters
-    START = 2  # which client starts next: counter (dispatch index)
-    DURATION = 3  # how long a run takes: counters (client, run), one stream per term of the duration
-    UPLOAD = 5  # whether an upload succeeds: counters (client, tick)
-    DOWNLOAD = 6  # whether a download succeeds: counters (client, tick)
-    STALE = 7  # how old a version is: counters (round, place)
+    START = 2  # the client that starts next: counter (dispatch index)
+    DURATION = 3  # the duration of a run: counters (client, run), one stream per term of the duration
+    UPLOAD = 5  # success of an upload: counters (client, tick)
+    DOWNLOAD = 6  # success of a download: counters (client, tick)
+    STALE = 7  # the age of a version: counters (round, place)
     BATCH = 4  # mini-batches, dropout, augmentation: counters (client, run), then (local step, ...)
 
 
 def threefry(key: Key | Array, counter0: Any, counter1: Any) -> Key:
-    """Threefry-2x32-20 of two uint32 counters under a key of two uint32 words, or a typed key: 64 random bits as two
-    uint32 words."""
+    """Computes Threefry-2x32-20 of two uint32 counters under a key: 64 random bits as two uint32 words.
+
+    The key is two uint32 words, or a typed key.
+    """
     key = words_of(key)
     mixed = key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA)
     low, high = jnp.broadcast_arrays(_word(counter0) + key[0], _word(counter1) + key[1])
     words = [jnp.broadcast_to(word, low.shape) if word.ndim else word for word in (*key, mixed)]
-    # of `lax`: those of `jnp` take more than twice as long to trace, and a program traces thousands of them
+    # `lax`, because operations of `jnp` take more than twice as long to trace, and a program has thousands of them
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
             low = lax.add(low, high)
@@ -67,7 +68,7 @@ def _word(counter: Any) -> Array:
 
 
 def seed_key(seed: int) -> Key:
-    """The key of a run: the low and the high 32 bits of a seed in [0, 2**64)."""
+    """Returns the key of a run: the low and the high 32 bits of a seed in [0, 2**64)."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
         raise TypeError(f"seed must be a whole number in [0, 2**64), got {seed!r}")
     seed = int(seed)
@@ -77,12 +78,12 @@ def seed_key(seed: int) -> Key:
 
 
 def purpose_key(key: Key | Array, purpose: Purpose, index: int = 0) -> Key:
-    """The key of one stream of draws."""
+    """Derives the key of one stream of draws."""
     return threefry(key, int(purpose), index)
 
 
 def uniform(bits: Key, dtype: Any) -> Array:
-    """A float in [0, 1) from 64 random bits: 53 of them in float64, the first 24 of the same in float32."""
+    """Computes a float in [0, 1) from 64 random bits: 53 of them in float64, the first 24 of the 53 in float32."""
     if jnp.dtype(dtype) == jnp.float64:
         high = bits[0].astype(jnp.float64) * 2.0**-32
         return high + (bits[1] >> 11).astype(jnp.float64) * 2.0**-53
@@ -90,27 +91,27 @@ def uniform(bits: Key, dtype: Any) -> Array:
 
 
 def per_client(key: Key | Array, client: Array) -> Key:
-    """64 bits drawn once for a client."""
+    """Draws 64 bits for a client, equal in all its runs."""
     return threefry(key, client, _PER_CLIENT)
 
 
 def per_run(key: Key | Array, client: Array, run: Array) -> Key:
-    """64 bits drawn for one run of a client."""
+    """Draws 64 bits for one run of a client."""
     return threefry(key, client, run)
 
 
 def per_step(key: Key | Array, step: Array) -> Key:
-    """64 bits drawn for one server step; of no run, as no client has this number."""
+    """Draws 64 bits for one server step; no client has the number 0xFFFFFFFF, so the draw differs from any run's."""
     return threefry(key, 0xFFFFFFFF, step)
 
 
 def jax_key(bits: Key) -> Array:
-    """A `jax.random` key made of 64 bits, for user code (dropout, augmentation)."""
+    """Returns a `jax.random` key with the given 64 bits, for user code (dropout, augmentation)."""
     return jax.random.wrap_key_data(jnp.stack(bits, axis=-1), impl="threefry2x32")
 
 
 def words_of(key: Key | Array) -> Key:
-    """The two words of a typed key, or those that are given."""
+    """Returns the two words of a key, typed or given as two words."""
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.key_data(key)
         return key[..., 0], key[..., 1]
@@ -118,20 +119,20 @@ def words_of(key: Key | Array) -> Key:
 
 
 def drawing_key(key: Array) -> Array:
-    """A key of JAX's default kind as one with the same draws, on a CPU in half of the time or less.
+    """Converts a key of JAX's default kind to one whose draws are equal and faster on a CPU.
 
-    JAX makes them there by a loop of five passes over memory, also for the key of each draw. It is of another kind to
-    JAX: it does not go together with others, and `jax.random.poisson` refuses it.
+    JAX's implementation there is a loop of five passes over memory, even to derive a key. The converted key is of
+    another kind to JAX: it cannot be combined with other keys, and `jax.random.poisson` refuses it.
     """
     if jax.default_backend() != "cpu" or jax.random.key_impl(key) != "threefry2x32":
         return key
-    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_PLAIN)
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_FUSED)
 
 
 def _bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
     if bit_width != 32 or math.prod(shape) >= 2**32:
         return threefry_prng_impl.random_bits(key, bit_width, shape)
-    with set_xla_metadata(inlineable="false"):  # else XLA would make them again for whatever reads them
+    with set_xla_metadata(inlineable="false"):  # otherwise XLA recomputes the bits in every kernel that reads them
         return jax.jit(lambda key: jnp.bitwise_xor(*_at(key, shape)))(key)
 
 
@@ -147,13 +148,13 @@ def _fold_in(key: Array, data: Any) -> Array:
     return jnp.stack(threefry((key[0], key[1]), 0, data))
 
 
-def _as_configured(own: Callable[..., Array], usual: Callable[..., Array]) -> Callable[..., Array]:
-    """With numbers by their place, which is JAX's default, or the older ones, where somebody has chosen these."""
-    return lambda *given: (own if jax.config.jax_threefry_partitionable else usual)(*given)  # type: ignore[attr-defined]
+def _as_configured(ours: Callable[..., Array], usual: Callable[..., Array]) -> Callable[..., Array]:
+    """Returns a function that calls `ours`, or `usual` if `jax_threefry_partitionable` is disabled."""
+    return lambda *given: (ours if jax.config.jax_threefry_partitionable else usual)(*given)  # type: ignore[attr-defined]
 
 
 _usual = threefry_prng_impl
-_PLAIN = define_prng_impl(
+_FUSED = define_prng_impl(
     key_shape=(2,),
     seed=_usual.seed,
     split=_as_configured(_split, _usual.split),
@@ -165,10 +166,12 @@ _PLAIN = define_prng_impl(
 
 
 def below(word: Array, bound: Array) -> Array:
-    """An int32 in [0, bound) from a uint32 word: floor(word·bound / 2³²), every value within 1/2³² of equally
-    likely."""
+    """Computes an int32 in [0, bound) from a uint32 word: floor(word·bound / 2³²).
+
+    The probability of every value is within 1/2³² of 1/bound.
+    """
     bound = jnp.asarray(bound).astype(jnp.uint32)
-    # the upper half of a 32×32-bit product from 16-bit halves: there is no 64-bit integer without x64
+    # the upper half of a 32×32-bit product from 16-bit halves, because int64 needs x64
     high, low = word >> 16, word & jnp.uint32(0xFFFF)
     bound_high, bound_low = bound >> 16, bound & jnp.uint32(0xFFFF)
     middle = high * bound_low + ((low * bound_low) >> 16)

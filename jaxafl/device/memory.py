@@ -1,4 +1,4 @@
-"""How much memory there is, and how much a run needs."""
+"""Memory of device and host, and the check of a run's arrays against it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxafl.device.buffers import num_bytes
 
 
 def available_bytes(devices: int = 1) -> int | None:
-    """Memory of a device, or its part of the host's where several CPU devices share that; `None` if unknown."""
+    """Returns the bytes of memory per device, or `None` if unknown; CPU devices share the memory of the host."""
     device, host = jax.local_devices()[0], host_bytes()
     if device.platform == "cpu":
         return host // devices if host else None
@@ -21,7 +21,7 @@ def available_bytes(devices: int = 1) -> int | None:
 
 
 def host_bytes() -> int | None:
-    """Memory of the host; `None` if unknown."""
+    """Returns the bytes of memory of the host, or `None` if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -29,12 +29,12 @@ def host_bytes() -> int | None:
 
 
 def check_memory(parts: dict[str, Any], available: int | None = None, devices: int = 1) -> None:
-    """Raises `MemoryError` when the arrays of a run cannot fit.
+    """Raises `MemoryError` if the arrays of a run do not fit into the memory of a device.
 
     Args:
         parts: name -> pytree of arrays or shapes.
-        available: bytes; asked of the device when `None`.
-        devices: that each hold so much.
+        available: bytes; `None` takes `available_bytes`.
+        devices: number of devices, each of which holds all `parts`.
     """
     available = available_bytes(devices) if available is None else available
     sizes = {name: num_bytes(tree) for name, tree in parts.items()}
@@ -52,7 +52,7 @@ def check_memory(parts: dict[str, Any], available: int | None = None, devices: i
 
 @contextlib.contextmanager
 def on_exhaustion(**sizes: int) -> Iterator[None]:
-    """Turns XLA's error of a device that runs out of memory into a `MemoryError` that says which sizes to lower."""
+    """Replaces XLA's out-of-memory error by a `MemoryError` that names the sizes to lower."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

@@ -1,4 +1,4 @@
-"""Switches of JAX that the engine does not work under, refused before anything is compiled."""
+"""Refusal, before compilation, of JAX options under which the engine does not work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], Any, str]] = {
 
 
 def check_switches() -> None:
-    """Raises `ValueError` for a switch of JAX that does not work, with the reason and what to set."""
+    """Raises `ValueError` for a JAX option under which runs fail, with the reason and the value to set."""
     for name, (refused, works, why) in _REFUSED.items():
         value = getattr(jax.config, name, works)
         value = getattr(value, "value", value)

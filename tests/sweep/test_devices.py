@@ -119,7 +119,7 @@ def test_threads_that_need_the_same_program_compile_it_once() -> None:
 
     store: Any = collections.OrderedDict()
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: compilation._kept(store, ("once",), (), make), range(8)))
+        found = list(threads.map(lambda _: compilation._cached(store, ("once",), (), make), range(8)))
     assert [program for program, _ in found] == ["program"] * 8 and len(made) == 1
     assert sorted(new for _, new in found) == [False] * 7 + [True]
 
