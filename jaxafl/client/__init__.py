@@ -1,4 +1,4 @@
-"""Local training: its options, its steps, its mini-batches."""
+"""Local training: options, local steps and mini-batches."""
 
 from jaxafl.client.frozen import frozen_by, sent_bytes
 from jaxafl.client.optimizer import Optimised

@@ -1,5 +1,4 @@
-"""Which of its samples a client takes in a local step: positions 0..n-1, computed where they are needed, never
-stored."""
+"""Mini-batches as sample positions 0..n-1 of a client, computed when needed and never stored."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ _ROUNDS = 32
 def positions(
     client: Client, count: Array, size: Array, at: Any
 ) -> tuple[Callable[[Array], tuple[Array, Array]], Array]:
-    """(rank in the mini-batch -> sample position and whether the rank is real), and how many ranks are real.
+    """Returns a function from ranks in the mini-batch to (sample positions, mask), and the number of real ranks.
 
     Args:
         client: local training.
-        count: the client's samples.
-        size: of a mini-batch.
-        at: the run's `Lane`: whose `key`, `shuffle_key`, `client`, `run` and `step` decide which samples come next.
+        count: int32, the client's number of samples.
+        size: int32, size of a mini-batch.
+        at: `Lane` of the run. Its `key`, `shuffle_key`, `client`, `run` and `step` determine the samples.
     """
     if client.batch_size is None:
         return lambda ranks: (jnp.minimum(ranks, count - 1), ranks < count), count
@@ -37,8 +36,8 @@ def positions(
 
         return drawn, size
     step = at.step
-    if client.epochs is None:  # epochs go on where the client's last run stopped
-        per_run = jnp.asarray(client.steps, jnp.int32)  # not per run: `check` refuses that
+    if client.epochs is None:  # epochs continue where the client's last run stopped
+        per_run = jnp.asarray(client.steps, jnp.int32)  # [] or [N]: `check` refuses steps per run
         step = step + at.run * (per_run[at.client] if per_run.ndim else per_run)
     batches = -(-count // size)
     first = step % batches * size
@@ -51,18 +50,18 @@ def positions(
 
 
 def shuffled(key: Key, epoch: Array, ranks: Array, count: Array) -> Array:
-    """int32 [B]: which samples stand at the given ranks of an epoch's shuffle of `count` samples (rank >= count gives
-    rank 0's).
+    """Returns the samples at the given ranks of an epoch's shuffle, int32 [B]; ranks >= `count` are replaced by 0.
 
     The shuffle is a keyed permutation evaluated pointwise by the swap-or-not network (Hoang, Morris and Rogaway, "An
-    enciphering scheme based on a card shuffle", CRYPTO 2012): in each round, x and K - x (mod n) change places or not
-    by one bit of a hash of the larger. So an epoch needs no array of the client's size and may be entered anywhere.
+    enciphering scheme based on a card shuffle", CRYPTO 2012). In each round, one bit of a hash of the larger of x and
+    K - x (mod n) decides if they are swapped. An epoch thus needs no array of the client's size, and can start at any
+    rank.
 
     Args:
-        key: of the shuffle (of a client).
-        epoch: int32, which shuffle.
-        ranks: int32 [B], places in the epoch.
-        count: the client's samples.
+        key: key of the client's shuffles.
+        epoch: int32, index of the shuffle.
+        ranks: int32 [B], ranks in the epoch.
+        count: int32, the client's number of samples.
     """
     low, high = threefry(key, epoch, 0xFFFFFFFC)
     count = jnp.asarray(count).astype(jnp.uint32)
@@ -73,13 +72,13 @@ def shuffled(key: Key, epoch: Array, ranks: Array, count: Array) -> Array:
         partner = jnp.where(pivot >= place, pivot - place, pivot + (count - place))
         swap = _mix(jnp.maximum(place, partner) ^ salt) >> 31
         place = jnp.where(swap == 1, partner, place)
-    # in one kernel with the gather that reads them, XLA would compute places again and again; jaxlib 0.11 and 0.12 then
-    # never end to compile it
+    # without the barrier XLA fuses this into the gather and recomputes it; jaxlib 0.11 and 0.12 then never finish
+    # compiling
     return jax.lax.optimization_barrier(place.astype(jnp.int32))
 
 
 def _mix(word: Array) -> Array:
-    """A 32-bit integer hash (two multiply-xorshift rounds: Wellons' lowbias32)."""
+    """Computes a 32-bit integer hash (two multiply-xorshift rounds: Wellons' lowbias32)."""
     word = (word ^ (word >> 16)) * jnp.uint32(0x7FEB352D)
     word = (word ^ (word >> 15)) * jnp.uint32(0x846CA68B)
     return word ^ (word >> 16)

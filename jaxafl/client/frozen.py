@@ -1,4 +1,4 @@
-"""Parameters that an optimiser freezes, seen in its trace: their updates are zero whatever the gradients are."""
+"""Detection of frozen parameters, whose updates are zero for all gradients, from the trace of an optimiser."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ def frozen_by(client: Optimised, params: Any) -> tuple[Any, Any]:
         params: pytree of arrays, or of their shapes.
 
     Returns:
-        Two trees of bools like `params`: updates that are zero by construction (`optax.set_to_zero`, in `partition`
-        or `masked`, `optax.transforms.freeze`), and updates that are the gradients as they are, which `optax.masked`
-        makes of what it leaves out.
+        Two trees of bools like `params`. The first marks updates that are zero by construction (`optax.set_to_zero` in
+        `partition` or `masked`, `optax.transforms.freeze`). The second marks updates that equal the gradients, as
+        `optax.masked` returns for the parameters that it skips.
     """
     leaves, structure = jax.tree.flatten(params)
     shapes = tuple(map(_shape, leaves))
     numbers, parts = jax.tree.flatten(jax.tree.map(_shape, client))
     try:
         zero, same = _known(parts, tuple(numbers), structure, shapes)
-    except TypeError:  # an option that cannot be hashed
+    except TypeError:  # an unhashable option
         zero, same = _known.__wrapped__(parts, tuple(numbers), structure, shapes)
     return jax.tree.unflatten(structure, zero), jax.tree.unflatten(structure, same)
 
 
 def sent_bytes(client: Optimised, params: Any, model_state: Any) -> int:
-    """Bytes of an update: of the parameters that the client's optimiser trains, and of the non-trainable state."""
+    """Returns the bytes of an update: trained parameters and non-trainable state, without frozen parameters."""
     zero, _ = frozen_by(client, params)
     moving = [leaf for leaf, still in zip(*map(jax.tree.leaves, (params, zero)), strict=True) if not still]
     return sum(leaf.size * leaf.dtype.itemsize for leaf in (*moving, *jax.tree.leaves(model_state)))
@@ -65,7 +65,7 @@ def _known(parts: Any, numbers: tuple[Any, ...], structure: Any, shapes: tuple[A
 
     try:
         traced = jax.make_jaxpr(updates)(params, params, jax.tree.unflatten(parts, numbers)).jaxpr
-    except Exception:  # of an optimiser that asks for more than the gradient
+    except Exception:  # the optimiser needs more than the gradient
         return [False] * len(shapes), [False] * len(shapes)
     zeros = _zeros(traced, [False] * len(traced.invars))
     return zeros, [out is given for out, given in zip(traced.outvars, traced.invars, strict=False)]
@@ -76,14 +76,15 @@ def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def _zeros(jaxpr: Any, given: list[bool]) -> list[bool]:
-    """Finds the results of a program that are zero whatever it is given."""
+    """Marks the outputs of a program that are zero if the marked inputs are zero; `given`: one mark per input."""
     zero = {variable for variable, is_zero in zip(jaxpr.invars, given, strict=True) if is_zero}
 
     def known(one: Any) -> bool:
         return bool(np.all(one.val == 0)) if hasattr(one, "val") else one in zero
 
     for equation in jaxpr.eqns:
-        name, inputs = equation.primitive.name, [known(one) for one in equation.invars]
+        name = equation.primitive.name
+        inputs = [known(one) for one in equation.invars]
         inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
         if hasattr(inner, "jaxpr") and len(inner.jaxpr.invars) == len(inputs):
             found = _zeros(inner.jaxpr, inputs)

@@ -1,4 +1,4 @@
-"""An Optax optimiser with its hyper-parameters, for local training and for servers."""
+"""Base class of local training and servers that use an Optax optimiser with hyperparameters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxafl.client.stepping import of_objective, optimizer_step
+from jaxafl.client.stepping import objective_arguments, optimizer_step
 from jaxafl.options import Bounds, Number, Part, UserError, check_number, did_you_mean, static
 
 
 class Optimised(Part):
-    """Base of parts with an optimiser: an Optax constructor, and its hyper-parameters by name.
+    """Base of parts with an optimiser: an Optax constructor, and its hyperparameters by name.
 
-    Whatever is given by name and is no option of the part itself goes to the constructor: numbers can be swept,
-    switches and functions are static. A missing or unknown one is a `TypeError` when the part is made.
+    Keyword arguments that are no options of the part are passed to the constructor. Numbers can be swept; switches and
+    functions are static. Missing or unknown arguments raise `TypeError` when the part is constructed.
     """
 
     optimizer: Callable[..., optax.GradientTransformation] = static(default=optax.sgd)
@@ -35,24 +35,24 @@ class Optimised(Part):
 
     def __init_subclass__(cls, init: bool = True) -> None:
         super().__init_subclass__(init=init)
-        make = cls.__init__
-        own = {field.name for field in dataclasses.fields(cls)}
+        construct = cls.__init__
+        fields = {field.name for field in dataclasses.fields(cls)}
 
-        @functools.wraps(make)
+        @functools.wraps(construct)
         def __init__(self: Any, *args: Any, **given: Any) -> None:
-            more = {name: given.pop(name) for name in list(given) if name not in own}
-            make(self, *args, **given)
-            if "hyperparameters" not in given:  # else it is a copy, or made of a pytree
+            more = {name: given.pop(name) for name in list(given) if name not in fields}
+            construct(self, *args, **given)
+            if "hyperparameters" not in given:  # copies and rebuilt pytrees have them already
                 self._adopt(more)
 
-        parameters = list(inspect.signature(make).parameters.values())
+        parameters = list(inspect.signature(construct).parameters.values())
         shown = [parameter for parameter in parameters if parameter.name not in ("hyperparameters", "switches")]
         more = inspect.Parameter("hyperparameters", inspect.Parameter.VAR_KEYWORD)
         __init__.__signature__ = inspect.Signature([*shown, more])  # type: ignore[attr-defined]
         cls.__init__ = __init__  # type: ignore[method-assign]
 
     def make_optimizer(self, rate_factor: Any = 1.0, **more: Any) -> optax.GradientTransformationExtraArgs:
-        """The optimiser, its learning rate times a factor; `more`: arguments that are options of the part itself."""
+        """Builds the optimiser with its learning rate times a factor; `more`: further arguments of the constructor."""
         numbers = dict(self.hyperparameters)
         if "learning_rate" in numbers:
             numbers["learning_rate"] = numbers["learning_rate"] * rate_factor
@@ -67,11 +67,11 @@ class Optimised(Part):
 
     @property
     def optimizer_name(self) -> str:
-        """Name of the optimiser in messages."""
+        """Name of the optimiser for messages."""
         return getattr(self.optimizer, "__name__", repr(self.optimizer))
 
     def check_hyperparameters(self) -> None:
-        """Raises `ValueError` or `TypeError` for numbers that cannot work."""
+        """Raises `ValueError` or `TypeError` for invalid hyperparameters."""
         for name, value in self.hyperparameters.items():
             check_number(self.name, name, value, least=0 if name in ("learning_rate", "momentum") else None)
         for name, value in self.switches:
@@ -79,14 +79,15 @@ class Optimised(Part):
                 raise TypeError(f"{self.name}: learning_rate must be a number or an Optax schedule, got {value!r}")
 
     def _problem(self, numbers: dict[str, Any], given: dict[str, Any]) -> str:
-        """Why the optimiser cannot take a step with these numbers traced, and all else as given; empty if it can."""
+        """Returns the error of an optimiser step with these numbers traced and all else as given; empty if none."""
         fixed = {name: value.key if isinstance(value, GivenKey) else value for name, value in given.items()}
-        own = {"learning_rate": getattr(self, "learning_rate", None)} if hasattr(self, "learning_rate") else {}
+        rate = {"learning_rate": getattr(self, "learning_rate", None)} if hasattr(self, "learning_rate") else {}
 
         def start(numbers: dict[str, Any]) -> Any:
-            made, zero = self.optimizer(**(own | fixed | numbers)), {"x": jnp.zeros(1)}
-            asked = of_objective(lambda x: (jnp.sum(x["x"]), x), jnp.float32(0), zero)
-            return optimizer_step("", made, zero, made.init(zero), zero, lambda: asked)[0]
+            optimizer = self.optimizer(**(rate | fixed | numbers))
+            zero = {"x": jnp.zeros(1)}
+            extra = objective_arguments(lambda x: (jnp.sum(x["x"]), x), jnp.float32(0), zero)
+            return optimizer_step("", optimizer, zero, optimizer.init(zero), zero, lambda: extra)[0]
 
         try:
             jax.eval_shape(start, numbers)
@@ -95,7 +96,7 @@ class Optimised(Part):
         return ""
 
     def _adopt(self, given: dict[str, Any]) -> None:
-        """Takes what was given beside the part's own options."""
+        """Sets the hyperparameters and switches from the arguments that are no options of the part."""
         if not callable(self.optimizer) or isinstance(self.optimizer, tuple):
             raise TypeError(
                 f"{self.name}: optimizer must be an Optax constructor such as optax.sgd, not {self.optimizer!r}; "
@@ -109,8 +110,8 @@ class Optimised(Part):
                 f"{self.optimizer_name} has no option {', '.join(unknown)}; it has {', '.join(known)}{close}"
             )
         by_name = [one for one in known.values() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-        there = {*given, *(field.name for field in dataclasses.fields(self))}
-        missing = [one.name for one in by_name if one.default is one.empty and one.name not in there]
+        known_names = {*given, *(field.name for field in dataclasses.fields(self))}
+        missing = [one.name for one in by_name if one.default is one.empty and one.name not in known_names]
         if missing:
             raise TypeError(f"{self.name}: the optimiser needs {', '.join(missing)}")
         given = {name: given_key(name, value) for name, value in given.items()}
@@ -120,17 +121,17 @@ class Optimised(Part):
         if len(others) < len(numbers):
             problem = self._problem(numbers, given)
             if problem and self._problem(others, given) != problem:
-                numbers = others  # a length or a period, which fixes shapes or control flow
+                numbers = others  # a traced length or period fails: it determines shapes or control flow
         object.__setattr__(self, "hyperparameters", self.hyperparameters | numbers)
         object.__setattr__(self, "switches", tuple((name, given[name]) for name in given if name not in numbers))
 
 
 @dataclasses.dataclass(frozen=True)
 class GivenKey:
-    """A key of random numbers as an option: runs derive their own from it.
+    """PRNG key as a static option; each run derives keys from it.
 
     Attributes:
-        words: of the key.
+        words: words of the key data.
         kind: JAX's name of the generator.
     """
 
@@ -139,12 +140,15 @@ class GivenKey:
 
     @property
     def key(self) -> jax.Array:
-        """The key."""
+        """JAX key with these words."""
         return jax.random.wrap_key_data(jnp.asarray(self.words, jnp.uint32), impl=self.kind)
 
 
 def given_key(name: str, value: Any) -> Any:
-    """A single key as a `GivenKey`, anything else as it is: raw ones are told by the name of their option."""
+    """Converts a single PRNG key to a `GivenKey`; returns any other value unchanged.
+
+    Raw uint32 keys are recognised by the option's name, which ends in key, rng or seed.
+    """
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and not value.shape:
         return GivenKey(tuple(jax.random.key_data(value).tolist()), str(jax.random.key_impl(value)))
     raw = name.split("_")[-1] in ("key", "rng", "seed") and getattr(value, "dtype", None) == np.uint32
@@ -153,6 +157,6 @@ def given_key(name: str, value: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether an option is a number, or an array of numbers, and so a leaf."""
+    """Returns True if a value is a number or an array of numbers, and thus a pytree leaf."""
     kinds = float | int | np.generic | np.ndarray | jax.Array
     return isinstance(value, kinds) and not isinstance(value, bool | np.bool_ | str)

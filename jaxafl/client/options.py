@@ -1,4 +1,4 @@
-"""Local training: its options. `jaxafl.client.training` makes the steps."""
+"""Options of local training; `jaxafl.client.training` executes the steps."""
 
 from __future__ import annotations
 
@@ -17,56 +17,59 @@ Counts = TypeVar("Counts", np.ndarray, jax.Array)
 
 
 class Moment(NamedTuple):
-    """When a local step happens, for `Client(rate_schedule=...)`; all traced scalars."""
+    """Moment of a local step, the argument of `Client(rate_schedule=...)`; all fields are traced scalars."""
 
-    step: Array  # int32: local step of the run, from 0
-    epoch: Array  # int32: local epoch of the run, from 0
-    run: Array  # int32: index of the run among the client's
-    staleness: Array  # int32: τ of the run's update at the first server step that takes it
-    duration: Array  # float: simulated seconds that the run takes
+    step: Array  # int32, local step in the run, from 0
+    epoch: Array  # int32, local epoch in the run, from 0
+    run: Array  # int32, index of the run among the client's runs, from 0
+    staleness: Array  # int32, τ of the run's update at the first server step that consumes it
+    duration: Array  # float, duration of the run in simulated seconds
 
 
 class Client(Optimised, init=False):
     """Local training of every client.
 
     A local step is one step of the optimiser on g = ∇ mean loss of a mini-batch (+ weight_decay · x) (+ μ (x - x_s)),
-    with the learning rate times step_schedule(local step) · run_schedule(run) · run_decay^run. The optimiser starts
-    afresh in every run.
+    with the learning rate times step_schedule(local step) · run_schedule(run) · run_decay^run. The optimiser's state is
+    initialised in every run.
 
     Args:
-        optimizer: an Optax optimiser's constructor, e.g. `optax.sgd` or `optax.adam`; its hyper-parameters
-            (learning_rate, momentum, b1 ...) are given by name, and numbers among them can be swept. An Optax schedule
-            as `learning_rate` counts the local steps of each run, from 0 (of each epoch with `reset="epoch"`): what
-            decreases from run to run is `run_schedule` or `run_decay`. Keys in its state are replaced by keys of the
-            run; one that looks at the objective (Polyak's step, L-BFGS) gets that of the mini-batch, with proximal term
-            and weight decay.
-        steps: K, local steps of a run: one number, one per client, or an array [client, run], whose last column is
-            taken for all later runs; or
-        epochs: local epochs of a run, each a fresh shuffle whose last, partial batch is kept and averaged over its real
+        optimizer: constructor of an Optax optimiser, e.g. `optax.sgd` or `optax.adam`. Its hyperparameters
+            (learning_rate, momentum, b1 ...) are given by name, and the numbers among them can be swept. An Optax
+            schedule as `learning_rate` counts the local steps of each run from 0 (of each epoch with `reset="epoch"`).
+            For a rate that decreases from run to run use `run_schedule` or `run_decay`. PRNG keys in the optimiser's
+            state are replaced by keys of the run. An optimiser that evaluates the objective (Polyak's step, L-BFGS)
+            gets the mini-batch objective with proximal term and weight decay.
+        steps: local steps K of a run: one number, one per client, or an array [client, run] whose last column is used
+            for all later runs. Give either `steps` or `epochs`.
+        epochs: local epochs of a run, each a new shuffle. The last, partial batch is kept and averaged over its real
             samples.
-        batch_size: B; `None` takes all the client's data in every step (the exact mean, accumulated over
+        batch_size: mini-batch size B; `None` uses all the client's data in every step (exact mean, accumulated over
             micro-batches).
-        proximal: μ of FedProx (AsyncFedED, eq. (39)).
-        weight_decay: w, added to the gradient as w · x, as in PyTorch's SGD; an optimiser that has a `weight_decay` of
-            its own (`optax.adamw`) is given it instead.
-        run_decay: factor of the learning rate from one run of a client to its next (AsyncFedED's 0.995).
-        step_schedule: factor of the learning rate as a function of the local step (from 0, traced int32).
-        run_schedule: the same of the run's index among the client's (from 0).
-        rate_schedule: the same of a `Moment`: step, epoch, run, staleness and duration.
-        sampling: with `steps`: `"replacement"` draws every sample uniformly; `"epochs"` goes on through shuffled epochs
-            from run to run.
-        reset: the optimiser starts afresh in every `"run"`, or in every local `"epoch"` (with `epochs`).
-        patience: with `epochs`: a run stops after this many epochs without a smaller training loss, and hands in its
-            last parameters. The loss of an epoch is the mean over its mini-batches, each before its step.
-        charge: with `patience`: simulated time is charged for the `"planned"` epochs, or for those `"executed"` (on
-            `synchronous` and `stale_rounds`, where rates by seconds see the planned ones, and on `free_running`, where
-            a run is trained twice: when it starts, to know how long it takes, and when it arrives).
-        micro_batch: samples per gradient evaluation; a batch larger than this is accumulated. Changes speed and memory
-            only, but for a model that looks across the samples of a batch (batch normalisation) or draws random
-            numbers (dropout): it does so within each micro-batch.
+        proximal: coefficient μ of FedProx's proximal term (AsyncFedED, eq. (39)); at least 0, `None` for no term.
+        weight_decay: weight decay w, added to the gradient as w · x, as in PyTorch's SGD; at least 0. An optimiser with
+            a parameter `weight_decay` (`optax.adamw`) receives it instead.
+        run_decay: factor of the learning rate from each run of a client to the next (0.995 in AsyncFedED); at least 0.
+        step_schedule: function from the local step (from 0, traced int32) to a factor of the learning rate.
+        run_schedule: function from the run's index among the client's runs (from 0, traced int32) to a factor of the
+            learning rate.
+        rate_schedule: function from a `Moment` (step, epoch, run, staleness and duration) to a factor of the learning
+            rate.
+        sampling: sampling of mini-batches with `steps`. `"replacement"` draws every sample uniformly. `"epochs"` uses
+            shuffled epochs that continue from run to run.
+        reset: period after which the optimiser's state is initialised, every `"run"` or every local `"epoch"` (with
+            `epochs`).
+        patience: number of epochs without a smaller training loss after which a run stops and uploads its last
+            parameters, with `epochs`. The loss of an epoch is the mean over its mini-batches, each before its step.
+        charge: epochs whose simulated time is charged, with `patience`: the `"planned"` or the `"executed"` ones.
+            `"executed"` works on `synchronous` and `stale_rounds`, where rates by seconds use the planned duration. It
+            works on `free_running`, too, where every run is trained twice: at its start for its duration, and at its
+            arrival.
+        micro_batch: samples per gradient evaluation; larger batches are accumulated. It changes only speed and memory,
+            except for models with batch normalisation or dropout, which apply them within each micro-batch.
 
     Raises:
-        TypeError: the optimiser has no such hyper-parameter, or needs one that is not given.
+        TypeError: the optimiser lacks a given hyperparameter, or needs a missing one.
 
     Examples:
         >>> import optax
@@ -97,7 +100,7 @@ class Client(Optimised, init=False):
             object.__setattr__(self, "steps", self.steps.tolist())
         super().__post_init__()
         steps = self.steps if isinstance(self.steps, tuple) else ()
-        if not are_plain(steps, int) and len({np.shape(np.asarray(own, object)) for own in steps}) > 1:
+        if not are_plain(steps, int) and len({np.shape(np.asarray(runs, object)) for runs in steps}) > 1:
             raise ValueError(
                 f"Client: steps per client and run must have as many runs for every client, got {self.steps}"
             )
@@ -107,11 +110,11 @@ class Client(Optimised, init=False):
 
     @property
     def references(self) -> tuple[str, ...]:  # type: ignore[override]
-        """FedProx is a matter of local training."""
+        """FedProx's reference if there is a proximal term."""
         return () if self.proximal is None else ("li2020",)
 
     def check(self, num_clients: int) -> None:
-        """Raises `ValueError` for options that do not go together."""
+        """Raises `ValueError` for options that contradict each other."""
         self.check_hyperparameters()
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"Client: give either steps or epochs, got steps={self.steps}, epochs={self.epochs}")
@@ -145,7 +148,7 @@ class Client(Optimised, init=False):
             )
 
     def local_steps(self, counts: np.ndarray) -> np.ndarray:
-        """int32 [], [N] or [N, R]: the local steps that a run makes, given the clients' numbers of samples."""
+        """Returns the local steps of a run, int32 [], [N] or [N, R]; `counts`: int [N], sample counts."""
         if self.epochs is None:
             return np.asarray(self.steps, np.int32)
         steps = self.epochs * np.asarray(self.steps_per_epoch(counts), np.int64)
@@ -154,12 +157,12 @@ class Client(Optimised, init=False):
         return steps.astype(np.int32)
 
     def steps_per_epoch(self, counts: Counts) -> Counts:
-        """The mini-batches of an epoch of clients with these numbers of samples."""
+        """Returns the mini-batches per epoch for clients with these sample counts."""
         return counts * 0 + 1 if self.batch_size is None else -(-counts // self.batch_size)
 
 
 def _check_steps(steps: Any, num_clients: int) -> None:
-    """One whole number, one per client [N], or one per client and run [N, R]."""
+    """Raises unless `steps` is one integer, one per client [N], or one per client and run [N, R]."""
     array = np.asarray(steps, object)
     if isinstance(steps, tuple) and (array.ndim > 2 or len(steps) != num_clients):
         raise ValueError(
@@ -168,6 +171,6 @@ def _check_steps(steps: Any, num_clients: int) -> None:
         )
     values: Any = array.ravel() if isinstance(steps, tuple) else (steps,)
     if are_plain(values, int):
-        values = (min(values), max(values))  # of many clients; which one is wrong does not matter
+        values = (min(values), max(values))  # checking each of many clients would be slow
     for value in values:
         check_whole("Client", "steps", value)

@@ -1,4 +1,4 @@
-"""A step of an Optax optimiser, of a client or of a server: with keys of the run, and with all that it asks for."""
+"""Optax optimiser steps for clients and servers, with the extra arguments that some optimisers need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxafl.options import UserError
 
 Array = jax.Array
 Tree = Any
-_ASKED = (("value",), ("value", "grad", "value_fn"), ("grad_fn",), ("obj_fn",), ("value", "obj_fn"))
+_EXTRA_SETS = (("value",), ("value", "grad", "value_fn"), ("grad_fn",), ("obj_fn",), ("value", "obj_fn"))
 _NEEDS = re.compile(r"missing \d+ required|must be provided|'fast'")
 _LOOKAHEAD = (
     ". It needs parameters in two parts (optax.LookaheadParams, fast and slow), and those of a model are one: wrap an "
@@ -30,16 +30,16 @@ def optimizer_step(
     params: Tree,
     extra: Callable[[], Mapping[str, Any]],
 ) -> tuple[Tree, Tree]:
-    """(updates, state) of `optimizer.update(gradient, state, params)`, with more arguments where it asks for some.
+    """Computes (updates, state) by `optimizer.update(gradient, state, params)`, with extra arguments if it needs them.
 
     Args:
-        name: of the optimiser, for messages.
-        optimizer: whose step.
-        gradient, state, params: as Optax takes them.
-        extra: gives arguments by name that some optimisers need (`value`, `value_fn` ...).
+        name: name of the optimiser, for messages.
+        optimizer: Optax transformation.
+        gradient, state, params: arguments of its `update`.
+        extra: returns named arguments that some optimisers need (`value`, `value_fn` ...).
 
     Raises:
-        UserError: it needs something else.
+        UserError: the optimiser needs arguments that are not available.
     """
     private = optax.contrib.DifferentiallyPrivateAggregateState
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, private))
@@ -55,14 +55,15 @@ def optimizer_step(
         raise
     except Exception as error:
         bare = first = error
-    given, update = extra(), optax.with_extra_args_support(optimizer).update
-    for names in _ASKED:  # some refuse what they do not use
+    given = extra()
+    update = optax.with_extra_args_support(optimizer).update
+    for names in _EXTRA_SETS:  # one set after another: some optimisers refuse arguments that they do not use
         if not set(names) <= set(given):
             continue
         try:
             return update(gradient, state, params, **{name: given[name] for name in names})
         except Exception as error:
-            if names == _ASKED[0]:
+            if names == _EXTRA_SETS[0]:
                 first = error
     if not _NEEDS.search(f"{bare} {first}"):
         raise bare
@@ -72,15 +73,15 @@ def optimizer_step(
     ) from first
 
 
-def of_objective(total: Callable[[Tree], tuple[Array, Tree]], value: Array, gradient: Tree) -> dict[str, Any]:
-    """Arguments of optimisers that look at the objective: Polyak's step, line searches (L-BFGS), SAM, Sophia.
+def objective_arguments(total: Callable[[Tree], tuple[Array, Tree]], value: Array, gradient: Tree) -> dict[str, Any]:
+    """Returns the arguments of optimisers that evaluate the objective: Polyak's step, L-BFGS, SAM, Sophia.
 
     Args:
-        total: parameters -> the objective of the mini-batch, and its gradient.
-        value, gradient: of these at the current parameters.
+        total: function from parameters to the objective of the mini-batch and its gradient.
+        value, gradient: objective and gradient at the current parameters.
     """
 
-    @jax.custom_vjp  # the objective adds up micro-batches in a loop, which JAX cannot differentiate backwards
+    @jax.custom_vjp  # JAX cannot differentiate the loop over micro-batches in reverse mode
     def value_fn(params: Tree) -> Array:
         return total(params)[0]
 

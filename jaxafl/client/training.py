@@ -1,4 +1,4 @@
-"""The steps that a client makes between a download and an upload."""
+"""Local steps of a client between a download and an upload."""
 
 from __future__ import annotations
 
@@ -11,50 +11,52 @@ import optax
 
 from jaxafl.client import batches
 from jaxafl.client.options import Client, Moment
-from jaxafl.client.stepping import of_objective, optimizer_step
+from jaxafl.client.stepping import objective_arguments, optimizer_step
 from jaxafl.device.key_leaves import pack, renewed, unpack
 from jaxafl.device.keys import Key, jax_key, per_client, threefry
 from jaxafl.models.model import Apply, Array, Batch
 
 Tree = Any
-_MODEL_STREAM, _DATA_STREAM, _OPTIMIZER_STREAM = 0xFFFFFFFE, 0xFFFFFFFD, 0xFFFFFFFB
+_MODEL_STREAM = 0xFFFFFFFE
+_DATA_STREAM = 0xFFFFFFFD
+_OPTIMIZER_STREAM = 0xFFFFFFFB
 
 
 class Stopping(NamedTuple):
-    """Early stopping on the training loss of a run."""
+    """State of early stopping on the training loss of a run."""
 
-    best: Array  # the smallest loss of an epoch so far
-    waited: Array  # int32: epochs since
-    epoch_loss: Array  # sum over this epoch's mini-batches of their losses before the step
-    stopped: Array  # bool
+    best: Array  # smallest loss of an epoch so far
+    waited: Array  # int32, epochs since `best`
+    epoch_loss: Array  # mini-batch losses before each step, summed over this epoch
+    stopped: Array  # bool, True after the last step
 
 
 class Lane(NamedTuple):
-    """A run being trained."""
+    """State of a run in training."""
 
     params: Tree
     model_state: Tree
     optimizer_state: Tree
-    anchor: Tree  # x_s where the proximal term needs it, else None
+    anchor: Tree  # x_s for the proximal term, else None
     key: Key
-    shuffle_key: Key  # of the run, or of the client where epochs go on from run to run
+    shuffle_key: Key  # key of the run, or of the client if epochs continue from run to run
     client: Array
     run: Array
-    step: Array  # local steps made
-    loss: Array  # sum over local steps of the mini-batch loss before the step
+    step: Array  # int32, executed local steps
+    loss: Array  # mini-batch losses before each step, summed over local steps
     staleness: Array
     duration: Array
     stopping: Stopping | None
 
 
 class Draw(NamedTuple):
-    """What a local step draws."""
+    """Random draws of a local step."""
 
-    positions: Array  # int32 [B], which of its samples the client takes
+    positions: Array  # int32 [B], positions among the client's samples
     mask: Array  # bool [B], False for padding
-    total: Array  # int32, samples of the whole mini-batch, padding not counted
-    data_keys: Array  # [B], of augmentation
-    model_key: Array  # of dropout and the like
+    total: Array  # int32, samples in the mini-batch without padding
+    data_keys: Array  # [B], keys for data augmentation
+    model_key: Array  # key of the model, e.g. for dropout
 
 
 def begin(
@@ -67,15 +69,15 @@ def begin(
     staleness: Array,
     duration: Array,
 ) -> Lane:
-    """A run that is about to make its first local step from `params`.
+    """Returns the state of a run before its first local step from `params`.
 
     Args:
         client: local training.
-        params, model_state: the model that the run begins with.
+        params, model_state: start model of the run.
         batch_key: key of all mini-batches.
-        who, run: whose run, and which of its runs.
-        staleness: of the update at the server step that takes it.
-        duration: seconds that the run takes.
+        who, run: client, and index of the run among the client's runs.
+        staleness: staleness of the update at the server step that consumes it.
+        duration: duration of the run in seconds.
     """
     key = threefry(batch_key, who, run)
     zero = jnp.zeros((), jnp.result_type(float))
@@ -98,18 +100,18 @@ def begin(
 
 
 def _optimizer_state(optimizer: optax.GradientTransformation, params: Tree, lane: Lane) -> Tree:
-    """The state of an optimiser that starts at this step of a run, with keys of it."""
+    """Initialises an optimiser's state at the current step of a run, with PRNG keys derived from run and step."""
     return pack(renewed(optimizer.init(params), threefry(lane.key, lane.step, _OPTIMIZER_STREAM)))
 
 
 def draw(client: Client, count: Array, lane: Lane, first: Array | int, width: int) -> Draw:
-    """What the next local step of a run draws for `width` samples of its mini-batch, from the one numbered `first` on.
+    """Draws samples `first` .. `first + width - 1` of the mini-batch of a run's next local step.
 
     Args:
-        client: the options.
-        count: int32, n_i, the client's number of samples.
-        lane: the run.
-        first, width: which samples; all of them, where a gradient takes the whole mini-batch.
+        client: options of local training.
+        count: int32, sample count n_i of the client.
+        lane: state of the run.
+        first, width: range of samples; the complete mini-batch if it fits into one gradient evaluation.
     """
     size = count if client.batch_size is None else jnp.int32(client.batch_size)
     positions, total = batches.positions(client, count, size, lane)
@@ -129,16 +131,16 @@ def local_step(
     lane: Lane,
     drawn: Draw | None = None,
 ) -> Lane:
-    """One local step of one run.
+    """Executes one local step of one run.
 
     Args:
-        client: the options.
-        apply: what is trained, see `Model.bound`.
-        fetch: (client, positions [B], keys [B]) -> (x [B, ...], y [B]) of that client's samples.
+        client: options of local training.
+        apply: function of the trained model, see `Model.bound`.
+        fetch: (client, positions [B], keys [B]) -> (x [B, ...], y [B]), the samples of the client.
         micro_batch: samples per gradient evaluation.
-        count: int32, n_i, the client's number of samples.
-        lane: the run.
-        drawn: what it draws for the whole mini-batch, where that is known.
+        count: int32, sample count n_i of the client.
+        lane: state of the run.
+        drawn: draws for the complete mini-batch, if known in advance.
     """
 
     def gradient_sum(first: Array, params: Tree, model_state: Tree, width: int) -> tuple[Array, Tree, Tree]:
@@ -153,7 +155,7 @@ def local_step(
         return loss, gradient, new_state
 
     def total(params: Tree) -> tuple[Array, Tree, Tree]:
-        """Loss and gradient of the whole mini-batch, and the next model state."""
+        """Computes loss and gradient of the complete mini-batch, and the next model state."""
         if client.batch_size is not None and client.batch_size <= micro_batch:
             return gradient_sum(jnp.int32(0), params, lane.model_state, client.batch_size)
 
@@ -195,10 +197,10 @@ def local_step(
         optimizer_state = optax.tree.where(begins, _optimizer_state(optimizer, lane.params, lane), optimizer_state)
 
     def extra() -> dict[str, Any]:
-        return of_objective(value_and_gradient, objective_of(loss, lane.params), gradient)
+        return objective_arguments(value_and_gradient, objective_of(loss, lane.params), gradient)
 
-    name, before = f"Client({client.optimizer_name})", unpack(optimizer_state)
-    updates, after = optimizer_step(name, optimizer, gradient, before, lane.params, extra)
+    name = f"Client({client.optimizer_name})"
+    updates, after = optimizer_step(name, optimizer, gradient, unpack(optimizer_state), lane.params, extra)
     return lane._replace(
         params=optax.apply_updates(lane.params, updates),
         model_state=model_state,
@@ -210,7 +212,7 @@ def local_step(
 
 
 def _stopping(client: Client, lane: Lane, loss: Array, per_epoch: Array) -> Stopping | None:
-    """Early stopping after a local step with this mini-batch loss."""
+    """Returns the state of early stopping after a local step with this mini-batch loss."""
     if lane.stopping is None or client.patience is None:
         return None
     best, waited, epoch_loss, stopped = lane.stopping
