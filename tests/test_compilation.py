@@ -23,7 +23,7 @@ from flax import linen
 import jaxafl as afl
 from jaxafl.callbacks.hooks import Hook
 from jaxafl.device import compilation, compiled, on_device, shapes_of
-from jaxafl.engine import execution
+from jaxafl.engine import execution, prepare
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.loop import run_to_end
 from jaxafl.engine.problem import Speed
@@ -290,13 +290,13 @@ def counted_compilations() -> Iterator[list[str]]:
 def test_initial_parameters_are_compiled_as_those_of_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """With other ways of fusing, half of them have another last bit, and so has all that follows."""
     seen: list[Any] = []
-    compiled_over = execution.compiled_over
+    compiled_over = prepare.compiled_over
 
     def watched(function: Any, static: Any, kinds: Any, arguments: Any, *rest: Any, **how: Any) -> Any:
         seen.append((function, static, arguments, compiled_over(function, static, kinds, arguments, *rest, **how)[0]))
         return seen[-1][-1], 0.0
 
-    monkeypatch.setattr(execution, "compiled_over", watched)
+    monkeypatch.setattr(prepare, "compiled_over", watched)
     compilation._programs.clear()
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(40, 8, 8, 1)).astype("f4"), rng.integers(0, 10, 40)

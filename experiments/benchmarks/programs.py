@@ -168,7 +168,7 @@ def as_on_an_accelerator() -> Iterator[list[Made]]:
     made: list[Made] = []
 
     def compile_(self: Execution, function: Any, kinds: Any, constant: Any) -> Execution:
-        arguments = (*constant, self.state, np.int32(0), np.int32(0))
+        arguments = (*constant, self.state, *[np.int32(0)] * 3)
         made.append((functools.partial(function, self.program), arguments, jax.config.read("jax_enable_x64")))
         return self
 
@@ -204,7 +204,7 @@ def compiled_for(
 ) -> Any:
     """The program for a device that is not there; `"here"`: for the one that is. The state is donated. What XLA made on
     the way is written to a folder, if one is given."""
-    made = jax.jit(function, donate_argnums=len(arguments) - 3)
+    made = jax.jit(function, donate_argnums=len(arguments) - 4)
     if target == "here":
         with jax.enable_x64(wide), traced_for("gpu"):
             return made.lower(*arguments).compile()
