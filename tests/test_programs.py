@@ -29,7 +29,7 @@ def benchmark() -> types.ModuleType:
 
 def compiled(kind):
     function, arguments, wide = benchmark().program("mlp", kind, LANES)
-    return benchmark().compiled_for("here", function, arguments, wide), arguments[-3]
+    return benchmark().compiled_for("here", function, arguments, wide), arguments[-4]
 
 
 def num_bytes(tree):

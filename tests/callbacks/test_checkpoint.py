@@ -89,6 +89,7 @@ def test_types_are_kept(wide: bool, tmp_path: pathlib.Path) -> None:
 def test_members_in_lockstep_go_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By rows of their plans, also within a chunk of server steps."""
     monkeypatch.setattr("jaxafl.device.backend._accelerator_paths", 1)
+    monkeypatch.setattr("jaxafl.engine.planned._BLOCK", 1)  # else a piece is a whole chunk
     sim, axes = simulation(), {"seed": [0, 1, 2]}
     whole = afl.sweep(sim, axes, 20, eval_every=5)
     saves = []
