@@ -137,7 +137,8 @@ class Checkpoint(Hook):
         with execution.context():
             made_of = self._grafted(state, found, about) if longer else found
             execution.state = jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), made_of, state)
-        records = execution.joined([])
+        piece = execution.empty_piece()
+        forms = {"records": piece._replace(taken=None), "pieces": piece}
         made.row, made.eval_step = about["place"], list(about["eval_step"])
         made.stops = [tuple(stop) if stop else None for stop in about["stops"]]
         names = sorted(name.partition("/")[2] for name in arrays if name.startswith("evaluations/"))
@@ -145,8 +146,8 @@ class Checkpoint(Hook):
             {name: arrays[f"evaluations/{name}"][number] for name in names} for number in range(len(made.eval_step))
         ]
         made.records, made.pieces = (
-            [unflattened(records, name, arrays, about["arrays"], check=False)] if f"{name}" in about["parts"] else []
-            for name in ("records", "pieces")
+            [unflattened(form, name, arrays, about["arrays"], check=False)] if name in about["parts"] else []
+            for name, form in forms.items()
         )
         every = execution.program.loops.steps_per_call
         shorter = made.eval_step[-1] % every and made.eval_step[-1] < self.server_steps

@@ -168,10 +168,14 @@ class Execution:
     def joined(self, pieces: Sequence[Records]) -> Records:
         """Returns the records of several calls of `advance`, or of none, as one."""
         if not pieces:  # a call that takes no step has records of this form
-            return jax.tree.map(lambda leaf: leaf[:, :0], self.advance(0, 0)._replace(taken=None))
+            return self.empty_piece()._replace(taken=None)
         if pieces[0].taken is None:
             return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *pieces)
         return functools.reduce(_overlaid, pieces)
+
+    def empty_piece(self) -> Records:
+        """Returns the records of no server step."""
+        return jax.tree.map(lambda leaf: leaf[:, :0], self.advance(0, 0))
 
     def of_chunk(self, pieces: Sequence[Records], steps: int) -> Records:
         """Returns the records of a whole chunk of so many server steps."""
