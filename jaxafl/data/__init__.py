@@ -1,4 +1,4 @@
-"""Datasets: sources, partitions over clients, and the federated dataset that a simulation takes."""
+"""Datasets: sources, partitions over clients, and the federated dataset of a simulation."""
 
 from jaxafl.data.arrays import from_arrays
 from jaxafl.data.cifar import cifar10, cifar100

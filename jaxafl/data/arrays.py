@@ -1,4 +1,4 @@
-"""A federated dataset from a user's own arrays."""
+"""Federated datasets from arrays."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def from_arrays(
     name: str = "arrays",
     seed: int = 0,
 ) -> FederatedData:
-    """Federated data from arrays with one client id per sample.
+    """Constructs federated data from arrays with one client id per sample.
 
     The test set is either given (`x_test`, `y_test`) or held out: `floor(test_fraction * n_k)` samples of each client,
     drawn without replacement. To split arrays that have no client ids, build a `Dataset` and partition it.
 
     Args:
-        x: samples `[n, ...]`, or a dict of such arrays (the tokens of `jaxafl.models.bert`); float64 is stored as
-            float32 unless `jax_enable_x64` is set (then it is kept), other floats as float32 too, and integers as they
-            are. A list of images of Pillow becomes what they show, as in `from_huggingface`.
+        x: samples `[n, ...]`, or a dict of such arrays (the tokens of `jaxafl.models.bert`). Floats are stored as
+            float32; float64 is kept if `jax_enable_x64` is set. Integers are kept. A list of Pillow images is
+            converted to pixels as in `from_huggingface`.
         y: integer labels `[n]` in `[0, num_classes)`.
         client_ids: client of each sample `[n]`, integers or strings; clients are numbered in sorted order of the ids,
             which become `client_names`.
@@ -50,9 +50,9 @@ def from_arrays(
         y_test: test labels `[n_test]`.
         test_fraction: share of each client's samples held out for testing, in (0, 1), instead of `x_test` and `y_test`.
         num_classes: number of classes; by default one more than the largest label, test labels included.
-        preprocessing: cast and normalisation in the step. By default float and uint8 samples are cast to JAX's float
-            type (float32, with `jax_enable_x64` float64) unscaled; other integers (tokens), and all that is in a dict,
-            stay as they are.
+        preprocessing: cast and normalisation in the step. By default, float and uint8 samples are cast to JAX's float
+            type (float32, or float64 with `jax_enable_x64`) without scaling. Other integers (tokens), and the arrays of
+            a dict, are not changed.
         name: name of the dataset.
         seed: seed of the held-out test samples.
 
@@ -62,8 +62,8 @@ def from_arrays(
     Raises:
         ValueError: shapes disagree, there are no samples, samples are not finite or overflow the float type in which
             they are stored, or the test set is not given in exactly one way.
-        TypeError: samples are not numbers, labels not integers, client ids neither integers nor strings, or an
-            option is of another type.
+        TypeError: samples are not numbers, labels are not integers, client ids are neither integers nor strings, or an
+            option has another type.
 
     Examples:
         >>> import numpy as np
@@ -140,19 +140,19 @@ def _samples(name: str, argument: str, x: Any) -> Any:
 
 
 def _are_pictures(x: Any) -> bool:
-    """Returns whether samples are a list, an array or a column of a table of images of Pillow."""
+    """Returns True if samples are a list, an array or a table column of Pillow images."""
     listed = isinstance(x, list | tuple) or getattr(getattr(x, "dtype", None), "kind", "") == "O"
     return listed and len(x) > 0 and is_picture(next(iter(x)))
 
 
 def hold_out(name: str, users: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
-    """bool [n]: ⌊fraction · n_k⌋ samples of each client, drawn without replacement.
+    """Returns a mask bool [n] of ⌊fraction · n_k⌋ samples of each client, drawn without replacement.
 
     Args:
-        name: of the dataset, for messages.
+        name: name of the dataset, for messages.
         users: int [n], the client of each sample.
-        fraction: in (0, 1).
-        rng: of the draws.
+        fraction: share of the samples, in (0, 1).
+        rng: source of randomness.
     """
     check_number(name, "test_fraction", fraction, above=0, below=1)
     test = np.zeros(len(users), bool)

@@ -18,17 +18,18 @@ from jaxafl.readers.directory import data_directory
 
 @named
 def cifar10(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = False) -> Dataset:
-    """CIFAR-10: 50,000 training and 10,000 test colour images of objects, 10 classes.
+    """Loads CIFAR-10: 50,000 training and 10,000 test colour images of objects, 10 classes.
 
-    Looked for in this order in the data directory: in `<data_dir>/cifar10`, then in `<data_dir>` itself, the folder
-    `cifar-10-batches-bin` (`data_batch_1.bin` to `data_batch_5.bin`, `test_batch.bin`) or the archive
-    `cifar-10-binary.tar.gz`, which is read in memory and not unpacked (and is used too where the folder beside it lacks
-    files); then `<data_dir>/cifar10/<version>` as prepared by TensorFlow Datasets (see `prepare_tfds`), which is read
-    without TensorFlow. Every route gives the same images in the same order.
+    The places are searched in this order; every one gives the same images in the same order:
+
+    1. in `<data_dir>/cifar10`, then in `<data_dir>`: the folder `cifar-10-batches-bin` (`data_batch_1.bin` to
+       `data_batch_5.bin`, `test_batch.bin`), or the archive `cifar-10-binary.tar.gz`. The archive is read in memory. It
+       is also used if the folder next to it lacks files;
+    2. `<data_dir>/cifar10/<version>`, prepared by TensorFlow Datasets (see `prepare_tfds`) and read without TensorFlow.
 
     Args:
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
-        augment: crop and flip training images at random in the step, see `crop_and_flip`.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
+        augment: if True, crop and flip training images at random in the step, see `crop_and_flip`.
 
     Returns:
         The dataset: x uint8 `[50000, 32, 32, 3]` (RGB), normalised in the step per channel by mean (0.4914, 0.4822,
@@ -36,8 +37,8 @@ def cifar10(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = F
         truck.
 
     Raises:
-        FileNotFoundError: it is in none of these places, or only some of the files are there.
-        ValueError: a file is damaged (its content is checked against the SHA-256 of the canonical one).
+        FileNotFoundError: no place has the dataset, or one has only some of the files.
+        ValueError: a file is damaged (the SHA-256 of its content is checked).
 
     References:
         Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", technical report, 2009.
@@ -47,23 +48,22 @@ def cifar10(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = F
 
 @named
 def cifar100(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = False) -> Dataset:
-    """CIFAR-100: 50,000 training and 10,000 test colour images of objects, 100 (fine) classes.
+    """Loads CIFAR-100: 50,000 training and 10,000 test colour images of objects, 100 (fine) classes.
 
-    Found as `cifar10` is: the folder `cifar-100-binary` (`train.bin`, `test.bin`) or the archive
+    The search follows `cifar10`: the folder `cifar-100-binary` (`train.bin`, `test.bin`) or the archive
     `cifar-100-binary.tar.gz`, in `<data_dir>/cifar100`, then in `<data_dir>`; then TensorFlow Datasets.
 
     Args:
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
-        augment: crop and flip training images at random in the step, see `crop_and_flip`.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
+        augment: if True, crop and flip training images at random in the step, see `crop_and_flip`.
 
     Returns:
-        The dataset: x uint8 `[50000, 32, 32, 3]` (RGB), normalised in the step by the constants of CIFAR-10, as is
-        usual in the federated literature.
+        The dataset: x uint8 `[50000, 32, 32, 3]` (RGB), normalised in the step by the constants of CIFAR-10, as usual
+        in the federated literature.
 
     Raises:
-        FileNotFoundError: it is in none of these places, or only some of the files are there.
-        ValueError: a file is damaged (the archive is checked against the SHA-256 of the canonical one, unpacked
-            files by their size and labels).
+        FileNotFoundError: no place has the dataset, or one has only some of the files.
+        ValueError: a file is damaged (an archive is checked by its SHA-256, unpacked files by size and labels).
 
     References:
         Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", technical report, 2009.
@@ -72,10 +72,10 @@ def cifar100(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = 
 
 
 class _Source(NamedTuple):
-    """What tells CIFAR-100 from CIFAR-10.
+    """Format of one of the two datasets.
 
-    A file has records of a label byte per entry of `labels` and 3072 pixel bytes (planes R, G, B); the last file holds
-    the 10,000 test images, the others share the 50,000 training images.
+    A record has one label byte per entry of `labels`, and 3072 pixel bytes (planes R, G, B). The last file holds the
+    10,000 test images, the others the 50,000 training images.
     """
 
     name: str
@@ -83,14 +83,14 @@ class _Source(NamedTuple):
     archive: str
     archive_sha256: str | None
     labels: tuple[int, ...]  # number of classes of each label; the last is the label to learn
-    files: dict[str, str | None]  # their SHA-256
+    files: dict[str, str | None]  # name -> SHA-256
 
 
 _CIFAR10 = _Source(
     "cifar10",
     "cifar-10-batches-bin",
     "cifar-10-binary.tar.gz",
-    None,  # its members are checked one by one
+    None,  # the members are checked one by one
     (10,),
     {
         "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
@@ -131,15 +131,17 @@ def _load(source: _Source, data_dir: str | os.PathLike[str] | None, augment: boo
 
 
 def _read_binary(source: _Source, directory: pathlib.Path) -> Images | None:
-    """The first of the canonical folders and archives that is there."""
+    """Reads the first canonical folder or archive that exists; `None` if none does."""
     for place in (directory / source.name, directory):
         folder, archive = place / source.folder, place / source.archive
         absent = [file for file in source.files if not (folder / file).is_file()]
         if not absent:
-            contents, origin = [(folder / file).read_bytes() for file in source.files], folder
+            contents = [(folder / file).read_bytes() for file in source.files]
+            origin = folder
         elif archive.is_file():
             check_sha256(archive, archive.read_bytes(), source.archive_sha256)
-            contents, origin = read_members(archive, [f"{source.folder}/{file}" for file in source.files]), archive
+            contents = read_members(archive, [f"{source.folder}/{file}" for file in source.files])
+            origin = archive
         elif len(absent) < len(source.files):
             raise partial_dataset(folder, source.name, ", ".join(absent))
         else:
@@ -151,7 +153,7 @@ def _read_binary(source: _Source, directory: pathlib.Path) -> Images | None:
 
 
 def _decode(source: _Source, path: pathlib.Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8 `[n, 32, 32, 3]` and labels uint8 `[n]` of one file."""
+    """Decodes one file to images uint8 `[n, 32, 32, 3]` and labels uint8 `[n]`."""
     header = len(source.labels)
     record = header + _PIXELS
     images = 10_000 if path.name.startswith("test") else 50_000 // (len(source.files) - 1)

@@ -1,4 +1,4 @@
-"""`Dataset`: one pooled dataset, not yet split over clients."""
+"""`Dataset`: a pooled dataset, not yet split over clients."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jaxafl.data.partition.base import Partition
 from jaxafl.data.preprocessing import Preprocessing, check_scale
 from jaxafl.options import Summarised, UserError, as_array, check_whole
 
-_ROWS = 65_536  # samples that are looked at together
+_ROWS = 65_536  # samples checked per block, which bounds the memory of the check
 _MOST = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Dataset(Summarised):
-    """A pooled training set with its test set.
+    """Pooled training set and its test set.
 
     Attributes:
         name: name of the dataset.
@@ -32,17 +32,18 @@ class Dataset(Summarised):
         x_test: raw test inputs `[n_test, ...]`.
         y_test: int `[n_test]`, test labels; kept as int32.
         num_classes: number of classes.
-        preprocessing: what happens to raw samples inside the training step.
+        preprocessing: transformation of raw samples inside the training step.
         users: optional, natural client of each training sample (a writer, a speaker), for `by_user`: integers `[n]`, or
             strings, which are numbered in sorted order.
-        user_names: optional str `[U]`, the name of user u at place u; by default names are the numbers.
-        source: where the samples came from, for the `description` of what is built from them.
-        references: what a run on this data should cite, see `FederatedData`.
+        user_names: optional str `[U]`, the name of user u at index u; by default names are the numbers.
+        source: origin of the samples, for the `description` of the federated dataset.
+        references: citations for a run on this data, see `FederatedData`.
 
     Raises:
         ValueError: lengths differ, a set is empty, a label lies outside `[0, num_classes)`, a sample is not finite,
             training and test samples differ in shape or dtype, or floats in [-1, 1] would be divided by 255.
-        TypeError: labels are not integers, users neither integers nor strings, or `num_classes` is not a whole number.
+        TypeError: labels are not integers, users are neither integers nor strings, or `num_classes` is not a whole
+            number.
     """
 
     name: str
@@ -83,19 +84,19 @@ class Dataset(Summarised):
             raise UserError(f"{self.name}: there are {len(self.user_names)} user_names for {most}")
 
     def summary(self) -> dict[str, Any]:
-        """Samples, classes and where they come from, by name."""
+        """Returns sizes, preprocessing and source by name."""
         sizes = {"samples": len(self.y), "test_samples": len(self.y_test), "classes": self.num_classes}
         users = {} if self.users is None else {"users": len(np.unique(self.users))}
         kind = {"sample": kind_of_sample(self.x), "preprocessing": self.preprocessing.description}
         return {"name": self.name, **sizes, **users, **kind, **self.source}
 
     def partition(self, partitioner: Partition, *, seed: int = 0) -> FederatedData:
-        """Split the training samples over clients.
+        """Splits the training samples over clients.
 
         Args:
-            partitioner: for example `iid(10)`, `dirichlet(0.3, clients=50)` or `by_user()`; see `Partition` for one of
-                your own.
-            seed: seed of the split; the same dataset, partition and seed give the same clients.
+            partitioner: for example `iid(10)`, `dirichlet(0.3, clients=50)` or `by_user()`; see `Partition` to write
+                another.
+            seed: seed of the split. Equal datasets, partitions and seeds give equal clients.
 
         Returns:
             The federated dataset; the pooled arrays are shared, not copied.
@@ -133,17 +134,17 @@ class Dataset(Summarised):
         )
 
     def _names(self, arrays: Mapping[str, Any], counts: np.ndarray) -> np.ndarray | None:
-        """Names of the clients, str [N], if each holds the samples of one user, and no other client does."""
+        """Returns the names of the clients, str [N], or `None` unless clients and users correspond one to one."""
         if self.users is None or not counts.all() or len(np.unique(arrays["offset"])) < len(counts):
             return None
-        own = self.users[arrays["index"][arrays["offset"]]]
-        if (self.users[arrays["index"]] != np.repeat(own, counts)).any() or len(np.unique(own)) < len(own):
+        users = self.users[arrays["index"][arrays["offset"]]]
+        if (self.users[arrays["index"]] != np.repeat(users, counts)).any() or len(np.unique(users)) < len(users):
             return None
-        return own.astype(np.str_) if self.user_names is None else np.asarray(self.user_names, np.str_)[own]
+        return users.astype(np.str_) if self.user_names is None else np.asarray(self.user_names, np.str_)[users]
 
 
 def integer_labels(name: str, part: str, y: ArrayLike | None) -> np.ndarray:
-    """Labels as an array; `TypeError` unless they are integers, `ValueError` if a sample has several."""
+    """Returns labels as an array; raises `TypeError` unless they are integers, `ValueError` if a sample has several."""
     labels = as_array(name, f"{part} labels", y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         raise UserError(f"{name}: {part} labels have shape {labels.shape}; write y[:, 0]")
@@ -189,7 +190,7 @@ def _labels(name: str, part: str, x: Any, y: ArrayLike, num_classes: int) -> np.
 
 
 def _check_values(name: str, part: str, x: Any) -> None:
-    """Raises `ValueError` where a sample is NaN or infinite, or an integer that int32 does not hold."""
+    """Raises `ValueError` if a sample is NaN or infinite, or an integer outside int32."""
     for leaf in map(np.asarray, jax.tree.leaves(x)):
         if leaf.dtype.kind in "iu" and np.iinfo(leaf.dtype).max > _MOST and leaf.size:
             beyond = next((int(one) for one in (leaf.max(), leaf.min()) if not -_MOST <= one <= _MOST), None)

@@ -1,4 +1,4 @@
-"""`FederatedData`: samples split over clients, in the form that a simulation takes."""
+"""`FederatedData`: samples split over clients, the data of a simulation."""
 
 from __future__ import annotations
 
@@ -20,30 +20,29 @@ from jaxafl.data.statistics import BLOCK, Gather, PartitionStatistics, labels_on
 from jaxafl.device.buffers import num_bytes
 from jaxafl.options import Summarised, UserError
 
-_MOST_SAMPLES = 10**6  # that statistics of many clients generate
+_MOST_SAMPLES = 10**6  # samples that statistics of many clients generate at most
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class FederatedData(Summarised):
     """Training samples of N clients and one shared test set.
 
-    Equality and hashing go by identity. Compiled programs know its `form` only; the arrays are their arguments.
+    Equality and hash are by identity. Compiled programs depend on `form` only; the arrays are their arguments.
 
     Attributes:
         name: name of the dataset, for example `"mnist"`.
         num_classes: number of classes C; labels are 0..C-1.
         counts: int64 `[N]`, training samples of each client; every entry is at least 1.
-        arrays: pytree of numpy arrays that `fetch` reads, to be placed on the device once.
+        arrays: pytree of numpy arrays that `fetch` reads; moved to the device once.
         x_test: raw test inputs `[n_test, ...]` (uint8 stays uint8), or a pytree of such arrays.
         y_test: int32 `[n_test]`, test labels.
         preprocessing: augmentation, cast and normalisation of raw samples.
         gather: traced function `(arrays, client, positions) -> (raw x [B, ...], y [B])`.
-        description: source, partition, their options and seeds: what a result file says about the data.
-        references: what a run on this data should cite: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
-        test_clients: int32 `[n_test]`, the client whose a test sample is, -1 for none; `None` where the test set is
-            nobody's.
-        validation: samples that `with_validation` has held out.
-        client_names: str `[N]`, names of the clients (users, hospitals), no two alike; `None` where they have none.
+        description: source and partition with options and seeds, for result files.
+        references: citations for a run on this data: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
+        test_clients: int32 `[n_test]`, the client of each test sample, -1 for none; `None` if no test sample has one.
+        validation: samples held out by `with_validation`.
+        client_names: str `[N]`, distinct names of the clients (users, hospitals); `None` if they have none.
     """
 
     name: str
@@ -79,19 +78,19 @@ class FederatedData(Summarised):
 
     @property
     def example(self) -> tuple[Any, np.ndarray]:
-        """One preprocessed sample `(x [1, ...], y [1])` as numpy arrays, for shape inference."""
+        """A preprocessed sample `(x [1, ...], y [1])` as numpy arrays, for shape inference."""
         x = jax.tree.map(lambda leaf: leaf[:1], self.x_test)
         return jax.device_get(self.preprocess(x)), self.y_test[:1]
 
     @functools.cached_property
     def form(self) -> DataForm:
-        """The gathering, preprocessing and shapes of its samples."""
+        """Gathering, preprocessing and shapes of the samples."""
         leaves, structure = jax.tree.flatten((self.x_test, self.y_test))
         shapes = tuple((np.shape(leaf)[1:], np.dtype(leaf.dtype)) for leaf in leaves)
         return DataForm(self.gather, self.preprocessing, structure, shapes)
 
     def summary(self) -> dict[str, Any]:
-        """Clients, samples and the description, by name."""
+        """Returns the numbers of clients, samples and classes, and the description, by name."""
         sizes = {"samples": int(self.counts.sum()), "test_samples": len(self.y_test)}
         kind = {"classes": self.num_classes, "sample": kind_of_sample(self.x_test)}
         return {"name": self.name, "clients": self.num_clients, **sizes, **kind, **self.description}
@@ -99,76 +98,78 @@ class FederatedData(Summarised):
     def fetch(
         self, arrays: Any, client: jax.Array | int, positions: jax.Array, keys: jax.Array
     ) -> tuple[Any, jax.Array]:
-        """Training samples of one client, preprocessed; traced, to be used inside `jit` and `vmap`.
+        """Returns preprocessed training samples of one client; traceable under `jit` and `vmap`.
 
         Args:
             arrays: `self.arrays`, usually already on the device.
             client: int32 scalar in `[0, N)`.
             positions: int32 `[B]`, each in `[0, counts[client])`.
-            keys: PRNG keys `[B]` for augmentation, one per sample; unused when there is none.
+            keys: PRNG keys `[B]`, one per sample; unused without augmentation.
 
         Returns:
-            `(x [B, ...], y [B])`, x as the model sees it (float32 unless the samples are tokens), y int32.
+            `(x [B, ...], y [B])`: the input of the model (float32 unless the samples are tokens), and int32 labels.
         """
         return self.form.fetch(arrays, client, positions, keys)
 
     def preprocess(self, x: Any) -> Any:
-        """Cast and normalise a raw batch as `fetch` does, without augmentation; traced."""
+        """Casts and normalises a raw batch as `fetch` does, without augmentation; traceable."""
         return self.preprocessing.transform(x)
 
     def test_arrays(self) -> tuple[Any, np.ndarray]:
-        """Raw test inputs (uint8 stays uint8) and labels."""
+        """Returns raw test inputs (uint8 stays uint8) and labels."""
         return self.x_test, self.y_test
 
     @property
     def divisible(self) -> bool:
-        """Whether its arrays can be divided between devices."""
+        """True if the arrays can be sharded over devices."""
         return self.gather is gather_stored
 
     def divided(self, shares: int) -> FederatedData:
-        """The same with arrays `[D, ...]`, of which each row holds the samples of its share of the clients, ⌈N/D⌉ of
-        them; `client` counts from the first of those. Made once.
+        """Returns a copy with arrays `[D, ...]` to be sharded over devices, cached.
+
+        Row d holds the samples of ⌈N/D⌉ clients; `client` counts from the first of the row.
 
         Args:
             shares: D.
         """
-        made = self.__dict__.setdefault("_divided", {})
-        if shares not in made:
+        cache = self.__dict__.setdefault("_divided", {})
+        if shares not in cache:
             arrays = divided_arrays(self.arrays, np.asarray(self.counts), shares)
-            made[shares] = dataclasses.replace(self, arrays=arrays, gather=gather_divided)
-        return made[shares]
+            cache[shares] = dataclasses.replace(self, arrays=arrays, gather=gather_divided)
+        return cache[shares]
 
     def owned_test(self, clients: np.ndarray | None) -> FederatedData:
-        """The same with the client of each test sample, int `[n_test]`, -1 for none."""
-        nobody = clients is None or (clients < 0).all()
-        return dataclasses.replace(self, test_clients=None if nobody else clients)
+        """Returns a copy with the client of each test sample, int `[n_test]`, -1 for none."""
+        unowned = clients is None or (clients < 0).all()
+        return dataclasses.replace(self, test_clients=None if unowned else clients)
 
     def with_validation(self, share: float, seed: int = 0) -> FederatedData:
-        """The same with ⌊share · n_i⌋ of every client's training samples held out, drawn at random (each keeps at least
-        one): evaluations then report `validation_accuracy` and `validation_loss` beside the test set's.
+        """Returns a copy with ⌊share · n_i⌋ training samples of every client held out, drawn at random.
+
+        Each client keeps at least one sample. Evaluations then also report `validation_accuracy` and
+        `validation_loss`.
 
         Args:
-            share: in (0, 1).
-            seed: of the draw.
+            share: share of the samples, in (0, 1).
+            seed: seed of the draw.
 
         Raises:
-            ValueError: no client would hold out a sample, or the data has held some out already.
+            ValueError: no client would hold out a sample, or the data has a validation set already.
         """
         if self.validation is not None:
             raise UserError(f"{self.name}: the data has a validation set already")
-        counts, gather, arrays, apart = held_out(self.name, self.counts, self.gather, self.arrays, share, seed)
+        counts, gather, arrays, validation = held_out(self.name, self.counts, self.gather, self.arrays, share, seed)
         description = {**self.description, "validation_share": float(share), "validation_seed": int(seed)}
         return dataclasses.replace(
-            self, counts=counts, gather=gather, arrays=arrays, validation=apart, description=description
+            self, counts=counts, gather=gather, arrays=arrays, validation=validation, description=description
         )
 
     @functools.cached_property
     def owners(self) -> Owners:
-        """Whose held-out samples are evaluated one by one: those of the test set where they have owners, else those of
-        the validation set.
+        """Owners of the samples for evaluations per client: of the test set if known, else of the validation set.
 
         Raises:
-            ValueError: there are neither.
+            ValueError: test samples have no owners, and there is no validation set.
         """
         if self.test_clients is not None:
             return owners_of(np.asarray(self.test_clients), self.num_clients, True)
@@ -180,12 +181,13 @@ class FederatedData(Summarised):
         return owners_of(self.validation.client, self.num_clients, False)
 
     def statistics(self) -> PartitionStatistics:
-        """Samples per client, label histograms and heterogeneity; counts every training label once.
+        """Computes samples per client, label histograms and heterogeneity from every training label.
 
-        Data that is generated, or that clients share, is gone through sample by sample; so of more than 10,000 clients
-        the labels of a fixed random choice are counted, who hold up to 10^6 samples together, and it says of how many.
+        Generated or shared data is evaluated sample by sample. With more than 10,000 clients, the labels of a fixed
+        random choice of clients with up to 10^6 samples are counted, and `counted` lists these clients.
         """
-        sizes, counted = np.asarray(self.counts), None
+        sizes = np.asarray(self.counts)
+        counted = None
         stored = num_bytes(self.arrays) >= 4 * int(sizes.sum())
         if self.num_clients > MOST_CLIENTS and not stored:
             order = np.random.default_rng(0).permutation(self.num_clients)[:MOST_CLIENTS]
@@ -201,37 +203,37 @@ class FederatedData(Summarised):
 
 
 def kind_of_sample(x: Any) -> str:
-    """Dtype and shape of one of the samples `[n, ...]`, a pytree of arrays."""
+    """Returns dtype and shape of one sample in words; `x` is a pytree of arrays `[n, ...]`."""
     kinds = jax.tree.map(lambda leaf: f"{np.asarray(leaf).dtype}{list(np.shape(leaf)[1:])}", x)
     return str(kinds).replace("'", "")
 
 
 def gather_stored(arrays: Any, client: jax.Array | int, positions: jax.Array) -> tuple[Any, jax.Array]:
-    """Raw samples of one client out of pooled arrays: sample `index[offset[client] + position]`."""
+    """Gathers raw samples of one client from pooled arrays: sample `index[offset[client] + position]`."""
     rows = jnp.take(arrays["index"], jnp.take(arrays["offset"], client, mode="clip") + positions, mode="clip")
     x = jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), arrays["x"])
     return x, jnp.take(arrays["y"], rows, mode="clip")
 
 
 def gather_divided(arrays: Any, client: jax.Array | int, positions: jax.Array) -> tuple[Any, jax.Array]:
-    """As `gather_stored`, of one row of `divided_arrays`."""
+    """Gathers raw samples of one client from a device's row of `divided_arrays`."""
     return gather_stored(jax.tree.map(lambda leaf: leaf[0], arrays), client, positions)
 
 
 def divided_arrays(arrays: Any, counts: np.ndarray, shares: int) -> Any:
-    """What `gather_stored` reads, for each of D shares of the clients, each leaf `[D, ...]`.
+    """Splits the arrays of `gather_stored` into D shards of the clients, each leaf `[D, ...]`.
 
     Args:
-        arrays, counts: of all clients.
+        arrays, counts: arrays and counts of all clients.
         shares: D.
     """
     size = -(-len(counts) // shares)
     parts = []
     for begin in range(0, size * shares, size):
-        own, offset = counts[begin : begin + size], arrays["offset"][begin : begin + size]
-        first = np.cumsum(own) - own
-        ranks = np.arange(own.sum()) - np.repeat(first, own)
-        rows, index = np.unique(arrays["index"][np.repeat(offset, own) + ranks], return_inverse=True)
+        local, offset = counts[begin : begin + size], arrays["offset"][begin : begin + size]
+        first = np.cumsum(local) - local
+        ranks = np.arange(local.sum()) - np.repeat(first, local)
+        rows, index = np.unique(arrays["index"][np.repeat(offset, local) + ranks], return_inverse=True)
         parts.append((rows, index, first))
 
     def filled(column: int) -> np.ndarray:
@@ -244,26 +246,25 @@ def divided_arrays(arrays: Any, counts: np.ndarray, shares: int) -> Any:
 
 
 def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple[dict[str, Any], np.ndarray]:
-    """The arrays that `gather_stored` reads, with nothing copied or padded per client.
+    """Builds the arrays that `gather_stored` reads, without copies or padding per client.
 
     Args:
         x: pooled raw samples `[n, ...]`, or a pytree of such arrays.
         y: int32 `[n]`, labels.
-        clients: for each client the int rows of its samples in x and y.
+        clients: for each client, the int rows of its samples in x and y.
 
     Returns:
         `{"x", "y", "index" int32 [sum counts], "offset" int32 [N]}` and `counts` int64 `[N]`.
 
     Raises:
-        ValueError: a row is outside the data, or the clients hold 2^31 samples or more together, which int32 offsets
-            cannot address.
+        ValueError: a row is outside the data, or all clients hold 2^31 samples or more, which int32 cannot address.
         TypeError: rows are not integers.
     """
     listed = clients.counts if isinstance(clients, ClientRows) else [len(rows) for rows in clients]
     counts = np.array(listed, np.int64)
     offset = np.cumsum(counts) - counts
     if not isinstance(clients, ClientRows) and clients and all(rows is clients[0] for rows in clients[1:]):
-        index, offset = np.asarray(clients[0]), np.zeros_like(counts)  # they hold the same samples, and share the list
+        index, offset = np.asarray(clients[0]), np.zeros_like(counts)  # a copy per client would take N times as much
     elif counts.sum() >= 2**31:
         raise ValueError(f"the clients hold {counts.sum()} samples together; stored data is limited to {2**31 - 1}")
     else:
@@ -273,7 +274,7 @@ def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple
 
 
 def _check_rows(index: np.ndarray, clients: Sequence[np.ndarray], samples: int) -> None:
-    """Raises where the rows that a partition gave the clients, all in `index`, are no rows of the samples."""
+    """Raises an error if a partition's rows, all in `index`, are not integers in [0, samples)."""
     if index.dtype.kind in "iu" and (not index.size or (index.min() >= 0 and index.max() < samples)):
         return
     for client, rows in enumerate(map(np.asarray, clients)):

@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten characters, one client per real writer."""
+"""FEMNIST: handwritten characters, one client per writer."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ _SHA256 = {
 
 @named
 def femnist(clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None = None) -> FederatedData:
-    """FEMNIST of LEAF: 28 × 28 images of digits and letters, 62 classes, one client per real writer.
+    """Loads FEMNIST of LEAF: 28 × 28 images of digits and letters, 62 classes, one client per writer.
 
     Classes 0-9 are the digits, 10-35 the letters A-Z, 36-61 a-z. Up to ten writers ship with the package and need no
-    files. More, or all (`clients=None`), are read from the first of these that is there:
+    files. More, or all (`clients=None`), are read from the first of these that exists:
 
-    1. LEAF's own json files, `<data_dir>/femnist/train/*.json` and `test/*.json` (gzipped as `*.json.gz` or not): the
-       full dataset of about 3,500 writers, or any sample of it;
+    1. LEAF's json files, `<data_dir>/femnist/train/*.json` and `test/*.json` (gzipped as `*.json.gz` or not): the full
+       dataset of about 3,500 writers, or any sample of it;
     2. `<data_dir>/femnist/femnist_207writers.npz`.
 
-    Clients are in either case the shipped writers, where the files hold them, then the others by falling number of
-    training samples. Every writer keeps LEAF's own split into training and test samples (`-t sample`), and the test set
-    pools those of the clients in use. Where LEAF held out whole writers instead (`-t user`), the test set is all of
-    theirs. `description` says which files and which split.
+    In either case, clients are the shipped writers if the files hold them, then the others by decreasing number of
+    training samples. Every writer keeps LEAF's split into training and test samples (`-t sample`), and the test set
+    pools the test samples of the clients in use. If LEAF held out entire writers instead (`-t user`), the test set
+    pools all samples of these writers. `description` records the files and the split.
 
     Args:
         clients: number of writers; `None` for all that the files hold.
-        data_dir: data directory for more than ten writers; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        data_dir: data directory for more than ten writers; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
 
     Returns:
         The federated dataset: x uint8 `[n, 28, 28, 1]` in LEAF's polarity (paper is 255, ink is dark), scaled to x/255
         in the step (paper is 1.0).
 
     Raises:
-        FileNotFoundError: more than ten writers are asked for and neither kind of file is there.
-        ValueError: a file is damaged, or more writers are asked for than there are.
+        FileNotFoundError: more than ten writers are requested, and neither kind of file exists.
+        ValueError: a file is damaged, or more writers are requested than the files hold.
 
     References:
         Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097, 2018; Cohen et al., "EMNIST:
@@ -79,16 +79,16 @@ def femnist(clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None
 
 
 def _from_directory(folder: pathlib.Path, wanted: str, shipped: int) -> tuple[dict[str, np.ndarray], Source]:
-    """The arrays of the json files, else of the npz file, with what `description` says of them."""
+    """Reads the json files, else the npz file; returns the arrays and the source for `description`."""
     train, test = leaf_files(folder / "train"), leaf_files(folder / "test")
     if train and test:
         arrays, split = read_json(train, test)
         return arrays, {"source": "LEAF json", "files": len(train) + len(test), "split": split}
     if train or test:
-        there, absent = ("train", "test") if train else ("test", "train")
+        present, absent = ("train", "test") if train else ("test", "train")
         raise FileNotFoundError(
             f"{folder} holds only part of femnist: no json file in {absent}. Add those that LEAF wrote with the ones "
-            f"in {there}, or remove these to let {_LARGE} be used."
+            f"in {present}, or remove these to let {_LARGE} be used."
         )
     ways = [
         f"Use clients={shipped} or fewer: these writers ship with the package.",
@@ -96,13 +96,13 @@ def _from_directory(folder: pathlib.Path, wanted: str, shipped: int) -> tuple[di
         f"--sf 1.0 -k 0 -t sample) and put the json files of its data/train and data/test into "
         f"{folder / 'train'} and {folder / 'test'}, or {_LARGE} into {folder}.",
     ]
-    # The two folders, which are no files, are only what the error names.
+    # find_file skips the two folders; they are listed for the error only.
     path = find_file(wanted, [folder / "train", folder / "test", folder / _LARGE], ways)
     return _read(_LARGE, path.read_bytes()), {"source": _LARGE}
 
 
 def _in_order(arrays: dict[str, np.ndarray], first: list[str]) -> np.ndarray:
-    """Places in `users` of those with training samples: first `first`, then by falling number of them, then by name."""
+    """Returns indices into `users` with training samples: first `first`, then by decreasing size, then by name."""
     counts = np.bincount(arrays["user_train"], minlength=len(arrays["users"]))
     rank = np.array([first.index(user) if user in first else len(first) for user in arrays["users"].tolist()])
     order = np.lexsort((arrays["users"], -counts, rank))
@@ -110,14 +110,14 @@ def _in_order(arrays: dict[str, np.ndarray], first: list[str]) -> np.ndarray:
 
 
 def _read(file: str, content: bytes) -> dict[str, np.ndarray]:
-    """The arrays of an npz file whose SHA-256 is known; never unpickles."""
+    """Reads the arrays of an npz file after checking its SHA-256; never unpickles."""
     check_sha256(file, content, _SHA256[file])
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return dict(arrays)
 
 
 def _federated(arrays: dict[str, np.ndarray], writers: np.ndarray, source: Source) -> FederatedData:
-    """One client per writer, in the order given."""
+    """Constructs the federated dataset, with one client per writer in the given order."""
     client_of = np.full(len(arrays["users"]), -1)
     client_of[writers] = np.arange(len(writers))
     users = client_of[arrays["user_train"]]
@@ -131,28 +131,28 @@ def _federated(arrays: dict[str, np.ndarray], writers: np.ndarray, source: Sourc
         references=("caldas2018",),
         user_names=arrays["users"][writers],
     )
-    return dataset.partition(by_user()).owned_test(owners[test])  # LEAF may hold out whole writers, who train nowhere
+    return dataset.partition(by_user()).owned_test(owners[test])  # -1 for writers that LEAF held out entirely
 
 
 def _rows(array: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """The rows to keep; the array itself, not a copy of hundreds of megabytes, where that is all of them."""
+    """Returns the rows to keep; the array itself if all are, because a copy may take hundreds of megabytes."""
     return array if kept.all() else array[kept]
 
 
 def read_json(train: Sequence[pathlib.Path], test: Sequence[pathlib.Path]) -> tuple[dict[str, np.ndarray], str]:
-    """LEAF's json files as flat arrays. Pixels are kept as uint8, which loses nothing: LEAF writes x/255.
+    """Reads LEAF's json files as flat arrays. Pixels are stored as uint8, which is exact: LEAF writes x/255.
 
     Args:
         train: files of the training half.
         test: files of the test half.
 
     Returns:
-        Arrays under the keys `users` (names, sorted), `x_train` uint8 `[n, 28, 28]`, `y_train`, `user_train` (index
-        into `users`) and the same with `_test`; and how LEAF split the samples, see `read_halves`.
+        A dict of arrays: `users` (names, sorted), `x_train` uint8 `[n, 28, 28]`, `y_train`, `user_train` (index into
+        `users`), `x_test`, `y_test` and `user_test`. The second result is LEAF's kind of split, see `read_halves`.
 
     Raises:
-        ValueError: a file is damaged (see `read_leaf`), an image does not have 784 pixels in [0, 1], a label is out
-            of range, a half holds no sample, or only some of the test writers have training samples.
+        ValueError: a file is damaged (see `read_leaf`), an image does not have 784 pixels in [0, 1], a label is out of
+            range, a half holds no sample, or only some of the test writers have training samples.
     """
     *halves, split = read_halves("femnist", "writers", train, test, lambda x, y: (_pixels(x), _labels(y)))
     users = np.array(sorted(halves[0].keys() | halves[1].keys()))
@@ -160,7 +160,7 @@ def read_json(train: Sequence[pathlib.Path], test: Sequence[pathlib.Path]) -> tu
 
 
 def _pixels(x: list[Any]) -> np.ndarray:
-    """Images as uint8 `[n, 28, 28]`."""
+    """Converts images to uint8 `[n, 28, 28]`."""
     for image in x:
         if not isinstance(image, list) or len(image) != _PIXELS:
             raise ValueError(f"an image needs {_PIXELS} pixels; got {length_of(image, 'values')}")
@@ -183,11 +183,11 @@ def _labels(y: list[Any]) -> np.ndarray:
 
 
 def _flat(half: Users, users: np.ndarray, part: str) -> dict[str, np.ndarray]:
-    """Users one after the other, in sorted order; `half` is emptied on the way, so that pixels are not held twice."""
+    """Concatenates the samples of all users in sorted order; empties `half`, so that pixels are not stored twice."""
     names = sorted(half)
     user = np.repeat(np.searchsorted(users, names), [len(half[name][1]) for name in names])
     x, y = np.empty((len(user), 28, 28), np.uint8), np.empty(len(user), np.uint8)
     stops = np.flatnonzero(np.diff(user)) + 1
-    for name, own_x, own_y in zip(names, np.split(x, stops), np.split(y, stops), strict=True):
-        own_x[:], own_y[:] = half.pop(name)
+    for name, part_x, part_y in zip(names, np.split(x, stops), np.split(y, stops), strict=True):
+        part_x[:], part_y[:] = half.pop(name)
     return {f"x_{part}": x, f"y_{part}": y, f"user_{part}": user}

@@ -1,4 +1,4 @@
-"""`DataForm`: what a compiled program knows of a dataset, without its samples."""
+"""`DataForm`: the static description of a dataset in a compiled program, without samples."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Gather = Callable[[Any, Any, jax.Array], tuple[Any, jax.Array]]
 
 @dataclasses.dataclass(frozen=True)
 class DataForm:
-    """Gathering, preprocessing and shapes of samples: equal for datasets that run in the same program.
+    """Gathering, preprocessing and shapes of samples, equal for datasets that share a compiled program.
 
     Attributes:
         gather: traced function `(arrays, client, positions) -> (raw x [B, ...], y [B])`.
         preprocessing: augmentation, cast and normalisation of raw samples.
-        structure: of a raw sample and its label, a pytree.
-        shapes: shape and dtype of each of its leaves, without the batch axis.
+        structure: tree structure of a raw sample and its label.
+        shapes: shape and dtype of each leaf, without the batch axis.
     """
 
     gather: Gather
@@ -32,7 +32,7 @@ class DataForm:
 
     @property
     def example(self) -> tuple[Any, np.ndarray]:
-        """One preprocessed sample `(x [1, ...], y [1])` of zeros, for shape inference."""
+        """A preprocessed sample `(x [1, ...], y [1])` of zeros, for shape inference."""
         raw = [np.zeros((1, *shape), dtype) for shape, dtype in self.shapes]
         x, y = jax.tree.unflatten(self.structure, raw)
         seen = jax.eval_shape(self.preprocess, x)
@@ -41,12 +41,12 @@ class DataForm:
     def fetch(
         self, arrays: Any, client: jax.Array | int, positions: jax.Array, keys: jax.Array
     ) -> tuple[Any, jax.Array]:
-        """Training samples of one client, preprocessed; traced. See `FederatedData.fetch`."""
+        """Returns preprocessed training samples of one client; traceable. See `FederatedData.fetch`."""
         x, y = self.gather(arrays, client, positions)
         if self.preprocessing.augment is not None:
             x = jax.vmap(self.preprocessing.augment)(x, keys)
         return self.preprocess(x), y
 
     def preprocess(self, x: Any) -> Any:
-        """Cast and normalise a raw batch as `fetch` does, without augmentation; traced."""
+        """Casts and normalises a raw batch as `fetch` does, without augmentation; traceable."""
         return self.preprocessing.transform(x)

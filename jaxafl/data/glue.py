@@ -23,14 +23,14 @@ from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_
 def glue_rte(
     tokenizer: str = "bert-base-uncased", max_length: int = 128, data_dir: str | os.PathLike[str] | None = None
 ) -> Dataset:
-    """RTE of GLUE: does the first sentence entail the second? 2,490 training and 277 test pairs.
+    """Loads RTE of GLUE: does the first sentence entail the second? 2,490 training and 277 test pairs.
 
-    Classes, numbered as TFDS does: 0 entailment, 1 not_entailment. Found as `glue_mrpc` is, with `RTE` for its folder.
+    Classes, numbered as in TFDS: 0 entailment, 1 not_entailment. The search follows `glue_mrpc`, with the folder `RTE`.
 
     Args:
-        tokenizer: folder or name of the checkpoint whose tokens are wanted: that of the model.
-        max_length: the most tokens of a pair; longer ones are cut and counted.
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        tokenizer: folder or name of the checkpoint with the tokenizer, usually the model's checkpoint.
+        max_length: the most tokens of a pair; longer pairs are cut and counted.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
 
     Returns:
         The dataset; see `glue_mrpc`.
@@ -49,30 +49,31 @@ def glue_rte(
 def glue_mrpc(
     tokenizer: str = "bert-base-uncased", max_length: int = 128, data_dir: str | os.PathLike[str] | None = None
 ) -> Dataset:
-    """MRPC of GLUE: do two sentences mean the same? 3,668 training and 408 test pairs.
+    """Loads MRPC of GLUE: do two sentences mean the same? 3,668 training and 408 test pairs.
 
-    Classes: 0 not equivalent, 1 equivalent (68 % of the test pairs). The test set is GLUE's labelled dev set; its own
-    test set has no labels. Looked for in this order: `train.tsv` and `dev.tsv` in `<data_dir>/glue/MRPC` or
-    `<data_dir>/MRPC`, `MRPC_train.tsv` and `MRPC_dev.tsv` in `<data_dir>/glue` (all gzipped as `*.gz` or not), then
-    `<data_dir>/glue/mrpc/<version>` as prepared by TensorFlow Datasets (see `prepare_tfds`), which is read without
-    TensorFlow and has an order of its own.
+    Classes: 0 not equivalent, 1 equivalent (68 % of the test pairs). The test set is GLUE's labelled dev set, because
+    GLUE's test set has no labels. The places are searched in this order (tsv files may be gzipped as `*.gz`):
+
+    1. `train.tsv` and `dev.tsv` in `<data_dir>/glue/MRPC` or `<data_dir>/MRPC`;
+    2. `MRPC_train.tsv` and `MRPC_dev.tsv` in `<data_dir>/glue`;
+    3. `<data_dir>/glue/mrpc/<version>`, prepared by TensorFlow Datasets (see `prepare_tfds`) and read without
+       TensorFlow. Its samples have another order.
 
     Args:
-        tokenizer: folder or name of the checkpoint whose tokens are wanted: that of the model (see
+        tokenizer: folder or name of the checkpoint with the tokenizer, usually the model's checkpoint (see
             `jaxafl.readers.pretrained.pretrained_directory`).
-        max_length: the most tokens of a pair; longer ones are cut and counted (`truncated_...` of the description).
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        max_length: the most tokens of a pair; longer pairs are cut and counted (`truncated_...` in the description).
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
 
     Returns:
         The dataset: x a dict of `input_ids`, `token_type_ids` and `attention_mask` `[n, L]` (see
         `jaxafl.readers.pretrained.Tokens`), L the longest pair of both sets after cutting; int32 in the step.
-        `vocabulary` of the description is the number of tokens that the tokenizer knows.
+        `vocabulary` in the description is the number of tokens of the tokenizer.
 
     Raises:
-        FileNotFoundError: the dataset or the tokenizer is in none of these places.
+        FileNotFoundError: no place has the dataset or the tokenizer.
         ImportError: the tokenizers package is not installed.
-        ValueError: a file lacks a column (which, and what its header has), holds an unknown label (in which line) or
-            no sample.
+        ValueError: a file lacks a column, holds an unknown label or holds no sample.
 
     References:
         Wang et al., "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding", ICLR 2019;
@@ -85,14 +86,14 @@ def glue_mrpc(
 def glue_sst2(
     tokenizer: str = "bert-base-uncased", max_length: int = 128, data_dir: str | os.PathLike[str] | None = None
 ) -> Dataset:
-    """SST-2 of GLUE: the sentiment of a phrase from a film review, 67,349 training and 872 test phrases.
+    """Loads SST-2 of GLUE: the sentiment of a phrase from a film review, 67,349 training and 872 test phrases.
 
-    Classes: 0 negative, 1 positive. Found as `glue_mrpc` is, with `SST-2` for its folder and `sst2` in TFDS.
+    Classes: 0 negative, 1 positive. The search follows `glue_mrpc`, with the folder `SST-2`, and `sst2` in TFDS.
 
     Args:
-        tokenizer: folder or name of the checkpoint whose tokens are wanted: that of the model.
-        max_length: the most tokens of a phrase; longer ones are cut and counted.
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        tokenizer: folder or name of the checkpoint with the tokenizer, usually the model's checkpoint.
+        max_length: the most tokens of a phrase; longer phrases are cut and counted.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
 
     Returns:
         The dataset; see `glue_mrpc`.
@@ -111,7 +112,7 @@ Half: TypeAlias = tuple[list[tuple[str, ...]], np.ndarray]
 
 
 class _Task(NamedTuple):
-    """What tells one task from another; `columns` and `labels` are those of the tsv files."""
+    """Names and files of a task; `columns`, `label` and `labels` describe the tsv files."""
 
     name: str
     folder: str
@@ -149,16 +150,16 @@ def _load(task: _Task, name: str, max_length: int, data_dir: str | os.PathLike[s
 
 
 def _read(task: _Task, directory: pathlib.Path) -> tuple[str, list[Half]]:
-    """Where the sentences come from; and those of the training and of the dev set, with their labels."""
-    own = directory / "glue" / task.folder
+    """Returns the source, and the labelled sentences of the training and the dev set."""
+    folder = directory / "glue" / task.folder
     names = ["train.tsv", "dev.tsv"]
-    places = {own: names, directory / task.folder: names, own.parent: [f"{task.folder}_{name}" for name in names]}
+    places = {folder: names, directory / task.folder: names, folder.parent: [f"{task.folder}_{name}" for name in names]}
     if files := find_files(task.name, places.items()):
         return "tsv", [read_tsv(path, task.columns, task.label, task.labels) for path in files]
     if prepared := prepared_directory(task.prepared, directory):
         return f"tfds {prepared.name}", [_read_prepared(task, prepared, split) for split in ("train", "validation")]
     ways = [
-        f"Put GLUE's train.tsv and dev.tsv of {task.folder} (gzipped as *.gz or not) into {own}.",
+        f"Put GLUE's train.tsv and dev.tsv of {task.folder} (gzipped as *.gz or not) into {folder}.",
         how_to_prepare(task.prepared),
     ]
     raise missing_dataset(task.name, [*places, directory / task.prepared], ways)
@@ -171,5 +172,5 @@ def _read_prepared(task: _Task, prepared: pathlib.Path, split: str) -> Half:
 
 
 def _padded(arrays: dict[str, np.ndarray], width: int) -> dict[str, np.ndarray]:
-    """Arrays `[n, width]`, with zeros, as `tokenise` pads, behind the tokens."""
+    """Pads arrays to `[n, width]` with trailing zeros, as `tokenise` does."""
     return {name: np.pad(array, ((0, 0), (0, width - array.shape[1]))) for name, array in arrays.items()}

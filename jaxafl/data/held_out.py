@@ -1,4 +1,4 @@
-"""Samples that clients hold out: a validation set to choose by, and what single clients are evaluated on."""
+"""Held-out samples of clients: the validation set, and the owners of samples for evaluations per client."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from jaxafl.data.form import Gather
 from jaxafl.options import UserError, check_number, check_whole
 
 MOST_CLIENTS = 10_000
-"""Clients that are evaluated one by one; of more, a fixed random sample."""
+"""Maximum number of clients in evaluations per client; more clients are represented by a fixed random sample."""
 
 
 class HeldOut(NamedTuple):
-    """Training samples that are not trained on, by `gather`."""
+    """Training samples held out for validation, as arguments of `gather`."""
 
-    client: np.ndarray  # int32 [V], whose
-    position: np.ndarray  # int32 [V], as `gather` takes it
+    client: np.ndarray  # int32 [V], the client of each sample
+    position: np.ndarray  # int32 [V], the position among the client's samples
 
 
 class Owners(NamedTuple):
-    """Whose the samples of a set are, for evaluations one by one."""
+    """Owners of the samples of a set, for evaluations per client."""
 
     clients: np.ndarray  # int [C], the clients that are evaluated
-    owner: np.ndarray  # int32 [n], index into them, C for none
-    samples: np.ndarray  # int32 [C]
-    of_test: bool  # whether the set is the test set, or else the validation set
+    owner: np.ndarray  # int32 [n], index into `clients`, C for none
+    samples: np.ndarray  # int32 [C], samples of each client
+    of_test: bool  # True for the test set, False for the validation set
 
 
 def held_out(
@@ -38,17 +38,17 @@ def held_out(
     """Holds out ⌊share · n_i⌋ samples of each client, drawn without replacement; each keeps at least one.
 
     Args:
-        name: of the dataset, for messages.
-        counts: int [N].
-        gather, arrays: of the federated data.
-        share: in (0, 1).
-        seed: of the draw.
+        name: name of the dataset, for messages.
+        counts: int [N], samples of each client.
+        gather, arrays: fields of the federated data.
+        share: share of the samples, in (0, 1).
+        seed: seed of the draw.
 
     Returns:
-        The counts of what is left, its gather and arrays, and what is held out.
+        Counts, gather and arrays of the remaining samples, and the held-out samples.
 
     Raises:
-        ValueError: no client would hold out a sample, or all samples are too many for int32 places.
+        ValueError: no client would hold out a sample, or there are too many samples for int32 indices.
     """
     check_number(name, "share", share, above=0, below=1)
     seed = check_whole(name, "seed", seed, least=0, most=None)
@@ -65,35 +65,35 @@ def held_out(
     start = np.cumsum(counts) - counts
     drawn = np.lexsort((np.random.default_rng(seed).random(len(client)), client))  # a random order within each client
     position = (drawn - start[client]).astype(np.int32)
-    apart = np.arange(len(client)) - start[client] >= kept[client]
-    own = {"all": arrays, "position": position[~apart], "start": (np.cumsum(kept) - kept).astype(np.int32)}
-    return kept, _GatherKept(gather), own, HeldOut(client[apart], position[apart])
+    out = np.arange(len(client)) - start[client] >= kept[client]
+    remaining = {"all": arrays, "position": position[~out], "start": (np.cumsum(kept) - kept).astype(np.int32)}
+    return kept, _GatherKept(gather), remaining, HeldOut(client[out], position[out])
 
 
 def gather_held_out(gather: Gather, arrays: Any, client: Any, position: Any) -> tuple[Any, jax.Array]:
-    """Raw samples, each of a client and at a position of its own; traced.
+    """Gathers raw samples, one for each pair of client and position; traceable.
 
     Args:
-        gather, arrays: of the data with everything held out, `FederatedData.arrays`.
+        gather, arrays: fields of the data after `held_out`.
         client, position: int32 [B].
     """
-    whole = gather.gather  # type: ignore[attr-defined]
-    one = jax.vmap(lambda client, position: whole(arrays["all"], client, position[None]))(client, position)
-    return jax.tree.map(lambda leaf: leaf[:, 0], one)
+    original = gather.gather  # type: ignore[attr-defined]
+    samples = jax.vmap(lambda client, position: original(arrays["all"], client, position[None]))(client, position)
+    return jax.tree.map(lambda leaf: leaf[:, 0], samples)
 
 
 def owners_of(owner: np.ndarray, num_clients: int, of_test: bool) -> Owners:
-    """Whose samples are evaluated one by one.
+    """Selects the clients for evaluations per client, and the owner of each sample.
 
     Args:
         owner: int [n], the client of each sample, negative for none.
         num_clients: N.
-        of_test: whether the samples are the test set.
+        of_test: True for the test set, False for the validation set.
     """
     clients = np.unique(owner[owner >= 0])
     if len(clients) > MOST_CLIENTS:
         clients = np.sort(np.random.default_rng(0).choice(clients, MOST_CLIENTS, replace=False))
-    place = np.full(num_clients + 1, len(clients), np.int32)  # the last: of no client
+    place = np.full(num_clients + 1, len(clients), np.int32)  # index -1, of a sample without client, is the last entry
     place[clients] = np.arange(len(clients), dtype=np.int32)
     index = place[owner]
     return Owners(clients, index, np.bincount(index, minlength=len(clients) + 1)[:-1].astype(np.int32), of_test)
@@ -101,7 +101,7 @@ def owners_of(owner: np.ndarray, num_clients: int, of_test: bool) -> Owners:
 
 @dataclasses.dataclass(frozen=True)
 class _GatherKept:
-    """Gathers samples of which some are held out; `gather`: of the data before that."""
+    """Gather of the samples that are not held out; `gather` is the original one."""
 
     gather: Gather
 

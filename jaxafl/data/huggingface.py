@@ -1,4 +1,4 @@
-"""Data from a dataset of Hugging Face's `datasets` that is at hand."""
+"""Data from a loaded dataset of Hugging Face's `datasets`."""
 
 from __future__ import annotations
 
@@ -35,37 +35,37 @@ def from_huggingface(
     name: str | None = None,
     seed: int = 0,
 ) -> FederatedData | Dataset:
-    """A `datasets.Dataset` or `DatasetDict` as the data of a simulation.
+    """Converts a `datasets.Dataset` or `DatasetDict` to the data of a simulation.
 
     Args:
-        dataset: a `DatasetDict` with a training and a test split, or a `Dataset` of which some is held out. Rows come
-            in the order of a dataset that was shuffled or filtered; `with_format` changes nothing.
+        dataset: a `DatasetDict` with a training and a test split, or a `Dataset` of which a share is held out. Rows
+            keep the order of a shuffled or filtered dataset; `with_format` has no effect.
         x: the column of the samples: images, numbers, lists or arrays of numbers of one shape, or texts; two columns
-            for pairs of texts. Images are `[n, height, width, channels]`: uint8 of one channel (grey, black and white),
-            three (colours; of a palette, CMYK, YCbCr and HSV too), and one more for an opacity; uint16 of 16 bits,
-            int32 or float32 of modes I and F. They are turned as their EXIF orientation says. Where some are grey and
-            some coloured, or some have an opacity, all get the channels of both.
+            for pairs of texts. Images become `[n, height, width, channels]`: uint8 with one channel (grey, black and
+            white) or three (RGB, palette, CMYK, YCbCr, HSV), and one more for opacity; uint16 for 16 bits; int32 or
+            float32 for modes I and F. Their EXIF orientation is applied. If images differ in colour or opacity, all
+            get the channels of both.
         y: the column of the labels: integers, `ClassLabel` (splits are matched by the names of classes), or words
             (numbered in sorted order).
-        client: the column that says whose a sample is, integers or strings, which become `client_names`; clients are
-            numbered in their sorted order. `None` gives a pooled `Dataset` to partition.
+        client: the column of the client of each sample, integers or strings, which become `client_names`; clients are
+            numbered in sorted order. `None` gives a pooled `Dataset` to partition.
         split, test: names of the splits of a `DatasetDict`.
-        test_fraction: share of the samples (of every client) to hold out for testing, in (0, 1), where there is no test
-            split to use.
-        tokenizer: for texts: a `tokenizers.Tokenizer`, or the folder or name of a checkpoint, as for `glue_mrpc`.
-        max_length: the most tokens of a text; longer ones are cut and counted (`truncated` of the description).
-        preprocessing: cast and normalisation in the step; by default images, floats and other uint8 samples are cast to
-            floats unscaled, integers stay as they are.
-        name: name of the dataset; by default its own.
-        seed: of the held-out samples.
+        test_fraction: share of the samples (of every client) to hold out for testing, in (0, 1), if no test split is
+            used.
+        tokenizer: for texts, a `tokenizers.Tokenizer`, or the folder or name of a checkpoint as in `glue_mrpc`.
+        max_length: the most tokens of a text; longer texts are cut and counted (`truncated` in the description).
+        preprocessing: cast and normalisation in the step. By default, images, floats and other uint8 samples are cast
+            to floats without scaling, and other integers are not changed.
+        name: name of the dataset; by default `dataset_name` of `dataset.info`.
+        seed: seed of the held-out samples.
 
     Returns:
-        Federated data where `client` is given, else a `Dataset`.
+        Federated data if `client` is given, else a `Dataset`.
 
     Raises:
-        ValueError: there is no such column or split, a split is a stream or has a transform, samples have several
+        ValueError: a column or split does not exist, a split is a stream or has a transform, samples have several
             shapes or are missing, labels are missing, or there is no test set.
-        TypeError: this is no dataset of Hugging Face, or a column holds something else.
+        TypeError: `dataset` is not a Hugging Face dataset, or a column has another type.
     """
     splits = splits_of(dataset, split, test, test_fraction)
     first = splits[split]
@@ -78,32 +78,32 @@ def from_huggingface(
                 raise UserError(f"there is no column {column!r}{where}; there are {', '.join(part.column_names)}")
     name = name or str(getattr(first.info, "dataset_name", None) or "huggingface")
     labels, classes = labels_of(name, splits, y)
-    labels = [integer_labels(name, kind, own) for kind, own in zip(("training", "test"), labels, strict=False)]
-    told: dict[str, str | int | float] = {"source": "huggingface", "x": ", ".join(columns), "y": y}
+    labels = [integer_labels(name, kind, part) for kind, part in zip(("training", "test"), labels, strict=False)]
+    source: dict[str, str | int | float] = {"source": "huggingface", "x": ", ".join(columns), "y": y}
     samples, more, usual = _samples(name, splits, columns, tokenizer, max_length)
     users = known = test_clients = None
     if client:
         ids = identities_of(splits, client)
-        numbers, known = check_ids(name, [one for own in ids for one in own])
+        numbers, known = check_ids(name, [one for part in ids for one in part])
         users, test_clients = numbers[: len(ids[0])], numbers[len(ids[0]) :]
-        training = np.unique(users)  # those who only test come last, or are nobody
+        training = np.unique(users)  # ids without training samples are no clients and get -1
         place = np.full(len(known), -1, np.int32)
         place[training] = np.arange(len(training))
         users, test_clients, known = place[users], place[test_clients], known[training]
     if test_fraction is not None:
         seed = check_whole(name, "seed", seed, least=0, most=None)
         everyone = np.zeros(len(labels[0]), np.int64) if users is None else users
-        apart = hold_out(name, everyone, test_fraction, np.random.default_rng(seed))
-        samples = [_rows(samples[0], ~apart), _rows(samples[0], apart)]
-        labels = [labels[0][~apart], labels[0][apart]]
+        out = hold_out(name, everyone, test_fraction, np.random.default_rng(seed))
+        samples = [_rows(samples[0], ~out), _rows(samples[0], out)]
+        labels = [labels[0][~out], labels[0][out]]
         if users is not None:
-            users, test_clients = users[~apart], users[apart]
-        told |= {"test_fraction": float(test_fraction), "test_seed": seed}
+            users, test_clients = users[~out], users[out]
+        source |= {"test_fraction": float(test_fraction), "test_seed": seed}
     pooled = Dataset(
         name,
         *(samples[0], labels[0], samples[1], labels[1], classes, preprocessing or usual),
         users=users,
-        source=told | more,
+        source=source | more,
         user_names=known,
     )
     return pooled if users is None else pooled.partition(by_user()).owned_test(test_clients)
@@ -112,20 +112,20 @@ def from_huggingface(
 def _samples(
     name: str, splits: Mapping[str, Any], columns: list[str], tokenizer: Any, max_length: int
 ) -> tuple[list[Any], dict[str, str | int | float], Preprocessing]:
-    """The samples of every split, what the description says of them, and how they are usually preprocessed."""
+    """Returns the samples of every split, entries for the description, and the default preprocessing."""
     first = next(iter(splits.values()))[0][columns[0]]
     if isinstance(first, str):
         if tokenizer is None:
             raise UserError(f"{name}: the column {columns[0]!r} holds texts, which need a tokenizer=...")
-        made = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+        loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
         texts = [list(zip(*(part[column] for column in columns), strict=True)) for part in splits.values()]
-        tokens = tokenise(made, [text for part in texts for text in part], max_length)
+        tokens = tokenise(loaded, [text for part in texts for text in part], max_length)
         stops = np.cumsum([len(part) for part in texts])
         found = [
             {key: array[stop - len(part) : stop] for key, array in tokens.arrays.items()}
             for part, stop in zip(texts, stops, strict=True)
         ]
-        said = {"vocabulary": made.get_vocab_size(), "truncated": tokens.truncated}
+        said = {"vocabulary": loaded.get_vocab_size(), "truncated": tokens.truncated}
         return found, said, Preprocessing(as_integers, None, "tokens")
     if len(columns) > 1:
         raise UserError(f"{name}: only texts can come from two columns")

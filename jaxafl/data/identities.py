@@ -1,4 +1,4 @@
-"""Identities of clients: numbers from ids of integers or strings, and the names that results show."""
+"""Ids of clients, integers or strings, converted to numbers and names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KINDS = {"strings": str, "integers": int | np.integer, "bytes": bytes}
 
 
 def check_ids(name: str, client_ids: ArrayLike, what: str = "client_ids") -> tuple[np.ndarray, np.ndarray]:
-    """Returns the number of the client of each sample, in sorted order of the ids, and the ids as names, str [N].
+    """Returns the client of each sample, numbered in sorted order of the ids, and the ids as names, str [N].
 
     Raises:
         TypeError: ids are neither integers nor strings (None and NaN are neither), or both.
@@ -21,7 +21,7 @@ def check_ids(name: str, client_ids: ArrayLike, what: str = "client_ids") -> tup
     ids = as_array(name, what, client_ids)
     if ids.ndim == 1 and len(ids) and (ids.dtype == object or not hasattr(client_ids, "__array__")):
         entries = np.empty(len(ids), object)
-        entries[:] = list(client_ids)  # type: ignore[arg-type]  # NumPy would take 1 and "1" for one
+        entries[:] = list(client_ids)  # type: ignore[arg-type]  # NumPy would merge 1 and "1"
         _check_entries(f"{name}: {what}", entries)
         ids = ids if ids.dtype.kind in "iu" else entries
     elif ids.dtype.kind not in "iuUST":
@@ -34,7 +34,7 @@ def check_ids(name: str, client_ids: ArrayLike, what: str = "client_ids") -> tup
 
 
 def _check_entries(what: str, entries: np.ndarray) -> None:
-    """Raises `TypeError` unless all ids are of one kind."""
+    """Raises `TypeError` unless all ids have one type."""
     first: dict[str, int] = {}
     for place, entry in enumerate(entries):
         kind = next((kind for kind, known in _KINDS.items() if isinstance(entry, known)), None)
@@ -51,14 +51,14 @@ def _check_entries(what: str, entries: np.ndarray) -> None:
 
 def _name(one: str | int | bytes) -> str:
     text = one.decode("utf-8", "backslashreplace") if isinstance(one, bytes) else str(one)
-    return text.replace("\0", "\\0")  # NumPy cuts off those at an end
+    return text.replace("\0", "\\0")  # NumPy drops trailing null characters
 
 
 def check_names(name: str, names: Any, num_clients: int) -> np.ndarray:
-    """Returns names of clients, str [N].
+    """Returns the names of the clients as an array, str [N].
 
     Raises:
-        ValueError: there are not as many as clients, or two are alike.
+        ValueError: their number is not N, or two are equal.
     """
     found = np.asarray(names, np.str_)
     if found.shape != (num_clients,):

@@ -1,4 +1,4 @@
-"""Where a pooled image dataset comes from: its canonical files, else TensorFlow Datasets, else one clear error."""
+"""Pooled image datasets from their canonical files, or from TensorFlow Datasets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxafl.readers.directory import missing_dataset
 from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_prepared
 
 Images: TypeAlias = tuple[str, list[np.ndarray]]
-"""How they were found (`"idx"`, `"binary"`, `"tfds <version>"`); and x uint8 `[n, H, W, C]`, y, x_test, y_test."""
+"""The source (`"idx"`, `"binary"`, `"tfds <version>"`); and x uint8 `[n, H, W, C]`, y, x_test, y_test."""
 
 
 def image_dataset(
@@ -27,20 +27,20 @@ def image_dataset(
     *,
     numbered: bool = False,
 ) -> Dataset:
-    """An image dataset from the first place that holds it.
+    """Constructs an image dataset from the canonical files, else from TFDS.
 
     Args:
-        name: name of the dataset, here and in TFDS; also that of its folder in the data directory.
+        name: name of the dataset, in TFDS too, and of its folder in the data directory.
         directory: the data directory.
-        canonical: what its canonical files hold; `None` if there are none.
-        files: what the canonical files are called, for the error: "Put ... into <folder>."
+        canonical: images from the canonical files; `None` if these do not exist.
+        files: names of the canonical files, for the error: "Put ... into <folder>."
         num_classes: number of classes.
-        preprocessing: what happens to raw images inside the training step.
-        reference: what a run on it should cite.
-        numbered: whether TFDS stores each image's number as its `id`; the images are then put back in that order.
+        preprocessing: transformation of raw images inside the training step.
+        reference: citation for a run on the data.
+        numbered: True if TFDS stores the number of each image as its `id`; the images are then sorted by it.
 
     Raises:
-        FileNotFoundError: the images are in no place, with the places and the two ways to get them.
+        FileNotFoundError: no place has the images. The message lists the places and two ways to get the images.
         ValueError: files are damaged.
     """
     route, (x, y, x_test, y_test) = canonical or _prepared(name, directory, files, numbered)
@@ -50,7 +50,7 @@ def image_dataset(
 
 
 def _prepared(name: str, directory: pathlib.Path, files: str, numbered: bool) -> Images:
-    """The images as TFDS has prepared them."""
+    """Reads the images that TFDS has prepared."""
     prepared = prepared_directory(name, directory)
     if prepared is None:
         ways = [f"Put {files} into {directory / name}.", how_to_prepare(name)]

@@ -20,56 +20,59 @@ from jaxafl.readers.tfds_source import prepared_directory
 
 @named
 def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = None) -> Dataset:
-    """MNIST: 60,000 training and 10,000 test images of handwritten digits, 10 classes.
+    """Loads MNIST: 60,000 training and 10,000 test images of handwritten digits, 10 classes.
 
-    Looked for in this order in the data directory: the four canonical idx files (`train-images-idx3-ubyte` and so on,
-    gzipped or not) in `<data_dir>/mnist`, the same directly in `<data_dir>`, then `<data_dir>/mnist/<version>` as
-    prepared by TensorFlow Datasets (see `prepare_tfds`), which is read without TensorFlow. TFDS stores the images in
-    an order of its own, so that the two routes give different (equally valid) partitions; `description` says which.
+    The places are searched in this order:
+
+    1. the four canonical idx files (`train-images-idx3-ubyte` and so on, gzipped or not) in `<data_dir>/mnist`, then in
+       `<data_dir>`;
+    2. `<data_dir>/mnist/<version>`, prepared by TensorFlow Datasets (see `prepare_tfds`) and read without TensorFlow.
+
+    TFDS stores the images in another order, so the two sources give different (equally valid) partitions.
+    `description` records the source.
 
     Args:
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
-        by: `"writer"` adds who wrote each training image, for `partition(by_user())`: 539 real clients of 19 to 131
-            images (median 116). The writers are those of QMNIST (`qmnist-train-labels-idx2-int`, gzipped or not, beside
-            the idx files), which numbers the images as the idx files do, so that the TFDS route cannot be used.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
+        by: `"writer"` adds the writer of each training image, for `partition(by_user())`: 539 clients of 19 to 131
+            images (median 116). It needs the file `qmnist-train-labels-idx2-int` of QMNIST (gzipped or not) next to
+            the idx files, and does not work with TFDS, because QMNIST numbers the images in the order of the idx files.
 
     Returns:
         The dataset: x uint8 `[60000, 28, 28, 1]` (ink bright on 0), normalised in the step by mean 0.1307, std 0.3081.
 
     Raises:
-        FileNotFoundError: it is in none of these places, or only some of the files are there.
-        ValueError: a file is damaged (its content is checked against the SHA-256 of the canonical one), or `by` is
-            something else.
+        FileNotFoundError: no place has the dataset, or one has only some of the files.
+        ValueError: a file is damaged (the SHA-256 of its content is checked), or `by` has another value.
 
     References:
-        LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition", Proc. IEEE 1998;
-        for the writers Yadav and Bottou, "Cold Case: The Lost MNIST Digits", NeurIPS 2019.
+        LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition", Proc. IEEE 1998.
+        Writers: Yadav and Bottou, "Cold Case: The Lost MNIST Digits", NeurIPS 2019.
     """
     check_choice("mnist", "by", by, (None, "writer"))
     users = None if by is None else _writers(data_directory(data_dir))
     dataset = _load("mnist", data_dir, _MNIST_SHA256, normalise(255.0, 0.1307, 0.3081), "lecun1998")
     if users is None:
         return dataset
-    source, references = {**dataset.source, "users": "QMNIST writers"}, (*dataset.references, "yadav2019")
-    return dataclasses.replace(dataset, users=users, source=source, references=references)
+    source = {**dataset.source, "users": "QMNIST writers"}
+    return dataclasses.replace(dataset, users=users, source=source, references=(*dataset.references, "yadav2019"))
 
 
 @named
 def fashion_mnist(data_dir: str | os.PathLike[str] | None = None) -> Dataset:
-    """Fashion-MNIST: 60,000 training and 10,000 test images of clothing, 10 classes.
+    """Loads Fashion-MNIST: 60,000 training and 10,000 test images of clothing, 10 classes.
 
-    Found as `mnist` is, with `<data_dir>/fashion_mnist` for its folder.
+    The search follows `mnist`, with the folder `<data_dir>/fashion_mnist`.
 
     Args:
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
 
     Returns:
         The dataset: x uint8 `[60000, 28, 28, 1]`, normalised in the step by mean 0.2860, std 0.3530. Classes: T-shirt,
         trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot.
 
     Raises:
-        FileNotFoundError: it is in none of these places, or only some of the four files are there.
-        ValueError: a file is damaged (its content is checked against the SHA-256 of the canonical one).
+        FileNotFoundError: no place has the dataset, or one has only some of the four files.
+        ValueError: a file is damaged (the SHA-256 of its content is checked).
 
     References:
         Xiao, Rasul and Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
@@ -115,7 +118,7 @@ def _idx_files(name: str, directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _writers(directory: pathlib.Path) -> np.ndarray:
-    """NIST's number of the writer of each training image, int32 `[60000]`, in the order of the idx files."""
+    """Reads NIST's number of the writer of each training image, int32 `[60000]`, in the order of the idx files."""
     folder = directory / "mnist"
     if not _idx_files("mnist", directory) and prepared_directory("mnist", directory):
         raise FileNotFoundError(

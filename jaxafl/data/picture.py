@@ -1,4 +1,4 @@
-"""Figures that show themselves."""
+"""Matplotlib figures for notebooks, without pyplot."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from matplotlib.figure import Figure
 
 
 class Picture(Figure):
-    """A figure that needs no window, and that a notebook shows where it is the value of a cell: IPython does so by
-    itself only where pyplot, which is not used here, has been imported."""
+    """Figure without a window, displayed as the value of a notebook cell.
+
+    IPython displays ordinary figures only if pyplot has been imported.
+    """
 
     def __init__(self, width: float, height: float) -> None:
         super().__init__(figsize=(width, height), layout="constrained")

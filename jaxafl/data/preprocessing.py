@@ -1,4 +1,4 @@
-"""What happens to a raw batch inside the training step: augmentation, cast and normalisation."""
+"""Preprocessing of a raw batch inside the training step: augmentation, cast and normalisation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jaxafl.options import Part, UserError, as_numbers, check_number, check_opti
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """Traced functions applied to a raw batch, and the words that describe them in a result file.
+    """Traceable functions applied to a raw batch, and their description for result files.
 
     Attributes:
-        transform: maps a raw batch `[B, ...]` to what the model sees; applied to training and test samples.
-        augment: maps `(raw sample, PRNG key)` to a raw sample of the same shape and dtype; applied under `vmap` to
-            training samples only, before `transform`. `None` leaves training samples as they are.
+        transform: maps a raw batch `[B, ...]` to the input of the model; applied to training and test samples.
+        augment: maps `(raw sample, PRNG key)` to a raw sample of equal shape and dtype; applied under `vmap` to
+            training samples only, before `transform`. `None` means no augmentation.
         description: one line, for example `"x/255, mean 0.1307, std 0.3081"`.
     """
 
@@ -36,18 +36,18 @@ def normalise(
     *,
     augment: Callable[[Any, jax.Array], Any] | None = None,
 ) -> Preprocessing:
-    """Cast to float32 and compute `(x / scale - mean) / std`, the usual treatment of uint8 pixels.
+    """Returns a preprocessing that casts to float32 and computes `(x / scale - mean) / std`, as usual for uint8 pixels.
 
     Args:
-        scale: what a raw value is divided by first; 255 maps uint8 pixels to [0, 1]. A dataset of floats that all lie
-            in [-1, 1] already refuses 255: give 1.
+        scale: divisor of raw values; 255 maps uint8 pixels to [0, 1]. A dataset of floats in [-1, 1] refuses 255; use 1
+            for it.
         mean: mean of the scaled values, one number or one per channel (the last axis).
         std: standard deviation of the scaled values, one number or one per channel; positive.
         augment: optional random transformation of a raw training sample, see `Preprocessing`.
 
     Raises:
         ValueError: `scale` or `std` is not positive, or a number is not finite.
-        TypeError: something is not a number.
+        TypeError: `scale`, `mean` or `std` is not a number.
     """
     check_number("normalise", "scale", scale, above=0)
     centre, width = (as_numbers("normalise", *given).astype(np.float32) for given in (("mean", mean), ("std", std)))
@@ -74,7 +74,7 @@ def check_scale(name: str, part: str, x: Any, preprocessing: Preprocessing) -> N
 
 
 def cast(*, augment: Callable[[Any, jax.Array], Any] | None = None) -> Preprocessing:
-    """Cast to JAX's float type and change nothing else: float32, or float64 if `jax_enable_x64` is set at this call.
+    """Returns a preprocessing that only casts to JAX's float type: float32, or float64 if `jax_enable_x64` is set now.
 
     Args:
         augment: optional random transformation of a raw training sample, see `Preprocessing`.
@@ -84,25 +84,25 @@ def cast(*, augment: Callable[[Any, jax.Array], Any] | None = None) -> Preproces
 
 
 def as_is() -> Preprocessing:
-    """Leave samples untouched, for example integer tokens."""
+    """Returns a preprocessing that changes nothing, for example for integer tokens."""
     return Preprocessing(_identity, None, "none")
 
 
 def as_integers(x: Any) -> Any:
-    """A raw batch of tokens, an array or a pytree of them, in int32; traced."""
+    """Casts a raw batch of tokens, an array or a pytree of arrays, to int32; traceable."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(jnp.int32), x)
 
 
 class crop_and_flip(Part):
     """Random crop and horizontal flip, the usual augmentation of CIFAR: `normalise(..., augment=crop_and_flip())`.
 
-    The image is framed by `padding` rows and columns of raw zeros (black, before normalisation, as torchvision's
-    `RandomCrop` does on raw images), cut back to its size at one of the (2·padding + 1)² places, all equally likely,
-    and mirrored left to right with probability 1/2.
+    The image is padded by `padding` rows and columns of raw zeros on each side (black, before normalisation, as in
+    torchvision's `RandomCrop`). A window of the original size is cut out at one of (2·padding + 1)² equally likely
+    places, and mirrored left to right with probability 1/2.
 
     Args:
-        padding: pixels on each side; 0 leaves the image where it is.
-        flip: whether to mirror.
+        padding: pixels on each side; 0 means no crop.
+        flip: if True, mirror half of the images.
 
     Raises:
         ValueError: `padding` is negative.
@@ -120,7 +120,7 @@ class crop_and_flip(Part):
         check_options(self)
 
     def __call__(self, sample: jax.Array, key: jax.Array) -> jax.Array:
-        """One raw image [H, W, C], changed, of the same shape and dtype; traced."""
+        """Augments one raw image [H, W, C], without change of shape and dtype; traceable."""
         if sample.ndim != 3:
             raise ValueError(f"crop_and_flip needs images [H, W, C] with a channel axis; got shape {sample.shape}")
         places = 2 * self.padding + 1
@@ -131,12 +131,12 @@ class crop_and_flip(Part):
 
     @property
     def description(self) -> str:
-        """One line, for the description of the dataset."""
+        """One line for the description of the dataset."""
         flip = " and horizontal flip" if self.flip else ""
         return f"random crop of the image padded by {self.padding} zeros{flip}"
 
 
-# Transformations compare by their options, not by identity: datasets with equal ones run in the same compiled program.
+# Transformations compare by their options. Compared by identity, equal datasets could not share a compiled program.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _identity(x: Any) -> Any:
 
 
 def _words(augment: Callable[[Any, jax.Array], Any] | None) -> str:
-    """An augmentation in words: its `description`, else its name."""
+    """Describes an augmentation by its `description`, else by its name."""
     if augment is None:
         return ""
     name = getattr(augment, "__name__", type(augment).__name__)

@@ -1,4 +1,4 @@
-"""Shakespeare: the next character of what a role says, one client per speaking role."""
+"""Shakespeare: next-character prediction, one client per speaking role."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxafl.readers.leaf import leaf_files, read_halves
 from jaxafl.readers.text import VOCABULARY, encode, read_roles, role_files
 
 CONTEXT = 80
-"""Characters before the one to predict."""
+"""Number of characters before the predicted one."""
 
 _NAME = "shakespeare"
 _CLASSES = len(VOCABULARY)
@@ -40,39 +40,38 @@ def shakespeare(
     test_samples: int | None = 2000,
     data_dir: str | os.PathLike[str] | None = None,
 ) -> FederatedData:
-    """Shakespeare's plays: predict a character from the 80 before it; one client per speaking role of a play.
+    """Loads Shakespeare's plays: predict a character from the 80 before it; one client per speaking role of a play.
 
-    The vocabulary is LEAF's, 80 characters; any other is read as a space, and `description` says how many were. Clients
-    go by falling amount of text (then by name), so that fewer clients are always the first of more. Two sources, in
-    `<data_dir>/shakespeare`:
+    The vocabulary is LEAF's, 80 characters. Any other character is read as a space, and `description` counts these.
+    Clients are sorted by decreasing amount of text (then by name), so a smaller number of clients is always a prefix
+    of a larger one. There are two sources in `<data_dir>/shakespeare`:
 
     - `"roles"`, files `roles*.jsonl` or `roles*.jsonl.gz`, each line `{"play": ..., "role": ..., "lines": [...]}`.
       A role's text is its lines joined by newlines. Its first part is for training, the rest for testing, and every
-      window of 81 characters within one of the parts is a sample. Windows are cut out of the text in the training step:
-      memory is one byte per character.
-    - `"leaf"`, LEAF's json: `train/*.json` and `test/*.json`, or files beside each other with `train` and `test` in
-      their names, gzipped (`*.gz`) or not. Windows and their split are LEAF's, 80 bytes each. Where training and test
-      users are different people (LEAF's split by user), all test samples are used. Unknown characters are counted in
-      every window that shows them.
+      window of 81 characters within one of the parts is a sample. Windows are cut out of the text in the training step,
+      so memory is one byte per character.
+    - `"leaf"`, LEAF's json: `train/*.json` and `test/*.json`, or files in one folder with `train` and `test` in their
+      names, gzipped (`*.gz`) or not. Windows and their split are LEAF's, 80 bytes each. If LEAF split by user, all test
+      samples are used. Unknown characters are counted once per window.
 
     Args:
         clients: number of roles; by default all.
-        source: which of the two; `"auto"` takes roles if there are any.
-        min_characters: for `"roles"`: leave out roles with less text; 1000 by default, with which a role keeps at least
-            20 test windows.
+        source: one of the two sources; `"auto"` takes roles if any file exists.
+        min_characters: for `"roles"`: leave out roles with less text. The default 1000 keeps at least 20 test windows
+            per role.
         test_fraction: for `"roles"`: share of every role's text held out, from its end; 0.1 by default.
-        test_samples: the test set holds this many windows of all test windows in use, evenly spaced over them, so that
-            evaluation stays affordable on a CPU (2000 windows measure an accuracy to about 1 point); `None` keeps all,
-            some hundred thousand for all roles.
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        test_samples: number of windows of the test set, evenly spaced over all test windows in use, to limit the time
+            of an evaluation (2000 windows measure an accuracy to about 1 point). `None` keeps all, some hundred
+            thousand for all roles.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
 
     Returns:
         The federated dataset: x int32 `[B, 80]` and y int32 `[B]` in [0, 80).
 
     Raises:
-        FileNotFoundError: there are no files of the source.
-        ValueError: an option is out of range or is not for the source found, a file is damaged or lacks keys, only
-            some of the users in LEAF's test files have training samples, or there are fewer roles than `clients`.
+        FileNotFoundError: no file of the source exists.
+        ValueError: an option is out of range or belongs to the other source, a file is damaged or lacks keys, only some
+            of the users in LEAF's test files have training samples, or there are fewer roles than `clients`.
 
     References:
         McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017;
@@ -109,12 +108,13 @@ def shakespeare(
 def gather_windows(
     arrays: Mapping[str, jax.Array], client: jax.Array | int, positions: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Windows of one client's text; traced.
+    """Gathers windows of one client's text; traceable.
 
     Args:
-        arrays: `{"text": uint8 [characters], "start": int32 [N]}`, where the training text of each client begins.
+        arrays: `{"text": uint8 [characters], "start": int32 [N]}`; `start` is the offset of each client's training
+            text.
         client: int32 scalar.
-        positions: int32 `[B]`, where in it the windows begin.
+        positions: int32 `[B]`, offsets of the windows in the client's text.
 
     Returns:
         `(x uint8 [B, 80], y int32 [B])`.
@@ -133,7 +133,7 @@ def _from_roles(
     texts = [every[role] for role in roles]
     _check_number_of_clients(clients, len(texts), f"roles with at least {min_characters} characters")
     tokens, unknown = zip(*map(encode, texts[:clients]), strict=True)
-    lengths = np.array([len(own) for own in tokens], np.int64)
+    lengths = np.array([len(text) for text in tokens], np.int64)
     held_out = np.floor(test_fraction * lengths).astype(np.int64)
     start = np.cumsum(lengths) - lengths
     text = np.concatenate(tokens)
@@ -147,7 +147,8 @@ def _from_roles(
     role = np.searchsorted(np.cumsum(windows), chosen, side="right")
     begin = (start + lengths - held_out)[role] + chosen - (np.cumsum(windows) - windows)[role]
     test = np.lib.stride_tricks.sliding_window_view(text, CONTEXT + 1)[begin]
-    counts, arrays = lengths - held_out - CONTEXT, {"text": text, "start": start.astype(np.int32)}
+    counts = lengths - held_out - CONTEXT
+    arrays = {"text": text, "start": start.astype(np.int32)}
     x_test, y_test = test[:, :CONTEXT], test[:, CONTEXT].astype(np.int32)
     said = {
         "dataset": _NAME,
@@ -175,7 +176,8 @@ def _from_leaf(
     train, test, split = read_halves(_NAME, "users", train_files, test_files, _user_windows)
     users = sorted(train, key=lambda user: (-len(train[user][0]), user))
     _check_number_of_clients(clients, len(users), f"users with samples in {train_files[0].parent}")
-    users, by_sample = users[:clients], split == "sample"
+    users = users[:clients]
+    by_sample = split == "sample"
     tested = [user for user in (users if by_sample else test) if user in test]
     if not tested:
         raise ValueError(f"{_NAME}: LEAF's test files hold no sample of the {len(users)} users in use")
@@ -198,7 +200,7 @@ def _from_leaf(
 
 
 def _user_windows(x: list[Any], y: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Windows uint8 `[n, 81]`, the character to predict at their end, and int64 `[1]`, how many are unknown."""
+    """Returns windows uint8 `[n, 81]`, with the predicted character last, and int64 `[1]`, the unknown characters."""
     pairs = list(zip(x, y, strict=True))
     wrong = [pair for pair in pairs if [len(part) if isinstance(part, str) else 0 for part in pair] != [CONTEXT, 1]]
     if wrong:
@@ -210,16 +212,16 @@ def _user_windows(x: list[Any], y: list[Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _leaf_halves(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
-    """LEAF's training and test files; both empty if there are none."""
-    beside = leaf_files(folder)
+    """Returns LEAF's training and test files; two empty lists if no file exists."""
+    files = leaf_files(folder)
     train, test = (
-        leaf_files(folder / half) or [path for path in beside if half in path.name] for half in ("train", "test")
+        leaf_files(folder / half) or [path for path in files if half in path.name] for half in ("train", "test")
     )
     if bool(train) != bool(test):
-        there, absent = ("train", "test") if train else ("test", "train")
+        present, absent = ("train", "test") if train else ("test", "train")
         raise FileNotFoundError(
             f"{folder} holds only part of {_NAME}: no LEAF json for {absent}. Add the files that LEAF wrote with those "
-            f"for {there}, or use the text of roles instead: roles.jsonl in {folder} and source='roles'."
+            f"for {present}, or use the text of roles instead: roles.jsonl in {folder} and source='roles'."
         )
     return train, test
 
@@ -242,6 +244,6 @@ def _check_number_of_clients(clients: int | None, available: int, what: str) -> 
 
 
 def _evenly_spaced(total: int, wanted: int | None) -> np.ndarray:
-    """At most so many of the numbers 0..total-1, as evenly spaced as whole numbers allow."""
+    """Returns at most `wanted` of the numbers 0..total-1, evenly spaced up to rounding; `None` returns all."""
     number = total if wanted is None else min(wanted, total)
     return np.arange(number, dtype=np.int64) * total // number

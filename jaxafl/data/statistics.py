@@ -1,4 +1,4 @@
-"""Statistics of a partition: who holds how much of what, as numbers, a table and a heat map; a walk over samples."""
+"""Statistics of a partition as numbers, a table and a heat map; traversal of all samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxafl.device import compiled, on_device
 from jaxafl.options import Summarised
 from jaxafl.readers.replacing import replacing
 
-if TYPE_CHECKING:  # else only where they are used, so that `import jaxafl.data` is quick
+if TYPE_CHECKING:  # imported at run time, they would slow down `import jaxafl.data`
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.table import Table
@@ -25,10 +25,11 @@ if TYPE_CHECKING:  # else only where they are used, so that `import jaxafl.data`
 Evaluate: TypeAlias = Callable[[Any, jax.Array, jax.Array], Any]
 
 _MAX_ROWS = 500
-_NAMED = 60  # clients whose names are written beside the heat map
-BLOCK = 128  # the most samples of one client evaluated together; sets how often per-client work is repeated
+_NAMED = 60  # with more clients, the names at the heat map would overlap
+BLOCK = 128
+"""Maximum number of samples of one client that are evaluated together; per-client work is repeated for each block."""
 _CALL = 32_768  # samples of a compiled call
-_PIECE = 65_536  # clients
+_PIECE = 65_536  # clients whose distances are computed together, which bounds memory
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -40,9 +41,9 @@ class PartitionStatistics(Summarised):
     Attributes:
         name: name of the dataset.
         sizes: int64 `[N]`, training samples of each client.
-        histogram: int32 `[n, C]`, training samples of each client and class; of the clients that are counted.
-        counted: int `[n]`, those clients; `None` for all N.
-        names: str `[N]`, of the clients, if they have any.
+        histogram: int32 `[n, C]`, training samples of each counted client and class.
+        counted: int `[n]`, the counted clients; `None` if all N are counted.
+        names: str `[N]`, names of the clients; `None` if they have none.
     """
 
     name: str
@@ -53,21 +54,21 @@ class PartitionStatistics(Summarised):
 
     @property
     def clients(self) -> np.ndarray:
-        """int `[n]`, the clients whose labels are counted."""
+        """Clients with counted labels, int `[n]`."""
         return np.arange(len(self.sizes)) if self.counted is None else self.counted
 
     @property
     def distances(self) -> np.ndarray:
         """Total-variation distance `1/2 sum_c |p_k(c) - p(c)|` of each client's labels to all labels, `[n]`.
 
-        `p_k` is the label distribution of client k and `p` that of all samples that are counted. 0 means the same
-        mix as everyone, and the value stays below 1.
+        `p_k` is the label distribution of client k, and `p` that of all counted samples. The value is 0 if they are
+        equal, and always below 1.
         """
         sizes = self.histogram.sum(1, dtype=np.int64)
         everyone = self.histogram.sum(0, dtype=np.int64) / sizes.sum()
-        pieces = np.array_split(np.arange(len(sizes)), -(-len(sizes) // _PIECE))  # whose shares are held at once
+        pieces = np.array_split(np.arange(len(sizes)), -(-len(sizes) // _PIECE))
         return np.concatenate(
-            [0.5 * np.abs(self.histogram[own] / sizes[own, None] - everyone).sum(1) for own in pieces]
+            [0.5 * np.abs(self.histogram[piece] / sizes[piece, None] - everyone).sum(1) for piece in pieces]
         )
 
     @property
@@ -77,11 +78,11 @@ class PartitionStatistics(Summarised):
 
     @property
     def classes(self) -> np.ndarray:
-        """int64 `[n]`, number of classes of which each client holds at least one sample."""
+        """Number of classes that each counted client holds, int64 `[n]`."""
         return (self.histogram > 0).sum(1)
 
     def summary(self) -> dict[str, Any]:
-        """Clients, samples, spread of sizes and classes, heterogeneity, by name."""
+        """Returns clients, samples, spread of sizes and classes, and heterogeneity by name."""
         low, middle, high = np.quantile(self.sizes, [0, 0.5, 1])
         return {
             "name": self.name,
@@ -93,12 +94,12 @@ class PartitionStatistics(Summarised):
         } | ({} if self.counted is None else {"labels_counted_of": f"{len(self.counted)} clients"})
 
     def table(self, max_rows: int = 20, max_classes: int = 10) -> Table:
-        """A rich table with one row per client.
+        """Returns a rich table with one row per client.
 
         Args:
             max_rows: clients shown; the caption says how many are left out.
-            max_classes: up to this number of classes there is a column for each; beyond it, only how many classes each
-                client holds.
+            max_classes: up to this number of classes, the table has a column for each. The number of classes that a
+                client holds is always shown.
 
         Returns:
             The table, for `rich.print`; `str(statistics)` is its plain text below one line of numbers.
@@ -114,8 +115,8 @@ class PartitionStatistics(Summarised):
         for column in ("client", "samples", "classes", "distance", *map(str, labels)):
             table.add_column(column, justify="right")
         for place, client in enumerate(clients[:shown]):
-            who = client if self.names is None else self.names[client]
-            row = [who, self.sizes[client], classes[place], f"{distances[place]:.3f}"]
+            name = client if self.names is None else self.names[client]
+            row = [name, self.sizes[client], classes[place], f"{distances[place]:.3f}"]
             table.add_row(*map(str, [*row, *self.histogram[place, : len(labels)]]))
         return table
 
@@ -135,15 +136,16 @@ class PartitionStatistics(Summarised):
 
 
 def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = None, ax: Axes | None = None) -> Figure:
-    """Draw samples per client and class as a heat map, with the samples per client beside it.
+    """Draws samples per client and class as a heat map, next to a bar chart of samples per client.
 
-    Colours go by the square root of the number, so that small clients differ from empty ones. Of more than 500 clients
-    a row is the mean of several neighbours; the title says of how many. Drawn are the clients that are counted.
+    Only counted clients are drawn. Colours are proportional to the square root of the number, so that small clients
+    differ from empty ones. With more than 500 clients, a row is the mean of several neighbours; the title says of how
+    many.
 
     Args:
-        statistics: what `FederatedData.statistics()` returns.
-        path: where to save the figure (the suffix sets the format); `None` saves nothing.
-        ax: axes to draw the heat map into, without the bar chart; `None` makes a figure of its own.
+        statistics: result of `FederatedData.statistics()`.
+        path: file to save the figure to (the suffix sets the format); `None` saves nothing.
+        ax: axes for the heat map, without the bar chart; `None` creates a new figure.
 
     Returns:
         The figure.
@@ -191,7 +193,7 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
 
 
 def _rows(table: np.ndarray) -> tuple[np.ndarray, int]:
-    """Not more rows than pixels, which would leave clients out: the mean over groups of clients, and their size."""
+    """Averages rows over groups of clients, so that the image skips none; returns the size of a group too."""
     group = -(-len(table) // _MAX_ROWS)
     starts = np.arange(0, len(table), group)
     members = np.diff(starts, append=len(table))
@@ -200,22 +202,22 @@ def _rows(table: np.ndarray) -> tuple[np.ndarray, int]:
 
 @functools.lru_cache(maxsize=16)
 def labels_only(gather: Gather) -> Evaluate:
-    """The labels that `gather` returns, as one and the same function each time, so that it is compiled once."""
+    """Returns a function of the labels that `gather` returns; cached, because each new function would compile again."""
     return lambda arrays, client, positions: gather(arrays, client, positions)[1]
 
 
 def traverse(
     evaluate: Evaluate, arrays: Any, starts: np.ndarray, stops: np.ndarray, size: int = BLOCK
 ) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
-    """Evaluate a traced function at the positions `starts[k] <= p < stops[k]` of every client k, in order.
+    """Evaluates a traceable function at the positions `starts[k] <= p < stops[k]` of every client k, in order.
 
     Args:
-        evaluate: traced `(arrays, client int32 scalar, positions int32 [B]) -> pytree with leading axis B`; compiled
+        evaluate: traceable `(arrays, client int32 scalar, positions int32 [B]) -> pytree with leading axis B`; compiled
             once per function and shapes of `arrays`.
-        arrays: pytree of arrays handed to `evaluate`.
+        arrays: first argument of `evaluate`, a pytree of arrays.
         starts: int64 `[N]`, first position of each client.
         stops: int64 `[N]`, one past the last position of each client.
-        size: samples of one client that are evaluated together, a power of 2 up to `BLOCK`.
+        size: number of samples of one client that are evaluated together, a power of 2 up to `BLOCK`.
 
     Yields:
         `(client [m], position [m], values)` as numpy arrays, with values a pytree of arrays `[m, ...]`.
@@ -229,7 +231,7 @@ def traverse(
         lanes = client[begin : begin + lanes_of_call]
         position = starts[lanes, None] + first[begin : begin + lanes_of_call, None] * size + np.arange(size)
         wanted = position < stops[lanes, None]
-        # Short calls are filled up with positions of client 0, so that everything is compiled once.
+        # Short calls are padded with positions of client 0; another shape would compile again.
         padding = [(0, lanes_of_call - len(lanes))]
         positions = np.pad(np.where(wanted, position, 0), [*padding, (0, 0)]).astype(np.int32)
         arguments = (arrays, *on_device((np.pad(lanes, padding), positions)))

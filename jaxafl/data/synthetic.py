@@ -1,4 +1,4 @@
-"""Synthetic(α, β): logistic-regression clients that differ in their models (α) and in their inputs (β)."""
+"""Synthetic(α, β): clients with logistic-regression models that differ by α, and inputs that differ by β."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Arrays: TypeAlias = Mapping[str, np.ndarray | jax.Array]
 FEATURES = 60
 CLASSES = 10
 _REFERENCES = ("li2020",)
-_PER_CLIENT = np.uint32(0xFFFFFFFF)  # in the place of a position: what is drawn once per client
+_PER_CLIENT = np.uint32(0xFFFFFFFF)  # counter, instead of a position, of draws that occur once per client
 
 
 @named
@@ -37,17 +37,17 @@ def synthetic(
     lazy: bool = False,
     max_test: int = 20_000,
 ) -> FederatedData:
-    """The synthetic(α, β) federated classification task: 60 features, 10 classes.
+    """Generates the synthetic(α, β) federated classification task: 60 features, 10 classes.
 
     Client k draws `u_k ~ N(0, α)` and `B_k ~ N(0, β)`, its model `W_k (10 × 60), b_k ~ N(u_k, 1)` and the centre of its
     inputs `v_k ~ N(B_k, 1)`. Its samples are `x ~ N(v_k, diag(j^-1.2))`, j = 1..60, labelled `y = argmax(W_k x + b_k)`.
-    It holds `floor(lognormal(4, 2)) + 50` samples, of which the first `floor(0.9 n_k)` are for training and the others
-    for testing. As in the reference code α and β are standard deviations. α = β = 0 leaves clients that still differ in
-    W_k and v_k. Note that u_k enters the score of every class alike and so cancels in the argmax: by the definition of
-    this task α changes W_k and b_k but no label, and the heterogeneity comes from the other draws.
+    It holds `floor(lognormal(4, 2)) + 50` samples. The first `floor(0.9 n_k)` are for training, the others for testing.
+    As in the reference code, α and β are standard deviations. With α = β = 0, clients still differ in W_k and v_k.
+    u_k adds an equal term to the score of every class and cancels in the argmax. So α changes W_k and b_k but no label,
+    and the heterogeneity comes from the other draws.
 
-    Every number is a function of (seed, client, position), so that the stored and the lazy form hold the same samples
-    up to float32 rounding (labels could differ only where two classes tie to rounding).
+    Every number is a function of (seed, client, position). The stored and the lazy form hold equal samples up to
+    float32 rounding; labels can differ only if two classes tie up to rounding.
 
     Args:
         alpha: standard deviation of u_k, the mean of a client's model parameters; 0 or more.
@@ -56,15 +56,16 @@ def synthetic(
         seed: seed of everything, a non-negative integer.
         max_size: largest total size n_k of a client; larger draws are cut to it. `None` keeps the heavy tail: 10^5
             clients then hold about 46 million samples (11 GB stored).
-        lazy: generate samples inside the training step instead of storing them: memory O(N), for millions of clients.
-        max_test: the pooled test set holds the test samples of clients 0, 1, 2, ... up to this number, in both forms.
+        lazy: if True, generate samples inside the training step instead of storing them: memory O(N), for millions of
+            clients.
+        max_test: maximum size of the pooled test set, filled with test samples of clients 0, 1, 2, ... in both forms.
 
     Returns:
         The federated dataset; `description` records all options.
 
     Raises:
         ValueError: an option is out of range, or stored data would hold 2^31 samples or more.
-        TypeError: an option is of another type.
+        TypeError: an option has another type.
 
     References:
         Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, section 5.1 (FedProx); Li et al.,
@@ -87,7 +88,7 @@ def synthetic(
         sizes = np.minimum(sizes, max_size)
     train = sizes * 9 // 10
     test = sizes - train
-    # Of the first clients all test samples, then part of one's, then none.
+    # all test samples of the first clients, a part of the next one's, and none of the others'
     x_test, y_test = _pool(arrays, train, train + np.clip(max_test - np.cumsum(test) + test, 0, test))
     description: dict[str, str | int | float] = {
         "source": "synthetic",
@@ -110,12 +111,12 @@ def synthetic(
 
 
 def generate(arrays: Arrays, client: jax.Array | int, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Samples of one client from the dataset's key; traced.
+    """Generates samples of one client from the dataset's key; traceable.
 
     Args:
         arrays: `{"key": uint32 [2], "deviation": float32 [2] (α, β)}`.
         client: int32 scalar.
-        positions: int32 `[B]`; the same position always gives the same sample.
+        positions: int32 `[B]`; equal positions give equal samples.
 
     Returns:
         `(x float32 [B, 60], y int32 [B])`.
@@ -125,15 +126,15 @@ def generate(arrays: Arrays, client: jax.Array | int, positions: jax.Array) -> t
     model_mean, input_mean = once[0] * arrays["deviation"][0], once[1] * arrays["deviation"][1]
     weights, bias, noise = jnp.split(once[2:], [CLASSES * FEATURES, CLASSES * (FEATURES + 1)])
     deviation = jnp.arange(1, FEATURES + 1, dtype=jnp.float32) ** -0.6
-    own = jax.vmap(lambda position: _normals(keys.threefry(key, client, position), FEATURES))(positions)
-    x = input_mean + noise + own * deviation
-    # Full float32 products, so that labels do not depend on an accelerator's default precision.
+    draws = jax.vmap(lambda position: _normals(keys.threefry(key, client, position), FEATURES))(positions)
+    x = input_mean + noise + draws * deviation
+    # At an accelerator's default precision, labels would differ from those of a CPU.
     scores = jnp.matmul(x, (weights + model_mean).reshape(CLASSES, FEATURES).T, precision="highest") + bias + model_mean
     return x, jnp.argmax(scores, axis=-1).astype(jnp.int32)
 
 
 def _normals(key: keys.Key, count: int) -> jax.Array:
-    """Standard normal float32 `[count]`: counter i of the key gives numbers 2i and 2i + 1, by Box and Muller."""
+    """Draws standard normal float32 `[count]`: counter i of the key gives numbers 2i and 2i + 1, by Box and Muller."""
     first, second = jax.lax.optimization_barrier(keys.threefry(key, jnp.arange((count + 1) // 2, dtype=jnp.uint32), 0))
     radius = jnp.sqrt(-2.0 * jnp.log1p(-keys.uniform((first, first), jnp.float32)))
     angle = jnp.float32(2 * math.pi) * keys.uniform((second, second), jnp.float32)
@@ -142,7 +143,7 @@ def _normals(key: keys.Key, count: int) -> jax.Array:
 
 
 def _pool(arrays: Arrays, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The samples of all clients between two positions, client after client."""
+    """Concatenates the samples of all clients at positions from `starts` up to `stops`, in order of clients."""
     total = int((stops - starts).sum())
     if total >= 2**31:
         raise ValueError(f"synthetic: {total} samples are too many to store; use lazy=True or max_size")

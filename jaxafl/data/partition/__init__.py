@@ -1,4 +1,4 @@
-"""Ways to split pooled samples over clients."""
+"""Partitions of pooled samples over clients."""
 
 from jaxafl.data.partition.alike import by_user, iid, iid_shared, lognormal_sizes
 from jaxafl.data.partition.base import Partition

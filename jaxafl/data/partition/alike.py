@@ -1,4 +1,4 @@
-"""Partitions that do not look at labels: equal parts, one shared pool, lognormal sizes, natural users."""
+"""Partitions that ignore labels: equal parts, one shared pool, lognormal sizes, natural users."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from jaxafl.options import number, static
 
 
 class by_user(Partition):
-    """Give every natural user (a writer, a speaker) its own samples.
+    """Partition by natural user (a writer, a speaker), one client per user.
 
-    Nothing is random: clients follow increasing user id, and samples keep their order.
+    Nothing is random: clients are sorted by user id, and samples keep their order.
 
     Args:
-        clients: keep only this many users, those of the smallest ids; by default all of them.
+        clients: number of users to keep, starting from the smallest id; by default all.
 
     Raises:
         ValueError: `clients` is below 1; on splitting, the dataset has no users or fewer than `clients`.
@@ -24,7 +24,7 @@ class by_user(Partition):
     clients: int | None = static(default=None)
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
-        """Rows of each client in their original order; see `Partition.split`."""
+        """Returns the rows of each client in their original order; see `Partition.split`."""
         if users is None:
             raise ValueError("by_user: this dataset has no natural users; use iid, dirichlet or classes_per_client")
         rows = rows_of_each(users)
@@ -35,7 +35,7 @@ class by_user(Partition):
 
 
 class iid(Partition):
-    """Shuffle all samples and deal them out in equal parts.
+    """Partition of all samples, shuffled, into equal parts.
 
     Every sample goes to exactly one client; sizes differ by at most one.
 
@@ -50,21 +50,19 @@ class iid(Partition):
     clients: int = static()
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
-        """Rows of each client; see `Partition.split`."""
+        """Returns the rows of each client; see `Partition.split`."""
         require_samples("iid", self.clients, len(labels))
         return ClientRows(rng.permutation(len(labels)), parts(len(labels), self.clients))
 
 
 class iid_shared(Partition):
-    """Give every client one and the same pool of samples.
+    """One pool of samples that every client holds.
 
-    Each sample of the pool belongs to all N clients, and statistics count it once for each of them. The samples are
-    stored once, and so is the list of them that all clients share.
+    Each sample of the pool belongs to all N clients, and statistics count it N times. Samples and rows are stored once.
 
     Args:
         clients: number of clients N, at least 1.
-        samples: size of the pool, drawn from the training samples at random without replacement; `None` takes all of
-            them.
+        samples: size of the pool, drawn from the training samples at random without replacement; `None` takes all.
 
     Raises:
         ValueError: `clients` or `samples` is below 1; on splitting, there are fewer samples than the pool needs.
@@ -79,7 +77,7 @@ class iid_shared(Partition):
     samples: int | None = static(default=None)
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
-        """The same rows for every client; see `Partition.split`."""
+        """Returns one array of rows for all clients; see `Partition.split`."""
         size = len(labels) if self.samples is None else self.samples
         if size > len(labels):
             raise ValueError(
@@ -89,20 +87,20 @@ class iid_shared(Partition):
 
 
 class lognormal_sizes(Partition):
-    """Shuffle all samples and deal them out in parts of lognormal size.
+    """Partition of all samples, shuffled, into parts of lognormal size.
 
     Client k gets `min_size + (n - N · min_size) · w_k / sum(w)` samples, up to rounding, with `w_k` drawn from
-    lognormal(0, sigma). Every sample goes to exactly one client. The mean of the lognormal would cancel, and so it is
-    not an option.
+    lognormal(0, sigma). Every sample goes to exactly one client. The mean of the lognormal cancels and is not an
+    option.
 
     Args:
         clients: number of clients N, at least 1.
-        sigma: standard deviation of log w_k, 0 or more: 0 gives equal sizes, 2 a heavy tail as of `synthetic`.
-        min_size: what every client holds at least, 1 or more.
+        sigma: standard deviation of log w_k, 0 or more: 0 gives equal sizes, 2 a heavy tail as in `synthetic`.
+        min_size: minimum number of samples of every client, at least 1.
 
     Raises:
         ValueError: an option is out of range; on splitting, there are too few samples for `min_size`.
-        TypeError: `sigma` is not a number, or `clients` or `min_size` not a whole one.
+        TypeError: `sigma` is not a number, or `clients` or `min_size` is not a whole number.
     """
 
     clients: int = static()
@@ -110,11 +108,13 @@ class lognormal_sizes(Partition):
     min_size: int = static(default=1)
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
-        """Rows of each client; see `Partition.split`."""
+        """Returns the rows of each client; see `Partition.split`."""
         require_samples("lognormal_sizes", self.clients, len(labels), self.min_size)
         rest = len(labels) - self.clients * self.min_size
         normal = rng.normal(0.0, self.sigma, self.clients)
-        weights = np.exp(normal - normal.max())  # only proportions count, and this cannot overflow
+        weights = np.exp(
+            normal - normal.max()
+        )  # without the shift, exp overflows at large sigma; it cancels in the proportions
         ends = np.floor(np.cumsum(weights) / weights.sum() * rest + 0.5).astype(np.int64)
         ends[-1] = rest
         return ClientRows(rng.permutation(len(labels)), np.diff(ends, prepend=0) + self.min_size)

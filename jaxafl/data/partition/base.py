@@ -1,4 +1,4 @@
-"""What a partition is, and what several of them share: samples by class, and dealing them by a mix of classes."""
+"""The base class of partitions, and functions that several share: rows by class, and dealing by a mix of classes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BLOCK = 1024  # clients whose classes are drawn together
 
 
 class Partition(Part):
-    """A way to split pooled samples over clients; its options are its fields, checked when it is made.
+    """Base class of partitions of pooled samples over clients; its options are its fields, checked on construction.
 
-    One of your own is a subclass with `split`, or any object with `split` and `description`.
+    To write another partition, inherit and define `split`. Any object with `split` and `description` works too.
     """
 
     def __post_init__(self) -> None:
@@ -30,7 +30,7 @@ class Partition(Part):
                 object.__setattr__(self, field.name, value.item())
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Sequence[np.ndarray]:
-        """Rows of each client's samples.
+        """Returns the rows of each client's samples.
 
         Args:
             labels: int32 `[n]`, label of each sample.
@@ -43,17 +43,17 @@ class Partition(Part):
         raise NotImplementedError(f"{self.name} has no split(labels, users, rng)")
 
     def remedy(self, labels: np.ndarray, rng: np.random.Generator) -> str:
-        """Returns what to use instead where clients are left without samples, for the error.
+        """Returns advice for the error that clients are left without samples.
 
         Args:
             labels: int32 `[n]`, label of each sample.
-            rng: as `split` was given it.
+            rng: a generator in the state that `split` received.
         """
         return "Use fewer clients, or a less skewed partition"
 
     @property
     def description(self) -> Mapping[str, str | int | float]:
-        """What a result file says: the name as `"partition"`, and one `"partition_<option>"` per option."""
+        """Entries of a result file: the name as `"partition"`, and one `"partition_<option>"` per option."""
         said = {f"partition_{name}": "all" if value is None else value for name, value in options_of(self).items()}
         return {"partition": self.name, **said}
 
@@ -64,8 +64,8 @@ def require_samples(owner: str, clients: int, samples: int, min_size: int | None
     Args:
         owner: the partition, for the message.
         clients: N.
-        samples: how many there are.
-        min_size: the least of a client.
+        samples: number of samples.
+        min_size: minimum number of samples per client.
     """
     least = 1 if min_size is None else min_size
     if clients * least > samples:
@@ -77,15 +77,17 @@ def require_samples(owner: str, clients: int, samples: int, min_size: int | None
 
 
 class ClientRows(Sequence[np.ndarray]):
-    """The rows of all clients in one array; an array for each of a million clients would take more than their rows.
+    """Rows of all clients in one array, because an array object per client may take more memory than its rows.
 
     Args:
-        flat: int `[n]`, the rows of one client after another.
-        counts: int `[N]`, how many are each client's.
+        flat: int `[n]`, the rows of all clients, concatenated.
+        counts: int `[N]`, number of rows of each client.
     """
 
     def __init__(self, flat: np.ndarray, counts: np.ndarray) -> None:
-        self.flat, self.counts, self._ends = flat, counts, np.cumsum(counts)
+        self.flat = flat
+        self.counts = counts
+        self._ends = np.cumsum(counts)
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -98,34 +100,34 @@ class ClientRows(Sequence[np.ndarray]):
 
 
 def rows_of_each(values: np.ndarray) -> ClientRows:
-    """The rows of each value that occurs, in their original order, values sorted."""
+    """Groups rows by value, in sorted order of the values; rows of one value keep their order."""
     _, counts = np.unique(values, return_counts=True)
     return ClientRows(np.argsort(values, kind="stable").astype(np.int32), counts)
 
 
 def parts(total: int, count: int) -> np.ndarray:
-    """The sizes of so many equal parts, int `[count]`, the first ones larger by one where it does not go evenly."""
+    """Returns sizes of `count` parts of `total`, int `[count]`, equal except that the first ones may be larger by 1."""
     return total // count + (np.arange(count) < total % count)
 
 
 def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> ClientRows:
-    """The rows of each client, who holds so many in succession, shuffled in place."""
+    """Shuffles the rows of each client in place; client k holds `sizes[k]` consecutive rows."""
     found = ClientRows(rows, sizes)
-    for own in found:
-        rng.shuffle(own)
+    for part in found:
+        rng.shuffle(part)
     return found
 
 
 def dealt(
     pieces: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], sizes: np.ndarray, rng: np.random.Generator
 ) -> ClientRows:
-    """The rows of each client, shuffled.
+    """Distributes the rows of all pieces, and returns the rows of each client, shuffled.
 
     Args:
-        pieces: rows int `[m]`, the clients int `[h]` (no one twice) who take them one after another, and how many each
-            takes, int `[h]`; int32 all.
-        sizes: int32 `[N]`, how many rows each client takes of all pieces.
-        rng: the randomness.
+        pieces: triples of int32 arrays: rows `[m]`, distinct clients `[h]` that take consecutive rows, and the number
+            that each takes `[h]`.
+        sizes: int32 `[N]`, number of rows that each client takes from all pieces.
+        rng: source of randomness.
     """
     places, index = np.cumsum(sizes, dtype=np.int32), np.empty(sizes.sum(), np.int32)
     places -= sizes
@@ -139,13 +141,13 @@ def dealt(
 
 
 def dirichlet_mixes(alpha: float, counts: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
-    """Class mixes `[N, C]` of the clients, each drawn from Dir(alpha · p) with p the class proportions of the data.
+    """Draws class mixes `[N, C]` of the clients from Dir(alpha · p) with p the class proportions of the data.
 
     Args:
         alpha: concentration.
         counts: int [C], samples of every class.
         clients: N.
-        rng: the randomness.
+        rng: source of randomness.
     """
     return rng.dirichlet(alpha * counts / counts.sum(), size=clients)
 
@@ -153,18 +155,18 @@ def dirichlet_mixes(alpha: float, counts: np.ndarray, clients: int, rng: np.rand
 def deal(
     labels: np.ndarray, counts: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.random.Generator
 ) -> ClientRows:
-    """Give each client a number of samples whose classes are drawn from its mix, no sample twice.
+    """Deals each client a number of samples with classes drawn from its mix, no sample twice.
 
-    Clients are served one after another in random order. A class that has run out is left out of the mix, the rest of
-    which is renormalised (where nothing of it is left, the mix of the samples left takes its place). So the last ones
-    served may get another mix than theirs, and do if all samples are used.
+    Clients are served in random order. An exhausted class is removed from the mix, and the rest is renormalised. If
+    nothing is left of the mix, the mix of the remaining samples replaces it. So the last clients may get another mix
+    than their own, and always do if all samples are used.
 
     Args:
         labels: int `[n]`.
         counts: int `[C]`, samples of each class that occurs, in sorted order.
-        sizes: int `[N]`, samples of each client, n or fewer together.
-        mixes: float `[N, C]`, probabilities over the classes that occur, in sorted order; overwritten, since many
-            clients' numbers of samples would need as much room again.
+        sizes: int `[N]`, samples of each client; the sum is at most n.
+        mixes: float `[N, C]`, probabilities over the classes that occur, in sorted order. It is overwritten to save
+            memory.
         rng: the only source of randomness.
 
     Returns:
@@ -173,13 +175,14 @@ def deal(
     remaining = counts
     order = rng.permutation(len(sizes)).astype(np.int32)
     for served in np.array_split(order, -(-len(order) // _BLOCK)):
-        state, there = rng.bit_generator.state, remaining > 0
-        weights = np.where(there, mixes[served], 0.0)
+        state = rng.bit_generator.state
+        available = remaining > 0
+        weights = np.where(available, mixes[served], 0.0)
         totals = weights.sum(1, keepdims=True)
-        if (totals > 0).all():  # all at once, which is the same unless a class runs out
+        if (totals > 0).all():  # one draw for all, which equals single draws unless a class runs out
             drawn = rng.multinomial(sizes[served], weights / totals)
             left = remaining - drawn.sum(0)
-            if (left >= 0).all() and ((left > 0) == there).all():
+            if (left >= 0).all() and ((left > 0) == available).all():
                 mixes[served], remaining = drawn, left
                 continue
             rng.bit_generator.state = state
@@ -190,19 +193,21 @@ def deal(
     return take(labels, _narrowed(mixes), rng)
 
 
-def _narrowed(whole: np.ndarray) -> np.ndarray:
-    """Whole numbers in float64 as int32, in the first half of their own memory; the other half is given back."""
-    shape, wide = whole.shape, whole.reshape(-1)
-    narrow, many = wide.view(np.int32), len(wide)
-    for begin in range(0, many, _BLOCK):  # an entry is written where one that has been read lay
-        narrow[begin : min(begin + _BLOCK, many)] = wide[begin : begin + _BLOCK].astype(np.int32)
+def _narrowed(numbers: np.ndarray) -> np.ndarray:
+    """Converts integers in float64 to int32 in the first half of their memory, and frees the other half."""
+    shape = numbers.shape
+    wide = numbers.reshape(-1)
+    narrow = wide.view(np.int32)
+    count = len(wide)
+    for begin in range(0, count, _BLOCK):  # in increasing order, so that only entries already read are overwritten
+        narrow[begin : min(begin + _BLOCK, count)] = wide[begin : begin + _BLOCK].astype(np.int32)
     del narrow, wide
-    whole.resize(-(-many // 2), refcheck=False)
-    return whole.view(np.int32)[:many].reshape(shape)
+    numbers.resize(-(-count // 2), refcheck=False)
+    return numbers.view(np.int32)[:count].reshape(shape)
 
 
 def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> ClientRows:
-    """Random rows of each client, no sample twice: `quotas[k, c]` of the class that is c-th in sorted order."""
+    """Draws rows of each client, no sample twice: `quotas[k, c]` of the class that is c-th in sorted order."""
 
     def pieces() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         clients = np.arange(len(quotas), dtype=np.int32)
@@ -214,9 +219,10 @@ def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> Cl
 
 
 def _draw(size: int, mix: np.ndarray, remaining: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """How many samples of each class, int `[C]`: draws from the mix one by one, those of an empty class drawn again.
+    """Draws the number of samples of each class, int `[C]`, from the mix without replacement.
 
-    A multinomial draw of many at once, cut to what remains and repeated for what was cut, is the same in distribution.
+    Multinomial draws are cut to the remaining samples, and what was cut is drawn again. The distribution equals that of
+    single draws in which an empty class is drawn again.
     """
     taken = np.zeros_like(remaining)
     while missing := size - int(taken.sum()):

@@ -1,4 +1,4 @@
-"""Clients of given sizes, with labels alike or skewed."""
+"""Partitions of given sizes, with uniform or skewed labels."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _MAX_GROUPS = 100
 
 
 class sizes(Partition):
-    """Give each client a stated number of samples, drawn at random without replacement.
+    """Partition into parts of given sizes, drawn at random without replacement.
 
-    Samples beyond the sum of the sizes are used by nobody: `[10000, 5000, 5000, 5000]` takes 25,000 samples of MNIST's
-    60,000. Labels are those of the data, up to chance, or skewed in one of two ways:
+    Samples beyond the sum of the sizes stay unused: `[10000, 5000, 5000, 5000]` takes 25,000 of MNIST's 60,000 samples.
+    Labels are distributed as in the data, up to chance, or skewed in one of two ways:
 
-    - `classes`: each client holds exactly so many classes, drawn at random with probabilities in proportion to what is
-      left of them, the largest client first, and its samples spread over them as equally as their numbers allow;
+    - `classes`: each client holds exactly this number of classes. They are drawn with probabilities proportional to
+      the remaining samples, the largest client first. The client's samples are spread over them as equally as
+      possible;
     - `alpha`: a mix of classes per client from Dir(alpha · p), as in `dirichlet_equal`.
 
     Args:
@@ -32,7 +33,7 @@ class sizes(Partition):
     Raises:
         ValueError: there are no sizes, one is below 1, or `classes` and `alpha` are both given or out of range; on
             splitting, there are too few samples, or too few of the classes.
-        TypeError: `sizes` is not a list, or a size not an integer.
+        TypeError: `sizes` is not a list, or a size is not an integer.
 
     References:
         "The impact analysis of delays in asynchronous federated learning with data heterogeneity for edge
@@ -73,7 +74,7 @@ class sizes(Partition):
         return ClientRows(rng.permutation(len(labels))[:total], np.array(self.sizes))
 
     def _quotas(self, classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Samples of each client and class, int `[N, C]`, exactly `classes` of them positive per client."""
+        """Draws the samples of each client and class, int `[N, C]`, exactly `classes` of them positive per client."""
         if classes > len(counts):
             raise ValueError(
                 f"sizes: classes={classes}, but the data has {len(counts)} classes; use classes={len(counts)} or less"
@@ -89,7 +90,7 @@ class sizes(Partition):
 
     @property
     def description(self) -> Mapping[str, str | int | float]:
-        """Name, sizes in few words, and the skew."""
+        """Name, abbreviated sizes and skew, for result files."""
         skew: dict[str, str | int | float] = {"partition_labels": "iid"}
         if self.alpha is not None:
             skew = {"partition_labels": "dirichlet", "partition_alpha": self.alpha}
@@ -105,7 +106,7 @@ class sizes(Partition):
 
 
 def _try_quotas(sizes: Sequence[int], classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
-    """One draw of who gets how much of which class; `None` if a client's classes hold too little."""
+    """Draws the samples of each client and class once; `None` if a client's classes hold too few samples."""
     quotas = np.zeros((len(sizes), len(counts)), np.int64)
     remaining = counts.copy()
     for client in np.argsort(sizes, kind="stable")[::-1]:
@@ -115,7 +116,7 @@ def _try_quotas(sizes: Sequence[int], classes: int, counts: np.ndarray, rng: np.
         if remaining[chosen].sum() < sizes[client]:
             return None
         parts = equal_parts(sizes[client], remaining[chosen])
-        if missing := sizes[client] - parts.sum():  # odd ones out are random
+        if missing := sizes[client] - parts.sum():  # the remainder goes to random classes
             parts[rng.permutation(np.flatnonzero(parts < remaining[chosen]))[:missing]] += 1
         quotas[client, chosen] = parts
         remaining -= quotas[client]
@@ -123,11 +124,13 @@ def _try_quotas(sizes: Sequence[int], classes: int, counts: np.ndarray, rng: np.
 
 
 def equal_parts(total: int, limits: np.ndarray) -> np.ndarray:
-    """Parts as equal as the limits allow, whose sum is the largest up to `total` with those below their limit alike.
+    """Divides `total` into parts as equal as the limits allow.
+
+    Parts below their limit are equal, so the sum may stay below `total` by less than the number of these parts.
 
     Args:
-        total: what is spread, at most the sum of the limits.
-        limits: int `[n]`, the most of each part.
+        total: the number to divide, at most the sum of the limits.
+        limits: int `[n]`, maximum of each part.
     """
     parts = np.zeros_like(limits)
     while more := (total - parts.sum()) // max(np.count_nonzero(parts < limits), 1):
@@ -136,7 +139,7 @@ def equal_parts(total: int, limits: np.ndarray) -> np.ndarray:
 
 
 def _written(sizes: Sequence[int]) -> str:
-    """`10000+5000×3`; of very many different sizes their number and range."""
+    """Formats sizes as `10000+5000×3`, or as number and range if there are too many groups."""
     groups = [(size, len(list(group))) for size, group in itertools.groupby(sizes)]
     if len(groups) > _MAX_GROUPS:
         return f"{len(sizes)} sizes from {min(sizes)} to {max(sizes)}"

@@ -21,16 +21,19 @@ from jaxafl.data.partition.sizes import equal_parts
 from jaxafl.options import number, static
 
 _MAX_DRAWS = 1000
-_TRIED, _DOUBLINGS, _SMALLEST = 20, 20, 1e-3  # draws and values of alpha that an error tries, to say one that works
-_MOST = 10**6  # clients in these draws together
+# limits of the search for a working alpha, which the error names: draws per alpha, doublings, smallest doubled alpha
+_TRIED = 20
+_DOUBLINGS = 20
+_SMALLEST = 1e-3
+_MOST = 10**6  # draws × clients of the search per alpha
 
 
 class dirichlet(Partition):
-    """Split every class over the clients in proportions drawn from a symmetric Dirichlet distribution.
+    """Partition of every class in proportions drawn from a symmetric Dirichlet distribution.
 
     For each class c draw `p_c ~ Dir(alpha, ..., alpha)` over the N clients, shuffle the n_c samples of the class and
-    cut them at `floor(n_c * cumsum(p_c))`; what flooring leaves over goes to the last client. Each client's samples
-    are then shuffled. Every sample goes to exactly one client.
+    cut them at `floor(n_c * cumsum(p_c))`. The remainder goes to the last client. Each client's samples are then
+    shuffled. Every sample goes to exactly one client.
 
     Args:
         alpha: concentration, positive: small values give each client few classes, large values approach `iid`.
@@ -41,7 +44,7 @@ class dirichlet(Partition):
     Raises:
         ValueError: `alpha` is not positive and finite, `clients` is below 1 or `min_size` is negative; on splitting,
             no draw satisfies `min_size`, or clients are left without samples.
-        TypeError: `alpha` is not a number, or `clients` or `min_size` not a whole number.
+        TypeError: `alpha` is not a number, or `clients` or `min_size` is not a whole number.
 
     References:
         Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
@@ -67,9 +70,9 @@ class dirichlet(Partition):
         return take(labels, quotas, rng)
 
     def remedy(self, labels: np.ndarray, rng: np.random.Generator) -> str:
-        """Returns what to use instead: the first of α, 2α, 4α ... that gives all clients enough samples
-        within some draws, and `dirichlet_equal`."""
-        least, alpha = max(1, self.min_size), self.alpha
+        """Returns advice: the first of α, 2α, 4α ... that gives all clients enough samples, or `dirichlet_equal`."""
+        least = max(1, self.min_size)
+        alpha = self.alpha
         equal = f"dirichlet_equal({self.alpha:g}, {self.clients}), which gives all clients as many samples at any alpha"
         draws = max(1, min(_TRIED, _MOST // self.clients))
         for _ in range(_DOUBLINGS):
@@ -84,8 +87,8 @@ class dirichlet(Partition):
         """Draws proportions until every client holds `min_size` samples.
 
         Returns:
-            Samples of each client and class, int32 `[N, C]`, `None` if no draw gives that; the most samples that the
-            smallest client held.
+            Samples of each client and class, int32 `[N, C]`, or `None` if all draws fail; and the largest size of the
+            smallest client.
         """
         _, counts = np.unique(labels, return_counts=True)
         largest = 0
@@ -104,24 +107,24 @@ class dirichlet(Partition):
 
 
 class dirichlet_equal(Partition):
-    """Give every client as many samples, of classes mixed in proportions drawn from a Dirichlet distribution.
+    """Partition into equal sizes, with a mix of classes per client drawn from a Dirichlet distribution.
 
-    For each client k draw a mix of classes `q_k ~ Dir(alpha · p)`, p being the class proportions of the data, and then
-    the class of each of its samples from `q_k`, without replacement. A class that runs out is left out of the mix, the
-    rest of which is renormalised. Clients are served in random order; because all samples are used, the last ones get
-    what is left. Every sample goes to exactly one client; sizes differ by at most one.
+    For each client k draw a mix of classes `q_k ~ Dir(alpha · p)`, with p the class proportions of the data, and then
+    the class of each of its samples from `q_k`, without replacement. An exhausted class is removed from the mix, and
+    the rest is renormalised. Clients are served in random order. Because all samples are used, the last clients get the
+    remaining ones. Every sample goes to exactly one client; sizes differ by at most one.
 
     The entries of `alpha · p` sum to alpha, as in the paper below. Codes that draw from Dir(a, ..., a) over C balanced
     classes mean alpha = a · C.
 
     Args:
-        alpha: concentration, positive: towards 0 clients hold one class each, for large values the classes of the data.
+        alpha: concentration, positive: near 0 clients hold one class each, and large values give the mix of the data.
         clients: number of clients N, at least 1.
 
     Raises:
         ValueError: `alpha` is not positive and finite or `clients` is below 1; on splitting, there are fewer samples
             than clients.
-        TypeError: `alpha` is not a number, or `clients` not a whole one.
+        TypeError: `alpha` is not a number, or `clients` is not a whole number.
 
     References:
         Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
@@ -141,11 +144,11 @@ class dirichlet_equal(Partition):
 
 
 class shards(Partition):
-    """Sort the samples by label, cut them into equal shards, and deal each client some of these at random.
+    """Partition into equal shards of the samples sorted by label, several random shards per client.
 
-    The samples of a class are shuffled before. Sizes of shards differ by at most one, and every sample goes to exactly
-    one client. A shard may span a border between classes, and a client may draw two shards of one class: for exactly k
-    classes use `classes_per_client`.
+    The samples of a class are shuffled first. Sizes of shards differ by at most one, and every sample goes to exactly
+    one client. A shard may span two classes, and a client may draw two shards of one class. For exactly k classes use
+    `classes_per_client`.
 
     Args:
         per_client: shards per client, at least 1.
@@ -173,26 +176,28 @@ class shards(Partition):
             )
         by_label = rng.permutation(len(labels)).astype(np.int32)
         by_label = by_label[np.argsort(labels[by_label], kind="stable")]
-        sizes, hands = parts(len(labels), amount).astype(np.int32), rng.permutation(amount).astype(np.int32)
-        ends, dealt_out = np.cumsum(sizes, dtype=np.int32)[hands], sizes[hands]  # of each client in succession
+        sizes = parts(len(labels), amount).astype(np.int32)
+        hands = rng.permutation(amount).astype(np.int32)  # shards in order of clients
+        ends = np.cumsum(sizes, dtype=np.int32)[hands]
+        dealt_out = sizes[hands]
         places = np.repeat(ends - np.cumsum(dealt_out, dtype=np.int32), dealt_out)
         places += np.arange(len(labels), dtype=np.int32)
         return shuffled(by_label[places], dealt_out.reshape(self.clients, -1).sum(1), rng)
 
 
 class classes_per_client(Partition):
-    """Give every client samples of exactly k classes, and every sample to exactly one client.
+    """Partition in which every client holds exactly k classes, and every sample goes to exactly one client.
 
-    Classes are assigned at random such that each is held by as equal a number of clients as possible; the shuffled
-    samples of a class are dealt out in equal parts to the clients that hold it.
+    Classes are assigned at random; their numbers of clients are as equal as possible. The shuffled samples of a class
+    are dealt in equal parts to its clients.
 
     Args:
         k: classes per client, at least 1 and at most the number of classes in the data.
         clients: number of clients N; `k * clients` must be at least the number of classes.
 
     Raises:
-        ValueError: `k` or `clients` is below 1; on splitting, the data has fewer than k classes, the clients cannot
-            hold all classes together, or there are too few samples.
+        ValueError: `k` or `clients` is below 1; on splitting, the data has fewer than k classes or more than
+            `k * clients`, or there are too few samples.
         TypeError: `k` or `clients` is not a whole number.
     """
 
@@ -202,7 +207,8 @@ class classes_per_client(Partition):
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
         """Rows of each client; see `Partition.split`."""
         classes, counts = np.unique(labels, return_counts=True)
-        pieces, sizes = [], np.zeros(self.clients, np.int32)
+        pieces = []
+        sizes = np.zeros(self.clients, np.int32)
         for label, count, holding in zip(classes, counts, self._assign(counts, rng).T, strict=True):
             holders, taken = rng.permutation(np.flatnonzero(holding)), parts(count, holding.sum())
             rows = rng.permutation(np.flatnonzero(labels == label))
@@ -211,10 +217,10 @@ class classes_per_client(Partition):
         return dealt(pieces, sizes, rng)
 
     def _assign(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Who holds which class, bool `[N, C]`: each client exactly k, each class by as equal a number as possible.
+        """Assigns classes to clients, bool `[N, C]`: k per client, with as equal numbers of clients as possible.
 
-        A class has at most one holder per sample. Each client takes the k classes with most places left, ties broken
-        at random; with places as equal as they are here this never runs out before the last client.
+        A class has at most one client per sample. Each client takes the k classes with most places left, with ties
+        broken at random. Because places are as equal as possible, every client finds k classes.
         """
         classes = len(counts)
         if self.k > classes:
