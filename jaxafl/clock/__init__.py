@@ -1,4 +1,4 @@
-"""Clocks: who trains when, and who arrives; see `contract`, and `durations.duration` for durations of one's own."""
+"""Clocks, which schedule training and arrivals; see `contract`, and `durations.duration` for durations."""
 
 from jaxafl.clock.bernoulli import bernoulli
 from jaxafl.clock.contract import Clock, Delivery, Runs, ServerStep, Starts, Workload

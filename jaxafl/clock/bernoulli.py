@@ -1,4 +1,4 @@
-"""Ticks at which every upload and every download may fail: the clock of AUDG and PSURDG."""
+"""Ticks with uploads and downloads that may fail: the clock of AUDG and PSURDG."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Array = jax.Array
 
 
 class State(NamedTuple):
-    """The clock between two ticks; what each client offers, [N]."""
+    """State of the clock between two ticks; arrays [N] describe the update that each client offers."""
 
     tick: Array
     version: Array
     run: Array
     run_id: Array
-    since: Array  # the tick at which the client downloaded
+    since: Array  # tick of the client's last download
     starts: Starts
     upload_key: Key
     download_key: Key
 
 
 class bernoulli(Clock):
-    """At every tick each client's upload succeeds with probability p_i; then it downloads, with success q_i.
+    """Ticks at which client i's upload succeeds with probability p_i, and then its download with probability q_i.
 
     A client offers the same update at every tick until an upload succeeds; then it downloads x_{t+1} and trains again.
     If that download fails it keeps its version, offers the same update again, and the download is retried after its
@@ -38,8 +38,8 @@ class bernoulli(Clock):
     1 the staleness is geometric with mean 1/p_i - 1; with failing downloads the mean is 1/(p_i q_i) - 1.
 
     Args:
-        upload: p, the probability in [0, 1] that an upload succeeds, a number or one per client [N].
-        download: q, the same of a download.
+        upload: probability p that an upload succeeds, in [0, 1]; a number or one per client [N].
+        download: probability q that a download succeeds, in [0, 1]; a number or one per client [N].
 
     References:
         "The impact analysis of delays in asynchronous federated learning with data heterogeneity for edge
@@ -80,7 +80,7 @@ class bernoulli(Clock):
         return [state.version]
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
-        """One tick: uploads act on x_t, then those who succeeded download x_{t+1}, or fail to."""
+        """Computes one tick: uploads act on x_t, then clients whose upload succeeded try to download x_{t+1}."""
         clients = jnp.arange(workload.num_clients, dtype=jnp.int32)
         tick = jnp.broadcast_to(state.tick, clients.shape)
 

@@ -1,4 +1,4 @@
-"""Checks that clocks share: rules between options, and recordings."""
+"""Shared checks of clocks: combinations of options, and recordings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from jaxafl.clock.durations.runs import reads
 
 
 def check_at_most(clock: str, name: str, value: int, num_clients: int) -> None:
-    """No more clients than there are.
+    """Raises `ValueError` if an option exceeds the number of clients.
 
     Args:
-        clock: its name, for the message.
-        name, value: the option.
+        clock: name of the clock, for the message.
+        name, value: name and value of the option.
         num_clients: N.
     """
     if value > num_clients:
@@ -23,7 +23,7 @@ def check_at_most(clock: str, name: str, value: int, num_clients: int) -> None:
 
 
 def check_durations(clock: str, durations: Any, num_clients: int) -> None:
-    """A duration, whose options go together."""
+    """Raises `TypeError` or `ValueError` unless `durations` is a valid duration for the clock."""
     if not isinstance(durations, Duration):
         raise TypeError(f"{clock}: durations must be a duration, e.g. jaxafl.clock.uniform(1, 5), got {durations!r}")
     durations.check(num_clients)
@@ -35,21 +35,21 @@ def check_durations(clock: str, durations: Any, num_clients: int) -> None:
 
 
 def check_starts(clock: str, starts: Any, num_clients: int) -> None:
-    """Recorded starts: one client index per start."""
+    """Raises `ValueError` unless recorded starts are one client index per start."""
     allowed = "starts must be a one-dimensional array of client indices, one per start"
     array = _recorded(clock, allowed, starts, "iu")
     _check_clients(clock, "starts", "start number", array, num_clients)
 
 
 def check_sets(clock: str, sets: Any, size: int, num_clients: int, *, repeats: bool) -> None:
-    """Recorded sets of clients: an integer array [round, size], without repeats in a round unless they are allowed.
+    """Raises `ValueError` unless recorded sets are client indices [round, size].
 
     Args:
-        clock: its name, for the message.
+        clock: name of the clock, for the message.
         sets: the recording, or `None`.
-        size: clients of a set.
+        size: clients per set.
         num_clients: N.
-        repeats: whether a set may name a client twice.
+        repeats: allow a set to name a client twice.
     """
     allowed = f"sets must be an integer array [round, n] with n = {size} clients"
     array = _recorded(clock, allowed, sets, "iu", size, got="shape {0.shape}")
@@ -64,10 +64,10 @@ def check_sets(clock: str, sets: Any, size: int, num_clients: int, *, repeats: b
 
 
 def check_masks(clock: str, name: str, masks: Any, num_clients: int) -> None:
-    """Recorded masks: bool [tick, client].
+    """Raises `ValueError` unless recorded masks are bool [tick, client].
 
     Args:
-        clock, name: whose recording, and which, for the message.
+        clock, name: names of the clock and of the recording, for the message.
         masks: the recording, or `None`.
         num_clients: N.
     """
@@ -79,13 +79,13 @@ def check_masks(clock: str, name: str, masks: Any, num_clients: int) -> None:
 
 
 def check_stale(clock: str, stale: Any, size: int, oldest: int) -> None:
-    """Recorded ages: an integer array [round, size] of versions back.
+    """Raises `ValueError` unless recorded ages of versions are integers 0 .. oldest, [round, size].
 
     Args:
-        clock: its name, for the message.
+        clock: name of the clock, for the message.
         stale: the recording, or `None`.
-        size: J.
-        oldest: the largest age.
+        size: clients per round J.
+        oldest: largest age.
     """
     allowed = f"stale versions must be an integer array [round, J] with J = {size}"
     array = _recorded(clock, allowed, stale, "iu", size)
@@ -98,15 +98,15 @@ def check_stale(clock: str, stale: Any, size: int, oldest: int) -> None:
 def _recorded(
     clock: str, allowed: str, recording: Any, kinds: str, *columns: int, got: str = "shape {0.shape} of {0.dtype}"
 ) -> np.ndarray:
-    """The recording as an array [entry, *columns] of one of these kinds of numbers; without entries where it is `None`.
+    """Returns the recording as an array [entry, *columns], with 0 entries for `None`; raises `ValueError` for others.
 
     Args:
-        clock: its name, for the message.
-        allowed: which recording it is, and what it must be.
-        recording: what was passed.
-        kinds: of NumPy's types.
-        *columns: the other axes.
-        got: how the message describes another array.
+        clock: name of the clock, for the message.
+        allowed: name and requirements of the recording, for the message.
+        recording: the recording, or `None`.
+        kinds: allowed kinds of NumPy types.
+        *columns: lengths of the axes after the first.
+        got: template by which the message describes a wrong array.
     """
     if recording is None:
         return np.zeros((0, *columns), int)
@@ -117,7 +117,7 @@ def _recorded(
 
 
 def _check_clients(clock: str, name: str, entry: str, clients: np.ndarray, num_clients: int) -> None:
-    """Client indices; the message counts by `entry`."""
+    """Raises `ValueError` for client indices outside of 0 .. N - 1; `entry`: word for a row in the message."""
     outside = np.argwhere((clients < 0) | (clients >= num_clients))
     if len(outside):
         named = clients[tuple(outside[0])]

@@ -1,8 +1,9 @@
-"""What a clock is: the records that it exchanges with the engine.
+"""Contract of clocks: the base class `Clock`, and the records that clocks exchange with the engine.
 
 A clock inherits from `Clock`; its options are its fields (see `jaxafl.options`). `init` and `next` are traced by JAX
-with 64-bit types enabled, so that time is float64. `next` never sees a model value: the same functions run ahead of the
-training, on the CPU (`jaxafl.clock.schedules`), or beside it, where the training changes the work of the next runs.
+with 64-bit types enabled, so that time is float64. `next` never gets model values. A clock normally runs ahead of
+training, on the CPU (`jaxafl.clock.schedules`). It runs online, interleaved with training, if training changes the work
+of later runs.
 """
 
 from __future__ import annotations
@@ -24,62 +25,65 @@ Recording: TypeAlias = jax.Array | np.ndarray | None
 
 
 class Delivery(enum.Flag):
-    """What the arrivals of a protocol are. A clock says which of these hold for it, a server which it needs
-    (`Server.requires`) and which it accepts (`Server.accepts`)."""
+    """Properties of a protocol's arrivals.
+
+    A clock lists them in `Clock.delivers`. A server lists required ones in `Server.requires` and accepted ones in
+    `Server.accepts`.
+    """
 
     NONE = 0
     STALE = enum.auto()  # an update may start from an older version than the newest
-    CONTINUOUS = enum.auto()  # clients start at any time, not together at a server step
+    CONTINUOUS = enum.auto()  # clients start at any time, not only at server steps
     AGED = enum.auto()  # runs start from versions of a drawn age
     REPEATED = enum.auto()  # several server steps can take the same update
     EMPTY = enum.auto()  # a server step may have no arrivals
     MULTIPLE = enum.auto()  # an update may count several times (`multiplicity`)
-    PULLED = enum.auto()  # the server chooses whose updates it takes after they have started
-    PARTIAL = enum.auto()  # a run is handed in with the local steps that it has made, 0 included
+    PULLED = enum.auto()  # the server chooses the clients of the next arrivals after they have started
+    PARTIAL = enum.auto()  # a run arrives with the local steps that it has completed, possibly 0
     BY_CLIENT = enum.auto()  # entry i is client i
-    KINDS = enum.auto()  # `kind` tells arrivals apart
+    KINDS = enum.auto()  # `kind` distinguishes arrivals
     REPLIES = enum.auto()  # the server may answer with the local steps of a client's next run
 
 
 class Runs(NamedTuple):
-    """Local trainings; a *run* is one local training of one client. All fields have one shape, [A] in a server step."""
+    """Runs; a *run* is one local training of one client. All fields have one shape, [A] in a server step."""
 
-    client: Int32[Array, "*A"]  # whose
-    run: Int32[Array, "*A"]  # index among the runs of this client, in the order they start
-    run_id: Int32[Array, "*A"]  # index among all runs, in the order they start
-    version: Int32[Array, "*A"]  # it trains from x_version
-    local_steps: Int32[Array, "*A"]  # local steps that it makes
-    started: Float[Array, "*A"]  # simulated seconds
-    arrived: Float[Array, "*A"]  # simulated seconds at which it arrives
-    reference: Int32[Array, "*A"] | None = None  # its update is measured against x_reference; `None`: against x_version
+    client: Int32[Array, "*A"]  # client index
+    run: Int32[Array, "*A"]  # index among the client's runs, in start order
+    run_id: Int32[Array, "*A"]  # index among all runs, in start order
+    version: Int32[Array, "*A"]  # index of the start model x_version
+    local_steps: Int32[Array, "*A"]  # number of local steps
+    started: Float[Array, "*A"]  # start in simulated seconds
+    arrived: Float[Array, "*A"]  # arrival in simulated seconds
+    reference: Int32[Array, "*A"] | None = None  # the update is relative to x_reference; `None`: relative to x_version
 
     def complete(self) -> Runs:
-        """The same with every field there."""
+        """Returns the runs with `reference` filled in."""
         return self if self.reference is not None else self._replace(reference=self.version)
 
 
 class ServerStep(NamedTuple):
-    """The arrivals of one server step, in the order in which they are delivered; A is the clock's capacity.
+    """Arrivals of one server step, in delivery order; A is the clock's capacity.
 
-    A run may be taken by several server steps (a client that offers the same update until an upload succeeds), by one,
-    or by none.
+    A run may be consumed by several server steps (if a client offers its update until an upload succeeds), by one, or
+    by none.
     """
 
-    time: Float[Array, ""]  # the instant of the step, that of its last arrival, in simulated seconds
-    mask: Bool[Array, " A"]  # whether the entry is an arrival; the rest of an entry that is none means nothing
+    time: Float[Array, ""]  # time of the step, that is of its last arrival, in simulated seconds
+    mask: Bool[Array, " A"]  # True for arrivals, False for padding, whose other fields are undefined
     runs: Runs  # [A]
-    multiplicity: Int32[Array, " A"] | None = None  # how many times the update counts; `None`: once
+    multiplicity: Int32[Array, " A"] | None = None  # number of times the update counts; `None`: 1
     kind: Int32[Array, " A"] | None = None  # index into the clock's `kinds`; `None`: 0
 
     def complete(self) -> ServerStep:
-        """The same with every field there."""
+        """Returns the step with `multiplicity`, `kind` and `reference` filled in."""
         once = jnp.ones_like(self.runs.client) if self.multiplicity is None else self.multiplicity
         kind = jnp.zeros_like(self.runs.client) if self.kind is None else self.kind
         return self._replace(runs=self.runs.complete(), multiplicity=once, kind=kind)
 
 
 class FaultCode(enum.IntEnum):
-    """What can go wrong in a schedule, and what the user is told of it: a template of the fields of `Fault`."""
+    """Faults of schedules, with their messages as templates of the fields of `Fault`."""
 
     message: str
 
@@ -114,39 +118,41 @@ class FaultCode(enum.IntEnum):
 
 
 class Fault(NamedTuple):
-    """The first thing that went wrong in a schedule."""
+    """First fault of a schedule."""
 
     code: Int32[Array, ""]  # a `FaultCode`
     run_id: Int32[Array, ""]
     client: Int32[Array, ""]
     run: Int32[Array, ""]
-    round: Int32[Array, ""]  # at which server step
+    round: Int32[Array, ""]  # server step
     time: Float[Array, ""]  # simulated seconds
 
 
 class Starts(NamedTuple):
-    """What a clock keeps of the runs that it has started: the field `starts` of its state."""
+    """Record of the runs that a clock has started, in the field `starts` of its state."""
 
     count: Int32[Array, ""]  # type: ignore[assignment]  # runs started
-    longest: Float[Array, ""]  # the longest run so far, hangs excluded
+    longest: Float[Array, ""]  # longest run so far in seconds, hangs excluded
     fault: Fault
-    prepared: Any  # of the durations
+    prepared: Any  # result of `Duration.prepare`
 
 
 class Workload(Part):
-    """How many local steps each run makes: int32 [] for all, [N] per client, or [N, R] per client and run (runs past
-    the last column repeat it)."""
+    """Local steps of every run: int32 [] for all, [N] per client, or [N, R] per client and run.
+
+    Runs after the last column use its value.
+    """
 
     steps: Array
     num_clients: int = static()
 
     def local_steps(self, client: Array, run: Array, version: Array | None = None, begins: Any = True) -> Array:
-        """The local steps of one run.
+        """Returns the local steps of one run.
 
         Args:
-            client, run: which run.
-            version: what it trains from; given by a clock that can run beside the training.
-            begins: whether the run really begins; where it does not, the answer does not matter.
+            client, run: client, and index of the run among the client's runs.
+            version: index of the start model, from a clock that can run online.
+            begins: False if this call is masked out and its result is ignored.
         """
         if self.steps.ndim == 0:
             return self.steps
@@ -156,23 +162,24 @@ class Workload(Part):
 
 
 class InFlight(NamedTuple):
-    """The runs under way, for training beside the clock; leading axis: the clock's rows."""
+    """Runs in flight of an online clock; the leading axis R is the clock's rows."""
 
-    mask: Bool[Array, " R"]  # whether the row is a run under way
-    runs: Runs  # `version` of a row that is none: promised to the run that is about to start
-    pinned: Bool[Array, " R"]  # whether `version` and `reference` must be kept
+    mask: Bool[Array, " R"]  # True if the row is a run in flight
+    runs: Runs  # `version` of other rows is reserved for the next run in the row
+    pinned: Bool[Array, " R"]  # True if `version` and `reference` must be kept
 
 
 class Clock(Part):
-    """Base of clocks: who trains when, and who arrives at every server step.
+    """Base of clocks, which schedule the training of clients and the arrivals of every server step.
+
+    A subclass that overrides `init` or `next` does not inherit `order_free` and `event_by_event`.
 
     Attributes:
-        delivers: what its arrivals are.
-        kinds: what the values of `ServerStep.kind` mean, where there are several.
-        order_free: whether durations leave who arrives as it is; a class with an `init` or a `next` of its own says so
-            itself, as with `event_by_event`: neither is inherited past them.
-        event_by_event: whether it goes from one event to the next in small operations, none of which sorts or scatters:
-            then a schedule is compiled as one function (`whole` of `jaxafl.device.compiled`).
+        delivers: properties of the arrivals.
+        kinds: meanings of the values of `ServerStep.kind`, if there are several.
+        order_free: True if durations change arrival times, but not which runs arrive at which step.
+        event_by_event: True if `next` consists of small operations without sorting or scattering. A schedule is then
+            compiled as one function (`whole` of `jaxafl.device.compiled`).
     """
 
     delivers: ClassVar[Delivery] = Delivery.NONE
@@ -187,25 +194,25 @@ class Clock(Part):
                 setattr(cls, promise, getattr(Clock, promise))
 
     def check(self, num_clients: int) -> None:
-        """Raises `ValueError` for options that do not go together; each by itself is checked before."""
+        """Raises `ValueError` for options that contradict each other; single options are checked before."""
 
     def capacity(self, num_clients: int) -> int:
-        """A, the arrivals that one server step can take."""
+        """Returns A, the maximum number of arrivals of one server step."""
         raise NotImplementedError(f"the clock {self.name} has no capacity(num_clients)")
 
     def in_flight(self, num_clients: int) -> int:
-        """The most runs that are under way at once."""
+        """Returns the maximum number of runs in flight at once."""
         return self.capacity(num_clients)
 
     def ring_slots(self, num_clients: int) -> int:
-        """Versions of the global model that must be kept: those that runs under way need, and the newest."""
+        """Returns the number of model versions that must be kept, for runs in flight and the newest one."""
         return self.in_flight(num_clients) + 1
 
     def init(self, key: Key, num_clients: int) -> Any:
-        """The state before the first server step: a pytree with a field `starts`, see `Starts`.
+        """Returns the state before the first server step, a pytree with a field `starts` (see `Starts`).
 
         Args:
-            key: of the schedule, for `jax.random` and for `jaxafl.device.keys`.
+            key: PRNG key of the schedule, for `jax.random` and for `jaxafl.device.keys`.
             num_clients: N.
         """
         raise NotImplementedError(f"the clock {self.name} has no init(key, num_clients)")
@@ -215,23 +222,26 @@ class Clock(Part):
         raise NotImplementedError(f"the clock {self.name} has no next(state, workload)")
 
     def held(self, state: Any) -> list[Array]:
-        """Versions, each int32 of any shape, from which later server steps may still take runs, or measure their
-        updates; here those of all `Runs` in the state. A run that is made longer afterwards goes on from them."""
+        """Returns the versions that later server steps may still need, int32 arrays of any shape.
+
+        They are start models and references of runs; the default returns those of all `Runs` in the state. A simulation
+        that is extended later continues from them.
+        """
         nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Runs))
         runs = [node.complete() for node in nodes if isinstance(node, Runs)]
         return [jnp.asarray(version) for one in runs for version in (one.version, one.reference)]
 
     @property
     def pause(self) -> float:
-        """Seconds that every server step adds to the clock, in which no client computes: those of its durations."""
+        """Simulated seconds per server step in which no client computes, summed over the clock's durations."""
         names = {"durations", *(field.name for field in dataclasses.fields(self))}
         return float(sum(getattr(getattr(self, name, None), "pause", 0.0) for name in sorted(names)))
 
 
 def first_state(clock: Clock, key: Key, num_clients: int) -> Any:
-    """The state before the first server step, by a key that `jax.random` takes where `init` is not one of jaxafl's."""
-    own = type(clock).init.__module__.startswith("jaxafl.")
-    state = clock.init(key if own else cast(Any, jax_key(words_of(key))), num_clients)
+    """Returns the state before the first server step; a user's `init` gets a key for `jax.random`."""
+    shipped = type(clock).init.__module__.startswith("jaxafl.")
+    state = clock.init(key if shipped else cast(Any, jax_key(words_of(key))), num_clients)
     if not hasattr(state, "starts"):
         raise UserError(
             f"the clock {clock.name}: init(key, num_clients) must return a state with a field `starts` "
@@ -241,10 +251,10 @@ def first_state(clock: Clock, key: Key, num_clients: int) -> Any:
 
 
 class OnlineClock(Protocol):
-    """What a clock has besides that can run beside the training (it then delivers `Delivery.REPLIES`)."""
+    """Additional methods of a clock that can run online (with `Delivery.REPLIES`)."""
 
     def in_flight_runs(self, state: Any) -> InFlight:
-        """The runs under way."""
+        """Returns the runs in flight."""
 
-    def slots_beside(self, num_clients: int) -> int:
-        """As `ring_slots`, where a run is trained as late as it arrives."""
+    def online_ring_slots(self, num_clients: int) -> int:
+        """Returns the number of model versions that must be kept if runs are trained at their arrival."""

@@ -1,4 +1,4 @@
-"""Clients that train without pause: the clock of FedAsync, AsyncFedED, FedBuff and FADAS."""
+"""Clients that start and arrive at any time: the clock of FedAsync, AsyncFedED, FedBuff and FADAS."""
 
 from __future__ import annotations
 
@@ -32,43 +32,42 @@ T = TypeVar("T")
 
 
 class State(NamedTuple):
-    """The clock between two server steps."""
+    """State of the clock between two server steps."""
 
     now: Array
     version: Array
     deliveries: Array
-    waiting: Array  # starts that are due
-    restarting: Array  # the starts of this instant have begun
-    flight: Runs  # one row per concurrent run, [M_c]: the one under way or, where none is, the last one
-    handout: Array  # [M_c]: the version that was current just before the row's arrival was delivered
-    arrivals: trees.Arrivals  # of the rows
-    freed: Array  # [M_c]: rows in the order in which they become free, round and round
-    row: Array  # the next of them
-    busy: Array  # the clients under way, see `trees.all_idle`
+    waiting: Array  # number of starts that are due
+    restarting: Array  # True if the starts of this instant have begun
+    flight: Runs  # one row per concurrent run, [M_c]; a free row keeps its last run
+    handout: Array  # [M_c], version just before the delivery of the row's arrival
+    arrivals: trees.Arrivals  # arrivals of the rows
+    freed: Array  # [M_c], rows in the order in which they become free, as a ring
+    row: Array  # row of the next start
+    busy: Array  # busy clients, see `trees.all_idle`
     runs: Array
     starts: Starts
     start_key: Key
 
 
 class free_running(Clock):
-    """M_c clients train at any time; the server steps after every M arrivals.
+    """Clock with M_c clients in training at any time and a server step after every M arrivals.
 
-    The earliest finisher arrives. All arrivals of one instant are delivered, in client order, and the server steps they
-    complete are taken, before anyone restarts. A client that has just arrived is idle, so it may be drawn at once; when
-    all clients are in flight (M_c = N) the arrived client itself restarts.
+    The earliest finisher arrives. All arrivals of one instant are delivered in client order, and the server steps that
+    they complete are taken, before any client restarts. A client that has just arrived is idle and may be drawn at
+    once. If all clients are in flight (M_c = N), the arrived client itself restarts.
 
     Args:
-        concurrency: M_c, clients in flight, at most N.
-        durations: how long a run takes, in simulated seconds.
-        buffer: M, arrivals per server step.
-        dispatch: `"arrival"`: each arrival starts one client, drawn uniformly from the idle ones, from the newest
-            version. `"step"`: the M replacements start together at the server step (the clock behind FADAS's published
-            numbers).
-        before_step: FADAS's Algorithm 1 read literally (`"arrival"` only): a replacement receives the version that was
-            current just before its arrival was delivered, so also the arrival that completes a buffer hands out x_t,
-            not x_{t+1}.
-        start_skew: FADAS's released code (`"step"` only): of M newcomers the first M - 1 train from x_{t-1}, but are
-            stamped t and their update is measured against x_t. For comparison only.
+        concurrency: number of clients in flight M_c, at most N.
+        durations: duration of a run in simulated seconds.
+        buffer: arrivals per server step M.
+        dispatch: time of restarts. `"arrival"`: each arrival starts one client, drawn uniformly from the idle ones,
+            from the newest version. `"step"`: the M replacements start at the server step (the clock of FADAS's
+            published numbers).
+        before_step: hand out the version from just before the arrival's delivery, as FADAS's Algorithm 1 literally says
+            (`"arrival"` only). The arrival that completes a buffer then hands out x_t instead of x_{t+1}.
+        start_skew: imitate FADAS's released code (`"step"` only), for comparison. The first M - 1 of M new runs train
+            from x_{t-1}, but are stamped t, and their updates are relative to x_t.
 
     References:
         FADAS (Wang et al., 2024), Algorithm 1; AsyncFedED (Wang et al., 2022); FedBuff (Nguyen et al., 2022).
@@ -136,7 +135,7 @@ class free_running(Clock):
         )
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
-        """Delivers arrivals until M have come; whoever is due to start does so when the clock leaves the instant."""
+        """Delivers M arrivals; clients that are due start before simulated time advances."""
         empty = ServerStep(jnp.float64(0), jnp.zeros(self.buffer, bool), self._no_runs(self.buffer))
 
         def advance(carry: tuple[State, ServerStep, Array]) -> tuple[State, ServerStep, Array]:
@@ -147,23 +146,23 @@ class free_running(Clock):
         return state, step._replace(time=state.now)
 
     def in_flight_runs(self, state: State) -> InFlight:
-        """The runs under way, for a driver that trains beside the clock."""
+        """Returns the runs in flight, for an online clock."""
         runs, handout, arrived = state.flight, state.handout, trees.when(state.arrivals, self.concurrency)
         busy = jnp.isfinite(arrived)
         version = jnp.where(busy, runs.version, handout)
         reference = None if runs.reference is None else jnp.where(busy, runs.reference, version)
-        promised = self.before_step or self.start_skew  # who starts next trains from an older version than the newest
+        promised = self.before_step or self.start_skew  # the next run may train from an older version than the newest
         pinned = jnp.ones_like(busy) if promised else busy
         return InFlight(busy, runs._replace(version=version, reference=reference, arrived=arrived), pinned)
 
     def held(self, state: State) -> list[Array]:
         flight = self.in_flight_runs(state)
         runs = flight.runs.complete()
-        skewed = state.version - self.start_skew  # who starts next
+        skewed = state.version - self.start_skew  # oldest start model of the next run
         return [jnp.where(flight.pinned, seen, skewed) for seen in (runs.version, jnp.asarray(runs.reference))]
 
-    def slots_beside(self, num_clients: int) -> int:
-        """A skewed run needs two versions, and keeps both until it arrives."""
+    def online_ring_slots(self, num_clients: int) -> int:
+        # a skewed run needs two versions until it arrives
         return self.concurrency * (2 if self.start_skew else 1) + 1
 
     def _no_runs(self, size: int) -> Runs:
@@ -171,12 +170,14 @@ class free_running(Clock):
         return runs._replace(reference=runs.version) if self.start_skew else runs
 
     def _start(self, state: State, workload: Workload) -> State:
-        """Starts one client, if any is due and all arrivals of this instant have been delivered."""
-        row, known = state.row, state.starts
+        """Starts one client if one is due and all arrivals of this instant have been delivered."""
+        row = state.row
+        known = state.starts
         begins = (state.waiting > 0) & (state.restarting | (state.arrivals.first[0] > state.now))
         client, code = self._choose(state, row, workload.num_clients)
         runs, run = selection.count_run(state.runs, client, begins)
-        version, reference = state.handout[row] if self.before_step else state.version, None
+        version = state.handout[row] if self.before_step else state.version
+        reference = None
         if self.start_skew:  # all but the last of M newcomers train from the model before this step
             last = (state.waiting - 1) % self.buffer == 0
             version, reference = jnp.where(last, version, jnp.maximum(version - 1, 0)), version
@@ -207,7 +208,7 @@ class free_running(Clock):
         )
 
     def _choose(self, state: State, row: Array, num_clients: int) -> tuple[Array, Array]:
-        """The client to start, and a fault code."""
+        """Returns the client to start, and a fault code."""
         started = state.starts.count
 
         def draw() -> Array:
@@ -217,7 +218,7 @@ class free_running(Clock):
             return trees.nth_idle(state.busy, num_clients, rank)
 
         client, missing = recorded_or(self.starts, started, draw)
-        if self.starts is None:  # who is drawn is idle
+        if self.starts is None:  # drawn clients are idle
             return client, jnp.int32(FaultCode.NONE)
         taken = jnp.where(trees.is_busy(state.busy, client), FaultCode.BUSY, FaultCode.NONE)
         return client, jnp.where(missing, FaultCode.STARTS_END, taken).astype(jnp.int32)
@@ -248,7 +249,7 @@ class free_running(Clock):
             handout=_set(state.handout, row, state.version, delivers),
             arrivals=trees.expect(state.arrivals, self.concurrency, row, jnp.float64(jnp.inf), client, delivers),
             freed=freed,
-            row=freed[state.starts.count % self.concurrency],  # once it is written: else XLA copies all of it
+            row=freed[state.starts.count % self.concurrency],  # XLA copies the array if it is read before the write
             busy=trees.becomes_busy(state.busy, num_clients, client, -one),
         )
         return state, ServerStep(step.time, mask, runs), count

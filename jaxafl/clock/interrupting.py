@@ -21,7 +21,7 @@ _ROUNDING = 1e-9  # relative; a step that ends exactly at a contact counts
 
 
 class State(NamedTuple):
-    """The clock between two contacts; what each client does, [N]."""
+    """State of the clock between two contacts; arrays [N] describe the clients' current runs."""
 
     version: Array
     started: Array
@@ -33,17 +33,17 @@ class State(NamedTuple):
 
 
 class interrupting(Clock):
-    """Every period the server contacts s clients, drawn uniformly without replacement, whatever they have done.
+    """Contacts of s clients, drawn uniformly without replacement, in fixed periods.
 
-    A contacted client hands in the whole local steps that it has made since its last restart, at most K (its number of
-    local steps, `Client(steps=K)`), and restarts; a step in progress is lost, one that ends exactly at the contact
-    counts. The others go on up to K steps, then wait. The first contact is at one period.
+    A contacted client hands in the local steps that it has completed since its last restart, at most K (its number of
+    local steps, `Client(steps=K)`), and restarts. A step in progress is lost; a step that ends exactly at the contact
+    counts. The other clients continue up to K steps, then wait. The first contact is at one period.
 
     Args:
-        period: seconds between contacts.
-        contacted: s.
-        durations: of a run as a function of its local steps: terms with `per="step"` are the time of one local step,
-            drawn for every run; other terms are a latency before the first step.
+        period: simulated seconds between contacts.
+        contacted: clients per contact s.
+        durations: duration of a run in simulated seconds, as a function of its local steps. Terms with `per="step"` are
+            the time of one local step, drawn for every run; other terms are a latency before the first step.
 
     References:
         Leconte et al., "FAVAS: Federated averaging with asynchronous clients", 2023; Zakerinia et al.,
@@ -90,15 +90,16 @@ class interrupting(Clock):
         return [state.base]
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
-        """One contact: the contacted clients hand in the whole local steps that they have made, and restart."""
+        """Computes one contact: the contacted clients hand in their completed local steps, and restart."""
         size = self.contacted
         now = (state.version + 1) * jnp.asarray(self.period, jnp.float64)
         state, drawn = drawn_clients(state, self.sets, size, workload.num_clients)
         client = jnp.sort(drawn)
-        run, started = state.run[client], state.started[client]
+        run = state.run[client]
+        started = state.started[client]
         most = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
-        none, one = (self._lasting(state.starts, client, run, started, steps) for steps in (0, 1))
-        gone = jnp.isinf(one)  # it makes no step
+        none, one = (self._durations(state.starts, client, run, started, steps) for steps in (0, 1))
+        gone = jnp.isinf(one)  # the run completes no step
         latency, per_step = jnp.where(gone, 0, none), jnp.where(gone, one, one - none)
         working = now - started - latency
         fit = jnp.floor(working / jnp.where(per_step > 0, per_step, 1) * (1 + _ROUNDING))
@@ -117,8 +118,8 @@ class interrupting(Clock):
             starts=starts._replace(count=starts.count + size, longest=jnp.maximum(starts.longest, longest)),
         ), ServerStep(now, jnp.ones(size, bool), runs)
 
-    def _lasting(self, starts: Starts, client: Array, run: Array, started: Array, steps: int) -> Array:
-        """Seconds [A] that the runs would last with so many local steps."""
+    def _durations(self, starts: Starts, client: Array, run: Array, started: Array, steps: int) -> Array:
+        """Returns the durations of the runs in seconds, float64 [A], with `steps` local steps each."""
 
         def one(client: Array, run: Array, started: Array) -> Array:
             drawn = draw_of(

@@ -1,4 +1,4 @@
-"""Tracing of clocks, to find if durations change who arrives."""
+"""Tracing of clocks, to find if durations change the order of arrivals."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jaxafl.device import cpu
 from jaxafl.device.dependence import inputs_read
 from jaxafl.device.keys import seed_key
 
-_TIMES = ("time", "started", "arrived", "local_steps")  # of a server step; the rest says who arrives
+_TIMES = ("time", "started", "arrived", "local_steps")  # fields of a server step that do not identify arrivals
 
 
 def steps_change_order(clock: Clock, num_clients: int) -> bool:
-    """Returns True if the arrivals of a server step may depend on the local steps of runs, and so on durations.
+    """Returns True if the arrivals of a server step may depend on the local steps of runs, and thus on durations.
 
     Args:
         clock: the clock.
@@ -32,9 +32,9 @@ def steps_change_order(clock: Clock, num_clients: int) -> bool:
         steps = jax.ShapeDtypeStruct((num_clients,), jnp.int32)
         jaxpr, made = jax.make_jaxpr(advance, return_shape=True)(steps, state)
     wanted = [False] * len(jax.tree.leaves(state))
-    who = [str(path[-1]).strip(".") not in _TIMES for path, _ in jax.tree_util.tree_leaves_with_path(made[1])]
+    identity = [str(path[-1]).strip(".") not in _TIMES for path, _ in jax.tree_util.tree_leaves_with_path(made[1])]
     while True:
-        of_steps, *of_state = inputs_read(jaxpr.jaxpr, [*wanted, *who])
+        of_steps, *of_state = inputs_read(jaxpr.jaxpr, [*wanted, *identity])
         grown = [one or other for one, other in zip(wanted, of_state, strict=True)]
         if of_steps or grown == wanted:
             return of_steps

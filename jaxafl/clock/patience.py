@@ -1,4 +1,4 @@
-"""Clocks of one's own may never come to their next server step: they can be interrupted, and it is found out why."""
+"""Calls of user-defined clocks, which may never return: Ctrl-C works, and the cause is reported."""
 
 from __future__ import annotations
 
@@ -18,31 +18,33 @@ from jaxafl.device import cpu
 from jaxafl.device.keys import seed_key
 from jaxafl.options import UserError
 
-SECONDS = 10.0  # in which every server step is expected to come
+SECONDS = 10.0  # after which a missing server step is examined
 
 
 class _Call(threading.Thread):
-    """A function called beside the main thread, which so hears of Ctrl-C; left alone where it never returns."""
+    """Call of a function in a daemon thread, so that the main thread receives Ctrl-C."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
-        self.function, self.error = function, None
-        self.made: Any = None
+        self.function = function
+        self.error: BaseException | None = None
+        self.result: Any = None
         self.start()
 
     def run(self) -> None:
         try:
-            made, pause = self.function(), 1e-4
-            # JAX's own way of waiting aborts the process where it is still waiting as the interpreter ends
-            while not all(leaf.is_ready() for leaf in jax.tree.leaves(made) if hasattr(leaf, "is_ready")):
+            result = self.function()
+            pause = 1e-4
+            # `jax.block_until_ready` aborts the process if it still waits when the interpreter exits
+            while not all(leaf.is_ready() for leaf in jax.tree.leaves(result) if hasattr(leaf, "is_ready")):
                 time.sleep(pause)
                 pause = min(2 * pause, 0.01)
-            self.made = made
+            self.result = result
         except BaseException as error:
-            self.error = error  # type: ignore[assignment]
+            self.error = error
 
     def wait(self, seconds: float) -> bool:
-        """Returns True if it ends within so many seconds; raises what it has raised."""
+        """Returns True if the call ends within `seconds`; re-raises the exception of a failed call."""
         end = time.monotonic() + seconds
         while self.is_alive() and time.monotonic() < end:
             self.join(0.1)
@@ -51,24 +53,25 @@ class _Call(threading.Thread):
         return not self.is_alive()
 
 
-def called(
-    whole: Callable[[], Any], begin: Callable[[], Any], clock: Clock, num_clients: int, seed: int, steps: range
+def call_interruptibly(
+    compute: Callable[[], Any], begin: Callable[[], Any], clock: Clock, num_clients: int, seed: int, steps: range
 ) -> Any:
-    """The result of `whole()`, in which server steps of a clock of one's own are computed.
+    """Returns `compute()`, which computes server steps of a user-defined clock.
 
     Args:
-        whole: computes them, and what else there is to do.
-        begin: () -> the state before the first of them, and (state) -> (state, server steps [1, ...], ...), which
-            computes one of them, to find the one that does not come.
-        clock, num_clients, seed: of the schedule.
-        steps: the server steps.
+        compute: computes all server steps.
+        begin: () -> the state before the first server step, and a function (state) -> (state, server steps [1, ...],
+            ...) that computes a single one, to find the one that never returns.
+        clock, num_clients, seed: clock, N and seed of the schedule.
+        steps: indices of the server steps.
 
     Raises:
-        ValueError: a server step does not come within `SECONDS`; it names the run whose duration is why, if one is.
+        ValueError: a server step takes longer than `SECONDS`. The message names a run whose duration explains it.
     """
-    call, runs = _Call(whole), np.zeros(num_clients, int)
+    call = _Call(compute)
+    runs = np.zeros(num_clients, int)
     if call.wait(SECONDS):
-        return call.made
+        return call.result
 
     def see(tree: Any) -> None:
         for seen in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Runs)):
@@ -86,19 +89,19 @@ def called(
                 f"the clock {clock.name} does not come to server step {step}: it has computed for {SECONDS:g} s. "
                 f"{_why(clock, num_clients, seed, runs)}. Its loop cannot be stopped: restart Python"
             )
-        state = single.made[0]
-        see(single.made[:2])
-    while not call.wait(SECONDS):  # what takes so long is not the clock
+        state = single.result[0]
+        see(single.result[:2])
+    while not call.wait(SECONDS):  # the clock is not the cause: wait without limit
         pass
-    return call.made
+    return call.result
 
 
 def _why(clock: Clock, num_clients: int, seed: int, runs: np.ndarray) -> str:
-    """The first run, of those that may have begun, that has no duration above 0.
+    """Describes the first run, among those that may have begun, without a finite duration above 0.
 
     Args:
-        clock, num_clients, seed: of the schedule.
-        runs: int [N], the last run that is known of each client.
+        clock, num_clients, seed: clock, N and seed of the schedule.
+        runs: int [N], last known run of each client.
     """
     client, run = (np.concatenate(each) for each in zip(*_begun(runs), strict=True))
     words = (

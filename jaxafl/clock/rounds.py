@@ -1,5 +1,4 @@
-"""Rounds in which the server waits for everyone who takes part: the clocks of FedAvg, of FedAsync's own simulation, and
-of AFL."""
+"""Rounds that end with their slowest client: the clocks of FedAvg, of FedAsync's simulation, and of AFL."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 from jaxafl.clock.checks import check_at_most, check_durations, check_sets, check_stale
 from jaxafl.clock.contract import Clock, Delivery, FaultCode, Recording, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration, constant
-from jaxafl.clock.starts import distinct, drawn_clients, no_starts, replayed, start_together
+from jaxafl.clock.starts import distinct, drawn_clients, no_starts, replayed, start_runs
 from jaxafl.device.keys import Key, Purpose, below, purpose_key, threefry
 from jaxafl.options import recording, static
 
@@ -20,22 +19,22 @@ Array = jax.Array
 
 
 class State(NamedTuple):
-    """A clock between two rounds."""
+    """State of a clock between two rounds."""
 
     now: Array
     version: Array
-    runs: Array  # int32 [N], started by each client
+    runs: Array  # int32 [N], number of runs that each client has started
     starts: Starts
     key: Key
 
 
 class synchronous(Clock):
-    """Rounds of n clients: all train from the newest version and the server waits for the slowest.
+    """Rounds of n clients that train from the newest version; the server waits for the slowest.
 
     Args:
-        cohort: n, drawn uniformly without replacement in every round; `None` takes all clients.
-        durations: how long a run takes, in simulated seconds; a round lasts as long as its slowest run.
-        replacement: draw with replacement; a client drawn k times trains once and its update counts k times.
+        cohort: clients per round n, drawn uniformly without replacement; `None` takes all clients.
+        durations: duration of a run in simulated seconds. A round lasts as long as its slowest run.
+        replacement: draw with replacement. A client drawn k times trains once, and its update counts k times.
 
     References:
         McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
@@ -70,13 +69,14 @@ class synchronous(Clock):
         return _initial(self.durations, key, num_clients)
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
-        """One round: draw the cohort, wait for its slowest client."""
-        size, num_clients = self.capacity(workload.num_clients), workload.num_clients
+        """Computes one round: draws the cohort, and waits for its slowest client."""
+        num_clients = workload.num_clients
+        size = self.capacity(num_clients)
         state, client = drawn_clients(state, self.sets, size, num_clients, replacement=self.replacement)
         client, mask, multiplicity = jnp.sort(client), jnp.ones(size, bool), None
         if self.replacement:  # a client drawn twice trains once and counts twice
             client, mask, multiplicity = distinct(client)
-        state, runs = start_together(self.durations, state, mask, client, state.runs[client], workload)
+        state, runs = start_runs(self.durations, state, mask, client, state.runs[client], workload)
         return _ended(state, ServerStep(jnp.max(runs.arrived), mask, runs, multiplicity))
 
 
@@ -84,10 +84,10 @@ class stale_rounds(Clock):
     """Rounds of J clients, each from a version drawn uniformly 0..max_staleness back (clamped at version 0).
 
     Args:
-        participants: J, clients per round, drawn uniformly.
-        max_staleness: the oldest version (15 in FedAsync's own simulation).
-        durations: how long a run takes, in simulated seconds; a round lasts as long as the slowest of the J.
-        replacement: draw clients with replacement; a client drawn twice makes two runs.
+        participants: clients per round J, drawn uniformly.
+        max_staleness: largest age of a start version; 15 in FedAsync's simulation.
+        durations: duration of a run in simulated seconds. A round lasts as long as its slowest run.
+        replacement: draw clients with replacement. A client drawn twice executes two runs.
 
     References:
         Xie et al., "Asynchronous federated optimization", 2019; "Asynchronous federated learning with non-convex client
@@ -124,7 +124,7 @@ class stale_rounds(Clock):
         return [jnp.maximum(state.version - jnp.arange(self.max_staleness + 1, dtype=jnp.int32), 0)]
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
-        """One round; a client drawn twice (with replacement) makes two runs, one after another in the run count."""
+        """Computes one round; a client drawn twice (with replacement) executes two runs, which are counted in turn."""
         size = self.participants
         places = jnp.arange(size, dtype=jnp.int32)
 
@@ -134,12 +134,12 @@ class stale_rounds(Clock):
             return below(words, jnp.int32(self.max_staleness + 1))
 
         state, client = drawn_clients(state, self.sets, size, workload.num_clients, replacement=self.replacement)
-        client = jnp.sort(client) if self.sets is None else client  # recorded ages go with recorded places
+        client = jnp.sort(client) if self.sets is None else client  # recorded ages belong to the recorded order
         state, stale = replayed(state, self.stale, state.version, FaultCode.STALE_END, ages)
         earlier = (client[:, None] == client[None, :]) & (places[None, :] < places[:, None])
         run = state.runs[client] + jnp.sum(earlier, axis=1, dtype=jnp.int32)
         mask = jnp.ones(size, bool)
-        state, runs = start_together(self.durations, state, mask, client, run, workload)
+        state, runs = start_runs(self.durations, state, mask, client, run, workload)
         runs = runs._replace(version=jnp.maximum(state.version - stale, 0))
         return _ended(state, ServerStep(jnp.max(runs.arrived), mask, runs))
 
@@ -155,6 +155,6 @@ def _initial(durations: Duration, key: Key, num_clients: int) -> State:
 
 
 def _ended(state: State, step: ServerStep) -> tuple[State, ServerStep]:
-    """The clock after the step."""
+    """Returns the state after a server step, and the step."""
     runs = state.runs.at[step.runs.client].add(step.mask.astype(jnp.int32))
     return state._replace(now=step.time, version=state.version + 1, runs=runs), step

@@ -1,4 +1,4 @@
-"""What every schedule obeys, whoever wrote the clock: the engine trains by it without asking again."""
+"""Invariants that every schedule must satisfy. The engine relies on them and does not check them again."""
 
 from __future__ import annotations
 
@@ -13,57 +13,57 @@ import numpy as np
 from jaxafl.clock.contract import Clock, Delivery, ServerStep
 from jaxafl.options import UserError
 
-Rule: TypeAlias = tuple[np.ndarray, str, str]  # which break it, bool [n]; the values to be shown; what it says
+Rule: TypeAlias = tuple[np.ndarray, str, str]  # violations, bool [n]; names of the values to show; text of the rule
 _NAMES = ("client", "run", "run_id")
 
 
 @dataclasses.dataclass
 class Earlier:
-    """Server steps that have been checked, for those that come after them.
+    """Checked server steps, against which later ones are checked.
 
     Attributes:
-        steps: `time` and `runs_begun` of each, [t].
-        arrivals: `t`, `client`, `run` and `run_id` of each, [n].
+        steps: `time` and `runs_begun` of the server steps, [t].
+        arrivals: `t`, `client`, `run` and `run_id` of the arrivals, [n].
     """
 
     steps: dict[str, np.ndarray] = dataclasses.field(default_factory=lambda: _none("time", "runs_begun"))
     arrivals: dict[str, np.ndarray] = dataclasses.field(default_factory=lambda: _none("t", *_NAMES))
 
     def end(self, start: int) -> None:
-        """Forgets the server steps from `start` on, which are made again."""
+        """Removes the server steps from `start` on, before they are computed again."""
         before = self.arrivals["t"] < start
         self.steps = {name: values[:start] for name, values in self.steps.items()}
         self.arrivals = {name: values[before] for name, values in self.arrivals.items()}
 
     def last(self, name: str) -> Any:
-        """The time, or the runs started, of the last of them; 0 where there is none."""
+        """Returns `time` or `runs_begun` of the last server step; 0 if there is none."""
         return self.steps[name][-1] if len(self.steps[name]) else 0
 
     def of(self, arrivals: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Those earlier arrivals that have a run, or a `run_id`, in common with others."""
+        """Returns the earlier arrivals that share a run or a `run_id` with `arrivals`."""
         alike = np.isin(self.arrivals["run_id"], arrivals["run_id"]) | np.isin(_runs(self.arrivals), _runs(arrivals))
         return {name: self.arrivals[name][alike] for name in _NAMES}
 
     def add(self, steps: dict[str, np.ndarray], arrivals: dict[str, np.ndarray]) -> None:
-        """Adds server steps."""
+        """Appends server steps and their arrivals."""
         for known, new in ((self.steps, steps), (self.arrivals, arrivals)):
             known |= {name: np.concatenate([values, new[name]]) for name, values in known.items()}
 
 
-def check_next(clock: Clock, num_clients: int, before: Any, made: Any) -> None:
+def check_next(clock: Clock, num_clients: int, before: Any, result: Any) -> None:
     """Raises `UserError` unless `next` returned a state with `starts` and a server step of its capacity; traced.
 
     Args:
         clock: the clock.
         num_clients: N.
-        before: the state that its `next` was given.
-        made: what its `next` returned.
+        before: state that `next` was given.
+        result: result of `next`.
     """
     about = f"the clock {clock.name}: next(state, workload) must return"
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], ServerStep)):
-        returned = ", ".join(type(one).__name__ for one in made) if type(made) is tuple else type(made).__name__
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], ServerStep)):
+        returned = ", ".join(type(one).__name__ for one in result) if type(result) is tuple else type(result).__name__
         raise UserError(f"{about} (state, ServerStep), it returned ({returned})")
-    state, step = made
+    state, step = result
     if not hasattr(state, "starts"):
         raise UserError(f"{about} a state with a field `starts` (jaxafl.clock.Starts), {type(state).__name__} has none")
     was, now = _forms(before), _forms(state)
@@ -93,7 +93,7 @@ def _forms(state: Any) -> dict[str, str]:
 
 
 def held_by(clock: Clock, state: Any) -> list[jax.Array]:
-    """Returns the versions that a clock holds, or raises `UserError` if its `held` returns no list of them."""
+    """Returns the versions that a clock holds; raises `UserError` unless `held` returns a list of integer arrays."""
     held = clock.held(state)
     if not isinstance(held, list | tuple) or any(jnp.result_type(one).kind not in "iu" for one in held):
         raise UserError(f"the clock {clock.name}: held(state) must return a list of arrays of integers, got {held!r}")
@@ -108,25 +108,25 @@ def check_steps(
     start: int = 0,
     earlier: Earlier | None = None,
 ) -> None:
-    """Raises `UserError` for server steps that cannot have happened; it names the first that breaks a rule.
+    """Raises `UserError` for the first server step that violates a rule.
 
     Args:
-        clock: the clock that made them.
+        clock: clock of the schedule.
         num_clients: N.
-        steps: its server steps, every field there (`ServerStep.complete`) and [T, ...], on the host.
-        runs_begun: int32 [T], runs started up to each.
-        start: which server step the first of them is.
-        earlier: those before it, to which they are added.
+        steps: complete server steps [T, ...] (`ServerStep.complete`), on the host.
+        runs_begun: int32 [T], runs started up to each server step.
+        start: index of the first server step.
+        earlier: earlier server steps; the checked ones are added to it.
     """
     earlier = Earlier() if earlier is None else earlier
     earlier.end(start)
-    mask, many = np.asarray(steps.mask), len(steps.time)
+    mask = np.asarray(steps.mask)
     place, entry = np.nonzero(mask)
     of_steps = {"time": np.asarray(steps.time), "runs_begun": np.asarray(runs_begun), "arrivals": mask.sum(axis=1)}
     columns = {**steps.runs._asdict(), "multiplicity": steps.multiplicity, "kind": steps.kind}
     of_arrivals = {name: np.asarray(value)[mask] for name, value in columns.items()}
     of_arrivals |= {name: of_steps[name][place] for name in ("time", "runs_begun")}
-    of_steps["t"] = start + np.arange(many)
+    of_steps["t"] = start + np.arange(len(steps.time))
     of_arrivals |= {"t": start + place, "entry": entry}
     for values, rules in (
         (of_steps, _of_steps(clock, of_steps, earlier)),
@@ -144,12 +144,12 @@ def check_steps(
 
 
 def check_ends(clock: Clock, steps: ServerStep, start: int = 0) -> None:
-    """Raises `UserError` for a server step that never comes, since it waits for runs that never arrive.
+    """Raises `UserError` for a server step that waits for runs that never arrive.
 
     Args:
-        clock: the clock that made them.
-        steps: its server steps, every field there (`ServerStep.complete`) and [T, ...], on the host.
-        start: which server step the first of them is.
+        clock: clock of the schedule.
+        steps: complete server steps [T, ...] (`ServerStep.complete`), on the host.
+        start: index of the first server step.
     """
     never = np.isinf(steps.time)
     if never.any():
@@ -214,7 +214,7 @@ def _none(*names: str) -> dict[str, np.ndarray]:
 
 
 def _runs(arrivals: dict[str, np.ndarray]) -> np.ndarray:
-    """Client and run as one number."""
+    """Encodes client and run as one number, int64 [n]."""
     return arrivals["client"].astype(np.int64) << 32 | arrivals["run"]
 
 
@@ -223,7 +223,7 @@ def _outside(values: np.ndarray, end: Any) -> np.ndarray:
 
 
 def _later(*keys: np.ndarray) -> np.ndarray:
-    """bool [n]: whether an arrival before has these keys, too."""
+    """Marks the arrivals whose keys occur in an earlier arrival, bool [n]."""
     order = np.lexsort(keys)  # stable
     same = np.logical_and.reduce([key[order][1:] == key[order][:-1] for key in keys])
     later = np.zeros(len(order), bool)

@@ -1,4 +1,4 @@
-"""Rounds that wait for the send buffers of drawn clients, while all clients train: the clock of DeFedAvg-nIID."""
+"""Rounds that wait for the send buffers of drawn clients while all clients train: the clock of DeFedAvg-nIID."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxafl.clock.checks import check_durations, check_sets
 from jaxafl.clock.contract import Clock, Delivery, FaultCode, Recording, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.starts import blank_runs, distinct, drawn_clients, first_fault, no_starts, start_together
+from jaxafl.clock.starts import blank_runs, distinct, drawn_clients, first_fault, no_starts, start_runs
 from jaxafl.device.keys import Key
 from jaxafl.options import recording, static
 
@@ -19,37 +19,36 @@ Array = jax.Array
 
 
 class State(NamedTuple):
-    """The clock between two server steps."""
+    """State of the clock between two server steps."""
 
     now: Array
     version: Array
-    idle: Array  # bool [N]: due to start as soon as it has a model that it may use
-    fresh: Array  # bool [N]: the model in the receive buffer has not been used
-    current: Runs  # [N], what each client trains; arrived = inf while it is idle
-    full: Array  # bool [N]: whether the send buffer holds a result
-    sent: Runs  # [N], the result in the send buffer
+    idle: Array  # bool [N], True if the client waits for a model that it may use
+    fresh: Array  # bool [N], True if the model in the receive buffer is unused
+    current: Runs  # [N], runs in training; arrived = inf for an idle client
+    full: Array  # bool [N], True if the send buffer holds a result
+    sent: Runs  # [N], runs in the send buffers
     next_run: Array
     starts: Starts
     key: Key
 
 
 class sampled(Clock):
-    """DeFedAvg-nIID's rounds: n clients are drawn with replacement, and each must have a finished update in its send
-    buffer.
+    """DeFedAvg-nIID's rounds, which wait for updates in the send buffers of n clients drawn with replacement.
 
-    The clients are drawn at the moment of the previous step; as soon as every drawn client has a result, the server
-    steps, reads and empties their send buffers, and broadcasts the new model to all. All clients train all the time,
-    from the newest broadcast that they have received. All runs that end at one instant are delivered and the steps they
-    complete are taken before anyone restarts, so the client whose result completes a round starts from the new version.
+    The clients are drawn at the moment of the previous step. As soon as every drawn client has a result, the server
+    steps, reads and empties their send buffers, and broadcasts the new model to all clients. All clients train all the
+    time, from the newest broadcast that they have received. All runs that end at one instant are delivered, and the
+    steps that they complete are taken, before any client restarts. The client that completes a round thus starts from
+    the new version.
 
     Args:
-        drawn: n; a client drawn k times counts k times.
-        durations: how long a run takes, in simulated seconds.
-        receive_buffer: `"keep"`: a received model may be used again; `"consume"`: once, then the client idles until the
-            next broadcast.
-        send_buffer: `"overwrite"`: a newer result replaces an older one; `"hold"` (section 2.3): a result is written
-            only into an empty buffer; one that finds it full is dropped (never consumed), and the client goes on
-            training.
+        drawn: drawn clients per round n. A client drawn k times counts k times.
+        durations: duration of a run in simulated seconds.
+        receive_buffer: use of a received model. `"keep"`: any number of times. `"consume"`: once, then the client idles
+            until the next broadcast.
+        send_buffer: treatment of a new result if the send buffer is full. `"overwrite"`: it replaces the older one.
+            `"hold"` (section 2.3): it is dropped, and the client continues to train.
 
     References:
         "Achieving linear speedup in asynchronous federated learning with heterogeneous clients" (DeFedAvg), Algorithm
@@ -77,7 +76,7 @@ class sampled(Clock):
         return num_clients
 
     def ring_slots(self, num_clients: int) -> int:
-        return 2 * num_clients + 1  # the run under way and the one in the send buffer
+        return 2 * num_clients + 1  # per client the run in flight and the one in the send buffer
 
     def init(self, key: Key, num_clients: int) -> State:
         runs = blank_runs(num_clients)
@@ -95,7 +94,7 @@ class sampled(Clock):
         )
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
-        """Draws n clients and lets time pass until each has a result in its send buffer."""
+        """Draws n clients, and advances time until each has a result in its send buffer."""
         state, drawn = drawn_clients(state, self.sets, self.drawn, workload.num_clients, replacement=True)
         awaited = jnp.any(jnp.arange(workload.num_clients)[:, None] == drawn, axis=1)
         state = jax.lax.while_loop(
@@ -110,24 +109,24 @@ class sampled(Clock):
         ), ServerStep(state.now, mask, sent, multiplicity)
 
     def _start(self, state: State, workload: Workload) -> State:
-        """Idle clients start from the newest broadcast, those with a used model only if they may use it again."""
-        who = state.idle if self.receive_buffer == "keep" else state.idle & state.fresh
+        """Starts idle clients from the newest broadcast, except for those that have consumed it."""
+        begins = state.idle if self.receive_buffer == "keep" else state.idle & state.fresh
         clients = jnp.arange(workload.num_clients, dtype=jnp.int32)
-        state, new = start_together(self.durations, state, who, clients, state.next_run, workload)
-        endless = who & (new.arrived == new.started)
+        state, new = start_runs(self.durations, state, begins, clients, state.next_run, workload)
+        endless = begins & (new.arrived == new.started)
         first = jnp.argmax(endless)
         code = jnp.where(jnp.any(endless), FaultCode.NO_TIME, FaultCode.NONE)
         which = {"run_id": new.run_id[first], "client": first.astype(jnp.int32), "run": new.run[first]}
         return state._replace(
             starts=first_fault(state.starts, code, round=state.version, **which),
-            idle=state.idle & ~who,
-            fresh=state.fresh & ~who,
-            current=jax.tree.map(lambda a, b: jnp.where(who, a, b), new, state.current),
-            next_run=state.next_run + who,
+            idle=state.idle & ~begins,
+            fresh=state.fresh & ~begins,
+            current=jax.tree.map(lambda a, b: jnp.where(begins, a, b), new, state.current),
+            next_run=state.next_run + begins,
         )
 
     def _finish(self, state: State) -> State:
-        """The next instant at which runs end: their results go to the send buffers."""
+        """Advances to the next instant at which runs end, and writes their results to the send buffers."""
         now = jnp.min(state.current.arrived)
         ends = state.current.arrived == now
         written = ends if self.send_buffer == "overwrite" else ends & ~state.full
@@ -141,7 +140,7 @@ class sampled(Clock):
 
 
 def _waiting(state: State, awaited: Array) -> State:
-    """Records a fault where a run that is waited for never arrives."""
+    """Records a fault if an awaited run never arrives."""
     never = awaited & ~state.full & ~state.idle & jnp.isinf(state.current.arrived)
     first = jnp.argmax(never)
     code = jnp.where(jnp.any(never), FaultCode.NEVER, FaultCode.NONE)

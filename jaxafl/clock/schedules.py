@@ -1,4 +1,4 @@
-"""The clock alone: a whole schedule computed ahead of the training, on the CPU, in float64 time."""
+"""Computation of schedules ahead of training, on the CPU, in float64 time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import Clock, Fault, FaultCode, ServerStep, Workload, first_state
-from jaxafl.clock.patience import called
+from jaxafl.clock.patience import call_interruptibly
 from jaxafl.clock.rules import Earlier, check_ends, check_next, check_steps, held_by
 from jaxafl.clock.tables import Schedule
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
@@ -22,14 +22,14 @@ from jaxafl.device.switches import check_switches
 from jaxafl.options import UserError, check_options, check_whole
 
 UNBOUNDED = 2**24
-"""Server steps after which a run ends that only a limit was to end; no memory is asked for them."""
-_ENTRY_BYTES = 49  # of an arrival: eight int32, two float64 and a bool
+"""Server steps of a run that a limit of `until` is to end; no memory is reserved for them."""
+_ENTRY_BYTES = 49  # bytes per arrival: eight int32, two float64 and a bool
 
 
 def schedule(
     clock: Clock, num_clients: int, local_steps: Any, server_steps: int, seed: int = 0, *, check: bool = True
 ) -> Schedule:
-    """Runs a clock for `server_steps` steps, without any training.
+    """Runs a clock for `server_steps` steps, without training.
 
     Args:
         clock: the clock; its options are checked first.
@@ -37,53 +37,59 @@ def schedule(
         local_steps: local steps per run: a number, [N] per client or [N, R] per client and run.
         server_steps: T.
         seed: seed of the schedule.
-        check: raise for a recorded trace that runs out, and for what no schedule can hold.
+        check: raise for an exhausted recording and for invalid server steps.
 
     Raises:
-        ValueError: the options cannot work, a recorded trace runs out or names a busy client (it is said at which
-            start), or a clock of one's own makes a server step that cannot happen (time that runs backwards, a version
-            that is not made yet ...).
-        MemoryError: the schedule is longer than the memory of the host.
+        ValueError: options are invalid; a recording is exhausted or names a busy client; or a user-defined clock
+            returns an invalid server step (time runs backwards, a version does not exist yet ...).
+        MemoryError: the schedule does not fit into the memory of the host.
     """
     return Clockwork(clock, num_clients, local_steps, server_steps, seed, check).advance(int(server_steps))
 
 
 class Clockwork:
-    """A clock that is advanced ahead of the training, as many server steps at a time as are asked for."""
+    """A clock that is advanced ahead of training, any number of server steps at a time."""
 
     def __init__(
         self, clock: Clock, num_clients: int, local_steps: Any, server_steps: int, seed: int, check: bool = True
     ) -> None:
-        """
-        Args:
-            clock, num_clients, local_steps, server_steps, seed, check: as of `schedule`, with what it raises.
-        """
+        """Checks the options and computes the first state; see `schedule` for the arguments and the errors."""
         check_switches()
         check_whole("schedule", "server_steps", server_steps)
         check_options(clock, num_clients)
         clock.check(num_clients)
         if server_steps != UNBOUNDED:
             check_length(clock, num_clients, server_steps)
-        self.clock, self.num_clients, self.seed, self.check = clock, num_clients, seed, check
-        self.own = not type(clock).__module__.startswith("jaxafl.")  # tests hold the shipped ones to the same rules
-        self.times, self.earlier = np.zeros(0), Earlier()
+        self.clock = clock
+        self.num_clients = num_clients
+        self.seed = seed
+        self.check = check
+        # schedules of shipped clocks are not checked at run time, but by the tests
+        self.user_defined = not type(clock).__module__.startswith("jaxafl.")
+        self.times = np.zeros(0)
+        self.earlier = Earlier()
         with self._computing():
             self.workload = Workload(on_device(np.asarray(local_steps, np.int32)), num_clients)
             self.numbers = as_arrays(clock, jnp.float64)
             self.state = self._begun()
 
     def advance(self, count: int) -> Schedule:
-        """The schedule of the next `count` server steps."""
+        """Computes the schedule of the next `count` server steps."""
         with self._computing():
             arguments = (self.numbers, self.workload, self.state)
             program, _ = compiled(_scan, (count,), arguments, donate=(2,), whole=self.clock.event_by_event)
-            self.state, *made = self._patiently(program, arguments, count) if self.own else program(*arguments)
-            steps, runs_begun, fault, held = jax.device_get(made)
-        start, before, self.fault = len(self.times), self.times, fault
+            if self.user_defined:
+                self.state, *outputs = self._interruptible(program, arguments, count)
+            else:
+                self.state, *outputs = program(*arguments)
+            steps, runs_begun, fault, held = jax.device_get(outputs)
+        before = self.times
+        start = len(before)
+        self.fault = fault
         if self.check:
             raise_fault(fault)
             check_ends(self.clock, steps, start)
-        if self.check and self.own:
+        if self.check and self.user_defined:
             check_steps(self.clock, self.num_clients, steps, runs_begun, start, self.earlier)
         self.times = np.concatenate([before, steps.time])
         versions = np.unique(np.concatenate([np.zeros(0, np.int32), *map(np.ravel, held)])).tolist()
@@ -91,20 +97,21 @@ class Clockwork:
         return dataclasses.replace(found, held=tuple(versions), start=start)
 
     def _begun(self) -> Any:
-        """The state before the first server step."""
+        """Computes the state before the first server step."""
         arguments = (self.numbers, seed_key(self.seed))
         return compiled(_begin, (self.num_clients,), arguments)[0](*arguments)
 
-    def _patiently(self, program: Any, arguments: tuple[Any, ...], count: int) -> Any:
-        """The program's result, of a clock of one's own, whose loops may have no end."""
+    def _interruptible(self, program: Any, arguments: tuple[Any, ...], count: int) -> Any:
+        """Executes the program of a user-defined clock, whose loops may never end."""
         numbers, workload, _ = arguments
-        whole = self._computing()(lambda: program(*arguments))
+        compute = self._computing()(lambda: program(*arguments))
 
         def begin() -> Any:
             state = self._begun()
             return state, self._computing()(one_step(numbers, workload, state))
 
-        return called(whole, begin, self.clock, self.num_clients, self.seed, range(len(self.times) + count))
+        steps = range(len(self.times) + count)
+        return call_interruptibly(compute, begin, self.clock, self.num_clients, self.seed, steps)
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
@@ -113,8 +120,10 @@ class Clockwork:
 
 
 def one_step(clock: Clock, workload: Workload, state: Any) -> Callable[[Any], Any]:
-    """Returns a function that takes one server step: state -> (state, server steps [1, ...], ...); its numbers are
-    float64, with 64-bit types enabled."""
+    """Returns a function that computes one server step: state -> (state, server steps [1, ...], ...).
+
+    It must be called with 64-bit types enabled, and the numbers of `clock` must be float64.
+    """
     program, _ = compiled(_scan, (1,), (clock, workload, state))
     return functools.partial(program, clock, workload)
 
@@ -122,20 +131,21 @@ def one_step(clock: Clock, workload: Workload, state: Any) -> Callable[[Any], An
 def schedule_of(
     clock: Clock, num_clients: int, steps: ServerStep, runs_begun: np.ndarray, times: np.ndarray | None = None
 ) -> Schedule:
-    """The schedule of a clock's server steps [T, ...], and of the runs started up to each, [T], on the host.
+    """Builds a schedule from server steps on the host.
 
-    Where every server step takes time in which no client computes (`Clock.pause`), everything after it is that much
-    later. A run may arrive before the step that consumes it (it waits in a client's buffer): it is late by the steps
-    that were taken before it arrived.
+    Every server step delays all later times by `Clock.pause`, in which no client computes. A run that waits in a
+    client's buffer may arrive before the step that consumes it. It is delayed only by the steps before its arrival.
 
     Args:
         clock: the clock.
         num_clients: N.
-        steps: its server steps, every field there (`ServerStep.complete`) and [T, ...].
-        runs_begun: int32 [T].
-        times: float64, of the server steps before the first of them, without pauses.
+        steps: complete server steps [T, ...] (`ServerStep.complete`).
+        runs_begun: int32 [T], runs started up to each server step.
+        times: float64, times of all earlier server steps, without pauses.
     """
-    runs, pause, reference = steps.runs, clock.pause, np.asarray(steps.runs.reference)
+    runs = steps.runs
+    pause = clock.pause
+    reference = np.asarray(runs.reference)
     times = np.concatenate([() if times is None else times, steps.time])
     taken = np.arange(len(times) - len(steps.time), len(times))
     before = np.clip(np.searchsorted(times, runs.arrived), reference, taken[:, None])
@@ -155,39 +165,39 @@ def schedule_of(
     )
 
 
-def recharged(made: Schedule, clock: Clock, planned: np.ndarray, executed: np.ndarray, seed: int) -> Schedule:
-    """The schedule with the time of the local steps that were executed; who arrives stays the same.
+def recharged(original: Schedule, clock: Clock, planned: np.ndarray, executed: np.ndarray, seed: int) -> Schedule:
+    """Computes the schedule again with the times of the executed local steps; the arrivals stay the same.
 
     Args:
-        made: the schedule of the planned local steps.
-        clock: its clock.
-        planned: int [] or [N], local steps of the runs that did not arrive.
+        original: schedule of the planned local steps.
+        clock: clock of the schedule.
+        planned: int [] or [N], local steps of runs that did not arrive.
         executed: int [T, A], local steps of the arrivals.
         seed: seed of the schedule.
     """
-    mask = made.mask
-    most = int(made.run[mask].max(initial=0)) + 1
-    table = np.array(np.broadcast_to(np.reshape(planned, (-1, 1)), (made.num_clients, most)))
-    table[made.client[mask], made.run[mask]] = executed[mask]
-    return schedule(clock, made.num_clients, table, made.server_steps, seed)
+    mask = original.mask
+    most = int(original.run[mask].max(initial=0)) + 1
+    table = np.array(np.broadcast_to(np.reshape(planned, (-1, 1)), (original.num_clients, most)))
+    table[original.client[mask], original.run[mask]] = executed[mask]
+    return schedule(clock, original.num_clients, table, original.server_steps, seed)
 
 
 def raise_fault(fault: Fault) -> None:
-    """Raises `ValueError` when a schedule went wrong."""
+    """Raises `ValueError` if a schedule has a fault."""
     if int(fault.code):
         where = {name: np.asarray(value).item() for name, value in fault._asdict().items() if name != "code"}
         raise UserError(list(FaultCode)[int(fault.code)].message.format(**where))
 
 
 def check_length(clock: Clock, num_clients: int, server_steps: int, records: int = 0) -> None:
-    """Raises `MemoryError` for a run whose schedule, and what it records, are longer than the memory of the host.
+    """Raises `MemoryError` if the schedule and the records of a run do not fit into the memory of the host.
 
     Args:
-        clock, num_clients, server_steps: of the run.
-        records: bytes that a server step leaves besides.
+        clock, num_clients, server_steps: clock, N and T of the run.
+        records: bytes recorded per server step in addition to the schedule.
     """
     entry = 12 + _ENTRY_BYTES * clock.capacity(num_clients)
-    needed = 2 * server_steps * (entry + records)  # in a program and out of it, or in pieces and as one
+    needed = 2 * server_steps * (entry + records)  # a program's output and its copy, or pieces and their concatenation
     available = host_bytes()
     if available is not None and needed > available:
         what = "a schedule" if not records else "what a run records"
@@ -206,11 +216,11 @@ def _scan(
 ) -> tuple[Any, ServerStep, jax.Array, Fault, list[jax.Array]]:
 
     def one(state: Any, _: None) -> tuple[Any, tuple[ServerStep, jax.Array]]:
-        made = clock.next(state, workload)
-        check_next(clock, workload.num_clients, state, made)
-        state, step = made
+        result = clock.next(state, workload)
+        check_next(clock, workload.num_clients, state, result)
+        state, step = result
         return state, (step.complete(), state.starts.count)
 
     state, (steps, runs_begun) = jax.lax.scan(one, state, length=server_steps)
     held = held_by(clock, state)
-    return state, steps, runs_begun, state.starts.fault, held  # the state, for XLA to write it in place
+    return state, steps, runs_begun, state.starts.fault, held  # XLA updates the donated state in place

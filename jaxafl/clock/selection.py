@@ -1,4 +1,4 @@
-"""Drawing clients uniformly from the idle ones, at a cost that does not grow with the population.
+"""Uniform draws of idle clients, at a cost that does not grow with the population.
 
 The idle clients are ordered by client index (this order is part of a schedule's definition): the draw picks a rank
 among them. Only the busy clients are stored, as a sorted array padded with a value far past the last client.
@@ -15,31 +15,31 @@ from jaxafl.device.buffers import read, write
 from jaxafl.device.keys import Key, threefry, uniform
 
 Array = jax.Array
-# run counters are updated in rows of 256 bytes: smaller updates inside a loop copy the array in some jaxlib versions
+# run counters are updated in rows of 256 bytes: some jaxlib versions copy the array for smaller updates inside a loop
 _BLOCK = 64
 _PADDING = jnp.iinfo(jnp.int32).max
 
 
 def idle_rank(key: Key, draw: Array, num_busy: Array, num_clients: int) -> Array:
-    """Which of the idle clients, int32 from 0 on by number, the bits of this draw index choose."""
+    """Draws the rank of an idle client in client order, int32 from 0 on, from the random bits of draw `draw`."""
     return jnp.floor(uniform(threefry(key, draw, 0), jnp.float64) * (num_clients - num_busy)).astype(jnp.int32)
 
 
 def idle_client(key: Key, draw: Array, busy: Array, num_busy: Array, num_clients: int) -> Array:
-    """A client drawn uniformly from the idle ones with the bits of this draw index.
+    """Draws a client uniformly from the idle ones, with O(C) work.
 
     Args:
-        key: the key of the stream of starts.
-        draw: int32, which draw of the stream.
-        busy: int32 [C], the busy clients in increasing order, then padding.
-        num_busy: int32, how many are busy.
+        key: key of the stream of starts.
+        draw: int32, index of the draw in the stream.
+        busy: int32 [C], busy clients in increasing order, then padding.
+        num_busy: int32, number of busy clients.
         num_clients: N.
 
     Returns:
-        int32: the client; work O(C).
+        int32, the client.
     """
 
-    # somebody is idle; but without a branch XLA makes the draw again for every busy client that it is compared with
+    # the condition is always true; without the branch XLA repeats the draw for every busy client it is compared with
     drawn = functools.partial(idle_rank, key, draw, num_busy, num_clients)
     rank = jax.lax.cond(num_busy < num_clients, drawn, lambda: jnp.int32(0))
     # the k-th busy client (from 0) has busy[k] - k idle clients before it
@@ -48,26 +48,27 @@ def idle_client(key: Key, draw: Array, busy: Array, num_busy: Array, num_clients
 
 
 def no_busy(capacity: int) -> Array:
-    """An empty list of busy clients."""
+    """Returns an empty list of busy clients."""
     return jnp.full(capacity, _PADDING, jnp.int32)
 
 
 def insert(busy: Array, client: Array) -> Array:
-    """The sorted list with one more client (the last entry must be padding)."""
+    """Inserts a client into a sorted list, whose last entry must be padding."""
     index = jnp.arange(busy.shape[0], dtype=jnp.int32)
     position = jnp.sum(busy < client, dtype=jnp.int32)
     return jnp.where(index < position, busy, jnp.where(index == position, client, jnp.roll(busy, 1)))
 
 
 def no_runs(num_clients: int) -> Array:
-    """Counters of the runs that each client has started, int32 [ceil(N / 64), 64]."""
+    """Returns zero counters of the clients' runs, int32 [ceil(N / 64), 64]."""
     return jnp.zeros((-(-num_clients // _BLOCK), _BLOCK), jnp.int32)
 
 
 def count_run(runs: Array, client: Array, started: Array) -> tuple[Array, Array]:
-    """The counters with this client's raised by one where `started`, and the index of the run it starts."""
-    row, column = client // _BLOCK, client % _BLOCK
+    """Increments a client's counter if `started`; returns the counters, and the index of the client's started run."""
+    row = client // _BLOCK
+    column = client % _BLOCK
     mine = (jnp.arange(_BLOCK, dtype=jnp.int32) == column) & started
     runs = write(runs, row, read(runs, row) + mine.astype(jnp.int32))
-    # read after the write: a second reader of the old array would make XLA copy all of it at every call
+    # reading before the write would make XLA copy the array at every call
     return runs, runs[row, column] - started.astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""SAFA's rounds: a quota of arrivals, stragglers tolerated up to a lag."""
+"""SAFA's rounds, with a quota of arrivals and stragglers that are tolerated up to a lag."""
 
 from __future__ import annotations
 
@@ -11,41 +11,40 @@ import jax.numpy as jnp
 from jaxafl.clock.checks import check_durations
 from jaxafl.clock.contract import Clock, Delivery, FaultCode, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.starts import blank_runs, first_fault, no_starts, start_together
+from jaxafl.clock.starts import blank_runs, first_fault, no_starts, start_runs
 from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, static
 
 Array = jax.Array
 PICKED, UNDRAFTED, RESYNCHRONISED = 0, 1, 2
-"""`ServerStep.kind`: how an arrival counts, plus 2 if the client was deprecated and given x at the start of the
-round."""
-_ROUNDING = 1e-12  # relative; 0.1 · 30 is above 3 in float64, and means 3
+"""Values of `ServerStep.kind`: `PICKED` or `UNDRAFTED`, plus `RESYNCHRONISED` for clients that were deprecated."""
+_ROUNDING = 1e-12  # relative; without it 0.1 · 30, above 3 in float64, would be rounded up to 4
 
 
 class State(NamedTuple):
-    """The clock between two rounds; per client, [N]."""
+    """State of the clock between two rounds; arrays are per client, [N]."""
 
     now: Array
     version: Array
-    current: Array  # bool: its last update has arrived, so it starts anew
-    picked: Array  # bool: picked in the last round
-    runs: Runs  # the last of each
+    current: Array  # bool, True if the last update has arrived, so that the client starts again
+    picked: Array  # bool, True if picked in the last round
+    runs: Runs  # last run of each client
     starts: Starts
 
 
 class semi_async(Clock):
     """SAFA's rounds.
 
-    At the start of round t every client whose update has arrived, and every one whose model lags by more than L
-    versions (deprecated: its work is abandoned), receives x_t and starts; tolerable stragglers go on. The round closes
-    when its quota is filled by clients that were not picked last round, or when nobody trains any more; then the
-    earliest of the others fill up to the quota. Whoever else has arrived is undrafted; those that finish later count in
-    the next round.
+    At the start of round t, every client whose update has arrived receives x_t and starts. So does every deprecated
+    client, one whose model lags by more than L versions; its work is abandoned. Other stragglers continue. The round
+    closes when clients that were not picked last round fill its quota, or when no client trains any more; then the
+    earliest of the others fill up the quota. The remaining arrivals are undrafted; runs that finish later count in the
+    next round.
 
     Args:
-        fraction: the quota is ⌈fraction · N⌉ clients; in (0, 1].
-        lag: L >= 0, the versions by which a straggler may lag at the start of a round.
-        durations: how long a run takes, in simulated seconds.
+        fraction: fraction of the clients in the quota ⌈fraction · N⌉, in (0, 1].
+        lag: number of versions L by which a straggler may lag at the start of a round; at least 0.
+        durations: duration of a run in simulated seconds.
 
     References:
         Wu et al., "SAFA: A semi-asynchronous protocol for fast federated learning with low overhead", IEEE TC 2021,
@@ -77,19 +76,19 @@ class semi_async(Clock):
         )
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
-        """One round: distribute x_t, wait for the quota, pick."""
+        """Computes one round: distributes x_t, waits for the quota, and picks arrivals."""
         deprecated = ~state.current & (state.version - state.runs.version > self.lag)
-        who = state.current | deprecated
-        state, new = start_together(self.durations, state, who, state.runs.client, state.runs.run + who, workload)
-        runs = jax.tree.map(lambda a, b: jnp.where(who, a, b), new, state.runs)
+        begins = state.current | deprecated
+        state, new = start_runs(self.durations, state, begins, state.runs.client, state.runs.run + begins, workload)
+        runs = jax.tree.map(lambda a, b: jnp.where(begins, a, b), new, state.runs)
         quota = jnp.maximum(1, jnp.ceil(self.fraction * workload.num_clients * (1 - _ROUNDING))).astype(jnp.int32)
-        # in order of arrival, ties by client: those not picked last round first fill the quota
+        # in arrival order, ties by client: clients that were not picked last round fill the quota first
         order = jnp.lexsort((runs.client, runs.arrived))
         times = runs.arrived[order]
         comes = ~jnp.isinf(times)
         priority = ~state.picked[order] & comes
         place = jnp.cumsum(priority, dtype=jnp.int32)
-        left = quota - place[-1]  # for the others
+        left = quota - place[-1]  # quota left for clients that were picked last round
         last = jnp.max(jnp.where(comes, times, state.now))
         gone = jnp.where(jnp.any(comes), FaultCode.NONE, FaultCode.ALL_GONE)
         closing = jnp.where(left > 0, last, times[jnp.argmax(priority & (place >= quota))])

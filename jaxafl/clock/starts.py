@@ -1,4 +1,4 @@
-"""What clocks share when clients start: durations of runs, drawn or recorded clients, faults."""
+"""Shared functions of clocks for the start of runs: durations, drawn or recorded clients, faults."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ S = TypeVar("S", bound=Any)  # a clock's state: a NamedTuple with a field `start
 def no_starts(
     durations: Duration | None = None, key: Key | None = None, num_clients: int = 0, count: int = 0
 ) -> Starts:
-    """Nothing has gone wrong, and `count` runs have started (of which no clock here knows a duration).
+    """Returns the record of a clock without faults and with `count` started runs of unknown duration.
 
     Args:
-        durations: of the clock, prepared for the runs to come; `None` without.
-        key: of the schedule.
+        durations: durations of the clock, which are prepared; `None` if it has none.
+        key: key of the schedule.
         num_clients: N.
         count: runs that have started.
     """
@@ -37,10 +37,10 @@ def no_starts(
 
 
 def first_fault(starts: Starts, code: Array | int, **where: Array) -> Starts:
-    """Records a fault (`FaultCode.NONE`: none) unless there was one before.
+    """Records a fault unless there was an earlier one; `FaultCode.NONE` records nothing.
 
     Args:
-        starts: what is known so far.
+        starts: record of the started runs.
         code: int32, a `FaultCode`.
         **where: fields of `Fault`.
     """
@@ -52,24 +52,24 @@ def first_fault(starts: Starts, code: Array | int, **where: Array) -> Starts:
 
 
 def valid(duration: Array) -> Array:
-    """Returns True for a valid duration: neither negative nor NaN; infinite: the run never arrives."""
+    """Returns True for a valid duration, neither negative nor NaN. If it is infinite, the run never arrives."""
     return duration >= 0
 
 
 def invalid_code(duration: Array) -> Array:
-    """The fault of a duration that is none; NaN: the recording has run out."""
+    """Returns the fault of an invalid duration; NaN means that the recording is exhausted."""
     return jnp.where(jnp.isnan(duration), FaultCode.DURATIONS_END, FaultCode.INVALID_DURATION).astype(jnp.int32)
 
 
 def duration_fault(starts: Starts, runs: Runs, duration: Array, wrong: Array, round: Array) -> Starts:
-    """Records the first of several runs [A] whose duration is marked wrong.
+    """Records a fault for the first of several runs [A] whose duration is marked wrong.
 
     Args:
-        starts: what is known so far.
+        starts: record of the started runs.
         runs: the runs.
-        duration: float64 [A], theirs.
-        wrong: bool [A], whether it is negative or NaN.
-        round: int32, at which server step.
+        duration: float64 [A], their durations in seconds.
+        wrong: bool [A], True if the duration is negative or NaN.
+        round: int32, index of the server step.
     """
     first = jnp.argmax(wrong)
     code = jnp.where(jnp.any(wrong), invalid_code(duration[first]), FaultCode.NONE)
@@ -77,23 +77,24 @@ def duration_fault(starts: Starts, runs: Runs, duration: Array, wrong: Array, ro
     return first_fault(starts, code, round=round, **which)
 
 
-def start_together(
-    durations: Duration, state: S, who: Array, client: Array, run: Array, workload: Workload
+def start_runs(
+    durations: Duration, state: S, begins: Array, client: Array, run: Array, workload: Workload
 ) -> tuple[S, Runs]:
-    """Starts several runs from the newest version at one instant, in this order.
+    """Starts several runs from the newest version at one instant, in the order of the entries.
 
     Args:
-        durations: of a run.
-        state: of the clock, with the instant `now` and the newest `version`, also the number of the server step.
-        who: bool [A], which of the entries really start.
-        client, run: int32 [A].
-        workload: how many local steps they make.
+        durations: duration of a run.
+        state: state of the clock with the time `now`, and `version`, which is also the index of the server step.
+        begins: bool [A], True for entries that start.
+        client, run: int32 [A], clients, and indices of the runs among the client's runs.
+        workload: local steps of the runs.
 
     Returns:
-        The state that knows of them (`starts`), and the runs [A]; a duration that is none counts as 1, so that time
-        goes on.
+        State with the new record `starts`, and the runs [A]. An invalid duration counts as 1 s, so that time advances.
     """
-    starts, now, version = state.starts, state.now, state.version
+    starts = state.starts
+    now = state.now
+    version = state.version
     local_steps = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
 
     def draw(client: Array, run: Array, local_steps: Array, longest: Array) -> Draw:
@@ -101,32 +102,33 @@ def start_together(
 
     before = jnp.full(client.shape, starts.longest)
     work = jax.vmap(draw)(client, run, local_steps, before).work
-    earlier = jnp.concatenate([before[:1], jax.lax.cummax(jnp.where(who & ~jnp.isinf(work), work, 0))[:-1]])
+    earlier = jnp.concatenate([before[:1], jax.lax.cummax(jnp.where(begins & ~jnp.isinf(work), work, 0))[:-1]])
     drawn = jax.vmap(draw)(client, run, local_steps, jnp.maximum(before, earlier))
     duration = drawn.work + drawn.hang
     fine = valid(duration)
-    run_id = starts.count + jnp.cumsum(who, dtype=jnp.int32) - 1
+    run_id = starts.count + jnp.cumsum(begins, dtype=jnp.int32) - 1
     runs = Runs(
         client, run, run_id, jnp.full(client.shape, version, jnp.int32), local_steps,
         jnp.full(client.shape, now), now + jnp.where(fine, duration, 1),
     )  # fmt: skip
-    starts = duration_fault(starts, runs, duration, who & ~fine, version)
+    starts = duration_fault(starts, runs, duration, begins & ~fine, version)
     starts = starts._replace(
-        count=starts.count + jnp.sum(who, dtype=jnp.int32),
-        longest=jnp.maximum(starts.longest, jnp.max(jnp.where(who & fine & ~jnp.isinf(work), work, 0))),
+        count=starts.count + jnp.sum(begins, dtype=jnp.int32),
+        longest=jnp.maximum(starts.longest, jnp.max(jnp.where(begins & fine & ~jnp.isinf(work), work, 0))),
     )
     return state._replace(starts=starts), runs
 
 
 def blank_runs(size: int) -> Runs:
-    """A run of each of the clients 0..size - 1 of which nothing is known yet; it never arrives."""
+    """Returns placeholder runs of the clients 0..size - 1, which never arrive."""
     clients = jnp.arange(size, dtype=jnp.int32)
-    zero, never = jnp.zeros_like(clients), jnp.full(size, jnp.inf, jnp.float64)
+    zero = jnp.zeros_like(clients)
+    never = jnp.full(size, jnp.inf, jnp.float64)
     return Runs(clients, zero, zero, zero, zero, jnp.zeros_like(never), never)
 
 
 def recorded_or(recorded: Recording, index: Array, draw: Callable[[], Array]) -> tuple[Array, Array]:
-    """Row `index` of a recording, or what is drawn where there is none; and whether the recording has run out."""
+    """Returns row `index` of a recording, or a draw if it is `None`, and True if the recording is exhausted."""
     if recorded is None:
         return draw(), jnp.bool_(False)
     table = jnp.asarray(recorded).astype(jax.eval_shape(draw).dtype)
@@ -136,14 +138,14 @@ def recorded_or(recorded: Recording, index: Array, draw: Callable[[], Array]) ->
 def replayed(
     state: S, recorded: Recording, round: Array, code: FaultCode, draw: Callable[[], Array]
 ) -> tuple[S, Array]:
-    """As `recorded_or` for one round or tick; that the recording has run out is a fault of this code.
+    """Returns the entry of a recording for one round or tick, or a draw; records a fault if the recording is exhausted.
 
     Args:
-        state: of the clock.
+        state: state of the clock.
         recorded: the recording, or `None`.
-        round: int32, which entry of it.
-        code: the fault where it has ended.
-        draw: what is drawn without a recording.
+        round: int32, index of the entry.
+        code: fault of an exhausted recording.
+        draw: draws the entry if there is no recording.
     """
     row, missing = recorded_or(recorded, round, draw)
     starts = first_fault(state.starts, jnp.where(missing, code, FaultCode.NONE), round=round)
@@ -153,21 +155,22 @@ def replayed(
 def drawn_clients(
     state: S, recorded: Recording, size: int, num_clients: int, *, replacement: bool = False
 ) -> tuple[S, Array]:
-    """int32 [size], the clients of the next server step in the order in which they are drawn, or recorded ones.
+    """Draws the clients of the next server step, int32 [size] in draw order, or returns the recorded ones.
 
-    Drawn are independent uniform clients, or distinct ones, one after another from those not yet drawn.
+    Draws are uniform: from all clients with replacement, or from the clients not yet drawn without it.
 
     Args:
-        state: of the clock, with the `key` of the schedule and `version`, the number of the server step.
-        recorded: the recorded sets, or `None`.
-        size: clients to draw.
+        state: state of the clock with the `key` of the schedule, and `version`, the index of the server step.
+        recorded: recorded sets, or `None`.
+        size: number of clients to draw.
         num_clients: N.
-        replacement: whether a client may be drawn twice.
+        replacement: draw with replacement.
     """
     order = jnp.arange(size, dtype=jnp.int32)
 
     def draw() -> Array:
-        key, draws = purpose_key(state.key, Purpose.START), state.version * size + order
+        key = purpose_key(state.key, Purpose.START)
+        draws = state.version * size + order
         if replacement:
             return jnp.floor(uniform(threefry(key, draws, 0), jnp.float64) * num_clients).astype(jnp.int32)
         if size == num_clients:
@@ -184,11 +187,12 @@ def drawn_clients(
 
 
 def distinct(drawn: Array) -> tuple[Array, Array, Array]:
-    """The drawn clients in client order, whether an entry is the first of its client, how often it was drawn.
+    """Returns drawn clients in client order, a mask of each client's first entry, and the clients' multiplicities.
 
-    All pairs are compared, since what is compiled as one function (`Clock.event_by_event`) may not sort.
+    It compares all pairs, since a clock with `Clock.event_by_event` must not sort.
     """
-    order, others = jnp.arange(drawn.size), drawn[:, None]
+    order = jnp.arange(drawn.size)
+    others = drawn[:, None]
     place = jnp.sum((drawn < others) | ((drawn == others) & (order < order[:, None])), axis=1)
     client = jnp.sum(jnp.where(place == order[:, None], drawn, 0), axis=1, dtype=jnp.int32)
     first = jnp.concatenate([jnp.ones(1, bool), client[1:] != client[:-1]])

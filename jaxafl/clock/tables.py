@@ -1,4 +1,4 @@
-"""`Schedule`: who arrived at every server step, as arrays; and parts of one."""
+"""`Schedule`, the arrivals of all server steps as arrays, and functions for parts of it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from jaxafl.options import Summarised
 class Schedule(Summarised):
     """Arrivals of every server step, with their times and staleness; T server steps of at most A arrivals each.
 
-    Versions, references and runs are numbered from the begin of the run, also where these server steps begin later.
+    Versions, references and runs are numbered from the beginning of the simulation, even if `start` is not 0.
 
     Attributes:
-        protocol: the clock's name.
+        protocol: name of the clock.
         num_clients: N.
-        in_flight: the most runs under way at once.
-        ring_slots: versions of the global model that must be kept.
-        time: float64 [T], simulated seconds at which server step t was taken.
-        mask: bool [T, A], whether the entry is an arrival; the other arrays [T, A] mean nothing where it is false.
-        client, run, run_id: int32 [T, A], who arrived; the index of the run among the client's; among all runs.
-        version: int32 [T, A], the version that the run trained from.
-        reference: int32 [T, A], the version that its update is measured against.
-        local_steps: int32 [T, A].
-        started, arrived: float64 [T, A], simulated seconds.
-        multiplicity: int32 [T, A], how many times an update counts.
-        kind: int32 [T, A], what the protocol says of the arrival: an index into `kinds`.
+        in_flight: maximum number of runs in flight at once.
+        ring_slots: number of model versions that must be kept.
+        time: float64 [T], times of the server steps in simulated seconds.
+        mask: bool [T, A], True for arrivals. False is padding, for which the other arrays [T, A] are undefined.
+        client, run, run_id: int32 [T, A], client; index of the run among the client's runs; index among all runs.
+        version: int32 [T, A], version of the run's start model.
+        reference: int32 [T, A], version to which the update is relative.
+        local_steps: int32 [T, A], local steps of the run.
+        started, arrived: float64 [T, A], start and arrival of the run in simulated seconds.
+        multiplicity: int32 [T, A], number of times the update counts.
+        kind: int32 [T, A], kind of the arrival as an index into `kinds`.
         runs_begun: int32 [T], runs started up to each server step.
-        kinds: what the kinds mean, where there are several.
-        held: versions that server steps after the last of these may still read, see `Clock.held`.
-        start: the server step that is the first of these.
+        kinds: meanings of the kinds, if there are several.
+        held: versions that server steps after the last one may still need, see `Clock.held`.
+        start: index of the first server step.
     """
 
     protocol: str
@@ -60,7 +60,7 @@ class Schedule(Summarised):
     start: int = 0
 
     def summary(self) -> dict[str, Any]:
-        """The protocol, numbers of clients, server steps and arrivals, and the simulated time."""
+        """Returns the protocol, the numbers of clients, server steps and arrivals, and the simulated time."""
         return {
             "protocol": self.protocol,
             "clients": self.num_clients,
@@ -71,23 +71,22 @@ class Schedule(Summarised):
 
     @property
     def runs_started(self) -> int:
-        """Runs started up to the last server step; those that no step consumed are never trained."""
+        """Number of runs started up to the last server step; runs that no step consumes are never trained."""
         return int(self.runs_begun[-1]) if self.server_steps else 0
 
     @property
     def server_steps(self) -> int:
-        """T."""
+        """Number of server steps T."""
         return len(self.time)
 
     @functools.cached_property
     def staleness(self) -> np.ndarray:
-        """int32 [T, A]: τ = t - s, the versions made between an update's reference and the step that applies it; -1 for
-        no arrival."""
+        """Staleness τ = t - s of the updates, int32 [T, A]: versions since their reference; -1 for padding."""
         steps = self.start + np.arange(self.server_steps, dtype=np.int32)[:, None]
         return np.where(self.mask, steps - self.reference, -1)
 
     def statistics(self) -> dict[str, float]:
-        """Figures of the schedule: staleness over arrivals, τ_max over steps, simulated time, arrivals per client."""
+        """Computes statistics of staleness (over arrivals, and τ_max over steps), simulated time and arrivals."""
         arrivals = self.staleness[self.mask]
         worst = self.staleness.max(axis=1)[self.mask.any(axis=1)]
         per_client = np.bincount(self.client[self.mask], minlength=self.num_clients)
@@ -108,12 +107,12 @@ class Schedule(Summarised):
 
 
 def first_steps(schedule: Schedule, count: int) -> Schedule:
-    """The first `count` server steps of a schedule."""
+    """Returns the first `count` server steps of a schedule."""
     return _with_arrays(schedule, lambda name: getattr(schedule, name)[:count])
 
 
 def cut(schedule: Schedule, start: int, stop: int) -> Schedule:
-    """The server steps start .. stop - 1 of a schedule; the versions that it holds are those that later ones read."""
+    """Returns the server steps start .. stop - 1 of a schedule; `held` are the versions that later steps need."""
     if (start, stop) == (schedule.start, schedule.start + schedule.server_steps):
         return schedule
     begin, end = start - schedule.start, stop - schedule.start
@@ -127,11 +126,11 @@ def cut(schedule: Schedule, start: int, stop: int) -> Schedule:
 
 
 def joined(schedules: Sequence[Schedule]) -> Schedule:
-    """Schedules of server steps that follow each other, as one."""
+    """Concatenates schedules of consecutive server steps."""
     if len(schedules) == 1:
         return schedules[0]
-    whole = _with_arrays(schedules[0], lambda name: np.concatenate([getattr(one, name) for one in schedules]))
-    return dataclasses.replace(whole, held=schedules[-1].held)
+    result = _with_arrays(schedules[0], lambda name: np.concatenate([getattr(one, name) for one in schedules]))
+    return dataclasses.replace(result, held=schedules[-1].held)
 
 
 def _with_arrays(schedule: Schedule, array: Callable[[str], np.ndarray]) -> Schedule:

@@ -1,4 +1,4 @@
-"""Replay: durations from the user's array, and a protocol whose random draws are recorded."""
+"""Replay of recorded durations, and of protocols with recorded draws."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ C = TypeVar("C", bound=Clock)
 class recorded(Duration):
     """Durations replayed from an array [client, run] in seconds (seconds per local step with `per="step"`).
 
-    Runs are counted per client in the order they start. Clients may have recorded different numbers of runs, at least
-    one each: give lists of different lengths, or NaN after a client's last run. Infinity: the run never arrives. A
-    schedule that needs a run that was not recorded is an error that says which.
+    Runs are counted per client in start order. Clients may have different numbers of recorded runs, at least one each:
+    give lists of different lengths, or NaN after a client's last run. A run with an infinite duration never arrives. A
+    schedule that needs an unrecorded run raises an error that names the run.
 
     Args:
-        times: seconds >= 0, an array [client, run] or a list of one list per client.
-        per: `"run"`, or `"step"` for seconds per local step, multiplied by the run's number of local steps.
+        times: recorded durations in seconds, at least 0; an array [client, run] or a list of one list per client.
+        per: unit of the times. `"run"`: seconds per run. `"step"`: seconds per local step, multiplied by the run's
+            number of local steps.
 
     Raises:
-        TypeError: `times` holds something else than numbers.
+        TypeError: `times` contains values that are not numbers.
     """
 
     times: Array | np.ndarray
@@ -76,7 +77,7 @@ class recorded(Duration):
     def step_times(self, num_clients: int, seed: int = 0) -> Times:
         times = np.asarray(self.times, np.float64)
         counts, most = _counts(times)[:, None], times.shape[1]
-        if (counts < most).any():  # every client's runs, equally often in a common number of columns
+        if (counts < most).any():  # resamples every client's runs with equal weights to a common number of columns
             most = max(most, POINTS)
             place = ((np.arange(most) + 0.5) / most * counts).astype(int)
             times = np.take_along_axis(times, place, axis=1)
@@ -84,24 +85,24 @@ class recorded(Duration):
 
 
 def trace(protocol: C | type[C], *, durations: Any = None, per: Literal["run", "step"] = "run", **recordings: Any) -> C:
-    """The protocol with its random draws replaced by recorded ones.
+    """Returns a protocol with its random draws replaced by recorded ones.
 
     Args:
-        protocol: a clock, e.g. `free_running(...)`; or the clock's class, whose other options then come by name:
+        protocol: a clock, e.g. `free_running(...)`; or a clock's class, with its other options by name:
             `trace(free_running, concurrency=6, durations=table)`.
-        durations: array [client, run] of seconds, runs counted per client in the order they start, as `recorded` takes
-            it; `None` keeps the protocol's.
-        per: `"run"`, or `"step"` for seconds per local step.
-        **recordings: what else the protocol draws: `starts` [start] for `free_running` (the first M_c are those in
-            flight at the start); `sets` [round, n] for `synchronous`, `sampled`, `interrupting` and `stale_rounds`;
-            `stale` [round, J] for `stale_rounds`; `uploads` and `downloads` [tick, client] for `bernoulli`.
+        durations: durations in seconds, [client, run], with runs counted per client in start order (see `recorded`);
+            `None` keeps the protocol's durations.
+        per: unit of the durations. `"run"`: seconds per run. `"step"`: seconds per local step.
+        **recordings: recorded draws by name. `starts` [start] for `free_running` (the first M_c are in flight at time
+            0); `sets` [round, n] for `synchronous`, `sampled`, `interrupting` and `stale_rounds`; `stale` [round, J]
+            for `stale_rounds`; `uploads` and `downloads` [tick, client] for `bernoulli`.
 
     Returns:
         A clock of the same protocol.
 
     Raises:
         ValueError: a recording has rows of different lengths.
-        TypeError: the protocol does not draw what was recorded, or durations are no numbers.
+        TypeError: the protocol has no draw of a recording's name, or durations are not numbers.
     """
     fields = {field.name: bool(field.metadata.get("recording")) for field in dataclasses.fields(protocol)}
     drawn = [*(["durations"] if "durations" in fields else []), *(name for name, record in fields.items() if record)]
@@ -116,7 +117,7 @@ def trace(protocol: C | type[C], *, durations: Any = None, per: Literal["run", "
 
 
 def _table(times: Any) -> np.ndarray:
-    """float64 [client, run], with NaN after the last run of clients that have fewer than others."""
+    """Builds the table of durations, float64 [client, run], with NaN after the last run of a client."""
     try:
         rows = [as_numbers("recorded durations", "times", row) for row in times]
     except TypeError:
@@ -130,5 +131,5 @@ def _table(times: Any) -> np.ndarray:
 
 
 def _counts(times: np.ndarray) -> np.ndarray:
-    """int [client]: the runs of each, up to the last that is not NaN."""
+    """Returns the number of recorded runs per client, int [client], up to the last run that is not NaN."""
     return np.max(np.where(np.isnan(times), 0, np.arange(1, times.shape[1] + 1)), axis=1, initial=0)

@@ -58,7 +58,7 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
     lanes = -(-_lanes(speed.lanes, capacity, in_flight) // shares) * shares
     step = functools.partial(local_step_of, problem.model, problem.data, problem.client)
     chunk = chunk_of(lanes // shares, speed.chunk, lambda: step().room())
-    ring = cast(OnlineClock, clock).slots_beside(clients)
+    ring = cast(OnlineClock, clock).online_ring_slots(clients)
     store = capacity if lanes == capacity else in_flight + capacity
     execution = prepared(
         [problem],

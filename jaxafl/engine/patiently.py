@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import Workload
-from jaxafl.clock.patience import called
+from jaxafl.clock.patience import call_interruptibly
 from jaxafl.clock.schedules import one_step
 from jaxafl.device import as_arrays, cpu, on_device, on_host
 from jaxafl.device.key_leaves import unpack
@@ -44,4 +44,4 @@ def patiently(problem: Problem, call: Callable[[], Any], state: State, steps: ra
 
         return before, step
 
-    return called(call, begin, clock, len(counts), problem.seed, steps)
+    return call_interruptibly(call, begin, clock, len(counts), problem.seed, steps)

@@ -140,5 +140,9 @@ def test_what_takes_long_for_other_reasons_is_waited_for(monkeypatch: pytest.Mon
     def begin() -> Any:
         return 0, lambda state: alone.append(state) or (state + 1,)
 
-    found = patience.called(lambda: time.sleep(1) or 7, begin, afl.clock.synchronous(), 2, 0, range(4, 7))
+    def compute() -> int:
+        time.sleep(1)
+        return 7
+
+    found = patience.call_interruptibly(compute, begin, afl.clock.synchronous(), 2, 0, range(4, 7))
     assert found == 7 and alone == [0, 1, 2]

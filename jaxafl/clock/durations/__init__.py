@@ -1,1 +1,1 @@
-"""Durations of local runs; `duration` says how to write one of one's own."""
+"""Durations of local runs; `duration` explains how to write one."""

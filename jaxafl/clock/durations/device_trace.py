@@ -23,25 +23,25 @@ Array = jax.Array
 
 
 class Prepared(NamedTuple):
-    """What is drawn once per client, [N], and the keys of what is drawn per run."""
+    """Draws per client, [N], and keys of the draws per run."""
 
-    phone: Array  # int32
-    link: Array  # int32
-    device: Array  # int32, whose availability
-    phase: Array  # float64, where in its availability trace the device is at time 0, as a share of the trace
+    phone: Array  # int32, index of the phone
+    link: Array  # int32, index of the link trace
+    device: Array  # int32, index of the availability trace
+    phase: Array  # float64, position in the availability trace at time 0, as a fraction of its period
     step_key: Key
     download_key: Key
     upload_key: Key
 
 
 class Measured(Part):
-    """The tables of a `device_trace`.
+    """Tables of a `device_trace`.
 
     Attributes:
-        mean, sigma: float64 [phones], seconds per local step on each phone.
-        links: megabits transferred along each link trace, or `None`.
-        ready: seconds for which each device has been ready, or `None` where all always are.
-        options: those that the tables were read for.
+        mean, sigma: float64 [phones], mean and standard deviation of the seconds per local step on each phone.
+        links: megabits transferred along each link trace, or `None` without transfers.
+        ready: seconds of readiness along each device's trace, or `None` if devices are always ready.
+        options: options for which the tables were read.
     """
 
     mean: Array | np.ndarray
@@ -52,32 +52,33 @@ class Measured(Part):
 
 
 class device_trace(Duration):
-    """Measured phones: time of a local step on the client's phone, transfers over its link, waits until it is ready.
+    """Measured phones: local steps on the client's phone, transfers over its link, waits until it is ready.
 
-    A client is assigned, once, a phone, a link trace and a device's availability, each uniformly at random. A run
-    computes for K · t seconds, t drawn per run from N(mean, σ²) given t > 0 (the phone's measured time per mini-batch).
-    With `bandwidth` it also downloads and uploads the model: each way takes the least d with ∫ rate = 8 · megabytes
-    from a moment of the link trace, drawn uniformly, to d seconds later; the trace repeats. With `availability` a run
-    works only while its device is ready (idle, charging and on WiFi): it waits, and pauses, until then. The device's
-    trace repeats, from a moment drawn per client at simulated time 0. Waiting counts as hanging, not as work.
+    Each client is assigned a phone, a link trace and a device's availability, each uniformly at random. A run computes
+    for K · t seconds, t drawn per run from N(mean, σ²) given t > 0 (the phone's measured time per mini-batch).
+
+    With `bandwidth` a run also downloads and uploads the model. Each way starts at a uniformly drawn moment of the
+    periodic link trace, and takes the least d with ∫ rate = 8 · megabytes over d seconds. With `availability` a run
+    works only while its device is ready (idle, charging and on WiFi), and otherwise waits. The device's trace is
+    periodic, with a uniformly drawn position at simulated time 0. Waiting counts as hanging, not as work.
 
     The training times ship with jaxafl. Links (269 traces, HSDPA and FCC), availability (the devices of FLASH's
     1,000-device trace that are ever ready) and benchmark scores are read from `device_traces` in the data directory.
-    Devices may be ready for seconds a day: clocks that wait for everyone then take days.
+    Some devices are ready for only seconds a day, so clocks that wait for all clients may take days.
 
     Args:
-        workload: what was measured: `"femnist_cnn"`, `"celeba_cnn"`, `"shakespeare_lstm"` or `"reddit_lstm"`.
+        workload: measured workload: `"femnist_cnn"`, `"celeba_cnn"`, `"shakespeare_lstm"` or `"reddit_lstm"`.
         megabytes: size of the model in 10⁶ bytes; needed with `bandwidth`.
-        bandwidth: whether models travel over measured links.
-        availability: whether devices are ready only at times. The clock `interrupting`, products, and `mac_network`
-            with transfers that stop everyone refuse it.
-        phones: `"three"`: FLASH's three measured phones; `"benchmark"`: the phones of the AI-Benchmark list, log t
-            interpolated in log(score) between these three, and held beyond them.
-        data_dir: the data directory; by default `$JAXAFL_DATA_DIR`, else that of TFDS.
+        bandwidth: transfer models over measured links.
+        availability: let runs wait until their device is ready. The clock `interrupting`, products, and `mac_network`
+            with `freeze=True` refuse it.
+        phones: set of phones. `"three"`: FLASH's three measured phones. `"benchmark"`: the phones of the AI-Benchmark
+            list, with log t interpolated in log(score) between these three and constant outside of them.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else the directory of TFDS.
 
     Raises:
-        ValueError: an option is none of those allowed, or a file is not in the documented format.
-        FileNotFoundError: a file is needed that is not there.
+        ValueError: an option has an invalid value, or a file is not in the documented format.
+        FileNotFoundError: a needed file is missing.
 
     References:
         Yang et al., "Characterizing impacts of heterogeneity in federated learning upon large-scale smartphone data"
@@ -92,7 +93,7 @@ class device_trace(Duration):
     availability: bool = static(default=False)
     phones: Literal["three", "benchmark"] = static(default="three")
     data_dir: str | os.PathLike[str] | None = static(default=None)
-    measured: Measured = dataclasses.field(  # no option: read when these change, and kept when a pytree is rebuilt
+    measured: Measured = dataclasses.field(  # not an option: read again if options change, kept by rebuilt pytrees
         default=Measured(np.zeros(0), np.zeros(0), None, None, ()), kw_only=True, metadata={"option": False}
     )
 
@@ -142,18 +143,20 @@ class device_trace(Duration):
         return Draw(work, jnp.maximum(self.measured.ready.elapsed(device, phase, work) - work, 0))
 
     def _compute(self, prepared: Prepared, run: Run) -> Array:
-        """Seconds of local training: steps · N(mean, σ²) given that it is positive, by inverting its distribution."""
+        """Draws the seconds of local training, steps · N(mean, σ²) given a positive value, by inversion."""
         phone = prepared.phone[run.client]
-        mean, sigma = jnp.asarray(self.measured.mean)[phone], jnp.asarray(self.measured.sigma)[phone]
+        mean = jnp.asarray(self.measured.mean)[phone]
+        sigma = jnp.asarray(self.measured.sigma)[phone]
         share = jnp.maximum(uniform(per_run(prepared.step_key, run.client, run.run), jnp.float64), 2.0**-54)
         negative = ndtr(-mean / sigma)
         return run.local_steps * (mean + sigma * ndtri(negative + (1 - negative) * share))
 
     def _transfers(self, prepared: Prepared, run: Run) -> Array:
-        """Seconds of download and upload, each from a moment of the client's link trace drawn uniformly."""
+        """Computes the seconds of download and upload, both from uniformly drawn moments of the client's link trace."""
         if self.measured.links is None:
             return jnp.float64(0)
-        links, link = self.measured.links, prepared.link[run.client]
+        links = self.measured.links
+        link = prepared.link[run.client]
         keys = (prepared.download_key, prepared.upload_key)
         share = jnp.stack([uniform(per_run(key, run.client, run.run), jnp.float64) for key in keys])
         megabits = 8.0 * jnp.asarray(self.megabytes, jnp.float64)
@@ -161,7 +164,7 @@ class device_trace(Duration):
 
 
 def _read(duration: device_trace, options: tuple[object, ...]) -> Measured:
-    """The tables that the options ask for, from files where they do not ship with jaxafl."""
+    """Reads the tables for the options, from files if they do not ship with jaxafl."""
     if duration.phones == "three":
         mean, sigma = phones.measured_step_times(duration.workload)
     else:

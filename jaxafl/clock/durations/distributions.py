@@ -1,4 +1,4 @@
-"""The usual distributions; `constant` stands beside the operators, in `duration`."""
+"""Distributions of durations; `constant` is defined in `duration`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ class uniform(Distribution):
     """Uniform on [low, high).
 
     Args:
-        low: the shortest time in seconds, >= 0; a number or an array [N], one per client.
-        high: the bound of the longest time in seconds, >= low; a number or an array [N].
-        per: `"run"` draws for every run, `"client"` once for a client, `"step"` for every run a time per local step.
+        low: lower bound in seconds, at least 0; a number or an array [N], one per client.
+        high: upper bound in seconds, at least `low`; a number or an array [N], one per client.
+        per: unit of a draw. `"run"`: one per run. `"client"`: one per client. `"step"`: one per run, as a time per
+            local step.
     """
 
     low: Number = number(least=0, per_client=True)
@@ -40,12 +41,13 @@ class uniform(Distribution):
 
 
 class exponential(Distribution):
-    """Exponential with the given mean.
+    """Exponential distribution with the given mean.
 
     Args:
-        mean: in seconds, >= 0; a number or an array [N], one per client (QuAFL: per step, 2 for fast and 8 for slow
-            clients).
-        per: `"run"` draws for every run, `"client"` once for a client, `"step"` for every run a time per local step.
+        mean: mean in seconds, at least 0; a number or an array [N], one per client (QuAFL: per step, 2 for fast and 8
+            for slow clients).
+        per: unit of a draw. `"run"`: one per run. `"client"`: one per client. `"step"`: one per run, as a time per
+            local step.
     """
 
     mean: Number = number(least=0, per_client=True)
@@ -59,8 +61,9 @@ class half_normal(Distribution):
     """|Z| with Z ~ N(0, scale²) (FedBuff).
 
     Args:
-        scale: standard deviation of Z in seconds, >= 0; a number or an array [N], one per client.
-        per: `"run"` draws for every run, `"client"` once for a client, `"step"` for every run a time per local step.
+        scale: standard deviation of Z in seconds, at least 0; a number or an array [N], one per client.
+        per: unit of a draw. `"run"`: one per run. `"client"`: one per client. `"step"`: one per run, as a time per
+            local step.
     """
 
     scale: Number = number(least=0, per_client=True)
@@ -74,10 +77,11 @@ class lognormal(Distribution):
     """exp(Z) seconds with Z ~ N(mu, sigma²).
 
     Args:
-        mu: mean of the logarithm of the seconds; the median is exp(mu) seconds. A number or an array [N], one per
-            client.
-        sigma: standard deviation of the logarithm, >= 0, without unit; a number or an array [N].
-        per: `"run"` draws for every run, `"client"` once for a client, `"step"` for every run a time per local step.
+        mu: mean of the logarithm of the seconds, so that the median is exp(mu) seconds; a number or an array [N], one
+            per client.
+        sigma: standard deviation of the logarithm, at least 0, without unit; a number or an array [N], one per client.
+        per: unit of a draw. `"run"`: one per run. `"client"`: one per client. `"step"`: one per run, as a time per
+            local step.
     """
 
     mu: Number = number(per_client=True)
@@ -85,5 +89,5 @@ class lognormal(Distribution):
     per: Per = static(default="run")
 
     def quantile(self, u: Array) -> Array:
-        # the middle of the 53-bit cell: u = 0 would give a duration of exactly 0
+        # shifts u to the middle of its 53-bit cell: u = 0 would give a duration of exactly 0
         return jnp.exp(self.mu + self.sigma * ndtri(u + 2.0**-54))

@@ -25,7 +25,7 @@ from jaxafl.options.promises import keeps_promise
 Array = jax.Array
 Per: TypeAlias = Literal["client", "run", "step"]
 Times: TypeAlias = tuple[np.ndarray, np.ndarray]
-POINTS = 4096  # equally likely values by which a distribution is described
+POINTS = 4096  # equally likely values that represent a distribution
 D = TypeVar("D", bound="Distribution")
 
 
@@ -46,51 +46,51 @@ class Duration(Part):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if not keeps_promise(cls, "step_times", "draw", "prepare"):  # those of a class before do not know them
+        if not keeps_promise(cls, "step_times", "draw", "prepare"):  # an inherited one would ignore the new draws
             cls.step_times = Duration.step_times  # type: ignore[method-assign]
 
     @property
     def terms(self) -> int:
-        """The number of independent draws: each has its own random stream, numbered from the left."""
+        """Number of independent draws, each with a separate random stream, numbered from the left."""
         return 1
 
     @property
     def pause(self) -> float:
-        """Seconds that every server step adds to the clock, in which no client computes."""
+        """Simulated seconds per server step in which no client computes."""
         return 0.0
 
     def check(self, num_clients: int) -> None:
-        """Raises `ValueError` for options that do not go together; each by itself is checked before."""
+        """Raises `ValueError` for options that contradict each other; single options are checked before."""
 
     def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:
-        """What is drawn or looked up once per client: a pytree.
+        """Draws or reads values that are fixed per client, and returns them as a pytree.
 
         Args:
-            keys: one per term, for `jax.random` and for `jaxafl.device.keys`: `jax.random.fold_in(key, client)` draws
-                per client, `jax_key(per_run(key, client, run))` is a key of one run.
+            keys: one key per term, for `jax.random` and for `jaxafl.device.keys`. `jax.random.fold_in(key, client)` is
+                a key of one client, `jax_key(per_run(key, client, run))` a key of one run.
             num_clients: N.
         """
         return tuple(keys)
 
     def draw(self, prepared: Any, run: Run) -> Draw:
-        """The duration of one run."""
+        """Draws the duration of one run."""
         raise NotImplementedError(f"the duration {self.name} has no draw(prepared, run)")
 
     def step_times(self, num_clients: int, seed: int = 0) -> Times:
-        """Seconds that do not depend on the local steps, and seconds per local step, of every client.
+        """Computes the seconds of a run that do not depend on its local steps, and the seconds per local step.
 
         Args:
             num_clients: N.
-            seed: of the run, whose clients' own speeds are meant.
+            seed: seed of the run, for draws per client.
 
         Returns:
-            Two float64 arrays [N, R] of equally likely values: R = 1 where no client's vary from run to run; the
-            midpoints of R equal parts of the distribution function where one distribution is drawn; the recorded runs;
-            R draws otherwise.
+            Two float64 arrays [N, R] of equally likely values. R = 1 if no client's values vary from run to run. For a
+            single distribution they are the midpoints of R equal parts of its distribution function. For recorded
+            durations they are the recorded runs, and otherwise R draws.
 
         Raises:
-            ValueError: durations that end, or that depend on when a run starts or on the runs before it, have no such
-                values.
+            ValueError: the durations are recorded and combined with others, or depend on the start of a run or on
+                earlier runs.
         """
         read = reads(self, num_clients)
         for field, words in (("now", "when a run starts"), ("longest", "the longest run before it")):
@@ -98,7 +98,7 @@ class Duration(Part):
                 raise UserError(f"the expectations of {self!r:.100} depend on {words} (Run.{field}): give a normaliser")
         with jax.enable_x64(True), jax.default_device(cpu()):
             latency, per_step = self._sample(num_clients, seed, 2)
-            # a fleet of which only some clients' times vary is drawn as a whole
+            # if the times of only some clients vary, all clients are sampled
             if (latency[:, 0] == latency[:, 1]).all() and (per_step[:, 0] == per_step[:, 1]).all():
                 return latency[:, :1], per_step[:, :1]
             latency, per_step = self._sample(num_clients, seed, POINTS)
@@ -110,7 +110,7 @@ class Duration(Part):
         return latency, per_step
 
     def _sample(self, num_clients: int, seed: int, runs: int) -> Times:
-        """As `step_times`, of the first runs of every client."""
+        """Draws the values of `step_times` for the first `runs` runs of every client."""
         prepared = prepared_of(self, stream_keys(seed_key(seed), self), num_clients)
 
         def lasting(client: Array, run: Array, steps: int) -> Array:
@@ -156,7 +156,7 @@ class _Pair(Duration):
 
 
 def waits(duration: Duration, num_clients: int) -> bool:
-    """True if runs hang for a time that depends on when they start, as until a device is available."""
+    """Returns True if runs hang for a time that depends on their start, e.g. until a device is available."""
     if isinstance(duration, _Pair):
         return waits(duration.left, num_clients) or waits(duration.right, num_clients)
     return reads(duration, num_clients)["now"][1]
@@ -169,7 +169,8 @@ class Sum(_Pair):
         return f"{self.left} + {self.right}"
 
     def draw(self, prepared: Any, run: Run) -> Draw:
-        left, right = draw_of(self.left, prepared[0], run), draw_of(self.right, prepared[1], run)
+        left = draw_of(self.left, prepared[0], run)
+        right = draw_of(self.right, prepared[1], run)
         return Draw(left.work + right.work, left.hang + right.hang)
 
 
@@ -194,33 +195,34 @@ class Product(_Pair):
         super().check(num_clients)
 
     def draw(self, prepared: Any, run: Run) -> Draw:
-        left, right = draw_of(self.left, prepared[0], run), draw_of(self.right, prepared[1], run)
+        left = draw_of(self.left, prepared[0], run)
+        right = draw_of(self.right, prepared[1], run)
         work = left.work * right.work
         hang = (left.work + left.hang) * (right.work + right.hang) - work
-        return Draw(work, jnp.where(jnp.isinf(work), 0, hang))  # infinite work is all of the time
+        return Draw(work, jnp.where(jnp.isinf(work), 0, hang))  # inf - inf would be NaN
 
 
 class Distribution(Duration):
-    """Base of durations whose draws are independent, made by inverting a distribution function at one uniform number.
+    """Base of durations with independent draws, computed by inverting a distribution function at a uniform number.
 
-    Its numbers are those of one client, or arrays [N] with one per client; `per` says when it is drawn: once for a
-    client, for every run, or for every run as a time per local step, multiplied by the run's number of local steps.
+    Options are numbers, or arrays [N] with one number per client. `per` is the unit of a draw: one per client, one per
+    run, or one per run as a time per local step, which the run's number of local steps multiplies.
     """
 
     @property
     def per(self) -> Per:
-        """When it is drawn; a distribution that offers the choice has an option of this name."""
+        """Unit of a draw; an option of distributions that support several units."""
         return "run"
 
     def quantile(self, u: Array) -> Array:
-        """Seconds below which a share `u` of the draws lies; the numbers are those of one client."""
+        """Returns the seconds below which a fraction `u` of the draws lies, for one client's options."""
         raise NotImplementedError(f"the distribution {self.name} has no quantile(u)")
 
     def draw(self, prepared: Any, run: Run) -> Draw:
         (key,) = prepared
         bits = per_client(key, run.client) if self.per == "client" else per_run(key, run.client, run.run)
-        mine = _in_float64(self, lambda values: values[run.client] if values.ndim else values)
-        time = mine.quantile(uniform_from_bits(bits, jnp.float64))
+        client = _in_float64(self, lambda values: values[run.client] if values.ndim else values)
+        time = client.quantile(uniform_from_bits(bits, jnp.float64))
         return worked(time * run.local_steps if self.per == "step" else time)
 
     def step_times(self, num_clients: int, seed: int = 0) -> Times:
@@ -234,12 +236,13 @@ class Distribution(Duration):
 
 
 class constant(Distribution):
-    """Always the same time.
+    """Constant time.
 
     Args:
-        value: seconds >= 0 (per local step with `per="step"`); a number or an array [N], one per client. Infinity: the
-            client never comes back.
-        per: `"run"`, or `"step"` to multiply by the run's number of local steps; `"client"` is as `"run"`.
+        value: time in seconds (per local step with `per="step"`), at least 0; a number or an array [N], one per client.
+            With infinity a run never arrives.
+        per: unit of the value. `"run"` or `"client"`: seconds per run. `"step"`: seconds per local step, multiplied by
+            the run's number of local steps.
     """
 
     value: Number = number(least=0, per_client=True, infinite=True)
@@ -250,7 +253,7 @@ class constant(Distribution):
 
 
 def _in_float64(duration: D, change: Callable[[Array], Array]) -> D:
-    """The duration with its numbers in float64, changed."""
+    """Returns the duration with its numbers converted to float64 and passed through `change`."""
     return jax.tree.map(lambda value: change(jnp.asarray(value, jnp.float64)), duration)
 
 
@@ -258,7 +261,7 @@ def _as_duration(value: Any) -> Duration:
     if isinstance(value, Duration):
         return value
     try:
-        if not isinstance(value, jax.Array):  # which may be traced
+        if not isinstance(value, jax.Array):  # a traced array cannot be checked
             as_numbers("constant", "value", value)
     except TypeError:
         raise TypeError(

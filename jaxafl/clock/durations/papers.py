@@ -16,7 +16,7 @@ from jaxafl.device.keys import Key, jax_key, per_client, per_run, uniform
 from jaxafl.options import Number, number, static
 
 Array = jax.Array
-_MANY = 100_000  # clients, of whom most may never start: their tiers are drawn when they do
+_MANY = 100_000  # clients above which tiers are drawn at the start of runs, since most clients may never start
 _TIERS = {
     "large": ((1.0, 2.0), (3.0, 5.0), (50.0, 80.0)),
     "mild": ((1.0, 2.0), (3.0, 5.0), (5.0, 8.0)),
@@ -24,18 +24,18 @@ _TIERS = {
 
 
 class three_tier(Duration):
-    """FADAS's delays: every client belongs to a tier for the whole run.
+    """FADAS's delays, in which every client belongs to a tier for the complete simulation.
 
     A client draws w ~ Dirichlet([3γ, 2γ, γ]) and belongs to the tier argmax(w) (small, medium, large); a run takes U(1,
     2), U(3, 5) and U(50, 80) (`"large"` worst case) or U(5, 8) (`"mild"`) units.
 
     Args:
-        profile: `"large"` or `"mild"`: the delays of the third tier.
-        gamma: concentration γ > 0; small values make tiers of more equal frequency.
-        unit: seconds per unit (FADAS reports time in units of 10 s).
-        per: `"run"` draws a delay for every run, `"client"` one for each client.
-        split: `"client"` draws each client's tier as above; `"population"` draws one symmetric Dirichlet(γ, γ, γ) and
-            splits the clients, in random order, in these proportions.
+        profile: delays of the third tier. `"large"`: U(50, 80) units. `"mild"`: U(5, 8) units.
+        gamma: concentration γ > 0 of the Dirichlet distribution. Smaller values give tiers of more equal frequency.
+        unit: seconds per unit, above 0. FADAS reports time in units of 10 s.
+        per: unit of a draw. `"run"`: one delay per run. `"client"`: one delay per client.
+        split: assignment of tiers. `"client"`: drawn for each client as above. `"population"`: one draw from a
+            symmetric Dirichlet(γ, γ, γ) gives the proportions in which the clients, in random order, are split.
 
     References:
         FADAS (Wang et al., 2024), section 6 and Table 1.
@@ -58,7 +58,7 @@ class three_tier(Duration):
         shape = jnp.full(3, self.gamma, jnp.float64)
         edges = jnp.cumsum(jax.nn.softmax(jax.random.loggamma(jax_key(keys[1]), shape, dtype=jnp.float64)))
         order = jnp.argsort(uniform(per_client(keys[1], jnp.arange(num_clients)), jnp.float64))
-        return keys[0], jnp.searchsorted(edges[:2], (jnp.argsort(order) + 0.5) / num_clients)  # by rank in this order
+        return keys[0], jnp.searchsorted(edges[:2], (jnp.argsort(order) + 0.5) / num_clients)
 
     def draw(self, prepared: tuple[Key, Array | Key], run: Run) -> Draw:
         key, tiers = prepared
@@ -68,7 +68,7 @@ class three_tier(Duration):
         return worked((low + (high - low) * uniform(bits, jnp.float64)) * self.unit)
 
     def _tier(self, key: Key, client: Array) -> Array:
-        """The largest weight of a Dirichlet is its largest gamma."""
+        """Draws a client's tier, the argmax of gamma variates, which is that of their Dirichlet weights."""
         shape = jnp.asarray(self.gamma, jnp.float64) * jnp.asarray([3.0, 2.0, 1.0])
         return jnp.argmax(jax.random.loggamma(jax_key(per_client(key, client)), shape, dtype=jnp.float64))
 
@@ -76,17 +76,18 @@ class three_tier(Duration):
 class mac_network(Duration):
     """DeFedAvg's delays: a run computes for c_i · local steps · mflop / gflops, with c_i ~ U(1, 5) once per client.
 
-    A server step costs its waiting time plus two one-way transfers of the model, during which NO client computes (that
-    is what the published times imply): every time after it is later by 2 · megabytes · 8 / mbits.
+    A server step costs its waiting time plus two one-way transfers of the model, during which NO client computes, as
+    the published times imply. Every later time is delayed by 2 · megabytes · 8 / mbits.
 
     Args:
-        mflop: million floating-point operations per local step (17.0 for Fashion-MNIST, 31.4 for CIFAR-10).
-        megabytes: size of the model in 10⁶ bytes (2.2 and 3.53).
-        gflops: of a client, in 10⁹ operations per second.
-        mbits: of a link, in Mbit/s.
-        spread: c_i multiplies the `"time"` of a client, or its `"speed"`.
-        freeze: whether the transfers stop everyone. FAVANO's published round costs the two transfers alone: there give
-            `interrupting` that period, and `freeze=False`.
+        mflop: computation per local step in 10⁶ floating-point operations, at least 0 (17.0 for Fashion-MNIST, 31.4 for
+            CIFAR-10).
+        megabytes: size of the model in 10⁶ bytes, at least 0 (2.2 for Fashion-MNIST, 3.53 for CIFAR-10).
+        gflops: speed of a client in 10⁹ operations per second, above 0.
+        mbits: bandwidth of a link in Mbit/s, above 0.
+        spread: quantity that c_i multiplies, the `"time"` or the `"speed"` of a client.
+        freeze: let the transfers stop all clients. FAVANO's published round costs only the two transfers. To reproduce
+            it, give `interrupting` this period, and `freeze=False`.
 
     References:
         "Achieving linear speedup in asynchronous federated learning with heterogeneous clients" (DeFedAvg), section
@@ -116,9 +117,9 @@ class transmission(Duration):
     """Download plus upload, each `bytes`/`speed` · max(N(1, σ²), 0) seconds, drawn for every run.
 
     Args:
-        bytes: size of the model in bytes.
-        speed: bytes per second.
-        sigma: relative standard deviation of the time of one way.
+        bytes: size of the model in bytes, at least 0.
+        speed: bandwidth in bytes per second, above 0.
+        sigma: relative standard deviation σ of the time of one way; at least 0.
 
     References:
         AsyncFedED (Wang et al., 2022), appendix B.2.
@@ -140,13 +141,13 @@ class transmission(Duration):
 
 
 class suspension(Duration):
-    """With this probability a run hangs for an extra U(0, L) seconds, L the longest run so far, hangs excluded.
+    """Random hangs of U(0, L) extra seconds, L the longest run so far, hangs excluded.
 
-    Reading: "so far" means among all runs, of any client, that started before this one (in the order of their starts),
-    so the first run never hangs. Used as a term: `uniform(1, 5) + suspension(0.1)`.
+    Reading: "so far" means among all runs, of any client, that started before this one (in start order), so the first
+    run never hangs. Used as a term: `uniform(1, 5) + suspension(0.1)`.
 
     Args:
-        probability: that a run hangs, in [0, 1].
+        probability: probability that a run hangs, in [0, 1].
 
     References:
         AsyncFedED (Wang et al., 2022), section 6.1.

@@ -1,4 +1,4 @@
-"""One run, as durations see it, and what they draw for it."""
+"""`Run`, the argument of durations, and `Draw`, their result."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ Array = jax.Array
 
 
 class Run(NamedTuple):
-    """Arguments of a duration: one run of one client."""
+    """One run of one client, the argument of a duration."""
 
-    client: Array  # int32, whose run
-    run: Array  # int32, index among the runs of this client
-    local_steps: Array  # int32, local steps that the run makes
-    longest: Array  # float64, the longest run that started before this one, hangs excluded, in seconds
-    now: Array | float = math.nan  # float64, simulated seconds at which it starts; NaN where nobody said
+    client: Array  # int32, client index
+    run: Array  # int32, index among the client's runs
+    local_steps: Array  # int32, number of local steps
+    longest: Array  # float64, longest of the runs that started earlier in seconds, hangs excluded
+    now: Array | float = math.nan  # float64, start of the run in simulated seconds; NaN if unknown
 
 
 class Draw(NamedTuple):
-    """A duration in simulated seconds."""
+    """Duration of a run in simulated seconds."""
 
-    work: Array  # float64, time worked
-    hang: Array  # float64, time hung (not doing anything)
+    work: Array  # float64, working time
+    hang: Array  # float64, idle time
 
 
 def stream_keys(key: Key, duration: Any) -> list[Key]:
-    """One key per term: adding a term on the right leaves the draws of the others as they were."""
+    """Derives one key per term; a term added on the right does not change the draws of the others."""
     return [purpose_key(key, Purpose.DURATION, index) for index in range(duration.terms)]
 
 
 def prepared_of(duration: Any, keys: Sequence[Key], num_clients: int) -> Any:
-    """Returns the packed result of a duration's `prepare`; a user's own class gets keys that `jax.random` takes."""
-    own = type(duration).__module__.startswith("jaxafl.")
-    return pack(duration.prepare(keys if own else [jax_key(words_of(key)) for key in keys], num_clients))
+    """Returns the packed result of a duration's `prepare`; a user-defined class gets keys for `jax.random`."""
+    shipped = type(duration).__module__.startswith("jaxafl.")
+    return pack(duration.prepare(keys if shipped else [jax_key(words_of(key)) for key in keys], num_clients))
 
 
 def worked(time: Array) -> Draw:
-    """A duration without any hang."""
+    """Returns a duration without hang."""
     return Draw(time, jnp.zeros_like(time))
 
 
 def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
-    """Returns the `draw` of a duration; raises `ValueError` if that is no `Draw` of two numbers."""
+    """Returns the `draw` of a duration; raises `ValueError` unless it is a `Draw` of two numbers."""
     try:
-        made = duration.draw(unpack(prepared), run)
+        drawn = duration.draw(unpack(prepared), run)
     except AttributeError as error:
         if isinstance(error.obj, Run):
             known = ", ".join(Run._fields)
@@ -63,16 +63,18 @@ def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
                 f"is {known}"
             ) from error
         raise
-    if not isinstance(made, Draw) or any(jnp.shape(part) != jnp.shape(run.client) for part in made):
+    if not isinstance(drawn, Draw) or any(jnp.shape(part) != jnp.shape(run.client) for part in drawn):
         raise UserError(
             f"the duration {duration.name}: draw(prepared, run) must return jaxafl.clock.Draw(work, hang), two numbers "
-            f"in seconds, as jaxafl.clock.worked(seconds) makes them; it returned {made!r:.200}"
+            f"in seconds, as jaxafl.clock.worked(seconds) makes them; it returned {drawn!r:.200}"
         )
-    return made
+    return drawn
 
 
 def reads(duration: Any, num_clients: int) -> dict[str, tuple[bool, bool]]:
-    """For every field of `Run`, whether the work of a run depends on it, and whether its hang does; by tracing `draw`.
+    """Finds the fields of `Run` on which the work and the hang of a run depend, by tracing `draw`.
+
+    Returns two bools per field: True if the work depends on it, and True if the hang does.
 
     Args:
         duration: the duration.
@@ -84,7 +86,7 @@ def reads(duration: Any, num_clients: int) -> dict[str, tuple[bool, bool]]:
 
     with jax.enable_x64(True), jax.default_device(cpu()):
         kinds = (jnp.uint32, jnp.int32, jnp.float64)
-        word, whole, real = (cast(Array, jax.ShapeDtypeStruct((), kind)) for kind in kinds)
-        jaxpr = jax.make_jaxpr(draw)((word, word), Run(whole, whole, whole, real, real)).jaxpr
+        word, integer, real = (cast(Array, jax.ShapeDtypeStruct((), kind)) for kind in kinds)
+        jaxpr = jax.make_jaxpr(draw)((word, word), Run(integer, integer, integer, real, real)).jaxpr
     work, hang = (inputs_read(jaxpr, wanted)[2:] for wanted in ((True, False), (False, True)))
     return dict(zip(Run._fields, zip(work, hang, strict=True), strict=True))
