@@ -56,12 +56,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`jaxafl.plot` is imported when it is used (Matplotlib takes its time), and so is `jaxafl.theory`."""
+    """Imports `jaxafl.plot` and `jaxafl.theory` on first use, since Matplotlib is slow to import."""
     if name in ("plot", "theory"):
         return importlib.import_module(f"jaxafl.{name}")
     raise AttributeError(f"module 'jaxafl' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """Returns the public names."""
     return __all__

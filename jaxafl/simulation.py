@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, Run, check_callbacks
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import Reporting, Telling
+from jaxafl.callbacks.hooks import CallbackHook, ProgressHook
 from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.options import RunOptions
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.callbacks.store import interval_of
-from jaxafl.callbacks.watch import watched
+from jaxafl.callbacks.watch import run_with_hooks
 from jaxafl.client import Client
 from jaxafl.clock import Schedule
 from jaxafl.clock.contract import Clock
@@ -245,15 +245,15 @@ class Simulation(Summarised):
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
         speed = Speed(lanes, chunk, deterministic, there)
         with Interrupts() as interrupts, reporter:
-            telling = Telling(callbacks, [self.as_run(seed, server_steps)] if callbacks else [])
+            callback_hook = CallbackHook(callbacks, [self.as_run(seed, server_steps)] if callbacks else [])
             problem = self.problem(seed, recording, layout_of(self.data, there, members=False))
             if self.clock_sees_training:
                 execution = online(problem, every, speed)
-                execution.limit = limited.beside(problem)
+                execution.limit = limited.online_limit(problem)
             else:
                 execution = planned([problem], self.clockwork(server_steps, seed), every, speed, origin, server_steps)
-            reporting, finishes = Reporting(reporter), [finish]
-            (result,) = watched(execution, server_steps, every, begun, reporting, telling, keeper, interrupts, finishes)
+            hooks = ProgressHook(reporter), callback_hook, keeper, interrupts
+            (result,) = run_with_hooks(execution, server_steps, every, begun, *hooks, [finish])
         return warned(result, stacklevel=6)
 
     def result(self, trained: Trained, seed: int) -> xr.Dataset:

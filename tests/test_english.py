@@ -31,6 +31,7 @@ PARTICLES = {"apart", "beside", "here", "there", "alone", "together", "told", "m
 PUBLIC = {
     ("jaxafl/device/compilation.py", "whole"): "an option of `compiled` that callers pass by name",
     ("jaxafl/sweep/run.py", "together"): "an option of `sweep` that users pass by name",
+    ("jaxafl/sweep/outlook.py", "together"): "the same option of `outlook`, and a field of its result",
 }
 """Names that stay, with the reason."""
 

@@ -64,7 +64,7 @@ def test_members_that_share_a_plan_are_separate_runs(sim: afl.Simulation) -> Non
 @pytest.mark.skipif(not on_cpu(), reason="members share a vmap on every device but a CPU")
 def test_members_with_a_large_model_train_one_after_another(sim: afl.Simulation, monkeypatch: Any) -> None:
     """Bit for bit as separate runs, in one program."""
-    monkeypatch.setattr(importlib.import_module("jaxafl.sweep.members"), "_TOGETHER", 610)  # those of `sim`'s model
+    monkeypatch.setattr(importlib.import_module("jaxafl.sweep.members"), "_MOST_BATCHED", 610)  # those of `sim`'s model
     wide = dataclasses.replace(sim, model=afl.models.mlp(10, hidden=(9,)))
     members: set[int] = set()
     compile_ = Execution.compile

@@ -1,4 +1,4 @@
-"""Callbacks: whoever is told how runs go, logs them, stops them or keeps their best model."""
+"""Callbacks, which log runs, stop them, or keep their best model."""
 
 from jaxafl.callbacks.base import Callback, Chunk, Run
 from jaxafl.callbacks.best import Best

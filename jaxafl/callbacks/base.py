@@ -1,4 +1,4 @@
-"""What a callback is, and what it is told."""
+"""The base class of callbacks, and the records that they receive."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ import numpy as np
 from jaxafl.models.metrics import Better
 from jaxafl.options import UserError, did_you_mean, named, shown
 
-_LONGEST = 120  # characters of a file's name, of the 255 bytes that most file systems allow
+_LONGEST = 120  # characters of a file name: most file systems allow 255 bytes
 
 
 class Run(NamedTuple):
-    """A run, as callbacks see it.
+    """The description of a run that callbacks receive.
 
     Attributes:
-        name: server, clock and data.
-        options: of every part, as in the attributes of a result.
-        seed: of the run.
+        name: names of the server, the clock and the data.
+        options: options of every part, as in the attributes of a result.
+        seed: seed of the run.
         server_steps: T.
-        member: of a sweep: axis -> label; `{}` for a single run.
-        citation: BibTeX of what it uses.
-        resumed: server steps that an earlier process has made, evaluated and told; `None` for a run that begins.
-        metrics: metric of the evaluations -> `"higher"` or `"lower"`, which is better; `None` if that is not known.
+        member: axis -> label of a member of a sweep; `{}` for a single run.
+        citation: BibTeX of the methods and data that the run uses.
+        resumed: server steps that an earlier process executed and reported; `None` for a new run.
+        metrics: metric -> the better direction, `"higher"` or `"lower"`; `None` if it is unknown.
     """
 
     name: str
@@ -45,15 +45,15 @@ class Run(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Server steps between two evaluations, or none before the evaluation of x_0.
+    """The server steps between two evaluations; no steps for the evaluation of x_0.
 
     Attributes:
-        run: whose.
+        run: the run.
         start, stop: the server steps start .. stop - 1.
-        time: simulated seconds at the last of them.
-        seconds: wall-clock seconds since the run began, or went on.
-        records: of the server steps, name -> [stop - start, ...]: `time`, and of every place for an arrival `arrived`
-            (bool), `client` (-1 without an arrival), `staleness` and further numbers of a result (NaN without one).
+        time: simulated seconds at server step stop - 1.
+        seconds: wall-clock seconds since the run started or resumed.
+        records: name -> [stop - start, ...]: `time` of the server steps. Per arrival slot [stop - start, A]: `arrived`
+            (bool), `client` (-1 if empty), `staleness` and further numbers of a result (NaN if empty).
         evaluation: metrics of x_stop.
         model: () -> (parameters, non-trainable state) of x_stop, NumPy arrays on the host.
     """
@@ -73,11 +73,10 @@ class Chunk(NamedTuple):
 
 
 class Callback:
-    """Base of callbacks: whoever is told how runs go, by the host, between chunks of server steps.
+    """Base class of callbacks, which the host calls between chunks of server steps.
 
-    Every run of a sweep has a (shallow) copy of its own. What a callback raises ends the run, and holds as its
-    attribute `dataset` what was made until then. A run that was stopped stays stopped when it is taken up again,
-    unless its `until` has changed.
+    Every run of a sweep has its own shallow copy. An exception of a callback ends the run, and its attribute `dataset`
+    holds the result so far. A stopped run stays stopped after a restore from its checkpoint, unless `until` changed.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -86,28 +85,33 @@ class Callback:
             cls.__init__ = named(cls.__init__)  # type: ignore[method-assign]
 
     def check(self, run: Run) -> None:
-        """Before anything is compiled; raises `ValueError` for what cannot work."""
+        """Raises `ValueError` if the callback cannot work with this run. Called before compilation."""
 
     def renew(self) -> None:
-        """Before a sweep that is not one that goes on: sets aside what earlier runs have written."""
+        """Renames the files of earlier runs. Called before a new sweep, not before a resumed one."""
 
     def begin(self, run: Run) -> None:
-        """Before the first chunk, of this process."""
+        """Starts the callback. Called before the first chunk of this process."""
 
     def chunk(self, chunk: Chunk) -> str | bool | None:
-        """After every evaluation, that of x_0 included; a text (why) or `True` stops the run there."""
+        """Handles an evaluation. Called after each one, including x_0; a text (the reason) or `True` stops the run."""
 
     def end(self, result: Any) -> None:
-        """After the last chunk, or an error; `result` is what `run` returns (of a member: as if it ran alone), or what
-        was made before the error, `None` where nothing is known."""
+        """Ends the callback. Called after the last chunk or an error.
+
+        Args:
+            result: the result of `Simulation.run`, or that of one member. After an error it is the result so far, or
+                `None` if there is none.
+        """
 
 
 def scalars_of(chunk: Chunk) -> dict[str, float]:
-    """A chunk in numbers: its metrics; mean and largest staleness and mean norm of its updates, where there are any."""
+    """Returns the metrics of a chunk, and the staleness (mean, largest) and mean norm of its updates."""
     found = dict(chunk.evaluation)
     if chunk.records:
         arrived = chunk.records["arrived"]
-        staleness, norms = chunk.records["staleness"][arrived], chunk.records["delta_norm"][arrived]
+        staleness = chunk.records["staleness"][arrived]
+        norms = chunk.records["delta_norm"][arrived]
         if arrived.any():
             found |= {"staleness_mean": float(staleness.mean()), "staleness_max": float(staleness.max())}
             found |= {"delta_norm": float(norms.mean())}
@@ -115,39 +119,39 @@ def scalars_of(chunk: Chunk) -> dict[str, float]:
 
 
 def check_metric(owner: str, run: Run, metric: str) -> None:
-    """Raises `ValueError` if the evaluations of a run have no such metric, as far as that is known."""
+    """Raises `ValueError` if the run does not evaluate the metric. Passes if its metrics are unknown."""
     known = list(run.metrics)
     if known and metric.removeprefix("average_") not in known:
-        apart = metric.startswith("validation_") and "validation_loss" not in known
-        remedy = ". data.with_validation(0.1, seed=0) holds out samples to choose by" if apart else ""
+        no_split = metric.startswith("validation_") and "validation_loss" not in known
+        remedy = ". data.with_validation(0.1, seed=0) holds out samples to choose by" if no_split else ""
         raise UserError(
             f"{owner}: there is no metric {metric!r}; there are {', '.join(known)}{did_you_mean(metric, known)}{remedy}"
         )
 
 
 def name_of(run: Run) -> str:
-    """Returns a name of a member of a sweep that a file can have, each its own; empty for a single run."""
+    """Returns a unique file name for a member of a sweep; empty for a single run."""
     return file_name(",".join(f"{axis}={label}" for axis, label in run.member.items()))
 
 
 def file_name(text: str) -> str:
-    """Returns a text as a name that a file can have; with a checksum if that changes it, so that no two are alike."""
+    """Returns a text as a file name. A changed text gets a checksum, so that different texts have different names."""
     name = re.sub(r"[^\w.=,+-]+", "_", text)[:_LONGEST]
     return name if name == text else f"{name}-{zlib.crc32(text.encode()):08x}"
 
 
 def set_aside(path: pathlib.Path) -> pathlib.Path | None:
-    """Renames a file that exists, `log.csv` to the first of `log-1.csv`, `log-2.csv` ... that does not; returns it."""
+    """Renames an existing file, e.g. `log.csv` to the first free name of `log-1.csv`, `log-2.csv` ...; returns it."""
     return path.rename(next(one for one in set_aside_as(path) if not one.exists())) if path.is_file() else None
 
 
 def set_aside_as(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """The names under which a file is set aside, in their order."""
+    """Yields the names to which `set_aside` may rename a file, in order."""
     return (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(1))
 
 
 def in_notebook() -> bool:
-    """Whether a cell of a notebook is running."""
+    """Returns True in a notebook."""
     try:
         from IPython import get_ipython
     except ImportError:
@@ -157,7 +161,7 @@ def in_notebook() -> bool:
 
 
 def required(module: str, extra: str, purpose: str) -> Any:
-    """A module that only a callback needs; `ImportError` that says which extra brings it."""
+    """Returns an optional module. Raises `ImportError` with the extra that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -165,7 +169,7 @@ def required(module: str, extra: str, purpose: str) -> Any:
 
 
 def check_callbacks(callbacks: Any) -> tuple[Any, ...]:
-    """The callbacks as a tuple; `TypeError` for what is none."""
+    """Returns the callbacks as a tuple. Raises `TypeError` for an object that is no callback."""
     several = tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
     for one in several:
         if isinstance(one, type) or not all(callable(getattr(one, name, None)) for name in ("begin", "chunk", "end")):
@@ -177,7 +181,7 @@ def check_callbacks(callbacks: Any) -> tuple[Any, ...]:
 
 
 def check_watchers(callbacks: Sequence[Any], runs: Iterable[Run]) -> None:
-    """Lets callbacks that have a `check` raise for runs that they cannot watch, before anything is compiled."""
+    """Calls `check` of the callbacks that have one for every run, before compilation."""
     for run in runs:
         for one in callbacks:
             if hasattr(one, "check"):
@@ -185,7 +189,7 @@ def check_watchers(callbacks: Sequence[Any], runs: Iterable[Run]) -> None:
 
 
 def renew(callbacks: Sequence[Any], folder: str | os.PathLike[str] | None) -> None:
-    """Sets aside what earlier runs have written, unless a folder says that they go on."""
+    """Renames the files of earlier runs, unless a folder that is not empty shows that the runs resume."""
     if folder is None or not (path := pathlib.Path(folder)).is_dir() or not any(path.iterdir()):
         for one in callbacks:
             if hasattr(one, "renew"):

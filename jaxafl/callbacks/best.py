@@ -19,24 +19,25 @@ from jaxafl.results.files import check_ending, check_path
 
 
 class Best(Callback):
-    """Keeps the parameters of the best evaluated model as a safetensors file (`jaxafl.models.load_parameters`), beside
-    a file `....json` that says at which server step it was made and how good it is. The members of a sweep have files
-    of their own. A file of an earlier run is set aside: `best.safetensors` becomes `best-1.safetensors`, or the next
-    number that is free; a run that goes on continues its own.
+    """Keeps the parameters of the best evaluated model as a safetensors file (`jaxafl.models.load_parameters`).
+
+    A second file `....json` holds its server step and metrics. Each member of a sweep has its own files. A file of an
+    earlier run is renamed: `best.safetensors` becomes `best-1.safetensors`, or the next free number. A resumed run
+    continues its own file.
 
     Args:
         path: the file, e.g. `best.safetensors`.
-        metric: by which: `None` takes `validation_accuracy`. Which way a metric is better, its model
-            declares, or its name says.
+        metric: the metric that decides; `None` takes `validation_accuracy`, since a choice by the test set is not
+            fair. The model declares the better direction, or the name of the metric implies it.
 
     Raises:
-        ValueError: (before anything is compiled) there is no such metric (the test's would be no fair choice, so it has
-            to be named), or it is not known which way it is better.
-        FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written there.
+        ValueError: (before compilation) the metric does not exist, or its better direction is unknown.
+        FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], metric: str | None = None) -> None:
-        self.path, self.metric = as_path(path), metric or "validation_accuracy"
+        self.path = as_path(path)
+        self.metric = metric or "validation_accuracy"
         check_ending(self.path, (".safetensors",), "Best writes safetensors")
         check_path(self.path)
 
@@ -49,34 +50,38 @@ class Best(Callback):
         name = name_of(run)
         self.target = self.path.with_name(f"{self.path.stem}-{name}{self.path.suffix}" if name else self.path.name)
         self.mark = f"{zlib.crc32(json.dumps([run.seed, run.options, self.metric], default=str).encode()):08x}"
-        self.best, self.begun = -math.inf, False
+        self.best = -math.inf
+        self.begun = False
         if run.resumed is not None:
-            self._take_up()
+            self._restore()
 
     def chunk(self, chunk: Chunk) -> None:
         if self.metric not in chunk.evaluation:
             raise UserError(f"Best: there is no metric {self.metric!r}; there are {', '.join(chunk.evaluation)}")
         value = self.sign * chunk.evaluation[self.metric]
         if value > self.best:
-            if not self.begun and (earlier := set_aside(self.target)) and _said(self.target).is_file():
-                _said(self.target).rename(_said(earlier))
-            self.best, self.begun = value, True
+            if not self.begun and (earlier := set_aside(self.target)) and _metrics_file(self.target).is_file():
+                _metrics_file(self.target).rename(_metrics_file(earlier))
+            self.best = value
+            self.begun = True
             save_parameters(self.target, chunk.model()[0])
-            with replacing(_said(self.target)) as unfinished:
-                said = {"step": chunk.stop, "time": chunk.time, **chunk.evaluation, "run": self.mark}
-                unfinished.write_text(json.dumps(said, indent=2))
+            with replacing(_metrics_file(self.target)) as unfinished:
+                about = {"step": chunk.stop, "time": chunk.time, **chunk.evaluation, "run": self.mark}
+                unfinished.write_text(json.dumps(about, indent=2))
 
-    def _take_up(self) -> None:
-        """Goes on with the file of a run that goes on, which another run may have set aside."""
+    def _restore(self) -> None:
+        """Finds the file of a resumed run, which another run may have renamed."""
         for place in itertools.takewhile(
             pathlib.Path.is_file, itertools.chain([self.target], set_aside_as(self.target))
         ):
-            with contextlib.suppress(OSError, ValueError, KeyError):  # then the next one is the best
-                said = json.loads(_said(place).read_text())
-                if said.get("run", self.mark) == self.mark:
-                    self.target, self.best, self.begun = place, self.sign * said[self.metric], True
+            with contextlib.suppress(OSError, ValueError, KeyError):  # an unreadable file must not end the run
+                about = json.loads(_metrics_file(place).read_text())
+                if about.get("run", self.mark) == self.mark:
+                    self.target = place
+                    self.best = self.sign * about[self.metric]
+                    self.begun = True
                     return
 
 
-def _said(target: pathlib.Path) -> pathlib.Path:
+def _metrics_file(target: pathlib.Path) -> pathlib.Path:
     return target.with_name(f"{target.name}.json")

@@ -1,4 +1,4 @@
-"""What watches runs between pieces of server steps: `Hook`, several of them as one, and the hook of the callbacks."""
+"""Hooks, which are called between pieces of server steps: their base, a list of hooks, progress and callbacks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jaxafl.engine.loop import Progress
 from jaxafl.results.arrivals import masked
 
 _PIECES = 1.0  # seconds between reports
-PIECE_SECONDS = 2.0  # also what a second Ctrl-C waits for, at the most
+PIECE_SECONDS = 2.0  # a longer piece delays the reaction to Ctrl-C
 
 
 class Hook:
-    """Base of hooks, see `jaxafl.engine.loop.RunHook`; a context manager around the runs."""
+    """Base class of hooks (`jaxafl.engine.loop.RunHook`), and a context manager around the runs."""
 
     seconds: float = PIECE_SECONDS
     steps: int | None = None
@@ -33,21 +33,21 @@ class Hook:
     def __exit__(self, *args: Any) -> None:
         return None
 
-    def begin(self, execution: Execution, made: Progress) -> None:
+    def begin(self, execution: Execution, progress: Progress) -> None:
         return None
 
-    def piece(self, execution: Execution, made: Progress) -> None:
+    def piece(self, execution: Execution, progress: Progress) -> None:
         return None
 
-    def chunk(self, execution: Execution, made: Progress) -> Sequence[str | None]:
+    def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
         return ()
 
-    def settled(self, execution: Execution, made: Progress) -> None:
+    def settled(self, execution: Execution, progress: Progress) -> None:
         return None
 
 
-class Several(Hook):
-    """Hooks as one, told in their order."""
+class HookList(Hook):
+    """A hook that calls several hooks in order."""
 
     def __init__(self, *hooks: Hook) -> None:
         self.hooks = hooks
@@ -55,64 +55,72 @@ class Several(Hook):
         self.steps = next((hook.steps for hook in hooks if hook.steps), None)
 
     @contextlib.contextmanager
-    def entered(self) -> Iterator[Several]:
-        """All hooks, entered in their order and left in the opposite one."""
+    def entered(self) -> Iterator[HookList]:
+        """Enters all hooks in order, and leaves them in reverse order."""
         with contextlib.ExitStack() as stack:
             for hook in self.hooks:
                 stack.enter_context(hook)
             yield self
 
-    def begin(self, execution: Execution, made: Progress) -> None:
-        for hook in reversed(self.hooks):  # what takes runs up again comes last, and first here
-            hook.begin(execution, made)
+    def begin(self, execution: Execution, progress: Progress) -> None:
+        for hook in reversed(self.hooks):  # the checkpoint is last, and has to restore the runs before the others begin
+            hook.begin(execution, progress)
 
-    def piece(self, execution: Execution, made: Progress) -> None:
+    def piece(self, execution: Execution, progress: Progress) -> None:
         for hook in self.hooks:
-            hook.piece(execution, made)
+            hook.piece(execution, progress)
 
-    def chunk(self, execution: Execution, made: Progress) -> Sequence[str | None]:
-        said = [hook.chunk(execution, made) for hook in self.hooks]
-        return [next(filter(None, whys), None) for whys in zip(*filter(None, said), strict=True)]
+    def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
+        answers = [hook.chunk(execution, progress) for hook in self.hooks]
+        return [next(filter(None, reasons), None) for reasons in zip(*filter(None, answers), strict=True)]
 
-    def settled(self, execution: Execution, made: Progress) -> None:
+    def settled(self, execution: Execution, progress: Progress) -> None:
         for hook in self.hooks:
-            hook.settled(execution, made)
+            hook.settled(execution, progress)
 
 
-class Reporting(Hook):
-    """Tells a reporter of every chunk."""
+class ProgressHook(Hook):
+    """Reports pieces and chunks to a reporter."""
 
     def __init__(
         self, reporter: Reporter, batches: dict[int, tuple[int, float]] | None = None, number: int = 0
     ) -> None:
         """
         Args:
-            reporter: whom; entered by its owner.
-            batches: server steps made, and updates per second, of all executions that one reporter is told of.
-            number: of this one among them.
+            reporter: the reporter, entered by the caller.
+            batches: number of an execution -> (server steps, updates per second), shared by all with this reporter.
+            number: number of this execution.
         """
-        self.reporter, self.batches, self.number = reporter, {} if batches is None else batches, number
+        self.reporter = reporter
+        self.batches = {} if batches is None else batches
+        self.number = number
 
-    def begin(self, execution: Execution, made: Progress) -> None:
-        self.ready, self.before = time.perf_counter(), execution.updates(made.eval_step[-1] if made.eval_step else 0)
-        self.told = self.ready
+    def begin(self, execution: Execution, progress: Progress) -> None:
+        self.ready = time.perf_counter()
+        self.before = execution.updates(progress.eval_step[-1] if progress.eval_step else 0)
+        self.reported = self.ready
 
-    def piece(self, execution: Execution, made: Progress) -> None:
-        tell = getattr(self.reporter, "piece", None)
-        if tell is not None and time.perf_counter() - self.told > _PIECES:
-            tell(*self._so_far(execution, execution.step_of(made.row)))
+    def piece(self, execution: Execution, progress: Progress) -> None:
+        report = getattr(self.reporter, "piece", None)
+        if report is not None and time.perf_counter() - self.reported > _PIECES:
+            report(*self._so_far(execution, execution.step_of(progress.row)))
 
-    def chunk(self, execution: Execution, made: Progress) -> Sequence[str | None]:
-        if done := made.eval_step[-1]:
-            latest = {name: float(np.mean(values)) for name, values in _pooled(made).items()}
+    def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
+        if done := progress.eval_step[-1]:
+            latest = {name: float(np.mean(values)) for name, values in _pooled(progress).items()}
             self.reporter.update(*self._so_far(execution, done), latest)
         return ()
 
     def _so_far(self, execution: Execution, done: int) -> tuple[int, float]:
-        """Returns the server steps and the updates per second of all executions, this one having made so many steps."""
-        self.told = time.perf_counter()
-        self.batches[self.number] = done, (execution.updates(done) - self.before) / (self.told - self.ready)
-        steps, rates = zip(*self.batches.copy().values(), strict=True)  # other threads write there
+        """Returns the server steps and the updates per second of all executions.
+
+        Args:
+            execution: this execution.
+            done: its server steps.
+        """
+        self.reported = time.perf_counter()
+        self.batches[self.number] = done, (execution.updates(done) - self.before) / (self.reported - self.ready)
+        steps, rates = zip(*self.batches.copy().values(), strict=True)  # other threads change the dict during iteration
         return sum(steps), sum(rates)
 
     def __exit__(self, *args: Any) -> None:
@@ -120,36 +128,37 @@ class Reporting(Hook):
             self.batches[self.number] = self.batches[self.number][0], 0.0
 
 
-class Telling(Hook):
-    """Tells callbacks of the chunks of all runs that have not been stopped; every run has copies of its own where there
-    are several."""
+class CallbackHook(Hook):
+    """Calls the callbacks of all runs that have not stopped."""
 
     def __init__(self, callbacks: Sequence[Callback], runs: Sequence[Run], several: bool = False) -> None:
         """
         Args:
-            callbacks: whom.
-            runs: of the execution.
-            several: whether there are other runs, in this execution or another one.
+            callbacks: the callbacks.
+            runs: the runs of the execution.
+            several: if True, every run gets copies of the callbacks.
         """
         self.runs = runs
         check_watchers(callbacks, runs)
-        self.told = [[copy.copy(one) if several else one for one in callbacks] for _ in runs]
+        self.copies = [[copy.copy(one) if several else one for one in callbacks] for _ in runs]
 
-    def begin(self, execution: Execution, made: Progress) -> None:
+    def begin(self, execution: Execution, progress: Progress) -> None:
         self.begun = time.perf_counter()
-        done = made.eval_step[-1] if made.eval_step else None
-        for run, callbacks in zip(self.runs, self.told, strict=True):
+        done = progress.eval_step[-1] if progress.eval_step else None
+        for run, callbacks in zip(self.runs, self.copies, strict=True):
             for one in callbacks:
                 one.begin(run._replace(resumed=done))
 
-    def chunk(self, execution: Execution, made: Progress) -> Sequence[str | None]:
-        whys: list[str | None] = []
-        stop, start = made.eval_step[-1], made.eval_step[-2] if len(made.eval_step) > 1 else 0
+    def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
+        reasons: list[str | None] = []
+        stop = progress.eval_step[-1]
+        start = progress.eval_step[-2] if len(progress.eval_step) > 1 else 0
         failures = execution.failures() if self.runs else []
-        for index, (run, callbacks) in enumerate(zip(self.runs, self.told, strict=True)):
-            why, failure = None, failures[index]
-            if callbacks and not made.stops[index] and not (failure and failure[0] < start):
-                records = _of_arrivals(execution.arrivals(index, start, stop, made.records))
+        for index, (run, callbacks) in enumerate(zip(self.runs, self.copies, strict=True)):
+            reason = None
+            failure = failures[index]
+            if callbacks and not progress.stops[index] and not (failure and failure[0] < start):
+                records = _of_arrivals(execution.arrivals(index, start, stop, progress.records))
                 chunk = Chunk(
                     run=run,
                     start=start,
@@ -157,19 +166,19 @@ class Telling(Hook):
                     time=float(records["time"][-1]) if stop else 0.0,
                     seconds=time.perf_counter() - self.begun,
                     records=records,
-                    evaluation={name: float(values[index]) for name, values in _pooled(made).items()},
+                    evaluation={name: float(values[index]) for name, values in _pooled(progress).items()},
                     model=functools.partial(execution.model, index),
                 )
-                for one in callbacks:  # all are told, the first that stops the run says why
+                for one in callbacks:  # a stop must not keep the chunk from the callbacks after it
                     if answer := one.chunk(chunk):
-                        why = why or (answer if isinstance(answer, str) else type(one).__name__)
-            whys.append(why)
-        return whys
+                        reason = reason or (answer if isinstance(answer, str) else type(one).__name__)
+            reasons.append(reason)
+        return reasons
 
     def end(self, results: Sequence[Any]) -> None:
-        """The results of the runs; all callbacks are told, and the first error is raised afterwards."""
+        """Calls `end` of all callbacks with the result of their run, then raises the first error."""
         errors = []
-        for callbacks, result in zip(self.told, results, strict=False):
+        for callbacks, result in zip(self.copies, results, strict=False):
             for one in callbacks:
                 try:
                     one.end(result)
@@ -180,7 +189,7 @@ class Telling(Hook):
 
 
 def _of_arrivals(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the records with `arrived`, and numbers that are missing at places without an arrival, as in a result."""
+    """Returns the records with `arrived` added, and with missing values in slots without an arrival."""
     if not records:
         return {}
     arrived = records["client"] >= 0
@@ -188,6 +197,6 @@ def _of_arrivals(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return records | shown | {"client": records["client"], "arrived": arrived}
 
 
-def _pooled(made: Progress) -> dict[str, np.ndarray]:
-    """The latest metrics, each [P], without those of single clients."""
-    return {name: values for name, values in made.evaluations[-1].items() if values.ndim == 1}
+def _pooled(progress: Progress) -> dict[str, np.ndarray]:
+    """Returns the latest metrics, each [P], without metrics per client."""
+    return {name: values for name, values in progress.evaluations[-1].items() if values.ndim == 1}

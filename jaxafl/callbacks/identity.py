@@ -1,4 +1,4 @@
-"""What makes a run the run that it is: options, data and model by content, versions."""
+"""Fingerprints of runs (options, data, model, versions), which decide if a checkpoint may be resumed."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from jaxafl.options import UserError, are_plain, options_of, shown
 from jaxafl.references import version
 
 _DEEPEST = 12
-_LONG = 1000  # numbers one by one
+_LONG = 1000  # length from which a list of numbers is hashed as an array
 
 
 def identity(parts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    """Nested tables of what a run depends on, of what JSON can hold.
+    """Returns the fingerprint of a run: nested tables that JSON can hold.
 
     Args:
         parts: `data`, `model`, `client`, `server` and `clock` of a simulation.
-        **options: of the run.
+        **options: options of the run.
     """
-    data, model = parts["data"], parts["model"]
+    data = parts["data"]
+    model = parts["model"]
     return {
         **{name: content(parts[name]) for name in ("client", "server", "clock")},
         "data": _of_data(data),
@@ -57,11 +58,11 @@ def identity(parts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
-    """A value as JSON can hold it: arrays by their content, functions by their code and what they close over.
+    """Returns a value as JSON: arrays by checksum, functions by their bytecode, closure and defaults.
 
     Args:
         node: the value.
-        seen: the ids of what holds it, which it may refer to.
+        seen: the ids of its containers, which break cycles.
     """
     if isinstance(node, str | int | float | bool | None.__class__):
         return node
@@ -94,7 +95,7 @@ def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
         closed = [cell.cell_contents for cell in node.__closure__ or () if _is_set(cell)]
         more = {"closed": inner(closed), "defaults": inner([node.__defaults__, node.__kwdefaults__])}
         return {"name": name, "code": f"{zlib.crc32(_code(node.__code__)):08x}"} | more
-    if hasattr(node, "__wrapped__"):  # of a decorator, jax.jit among them
+    if hasattr(node, "__wrapped__"):  # decorators such as jax.jit have no state that identifies the function
         return inner(node.__wrapped__)
     if isinstance(node, type | types.BuiltinFunctionType | types.ModuleType):
         return name
@@ -109,31 +110,32 @@ def _of_data(data: FederatedData) -> dict[str, Any]:
 
 
 def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:
-    """`program`: of its initial parameters and its loss, as JAX traces them."""
-    batch, key = example_batch(data.form), jax.random.key(0)
-    made = jax.make_jaxpr(model.init)(key, batch)
+    """Returns the fingerprint of a model; `program` is the checksum of the jaxprs of its initialiser and its loss."""
+    batch = example_batch(data.form)
+    key = jax.random.key(0)
+    initial = jax.make_jaxpr(model.init)(key, batch)
     params, state = jax.eval_shape(model.init, key, batch)
 
     def loss(params: Any, state: Any, frozen: Any, key: Any) -> Any:
         return model.bound(frozen)(params, state, batch, key, True)
 
     applied = jax.make_jaxpr(loss)(params, state, model.held(batch), key)
-    constants = content([np.asarray(leaf) for one in (made, applied) for leaf in one.consts])
-    program = zlib.crc32(_without_places(f"{made} {applied} {constants}").encode())
+    constants = content([np.asarray(leaf) for one in (initial, applied) for leaf in one.consts])
+    program = zlib.crc32(_without_addresses(f"{initial} {applied} {constants}").encode())
     frozen = content([np.asarray(leaf) for leaf in jax.tree.leaves(model.held(batch))])
     return {"name": model.name, **content(model.description), "frozen": frozen, "program": f"{program:08x}"}
 
 
 def _methods(kind: type) -> dict[str, Any]:
-    """Methods and properties of a user's class and its bases, without those of jaxafl, which has a version."""
-    theirs = [one for one in reversed(kind.__mro__) if one.__module__.partition(".")[0] not in ("jaxafl", "builtins")]
-    members = {name: member for one in theirs for name, member in vars(one).items() if not name.startswith("__")}
+    """Returns the methods and properties that a class inherits from outside jaxafl (its version covers the rest)."""
+    classes = [one for one in reversed(kind.__mro__) if one.__module__.partition(".")[0] not in ("jaxafl", "builtins")]
+    members = {name: member for one in classes for name, member in vars(one).items() if not name.startswith("__")}
     found = {name: getattr(member, "fget", member) for name, member in members.items()}
     return {name: member for name, member in found.items() if isinstance(member, types.FunctionType)}
 
 
 def _code(code: types.CodeType) -> bytes:
-    """Bytecode, names and constants; sets in one order, whatever the process."""
+    """Returns bytecode, names and constants. Sets are sorted, since their order differs between processes."""
     parts = []
     for one in code.co_consts:
         if isinstance(one, types.CodeType):
@@ -147,24 +149,24 @@ def _is_set(cell: types.CellType) -> bool:
     try:
         _ = cell.cell_contents
         return True
-    except ValueError:  # of a function that is being defined
+    except ValueError:  # the cell is empty while its function is being defined
         return False
 
 
-def _without_places(text: str) -> str:
-    """Without places in memory, which differ from process to process."""
+def _without_addresses(text: str) -> str:
+    """Removes memory addresses, which differ between processes."""
     return re.sub(r"0x[0-9a-f]+", "", text)
 
 
-def check_identity(folder: pathlib.Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Which versions have changed since a folder was written; says so.
+def check_identity(folder: pathlib.Path, saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
+    """Returns the versions that changed since a folder was written, and warns of them.
 
     Raises:
-        ValueError: the folder belongs to something else; says what differs.
+        ValueError: the folder belongs to another run; the message lists the differences.
     """
-    before, now = json.loads(json.dumps([theirs, ours]))
+    before, now = json.loads(json.dumps([saved, current]))
     versions = _differing(before.pop("versions"), now.pop("versions"))
-    if versions:  # which may say the same in another program, and but for devices in another code
+    if versions:  # other versions trace another program, and another Python has other bytecode
         other = {"program"} if set(versions) == {"device"} else {"program", "code"}
         before, now = _without(before, other), _without(now, other)
     if found := _differing(before, now):
@@ -188,7 +190,7 @@ def _without(table: Any, names: set[str]) -> Any:
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> dict[str, tuple[Any, Any]]:
-    """path -> (before, now) where nested tables differ."""
+    """Returns path -> (before, now) of the entries in which nested tables differ."""
     found: dict[str, tuple[Any, Any]] = {}
     for name in dict.fromkeys([*before, *now]):
         old, new = before.get(name), now.get(name)

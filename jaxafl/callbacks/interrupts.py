@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGUSR1, noticed between pieces of server steps."""
+"""Ctrl-C, SIGTERM and SIGUSR1, handled between pieces of server steps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from jaxafl.engine.loop import Progress
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was ended by a signal; what it has made is `dataset`.
+    """The exception of a run that a signal ended.
 
     Attributes:
-        signal: its number.
-        dataset: the result up to there.
+        signal: number of the signal.
+        dataset: the result so far.
     """
 
     signal: int = signal.SIGINT
@@ -27,9 +27,10 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """A context in which signals are noticed: on the main thread SIGINT, SIGTERM and SIGUSR1 no longer do what they do
-    by default; a second Ctrl-C interrupts at once. Handlers of one's own stay, and signals that are ignored are ignored
-    (SIGINT in a process that a script has started behind `&`).
+    """A context that records SIGINT, SIGTERM and SIGUSR1 on the main thread, instead of their default action.
+
+    A second Ctrl-C interrupts at once. User-defined handlers stay, and ignored signals stay ignored, such as SIGINT in
+    a background process of a script.
     """
 
     def __init__(self) -> None:
@@ -48,23 +49,23 @@ class Interrupts:
         for number, handler in self.before.items():
             signal.signal(number, handler)
         self.before = {}
-        if self.noticed and kind is None:  # too late for the run, not for whoever runs it
+        if self.noticed and kind is None:  # else a signal after the last piece is lost to the caller
             signal.raise_signal(self.noticed)
 
     def end(self, where: str, save: Callable[[], bool] | None = None, folder: Any = None) -> None:
-        """Raises `Interrupted` where a signal was noticed.
+        """Raises `Interrupted` if a signal was recorded.
 
         Args:
-            where: the place, in words.
-            save: saves the runs, and says whether that worked; `None` where they are not saved.
-            folder: where to.
+            where: the place, for the message.
+            save: saves the runs and returns True on success; `None` if they are not saved.
+            folder: the folder of the checkpoint.
         """
         if not self.noticed:
             return
-        said = f"interrupted by {signal.Signals(self.noticed).name} {where}"
+        text = f"interrupted by {signal.Signals(self.noticed).name} {where}"
         if save is not None:
-            said += f"; saved in {folder}: the same call goes on from there" if save() else "; it could not be saved"
-        error = Interrupted(said)
+            text += f"; saved in {folder}: the same call goes on from there" if save() else "; it could not be saved"
+        error = Interrupted(text)
         error.signal = self.noticed
         raise error
 
@@ -74,29 +75,30 @@ class Interrupts:
         self.noticed = number
 
 
-class Interrupting(Hook):
-    """Ends runs after a signal, once they are saved where they are saved at all."""
+class InterruptHook(Hook):
+    """Ends runs after a signal, and saves them first if they have a checkpoint."""
 
     def __init__(self, interrupts: Interrupts, checkpoint: Checkpoint | None) -> None:
         """
         Args:
-            interrupts: what notices signals.
-            checkpoint: what saves the runs.
+            interrupts: the recorded signals.
+            checkpoint: the checkpoint of the runs, if they have one.
         """
-        self.interrupts, self.checkpoint = interrupts, checkpoint
+        self.interrupts = interrupts
+        self.checkpoint = checkpoint
 
-    def piece(self, execution: Execution, made: Progress) -> None:
-        place = f"after {execution.step_of(made.row)} server steps"
+    def piece(self, execution: Execution, progress: Progress) -> None:
+        place = f"after {execution.step_of(progress.row)} server steps"
         if self.checkpoint is None:
             self.interrupts.end(place)
         else:
             checkpoint = self.checkpoint
 
             def save() -> bool:
-                checkpoint.save(execution, made)
+                checkpoint.save(execution, progress)
                 return checkpoint.finish()
 
             self.interrupts.end(place, save, checkpoint.folder)
 
-    def settled(self, execution: Execution, made: Progress) -> None:
-        self.piece(execution, made)
+    def settled(self, execution: Execution, progress: Progress) -> None:
+        self.piece(execution, progress)

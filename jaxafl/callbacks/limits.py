@@ -1,4 +1,4 @@
-"""`until`: limits that end a run, beside its number of server steps or instead of it."""
+"""The limits of `until`, which end a run in addition to its number of server steps or instead of it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from jaxafl.engine.state import Records, first_model
 from jaxafl.options import UserError, check_number, check_whole, did_you_mean, shown
 
 UNKNOWN_EVERY = 20
-"""Server steps between evaluations, unless given, where it is not known how many a run will take."""
+"""The default number of server steps between evaluations, if T is unknown."""
 _EXACT = ("time", "updates", "bytes")
 _OTHERS = (*_EXACT, "seconds")  # limits that are no metrics
-_FIRST, _LARGEST = 2**10, 2**17  # server steps of a clock that is looked at
+_FIRST = 2**10  # server steps of the first advance of a clock
+_LARGEST = 2**17  # most server steps of one advance
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits that end a run.
+    """The limits that end a run.
 
     Attributes:
-        exact: `time` (simulated seconds), `updates`, `bytes`: limits that hold at every server step.
-        stops: callbacks that end it at an evaluation.
+        exact: limits that hold at every server step: `time` (simulated seconds), `updates`, `bytes`.
+        stops: callbacks that end the run at an evaluation.
     """
 
     exact: Mapping[str, float]
@@ -41,23 +42,23 @@ class Limits:
     def reached(
         self, time: np.ndarray, arrivals: np.ndarray, begun: np.ndarray, size: int, before: tuple[int, int] = (0, 0)
     ) -> tuple[int, str]:
-        """The server steps within the limits, and the limit that ends them (empty: none).
+        """Returns the number of server steps within the limits, and the limit that ends them (empty if none does).
 
         Args:
-            time: float [T], simulated seconds of server steps.
-            arrivals: int [T], updates that they take.
-            begun: int [T], runs started up to each.
+            time: float [T], simulated seconds of the server steps.
+            arrivals: int [T], arrivals of the server steps.
+            begun: int [T], runs started up to each server step.
             size: bytes of an update, and of a model that a client downloads.
-            before: updates and runs started before the first of them.
+            before: arrivals and runs started before the first server step.
         """
         updates = before[0] + np.cumsum(arrivals, dtype=np.int64)
         sent = (updates + begun.astype(np.int64)) * size
         within: dict[str, int] = {}
         for name, limit in self.exact.items():
-            if name == "time":  # the model at that time is the last one made until then
+            if name == "time":  # a step after the limit would change the model at that time
                 steps = int(np.searchsorted(time, limit, side="right"))
                 within |= {name: steps} if steps < len(time) else {}
-            else:  # the server step that reaches the limit is the last
+            else:  # the step that reaches the limit belongs to the run
                 steps = int(np.searchsorted(updates if name == "updates" else sent, limit)) + 1
                 within |= {name: steps} if steps <= len(time) else {}
         if not within:
@@ -66,17 +67,19 @@ class Limits:
         return within[name], f"until {name} {self.exact[name]:g}"
 
     def ahead(self, clock: Clockwork, size: int, most: int) -> tuple[int, str]:
-        """Returns `reached` for a clock, which is advanced ahead of the training until a limit is reached.
+        """Advances a clock until a limit is reached, and returns `reached` for it.
 
         Args:
-            clock: does not check what it makes.
-            size: as there.
-            most: server steps after which the run ends in any case.
+            clock: the clock; it does not check its steps.
+            size: bytes of an update.
+            most: the largest number of server steps.
 
         Raises:
-            ValueError: the clock cannot go on before a limit is reached, or the first server step is beyond one.
+            ValueError: the clock fails before a limit, or the first server step exceeds one.
         """
-        done, before, count = 0, (0, 0), _FIRST
+        done = 0
+        before = (0, 0)
+        count = _FIRST
         while done < most:
             part = clock.advance(min(count, most - done))
             taken = part.mask.sum(axis=1)
@@ -90,21 +93,22 @@ class Limits:
                     raise UserError(f"run: {why} s: the first server step is at {part.time[0]:.6g} s, later than that")
                 return done + within, why
             raise_fault(clock.fault)
-            done, before = done + len(taken), (before[0] + int(taken.sum()), part.runs_started)
+            done += len(taken)
+            before = (before[0] + int(taken.sum()), part.runs_started)
             count = min(8 * count, _LARGEST)
         return most, ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Limited:
-    """A run with what ends it.
+    """The length of a run and its limits.
 
     Attributes:
         server_steps: T.
-        limits: of the run.
+        limits: limits of the run.
         size: bytes of an update.
-        why: the limit that T comes of, if one does.
-        every: server steps between evaluations, where T says nothing of them.
+        why: the limit that determines T; empty if none does.
+        every: default server steps between evaluations if T is unknown; else `None`.
     """
 
     server_steps: int
@@ -115,14 +119,14 @@ class Limited:
 
     @classmethod
     def of(cls, owner: str, simulation: Any, server_steps: int | None, until: Any, seed: int) -> Limited:
-        """The run of a simulation that has been checked.
+        """Constructs the length and the limits of a run.
 
         Args:
-            owner: for messages.
-            simulation: a `Simulation`.
-            server_steps: T, if it is given.
-            until: the limits, if there are any.
-            seed: of the run.
+            owner: the function that the user called, for messages.
+            simulation: a checked `Simulation`.
+            server_steps: T, if given.
+            until: the limits, if given.
+            seed: seed of the run.
         """
         if server_steps is None and until is None:
             raise TypeError(f"{owner} needs server_steps, or limits such as until={{'time': 3600, 'accuracy': 0.9}}")
@@ -130,7 +134,8 @@ class Limited:
         limits = limits_of(owner, until)
         size = 0
         if "bytes" in limits.exact:
-            model, form = simulation.model.at(simulation.precision), simulation.data.form
+            model = simulation.model.at(simulation.precision)
+            form = simulation.data.form
             size = sent_bytes(simulation.client, *jax.eval_shape(lambda: first_model(model, form, seed_key(seed))))
         if not limits.exact or simulation.clock_sees_training:
             return cls(most, limits, size, every=None if server_steps is not None else UNKNOWN_EVERY)
@@ -139,26 +144,28 @@ class Limited:
 
     @property
     def stops(self) -> tuple[Callback, ...]:
-        """Callbacks that end it at an evaluation."""
+        """Callbacks that end the run at an evaluation."""
         return self.limits.stops
 
     def noted(self, trained: Trained) -> Trained:
-        """The run that has ended, with the limit that ended it."""
+        """Returns the finished run with its limit in the notes."""
         ended: dict[str, Any] = dict(trained.notes)
-        whole = trained.failure is None and trained.schedule.server_steps == self.server_steps
-        if self.why and whole and "stopped" not in ended:
+        complete = trained.failure is None and trained.schedule.server_steps == self.server_steps
+        if self.why and complete and "stopped" not in ended:
             ended["stopped"] = self.why
-        if whole and self.server_steps == UNBOUNDED and "stopped" not in ended:
+        if complete and self.server_steps == UNBOUNDED and "stopped" not in ended:
             ended["stopped"] = f"{UNBOUNDED:,} server steps are over, and no limit was reached"
         if "time" in self.limits.exact and ended.get("stopped", "").startswith("until time"):
             ended["until_time"] = float(self.limits.exact["time"])
         return trained._replace(notes=ended)
 
-    def beside(self, problem: Problem) -> Callable[[Records], tuple[int, str]] | None:
-        """The server steps within the limits of a run with its clock beside the training, see `Execution.limit`."""
+    def online_limit(self, problem: Problem) -> Callable[[Records], tuple[int, str]] | None:
+        """Returns records -> `Limits.reached` for `Execution.limit` of an online run; `None` without exact limits."""
         if not self.limits.exact:
             return None
-        pause, limits, size = problem.clock.pause, self.limits, self.size
+        pause = problem.clock.pause
+        limits = self.limits
+        size = self.size
 
         def within(records: Records) -> tuple[int, str]:
             _, _, event, begun = jax.tree.map(lambda values: values[0], records)
@@ -169,10 +176,14 @@ class Limited:
 
 
 def limits_of(owner: str, until: Any) -> Limits:
-    """The limits of `until={"time": 3600, "accuracy": 0.9, "updates": 10**6, "bytes": 1e9, "seconds": 600}`.
+    """Returns the limits of `until`.
+
+    Args:
+        owner: the function that the user called, for messages.
+        until: e.g. `{"time": 3600, "accuracy": 0.9, "updates": 10**6, "bytes": 1e9, "seconds": 600}`.
 
     Raises:
-        ValueError, TypeError: it is no mapping of a name to a number, or a number cannot be a limit.
+        ValueError, TypeError: `until` is no mapping of names to numbers, or a number cannot be a limit.
     """
     if until is None:
         return Limits({})
@@ -197,7 +208,7 @@ def limits_of(owner: str, until: Any) -> Limits:
 
 
 class _Targets(StopAt):
-    """Metrics that end a run as soon as an evaluation reaches their targets."""
+    """Stops a run as soon as an evaluation reaches a target of `until`."""
 
     def __init__(self, owner: str, targets: Mapping[str, float]) -> None:
         self.owner = f"{owner}, until"
@@ -215,12 +226,12 @@ class _Targets(StopAt):
 
 
 def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[str], str]) -> dict[str, float] | None:
-    """Returns limits with `1 / share` of the time, updates, bytes and seconds; targets keep their value.
+    """Returns limits with `1 / share` of the time, updates, bytes and seconds. Targets keep their value.
 
     Args:
-        until: the limits, checked, if there are any.
-        share: >= 1.
-        renamed: the name of a target -> its name in the result.
+        until: checked limits, or `None`.
+        share: the divisor, >= 1.
+        renamed: name of a target -> its new name.
     """
     if until is None:
         return None

@@ -1,4 +1,4 @@
-"""The accuracy of a run, drawn while it runs."""
+"""A live plot of accuracy."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 from jaxafl.callbacks.base import Callback, Chunk, Run, in_notebook, name_of
 from jaxafl.options import as_path
 
-_drawing = threading.Lock()  # of members on several devices
+_drawing = threading.Lock()  # members on several devices draw from several threads
 
 
 class Live(Callback):
-    """Redraws test accuracy against simulated time after every evaluation: in a notebook below the cell, elsewhere in a
-    window, or in an image file. All members of a sweep share the figure.
+    """Redraws test accuracy against simulated time after every evaluation.
+
+    The figure appears below the cell of a notebook, in a window, or in an image file. Members of a sweep share it.
 
     Args:
-        path: an image to write instead of showing it.
+        path: the image file to write instead of showing the figure.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -30,7 +31,7 @@ class Live(Callback):
         name = self.name = name_of(run) or run.name
         with _drawing:
             places = itertools.count(2)
-            while self.name in self.lines:  # the line of an earlier run
+            while self.name in self.lines:  # else the points would join the line of an earlier run
                 self.name = f"{name} ({next(places)})"
             self.lines[self.name] = ([], [])
 
@@ -68,7 +69,7 @@ class Live(Callback):
 
 
 def _window(shown: list[Any]) -> Any:
-    """The axes of a window that stays open; made at first."""
+    """Returns the axes of a window that stays open; the first call opens it."""
     if not shown:
         from matplotlib import pyplot
 

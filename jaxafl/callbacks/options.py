@@ -1,4 +1,4 @@
-"""Options that runs and training share."""
+"""Options that `Simulation.run` and `Simulation.train` share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxafl.engine.problem import Observe
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of `Simulation.run` and `Simulation.train`, see there."""
+    """Options of `Simulation.run` and `Simulation.train`; `Simulation.run` documents them."""
 
     eval_every: int | None
     seed: int

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar in a terminal or a notebook, plain lines in a log."""
+"""Reporters of progress: a bar in a terminal or a notebook, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from jaxafl.options import shown
 
 EVERY = 30.0  # seconds between two lines of a log
 _BAR = 12  # characters
-_NAME = 8  # characters of a name, at the least
+_NAME = 8  # least characters of a name
 
 
 class Reporter(Protocol):
     """Receives the progress of a run: a context manager whose `update` is called after every evaluation.
 
-    One that also has a method `piece(done, updates_per_second)` is told of the server steps between them.
+    An optional method `piece(done, updates_per_second)` is called between evaluations.
     """
 
     def __enter__(self) -> Any:
@@ -38,26 +38,32 @@ class Reporter(Protocol):
 
 
 class Silent(Reporter):
-    """No report."""
+    """A reporter that shows nothing."""
 
 
 class State:
-    """The progress as words: `300/400`, `0:12 left`, `12,346 updates/s`, `accuracy 0.812`."""
+    """The progress as texts: `300/400`, `0:12 left`, `12,346 updates/s`, `accuracy 0.812`."""
 
     def __init__(self, name: str, server_steps: int | None) -> None:
         """
         Args:
-            name: of the run.
-            server_steps: T; `None` if it is not known.
+            name: name of the run.
+            server_steps: T; `None` if unknown.
         """
-        self.name, self.total, self.begun = name, server_steps, time.monotonic()
-        self.done, self.rate, self.metrics = 0, "", dict[str, float]()
-        self.first: tuple[int, float] | None = None  # server steps, and when they had been made
+        self.name = name
+        self.total = server_steps
+        self.begun = time.monotonic()
+        self.done = 0
+        self.rate = ""
+        self.metrics: dict[str, float] = {}
+        self.first: tuple[int, float] | None = None  # server steps and time of the first report
         self.last = self.begun
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        """Notes what a reporter is told."""
-        self.done, self.rate, self.last = done, f"{updates_per_second:,.0f} updates/s", time.monotonic()
+        """Stores the arguments of `Reporter.update`."""
+        self.done = done
+        self.rate = f"{updates_per_second:,.0f} updates/s"
+        self.last = time.monotonic()
         order = sorted(metrics, key=lambda name: name != "accuracy")
         self.metrics = {name: metrics[name] for name in order} or self.metrics
         self.first = self.first or (done, self.last)
@@ -68,7 +74,7 @@ class State:
 
     @property
     def left(self) -> str:
-        """The time left, at the pace since the first report: compilation before it does not count."""
+        """The time left, at the pace since the first report; compilation does not count."""
         if self.first is None or self.total is None or self.done <= self.first[0]:
             return "--:-- left" if self.done != self.total else "0:00 left"
         return f"{_clock((self.last - self.first[1]) / (self.done - self.first[0]) * (self.total - self.done))} left"
@@ -80,19 +86,18 @@ class State:
 
     @property
     def pace(self) -> str:
-        """The rate, or that compilation is under way."""
+        """The update rate, or the time of compilation so far."""
         return self.rate or f"compiling, {_clock(time.monotonic() - self.begun)}"
 
     def line(self) -> str:
-        """All of it in a line of any length."""
+        """Returns the progress as one line of any length."""
         return f"{self.name}: {self.steps} server steps, {', '.join([self.pace, *self.measured, self.left])}"
 
 
 class Bar(Reporter):
-    """A bar with the server steps made, the time left, the latest metrics and client updates per second.
+    """A bar with server steps, time left, latest metrics and client updates per second.
 
-    Where the line is short, metrics after the first give way first, then the bar, the name, and the rate; the accuracy,
-    the steps and the time never do.
+    A short line drops metrics after the first, then the bar, the name and the rate. Steps and time left always stay.
     """
 
     def __init__(self, name: str, server_steps: int | None, console: Console | None = None) -> None:
@@ -117,21 +122,23 @@ class Bar(Reporter):
 
 
 class Lines(Reporter):
-    """Plain lines on standard error: at the begin, every half minute, and at the end."""
+    """Plain lines on standard error: at the start, every 30 s, and at the end."""
 
     def __init__(self, name: str, server_steps: int | None, every: float = EVERY) -> None:
-        self.state, self._every, self._over = State(name, server_steps), every, threading.Event()
+        self.state = State(name, server_steps)
+        self._every = every
+        self._over = threading.Event()
 
     def __enter__(self) -> Lines:
-        self._say(self.state.line())
-        self._thread = threading.Thread(target=self._tell, name="jaxafl progress", daemon=True)
+        self._write(self.state.line())
+        self._thread = threading.Thread(target=self._report, name="jaxafl progress", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *args: Any) -> None:
         self._over.set()
         self._thread.join()
-        self._say(f"{self.state.line()}, after {_clock(time.monotonic() - self.state.begun)}")
+        self._write(f"{self.state.line()}, after {_clock(time.monotonic() - self.state.begun)}")
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
         self.state.update(done, updates_per_second, metrics)
@@ -139,17 +146,17 @@ class Lines(Reporter):
     def piece(self, done: int, updates_per_second: float) -> None:
         self.update(done, updates_per_second, {})
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         while not self._over.wait(self._every):
-            self._say(self.state.line())
+            self._write(self.state.line())
 
-    def _say(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a log that is closed ends no run
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a closed log must not end the run
             print(f"jaxafl: {text}", file=sys.stderr, flush=True)
 
 
 class Cell(Reporter):
-    """The same below the cell of a notebook, and left there in words when it is saved."""
+    """A bar below the cell of a notebook, saved as text with it."""
 
     def __init__(self, name: str, server_steps: int | None) -> None:
         self.state = State(name, server_steps)
@@ -172,17 +179,17 @@ class Cell(Reporter):
 
         state = self.state
         bar = "" if state.total is None else f'<progress value="{state.done}" max="{state.total}"></progress> '
-        said = ", ".join([state.left, state.pace, *state.measured]) if state.rate else "compiling"
-        return HTML(f"{html.escape(state.name)} {bar}{state.steps} {html.escape(said)}")
+        text = ", ".join([state.left, state.pace, *state.measured]) if state.rate else "compiling"
+        return HTML(f"{html.escape(state.name)} {bar}{state.steps} {html.escape(text)}")
 
 
 def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | None) -> Reporter:
-    """Returns the reporter that `progress` asks for.
+    """Returns the reporter for an option `progress`.
 
     Args:
-        progress: as of `Simulation.run`; a text is shown before the name.
-        name: of what is run.
-        server_steps: in all; `None` if it is not known.
+        progress: the option of `Simulation.run`; a text is shown before the name.
+        name: name of the run.
+        server_steps: total server steps; `None` if unknown.
     """
     if progress is False:
         return Silent()
@@ -200,14 +207,15 @@ def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | 
 
 
 class _Line(ProgressColumn):
-    """The state, in a line that fits the console."""
+    """The progress in a line that fits the console."""
 
     def __init__(self, state: State, console: Console) -> None:
         super().__init__()
         self._state, self._console = state, console
 
     def render(self, task: Task) -> Text:
-        state, plain = self._state, not self._console.encoding.startswith("utf")
+        state = self._state
+        plain = not self._console.encoding.startswith("utf")
         first, *others = [*state.measured, ""]
         room = self._console.width - len(f"{state.steps} {state.left}")
         kept = {}
@@ -217,7 +225,8 @@ class _Line(ProgressColumn):
         if room > min(_NAME, len(state.name)):
             cut = state.name if len(state.name) < room else state.name[: room - 2] + ("~" if plain else "…")
             kept["name"], room = cut, room - len(cut) - 1
-        done, filled = _BAR * state.done // max(state.total or 1, 1), "#-" if plain else "━╌"
+        done = _BAR * state.done // max(state.total or 1, 1)
+        filled = "#-" if plain else "━╌"
         bar = filled[0] * min(done, _BAR) + filled[1] * (_BAR - min(done, _BAR))
         if room > _BAR and state.total:
             kept["bar"], room = bar, room - _BAR - 1
@@ -232,6 +241,6 @@ class _Line(ProgressColumn):
 
 
 def _clock(seconds: float) -> str:
-    """`0:12`, `1:02:03`."""
+    """Returns seconds as `0:12` or `1:02:03`."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     return f"{minutes}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -8,26 +8,27 @@ from jaxafl.options import UserError, check_number
 
 
 def check_target(owner: str, metric: str, target: float) -> None:
-    """A number; of an accuracy between 0 and 1.
+    """Raises if a target is no finite number, or, for an accuracy, not in [0, 1].
 
     Args:
-        owner: what the target belongs to, for the message.
-        metric: whose target.
-        target: what was passed.
+        owner: owner of the target, for the message.
+        metric: the metric.
+        target: its target.
     """
     check_number(owner, metric, target, **({"least": 0, "most": 1} if metric.endswith("accuracy") else {}))
 
 
 class StopAt(Callback):
-    """Stops as soon as an evaluation reaches a target: `StopAt(accuracy=0.9)`. A metric
-    that is better when it is lower has to fall to it, the others to rise (see `jaxafl.models.Model.better`).
+    """Stops a run as soon as an evaluation reaches a target: `StopAt(accuracy=0.9)`.
+
+    A metric that is better when lower has to fall to its target, any other to rise (see `jaxafl.models.Model.better`).
 
     Args:
-        **targets: metric -> value; the first that is reached stops the run.
+        **targets: metric -> value; the first target that is reached stops the run.
 
     Raises:
-        ValueError: there is no target, that of an accuracy is not between 0 and 1, or (before anything is compiled)
-            there is no such metric, or it is not known which way it is better.
+        ValueError: there is no target, or the target of an accuracy is not in [0, 1]. Before compilation: a metric
+            does not exist, or its better direction is unknown.
     """
 
     owner = "StopAt"  # in messages
@@ -41,7 +42,7 @@ class StopAt(Callback):
 
     @classmethod
     def of_text(cls, text: str) -> StopAt:
-        """Returns the callback of `"0.9"`, an accuracy, or of `"validation_loss=0.5"`."""
+        """Returns the callback for a text such as `"0.9"` (an accuracy) or `"validation_loss=0.5"`."""
         metric, _, target = text.rpartition("=")
         try:
             number = float(target)
@@ -65,11 +66,11 @@ class StopAt(Callback):
 
 
 class StopAfter(Callback):
-    """Stops at the first evaluation after so many seconds.
+    """Stops a run at the first evaluation after a given time.
 
     Args:
-        simulated: of simulated time.
-        wall: of wall-clock time since the run began, or went on.
+        simulated: simulated seconds.
+        wall: wall-clock seconds since the run started or resumed.
     """
 
     def __init__(self, simulated: float | None = None, wall: float | None = None) -> None:

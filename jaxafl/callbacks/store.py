@@ -1,4 +1,4 @@
-"""The files of checkpoints, by NumPy: complete at any instant, and checked when they are read."""
+"""The files of checkpoints, in NumPy's format: complete at any time, and verified when read."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Saved(NamedTuple):
     """A checkpoint that has been read.
 
     Attributes:
-        number: of the checkpoint.
-        about: what stands beside the arrays, see `Checkpoint.save`.
+        number: number of the checkpoint.
+        about: the metadata that `Checkpoint.save` writes.
         arrays: name -> array.
     """
 
@@ -35,23 +35,25 @@ class Saved(NamedTuple):
     arrays: dict[str, np.ndarray]
 
 
-_FILE, _ABOUT, _UNFINISHED = "checkpoint.npz", "about", ".part"
-_OF_ORBAX = "_CHECKPOINT_METADATA"  # what jaxafl 0.2 wrote, with a folder of many small files: 50 ms where one takes 3
+_FILE = "checkpoint.npz"
+_ABOUT = "about"
+_UNFINISHED = ".part"
+_OF_ORBAX = "_CHECKPOINT_METADATA"  # the file that jaxafl 0.2 wrote; without it, its checkpoints are not found
 
 
 def numbers_in(folder: pathlib.Path) -> list[int]:
-    """The numbers of the checkpoints in a folder, in order."""
+    """Returns the numbers of the checkpoints in a folder, sorted."""
     found = (path.parent.name for name in (_FILE, _OF_ORBAX) for path in folder.glob(f"[0-9]*/{name}"))
     return sorted({int(name) for name in found if name.isdigit()})
 
 
 def newest(folder: pathlib.Path) -> tuple[Saved | None, list[int]]:
-    """The newest whole checkpoint, and the numbers of damaged ones after it, which are passed over, and it is said."""
+    """Returns the newest intact checkpoint, and the numbers of newer, damaged ones. Warns of each damaged one."""
     damaged: list[int] = []
     for number in reversed(numbers_in(folder)):
         try:
             return _read(folder, number), damaged
-        except (MemoryError, ImportError, PermissionError):  # nothing is wrong with the checkpoint
+        except (MemoryError, ImportError, PermissionError):  # the checkpoint is intact, and must not be deleted
             raise
         except Exception as error:  # zipfile, NumPy, JSON and TensorStore raise many kinds
             damaged.append(number)
@@ -63,8 +65,9 @@ def newest(folder: pathlib.Path) -> tuple[Saved | None, list[int]]:
 
 
 def write(folder: pathlib.Path, keep: int, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
-    """Adds a checkpoint, and deletes the oldest beyond those that are kept."""
-    before, unfinished = numbers_in(folder), folder / _UNFINISHED
+    """Writes a checkpoint, and deletes the oldest if there are more than `keep`."""
+    before = numbers_in(folder)
+    unfinished = folder / _UNFINISHED
     text = json.dumps(about).encode()
     content: dict[str, Any] = {_ABOUT: np.frombuffer(text, np.uint8), f"{_ABOUT}/sum": np.asarray(zlib.crc32(text))}
     content |= {name: np.asarray(array, order="C").view(_plain(array.dtype)) for name, array in arrays.items()}
@@ -74,8 +77,8 @@ def write(folder: pathlib.Path, keep: int, arrays: dict[str, np.ndarray], about:
         with (unfinished / _FILE).open("wb") as file:
             np.savez(file, **content)
             file.flush()
-            os.fsync(file.fileno())  # before it is renamed: the power may fail
-        taken = (int(path.name) for path in folder.iterdir() if path.name.isdigit())  # by whatever it is
+            os.fsync(file.fileno())  # else a power failure after the rename leaves an empty file
+        taken = (int(path.name) for path in folder.iterdir() if path.name.isdigit())  # files of other programs too
         unfinished.rename(folder / str(max(taken, default=-1) + 1))
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -85,7 +88,7 @@ def write(folder: pathlib.Path, keep: int, arrays: dict[str, np.ndarray], about:
 
 
 def _plain(dtype: np.dtype[Any]) -> Any:
-    """The type as which NumPy's format keeps an array: bytes of types that are not NumPy's, such as bfloat16."""
+    """Returns the type under which an array is stored: unsigned integers if NumPy lacks it, such as bfloat16."""
     return dtype if dtype.isbuiltin == 1 else f"u{dtype.itemsize}"
 
 
@@ -96,7 +99,7 @@ def _read(folder: pathlib.Path, number: int) -> Saved:
     about = json.loads(said["text"])
     for name, (dtype, shape, known) in about["arrays"].items():
         kind = jnp.dtype(dtype)
-        if not np.prod(shape):  # empty arrays are not kept
+        if not np.prod(shape):  # empty arrays are not stored
             arrays[name] = np.zeros(shape, kind)
         array = np.asarray(arrays[name])
         array = array.view(kind) if array.dtype == _plain(kind) else array
@@ -107,7 +110,7 @@ def _read(folder: pathlib.Path, number: int) -> Saved:
 
 
 def _content(place: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The description of a checkpoint with its sum, and its arrays."""
+    """Returns the metadata of a checkpoint with its checksum, and its arrays."""
     if (place / _FILE).exists():
         with np.load(place / _FILE) as file:
             arrays = dict(file)
@@ -116,7 +119,7 @@ def _content(place: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     said = json.loads((place / _ABOUT / "metadata").read_text())
 
-    # one after another and not by Orbax, whose readers of the other arrays outlive its event loop where one is damaged
+    # Orbax would read the arrays concurrently; after an error its other readers outlive its event loop
     def array(name: str) -> np.ndarray:
         kept = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{place}/arrays/"}, "path": f"{name}/"}
         return tensorstore.open({"driver": "zarr", "kvstore": kept}).result().read().result()
@@ -126,21 +129,21 @@ def _content(place: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def steps_made(folder: pathlib.Path) -> int:
-    """Server steps of the newest checkpoint, whose arrays are not read; 0 where there is none."""
+    """Returns the server steps of the newest checkpoint, without reading its arrays; 0 if there is none."""
     try:
         with np.load(folder / str(numbers_in(folder)[-1]) / _FILE) as file:
             return json.loads(file[_ABOUT].tobytes())["made"]
-    except (IndexError, ValueError, KeyError, OSError, zipfile.BadZipFile):  # there is none, or it has been replaced
+    except (IndexError, ValueError, KeyError, OSError, zipfile.BadZipFile):  # none exists, or a run has just deleted it
         return 0
 
 
 def check_folder(owner: str, folder: Any) -> pathlib.Path:
-    """The folder, made if it is not there.
+    """Returns the absolute path of a folder, which is created if it does not exist.
 
     Raises:
-        NotADirectoryError: it is a file.
-        PermissionError: it cannot be written.
-        TypeError: it is no path.
+        NotADirectoryError: the path is a file.
+        PermissionError: the folder cannot be written.
+        TypeError: the argument is no path.
     """
     if not isinstance(folder, str | os.PathLike):
         raise TypeError(f"{owner} must be a folder, got {shown(folder)}")
@@ -158,7 +161,7 @@ def check_folder(owner: str, folder: Any) -> pathlib.Path:
 
 
 def interval_of(every: Any) -> tuple[int | None, float | None]:
-    """Server steps, or seconds, between saves: of `100`, `"30s"`, `"5min"` or `"2h"`."""
+    """Returns (server steps, None) or (None, seconds) for an interval `100`, `"30s"`, `"5min"` or `"2h"`."""
     if isinstance(every, str):
         found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(s|min|h)\s*", every)
         seconds = float(found[1]) * {"s": 1, "min": 60, "h": 3600}[found[2]] if found else 0.0
@@ -170,8 +173,8 @@ def interval_of(every: Any) -> tuple[int | None, float | None]:
     return check_whole("run", "checkpoint_every", every), None
 
 
-def say(text: str) -> None:
-    """A line for whoever sits before the terminal."""
+def log_info(text: str) -> None:
+    """Prints a line on standard error."""
     print(f"jaxafl: {text}", file=sys.stderr)
 
 
@@ -180,7 +183,7 @@ def _sum(array: np.ndarray) -> int:
 
 
 def flattened(parts: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """name -> array, without empty ones, and name -> (dtype, shape, CRC-32) of all."""
+    """Returns name -> array, without empty arrays, and name -> (dtype, shape, CRC-32) of all arrays."""
     arrays, table = {}, {}
     for part, tree in parts.items():
         leaves = tree.items() if part == "evaluations" else enumerate(jax.tree.leaves(tree))
@@ -193,7 +196,11 @@ def flattened(parts: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str
 
 
 def unflattened(like: Any, part: str, arrays: Mapping[str, np.ndarray], table: Mapping[str, Any], check: bool) -> Any:
-    """The tree of a part; `check`: its leaves have the shapes and types of `like`."""
+    """Returns a part as a tree with the structure of `like`.
+
+    Raises:
+        ValueError: the part has more leaves, or, with `check`, leaves of other shapes or types.
+    """
     leaves, structure = jax.tree.flatten(like)
     found = [arrays[f"{part}/{number}"] for number in range(len(leaves))]
     extra = f"{part}/{len(leaves)}" in table

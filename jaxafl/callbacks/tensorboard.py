@@ -1,4 +1,4 @@
-"""Curves for TensorBoard."""
+"""Logs for TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from jaxafl.options import as_path
 
 
 class TensorBoard(Callback):
-    """Event files for TensorBoard, which need no TensorFlow: metrics, staleness, norms of the updates and simulated
-    time against server steps, options and citation as texts. Every member of a sweep has a folder of its own. Where
-    another run has written there, a run has a folder `run-2`, `run-3` ... in it, a curve of its own in TensorBoard.
+    """Writes event files for TensorBoard, without TensorFlow.
+
+    Metrics, staleness, norms of the updates and simulated time are scalars by server step; options and citation are
+    texts. Each member of a sweep has its own folder. If another run wrote there, a subfolder `run-2`, `run-3` ... gives
+    the run its own curve.
 
     Args:
-        folder: where.
+        folder: the folder of the event files.
 
     Raises:
         ImportError: tensorboardX is not installed; the extra `tensorboard` brings it.
@@ -34,10 +36,10 @@ class TensorBoard(Callback):
         done = run.resumed or 0
         again = {} if run.resumed is None else {"purge_step": done + 1}
         options = json.dumps({"seed": run.seed, **run.options}, indent=2, default=str)
-        mark = f".{zlib.crc32(options.encode()):08x}."  # of the run, by which it finds its folder when it goes on
-        own = f"{mark}{time.time_ns()}"  # by itself it would write over the file of a run that ended in the same second
-        place = _place(self.folder / name_of(run), mark, goes_on=run.resumed is not None)
-        self.writer = self.module.SummaryWriter(str(place), filename_suffix=own, **again)
+        mark = f".{zlib.crc32(options.encode()):08x}."  # without it a resumed run cannot find its folder
+        suffix = f"{mark}{time.time_ns()}"  # else two runs within one second would write the same file
+        place = _place(self.folder / name_of(run), mark, resumed=run.resumed is not None)
+        self.writer = self.module.SummaryWriter(str(place), filename_suffix=suffix, **again)
         self.writer.add_text("options", f"    {options}".replace("\n", "\n    "), done)
         self.writer.add_text("citation", f"    {run.citation}".replace("\n", "\n    "), done)
 
@@ -50,10 +52,10 @@ class TensorBoard(Callback):
         self.writer.close()
 
 
-def _place(folder: pathlib.Path, mark: str, goes_on: bool) -> pathlib.Path:
-    """Returns the last folder with events of this run, for one that goes on; else the first without events."""
+def _place(folder: pathlib.Path, mark: str, resumed: bool) -> pathlib.Path:
+    """Returns the last folder with events of a resumed run; else the first folder without events."""
     places = (folder if number == 1 else folder / f"run-{number}" for number in itertools.count(1))
     taken = list(itertools.takewhile(lambda place: any(place.glob("events.out.tfevents.*")), places))
-    if goes_on and (own := [place for place in taken if any(place.glob(f"events.out.tfevents.*{mark}*"))]):
-        return own[-1]
+    if resumed and (found := [place for place in taken if any(place.glob(f"events.out.tfevents.*{mark}*"))]):
+        return found[-1]
     return folder if not taken else folder / f"run-{len(taken) + 1}"

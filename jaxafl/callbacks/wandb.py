@@ -1,4 +1,4 @@
-"""Curves for Weights & Biases."""
+"""Logs for Weights & Biases."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from jaxafl.options import UserError
 
 
 class WandB(Callback):
-    """Logs every evaluation to Weights & Biases: metrics, staleness and norms of the updates by server step, with the
-    simulated time as `time`. The members of a sweep are runs of one group.
+    """Logs every evaluation to Weights & Biases.
+
+    Metrics, staleness, norms of the updates and simulated time (`time`) are logged by server step. The members of a
+    sweep are runs of one group.
 
     Args:
-        project: of Weights & Biases.
-        **options: of `wandb.init`, for example `mode="offline"`, `group`, or `id` of a run that shall go on.
+        project: project of Weights & Biases.
+        **options: options of `wandb.init`, e.g. `mode="offline"`, `group`, or the `id` of a run to resume.
 
     Raises:
         ImportError: wandb is not installed; the extra `wandb` brings it.

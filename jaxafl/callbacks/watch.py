@@ -1,4 +1,4 @@
-"""Runs carried to their end under the eyes of all who watch them."""
+"""Execution of runs with all hooks: progress, callbacks, checkpoint and signals."""
 
 from __future__ import annotations
 
@@ -7,58 +7,60 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import Hook, Reporting, Several, Telling
-from jaxafl.callbacks.interrupts import Interrupting, Interrupts
+from jaxafl.callbacks.hooks import CallbackHook, Hook, HookList, ProgressHook
+from jaxafl.callbacks.interrupts import InterruptHook, Interrupts
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Trained, run_to_end
 
 
-def watched(
+def run_with_hooks(
     execution: Execution,
     server_steps: int,
     every: int,
     begun: float,
-    reporting: Reporting,
-    telling: Telling,
+    progress_hook: ProgressHook,
+    callback_hook: CallbackHook,
     checkpoint: Checkpoint | None,
     interrupts: Interrupts,
     finish: Sequence[Callable[[Trained], Any]],
 ) -> list[Any]:
-    """Runs to the end; what `finish` makes of each is what callbacks are told at the end, and what comes back.
+    """Executes runs to their end and returns their results, which the callbacks receive at the end.
 
-    An interruption, and whatever a callback raises, holds what the runs have made as its attribute `datasets`, the
-    first of them as `dataset`.
+    An exception, such as an interruption, carries the results so far as `error.datasets`, and the first of them as
+    `error.dataset`.
 
     Args:
         execution, server_steps, every, begun: as in `run_to_end`.
-        reporting: the progress.
-        telling: the callbacks.
-        checkpoint: what saves the runs.
-        interrupts: what notices signals.
-        finish: of each run, makes its result.
+        progress_hook: the hook of the reporter.
+        callback_hook: the hook of the callbacks.
+        checkpoint: the checkpoint of the runs, if they have one.
+        interrupts: the recorded signals.
+        finish: for each run, a function from the finished run to its result.
     """
     hooks: list[Hook] = [
-        reporting,
-        telling,
+        progress_hook,
+        callback_hook,
         *([checkpoint] if checkpoint else []),
-        Interrupting(interrupts, checkpoint),
+        InterruptHook(interrupts, checkpoint),
     ]
     found: list[Any] = [None] * len(finish)
     try:
-        with Several(*hooks).entered() as watcher:
+        with HookList(*hooks).entered() as watcher:
             ended = run_to_end(execution, server_steps, every, watcher, begun)
     except BaseException as error:
-        if made := getattr(error, "trained", None):
-            found = [make(trained) for make, trained in zip(finish, made, strict=True)]
-            error.dataset, error.datasets = found[0], found  # type: ignore[attr-defined]
-        with contextlib.suppress(Exception):  # so that trackers are closed, whose own errors are not those to show
-            telling.end(found)
+        if partial := getattr(error, "trained", None):
+            found = [make(trained) for make, trained in zip(finish, partial, strict=True)]
+            error.dataset = found[0]  # type: ignore[attr-defined]
+            error.datasets = found  # type: ignore[attr-defined]
+        with contextlib.suppress(Exception):  # an error of a callback must not hide the first one
+            callback_hook.end(found)
         raise
     notes = checkpoint.notes if checkpoint is not None else {}
     found = [make(run._replace(notes={**run.notes, **notes})) for make, run in zip(finish, ended, strict=True)]
     try:
-        telling.end(found)
+        callback_hook.end(found)
     except Exception as error:
-        error.dataset, error.datasets = found[0], found  # type: ignore[attr-defined]
+        error.dataset = found[0]  # type: ignore[attr-defined]
+        error.datasets = found  # type: ignore[attr-defined]
         raise
     return found

@@ -1,4 +1,4 @@
-"""The callbacks of several sweeps, told of which one a run is a member."""
+"""Callbacks of a sweep within several sweeps, such as the methods of a comparison."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from jaxafl.callbacks.base import Callback, Chunk, Run
 
 
 class Within(Callback):
-    """A callback of a sweep that is one of several, such as those of a comparison: its runs are members of all."""
+    """A callback that adds the labels of its sweep to the members of the runs."""
 
     def __init__(self, callback: Any, labels: Mapping[str, Any]) -> None:
         """
         Args:
-            callback: the callback that is told.
-            labels: of the sweep among the several: axis -> label.
+            callback: the wrapped callback.
+            labels: axis -> label of the sweep.
         """
-        self.callback, self.labels = callback, dict(labels)
+        self.callback = callback
+        self.labels = dict(labels)
         self.targets = getattr(callback, "targets", {})
 
     def __copy__(self) -> Within:
@@ -43,5 +44,5 @@ class Within(Callback):
 
 
 def within(callbacks: Sequence[Any], **labels: Any) -> list[Callback]:
-    """Returns callbacks for one of several sweeps."""
+    """Returns callbacks that add the labels of one of several sweeps."""
     return [Within(one, labels) for one in callbacks]

@@ -13,7 +13,7 @@ from jaxafl import results
 from jaxafl.cli import tables
 from jaxafl.options import UserError, user_errors
 from jaxafl.sweep import gather as gather_sweep
-from jaxafl.sweep.folder import check_apart
+from jaxafl.sweep.folder import check_no_member
 
 if TYPE_CHECKING:  # importing xarray here would slow down every command
     import xarray as xr
@@ -58,7 +58,7 @@ def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None)
     """
     with user_errors():
         found = gather_sweep(folder)
-        check_apart(folder, results.check_result_path(output))
+        check_no_member(folder, results.check_result_path(output))
     tables.show_progress(found)
     if output is not None:
         print(f"wrote {results.keep(found.load(), output)}")

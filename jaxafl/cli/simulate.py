@@ -15,7 +15,7 @@ import tyro
 from tyro.conf import Positional
 
 from jaxafl.callbacks.base import Callback
-from jaxafl.callbacks.store import check_folder, say
+from jaxafl.callbacks.store import check_folder, log_info
 from jaxafl.cli import tables
 from jaxafl.cli.build import as_paths, make_simulation, read_axes
 from jaxafl.cli.options import Run, chosen, is_given, options_type, program, refuse, values_of
@@ -55,7 +55,7 @@ def resume(folder: Positional[pathlib.Path]) -> int:
     place = str(folder.resolve())
     arguments = list(known["arguments"])
     if pathlib.Path(known["directory"]) != pathlib.Path.cwd():
-        say(f"in {known['directory']}, where the command was given")
+        log_info(f"in {known['directory']}, where the command was given")
     os.chdir(known["directory"])
     for number, argument in enumerate(arguments):  # the folder may have been moved
         if argument == "--checkpoint":

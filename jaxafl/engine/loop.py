@@ -84,16 +84,16 @@ class RunHook(Protocol):
     seconds: float
     steps: int | None
 
-    def begin(self, execution: Execution, made: Progress) -> None:
+    def begin(self, execution: Execution, progress: Progress) -> None:
         """Called before the first evaluation; may restore both from a checkpoint."""
 
-    def piece(self, execution: Execution, made: Progress) -> None:
+    def piece(self, execution: Execution, progress: Progress) -> None:
         """Called after some seconds of server steps."""
 
-    def chunk(self, execution: Execution, made: Progress) -> Sequence[str | None]:
+    def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
         """Called after every evaluation, that of x_0 included. Returns the reason to stop each run, or None."""
 
-    def settled(self, execution: Execution, made: Progress) -> None:
+    def settled(self, execution: Execution, progress: Progress) -> None:
         """Called after `chunk`, when the stopped runs are known."""
 
 

@@ -1,4 +1,4 @@
-"""Options, declared once (`part`), and their checks (`checks`)."""
+"""Declarations of options (`part`), and their checks (`checks`)."""
 
 from jaxafl.options.checks import (
     Bounds,

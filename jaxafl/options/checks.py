@@ -1,4 +1,4 @@
-"""Checks of options, made before compilation: what was passed, what is allowed."""
+"""Checks of options, before compilation."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import numpy as np
 
 from jaxafl.options.suggestions import did_you_mean
 
-MOST = 2**31 - 1  # what becomes an int32 ends there
-_BREAKS = {">=": operator.lt, ">": operator.le, "<=": operator.gt, "<": operator.ge}  # what breaks a rule
+MOST = 2**31 - 1  # a larger number overflows an int32
+_BREAKS = {">=": operator.lt, ">": operator.le, "<=": operator.gt, "<": operator.ge}  # rule -> its negation
 
 
 class UserError(ValueError):
-    """What was asked for cannot work, and the message says why: the command line shows it without a traceback."""
+    """An invalid request of the user. The command line shows its message without a traceback."""
 
 
 @contextlib.contextmanager
 def user_errors(where: str = "") -> Iterator[None]:
-    """Whatever a value makes a constructor or a check raise is the user's to correct; the message says where it is."""
+    """Converts `ValueError` and `TypeError` to `UserError`, and appends `where` to the message."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -32,7 +32,7 @@ def user_errors(where: str = "") -> Iterator[None]:
 
 
 class Bounds(NamedTuple):
-    """What is allowed of an option; the metadata of its field."""
+    """The allowed values of an option, kept in the metadata of its field."""
 
     static: bool = False
     least: float | None = None
@@ -44,24 +44,24 @@ class Bounds(NamedTuple):
     checked: bool = True
 
     def limits(self) -> dict[str, float]:
-        """The limits that there are, by their signs."""
+        """Returns comparison sign -> limit."""
         signs = {">=": self.least, ">": self.above, "<=": self.most, "<": self.below}
         return {sign: limit for sign, limit in signs.items() if limit is not None}
 
 
 def check_number(owner: str, name: str, value: Any, *, num_clients: int | None = None, **limits: Any) -> None:
-    """One finite number within bounds, or one per client where the bounds allow it.
+    """Raises if an option is not one finite number within bounds, or an array [N] if `per_client` allows it.
 
     Args:
-        owner: what the option belongs to, for the message.
+        owner: the part that has the option, for the message.
         name: the option.
-        value: what was passed.
-        num_clients: N; `None` lets any number of them pass.
-        **limits: what is allowed (`least`, `above`, `most`, `below`, `per_client`, `infinite`).
+        value: its value.
+        num_clients: N; `None` accepts any length.
+        **limits: fields of `Bounds`: `least`, `above`, `most`, `below`, `per_client`, `infinite`.
 
     Raises:
-        TypeError: it is not a number.
-        ValueError: it is an array where one number is needed, not finite, or out of bounds.
+        TypeError: the value is no number.
+        ValueError: the value is not finite, out of bounds, or an array if one number is required.
     """
     bounds = Bounds(**limits)
     array = as_numbers(owner, name, value)
@@ -82,7 +82,7 @@ def check_number(owner: str, name: str, value: Any, *, num_clients: int | None =
 
 
 def _rules(array: np.ndarray, bounds: Bounds) -> Iterator[tuple[np.ndarray, str]]:
-    """Where each rule is broken, and how it is said."""
+    """Yields a mask of the values that break a rule, and the text of the rule."""
     yield (np.isnan(array), "a number, not NaN") if bounds.infinite else (~np.isfinite(array), "a finite number")
     rules = [(sign, limit, _BREAKS[sign](array, limit)) for sign, limit in bounds.limits().items()]
     match rules:
@@ -94,7 +94,7 @@ def _rules(array: np.ndarray, bounds: Bounds) -> Iterator[tuple[np.ndarray, str]
 
 
 def as_numbers(owner: str, name: str, value: Any) -> np.ndarray:
-    """A number or an array of numbers in float64 (`TypeError` for anything else)."""
+    """Returns a number or an array of numbers in float64. Raises `TypeError` for anything else."""
     array = as_array(owner, name, value)
     if array.dtype.kind == "O" and all(type(one) is int for one in array.flat):
         raise UserError(
@@ -106,12 +106,12 @@ def as_numbers(owner: str, name: str, value: Any) -> np.ndarray:
 
 
 def as_array(owner: str, name: str, value: Any) -> np.ndarray:
-    """`numpy.asarray`, but lists that make no array are a `ValueError` that says so, and masked values too."""
+    """Returns `numpy.asarray(value)`. Raises `ValueError` for ragged lists and masked values."""
     if np.ma.is_masked(value):
         raise UserError(f"{owner}: masked values in {name}; remove or replace them first, for example by .filled(0)")
     try:
         array = np.asarray(value)
-        if array.dtype.kind in "fO" and isinstance(value, list | tuple):  # NumPy has floats for integers beyond int64
+        if array.dtype.kind in "fO" and isinstance(value, list | tuple):  # NumPy rounds integers beyond int64 to floats
             whole = np.asarray(value, object)
             if whole.size and all(isinstance(one, int) for one in whole.flat):
                 fits = min(whole.flat) >= 0 and max(whole.flat) < 2**64
@@ -124,7 +124,7 @@ def as_array(owner: str, name: str, value: Any) -> np.ndarray:
 
 
 def shown(value: Any) -> str:
-    """A value in a message: an array by shape and dtype, a function by its name, else the beginning of its `repr`."""
+    """Returns a short text for messages: shape and dtype of an array, name of a function, else a shortened `repr`."""
     if isinstance(value, np.ndarray | jax.Array) and value.size > 1:
         kind = "a NumPy array" if isinstance(value, np.ndarray) else "a JAX array"
         return f"{kind} of shape {value.shape} of {value.dtype}"
@@ -134,12 +134,12 @@ def shown(value: Any) -> str:
 
 
 def check_choice(owner: str, name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    """One of a few options.
+    """Raises `ValueError` if a value is none of the choices.
 
     Args:
-        owner, name: what the option belongs to, and which, for the message.
-        value: what was passed.
-        allowed: the options.
+        owner, name: the part and its option, for the message.
+        value: the value.
+        allowed: the choices.
     """
     if not any(value is option or (isinstance(value, str) and value == option) for option in allowed):
         raise UserError(
@@ -149,29 +149,29 @@ def check_choice(owner: str, name: str, value: Any, allowed: tuple[Any, ...]) ->
 
 
 def check_flag(owner: str, name: str, value: Any) -> None:
-    """True or False."""
+    """Raises `TypeError` if a value is neither True nor False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{owner}: {name} must be True or False, got {value!r}")
 
 
 def are_plain(values: Any, *kinds: type) -> bool:
-    """Whether they are all exactly of these types, found out at once for millions of them."""
+    """Returns True if all values have exactly one of these types. Fast for millions of values."""
     return set(kinds).issuperset(map(type, values))
 
 
 def check_whole(owner: str, name: str, value: Any, least: int = 1, most: int | None = MOST) -> int:
-    """A whole number within bounds, as an int.
+    """Returns a whole number within bounds as an int.
 
     Args:
-        owner: what the option belongs to, for the message.
+        owner: the part that has the option, for the message.
         name: the option.
-        value: what was passed.
-        least: value >= least.
-        most: value <= most; `None` sets no bound.
+        value: its value.
+        least: lower bound, inclusive.
+        most: upper bound, inclusive; `None` sets no bound.
 
     Raises:
-        TypeError: it is no whole number; an array is none either, because options are part of the program.
-        ValueError: it is out of bounds.
+        TypeError: the value is no whole number. Arrays are refused because the option is static.
+        ValueError: the value is out of bounds.
     """
     if isinstance(value, np.ndarray | jax.Array):
         kind = "NumPy" if isinstance(value, np.ndarray) else "JAX"

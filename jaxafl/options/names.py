@@ -1,4 +1,4 @@
-"""Names that can be a variable of a result: in Python, xarray, NetCDF and file systems."""
+"""Checks of names for variables of results, which Python, xarray, NetCDF and file systems must accept."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 
 from jaxafl.options.checks import UserError, shown
 
-_LONGEST = 100  # characters; some file systems allow 255 bytes, together with prefixes and endings
-_PLAIN = ("accuracy", "loss")  # known to be none of xarray's, which takes a third of a second to import
+_LONGEST = 100  # characters; file systems allow 255 bytes with prefixes and endings
+_PLAIN = ("accuracy", "loss")  # no names of xarray; without this list, every run imports xarray
 
 
 def check_name(
     about: str, name: Any, taken: Collection[str] = (), beginnings: tuple[str, ...] = (), prefix: str = ""
 ) -> None:
-    """Raises `ValueError` for a name that cannot be a variable of a result, and says which to write.
+    """Raises `ValueError` for a name that cannot be a variable of a result, and suggests another one.
 
     Args:
-        about: the message's beginning, with the name in the place of `{}`: `the model X records the metric {}`.
-        name: as the user gave it.
-        taken: names that results have for something else.
-        beginnings: prefixes that results have for something else.
-        prefix: that results put before the name, after which more names are free.
+        about: start of the message, with `{}` for the name: `the model X records the metric {}`.
+        name: the name that the user gave.
+        taken: reserved names.
+        beginnings: reserved prefixes.
+        prefix: prefix that results put before the name, which makes more names valid.
     """
-    told = about.format(shown(name))
+    intro = about.format(shown(name))
     if not isinstance(name, str):
-        raise UserError(f"{told}, a name that is not a text")
+        raise UserError(f"{intro}, a name that is not a text")
     plain = re.sub(r"\W+", "_", unicodedata.normalize("NFKC", name)).strip("_")[:_LONGEST] or "own"
     plain = plain if plain.isidentifier() else f"own_{plain}"
     written = f"{prefix}{name}"
     if keyword.iskeyword(written) or not name.isidentifier() or name.startswith("_") or plain != name.strip("_"):
         raise UserError(
-            f"{told}, but a variable of a result cannot be called so: a name has letters, digits and _ only, begins "
+            f"{intro}, but a variable of a result cannot be called so: a name has letters, digits and _ only, begins "
             f"with a letter, is no keyword of Python and has at most {_LONGEST} characters; write "
             f"{_free(plain, taken, beginnings)!r}"
         )
@@ -42,18 +42,18 @@ def check_name(
     if name in taken or start:
         which = f"names that begin with {start!r}" if start else "this name"
         raise UserError(
-            f"{told}, but results have {which} for something else; write "
+            f"{intro}, but results have {which} for something else; write "
             f"{_free(name.removeprefix(start), taken, beginnings)!r}"
         )
     if _of_xarray(written):
         raise UserError(
-            f"{told}, but result.{written} is a method or an attribute of every xarray.Dataset; write "
+            f"{intro}, but result.{written} is a method or an attribute of every xarray.Dataset; write "
             f"{_free(name, taken, beginnings)!r}"
         )
 
 
 def _free(name: str, taken: Collection[str], beginnings: tuple[str, ...]) -> str:
-    """The name, or one like it that is free."""
+    """Returns the name if it is free, else a similar free name."""
     free = name and not keyword.iskeyword(name) and name not in taken and not name.startswith(beginnings)
     return name if free and not _of_xarray(name) else f"own_{name}"
 

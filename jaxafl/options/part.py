@@ -1,9 +1,9 @@
-"""Options, declared once.
+"""Declarations of options.
 
-A *part* (a server, a clock, a duration, a partition, local training) is a class whose fields are its options: the
-field's type, default and bounds are what the constructor, the checks, sweeps, listings and the command line read, and
-the `Args` of the class's docstring are their help. Numbers are arguments of the compiled program, so that a sweep
-varies them without compiling; whatever fixes shapes or control flow is `static`.
+A *part* (a server, a clock, a duration, a partition, local training) is a class whose fields are its options. The
+constructor, checks, sweeps, listings and the command line read type, default and bounds from the field, and the help
+from `Args` of the class's docstring. Numbers are arguments of the compiled program, so that a sweep varies them
+without compilation. Options that fix shapes or control flow are `static`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from jaxafl.options.checks import MOST, Bounds, as_array, check_choice, check_fl
 from jaxafl.options.suggestions import named
 
 Number: TypeAlias = float | jax.Array | np.ndarray
-"""A number that can be swept; where a part says so, an array of one number per client."""
+"""A number that can be swept, or an array [N] of one number per client if the part allows it."""
 
 
 def number(*, default: Any = dataclasses.MISSING, kw_only: bool = False, **bounds: Any) -> Any:
-    """An option that is a finite number: a leaf of the pytree, which can be swept.
+    """Declares an option that is a finite number: a leaf of the pytree, which can be swept.
 
     Args:
-        default: its default; `None` only where the type allows it. (By name, as type checkers want it.)
-        kw_only: whether it is given by name only.
-        **bounds: `least` (value >= least), `above`, `most`, `below`; `per_client=True` also allows an array [N], and
+        default: its default; `None` if the type allows it. Type checkers require the keyword.
+        kw_only: if True, a keyword-only option.
+        **bounds: `least` (value >= least), `above`, `most`, `below`. `per_client=True` also allows an array [N],
             `infinite=True` infinity.
     """
     return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": Bounds(**bounds)})
@@ -41,32 +41,32 @@ def number(*, default: Any = dataclasses.MISSING, kw_only: bool = False, **bound
 def static(
     *, default: Any = dataclasses.MISSING, least: int = 1, most: int | None = MOST, kw_only: bool = False
 ) -> Any:
-    """An option that is part of the program: a change of its value compiles a new one.
+    """Declares a static option: a change of its value compiles a new program.
 
-    Its type says what is allowed: `int` (a whole number between `least` and `most`), `bool`, `Literal`, a function;
-    with `| None` also `None`.
+    Its type determines the allowed values: `int` (a whole number between `least` and `most`), `bool`, `Literal` or a
+    function, and `None` with `| None`.
 
     Args:
         default: its default.
         least, most: bounds of a whole number.
-        kw_only: whether it is given by name only.
+        kw_only: if True, a keyword-only option.
     """
     bounds = Bounds(static=True, least=least, most=most)
     return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": bounds})
 
 
 def recording(default: None) -> Any:
-    """Recorded draws in the place of random ones, `None` without: an array that only `jaxafl.clock.trace` sets."""
+    """Declares a field of recorded draws that replace random ones; `None` unless `jaxafl.clock.trace` sets an array."""
     return dataclasses.field(default=default, kw_only=True, metadata={"recording": True})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(number, static, recording, dataclasses.field))
 class Part:
-    """Base of everything with options: a frozen dataclass and a pytree, made so by inheriting from it.
+    """Base class of everything with options. Subclasses become frozen dataclasses and pytrees.
 
     Attributes:
-        name: what results and messages call it; by default the name of the class.
-        references: what a run with it should cite: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
+        name: the name in results and messages; by default that of the class.
+        references: the citations of a run with the part: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
     """
 
     name: ClassVar[str] = ""
@@ -74,7 +74,11 @@ class Part:
     is_part: ClassVar[bool] = True
 
     def __init_subclass__(cls, init: bool = True) -> None:
-        """`init=False` tells type checkers that the constructor takes more than the fields (`Optimised`)."""
+        """Makes the subclass a frozen dataclass and a pytree.
+
+        Args:
+            init: False if the constructor takes more than the fields (`Optimised`); only type checkers read it.
+        """
         super().__init_subclass__()
         if "name" not in vars(cls):
             cls.name = cls.__name__
@@ -89,8 +93,8 @@ class Part:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if type(value) in (list, tuple):
-                made = as_array(self.name, field.name, value) if not bounds_of(field).static else _as_tuples(value)
-                object.__setattr__(self, field.name, made)
+                new = as_array(self.name, field.name, value) if not bounds_of(field).static else _as_tuples(value)
+                object.__setattr__(self, field.name, new)
 
     def __repr__(self) -> str:
         defaults = {field.name: field.default for field in dataclasses.fields(self)}  # type: ignore[arg-type]
@@ -99,12 +103,12 @@ class Part:
 
 
 class Summarised:
-    """Something large with a short representation: `summary()` in one line, and as a table in a notebook."""
+    """Base class of large objects whose representation is `summary()`: one line, or a table in a notebook."""
 
     is_part: ClassVar[bool] = True
 
     def summary(self) -> dict[str, Any]:
-        """What to know of it at a glance, by name."""
+        """Returns name -> the most important facts about the object."""
         raise NotImplementedError(f"{type(self).__name__} has no summary()")
 
     def _shown(self, most: int) -> dict[str, str]:
@@ -120,17 +124,17 @@ class Summarised:
 
 
 def bounds_of(field: dataclasses.Field[Any]) -> Bounds:
-    """What is allowed of a field."""
+    """Returns the bounds of a field."""
     return field.metadata.get("bounds", Bounds(checked=False))
 
 
 def is_static(node: Any, name: str) -> bool:
-    """Whether an option is part of the program; an entry of a table of numbers is not."""
+    """Returns True if an option is static. Entries of a table of numbers are not."""
     return any(field.name == name and bounds_of(field).static for field in dataclasses.fields(node))
 
 
 def options_of(part: Any) -> dict[str, Any]:
-    """The options of a part by name, recordings only where they are given; a table of numbers as its entries."""
+    """Returns name -> value of a part's options: recordings if they are set, and the entries of tables of numbers."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
@@ -142,13 +146,13 @@ def options_of(part: Any) -> dict[str, Any]:
 
 
 def tables_of(part: Any) -> list[str]:
-    """The fields of a part that are tables of numbers, whose entries are options of their own."""
+    """Returns the names of the fields that are tables of numbers, whose entries are separate options."""
     return [field.name for field in dataclasses.fields(part) if isinstance(getattr(part, field.name), dict)]
 
 
 @functools.cache
 def types_of(cls: Any) -> dict[str, Any]:
-    """The types of a part's options; nothing where they cannot be resolved (names local to a function)."""
+    """Returns name -> type of a part's options; empty if a type is local to a function and cannot be resolved."""
     try:
         return typing.get_type_hints(cls)
     except NameError:
@@ -156,10 +160,10 @@ def types_of(cls: Any) -> dict[str, Any]:
 
 
 def check_options(part: Any, num_clients: int | None = None) -> None:
-    """Checks every option of a part, and of the parts that it holds, against its type and bounds.
+    """Checks every option of a part and of its nested parts against its type and bounds.
 
     Raises:
-        ValueError, TypeError: naming owner, option, what was passed and what is allowed.
+        ValueError, TypeError: an option is not allowed; the message names owner, option, value and allowed values.
     """
     cls: Any = type(part)
     kinds = types_of(cls)
@@ -189,7 +193,7 @@ def _check_static(owner: str, name: str, value: Any, kind: Any, bounds: Bounds, 
 
 
 def _without_none(kind: Any) -> tuple[Any, bool]:
-    """The type without `None`, and whether `None` is allowed."""
+    """Returns the type without `None`, and True if `None` is allowed."""
     parts = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     kept = [part for part in parts if part is not types.NoneType]
     return (kept[0] if len(kept) == 1 else kind), len(kept) < len(parts)

@@ -1,4 +1,4 @@
-"""Paths as users write them."""
+"""Paths that users pass."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from jaxafl.options.checks import UserError, shown
 
 
 def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns a path in which `~` and `~user` at its begin are home directories, as a shell would have them.
+    """Returns a path with a leading `~` or `~user` replaced by the home directory.
 
     Raises:
-        TypeError: it is no path.
-        ValueError: there is no such user.
+        TypeError: the argument is no path.
+        ValueError: the user does not exist.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"a file is named by its path, a str or pathlib.Path such as 'result.nc'; got {shown(path)}")

@@ -1,4 +1,4 @@
-"""Promises that a class makes about its methods: a subclass with methods of its own does not inherit them."""
+"""Promises of a class about its methods, which a subclass that overrides these methods does not inherit."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 
 def keeps_promise(cls: type[Any], promise: str, *methods: str) -> bool:
-    """True if no class overrides the methods below (in the order of inheritance) the one that states the promise.
+    """Returns True if no subclass of the class that states the promise overrides the methods.
 
-    Private methods count as well where they override others, since the methods may call them.
+    An overridden private method breaks the promise too, since the methods may call it.
 
     Args:
-        cls: the class that has, or inherits, the promise.
+        cls: the class that has or inherits the promise.
         promise: name of a class attribute or property.
-        *methods: names of the methods that it is about.
+        *methods: names of the methods that the promise covers.
     """
     order = cls.__mro__
     stated = next((place for place, one in enumerate(order) if promise in vars(one)), len(order))

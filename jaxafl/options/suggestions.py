@@ -1,4 +1,4 @@
-"""Names that were probably meant, for messages about names that do not exist."""
+"""Suggestions of similar names, for messages about unknown names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def did_you_mean(given: object, known: Iterable[object]) -> str:
-    """Returns `"; did you mean 'accuracy'?"` for the known names that are like the given one, else `""`.
+    """Returns `"; did you mean 'accuracy'?"` for similar known names, else `""`.
 
     Args:
-        given: the name that does not exist.
-        known: the names that do.
+        given: the unknown name.
+        known: the known names.
     """
     names = {_plain(str(name)): str(name) for name in known}
     wanted = _plain(str(given))
@@ -30,7 +30,7 @@ def did_you_mean(given: object, known: Iterable[object]) -> str:
 
 
 def named(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: an unknown keyword is a `TypeError` that says which are known, and which was probably meant."""
+    """Decorates a function so that an unknown keyword raises `TypeError` with the known and similar ones."""
     signature = inspect.signature(function)
     known = [name for name, one in signature.parameters.items() if one.kind in _BY_NAME and name != "self"]
     owner = function.__qualname__.removesuffix(".__init__").rpartition("<locals>.")[2]
@@ -50,7 +50,7 @@ def named(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def all_named(cls: type[T]) -> type[T]:
-    """Class decorator: its constructor and its public methods are `named`."""
+    """Decorates the constructor and the public methods of a class with `named`."""
     for name, value in list(vars(cls).items()):
         if inspect.isfunction(value) and (name == "__init__" or not name.startswith("_")):
             setattr(cls, name, named(value))
@@ -62,8 +62,8 @@ def check_keywords(owner: str, given: Iterable[str], known: Iterable[str]) -> No
     names = list(known)
     for name in given:
         if name not in names:
-            there = f"its options are {', '.join(names)}" if names else "it has none"
-            raise TypeError(f"{owner}: there is no option {name!r}; {there}{did_you_mean(name, names)}")
+            listed = f"its options are {', '.join(names)}" if names else "it has none"
+            raise TypeError(f"{owner}: there is no option {name!r}; {listed}{did_you_mean(name, names)}")
 
 
 def _plain(name: str) -> str:

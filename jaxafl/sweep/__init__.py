@@ -1,4 +1,4 @@
-"""Sweeps: one simulation under many seeds and options, in as few programs as possible."""
+"""Sweeps, comparisons and tuning of simulations."""
 
 from jaxafl.sweep.compare import compare
 from jaxafl.sweep.comparison import Comparison

@@ -1,4 +1,4 @@
-"""The results of a sweep's members as one dataset with a named dimension per axis."""
+"""Assembly of the results of a sweep's members into one dataset with a named dimension per axis."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jaxafl.sweep.axes import PARTS, Axis
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
 
-_RENAMED = {"client": "local_training"}  # a variable of every result is called `client`
+_RENAMED = {"client": "local_training"}  # else the dimension collides with the variable `client` of every result
 _FAILED = ("failed_step", "failed_client")  # variables of every sweep
-_OWN = {"seed", "title", "failed"}  # an axis, and texts for people
+_PER_RUN = {"seed", "title", "failed"}  # attributes that never become variables
 _LONGEST = 40  # characters of an option's value in a label
 
 
@@ -29,53 +29,52 @@ class Dimension(NamedTuple):
     """A dimension of a sweep's result.
 
     Attributes:
-        name: of the axis.
-        labels: of its places.
-        beside: path -> labels, where several paths vary along it.
+        name: name of the axis.
+        labels: labels along the axis.
+        coords: path -> labels, if the axis varies several paths or has its own name; else empty.
     """
 
     name: str
     labels: list[Any]
-    beside: dict[str, list[Any]]
+    coords: dict[str, list[Any]]
 
 
 def dimensions(axes: Sequence[Axis]) -> list[Dimension]:
-    """The dimensions of the axes of a sweep."""
+    """Returns the dimensions of the axes of a sweep."""
     found = []
     for axis in axes:
         columns = {_RENAMED.get(path, path): labels(axis.column(path)) for path in axis.paths}
-        alone = axis.paths == (axis.name,)
-        own: list[Any] = list(axis.names or ()) or (
-            next(iter(columns.values())) if alone else list(range(len(axis.rows)))
+        single = axis.paths == (axis.name,)
+        names: list[Any] = list(axis.names or ()) or (
+            next(iter(columns.values())) if single else list(range(len(axis.rows)))
         )
-        found.append(Dimension(_RENAMED.get(axis.name, axis.name), own, {} if alone else columns))
+        found.append(Dimension(_RENAMED.get(axis.name, axis.name), names, {} if single else columns))
     return found
 
 
 def assembled(members: Sequence[Any], dims: Sequence[Dimension], ended: Mapping[int, xr.Dataset]) -> xr.Dataset:
-    """The result of a sweep; members that have not run have no server steps.
+    """Returns the result of a sweep. Members that have not run have no server steps.
 
     Args:
         members: `members.Member`, in the order of the grid.
-        dims: of the result.
-        ended: place -> result.
+        dims: dimensions of the result.
+        ended: index of a member -> its result.
     """
-    made = next(iter(ended.values()))
-    blank = without_steps(made)
-    blank.attrs = {name: made.attrs[name] for name in ("jaxafl_version", "precision", "backend", "eval_every")}
+    example = next(iter(ended.values()))
+    blank = without_steps(example)
+    blank.attrs = {name: example.attrs[name] for name in ("jaxafl_version", "precision", "backend", "eval_every")}
     found = []
     for place, member in enumerate(members):
-        own = options_of_parts(member.simulation.summary()).items()
-        options = {name: flat(value) for name, value in own}
+        options = {name: flat(value) for name, value in options_of_parts(member.simulation.summary()).items()}
         found.append(ended[place].copy() if place in ended else blank.assign_attrs(options))
     return grid(found, dims)
 
 
-def without_steps(made: xr.Dataset) -> xr.Dataset:
-    """A result of no server steps, of the form of another one."""
+def without_steps(result: xr.Dataset) -> xr.Dataset:
+    """Returns a result with the variables of another one and no server steps."""
     import xarray as xr
 
-    blank = made.isel({name: slice(0) for name in ("step", "evaluation", "version") if name in made.dims})
+    blank = result.isel({name: slice(0) for name in ("step", "evaluation", "version") if name in result.dims})
     for name, values in blank.data_vars.items():
         unknown = values.dtype.kind == "f" or str(name).startswith("final_")
         blank[name] = xr.full_like(values, np.nan, float) if unknown else xr.full_like(values, 0)
@@ -83,11 +82,11 @@ def without_steps(made: xr.Dataset) -> xr.Dataset:
 
 
 def grid(members: list[xr.Dataset], dims: Sequence[Dimension]) -> xr.Dataset:
-    """Results of all members as one dataset with a dimension per axis.
+    """Returns the results of all members as one dataset with a dimension per axis.
 
     Args:
-        members: the members' results, in the order of the grid (the last axis fastest).
-        dims: of the result.
+        members: results of the members, in the order of the grid (the last axis fastest).
+        dims: dimensions of the result.
     """
     import xarray as xr
 
@@ -95,22 +94,22 @@ def grid(members: list[xr.Dataset], dims: Sequence[Dimension]) -> xr.Dataset:
     _keep_differing(members)
     places = xr.Dataset(coords={dim.name: range(len(dim.labels)) for dim in dims}).stack(member=names)
     folded = concatenated(members, "member").assign_coords(places.coords).unstack("member").transpose(*names, ...)
-    coords = {path: (dim.name, column) for dim in dims for path, column in {dim.name: dim.labels, **dim.beside}.items()}
+    coords = {path: (dim.name, column) for dim in dims for path, column in {dim.name: dim.labels, **dim.coords}.items()}
     folded = folded.assign_coords({path: (name, _exact(column)) for path, (name, column) in coords.items()})
-    # what only some members say of themselves is a variable, and no attribute of all of them
+    # an attribute that only some members have would be wrong for the whole sweep; it is a variable
     common = {name: text for name, text in folded.attrs.items() if all(name in one.attrs for one in members)}
     failed = int((folded["failed_step"] >= 0).sum())
-    said = {"failed": f"{failed} of {len(members)} runs, see failed_step"} if failed else {}
-    folded.attrs = said | {name: text for name, text in common.items() if name != "failed"}
+    failures = {"failed": f"{failed} of {len(members)} runs, see failed_step"} if failed else {}
+    folded.attrs = failures | {name: text for name, text in common.items() if name != "failed"}
     folded.attrs["sweep"] = json.dumps({name: column for name, (_, column) in coords.items()}, default=str)
     return folded
 
 
 def concatenated(members: list[xr.Dataset], dim: str) -> xr.Dataset:
-    """Results along a new dimension; shorter ones are filled with missing values."""
+    """Returns results along a new dimension. Shorter ones are padded with missing values."""
     import xarray as xr
 
-    named = {str(name): MISSING.get(str(name), np.nan) for own in members for name in own.variables} | {NAMES: ""}
+    fill = {str(name): MISSING.get(str(name), np.nan) for one in members for name in one.variables} | {NAMES: ""}
     return xr.concat(
         with_names(members),
         dim=dim,
@@ -119,12 +118,12 @@ def concatenated(members: list[xr.Dataset], dim: str) -> xr.Dataset:
         join="outer",
         combine_attrs="drop_conflicts",
         compat="equals",
-        fill_value=named,
+        fill_value=fill,
     )
 
 
 def labels(column: list[Any]) -> list[Any]:
-    """Coordinates that NetCDF can hold, each its own: values of one name get the options in which they differ."""
+    """Returns unique coordinates that NetCDF can hold. Values with equal names get the options in which they differ."""
     found = [label(value) for value in column]
     for name in {name for name in found if isinstance(name, str) and found.count(name) > 1}:
         places = [place for place, other in enumerate(found) if other == name]
@@ -139,13 +138,13 @@ def labels(column: list[Any]) -> list[Any]:
 
 
 def _exact(column: list[Any]) -> Any:
-    """Seeds beyond int64 as uint64, of which NumPy would make floats."""
+    """Returns integers beyond int64 as a uint64 array, since NumPy would round them to floats; else the column."""
     whole = all(isinstance(value, int | np.integer) for value in column)
     return np.asarray(column, np.uint64) if whole and max(map(int, column)) > np.iinfo(np.int64).max else column
 
 
 def label(value: Any) -> Any:
-    """A coordinate that NetCDF can hold."""
+    """Returns a value as a coordinate that NetCDF can hold."""
     if isinstance(value, bool | np.bool_ | None.__class__):
         return str(value)
     if isinstance(value, int | float | str | np.generic):
@@ -161,7 +160,7 @@ def label(value: Any) -> Any:
 
 
 def _options(value: Any) -> dict[str, Any]:
-    """The options of a part by the paths that a sweep gives them."""
+    """Returns path -> value of a part's options, with the paths of a sweep."""
     description = getattr(value, "description", None)
     return _flat(description if isinstance(description, dict) else plain(value), ())
 
@@ -171,21 +170,21 @@ def _flat(node: Any, path: tuple[str, ...]) -> dict[str, Any]:
         return {".".join(path): node}
     table: dict[str, Any] = {}
     for key, value in node.items():
-        is_table = isinstance(value, dict) and "name" not in value  # a path leaves its name out
+        is_table = isinstance(value, dict) and "name" not in value  # the path of an entry omits the name of its table
         table |= _flat(value, path if is_table else (*path, key))
     return table
 
 
 def _keep_differing(members: list[xr.Dataset]) -> None:
-    """Attributes in which the runs differ become variables; the options of a part are named `<part>_options`."""
+    """Converts attributes in which the runs differ to variables; options of a part are named `<part>_options`."""
     known = {name for dataset in members for name in dataset.attrs}
     added: list[dict[str, Any]] = [{} for _ in members]
-    for name in dict.fromkeys([*_FAILED, *sorted(known - _OWN)]):
+    for name in dict.fromkeys([*_FAILED, *sorted(known - _PER_RUN)]):
         column = [dataset.attrs.get(name) for dataset in members]
         if name in _FAILED or len(set(map(str, column))) > 1:
             numbers = all(isinstance(value, int | float | None) for value in column)
             variable = f"{name}_options" if name in PARTS else name
-            for own, value in zip(added, column, strict=True):
-                own[variable] = (math.nan if value is None else value) if numbers else str(value)
-    for dataset, own in zip(members, added, strict=True):
-        dataset.update(own)
+            for variables, value in zip(added, column, strict=True):
+                variables[variable] = (math.nan if value is None else value) if numbers else str(value)
+    for dataset, variables in zip(members, added, strict=True):
+        dataset.update(variables)

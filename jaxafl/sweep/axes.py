@@ -18,10 +18,10 @@ class Axis(NamedTuple):
     """A dimension of a sweep.
 
     Attributes:
-        name: of the dimension.
-        paths: what varies along it, one option or several together.
-        rows: the values of the paths, a row for each place along the axis.
-        names: of the rows, where the user gave some.
+        name: name of the dimension.
+        paths: the options that vary along the axis.
+        rows: values of the paths, one row per position.
+        names: names of the rows, if the user gave them.
     """
 
     name: str
@@ -30,32 +30,32 @@ class Axis(NamedTuple):
     names: list[str] | None = None
 
     def column(self, path: str) -> list[Any]:
-        """The values of a path."""
+        """Returns the values of a path."""
         return [row[self.paths.index(path)] for row in self.rows]
 
     @property
-    def times(self) -> bool:
-        """Whether schedules depend on it within a program."""
+    def changes_schedule(self) -> bool:
+        """True if the axis changes the schedule within a program."""
         return any(path == "seed" or path.startswith("clock") for path in self.paths)
 
 
-class Together(tuple[str, ...]):
-    """Paths that vary together along an axis of a name: the key of a sweep's axes that `sample` makes."""
+class NamedPaths(tuple[str, ...]):
+    """Paths that vary along one named axis: the key of the axes that `sample` returns."""
 
     name: str
 
-    def __new__(cls, paths: Iterable[str], name: str) -> Together:
-        made = super().__new__(cls, paths)
-        made.name = name
-        return made
+    def __new__(cls, paths: Iterable[str], name: str) -> NamedPaths:
+        key = super().__new__(cls, paths)
+        key.name = name
+        return key
 
 
 def axes_of(simulation: Any, axes: Any) -> tuple[Simulation, list[Axis]]:
-    """The simulation and the axes of a sweep, checked for what needs no run.
+    """Returns the simulation and the checked axes of a sweep.
 
     Args:
-        simulation: one, or several: a list, or name -> simulation, that are an axis `simulation`.
-        axes: path, or several paths together -> values.
+        simulation: one simulation; or a list or mapping of several, which become the axis `simulation`.
+        axes: path -> values, or tuple of paths -> rows of values.
     """
     several = simulation if isinstance(simulation, Mapping | list | tuple) else {}
     names = [str(name) for name in several] if isinstance(several, Mapping) else None
@@ -114,25 +114,25 @@ def _axis(key: Any, column: Any) -> Axis:
     return Axis(name, paths, list(zip(*columns, strict=True)))
 
 
-def replace_at(node: Any, path: str, value: Any, whole: str | None = None) -> Any:
-    """A copy of a simulation, or of a part of it, with one option replaced.
+def replace_at(node: Any, path: str, value: Any, full_path: str | None = None) -> Any:
+    """Returns a copy of a simulation, or of a part of it, with one option replaced.
 
     Args:
         node: a part, or a simulation.
-        path: names from it to the option, with dots.
+        path: dotted names from the node to the option.
         value: the new value.
-        whole: the path as the user wrote it, for messages.
+        full_path: the path that the user wrote, for messages; `None` if it is `path`.
 
     Raises:
-        ValueError: there is no such option.
+        ValueError: the option does not exist.
     """
-    whole = path if whole is None else whole
+    full_path = path if full_path is None else full_path
     name, _, rest = path.partition(".")
     fields = _options(node)
     if name not in fields:
-        there = f"there are {', '.join(sorted(fields))}" if fields else "it has none"
-        raise ValueError(f"no option {name!r} in the path {whole!r}; {there}{did_you_mean(name, fields)}")
-    new = replace_at(fields[name], rest, value, whole) if rest else value
+        listed = f"there are {', '.join(sorted(fields))}" if fields else "it has none"
+        raise ValueError(f"no option {name!r} in the path {full_path!r}; {listed}{did_you_mean(name, fields)}")
+    new = replace_at(fields[name], rest, value, full_path) if rest else value
     for table in tables_of(node):
         if name in getattr(node, table):
             return dataclasses.replace(node, **{table: getattr(node, table) | {name: new}})
@@ -140,14 +140,14 @@ def replace_at(node: Any, path: str, value: Any, whole: str | None = None) -> An
 
 
 def _options(node: Any) -> dict[str, Any]:
-    """The options that a path can name. What data and models are made of is none: they are swept over as a whole."""
+    """Returns the options that a path can name; none for data and models, which a sweep replaces as a whole."""
     if isinstance(node, FederatedData | Model) or not dataclasses.is_dataclass(node):
         return {}
     return options_of(node)
 
 
 def is_static_path(simulation: Simulation, path: str) -> bool:
-    """Whether a change of this option compiles a new program."""
+    """Returns True if a change of this option compiles a new program."""
     node: Any = simulation
     *parents, name = path.split(".")
     for parent in parents:
@@ -156,7 +156,7 @@ def is_static_path(simulation: Simulation, path: str) -> bool:
 
 
 def _numbers(column: list[Any]) -> list[Any]:
-    """Whole numbers beside fractions as floats, so that 0.5 and 1 run in one program."""
+    """Converts integers among floats to floats, so that 0.5 and 1 run in one program."""
     if {type(value) for value in column} != {int, float}:
         return column
     for value in column:

@@ -1,4 +1,4 @@
-"""Methods compared on the same seeds."""
+"""Comparison of methods on the same seeds."""
 
 from __future__ import annotations
 
@@ -42,32 +42,31 @@ def compare(
     folder: str | os.PathLike[str] | None = None,
     **options: Unpack[SweepOptions],
 ) -> Comparison:
-    """Runs methods on the same seeds, one sweep over the seeds each.
+    """Runs each method in a sweep over the same seeds.
 
-    What is paired: every draw is keyed by the seed and by what it is for. Under one seed, methods with one model start
-    from the same parameters, and the k-th run of a client takes the same time and trains on the same mini-batches,
-    whenever it starts and whatever it starts from, if durations and local training are the same. Methods with one clock
-    and one local training have the same schedule, bit for bit. What is not paired: a clock with another buffer,
-    concurrency or protocol, or a server that sets the local steps, starts other clients at other times. Seeds do not
-    split the data anew: intervals say nothing of other partitions.
+    Every draw is keyed by the seed and its purpose. Under one seed, methods with the same model start from the same
+    parameters. With the same durations and local training, the k-th run of a client takes the same time and trains on
+    the same mini-batches. Methods with the same clock and local training have the same schedule, bit for bit. A clock
+    with another buffer, concurrency or protocol, or a server that sets the local steps, starts other clients at other
+    times, which is not paired. Seeds do not change the partition of the data, so intervals do not cover it.
 
     Args:
-        methods: name -> simulation, all of the same data.
-        seeds: how many (0, 1, ...), or which.
-        server_steps: T, of all methods or by name. With a limit of time, updates or bytes it can be left out where the
-            clock does not depend on the training: as many as that takes.
-        until: limits of every run, as in `Simulation.run`, e.g. `{"accuracy": 0.9, "time": 3600}`. With a time alone,
-            that time is where the comparison compares runs (`Comparison.at`); else it is the end of each run.
-        eval_every: server steps between evaluations, of all methods or by name; on them stand all times to a target.
+        methods: name -> simulation, all with the same data.
+        seeds: the number of seeds (0, 1, ...), or the seeds.
+        server_steps: T, of all methods or by name. Optional with a limit of time, updates or bytes, unless the clock
+            depends on the training.
+        until: limits of every run, as in `Simulation.run`, e.g. `{"accuracy": 0.9, "time": 3600}`. If time is the only
+            limit, `Comparison.at` is that time; else it is the end of each run.
+        eval_every: server steps between evaluations, of all methods or by name; it is the resolution of times to a
+            target.
         callbacks: as in `jaxafl.sweep`.
-        folder: where each method has the folder of its sweep, so that the same call goes on where it stopped, and a
-            method can be added.
-        **options: of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`, `lanes`,
-            `chunk`, `observe`, `diagnostics`, `progress`, `deterministic`. Methods run one after another: what devices,
-            or an executor, share are the seeds of one.
+        folder: the parent of one sweep folder per method. The same call resumes from it, also with added methods.
+        **options: options of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`,
+            `lanes`, `chunk`, `observe`, `diagnostics`, `progress`, `deterministic`. Methods run one after another;
+            devices and executors share the seeds of one method.
 
     Returns:
-        The runs, and what they say of each other.
+        The results of all methods, with their paired statistics.
 
     Raises:
         ValueError, TypeError: an option cannot work; raised before the first run.
@@ -94,9 +93,10 @@ def compare(
         with user_errors(f"method {name}"):
             one.check()
     check_methods(methods)
-    limits, known = dict(until or {}), limits_of("compare", until)
-    told = [*check_callbacks(callbacks), *known.stops]
-    _check_metrics(methods, told, {name: limits[name] for name in limits.keys() - {*known.exact, "seconds"}})
+    limits = dict(until or {})
+    known = limits_of("compare", until)
+    watchers = [*check_callbacks(callbacks), *known.stops]
+    _check_metrics(methods, watchers, {name: limits[name] for name in limits.keys() - {*known.exact, "seconds"}})
     every = by_name("eval_every", eval_every, methods)
     steps = by_name("server_steps", server_steps, methods)
     for name, given in steps.items():
@@ -109,7 +109,7 @@ def compare(
                 f"compare: the schedule of {name} depends on the training, because {why}: give server_steps"
             )
     if jax.process_index() == 0:
-        renew(told, folder)
+        renew(watchers, folder)
     folders = pods.one_by_one(lambda: _folders(folder, list(methods), limits))
     found = {
         name: sweep(
@@ -118,7 +118,7 @@ def compare(
             steps[name],
             until=known.exact or None,
             eval_every=every[name],
-            callbacks=within(told, method=name),
+            callbacks=within(watchers, method=name),
             folder=folders[name],
             **named_progress(options, name),
         )
@@ -130,22 +130,22 @@ def compare(
 def _compared_at(limits: Mapping[str, float], found: Mapping[str, Any]) -> str | dict[str, float]:
     """Returns the limit of simulated time if it is the only limit and all runs that did not fail have passed it."""
     seconds = limits.get("time", np.inf)
-    whole = all(
+    passed = all(
         ((known_until(one, one.final_time) >= seconds) | (one.failed_step >= 0)).all() for one in found.values()
     )
-    return {"time": seconds} if set(limits) == {"time"} and whole else "last"
+    return {"time": seconds} if set(limits) == {"time"} and passed else "last"
 
 
 def named_progress(options: SweepOptions, name: str) -> SweepOptions:
-    """Returns the options with a progress that shows this name; a reporter stays as it is."""
-    told = options.get("progress", False)
-    if told is True or isinstance(told, str):
-        return {**options, "progress": name if told is True else f"{told}, {name}"}
+    """Returns the options with this name added to `progress`. A reporter stays unchanged."""
+    progress = options.get("progress", False)
+    if progress is True or isinstance(progress, str):
+        return {**options, "progress": name if progress is True else f"{progress}, {name}"}
     return options
 
 
 def _check_names(methods: Iterable[Any]) -> None:
-    """Raises `ValueError` or `TypeError` for names of methods that results and folders cannot tell apart."""
+    """Raises `TypeError` for a name that is no text, and `ValueError` for names that differ only in case."""
     before: dict[str, str] = {}
     for name in methods:
         if not isinstance(name, str) or not name.strip():
@@ -156,13 +156,13 @@ def _check_names(methods: Iterable[Any]) -> None:
             )
 
 
-def _check_metrics(methods: Mapping[str, Simulation], told: Sequence[Any], targets: Iterable[str]) -> None:
-    """Raises `ValueError` for callbacks that cannot watch a method, and for targets with two directions."""
+def _check_metrics(methods: Mapping[str, Simulation], watchers: Sequence[Any], targets: Iterable[str]) -> None:
+    """Raises `ValueError` for callbacks that cannot work with a method, and for targets with two directions."""
     ways: dict[str, bool] = {}
     for name, one in methods.items():
-        if told:
+        if watchers:
             with user_errors(f"method {name}"):
-                check_watchers(told, [run := one.as_run(0, 1, {"seed": 0})])
+                check_watchers(watchers, [run := one.as_run(0, 1, {"seed": 0})])
             for metric in targets:
                 if ways.setdefault(metric, lower := falls(metric, run.metrics)) != lower:
                     raise UserError(
@@ -171,7 +171,7 @@ def _check_metrics(methods: Mapping[str, Simulation], told: Sequence[Any], targe
 
 
 def seeds_of(owner: str, seeds: Any) -> list[int]:
-    """The seeds: 0, 1, ... of a number."""
+    """Returns the seeds; a number n means 0 .. n - 1."""
     if isinstance(seeds, int | np.integer) or not isinstance(seeds, Iterable):
         return list(range(check_whole(owner, "seeds", seeds)))
     found = [check_whole(owner, "seeds", seed, least=0, most=2**64 - 1) for seed in seeds]
@@ -181,7 +181,7 @@ def seeds_of(owner: str, seeds: Any) -> list[int]:
 
 
 def by_name(option: str, given: T | Mapping[str, T], methods: Iterable[str]) -> dict[str, T]:
-    """An option of every method."""
+    """Returns name -> option for every method, from one value or a mapping."""
     if not isinstance(given, Mapping):
         return dict.fromkeys(methods, given)
     if set(given) != set(methods):
@@ -193,7 +193,7 @@ def by_name(option: str, given: T | Mapping[str, T], methods: Iterable[str]) -> 
 
 
 def _folders(folder: Any, names: Sequence[str], until: Mapping[str, float]) -> dict[str, pathlib.Path | None]:
-    """The folder of each method; the runs of all end by the same rule, whichever call has made them."""
+    """Returns the folder of each method. Raises `ValueError` if the folder holds runs with other limits."""
     if folder is None:
         return dict.fromkeys(names)
     path = check_folder("folder", folder)
@@ -201,7 +201,7 @@ def _folders(folder: Any, names: Sequence[str], until: Mapping[str, float]) -> d
     if known.is_file() and (before := json.loads(known.read_text())) != until:
         raise UserError(f"{path} holds runs until {before}, not {dict(until)}; name another folder, or the same limits")
     known.write_text(json.dumps(dict(until)))
-    own = {name: path / re.sub(r"[^\w.=,+-]+", "_", name) for name in names}
-    if len(set(own.values())) < len(names):
-        raise UserError(f"compare: two methods would have the same folder: {', '.join(map(str, own.values()))}")
-    return dict(own)
+    folders = {name: path / re.sub(r"[^\w.=,+-]+", "_", name) for name in names}
+    if len(set(folders.values())) < len(names):
+        raise UserError(f"compare: two methods would have the same folder: {', '.join(map(str, folders.values()))}")
+    return dict(folders)

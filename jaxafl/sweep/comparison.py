@@ -1,4 +1,4 @@
-"""What a paired comparison of methods says: summaries, differences, times to a target, its table and its figure."""
+"""Paired comparison of methods: summaries, differences, times to a target, table and figure."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ _SIGNS = str.maketrans("-", "−")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """Methods on the same seeds. `jaxafl.compare` makes one; so do files, `Comparison({name: afl.load(path), ...})`,
-    and the folder of a comparison under way, `Comparison({name: afl.gather(f"{folder}/{name}"), ...})`.
+    """Methods on the same seeds, as `jaxafl.compare` returns them.
+
+    `Comparison({name: afl.load(path), ...})` compares files, and `Comparison({name: afl.gather(f"{folder}/{name}"),
+    ...})` the folder of an unfinished comparison.
 
     Attributes:
         results: name -> result of a sweep over `seed`.
-        at: the point at which its summaries, table, figure and report compare runs, unless they are given another one:
-            the `"last"` evaluation of each run, the mean of the last five, `"last5"`, the `"best"` (which flatters
-            a noisy method), or a point of an axis of `time_to` that all runs pass: `{"time": 100.0}`, `{"bytes": 1e9}`.
-            With `"carry_on": True` beside it, runs that end before count with their last evaluation.
+        at: the default point at which summaries, table, figure and report compare runs. `"last"` is the last
+            evaluation of each run, `"last5"` the mean of the last five, `"best"` the best (which favours noisy
+            methods). `{"time": 100.0}` or `{"bytes": 1e9}` is a point of an axis of `time_to` that all runs pass. With
+            `"carry_on": True` added to it, shorter runs count with their last evaluation.
 
     Raises:
-        ValueError: these are not sweeps over the same seeds and nothing else, on the same data.
+        ValueError: the results are not sweeps over the same seeds only, or their data differ.
     """
 
     results: Mapping[str, xr.Dataset]
@@ -50,22 +52,21 @@ class Comparison:
             raise UserError(f"a Comparison needs name -> result of a sweep over seeds, got {shown(self.results)}")
         object.__setattr__(self, "results", dict(self.results))
         seeds = {name: _seeds(name, result) for name, result in self.results.items()}
-        for name, own in seeds.items():
-            if own != self.seeds:
+        for name, chosen in seeds.items():
+            if chosen != self.seeds:
                 raise UserError(
-                    f"{name} ran on the seeds {own}, {next(iter(seeds))} on {self.seeds}: give all the same"
+                    f"{name} ran on the seeds {chosen}, {next(iter(seeds))} on {self.seeds}: give all the same"
                 )
         check_results(self.results)
 
     @property
     def seeds(self) -> list[int]:
-        """On which every method ran."""
+        """The seeds of every method."""
         return _seeds(*next(iter(self.results.items())))
 
     @functools.cached_property
     def dataset(self) -> xr.Dataset:
-        """The evaluations of all runs, with dimensions `method`, `seed` and `evaluation`; those that a shorter run does
-        not have are missing."""
+        """The evaluations of all runs, [method, seed, evaluation]. Shorter runs are padded with missing values."""
         evaluated = [
             result[
                 [
@@ -80,28 +81,28 @@ class Comparison:
 
     @property
     def failed(self) -> dict[str, list[int]]:
-        """name -> seeds on which its parameters stopped being finite, of methods where there are any."""
+        """Mapping of each method with failed runs to their seeds. A run fails if its parameters are not finite."""
         found = {name: [seed for seed, run in self._runs(name).items() if has_failed(run)] for name in self.results}
         return {name: seeds for name, seeds in found.items() if seeds}
 
     def summary(
         self, metric: str = "accuracy", at: str | Mapping[str, Any] | None = None, confidence: float = 0.95
     ) -> dict[str, Summary]:
-        """name -> values by seed, their mean, standard deviation and Student's t interval.
+        """Returns name -> values by seed, their mean, standard deviation and Student's t interval.
 
-        A run that failed has no value, and its method no mean: that of the others would flatter it.
+        A failed run has no value, and its method no mean, since the mean of its other runs would be biased.
 
         Args:
-            metric: of the evaluations, e.g. `"accuracy"`, `"loss"`, `"validation_accuracy"`.
-            at: another point than that of the comparison.
-            confidence: of the interval.
+            metric: metric of the evaluations, e.g. `"accuracy"`, `"loss"`, `"validation_accuracy"`.
+            at: the point of comparison; `None` takes `Comparison.at`.
+            confidence: confidence level of the interval.
 
         Raises:
-            ValueError: there is no such metric or point.
+            ValueError: the metric or the point does not exist.
         """
         check_number("summary", "confidence", confidence, above=0, below=1)
         words = in_words(self._at(at))
-        return {name: summary(own, confidence)._replace(at=words) for name, own in self._values(metric, at).items()}
+        return {name: summary(one, confidence)._replace(at=words) for name, one in self._values(metric, at).items()}
 
     def differences(
         self,
@@ -110,26 +111,27 @@ class Comparison:
         at: str | Mapping[str, Any] | None = None,
         confidence: float = 0.95,
     ) -> dict[str, Difference]:
-        """name -> values minus those of the reference, seed by seed, with an interval, a p value and a verdict.
+        """Returns name -> values minus those of the reference by seed, with an interval, a p value and a verdict.
 
         Args:
-            reference: the name of a method.
+            reference: name of a method.
             metric, at, confidence: as in `summary`.
         """
         check_choice("differences", "reference", reference, tuple(self.results))
         check_number("differences", "confidence", confidence, above=0, below=1)
-        values, words = self._values(metric, at), in_words(self._at(at))
+        values = self._values(metric, at)
+        words = in_words(self._at(at))
         base = values.pop(reference)
         lower = falls(self.results.values(), metric, "differences")
-        found = {name: difference(own, base, lower, confidence) for name, own in values.items()}
-        return {name: own._replace(at=words) for name, own in found.items()}
+        found = {name: difference(one, base, lower, confidence) for name, one in values.items()}
+        return {name: one._replace(at=words) for name, one in found.items()}
 
     def time_to(self, target: float, metric: str = "accuracy", axis: str = "time") -> dict[str, TimeTo]:
-        """name -> when its runs first reach a target; runs that end before are censored, not left out.
+        """Returns name -> points at which the runs first reach a target. Shorter runs are censored, not dropped.
 
         Args:
-            target: that the metric has to reach, or fall to where it is a loss.
-            metric: of the evaluations.
+            target: the value that the metric has to reach; a loss has to fall to it.
+            metric: metric of the evaluations.
             axis: `"time"` (simulated seconds), `"server_steps"`, `"client_updates"`, `"local_steps"` or `"bytes"`.
         """
         found = self._reached(target, metric, axis)
@@ -137,11 +139,11 @@ class Comparison:
         return {name: time_to_target(*pair, horizon) for name, pair in found.items()}
 
     def first_to(self, target: float, reference: str, metric: str = "accuracy", axis: str = "time") -> dict[str, First]:
-        """name -> on how many seeds it reaches a target before the reference does, or after it, with a sign test.
+        """Returns name -> number of seeds on which it reaches a target before or after the reference, and a sign test.
 
         Args:
             target, metric, axis: as in `time_to`.
-            reference: the name of a method.
+            reference: name of a method.
         """
         check_choice("first_to", "reference", reference, tuple(self.results))
         found = self._reached(target, metric, axis)
@@ -158,17 +160,17 @@ class Comparison:
         targets: float | Sequence[float] = (),
         axis: str = "time",
     ) -> str:
-        """A table for a paper: a row per method, the best of each column bold.
+        """Returns a table for a paper: one row per method, the best value of each column bold.
 
         Args:
             format: `"markdown"` or `"latex"` (booktabs).
-            metrics: columns of mean ± standard deviation over seeds; accuracies in percent. Where runs failed there is
-                the number of those that did not instead.
-            at: another point than that of the comparison; the headers say which.
-            reference: adds, for the first metric, the difference to this method with its 95 % interval.
-            targets: columns of the median time to a target of the first metric and how many runs reached it; `> t`
-                where fewer than half did, t being the end of the last that did not.
-            axis: of these times, as in `time_to`.
+            metrics: columns of mean ± standard deviation over seeds; accuracies in percent. A method with failed runs
+                shows their number instead.
+            at: the point of comparison, named in the headers; `None` takes `Comparison.at`.
+            reference: a method; adds a column of the differences to it in the first metric, with 95 % intervals.
+            targets: targets of the first metric; adds columns of the median time to each and the number of runs that
+                reach it. If fewer than half do, the time is `> t`, t being the end of the longest run that does not.
+            axis: axis of these times, as in `time_to`.
         """
         metrics = [metrics] if isinstance(metrics, str) else list(metrics)
         targets = [float(targets)] if isinstance(targets, int | float) else list(targets)
@@ -180,14 +182,14 @@ class Comparison:
         return table(format, ["method", *(header for header, _ in columns)], rows)
 
     def plot(self, **options: Any) -> Any:
-        """The figure, with a mark at the point of comparison: `jaxafl.plot.comparison(self, **options)`, see there."""
+        """Plots the comparison with a mark at its point: `jaxafl.plot.comparison(self, **options)`."""
         from jaxafl.plot import comparison
 
         return comparison(self, **options)
 
     def _runs(self, name: str) -> dict[int, xr.Dataset]:
-        own = self.dataset.isel(method=list(self.results).index(name))
-        return {seed: own.isel(seed=place) for place, seed in enumerate(self.seeds)}
+        runs = self.dataset.isel(method=list(self.results).index(name))
+        return {seed: runs.isel(seed=place) for place, seed in enumerate(self.seeds)}
 
     def __repr__(self) -> str:
         failed = ", ".join(f"{name} on seeds {seeds}" for name, seeds in self.failed.items())
@@ -219,46 +221,50 @@ class Comparison:
         found = {}
         for name in self.results:
             pairs = [reach(run, target, metric, axis) for run in self._runs(name).values()]
-            found[name] = np.asarray([at for at, _ in pairs]), np.asarray([there for _, there in pairs])
+            found[name] = np.asarray([at for at, _ in pairs]), np.asarray([reached for _, reached in pairs])
         return found
 
     def _means(self, metric: str, at: str | Mapping[str, Any] | None) -> tuple[str, dict[str, Cell]]:
-        found, scale = self.summary(metric, at), _scale(metric)
+        found = self.summary(metric, at)
+        scale = _scale(metric)
         lower = falls(self.results.values(), metric, "table")
-        places, best = decimals([scale * own.std for own in found.values()]), _best(found, lower)
+        places = decimals([scale * one.std for one in found.values()])
+        best = _best(found, lower)
         cells = {}
-        for name, own in found.items():
-            whole = np.isfinite(own.values)
-            text = f"{scale * own.mean:.{places}f}"
-            if not whole.all():
-                text = f"{'failed' if name in self.failed else 'missing'} ({(~whole).sum()}/{len(whole)})"
-            elif len(whole) > 1:
-                text += f" ± {scale * own.std:.{places}f}"
-            cells[name] = Cell(text.translate(_SIGNS), own.mean == best)
+        for name, one in found.items():
+            finite = np.isfinite(one.values)
+            text = f"{scale * one.mean:.{places}f}"
+            if not finite.all():
+                text = f"{'failed' if name in self.failed else 'missing'} ({(~finite).sum()}/{len(finite)})"
+            elif len(finite) > 1:
+                text += f" ± {scale * one.std:.{places}f}"
+            cells[name] = Cell(text.translate(_SIGNS), one.mean == best)
         return f"{_named(metric)} {in_words(self._at(at))}", cells
 
     def _against(self, reference: str, metric: str, at: str | Mapping[str, Any] | None) -> tuple[str, dict[str, Cell]]:
-        found, scale = self.differences(reference, metric, at), _scale(metric)
-        places = decimals([scale * (own.high - own.low) / 2 for own in found.values()])
+        found = self.differences(reference, metric, at)
+        scale = _scale(metric)
+        places = decimals([scale * (one.high - one.low) / 2 for one in found.values()])
         cells = {reference: Cell("—")}
-        for name, own in found.items():
-            mean, low, high = (f"{scale * number:+.{places}f}" for number in (own.mean, own.low, own.high))
-            text = f"{mean} [{low}, {high}], {own.verdict}" if np.isfinite(own.low) else own.verdict
-            text = text if np.isfinite(own.mean) else "a run failed, or is missing"
+        for name, one in found.items():
+            mean, low, high = (f"{scale * number:+.{places}f}" for number in (one.mean, one.low, one.high))
+            text = f"{mean} [{low}, {high}], {one.verdict}" if np.isfinite(one.low) else one.verdict
+            text = text if np.isfinite(one.mean) else "a run failed, or is missing"
             cells[name] = Cell(text.translate(_SIGNS))
         return f"minus {reference} {in_words(self._at(at))}, 95 % interval", cells
 
     def _times(self, target: float, metric: str, axis: str) -> tuple[str, dict[str, Cell]]:
-        found, unit = self.time_to(target, metric, axis), AXES[axis]
-        best = min((own.median for own in found.values() if np.isfinite(own.median)), default=None)
+        found = self.time_to(target, metric, axis)
+        unit = AXES[axis]
+        best = min((one.median for one in found.values() if np.isfinite(one.median)), default=None)
         cells = {}
-        for name, own in found.items():
-            ends = own.at[~own.reached & np.isfinite(own.at)]
-            shown = own.median if np.isfinite(own.median) else ends.max(initial=0.0)
-            count = f"({own.reached.sum()}/{len(own.reached)})"
-            text = f"{'' if np.isfinite(own.median) else '> '}{_short(shown / unit.scale)} {count}"
-            known = np.isfinite(own.median) or shown > 0
-            cells[name] = Cell(text if known else f"never {count}", own.median == best)
+        for name, one in found.items():
+            ends = one.at[~one.reached & np.isfinite(one.at)]
+            shown = one.median if np.isfinite(one.median) else ends.max(initial=0.0)
+            count = f"({one.reached.sum()}/{len(one.reached)})"
+            text = f"{'' if np.isfinite(one.median) else '> '}{_short(shown / unit.scale)} {count}"
+            known = np.isfinite(one.median) or shown > 0
+            cells[name] = Cell(text if known else f"never {count}", one.median == best)
         amount = f"{_scale(metric) * target:g} %" if _scale(metric) != 1 else f"{target:g}"
         header = unit._replace(name=f"{unit.name} to {metric.replace('_', ' ')} {amount}").label
         return header, cells
@@ -275,7 +281,7 @@ def _seeds(name: str, result: Any) -> list[int]:
 
 
 def _best(found: Mapping[str, Summary], lower: bool) -> float | None:
-    means = [own.mean for own in found.values() if np.isfinite(own.mean)]
+    means = [one.mean for one in found.values() if np.isfinite(one.mean)]
     return (min(means) if lower else max(means)) if means else None
 
 

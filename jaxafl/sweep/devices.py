@@ -1,8 +1,7 @@
-"""Batches that one process runs at once: a thread for each, which takes one batch after another.
+"""Concurrent batches of one process, in one thread each.
 
-On an accelerator a device has one thread. On a CPU one device has as many as there are cores: the operations of a small
-program wait for each other and for the threads that share them, so that one run leaves cores idle (eight runs of an
-MLP 784-128-10 on two cores took half of the time in two threads, of `cnn_small` 0.4, no longer than on two devices).
+An accelerator has one thread per device. A CPU has one per core, since the operations of a small program depend on each
+other and leave cores idle.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ Device = Any
 
 
 def at_once(asked: Any, devices: Sequence[Device], needed: Iterable[int]) -> int:
-    """How many batches run at once: one per device that was asked for, or, where none or all were, as many as a CPU has
-    cores and memory for.
+    """Returns the number of concurrent batches: one per device. On a CPU without a choice of devices, cores and memory
+    limit it.
 
     Args:
-        asked: `devices` of a sweep.
-        devices: those.
-        needed: bytes that batches keep, of each kind.
+        asked: the option `devices` of a sweep.
+        devices: the devices of that option.
+        needed: bytes that a batch keeps, for each program.
     """
     if asked not in (None, "all") or jax.default_backend() != "cpu" or jax.process_count() > 1:
         return max(1, len(devices))
@@ -38,8 +37,8 @@ def at_once(asked: Any, devices: Sequence[Device], needed: Iterable[int]) -> int
     return max(1, len(devices), min(cores, fitting))
 
 
-class Devices:
-    """An executor: what runs alone does so at once, in the caller's thread; several run in threads."""
+class DeviceExecutor:
+    """An executor on devices of this process, with `count` threads; with one, `submit` runs in the caller's thread."""
 
     def __init__(self, devices: Sequence[Device], count: int = 1) -> None:
         self.threads = ThreadPoolExecutor(count) if count > 1 else None
@@ -48,10 +47,11 @@ class Devices:
             self.free.put(devices[place % len(devices)] if devices else None)
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Calls a function on a device that is free, or will be."""
-        # what the caller's context may have changed, which a thread has not
+        """Calls a function on the next free device."""
+        # JAX's contexts are per thread: a thread would not see those of the caller
         wide = jnp.result_type(float) == jnp.float64
-        there, precision = jax.config.jax_default_device, jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+        default = jax.config.jax_default_device  # type: ignore[attr-defined]
+        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 
         def call() -> Any:
             device = self.free.get()
@@ -59,7 +59,7 @@ class Devices:
                 with (
                     jax.enable_x64(wide),
                     jax.default_matmul_precision(precision),
-                    jax.default_device(device or there),
+                    jax.default_device(device or default),
                 ):
                     return function(*args)
             finally:
@@ -72,6 +72,6 @@ class Devices:
         return done
 
     def close(self) -> None:
-        """Waits for what is under way; what has not begun never does."""
+        """Waits for running calls and cancels the others."""
         if self.threads is not None:
             self.threads.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""A sweep kept in a folder: its finished members, and checkpoints of those under way."""
+"""The folder of a sweep: results of finished members, and checkpoints of the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from jaxafl import results
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.identity import check_identity
-from jaxafl.callbacks.store import check_folder, interval_of, numbers_in, say, steps_made
+from jaxafl.callbacks.store import check_folder, interval_of, log_info, numbers_in, steps_made
 from jaxafl.options import UserError, as_path
 from jaxafl.sweep.assemble import Dimension
 
@@ -26,11 +26,11 @@ _ABOUT, _PLACES = "sweep.json", "places.json"
 
 
 class Contents(NamedTuple):
-    """A member's result, but for the values of its variables.
+    """The result of a member without the values of its variables.
 
     Attributes:
-        attrs: its attributes.
-        coords: name -> (dimensions, values, attributes); no values: 0, 1, 2 ...
+        attrs: attributes of the result.
+        coords: name -> (dimensions, values, attributes); `None` for values means 0, 1, 2 ...
         sizes: dimension -> length.
         variables: name -> (dimensions, type, attributes).
     """
@@ -41,11 +41,11 @@ class Contents(NamedTuple):
     variables: dict[str, tuple[list[str], str, dict[str, Any]]]
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """The shape of a variable."""
+        """Returns the shape of a variable."""
         return tuple(self.sizes[dim] for dim in self.variables[name][0])
 
     def outline(self) -> xr.Dataset:
-        """Its coordinates and attributes."""
+        """Returns a dataset with the coordinates and attributes, without variables."""
         import xarray as xr
 
         coords = {
@@ -55,8 +55,8 @@ class Contents(NamedTuple):
         return xr.Dataset(coords=coords, attrs=dict(self.attrs))
 
 
-def check_apart(folder: str | os.PathLike[str] | None, path: pathlib.Path | None) -> None:
-    """Raises if a result would be written over a member in the folder of its sweep."""
+def check_no_member(folder: str | os.PathLike[str] | None, path: pathlib.Path | None) -> None:
+    """Raises `ValueError` if a result would overwrite the file of a member of its sweep."""
     if folder is None or path is None or path.resolve().parent != as_path(folder).resolve():
         return
     if path.name.startswith("member-"):
@@ -64,7 +64,7 @@ def check_apart(folder: str | os.PathLike[str] | None, path: pathlib.Path | None
 
 
 def contents_of(dataset: xr.Dataset) -> Contents:
-    """The contents of a result."""
+    """Returns the contents of a result."""
     coords: dict[str, Any] = {}
     for name, values in dataset.coords.items():
         counted = values.ndim == 1 and np.array_equal(values, np.arange(values.size))
@@ -76,40 +76,45 @@ def contents_of(dataset: xr.Dataset) -> Contents:
 
 
 class SweepFolder:
-    """A folder with `sweep.json` (what is run), `member-00000.nc` ... (finished members, in the order of the grid) and
-    `batch-00000-1` ... (checkpoints of so many members that advance together, from this one on)."""
+    """The folder of a sweep.
+
+    It holds `sweep.json` (the sweep), `member-00000.nc` ... (results of finished members, in the order of the grid) and
+    `batch-<first member>-<number of members>` (checkpoints of a batch).
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         """
         Args:
-            folder: of a sweep that has begun.
+            folder: folder of a started sweep.
 
         Raises:
-            ValueError: it is not.
+            ValueError: the folder holds no sweep.
         """
         self.path = as_path(folder).absolute()
         if not (self.path / _ABOUT).is_file():
             raise UserError(f"{self.path} is not the folder of a sweep: there is no {_ABOUT} in it")
         self.about: dict[str, Any] = json.loads((self.path / _ABOUT).read_text())
-        self.identity, self.changed = self.about["identity"], self.about["changed"]
+        self.identity = self.about["identity"]
+        self.changed = self.about["changed"]
 
     @classmethod
     def begun(
         cls, folder: Any, identity: Mapping[str, Any], every: Any, keep: Any, dims: Sequence[Dimension], steps: int
     ) -> SweepFolder:
-        """The folder of a sweep that begins, or goes on.
+        """Returns the folder of a sweep that starts or resumes.
 
         Args:
-            folder: made if it does not exist.
-            identity: of the sweep.
-            every, keep: of checkpoints.
-            dims: of its result.
+            folder: the folder; created if it does not exist.
+            identity: fingerprint of the sweep.
+            every, keep: interval and number of checkpoints.
+            dims: dimensions of the result.
             steps: T.
 
         Raises:
-            ValueError: it holds another sweep; says what differs.
+            ValueError: the folder holds another sweep; the message lists the differences.
         """
-        path, changed = check_folder("folder", folder), ""
+        path = check_folder("folder", folder)
+        changed = ""
         interval_of(every)
         if numbers_in(path):
             raise UserError(f"{path} holds checkpoints of a run; name another folder")
@@ -123,18 +128,18 @@ class SweepFolder:
         part = path / f"{_ABOUT}.part"
         part.write_text(json.dumps(about, indent=1, default=str))
         part.replace(path / _ABOUT)
-        for left in path.glob(".member-*.part*"):  # by a process that was killed
+        for left in path.glob(".member-*.part*"):  # files of a killed process would stay for ever
             left.unlink(missing_ok=True)
         if done := len(list(path.glob("member-*.nc"))):
-            say(f"{done} members in {path} are finished")
+            log_info(f"{done} members in {path} are finished")
         return cls(path)
 
     def are_finished(self, places: Sequence[int]) -> bool:
-        """Whether there are results of all these members."""
+        """Returns True if all these members have results."""
         return all(self.file(place).is_file() for place in places)
 
     def finished(self, places: Sequence[int]) -> list[xr.Dataset] | None:
-        """The results of members, if all are there and whole."""
+        """Returns the results of members; `None` if one is missing or damaged."""
         if not self.are_finished(places):
             return None
         try:
@@ -142,63 +147,61 @@ class SweepFolder:
         except ValueError as error:
             warnings.warn(f"{error}: the member runs again", stacklevel=2)
             return None
-        for dataset in found:  # numbers are NumPy's in a file
+        for dataset in found:  # a file holds NumPy scalars, which JSON cannot write
             numbers = {name: value.item() for name, value in dataset.attrs.items() if isinstance(value, np.generic)}
             dataset.attrs |= numbers
         shutil.rmtree(self.batch(places), ignore_errors=True)
         return found
 
     def checkpoint(self, places: Sequence[int]) -> Checkpoint:
-        """The checkpoints of a batch."""
-        made = Checkpoint(self.batch(places), self.about["every"], self.about["keep"], at_end=False)
+        """Returns the checkpoint of a batch."""
+        checkpoint = Checkpoint(self.batch(places), self.about["every"], self.about["keep"], at_end=False)
         (self.batch(places) / _PLACES).write_text(json.dumps(list(places)))
-        made.accept(self.identity, self.about["steps"])
-        return made
+        checkpoint.accept(self.identity, self.about["steps"])
+        return checkpoint
 
     def keep(self, places: Sequence[int], found: Sequence[xr.Dataset]) -> None:
-        """Keeps the results of a batch, whose checkpoints are no longer needed."""
+        """Writes the results of a batch and deletes its checkpoints."""
         for place, dataset in zip(places, found, strict=True):
             self.file(place).with_suffix(".json").write_text(json.dumps(contents_of(dataset), default=_item))
             results.save(dataset, self.file(place))
         shutil.rmtree(self.batch(places), ignore_errors=True)
 
     def contents(self, place: int) -> Contents | None:
-        """What the result of a member holds, if it is finished."""
+        """Returns the contents of a member's result; `None` if it is not finished."""
         if not self.file(place).is_file():
             return None
-        beside = self.file(place).with_suffix(".json")
+        about = self.file(place).with_suffix(".json")
         return (
-            Contents(*json.loads(beside.read_text()))
-            if beside.is_file()
-            else contents_of(results.load(self.file(place)))
+            Contents(*json.loads(about.read_text())) if about.is_file() else contents_of(results.load(self.file(place)))
         )
 
     def under_way(self) -> dict[int, int]:
-        """place -> server steps of the newest checkpoint, of members that are not finished."""
+        """Returns index of an unfinished member -> server steps of its newest checkpoint."""
         found: dict[int, int] = {}
         for file in self.path.glob(f"batch-*/{_PLACES}"):
             found |= dict.fromkeys(json.loads(file.read_text()), steps_made(file.parent))
         return found
 
     def failed(self, places: Sequence[int], why: str) -> None:
-        """Notes why members could not be run; an empty text: they may run again."""
+        """Records the error of members. An empty text removes it, so that they may run again."""
         for place in places:
             file = self.file(place).with_suffix(".error")
             file.write_text(why) if why else file.unlink(missing_ok=True)
 
     def error(self, place: int) -> str:
-        """Why a member could not be run, if so."""
+        """Returns the error of a member; empty if there is none."""
         file = self.file(place).with_suffix(".error")
         return file.read_text() if file.is_file() else ""
 
     def batch(self, places: Sequence[int]) -> Any:
-        """Where the checkpoints of a batch are."""
+        """Returns the folder of the checkpoints of a batch."""
         return self.path / f"batch-{places[0]:05}-{len(places)}"
 
     def file(self, place: int) -> Any:
-        """Where the result of a member is."""
+        """Returns the path of the result of a member."""
         return self.path / f"member-{place:05}.nc"
 
 
 def _item(value: Any) -> Any:
-    return value.tolist()  # NumPy's numbers
+    return value.tolist()  # JSON cannot write NumPy scalars

@@ -1,4 +1,4 @@
-"""What there is in the folder of a sweep."""
+"""The result of a sweep from its folder."""
 
 from __future__ import annotations
 
@@ -19,38 +19,40 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
 
 
 def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
-    """The result of a sweep from its folder, finished or under way, also from another process.
+    """Returns the result of a finished or unfinished sweep from its folder, in any process.
 
-    Values are read when they are used. Members that are not finished are missing values; `server_steps_made` says how
-    far each member is, `member_error` why one could not be run.
+    Values are read on first use. Members that are not finished have missing values. `server_steps_made` holds the
+    progress of each member, `member_error` the error of a failed one.
 
     Args:
-        folder: that of `sweep(folder=...)`.
+        folder: the folder of `sweep(folder=...)`.
 
     Raises:
-        ValueError: it is not the folder of a sweep, or no member is finished.
+        ValueError: the folder holds no sweep, or no member is finished.
     """
     from jaxafl.sweep.stacked import stacked
 
     kept = SweepFolder(folder)
-    dims, steps = [Dimension(*one) for one in kept.about["dims"]], kept.about["steps"]
+    dims = [Dimension(*one) for one in kept.about["dims"]]
+    steps = kept.about["steps"]
     shape = tuple(len(dim.labels) for dim in dims)
-    known: dict[str, Any] = {}  # what members have in common is held once
+    known: dict[str, Any] = {}  # equal parts of members share memory
     contents = [_shared(kept.contents(place), known) for place in range(int(np.prod(shape)))]
-    made, errors = kept.under_way(), [kept.error(place) for place in range(len(contents))]
-    far = [made.get(place, 0) if found is None else steps for place, found in enumerate(contents)]
-    there = [found for found in contents if found is not None]
-    if not there:
+    saved = kept.under_way()
+    errors = [kept.error(place) for place in range(len(contents))]
+    far = [saved.get(place, 0) if found is None else steps for place, found in enumerate(contents)]
+    finished = [found for found in contents if found is not None]
+    if not finished:
         error = next(filter(None, errors), "")
         raise UserError(f"no member of the sweep in {kept.path} is finished (server steps made: {max(far)}){error}")
-    missing = without_steps(there[0].outline())
-    common = {name for name in missing.attrs if all(one.attrs.get(name) == missing.attrs[name] for one in there)}
+    missing = without_steps(finished[0].outline())
+    common = {name for name in missing.attrs if all(one.attrs.get(name) == missing.attrs[name] for one in finished)}
     missing.attrs = {name: missing.attrs[name] for name in common}
     outlines = [missing.copy() if found is None else found.outline() for found in contents]
     dataset = grid(outlines, dims)
     axes = tuple(dim.name for dim in dims)
-    for name in dict.fromkeys(name for found in there for name in found.variables):
-        inner, _, attributes = next(found.variables[name] for found in there if name in found.variables)
+    for name in dict.fromkeys(name for found in finished for name in found.variables):
+        inner, _, attributes = next(found.variables[name] for found in finished if name in found.variables)
         values = stacked(kept, name, contents, shape, tuple(dataset.sizes[dim] for dim in inner))
         dataset[name] = (*axes, *inner), values, attributes
     meaning = {"units": "1", "long_name": f"server steps made, of {steps}", "server_steps": steps}
@@ -63,7 +65,7 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
 
 
 def _shared(found: Contents | None, known: dict[str, Any]) -> Contents | None:
-    """The same, its parts and attributes those of earlier members where they are equal."""
+    """Returns equal contents that share parts and attributes with earlier members, to save memory."""
     if found is None:
         return None
     attrs = {name: known.setdefault(repr(value), value) for name, value in found.attrs.items()}

@@ -1,4 +1,4 @@
-"""What a sweep will take, from one of its batches."""
+"""Estimates of the cost of a sweep, from its first batches."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from jaxafl.device import buffers, devices_of
 from jaxafl.engine.problem import Speed
 from jaxafl.simulation import evaluation_interval
 from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.devices import Devices, at_once
+from jaxafl.sweep.devices import DeviceExecutor, at_once
 from jaxafl.sweep.work import Work
 
 _LONG_ENOUGH = 0.5  # seconds of server steps that are timed
 
 
 class Outlook(NamedTuple):
-    """What a sweep will take.
+    """The estimated cost of a sweep.
 
     Attributes:
-        members: of the sweep.
-        programs: that are compiled.
-        batches: of members that advance together.
+        members: number of members.
+        programs: number of programs to compile.
+        batches: number of batches.
         together: members of the largest batch.
-        devices: that work at once, or threads of a CPU.
-        bytes: of the arrays of one batch.
-        compile_seconds: of one program.
-        seconds: of all server steps, without evaluations, if every batch takes what the first ones do, which are timed
-            side by side where threads of a CPU share its cores.
+        devices: devices or threads of a CPU that run concurrently.
+        bytes: bytes of the arrays of one batch.
+        compile_seconds: compile time of one program.
+        seconds: time of all server steps without evaluations, extrapolated from the first concurrent batches.
     """
 
     members: int
@@ -54,33 +53,39 @@ def outlook(
     devices: Any = None,
     workers: int = 1,
 ) -> Outlook:
-    """Compiles and times the first server steps of the first batch of a sweep, or of those that threads run at once.
+    """Estimates the cost of a sweep: compiles its first concurrent batches and times their first server steps.
 
     Args:
         simulation, axes, server_steps, eval_every, seed, together, lanes, chunk, devices: as in `sweep`.
-        workers: of an executor, each as fast as this process.
+        workers: number of workers of an executor, each as fast as this process.
     """
     first, varied = axes_of(simulation, axes)
-    every, there = evaluation_interval(eval_every, server_steps), devices_of(devices)
-    speed = Speed(lanes, chunk, devices=tuple(there))
+    every = evaluation_interval(eval_every, server_steps)
+    chosen = devices_of(devices)
+    speed = Speed(lanes, chunk, devices=tuple(chosen))
     work = Work(first, varied, server_steps, every, seed, together, speed, first.recording(), ())
-    batches = work.schedules.batches(together, max(1, len(there)))
-    apart = max(map(len, batches)) == 1 or len(there) < 2  # else all devices share each batch
-    count = workers if workers > 1 else at_once(devices, there, work.schedules.bytes()) if apart else 1
+    batches = work.schedules.batches(together, max(1, len(chosen)))
+    separate = max(map(len, batches)) == 1 or len(chosen) < 2  # else all devices share each batch
+    count = workers if workers > 1 else at_once(devices, chosen, work.schedules.bytes()) if separate else 1
     count = min(len(batches), count)
-    side_by_side = count if workers == 1 and len(there) < 2 else 1  # devices do not slow each other down
-    executions = [work.execution(places) for places in batches[:side_by_side]]
-    execution, threads = executions[0], Devices(there[:1], side_by_side)
+    concurrent = count if workers == 1 and len(chosen) < 2 else 1  # threads of a CPU slow each other down
+    executions = [work.execution(places) for places in batches[:concurrent]]
+    execution = executions[0]
+    threads = DeviceExecutor(chosen[:1], concurrent)
     held = buffers.num_bytes((execution.state, execution.problems[0].device._replace(validation=None)))
     total = execution.row_of(server_steps)
     chunk_end = min(one.row_of(every) for one in executions)
-    done, taken, pace = 0, 0.0, 0.0
+    done = 0
+    taken = 0.0
+    pace = 0.0
     while done < chunk_end and taken < _LONG_ENOUGH:
-        until, begun = min(2 * done + 1, chunk_end), time.perf_counter()
+        until = min(2 * done + 1, chunk_end)
+        begun = time.perf_counter()
         for future in [threads.submit(one.advance, done, until) for one in executions]:
             future.result()
         taken = time.perf_counter() - begun
-        done, pace = until, taken / (until - done)
+        pace = taken / (until - done)
+        done = until
     threads.close()
     programs = len({program for program, _ in work.schedules.shared})
     return Outlook(
@@ -88,7 +93,7 @@ def outlook(
         programs=programs,
         batches=len(batches),
         together=max(map(len, batches)),
-        devices=count if apart else max(count, len(there)),
+        devices=count if separate else max(count, len(chosen)),
         bytes=held,
         compile_seconds=execution.compile_seconds,
         seconds=pace * total * len(batches) / count,

@@ -1,5 +1,7 @@
-"""Sweeps of several processes that run the same script under `jax.distributed`: each takes its share of the batches on
-devices of its own, none waits for another before the end, and all get the whole result."""
+"""Communication of several processes that run the same script under `jax.distributed`.
+
+Each process runs its share of the batches on its devices. All of them wait at the end and get the complete result.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,18 @@ T = TypeVar("T")
 
 
 class _Failure(NamedTuple):
-    """What a process has to say when it fails."""
+    """The message of a failed process."""
 
-    said: str
+    message: str
 
 
-def dealt(batches: Sequence[T]) -> Sequence[T]:
-    """Those of this process."""
+def local_batches(batches: Sequence[T]) -> Sequence[T]:
+    """Returns the batches of this process."""
     return batches[jax.process_index() :: jax.process_count()]
 
 
 def one_by_one(make: Callable[[], T]) -> T:
-    """What `make` returns, called by one process after another; none goes on before all have called it.
+    """Calls a function in one process after another, and returns its result once all processes have called it.
 
     Raises:
         RuntimeError: another process has failed.
@@ -35,14 +37,14 @@ def one_by_one(make: Callable[[], T]) -> T:
     for process in range(jax.process_count()):
         if process == jax.process_index():
             with failing():
-                made = make()
-        exchanged(None)
-    return made
+                result = make()
+        all_gather_objects(None)
+    return result
 
 
 @contextlib.contextmanager
 def failing() -> Iterator[None]:
-    """Tells the other processes, which are about to exchange something, of an error."""
+    """Sends an exception to the other processes, so that they raise instead of waiting in the next collective."""
     try:
         yield
     except Exception as error:
@@ -50,8 +52,8 @@ def failing() -> Iterator[None]:
         raise
 
 
-def exchanged(mine: T) -> list[T]:
-    """What every process has, in their order; all of them have to call it.
+def all_gather_objects(mine: T) -> list[T]:
+    """Returns the objects of all processes, in their order. A collective: all processes have to call it.
 
     Raises:
         RuntimeError: another process has failed.
@@ -59,7 +61,7 @@ def exchanged(mine: T) -> list[T]:
     found = _gathered(mine)
     for process, part in enumerate(found):
         if isinstance(part, _Failure):
-            raise RuntimeError(f"process {process} of {len(found)} has failed: {part.said}")
+            raise RuntimeError(f"process {process} of {len(found)} has failed: {part.message}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Workers of a sweep: processes of this machine, those of a Dask cluster, jobs of Slurm."""
+"""Executors for sweeps: processes of this machine, a Dask cluster, Slurm."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Any
 from jaxafl.callbacks.base import required
 from jaxafl.options import UserError, check_whole
 
-_PATIENCE = 10  # seconds
+_PATIENCE = 10  # seconds to wait for a scheduler
 _GENERAL = ("name", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "mem_gb", "timeout_min")
-_SHARE = 0.9  # of the memory of an accelerator, for all workers that share it
+_SHARE = 0.9  # fraction of the memory of an accelerator for all workers that share it
 
 
 def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:
-    """A function that makes a pool of processes, for `sweep(executor=...)`.
+    """Returns a function that makes a pool of processes, for `sweep(executor=...)`.
 
-    Every worker has its share of the cores, and of the accelerators: one NVIDIA GPU (`CUDA_VISIBLE_DEVICES`), or a part
-    of the memory of one where there are more workers than GPUs. Workers start as new processes, so what is to be done
-    only once in a script stands below `if __name__ == "__main__":`.
+    Every worker gets a share of the cores and one NVIDIA GPU (`CUDA_VISIBLE_DEVICES`). If there are more workers than
+    GPUs, they share the memory of one. Workers import the script again, so its main part has to stand below
+    `if __name__ == "__main__":`.
 
     Args:
-        workers: how many.
+        workers: number of processes.
     """
     check_whole("process_pool", "workers", workers)
 
     def make() -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork does not survive
+        context = multiprocessing.get_context("spawn")  # a fork of JAX's threads can deadlock
         number = context.Value("i", 0)
         return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(number, workers, gpus()))
 
@@ -38,13 +38,13 @@ def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:
 
 
 def dask_executor(address: str) -> Any:
-    """The executor of a Dask cluster.
+    """Returns the executor of a Dask cluster.
 
     Args:
-        address: of its scheduler, e.g. tcp://10.0.0.1:8786.
+        address: address of its scheduler, e.g. tcp://10.0.0.1:8786.
 
     Raises:
-        ValueError: nobody answers there.
+        ValueError: there is no scheduler at the address.
     """
     distributed = required("distributed", "dask", "a sweep on a Dask cluster")
     try:
@@ -54,15 +54,15 @@ def dask_executor(address: str) -> Any:
 
 
 def slurm_executor(parameters: str, logs: pathlib.Path) -> Any:
-    """The executor of Slurm, by submitit: each batch is a job.
+    """Returns an executor that submits each batch as a Slurm job, by submitit.
 
     Args:
-        parameters: of submitit's `AutoExecutor`, or of sbatch, e.g. "partition=gpu,gpus_per_node=1,timeout_min=240";
-            "cluster=local" runs the jobs on this machine.
-        logs: folder of the jobs' output.
+        parameters: parameters of submitit's `AutoExecutor` or of sbatch, e.g.
+            "partition=gpu,gpus_per_node=1,timeout_min=240"; "cluster=local" runs the jobs on this machine.
+        logs: folder for the output of the jobs.
 
     Raises:
-        ValueError: they cannot be read, or there is no Slurm here.
+        ValueError: the parameters are invalid, or Slurm is not installed.
     """
     submitit = required("submitit", "slurm", "a sweep by Slurm")
     pairs = [part.partition("=") for part in parameters.split(",")]
@@ -74,28 +74,29 @@ def slurm_executor(parameters: str, logs: pathlib.Path) -> Any:
     try:
         executor = submitit.AutoExecutor(folder=logs, cluster=cluster)
         executor.update_parameters(**(named if cluster == "slurm" else given))
-    except (RuntimeError, NameError, ValueError) as error:  # submitit's own kinds
+    except (RuntimeError, NameError, ValueError) as error:  # the types that submitit raises
         raise UserError(f"slurm={parameters!r}: {error}") from error
     return executor
 
 
 def gpus() -> list[str]:
-    """The NVIDIA GPUs of this machine that may be used, without asking JAX, which would reserve their memory."""
+    """Returns the names of the visible NVIDIA GPUs without JAX, which would reserve their memory."""
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [name for name in visible.split(",") if name]
     return [str(number) for number, _ in enumerate(pathlib.Path("/proc/driver/nvidia/gpus").glob("*"))]
 
 
 def _begin(number: Any, workers: int, devices: list[str]) -> None:
-    """In a new worker, before JAX looks for devices.
+    """Assigns devices and cores to a new worker, before JAX initialises its backends.
 
     Args:
-        number: shared, of the next worker.
-        workers: how many there are.
-        devices: the GPUs.
+        number: shared counter of started workers.
+        workers: number of workers.
+        devices: names of the GPUs.
     """
     with number.get_lock():
-        mine, number.value = number.value % workers, number.value + 1
+        mine = number.value % workers
+        number.value += 1
     if devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = devices[mine % len(devices)]
         os.environ.pop("XLA_PYTHON_CLIENT_PREALLOCATE", None)

@@ -1,4 +1,4 @@
-"""Sweeps: one simulation under many seeds and options, in as few programs as possible."""
+"""Sweeps: a simulation with many seeds and options, in as few programs as possible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax
 
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
-from jaxafl.callbacks.hooks import Reporting
+from jaxafl.callbacks.hooks import ProgressHook
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.progress import Reporter, reporter_of
@@ -26,9 +26,9 @@ from jaxafl.simulation import Simulation
 from jaxafl.sweep import pods
 from jaxafl.sweep.assemble import assembled
 from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.devices import Devices, at_once
-from jaxafl.sweep.executors import Elsewhere, check_executor
-from jaxafl.sweep.folder import SweepFolder, check_apart
+from jaxafl.sweep.devices import DeviceExecutor, at_once
+from jaxafl.sweep.executors import ExecutorRun, check_executor
+from jaxafl.sweep.folder import SweepFolder, check_no_member
 from jaxafl.sweep.gather import gather
 from jaxafl.sweep.work import Work
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
 
 
 class SweepOptions(TypedDict, total=False):
-    """The options that `sweep` shares with what is made of sweeps, see there."""
+    """Options that `sweep` shares with `compare` and `tune`; `sweep` documents them."""
 
     together: int | None
     lanes: int | None
@@ -80,53 +80,48 @@ def sweep(
 ) -> xr.Dataset:
     """Runs a simulation for every combination of values.
 
-    Numbers (learning rates, λ, durations, seeds) are arguments of the compiled program: it is compiled once. Options
-    that fix shapes or control flow (a buffer size, a mode) compile once per value. Members that differ in server or
-    client numbers only share a schedule, a plan and their mini-batches, and advance under one `vmap`; members with
-    schedules of their own (seeds, clock numbers) advance in lockstep on an accelerator. On a CPU the former are at most
-    four, and the latter, and models of more than 50,000 parameters, advance apart in the same program; there as many
-    batches advance at once as there are cores (and memory for, see `devices`). The numbers are those of separate runs.
+    Numbers (learning rates, λ, durations, seeds) are arguments of the compiled program, so it is compiled once. Options
+    that fix shapes or control flow (a buffer size, a mode) compile once per value. Members that differ only in numbers
+    of the server or the client share schedule, plan and mini-batches, and are batched under one `vmap`. Members with
+    different schedules (seeds, clock numbers) advance in lockstep on an accelerator, and one after another on a CPU. On
+    a CPU a batch has at most four members, and models of more than 50,000 parameters are not batched. Its batches run
+    concurrently, one per core (see `devices`). Each member has the results of a separate run.
 
     Args:
-        simulation: what is varied; or several, a list or name -> simulation, which are an axis `simulation`.
-        axes: path -> values. A path is `"seed"`, or an option of a part of the simulation: `"server.lam"`,
-            `"client.learning_rate"`, `"clock.buffer"`, `"clock.durations.low"`, or a whole part: `"data"`, `"model"`,
-            `"server"`, `"clock"`, `"client"` (whose dimension is called `local_training`). Several paths as one key,
-            with rows of values, vary together along a dimension `together`, or `sample` of `jaxafl.sample`.
-        server_steps: T; can be left out where a limit of time, updates or bytes ends all members.
-        until: as in `Simulation.run`, of every member by itself.
+        simulation: the simulation to vary. A list or mapping of simulations becomes the axis `simulation`.
+        axes: path -> values. A path is `"seed"`, an option of a part, such as `"server.lam"`,
+            `"client.learning_rate"`, `"clock.buffer"` or `"clock.durations.low"`, or a part: `"data"`, `"model"`,
+            `"server"`, `"clock"`, `"client"` (its dimension is called `local_training`). A tuple of paths with rows of
+            values is one dimension: `together`, or `sample` for `jaxafl.sample`.
+        server_steps: T; optional if a limit of time, updates or bytes ends all members.
+        until: limits of each member, as in `Simulation.run`.
         eval_every: server steps between evaluations.
-        seed: of all members, unless `"seed"` is an axis.
-        together: the most members that advance together on a device (memory grows with it); `None`: as many as is
-            fast, see above.
-        lanes, chunk: as in `Simulation.run`; members in lockstep advance all lanes together.
+        seed: seed of all members, unless `"seed"` is an axis.
+        together: most members of a batch per device; memory grows with it. `None` chooses as described above.
+        lanes, chunk: as in `Simulation.run`; members in lockstep advance all lanes at once.
         observe, diagnostics: as in `Simulation.run`.
         progress: as in `Simulation.run`.
         save: path of a NetCDF file to write; checked before the first run.
         deterministic: as in `Simulation.run`.
-        callbacks: as in `Simulation.run`; every member has copies of its own.
-        folder: where finished members are kept, which the same call with the same folder does not run again, and the
-            checkpoints of those under way, which go on where they stopped.
+        callbacks: as in `Simulation.run`; every member gets copies.
+        folder: the folder for finished members and for checkpoints of the others. The same call resumes from it.
         checkpoint_every, keep: as in `Simulation.run`.
-        devices: those of this process that work at once, `"all"`, a number or a list: they share the members of a
-            batch, or, where members advance apart, each takes one after another; `None`: the one that JAX would use. A
-            CPU then, and with `"all"`, runs a batch in each of as many threads as it has cores, as long as what they
-            keep is a quarter of its memory; with `devices=1` one batch after another. Several processes that make the
-            same call under `jax.distributed` share the batches, each on devices of its own; the first one writes
-            `save`.
-        executor: who runs the batches in other processes: an object whose `submit(function, *args)` answers with
-            something that has `done()` and `result()`, or a function that makes one (a process pool which a dead worker
-            broke is then made anew): `jaxafl.process_pool(4)`, Dask's `client.get_executor()`, submitit's
-            `AutoExecutor`. Needs a `folder` that all of them see. A batch whose worker died is run again, and goes on
-            from its checkpoint.
-        retries: how many times a batch that ends with an error is run again by an executor; after that its members are
-            missing values in the result, whose variable `member_error` says why.
+        devices: devices of this process: `"all"`, a number or a list; `None` takes JAX's default device. They share the
+            members of a batch, or run single members concurrently. A CPU with `None` or `"all"` runs one batch per core
+            while they fit a quarter of its memory; with `devices=1` one after another. Processes that make the same
+            call under `jax.distributed` share the batches, and the first one writes `save`.
+        executor: runs the batches in other processes: an object whose `submit(function, *args)` returns an object with
+            `done()` and `result()`, or a function that makes one, which replaces a broken process pool. Examples are
+            `jaxafl.process_pool(4)`, Dask's `client.get_executor()` and submitit's `AutoExecutor`. Needs a `folder` on
+            a shared file system. A batch whose worker died resumes from its checkpoint.
+        retries: retries of a batch that ends with an error in an executor. Then its members have missing values, and
+            `member_error` holds the error.
 
     Returns:
-        A dataset as `Simulation.run`'s with one leading dimension per axis, named by its path. What differs between
-        members in the attributes of a run (`failed_step`, `runs_never_consumed` ...) is a variable; the options of a
-        part that is swept over are called `server_options`, `client_options` ..., as JSON. A member whose parameters
-        stop being finite ends there; the others go on.
+        A dataset as from `Simulation.run`, with one leading dimension per axis, named by its path. Attributes of a run
+        that differ between members (`failed_step`, `runs_never_consumed` ...) are variables; options of a swept part
+        are `server_options`, `client_options` ..., as JSON. A member whose parameters stop being finite ends early; the
+        others continue.
 
     Raises:
         ValueError, TypeError: an axis or a value cannot work; raised before the first run.
@@ -144,45 +139,48 @@ def sweep(
         ('server.alpha', 'evaluation')
     """
     path = results.check_result_path(save)
-    check_apart(folder, path)
+    check_no_member(folder, path)
     begun = time.perf_counter()
     first, varied = axes_of(simulation, axes)
     recording = first.recording(observe, diagnostics)
     if together is not None:
         check_whole("sweep", "together", together)
-    limits, there = limits_of("sweep", until), devices_of(devices)
+    limits = limits_of("sweep", until)
+    chosen = devices_of(devices)
     check_executor(executor, folder, devices, retries)
-    speed, told = Speed(lanes, chunk, deterministic, tuple(there)), [*check_callbacks(callbacks), *limits.stops]
+    speed = Speed(lanes, chunk, deterministic, tuple(chosen))
+    watchers = [*check_callbacks(callbacks), *limits.stops]
     given = server_steps if server_steps is None else check_whole("sweep", "server_steps", server_steps)
     asked = Work(
-        first, varied, given or 0, 0, seed, together, speed, recording, told, limits.exact, given, dict(until or {})
+        first, varied, given or 0, 0, seed, together, speed, recording, watchers, limits.exact, given, dict(until or {})
     )
     work = asked.ending(lambda steps: evaluation_interval(eval_every, steps))
     server_steps = work.server_steps
-    if told:
+    if watchers:
         models = {(id(one.simulation.model), id(one.simulation.data)): one for one in work.members}
-        check_watchers(told, [one.simulation.as_run(one.seed, server_steps, one.labels) for one in models.values()])
+        check_watchers(watchers, [one.simulation.as_run(one.seed, server_steps, one.labels) for one in models.values()])
     if jax.process_index() == 0:
-        renew(told, folder)
+        renew(watchers, folder)
     kept = None
     if folder is not None:
         how = folder, work.identity, checkpoint_every, keep, work.dims, server_steps
         kept = pods.one_by_one(lambda: SweepFolder.begun(*how))
-    batches = work.schedules.batches(together, max(1, len(there)), jax.process_count())
-    if executor is None:  # a recording that runs out for one member must not cost the results of the others
+    batches = work.schedules.batches(together, max(1, len(chosen)), jax.process_count())
+    if executor is None:  # an invalid schedule must raise before the first run, not lose the results of other members
         for place in range(len(work.members)):
             work.schedules.of(place)
     about = f"sweep of {len(work.members)}", server_steps * len(batches)
     with Interrupts() as interrupts, reporter_of(progress, *about) as reporter:
         if executor is None:
             with pods.failing():
-                count = at_once(devices, there, work.schedules.bytes())
-                ended = _run_here(work, pods.dealt(batches), kept, Devices(there, count), reporter, interrupts)
-            parts = pods.exchanged(ended)
+                count = at_once(devices, chosen, work.schedules.bytes())
+                local = pods.local_batches(batches)
+                ended = _run_batches(work, local, kept, DeviceExecutor(chosen, count), reporter, interrupts)
+            parts = pods.all_gather_objects(ended)
             dataset = assembled(work.members, work.dims, {place: one for part in parts for place, one in part.items()})
         else:
             assert kept is not None  # checked
-            Elsewhere(work, batches, kept, executor, retries).run(reporter, interrupts)
+            ExecutorRun(work, batches, kept, executor, retries).run(reporter, interrupts)
             dataset = gather(kept.path)
     if kept and kept.changed:
         dataset.attrs["resumed"] = kept.changed
@@ -192,18 +190,21 @@ def sweep(
     return warned(dataset)
 
 
-def _run_here(
+def _run_batches(
     work: Work,
     batches: Sequence[Sequence[int]],
     kept: SweepFolder | None,
-    devices: Devices,
+    devices: DeviceExecutor,
     reporter: Reporter,
     interrupts: Interrupts,
 ) -> dict[int, xr.Dataset]:
-    """Runs batches in this process: place -> result. Whatever ends them before holds what was made as `dataset`."""
+    """Runs batches in this process, and returns index of a member -> its result.
+
+    An exception carries the results so far as its attribute `dataset`.
+    """
     ended: dict[int, xr.Dataset] = {}
-    every = devices if len(work.speed.devices) < 2 else Devices([])  # for members that all devices share
-    made: dict[int, tuple[int, float]] = {}
+    shared = devices if len(work.speed.devices) < 2 else DeviceExecutor([])  # for batches that all devices share
+    reports: dict[int, tuple[int, float]] = {}
     futures: dict[Future[Any], Sequence[int]] = {}
 
     def run(number: int, places: Sequence[int]) -> None:
@@ -212,7 +213,7 @@ def _run_here(
         if found is None:
             checkpoint = kept.checkpoint(places) if kept else None
             try:
-                found = work.run(places, checkpoint, Reporting(reporter, made, number), interrupts)
+                found = work.run(places, checkpoint, ProgressHook(reporter, reports, number), interrupts)
             except BaseException as error:
                 ended.update(zip(places, getattr(error, "datasets", ()), strict=False))
                 raise
@@ -222,7 +223,7 @@ def _run_here(
 
     try:
         for number, places in enumerate(batches):
-            futures[(devices if len(places) == 1 else every).submit(run, number, places)] = places
+            futures[(devices if len(places) == 1 else shared).submit(run, number, places)] = places
         for future in as_completed(futures):
             future.result()
     except BaseException as error:

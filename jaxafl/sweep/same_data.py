@@ -1,4 +1,4 @@
-"""Methods are compared on the same data: pairs of runs would not be pairs otherwise."""
+"""Checks that compared methods have the same data, without which their runs are not paired."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxafl.simulation import Simulation
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
 
-_FORM = {"source", "files", "form", "preprocessing"}  # the same samples may be found, kept and scaled in several ways
+_FORM = {"source", "files", "form", "preprocessing"}  # differ between equal samples, so they must not be compared
 _SHOWN = 4
 
 
@@ -29,12 +29,12 @@ def check_methods(methods: Mapping[str, Simulation]) -> None:
 
 
 def check_results(results: Mapping[str, xr.Dataset]) -> None:
-    """Raises `ValueError` if results say that their data differ."""
-    told = {name: _description(result) for name, result in results.items()}
-    first = next(iter(told))
-    for name, own in told.items():
-        shared = told[first].keys() & own.keys() - _FORM
-        if why := _differing({key: told[first][key] for key in shared}, {key: own[key] for key in shared}):
+    """Raises `ValueError` if the descriptions of the data differ between results."""
+    described = {name: _description(result) for name, result in results.items()}
+    first, base = next(iter(described.items()))
+    for name, one in described.items():
+        shared = base.keys() & one.keys() - _FORM
+        if why := _differing({key: base[key] for key in shared}, {key: one[key] for key in shared}):
             _refuse(first, name, why)
 
 
@@ -46,12 +46,12 @@ def _refuse(first: str, name: str, why: str) -> None:
 
 
 def _equal(one: FederatedData, other: FederatedData) -> bool:
-    trees = [(own.counts, own.arrays, own.x_test, own.y_test, own.test_clients, own.validation) for own in (one, other)]
+    trees = [(it.counts, it.arrays, it.x_test, it.y_test, it.test_clients, it.validation) for it in (one, other)]
     forms = [str(jax.tree.structure(tree)) for tree in trees]
     if forms[0] != forms[1] or one.num_classes != other.num_classes:
         return False
-    same = jax.tree.map(lambda mine, theirs: np.array_equal(np.asarray(mine), np.asarray(theirs)), *trees)
-    return all(jax.tree.leaves(same))
+    equal = jax.tree.map(lambda a, b: np.array_equal(np.asarray(a), np.asarray(b)), *trees)
+    return all(jax.tree.leaves(equal))
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:

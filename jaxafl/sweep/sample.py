@@ -1,4 +1,4 @@
-"""Random and quasi-random samples of options, as an axis of a sweep."""
+"""Random and quasi-random samples of options as an axis of a sweep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxafl.options import check_choice, check_whole, named, shown
-from jaxafl.sweep.axes import Together
+from jaxafl.sweep.axes import NamedPaths
 
 Method = Literal["sobol", "halton", "latin", "random"]
 
@@ -16,23 +16,23 @@ Method = Literal["sobol", "halton", "latin", "random"]
 @named
 def sample(
     n: int, distributions: Mapping[str, Any], seed: int = 0, method: Method = "sobol"
-) -> dict[Together, list[tuple[Any, ...]]]:
-    """Draws options together: an axis called `sample` of a sweep, beside which the options stand as coordinates.
+) -> dict[NamedPaths, list[tuple[Any, ...]]]:
+    """Draws joint samples of options: an axis `sample` of a sweep, with the options as its coordinates.
 
     `afl.sweep(sim, afl.sample(64, {"client.learning_rate": scipy.stats.loguniform(1e-3, 1)}) | {"seed": range(3)}, T)`
 
     Args:
-        n: draws; with `"sobol"` best a power of 2.
-        distributions: path -> a frozen distribution of `scipy.stats` (whole numbers of a discrete one stay whole), or
-            a list of values that are equally likely.
-        seed: of the draws.
-        method: of `scipy.stats.qmc`: scrambled `"sobol"` or `"halton"`, a `"latin"` hypercube; or `"random"`.
+        n: number of draws; best a power of 2 with `"sobol"`.
+        distributions: path -> a frozen distribution of `scipy.stats`, or a list of equally likely values. A discrete
+            distribution gives integers.
+        seed: seed of the draws.
+        method: `"random"`, or a method of `scipy.stats.qmc`: scrambled `"sobol"` or `"halton"`, a `"latin"` hypercube.
 
     Returns:
-        An axis: the paths -> the n rows of their values.
+        A mapping with one axis: the paths -> n rows of their values.
 
     Raises:
-        ValueError, TypeError: there is nothing to draw, or not from a distribution.
+        ValueError, TypeError: `distributions` is empty or holds an object that is no distribution.
     """
     from scipy.stats import qmc
 
@@ -45,15 +45,15 @@ def sample(
     if method == "random":
         points = generator.random((n, len(distributions)))
     else:
-        made = {"sobol": qmc.Sobol, "halton": qmc.Halton, "latin": qmc.LatinHypercube}[method]
-        engine = made(len(distributions), rng=generator)
+        kind = {"sobol": qmc.Sobol, "halton": qmc.Halton, "latin": qmc.LatinHypercube}[method]
+        engine = kind(len(distributions), rng=generator)
         points = engine.random_base2(max(n - 1, 1).bit_length())[:n] if method == "sobol" else engine.random(n)
     columns = [_drawn(path, one, u) for (path, one), u in zip(distributions.items(), points.T, strict=True)]
-    return {Together(distributions, "sample"): list(zip(*columns, strict=True))}
+    return {NamedPaths(distributions, "sample"): list(zip(*columns, strict=True))}
 
 
 def _drawn(path: str, distribution: Any, points: np.ndarray) -> list[Any]:
-    """The quantiles of a distribution at points in [0, 1)."""
+    """Returns the quantiles of a distribution at points in [0, 1)."""
     if isinstance(distribution, Sequence) and not isinstance(distribution, str) and distribution:
         return [distribution[int(u * len(distribution))] for u in points]
     if not hasattr(distribution, "ppf"):

@@ -1,4 +1,4 @@
-"""Options chosen by successive halving, on the validation split."""
+"""Choice of options by successive halving on the validation split."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jaxafl.results.curves import check_at, value
 from jaxafl.results.tables import Cell, table
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import dimensions
-from jaxafl.sweep.axes import Together, axes_of
+from jaxafl.sweep.axes import NamedPaths, axes_of
 from jaxafl.sweep.compare import named_progress, seeds_of
 from jaxafl.sweep.members import Member, members_of
 from jaxafl.sweep.run import SweepOptions, sweep
@@ -39,18 +39,18 @@ _CHECKS = 5  # evaluations of the shortest runs, by default
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tuned:
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
-        best: path -> value, of the configuration that won.
-        simulation: the tuned one, with these values. Its data still holds out the validation split: to train on all of
-            it, `dataclasses.replace(tuned.simulation, data=whole)`.
-        dataset: `score` (rung, configuration): the mean over seeds, NaN where a configuration was out, infinitely bad
-            where a run failed; `values` (rung, configuration, seed); `local_steps` (rung, configuration): spent, by all
-            seeds; along `rung` its `server_steps` (the longest run's) and limits `until`; the configuration's options.
-        results: of each rung, the sweep.
-        failed: runs without a finite score (their parameters stopped being finite, or an executor gave them up), in
-            words.
+        best: path -> value of the best configuration.
+        simulation: the simulation with these values. Its data still holds out the validation split;
+            `dataclasses.replace(tuned.simulation, data=full)` trains on all of it.
+        dataset: `score` (rung, configuration), the mean over seeds: NaN for a dropped configuration, ±∞ (the worst) if
+            a run failed; `values` (rung, configuration, seed); `local_steps` (rung, configuration), the sum over seeds.
+            Coordinates are `server_steps` of the longest run and limits `until` of each rung, and the options of each
+            configuration.
+        results: the sweep of each rung.
+        failed: descriptions of the runs without a finite score.
     """
 
     best: dict[str, Any]
@@ -64,22 +64,22 @@ class Tuned:
         return f"Tuned(best={self.best}, configurations={sizes[_AXIS]}, rungs={sizes['rung']})"
 
     def table(self, format: str = "markdown") -> str:
-        """A row per configuration: its score at each rung, the local steps spent on it; the best one is bold.
+        """Returns a table with a row per configuration: its score at each rung and its local steps; the best is bold.
 
         Args:
             format: `"markdown"` or `"latex"`.
         """
-        made, score = self.dataset, self.dataset.score.values
-        ends = [f"after {steps:,} server steps" for steps in made.server_steps.values]
-        if "until" in made.coords:
-            ends = [f"until {limits}" for limits in made.until.values]
-        metric = made.attrs["metric"].replace("_", " ")
+        data = self.dataset
+        ends = [f"after {steps:,} server steps" for steps in data.server_steps.values]
+        if "until" in data.coords:
+            ends = [f"until {limits}" for limits in data.until.values]
+        metric = data.attrs["metric"].replace("_", " ")
         header = [_AXIS, *(f"{metric} {end}" for end in ends), "local steps"]
         rows = []
-        for place in range(made.sizes[_AXIS]):
-            scores = [_shown(number) for number in score[:, place]]
-            texts = [made.configuration.values[place], *scores, f"{made.local_steps.values[:, place].sum():,.0f}"]
-            rows.append([Cell(text, place == made.attrs["best"]) for text in texts])
+        for place in range(data.sizes[_AXIS]):
+            scores = [_shown(number) for number in data.score.values[:, place]]
+            texts = [data.configuration.values[place], *scores, f"{data.local_steps.values[:, place].sum():,.0f}"]
+            rows.append([Cell(text, place == data.attrs["best"]) for text in texts])
         return table(format, header, rows)
 
 
@@ -100,40 +100,40 @@ def tune(
     folder: str | os.PathLike[str] | None = None,
     **options: Unpack[SweepOptions],
 ) -> Tuned:
-    """Chooses options by successive halving: all n configurations run for some server steps, the best ⌈n / factor⌉ for
-    `factor` times as many, and so on; those of the last rung run for `server_steps`, and the best of them wins
-    (Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016).
+    """Chooses options by successive halving.
 
-    A configuration's score is the mean over seeds of a metric on the validation split, never of the test set. All run
-    on the same seeds: the same initial models, and where the clock does not vary the same schedules.
+    All n configurations run for some server steps, the best ⌈n / factor⌉ for `factor` times as many, and so on. The
+    best configuration of the last rung, which runs for `server_steps`, wins (Jamieson and Talwalkar, "Non-stochastic
+    best arm identification and hyperparameter optimization", AISTATS 2016).
 
-    A rung is a sweep of its own, in which survivors make their first server steps again, with the same schedule and
-    mini-batches: so they advance together, on all devices, and by executors. That costs at most factor / (factor - 1)
-    times the work of going on.
+    The score of a configuration is the mean over seeds of a metric on the validation split, never on the test set. All
+    configurations use the same seeds, hence the same initial models, and the same schedules unless the clock varies.
+
+    Each rung is a sweep that repeats the first server steps of its configurations bit for bit. The total work is at
+    most factor / (factor - 1) times the work without repetition.
 
     Args:
-        simulation: what is tuned; its data has a validation split.
-        grid: path -> values, as the axes of `jaxafl.sweep`, without `"seed"`; also those of `jaxafl.sample`.
-        metric: on the validation split. Which way it is better, the model declares, or its name says.
-        server_steps: T of the last rung. Can be left out with a limit of time, updates or bytes, as in `jaxafl.sweep`.
-        until: limits of every run of the last rung, as in `Simulation.run`. Those of time, updates, bytes and seconds
-            are smaller in the rungs before it, as T is; targets are on the validation split.
-        seeds: how many (0, 1, ...), or which.
-        factor: of which one configuration goes on, >= 2.
-        rungs: by default as many as leave at most `factor` configurations for the last; 1 searches the whole grid.
-        at: which evaluation counts, as in `Comparison.summary`. A point of an axis is one that the first rung passes.
-        eval_every: server steps between evaluations; by default the first rung has five, or with limits as a sweep.
-        callbacks: as in `jaxafl.sweep`; `StopAt` by metrics on the validation split, `StopAt(validation_accuracy=0.9)`.
-        folder: where each rung has the folder of its sweep; the same call goes on where it stopped.
-        **options: of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`, `lanes`,
-            `chunk`, `observe`, `diagnostics`, `progress`, `deterministic`.
+        simulation: the simulation to tune; its data has a validation split.
+        grid: path -> values, as the axes of `jaxafl.sweep` or of `jaxafl.sample`, without `"seed"`.
+        metric: metric on the validation split. The model declares its better direction, or its name implies it.
+        server_steps: T of the last rung. Optional with a limit of time, updates or bytes, as in `jaxafl.sweep`.
+        until: limits of every run of the last rung, as in `Simulation.run`. Earlier rungs divide time, updates, bytes
+            and seconds as they divide T. Targets are metrics on the validation split.
+        seeds: the number of seeds (0, 1, ...), or the seeds.
+        factor: a rung keeps 1 / factor of its configurations; >= 2.
+        rungs: number of rungs; the default leaves at most `factor` configurations for the last. 1 is a grid search.
+        at: the evaluation that counts, as in `Comparison.summary`. The first rung has to pass a point of an axis.
+        eval_every: server steps between evaluations; by default five in the first rung, or with limits as in a sweep.
+        callbacks: as in `jaxafl.sweep`. `StopAt` takes validation metrics only: `StopAt(validation_accuracy=0.9)`.
+        folder: the parent of one sweep folder per rung. The same call resumes from it.
+        **options: options of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`,
+            `lanes`, `chunk`, `observe`, `diagnostics`, `progress`, `deterministic`.
 
     Returns:
-        The best options, the tuned simulation, and the scores and costs of all rungs.
+        The best options, the tuned simulation, and scores and costs of all rungs.
 
     Raises:
-        ValueError, TypeError: an option cannot work, or there is no validation split; raised before the first run. Or
-            no configuration stayed finite.
+        ValueError, TypeError: an option cannot work, the data have no validation split, or all scores are infinite.
 
     Examples:
         >>> import jaxafl as afl
@@ -148,7 +148,8 @@ def tune(
         >>> tuned.best
         {'client.learning_rate': 0.01}
     """
-    chosen, exact = seeds_of("tune", seeds), limits_of("tune", until).exact
+    chosen = seeds_of("tune", seeds)
+    exact = limits_of("tune", until).exact
     if server_steps is not None:
         check_whole("tune", "server_steps", server_steps)
     elif not exact:
@@ -156,13 +157,13 @@ def tune(
     check_whole("tune", "factor", factor, least=2)
     check_at(at)
     metric = _on_split(metric)
-    told = check_callbacks(callbacks)
-    for name in (name for one in told for name in getattr(one, "targets", ())):
+    watchers = check_callbacks(callbacks)
+    for name in (name for one in watchers for name in getattr(one, "targets", ())):
         if not name.startswith(_SPLIT):
             raise UserError(
                 f"tune never stops by the test set: write StopAt({_SPLIT}{name}=...), got StopAt({name}=...)"
             )
-    together, rows, members = _configurations(simulation, grid)
+    paths, rows, members = _configurations(simulation, grid)
     lower = _lower(members, metric)
     count = _rungs(len(rows), factor) if rungs is None else check_whole("tune", "rungs", rungs)
     shares = [factor ** (count - 1 - rung) for rung in range(count)]
@@ -175,32 +176,35 @@ def tune(
         )
     every = eval_every or (None if exact else max(1, lengths[0] // _CHECKS))
     if jax.process_index() == 0:
-        renew(told, folder)
+        renew(watchers, folder)
     path = None if folder is None else check_folder("folder", folder)
     words = [", ".join(f"{name}={label}" for name, label in member.labels.items()) for member in members]
     values = np.full((count, len(rows), len(chosen)), np.nan)
-    spent, results, left = np.zeros((count, len(rows))), [], list(range(len(rows)))
+    spent = np.zeros((count, len(rows)))
+    results = []
+    left = list(range(len(rows)))
     sign = 1.0 if lower else -1.0
     for rung, steps in enumerate(lengths):
         found = sweep(
             simulation,
-            {together: [rows[place] for place in left], "seed": chosen},
+            {paths: [rows[place] for place in left], "seed": chosen},
             server_steps and steps,
             until=limits[rung],
             eval_every=every,
-            callbacks=within(told, rung=rung),
+            callbacks=within(watchers, rung=rung),
             folder=None if path is None else pathlib.Path(path) / f"rung-{rung}",
             **named_progress(options, f"rung {rung + 1} of {count}"),
         )
         results.append(found)
         steps = lengths[rung] = int(found.final_step.max()) if exact else steps
         values[rung, left], spent[rung, left] = _judged(found, metric, at, np.inf if lower else -np.inf)
-        order = np.argsort(sign * values[rung].mean(axis=1), kind="stable")  # those that are out, NaN, come last
+        order = np.argsort(sign * values[rung].mean(axis=1), kind="stable")  # NaN, of dropped ones, is last
         if not np.isfinite(values[rung, order[0]]).all():
             raise UserError(f"tune: no configuration has a finite {metric} after {steps} server steps")
         left = order[: -(-len(left) // factor)].tolist()
-    best, bad = int(order[0]), np.isinf(values).any(axis=0)
-    failed = tuple(f"{words[place]}, seed={chosen[column]}" for place, column in np.argwhere(bad))
+    best = int(order[0])
+    bad = np.argwhere(np.isinf(values).any(axis=0))
+    failed = tuple(f"{words[place]}, seed={chosen[column]}" for place, column in bad)
     if failed:
         warnings.warn(f"tune: without a finite {metric}: {'; '.join(failed)}", stacklevel=3)
     dataset = _dataset(values, spent, lengths, chosen, words, members)
@@ -208,8 +212,7 @@ def tune(
         texts = [", ".join(f"{name} {limit:g}" for name, limit in (one or {}).items()) for one in limits]
         dataset = dataset.assign_coords(until=("rung", texts))
     dataset.attrs |= {"metric": metric, "best": best, "factor": factor}
-    won = dict(zip(together, rows[best], strict=True))
-    return Tuned(won, members[best].simulation, dataset, tuple(results), failed)
+    return Tuned(dict(zip(paths, rows[best], strict=True)), members[best].simulation, dataset, tuple(results), failed)
 
 
 def _on_split(metric: str) -> str:
@@ -217,7 +220,7 @@ def _on_split(metric: str) -> str:
 
 
 def _lower(members: Sequence[Member], metric: str) -> bool:
-    """Returns True if the metric is best where it is lowest; checked for all models that are tuned."""
+    """Returns True if a lower value of the metric is better. Raises `ValueError` if the models differ in it."""
     found = set()
     for one in {id(member.simulation.model): member.simulation for member in members}.values():
         ways = evaluated(one.model.at(one.precision), one.data)
@@ -235,8 +238,7 @@ def _lower(members: Sequence[Member], metric: str) -> bool:
 
 
 def _judged(found: xr.Dataset, metric: str, at: str | Mapping[str, float], bad: float) -> tuple[np.ndarray, np.ndarray]:
-    """The values of all runs of a rung, [configurations, seeds], `bad` where they failed; local steps spent on each
-    configuration."""
+    """Returns values [configurations, seeds] (`bad` for a failed run) and local steps [configurations] of a rung."""
     runs = [[found.isel({_AXIS: i, "seed": j}) for j in range(found.sizes["seed"])] for i in range(found.sizes[_AXIS])]
     values = np.asarray([[value(run, metric, at) for run in row] for row in runs])
     spent = np.asarray([[np.nanmax(run.eval_local_steps.values, initial=0) for run in row] for row in runs])
@@ -244,15 +246,15 @@ def _judged(found: xr.Dataset, metric: str, at: str | Mapping[str, float], bad: 
 
 
 def _rungs(configurations: int, factor: int) -> int:
-    """Rungs until at most `factor` configurations are left to choose from."""
+    """Returns the number of rungs that leaves at most `factor` configurations for the last one."""
     rungs = 1
     while configurations > factor:
         configurations, rungs = -(-configurations // factor), rungs + 1
     return rungs
 
 
-def _configurations(simulation: Any, grid: Any) -> tuple[Together, list[tuple[Any, ...]], list[Member]]:
-    """The paths that vary, their values in every configuration, and these, checked."""
+def _configurations(simulation: Any, grid: Any) -> tuple[NamedPaths, list[tuple[Any, ...]], list[Member]]:
+    """Returns the paths that vary, their values in every configuration, and the checked configurations."""
     if not isinstance(simulation, Simulation):
         raise TypeError(
             f"tune takes one Simulation; to compare several, tune each, then jaxafl.compare; got {shown(simulation)}"
@@ -271,7 +273,7 @@ def _configurations(simulation: Any, grid: Any) -> tuple[Together, list[tuple[An
             )
         places = zip(axes, member.position, strict=True)
         rows.append(tuple(one for axis, place in places for one in axis.rows[place]))
-    return Together(paths, _AXIS), rows, members
+    return NamedPaths(paths, _AXIS), rows, members
 
 
 def _dataset(
@@ -295,6 +297,4 @@ def _dataset(
 
 
 def _shown(score: float) -> str:
-    if math.isnan(score):
-        return ""
-    return f"{score:.4g}" if math.isfinite(score) else "failed"
+    return "" if math.isnan(score) else f"{score:.4g}" if math.isfinite(score) else "failed"

@@ -1,4 +1,4 @@
-"""What a sweep has to do, as every process and every device that takes part sees it."""
+"""The definition of a sweep that all its processes and devices share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import Reporting, Telling
+from jaxafl.callbacks.hooks import CallbackHook, ProgressHook
 from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
-from jaxafl.callbacks.watch import watched
+from jaxafl.callbacks.watch import run_with_hooks
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.loop import Trained
@@ -33,21 +33,21 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Work:
-    """A sweep.
+    """The definition of a sweep.
 
     Attributes:
-        simulation: what is varied.
-        axes: what varies.
-        server_steps: T.
+        simulation: the simulation to vary.
+        axes: the axes.
+        server_steps: T of the longest member.
         every: server steps between evaluations.
-        seed: of the members, unless it is an axis.
-        together: the most members that advance together.
-        speed: as of a run.
-        recording: likewise.
-        callbacks: whom every member tells.
+        seed: seed of the members, unless it is an axis.
+        most: most members of a batch per device; `None` chooses the fastest.
+        speed: options that change the speed of a run only.
+        recording: the recorded quantities of a run.
+        callbacks: callbacks of every member.
         until: limits of time, updates or bytes.
-        given: T, if it is given; else `server_steps` comes of the limits.
-        limits: all of them, also those that `callbacks` look after.
+        given: T, if the user gave it; `None` if the limits determine it.
+        limits: all limits, including those that `callbacks` implement.
     """
 
     simulation: Simulation
@@ -55,7 +55,7 @@ class Work:
     server_steps: int
     every: int
     seed: int
-    together: int | None
+    most: int | None
     speed: Speed
     recording: Recording
     callbacks: Sequence[Callback]
@@ -65,27 +65,27 @@ class Work:
 
     @functools.cached_property
     def dims(self) -> list[Dimension]:
-        """Of its result."""
+        """The dimensions of the result."""
         return dimensions(self.axes)
 
     @functools.cached_property
     def members(self) -> list[Member]:
-        """In the order of the grid, the last axis fastest."""
+        """The members, in the order of the grid (the last axis fastest)."""
         return members_of(self.simulation, self.axes, self.dims, self.seed)
 
     @functools.cached_property
     def schedules(self) -> Scheduled:
-        """Of the members."""
+        """The schedules of the members."""
         return Scheduled(self.members, self.axes, self.given if self.until else self.server_steps, self.until)
 
     def ending(self, every: Callable[[int], int]) -> Work:
-        """Returns the sweep with the server steps of its longest member, where limits say how many they are.
+        """Returns the sweep with the server steps of its longest member, from its limits if T is not given.
 
         Args:
             every: T -> server steps between evaluations.
 
         Raises:
-            ValueError: no limit does.
+            ValueError: no limit determines T.
         """
         steps = self.given
         if steps is None:
@@ -101,57 +101,56 @@ class Work:
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
-        """What makes it the sweep that it is."""
+        """The fingerprint of the sweep."""
         limits = {"until": dict(self.limits)} if self.limits else {}
-        how = limits | dict(
-            seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.together
-        )
+        how = limits | dict(seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.most)
         asked = dict(observe=self.recording.observe, diagnostics=self.recording.diagnostics)
         axes = {axis.name: {path: axis.column(path) for path in axis.paths} for axis in self.axes}
         speed = self.speed._replace(devices=())._asdict()
         return identity(self.simulation.summary(), axes=axes, **how, **asked, **speed)
 
-    def bare(self) -> Work:
-        """The same without what is made when it is needed."""
+    def without_caches(self) -> Work:
+        """Returns a copy without cached properties, for pickling."""
         return dataclasses.replace(self)
 
     def run(
-        self, places: Sequence[int], checkpoint: Checkpoint | None, reporting: Reporting, interrupts: Interrupts
+        self, places: Sequence[int], checkpoint: Checkpoint | None, progress_hook: ProgressHook, interrupts: Interrupts
     ) -> list[xr.Dataset]:
-        """The results of members that advance together.
+        """Runs a batch and returns the results of its members.
 
         Args:
-            places: which members.
-            checkpoint: what saves them.
-            reporting: the progress.
-            interrupts: what notices signals.
+            places: indices of the members.
+            checkpoint: the checkpoint of the batch, if it has one.
+            progress_hook: the hook of the reporter.
+            interrupts: the recorded signals.
         """
         batch = [self.members[place] for place in places]
-        told = batch if self.callbacks else []
-        limited = self.schedules.limited(places[0])  # of all of them
-        runs = [one.simulation.as_run(one.seed, limited.server_steps, one.labels) for one in told]
-        telling, started = Telling(self.callbacks, runs, several=True), time.perf_counter()
+        watched = batch if self.callbacks else []
+        limited = self.schedules.limited(places[0])  # members of a batch have the same length
+        runs = [one.simulation.as_run(one.seed, limited.server_steps, one.labels) for one in watched]
+        callback_hook = CallbackHook(self.callbacks, runs, several=True)
+        started = time.perf_counter()
         execution = self.execution(places, checkpoint)
 
         def finish(one: Member, trained: Trained) -> xr.Dataset:
             return one.simulation.result(limited.noted(trained), one.seed)
 
         finishes = [functools.partial(finish, one) for one in batch]
-        watching = reporting, telling, checkpoint, interrupts
-        return watched(execution, limited.server_steps, self.every, started, *watching, finishes)
+        hooks = progress_hook, callback_hook, checkpoint, interrupts
+        return run_with_hooks(execution, limited.server_steps, self.every, started, *hooks, finishes)
 
     def execution(self, places: Sequence[int], checkpoint: Checkpoint | None = None) -> Execution:
-        """The program of members that advance together, before its first server step."""
+        """Returns the execution of a batch before its first server step."""
         batch = [self.members[place] for place in places]
-        made = [self.schedules.of(place) for place in places]
+        computed = [self.schedules.of(place) for place in places]
         devices = self.speed.devices if len(batch) > 1 else ()
         layout = layout_of(batch[0].simulation.data, devices, members=True)
         problems = [member.simulation.problem(member.seed, self.recording, layout) for member in batch]
-        schedules = [schedule for schedule in made if schedule is not None]
+        schedules = [schedule for schedule in computed if schedule is not None]
         origin = checkpoint.start() if checkpoint else None
         if not schedules:
             execution = online(problems[0], self.every, self.speed)
-            execution.limit = self.schedules.limited(places[0]).beside(problems[0])
+            execution.limit = self.schedules.limited(places[0]).online_limit(problems[0])
             return execution
         if all(schedule is schedules[0] for schedule in schedules):
             return planned(problems, schedules[0], self.every, self.speed, origin)

@@ -95,15 +95,16 @@ def test_members_in_lockstep_go_on(tmp_path: pathlib.Path, monkeypatch: pytest.M
     saves = []
     save = checkpoint.Checkpoint.save
 
-    def saving(self: Any, execution: Any, made: Any) -> None:
-        save(self, execution, made)
-        saves.append(made.row)
+    def saving(self: Any, execution: Any, progress: Any) -> None:
+        save(self, execution, progress)
+        saves.append(progress.row)
         if len(saves) == 7:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoint.Checkpoint, "save", saving)
     how = {"folder": tmp_path, "checkpoint_every": "0.001s", "eval_every": 5}
-    monkeypatch.setattr(checkpoint, "_SHARES", (1e9, 1e9))
+    monkeypatch.setattr(checkpoint, "_BLOCKING_SHARE", 1e9)
+    monkeypatch.setattr(checkpoint, "_WRITING_SHARE", 1e9)
     with pytest.raises(KeyboardInterrupt):
         afl.sweep(sim, axes, 20, **how)
     assert_same(afl.sweep(sim, axes, 20, **how), whole)
@@ -310,7 +311,8 @@ def test_a_disk_that_is_full_ends_the_save_and_not_the_run(
 def test_an_interval_is_stretched_where_saving_takes_long(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr(checkpoint, "_SHARES", (1e-6, 1e-6))
+    monkeypatch.setattr(checkpoint, "_BLOCKING_SHARE", 1e-6)
+    monkeypatch.setattr(checkpoint, "_WRITING_SHARE", 1e-6)
     simulation().run(12, checkpoint=tmp_path, checkpoint_every="0.01s", eval_every=4)
     assert "so it is done every" in capsys.readouterr().err
     assert len(list(tmp_path.iterdir())) <= 2
@@ -462,7 +464,7 @@ def test_a_member_that_ends_is_not_saved_beside_its_result(
     monkeypatch.setattr(
         checkpoint.Checkpoint,
         "save",
-        lambda own, execution, made: (saved.append(made.row), save(own, execution, made)),
+        lambda self, execution, progress: (saved.append(progress.row), save(self, execution, progress)),
     )
     afl.sweep(simulation(), {"seed": [0, 1]}, 8, eval_every=4, folder=tmp_path, checkpoint_every="1h")
     assert not saved
