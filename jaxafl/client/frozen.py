@@ -1,4 +1,4 @@
-"""Detection of frozen parameters, whose updates are zero for all gradients, from the trace of an optimiser."""
+"""Detection of frozen parameters (with zero updates for all gradients) from the trace of an optimiser."""
 
 from __future__ import annotations
 

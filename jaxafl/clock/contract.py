@@ -89,13 +89,14 @@ class FaultCode(enum.IntEnum):
 
     def __new__(cls, message: str) -> FaultCode:
         member = int.__new__(cls, len(cls.__members__))  # numbered from 0
-        member._value_, member.message = int(member), message
+        member._value_ = int(member)
+        member.message = message
         return member
 
     NONE = ""
     DURATIONS_END = (
         "the recorded durations run out: run {run} of client {client} (start number {run_id}) has no duration "
-        "(NaN of a duration of one's own means the same)"
+        "(a user-defined duration that is NaN means this, too)"
     )
     STARTS_END = "the recorded starts run out at start number {run_id}"
     BUSY = "the recorded starts name client {client} at start number {run_id}, but this client is busy"

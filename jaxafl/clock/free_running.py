@@ -147,9 +147,10 @@ class free_running(Clock):
 
     def in_flight_runs(self, state: State) -> InFlight:
         """Returns the runs in flight, for an online clock."""
-        runs, handout, arrived = state.flight, state.handout, trees.when(state.arrivals, self.concurrency)
+        runs = state.flight
+        arrived = trees.arrival_times(state.arrivals, self.concurrency)
         busy = jnp.isfinite(arrived)
-        version = jnp.where(busy, runs.version, handout)
+        version = jnp.where(busy, runs.version, state.handout)
         reference = None if runs.reference is None else jnp.where(busy, runs.reference, version)
         promised = self.before_step or self.start_skew  # the next run may train from an older version than the newest
         pinned = jnp.ones_like(busy) if promised else busy
@@ -180,7 +181,8 @@ class free_running(Clock):
         reference = None
         if self.start_skew:  # all but the last of M newcomers train from the model before this step
             last = (state.waiting - 1) % self.buffer == 0
-            version, reference = jnp.where(last, version, jnp.maximum(version - 1, 0)), version
+            reference = version
+            version = jnp.where(last, version, jnp.maximum(version - 1, 0))
         local_steps = workload.local_steps(client, run, version, begins).astype(jnp.int32)
         drawn = draw_of(self.durations, known.prepared, Run(client, run, local_steps, known.longest, state.now))
         duration = drawn.work + drawn.hang

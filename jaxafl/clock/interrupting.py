@@ -100,7 +100,8 @@ class interrupting(Clock):
         most = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
         none, one = (self._durations(state.starts, client, run, started, steps) for steps in (0, 1))
         gone = jnp.isinf(one)  # the run completes no step
-        latency, per_step = jnp.where(gone, 0, none), jnp.where(gone, one, one - none)
+        latency = jnp.where(gone, 0, none)
+        per_step = jnp.where(gone, one, one - none)
         working = now - started - latency
         fit = jnp.floor(working / jnp.where(per_step > 0, per_step, 1) * (1 + _ROUNDING))
         fit = jnp.where(per_step > 0, fit, jnp.where(working >= 0, jnp.inf, 0))

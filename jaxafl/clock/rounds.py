@@ -73,7 +73,9 @@ class synchronous(Clock):
         num_clients = workload.num_clients
         size = self.capacity(num_clients)
         state, client = drawn_clients(state, self.sets, size, num_clients, replacement=self.replacement)
-        client, mask, multiplicity = jnp.sort(client), jnp.ones(size, bool), None
+        client = jnp.sort(client)
+        mask = jnp.ones(size, bool)
+        multiplicity = None
         if self.replacement:  # a client drawn twice trains once and counts twice
             client, mask, multiplicity = distinct(client)
         state, runs = start_runs(self.durations, state, mask, client, state.runs[client], workload)

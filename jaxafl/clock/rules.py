@@ -66,19 +66,22 @@ def check_next(clock: Clock, num_clients: int, before: Any, result: Any) -> None
     state, step = result
     if not hasattr(state, "starts"):
         raise UserError(f"{about} a state with a field `starts` (jaxafl.clock.Starts), {type(state).__name__} has none")
-    was, now = _forms(before), _forms(state)
+    was = _forms(before)
+    now = _forms(state)
     for path in [*was, *now]:
         if was.get(path) != now.get(path):
             raise UserError(
                 f"{about} a state of the same form as that of init: "
                 f"state{path} was {was.get(path)}, it is {now.get(path)}"
             )
-    size, columns = clock.capacity(num_clients), {**step.runs.complete()._asdict(), **step.complete()._asdict()}
+    size = clock.capacity(num_clients)
+    columns = {**step.runs.complete()._asdict(), **step.complete()._asdict()}
     del columns["runs"]
     for name, value in columns.items():
         word = {"time": "float64", "started": "float64", "arrived": "float64", "mask": "bool"}.get(name, "integer")
         shape = () if name == "time" else (size,)
-        found, dtype = jnp.shape(value), jnp.result_type(value)
+        found = jnp.shape(value)
+        dtype = jnp.result_type(value)
         fits = dtype == word if word == "float64" else dtype.kind in {"bool": "b", "integer": "iu"}[word]
         if found != shape or not fits:
             raise UserError(
@@ -189,8 +192,10 @@ def _of_arrivals(clock: Clock, num_clients: int, of: dict[str, np.ndarray], earl
     numbered = "runs are numbered from 0 as they start, and `starts.count` counts them"
     yield _outside(of["run_id"], of["runs_begun"]), "run_id runs_begun", numbered
     known = earlier.of(of)
-    before, all_ = len(known["run"]), {name: np.concatenate([known[name], of[name]]) for name in _NAMES}
-    run_id, run = all_["run_id"], _runs(all_)
+    before = len(known["run"])
+    joined = {name: np.concatenate([known[name], of[name]]) for name in _NAMES}
+    run_id = joined["run_id"]
+    run = _runs(joined)
     if not has(Delivery.REPEATED):
         yield _later(run_id)[before:], "run_id", "to take a run again needs Delivery.REPEATED in `delivers`"
     for one, other in ((run_id, run), (run, run_id)):

@@ -35,8 +35,8 @@ class State(NamedTuple):
 class semi_async(Clock):
     """SAFA's rounds.
 
-    At the start of round t, every client whose update has arrived receives x_t and starts. So does every deprecated
-    client, one whose model lags by more than L versions; its work is abandoned. Other stragglers continue. The round
+    At the start of round t, every client with an arrived update receives x_t and starts. So does every deprecated
+    client, with a model that lags by more than L versions; its work is abandoned. Other stragglers continue. The round
     closes when clients that were not picked last round fill its quota, or when no client trains any more; then the
     earliest of the others fill up the quota. The remaining arrivals are undrafted; runs that finish later count in the
     next round.

@@ -62,7 +62,7 @@ def invalid_code(duration: Array) -> Array:
 
 
 def duration_fault(starts: Starts, runs: Runs, duration: Array, wrong: Array, round: Array) -> Starts:
-    """Records a fault for the first of several runs [A] whose duration is marked wrong.
+    """Records a fault for the first of several runs [A] with a duration that is marked wrong.
 
     Args:
         starts: record of the started runs.

@@ -115,7 +115,8 @@ def cut(schedule: Schedule, start: int, stop: int) -> Schedule:
     """Returns the server steps start .. stop - 1 of a schedule; `held` are the versions that later steps need."""
     if (start, stop) == (schedule.start, schedule.start + schedule.server_steps):
         return schedule
-    begin, end = start - schedule.start, stop - schedule.start
+    begin = start - schedule.start
+    end = stop - schedule.start
     held = schedule.held
     if end < schedule.server_steps:
         later = schedule.mask[end:]

@@ -76,7 +76,8 @@ class recorded(Duration):
 
     def step_times(self, num_clients: int, seed: int = 0) -> Times:
         times = np.asarray(self.times, np.float64)
-        counts, most = _counts(times)[:, None], times.shape[1]
+        counts = _counts(times)[:, None]
+        most = times.shape[1]
         if (counts < most).any():  # resamples every client's runs with equal weights to a common number of columns
             most = max(most, POINTS)
             place = ((np.arange(most) + 0.5) / most * counts).astype(int)

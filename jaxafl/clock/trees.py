@@ -67,7 +67,7 @@ def expect(arrivals: Arrivals, size: int, place: Array, time: Array, client: Arr
     return jax.lax.fori_loop(0, len(begins) - 1, up, (arrivals._replace(first=(time, client, place)), place))[0]
 
 
-def when(arrivals: Arrivals, size: int) -> Array:
+def arrival_times(arrivals: Arrivals, size: int) -> Array:
     """Returns the arrival time of each place, float64 [size]; infinite for empty places."""
     return arrivals.times.reshape(-1)[:size]
 
@@ -97,7 +97,8 @@ def is_busy(busy: Array, client: Array) -> Array:
 
 def nth_idle(busy: Array, num_clients: int, rank: Array) -> Array:
     """Returns the idle client of rank `rank`, from 0 on in client order."""
-    begins, entries = _begins(num_clients), jnp.arange(_WIDTH, dtype=jnp.int32)
+    begins = _begins(num_clients)
+    entries = jnp.arange(_WIDTH, dtype=jnp.int32)
     levels = len(begins) - 1
     stands_for = np.asarray([_WIDTH**level for level in range(levels)], np.int32)
 

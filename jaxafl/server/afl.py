@@ -45,7 +45,7 @@ class afl(Server):
     references = ("afl2025",)
     meanings: ClassVar[dict[str, str]] = {
         "step_norm": "Euclidean norm of the server's step",
-        "converged": "whether the run has converged",
+        "converged": "True once the run has converged",
     }
 
     @property

@@ -1,4 +1,4 @@
-"""FADAS and FedAMS, whose server takes AMSGrad steps."""
+"""FADAS and FedAMS, servers with AMSGrad steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers whose step is an Optax transformation of a weighted mean of the updates."""
+"""Servers with an Optax step on a weighted mean of the updates."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_the_earliest_arrives_and_at_one_instant_the_first_client(size: int) -> 
             if happens:
                 times[place] = time
             arrivals = change(arrivals, size, np.int32(place), np.float64(time), clients[place], happens)
-            np.testing.assert_array_equal(trees.when(arrivals, size), times)
+            np.testing.assert_array_equal(trees.arrival_times(arrivals, size), times)
             if np.isfinite(times).any():
                 first = min(
                     (time, client, place) for place, (time, client) in enumerate(zip(times, clients, strict=True))

@@ -55,8 +55,10 @@ class CyclicTraces(Part):
             d in seconds; 0 if the amount is 0.
         """
         time, amounts, offsets = (jnp.asarray(table) for table in (self.time, self.amount, self.offsets))
-        first, last = offsets[trace], offsets[trace + 1] - 1
-        period, total = time[last], amounts[last]
+        first = offsets[trace]
+        last = offsets[trace + 1] - 1
+        period = time[last]
+        total = amounts[last]
         goal = self._interpolate(time, amounts, phase, first, last) + amount
         laps = jnp.maximum(jnp.ceil(goal / total) - 1, 0)  # complete periods before the goal is reached
         reached = self._interpolate(amounts, time, goal - laps * total, first, last)

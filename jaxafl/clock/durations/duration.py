@@ -117,7 +117,8 @@ class Duration(Part):
             return sum(draw_of(self, prepared, Run(client, run, jnp.int32(steps), jnp.float64(0))))  # type: ignore[return-value]
 
         grid = jax.vmap(jax.vmap(lasting, (None, 0, None)), (0, None, None))
-        clients, order = jnp.arange(num_clients, dtype=jnp.int32), jnp.arange(runs, dtype=jnp.int32)
+        clients = jnp.arange(num_clients, dtype=jnp.int32)
+        order = jnp.arange(runs, dtype=jnp.int32)
         latency = np.asarray(grid(clients, order, 0))
         return latency, np.asarray(grid(clients, order, 1)) - latency
 
