@@ -131,7 +131,8 @@ class Checkpoint(Hook):
         self.last = time.monotonic(), progress.row
         if self.saved is None:
             return
-        about, arrays = self.saved.about, self.saved.arrays
+        about = self.saved.about
+        arrays = self.saved.arrays
         state = execution.state
         longer = about["server_steps"] != self.server_steps and about["kept"] is not None
         if not longer and about.get("plan") != _plan_digest(execution):  # another plan stores other versions in slots
@@ -282,7 +283,8 @@ class Checkpoint(Hook):
         self.changed = "; ".join(filter(None, (self.changed, changed)))
         if about["over"]:
             return
-        done, known = about["place"], about["server_steps"]
+        done = about["place"]
+        known = about["server_steps"]
         if self.server_steps < known and (about["kept"] is not None or self.server_steps < done):
             raise UserError(
                 f"{self.folder} holds a run of {known} server steps ({done} are made), more than server_steps="

@@ -211,7 +211,8 @@ class _Line(ProgressColumn):
 
     def __init__(self, state: State, console: Console) -> None:
         super().__init__()
-        self._state, self._console = state, console
+        self._state = state
+        self._console = console
 
     def render(self, task: Task) -> Text:
         state = self._state

@@ -93,10 +93,10 @@ def _plain(dtype: np.dtype[Any]) -> Any:
 
 
 def _read(folder: pathlib.Path, number: int) -> Saved:
-    said, arrays = _content(folder / str(number))
-    if zlib.crc32(said["text"].encode()) != said["sum"]:
+    metadata, arrays = _content(folder / str(number))
+    if zlib.crc32(metadata["text"].encode()) != metadata["sum"]:
         raise ValueError("its description has changed")
-    about = json.loads(said["text"])
+    about = json.loads(metadata["text"])
     for name, (dtype, shape, known) in about["arrays"].items():
         kind = jnp.dtype(dtype)
         if not np.prod(shape):  # empty arrays are not stored
@@ -117,15 +117,15 @@ def _content(place: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"text": arrays.pop(_ABOUT).tobytes().decode(), "sum": int(arrays.pop(f"{_ABOUT}/sum"))}, arrays
     import tensorstore
 
-    said = json.loads((place / _ABOUT / "metadata").read_text())
+    metadata = json.loads((place / _ABOUT / "metadata").read_text())
 
     # Orbax would read the arrays concurrently; after an error its other readers outlive its event loop
     def array(name: str) -> np.ndarray:
         kept = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{place}/arrays/"}, "path": f"{name}/"}
         return tensorstore.open({"driver": "zarr", "kvstore": kept}).result().read().result()
 
-    table = json.loads(said["text"])["arrays"]
-    return said, {name: array(name) for name, (_, shape, _) in table.items() if np.prod(shape)}
+    table = json.loads(metadata["text"])["arrays"]
+    return metadata, {name: array(name) for name, (_, shape, _) in table.items() if np.prod(shape)}
 
 
 def steps_made(folder: pathlib.Path) -> int:
@@ -184,7 +184,8 @@ def _sum(array: np.ndarray) -> int:
 
 def flattened(parts: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Returns name -> array, without empty arrays, and name -> (dtype, shape, CRC-32) of all arrays."""
-    arrays, table = {}, {}
+    arrays = {}
+    table = {}
     for part, tree in parts.items():
         leaves = tree.items() if part == "evaluations" else enumerate(jax.tree.leaves(tree))
         for name, leaf in leaves:

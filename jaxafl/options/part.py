@@ -168,7 +168,8 @@ def check_options(part: Any, num_clients: int | None = None) -> None:
     cls: Any = type(part)
     kinds = types_of(cls)
     for field in dataclasses.fields(part):
-        value, bounds = getattr(part, field.name), bounds_of(field)
+        value = getattr(part, field.name)
+        bounds = bounds_of(field)
         kind, optional = _without_none(kinds.get(field.name, Any))
         if isinstance(value, Part):
             check_options(value, num_clients)

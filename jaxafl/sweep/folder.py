@@ -22,7 +22,8 @@ from jaxafl.sweep.assemble import Dimension
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
 
-_ABOUT, _PLACES = "sweep.json", "places.json"
+_ABOUT = "sweep.json"
+_PLACES = "places.json"
 
 
 class Contents(NamedTuple):

@@ -172,6 +172,7 @@ def _grouped(places: Sequence[int], key: Callable[[int], Any]) -> list[list[int]
 
 
 def _num_parameters(simulation: Simulation) -> int:
-    model, data = simulation.model, simulation.data
+    model = simulation.model
+    data = simulation.data
     params, _ = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
     return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -52,23 +52,23 @@ def failing() -> Iterator[None]:
         raise
 
 
-def all_gather_objects(mine: T) -> list[T]:
+def all_gather_objects(local: T) -> list[T]:
     """Returns the objects of all processes, in their order. A collective: all processes have to call it.
 
     Raises:
         RuntimeError: another process has failed.
     """
-    found = _gathered(mine)
+    found = _gathered(local)
     for process, part in enumerate(found):
         if isinstance(part, _Failure):
             raise RuntimeError(f"process {process} of {len(found)} has failed: {part.message}")
     return found
 
 
-def _gathered(mine: Any) -> list[Any]:
+def _gathered(local: Any) -> list[Any]:
     if jax.process_count() == 1:
-        return [mine]
-    data = np.frombuffer(pickle.dumps(mine), np.uint8)
+        return [local]
+    data = np.frombuffer(pickle.dumps(local), np.uint8)
     sizes = multihost_utils.process_allgather(np.asarray(len(data)))
     filled = np.pad(data, (0, int(sizes.max()) - len(data)))
     rows = multihost_utils.process_allgather(filled)

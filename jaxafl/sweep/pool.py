@@ -95,13 +95,13 @@ def _begin(number: Any, workers: int, devices: list[str]) -> None:
         devices: names of the GPUs.
     """
     with number.get_lock():
-        mine = number.value % workers
+        worker = number.value % workers
         number.value += 1
     if devices:
-        os.environ["CUDA_VISIBLE_DEVICES"] = devices[mine % len(devices)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices[worker % len(devices)]
         os.environ.pop("XLA_PYTHON_CLIENT_PREALLOCATE", None)
         if sharing := -(-workers // len(devices)) - 1:
             os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{_SHARE / (sharing + 1):.3f}"
     elif hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[mine % len(cores) :: workers] or [cores[mine % len(cores)]])
+        os.sched_setaffinity(0, cores[worker % len(cores) :: workers] or [cores[worker % len(cores)]])
