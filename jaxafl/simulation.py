@@ -83,7 +83,7 @@ class Simulation(Summarised):
         self.model.at(self.precision)  # or it cannot
 
     def summary(self) -> dict[str, Any]:
-        """Its parts, the model in its precision."""
+        """Returns the parts, the model in its precision."""
         parts = {"data": self.data, "model": self.model.at(self.precision)}
         return parts | {"client": self.client, "server": self.server, "clock": self.clock}
 
@@ -94,7 +94,7 @@ class Simulation(Summarised):
 
     @property
     def clock_sees_training(self) -> str:
-        """Why the schedule depends on what is trained, so that the clock has to run beside training; empty if not."""
+        """The reason why the schedule depends on the training, and the clock runs inside its loop; else empty."""
         return sees_training(self.server, self.clock, self.client)
 
     def schedule(self, server_steps: int, seed: int = 0) -> Schedule:
@@ -206,7 +206,7 @@ class Simulation(Summarised):
         return dataset
 
     def train(self, server_steps: int | None = None, **options: Unpack[RunOptions]) -> Trained:
-        """As `run`, with its options but `save`, returning the trained parameters and the raw diagnostics."""
+        """Runs with the options of `run` but `save`. Returns the trained parameters and the raw diagnostics."""
         return self._run(server_steps, lambda trained: trained, options)
 
     def _run(self, server_steps: int | None, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
@@ -276,7 +276,7 @@ class Simulation(Summarised):
         return Run(named, told, seed, server_steps, member or {}, self.citation(), metrics=ways)
 
     def recording(self, observe: Any = None, diagnostics: Any = ()) -> Recording:
-        """What a run records besides what every run returns; checked."""
+        """Returns the checked `observe` and diagnostics of a run."""
         if observe is not None:
             check_observe(observe, self.model, self.data)
         names = check_diagnostics(diagnostics, self.server)
@@ -290,7 +290,7 @@ class Simulation(Summarised):
         recording: Recording = Recording(),  # noqa: B008 (immutable)
         layout: Layout = Layout(),  # noqa: B008 (immutable)
     ) -> Problem:
-        """What the engine runs, of a simulation that has been checked."""
+        """Returns the problem that the engine runs; the simulation must have been checked."""
         server, client = self.server.prepare(self.clock, self.client, self.data.counts, seed)
         client = dataclasses.replace(client, micro_batch=micro_batch_of(client, self.data))
         hyperparameters = as_arrays(Hyperparameters(client, server), jnp.result_type(float))

@@ -111,7 +111,7 @@ def evaluate_members(
 
 def observe_members(program: Program, params: Tree) -> dict[str, Array]:
     """Returns the results of `observe` for every member's parameters."""
-    return jax.lax.map(lambda own: observed(program.recording.observe, own), params)
+    return jax.lax.map(lambda member: observed(program.recording.observe, member), params)
 
 
 def _at_axes(change: Callable[[Array], Array], axes: Any, tree: Any) -> Any:

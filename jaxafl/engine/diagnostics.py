@@ -1,5 +1,4 @@
-"""Diagnostics on request: what a run can record besides what every run returns, because it costs memory or a full
-pass."""
+"""Diagnostics on request: records that cost memory or a full pass over the training data."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ Tree = Any
 _PIECE = 256  # samples per gradient evaluation of a full pass
 
 DIAGNOSTICS = ("drift", "gradient_norm", "asynchronous_error", "average", "per_client")
-"""What `Simulation.run(diagnostics=...)` can record; see there."""
+"""Names of `Simulation.run(diagnostics=...)`."""
 
 
 def check_diagnostics(names: Any, server: Any) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ class Trained(NamedTuple):
         schedule: who arrived when.
         records: diagnostics of the server steps, each [T, ...].
         evaluations: metrics of the evaluated models, each [E].
-        eval_step: int [E], server steps made when they were evaluated.
+        eval_step: int [E], server steps of the evaluated models.
         failure: the server step at which the parameters stopped being finite, and the client whose update did it.
         notes: further attributes of the result: why it was `stopped`, with which other versions it was `resumed`.
         params: the last parameters.
@@ -109,15 +109,16 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: RunHoo
         hook: called after every piece and chunk.
         begun: `time.perf_counter()` at the beginning of the preparation.
     """
-    ready, made = time.perf_counter(), Progress(stops=[None] * len(execution.problems))
+    ready = time.perf_counter()
+    progress = Progress(stops=[None] * len(execution.problems))
     size = block = execution.program.loops.rows_per_check
     compiled_before = execution.compile_seconds
 
     def call(event: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return event(*(arguments or (execution, made)))
+            return event(*(arguments or (execution, progress)))
         except BaseException as error:
-            if made.evaluations:
+            if progress.evaluations:
                 error.trained = results()  # type: ignore[attr-defined]
             raise
 
@@ -127,77 +128,78 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: RunHoo
             "compile_seconds": execution.compile_seconds,
             "run_seconds": time.perf_counter() - ready - (execution.compile_seconds - compiled_before),
         }
-        return _ended(execution, made, seconds, every)
+        return _ended(execution, progress, seconds, every)
 
     def evaluate(step: int) -> None:
         found = execution.evaluate()
-        made.evaluations.append(found if step else _finite(found))
-        made.eval_step.append(step)
+        progress.evaluations.append(found if step else _finite(found))
+        progress.eval_step.append(step)
         for run, why in enumerate(call(hook.chunk)):
-            made.stops[run] = made.stops[run] or ((step, why) if why else None)
+            progress.stops[run] = progress.stops[run] or ((step, why) if why else None)
         call(hook.settled)
 
     call(hook.begin)
-    if made.row and execution.schedules is None:  # the next steps are checked against those of an earlier process
-        call(execution.check, execution.state, execution.joined([*made.records, *made.pieces]), 0)
-    if not made.eval_step:
+    if progress.row and execution.schedules is None:  # the next steps are checked against those of an earlier process
+        call(execution.check, execution.state, execution.joined([*progress.records, *progress.pieces]), 0)
+    if not progress.eval_step:
         evaluate(0)
-    while (start := made.eval_step[-1]) < server_steps and not over(execution, made):
+    while (start := progress.eval_step[-1]) < server_steps and not over(execution, progress):
         stop = min(start + every, server_steps)
         end = execution.row_of(stop)
-        while made.row < end and not all(execution.failures()):
-            until = min(made.row + size, end)
+        while progress.row < end and not all(execution.failures()):
+            until = min(progress.row + size, end)
             if hook.steps:
-                until = min(until, execution.row_of((execution.step_of(made.row) // hook.steps + 1) * hook.steps))
-            until = call(execution.reach, made.row, until)
+                until = min(until, execution.row_of((execution.step_of(progress.row) // hook.steps + 1) * hook.steps))
+            until = call(execution.reach, progress.row, until)
             before, taken = time.perf_counter(), execution.taken
             kept = execution.copy() if execution.limit is not None else None
-            made.pieces.append(execution.advance(made.row, until))
-            pace = (time.perf_counter() - before) / (until - made.row)
+            progress.pieces.append(execution.advance(progress.row, until))
+            pace = (time.perf_counter() - before) / (until - progress.row)
             if execution.limit is not None and kept is not None:
                 failed = execution.failures()[0]  # no server step comes after it
-                known = execution.of_chunk([*made.records, *made.pieces], failed[0] + 1 if failed else until)
+                known = execution.of_chunk([*progress.records, *progress.pieces], failed[0] + 1 if failed else until)
                 within, why = execution.limit(known)
                 if why:  # the piece again, from the state before it, up to the limit
                     execution.state, execution.taken = kept, taken
-                    made.pieces[-1] = execution.advance(made.row, within)
+                    progress.pieces[-1] = execution.advance(progress.row, within)
                     server_steps = stop = until = end = within
-                    made.stops = [one or (within, why) for one in made.stops]
-            made.row = until
+                    progress.stops = [one or (within, why) for one in progress.stops]
+            progress.row = until
             size = max(block, min(size * _GROWTH, int(hook.seconds / pace)) // block * block)
             call(hook.piece)
-        made.records.append(execution.of_chunk(made.pieces, stop - start))
-        made.pieces = []
+        progress.records.append(execution.of_chunk(progress.pieces, stop - start))
+        progress.pieces = []
         if stop > start:  # else a limit lies within the next server step
             evaluate(stop)
     return results()
 
 
-def over(execution: Execution, made: Progress) -> bool:
+def over(execution: Execution, progress: Progress) -> bool:
     """Returns True if all runs have failed or were stopped."""
-    return all(failure or stop for failure, stop in zip(execution.failures(), made.stops, strict=True))
+    return all(failure or stop for failure, stop in zip(execution.failures(), progress.stops, strict=True))
 
 
-def _ended(execution: Execution, made: Progress, seconds: dict[str, float], every: int) -> list[Trained]:
+def _ended(execution: Execution, progress: Progress, seconds: dict[str, float], every: int) -> list[Trained]:
     """Returns the runs up to their failure or stop; in lockstep, without a chunk that is not complete."""
-    records = execution.joined([*made.records, *(piece for piece in made.pieces if piece.taken is None)])
+    records = execution.joined([*progress.records, *(piece for piece in progress.pieces if piece.taken is None)])
     done = jax.tree.leaves(records)[0].shape[1]
-    pairs = list(zip(execution.failures(), made.stops, strict=True))
+    pairs = list(zip(execution.failures(), progress.stops, strict=True))
     # what fails after it was stopped, beside others that go on, has not failed
     failures = [None if failure and stop and failure[0] >= stop[0] else failure for failure, stop in pairs]
     lengths = [
         min(failure[0] + 1 if failure else done, stop[0] if stop else done)
-        for failure, stop in zip(failures, made.stops, strict=True)
+        for failure, stop in zip(failures, progress.stops, strict=True)
     ]
     found = execution.finish(records, lengths)
     ended = []
     for index, (schedule, info) in enumerate(found):
-        failure, stop = failures[index], made.stops[index]
+        failure, stop = failures[index], progress.stops[index]
         # a model that came after a failure is no result
         last = failure[0] if failure else lengths[index]
-        shown = [place for place, step in enumerate(made.eval_step) if step <= last]
-        metrics = {name: np.asarray([made.evaluations[p][name][index] for p in shown]) for name in made.evaluations[0]}
-        model, steps = _member(execution.state.model, index), np.asarray(made.eval_step)[shown]
+        shown = [place for place, step in enumerate(progress.eval_step) if step <= last]
+        found_by = [progress.evaluations[place] for place in shown]
+        metrics = {name: np.asarray([one[name][index] for one in found_by]) for name in progress.evaluations[0]}
+        model, steps = _member(execution.state.model, index), np.asarray(progress.eval_step)[shown]
         notes: Mapping[str, Any] = {"stopped": stop[1]} if stop and not failure else {}
         ended.append(Trained(schedule, info, metrics, steps, failure, *model, seconds, every, notes))
     return ended

@@ -1,4 +1,4 @@
-"""What a server's `update` returns, looked over while it is traced."""
+"""Checks of the result of a server's `update`, made while it is traced."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
 
 
 def _check_alike(rule: str, before: Any, after: Any) -> None:
-    """The same structure, shapes and types."""
+    """Raises `ValueError` unless both trees have the same structure, shapes and types."""
     was, now = (str(jax.tree.structure(tree)) for tree in (before, after))
     if was != now:
         raise UserError(f"{rule}: {was} became {now}")

@@ -1,4 +1,4 @@
-"""Where everything of a plan is kept: versions in ring slots and updates in store rows, by their lifetimes.
+"""Allocation of ring slots to versions and of store rows to updates, by their lifetimes.
 
 Reading a version that is gone is impossible by construction.
 """
@@ -123,8 +123,8 @@ def place(
 def _rows(
     runs: Runs, saves: Moves, during: np.ndarray, lane: np.ndarray, stores: int, in_order: bool
 ) -> tuple[np.ndarray, int]:
-    """The row of each update in the store of its device, of so many, and how many rows each of these has; `lane`: of
-    the arrivals."""
+    """Assigns a row to every update, separately for each of `stores` devices. Returns the rows, and the number of rows
+    that a device needs; `lane`: lane of each arrival."""
     row_of, rows = np.zeros(len(runs.client), np.int64), 0
     for store in range(stores):
         if in_order:
@@ -140,16 +140,16 @@ def _rows(
 
 
 def _in_order(schedule: Schedule, runs: Runs, saves: Moves, during: np.ndarray) -> bool:
-    """Whether the store can hold the updates of one server step after another, each in the order of its arrivals: all
-    steps take as many, and each update was made just before the one step that takes it."""
+    """Returns True if the store can hold exactly the updates of one server step, in the order of its arrivals: all
+    steps are full, and each update is trained just before the only step that consumes it."""
     at_once = during[saves.segments] == runs.last_step[saves.runs]
     once = len(runs.client) == np.count_nonzero(runs.arrival >= 0)
     return bool(schedule.mask.all()) and once and bool(at_once.all())
 
 
 def _uniform(training: Training) -> tuple[bool, int | None]:
-    """Whether all runs of a segment, those without local steps too, make the same number of them in it; and what that
-    number is, where it is the same in all segments."""
+    """Returns True if all runs of a segment, those without local steps too, make the same number of them in it, and
+    that number, if it is the same in all segments."""
     active, saves = training.active, training.saves
     counted = active > 0
     counted[saves.segments, saves.lanes] = True
@@ -159,7 +159,7 @@ def _uniform(training: Training) -> tuple[bool, int | None]:
 
 
 def _places(first: np.ndarray, last: np.ndarray, taken: Sequence[int] = ()) -> tuple[list[int], int]:
-    """A numbered place for each of several things, the one that was given back last; and how many there are.
+    """Returns a numbered place for each of several things, the one returned last, and the number of places.
 
     Args:
         first: int [m], not decreasing: when each takes its place.

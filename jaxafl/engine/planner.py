@@ -96,7 +96,7 @@ def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, cl
 
 
 class _Pending(NamedTuple):
-    """What is to be trained; a run is known by its rank, in which lanes take it."""
+    """Runs to be trained; a run is identified by its rank, the order in which lanes take it."""
 
     ranks: list[int]  # of the runs, in the order in which the versions are made that they need
     ends: list[int]  # of each server step: how many of those can be trained before it
@@ -105,14 +105,14 @@ class _Pending(NamedTuple):
     homes: list[int]  # by rank: the device of its client
 
 
-class _Made(NamedTuple):
-    """Runs that lanes load, or save."""
+class _Events(NamedTuple):
+    """Runs that lanes load, or save, in order."""
 
     ranks: list[int]
     ends: list[int]  # of each segment: how many until then
 
 
-def _advance(pending: _Pending, lanes: int, homes: int) -> tuple[list[int], _Made, list[int], _Made, list[int]]:
+def _advance(pending: _Pending, lanes: int, homes: int) -> tuple[list[int], _Events, list[int], _Events, list[int]]:
     """The instants, in local steps, between which the segments lie; what they load, into which lanes, and save; and the
     server step (of those that `pending` knows) that each precedes. This loop is most of what a plan takes."""
     needed, lengths, home_of = pending.needed, pending.lengths, pending.homes
@@ -121,7 +121,7 @@ def _advance(pending: _Pending, lanes: int, homes: int) -> tuple[list[int], _Mad
     # runs that wait for a lane, idle lanes, and when the others end their run, in local steps, times L, plus the lane
     devices: list[tuple[list[int], ...]] = [([], list(range(home, lanes, homes)), []) for home in range(homes)]
     queues, run_of, into = [waiting for waiting, _, _ in devices], [0] * lanes, list[int]()
-    (loaded, load_ends), (saved, save_ends) = loads, saves = _Made([], []), _Made([], [])
+    (loaded, load_ends), (saved, save_ends) = loads, saves = _Events([], []), _Events([], [])
     load, lend, save, steps, begin, now, instants = loaded.append, into.append, saved.append, list[int](), 0, 0, [0]
     for step, end in enumerate(pending.ends):
         while missing[step]:
@@ -158,9 +158,9 @@ def _advance(pending: _Pending, lanes: int, homes: int) -> tuple[list[int], _Mad
     return instants, loads, into, saves, steps
 
 
-def _moves(made: _Made, lane: np.ndarray, order: np.ndarray) -> Moves:
+def _moves(events: _Events, lane: np.ndarray, order: np.ndarray) -> Moves:
     """The runs in the order of their segments and, within one, of their lanes, which are given by rank."""
-    ranks, ends = (np.asarray(column, np.int64) for column in made)
+    ranks, ends = (np.asarray(column, np.int64) for column in events)
     lanes = lane[ranks]
     begins = np.concatenate([np.zeros(1, np.int64), ends])[:-1]
     segments = np.repeat(np.arange(len(ends)), ends - begins)

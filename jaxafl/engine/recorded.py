@@ -81,7 +81,7 @@ def check_recorded(server: str, names: Iterable[str], model: Model | None) -> No
         f"the server {server} records {{}} in the `info` of its Outcome",
         names,
         allowed=("server_rate",),
-        beside=metrics,
+        others=metrics,
     )
 
 
@@ -90,7 +90,7 @@ def check_names(
     names: Iterable[Any],
     prefix: str = "",
     allowed: Iterable[str] = (),
-    beside: Iterable[str] = (),
+    others: Iterable[str] = (),
 ) -> None:
     """Raises `ValueError` for a name that a variable of a result cannot have.
 
@@ -99,9 +99,9 @@ def check_names(
         names: as the user gave them.
         prefix: that results put before them.
         allowed: names that results give the same meaning.
-        beside: names of other variables of the same results.
+        others: names of other variables of the same results.
     """
-    taken = frozenset() if prefix else _TAKEN.difference(allowed) | set(beside)
+    taken = frozenset() if prefix else _TAKEN.difference(allowed) | set(others)
     before: dict[str, str] = {}
     for name in names:
         check_name(about, name, taken, () if prefix else _BEGINNINGS, prefix)

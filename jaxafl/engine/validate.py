@@ -1,4 +1,4 @@
-"""Whether the parts of a simulation fit together, and into memory, found out before anything is compiled."""
+"""Checks, before compilation, that the parts of a simulation fit together and into memory."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _frozen(model: Model, data: FederatedData) -> Any:
 
 @contextlib.contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Whatever tracing raises, as a `ValueError` that says what was traced."""
+    """Turns an error of tracing into a `ValueError` that names the traced part."""
     try:
         yield
     except UserError:
@@ -190,7 +190,7 @@ def _described(tree: Any, batch_axes: int = 1) -> str:
 
 
 def _pads(client: Client, counts: np.ndarray) -> bool:
-    """Whether some mini-batches are filled up with padding."""
+    """Returns True if some mini-batches are padded."""
     size, piece = client.batch_size, client.micro_batch
     if size is None:
         return True

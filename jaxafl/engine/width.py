@@ -1,4 +1,4 @@
-"""How many lanes train side by side on an accelerator: by what a local step costs there, and by what memory holds.
+"""Number of lanes on an accelerator: by the cost of a local step there, and by memory.
 
 A local step of w lanes launches as much as that of one, and then takes for each of them the longer of its arithmetic
 and of its traffic with memory:
@@ -29,7 +29,7 @@ MOST_LANES = 4096  # beyond any width at which a launch still weighs
 
 
 class Rates(NamedTuple):
-    """Of a device: operations of float32 products and bytes of memory per second, seconds of a launch."""
+    """Rates of a device: float32 product operations and bytes of memory per second, seconds of a launch."""
 
     operations: float
     bandwidth: float
@@ -49,8 +49,8 @@ _SEGMENT = 22  # launches that begin and end a segment, as compiled for an H200
 
 
 class LocalStep(NamedTuple):
-    """What a local step needs: launches, and of one lane floating-point operations of products, bytes that are read and
-    written, and bytes that are kept at once."""
+    """Cost of a local step: launches, and per lane floating-point operations of products, bytes read and written, and
+    bytes in memory at once."""
 
     launches: float
     operations: float
@@ -58,25 +58,25 @@ class LocalStep(NamedTuple):
     kept: float
 
     def seconds(self, lanes: int, passes: float = 1.0, segments: int = 0, rates: Rates | None = None) -> float:
-        """That so many of them take, one after another, in so many segments of a plan; on the device that there is
-        unless `rates` are given."""
+        """Returns the seconds of `passes` local steps of so many lanes, in so many segments of a plan; `rates`: of the
+        device, by default the first local one."""
         rates = rates or rates_of(jax.local_devices()[0].device_kind)
         work = lanes * max(self.operations / rates.operations, self.moved / rates.bandwidth)
         return passes * (self.launches * rates.launch + work) + segments * _SEGMENT * rates.launch
 
     def room(self, members: int = 1) -> int:
-        """The most lanes of each of so many members that half of the device's memory holds; at least 1."""
+        """Returns the number of lanes per member that fit into half of the device memory (at least 1)."""
         memory = available_bytes()
         return MOST_LANES if memory is None else max(1, int(memory / 2 / self.kept / members))
 
 
 def rates_of(kind: str) -> Rates:
-    """Of a device that calls itself so; those of an A100 for one that is not known."""
+    """Returns the rates for a `device_kind`; unknown devices get those of an A100."""
     return next((rates for name, rates in RATES.items() if kind.startswith(name)), _OTHERS)
 
 
 def local_step_of(model: Model, data: FederatedData, client: Client) -> LocalStep:
-    """What a local step of this model on these samples needs.
+    """Returns the cost of a local step of this model on these samples.
 
     Forward and backward passes make three products for each of the forward pass, and launch 0.36 kernels for each of
     its operations. 0.4 of all its results are in memory at once, beside three copies of the parameters; 1.6 times the
