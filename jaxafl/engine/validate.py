@@ -22,7 +22,7 @@ from jaxafl.engine.problem import BufferSizes, Problem, Program
 from jaxafl.engine.recorded import check_observed, metrics_of
 from jaxafl.engine.state import example_batch, initial
 from jaxafl.models.leaves import path_of
-from jaxafl.models.model import Batch, Model, told_apart
+from jaxafl.models.model import Batch, Model, recorded_classes
 from jaxafl.options import UserError, check_whole
 
 _BATCH = 2
@@ -141,7 +141,7 @@ def _state_of(model: Model, data: FederatedData) -> Any:
         x, y = data.fetch(arrays, client, positions, jax.random.split(key, _BATCH))
         if _described(x) != samples:
             raise ValueError(f"training samples are {_described(x)}, test samples {samples}")
-        with told_apart(y) as outputs:
+        with recorded_classes(y) as outputs:
             _, new = model.bound(frozen)(params, state, Batch(x, y, jnp.ones(_BATCH, bool)), key, True)
         most = int(np.max(data.y_test, initial=-1))
         if outputs and min(outputs) <= most:

@@ -1,4 +1,4 @@
-"""Models: networks by name, and adapters that make a model of any network."""
+"""Models: networks by name, and adapters for other networks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Code that the adapters share, which make a `Model` of any network.
+"""Code that the adapters share; an adapter converts a network to a `Model`.
 
-In all of them the loss and the metrics of padded examples (`batch.mask` False) come out as exactly 0 and carry no
-gradient.
+The loss and the metrics of padded examples (`batch.mask` False) are exactly 0 and have no gradient.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ Check: TypeAlias = Callable[[Params, State, Batch], None]
 def tried(
     init: Init, apply: Callable[..., tuple[Outputs, State]], frozen: Any = None, check: tuple[Init, Check] | None = None
 ) -> Init:
-    """`init`, whose result is tried on the batch, so that what does not go together is an error there.
+    """Returns `init` with a trial call of `apply`, so that a mismatch raises its error in `init`.
 
     Args:
-        init, apply, frozen: as of `Model`.
-        check: an `init` of all parameters, the frozen ones too, and what is called with their shapes, once for each
-            form of the samples.
+        init, apply, frozen: fields of `Model`.
+        check: an `init` of all parameters, including frozen ones, and a function that is called with their shapes, once
+            for each form of the samples.
     """
     checked: set[str] = set()
 
@@ -40,18 +39,18 @@ def tried(
             examine(params, state, batch)
             checked.add(form)
 
-    def made(key: Key, batch: Batch) -> tuple[Params, State]:
+    def init_and_try(key: Key, batch: Batch) -> tuple[Params, State]:
         once(batch)
         params, state = init(key, batch)
         held = () if frozen is None else (jax.eval_shape(lambda: frozen(batch) if callable(frozen) else frozen),)
         jax.eval_shape(lambda *held: apply(params, state, batch, key, False, *held), *held)
         return params, state
 
-    return made
+    return init_and_try
 
 
 def per_example(result: Outputs | Array, batch: Batch) -> Outputs:
-    """Checks the shapes and takes the padding out."""
+    """Checks the shapes, and sets the values of padded examples to 0."""
     outputs = result if isinstance(result, Outputs) else Outputs(result, {})
     if not isinstance(outputs.metrics, Mapping):
         raise UserError(f"the metrics of Outputs are a dict of name -> values [B], got {shown(outputs.metrics)}")
@@ -85,15 +84,16 @@ def check_loss(owner: str, loss: Any) -> None:
 
 
 def check_takes(owner: str, role: str, function: Callable[..., Any], given: tuple[str, ...]) -> None:
-    """Raises `TypeError` for a function that cannot be called with the arguments that it is given, by position."""
+    """Raises `TypeError` for a function that does not take the arguments `given` by position."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # of a function that is not written in Python
+    except ValueError:  # raised for a function that is not written in Python
         return
     try:
         signature.bind_partial(*given)
     except TypeError:
-        name, takes = getattr(function, "__name__", what(function)), ", ".join(signature.parameters)
+        name = getattr(function, "__name__", what(function))
+        takes = ", ".join(signature.parameters)
         raise TypeError(
             f"{owner}: {role} is called as {role}({', '.join(given)}), but {name} takes ({takes})"
             + ("; a batch has x, y and mask" if "batch" in given else "")
@@ -101,12 +101,12 @@ def check_takes(owner: str, role: str, function: Callable[..., Any], given: tupl
 
 
 def what(value: Any) -> str:
-    """A value in a message: a class by its name, anything else by the name of its class."""
+    """Describes a value in a message: a class by its name, anything else by the name of its class."""
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def jsonable(value: Any) -> Any:
-    """An option as JSON: numbers, strings and sequences as they are, anything else by its name."""
+    """Converts an option to JSON: numbers, strings and sequences are kept, anything else becomes its name."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Parameters to and from safetensors files, and a model that starts from them."""
+"""Parameters in safetensors files, and models that start from given parameters."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jaxafl.readers.replacing import replacing
 
 
 def save_parameters(path: str | os.PathLike[str], params: Params) -> None:
-    """Write parameters as a safetensors file, for example the `params` of what `Simulation.train` returns.
+    """Writes parameters to a safetensors file, for example `params` of the result of `Simulation.train`.
 
-    A tensor's name is its path in the tree, joined by `/`; shapes, dtypes and bits are kept. A file of that name is
+    A tensor's name is its path in the tree, joined by `/`; shapes, dtypes and bits are kept. An existing file is
     replaced only when the new one is complete.
 
     Args:
@@ -40,41 +40,40 @@ def save_parameters(path: str | os.PathLike[str], params: Params) -> None:
     from safetensors.numpy import save_file
 
     with replacing(target) as unfinished:
-        # the library writes the memory of an array as it lies there
+        # the library writes an array's memory, so another order would be saved transposed
         save_file({name: np.asarray(leaf, order="C") for name, leaf in named_leaves(params).items()}, unfinished)
 
 
 def load_parameters(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a file of `save_parameters`.
+    """Reads a file of `save_parameters`.
 
     Args:
         path: the safetensors file.
 
     Returns:
-        Nested dict of numpy arrays; lists and tuples of the saved tree come back as dicts with the keys `"0"`, `"1"`,
-        ... (`initialised` puts them back into the model's own structure).
+        Nested dict of numpy arrays; lists and tuples of the saved tree become dicts with the keys `"0"`, `"1"`, ...
+        (`initialised` restores the structure of the model).
 
     Raises:
         ImportError: the safetensors package is not installed.
         FileNotFoundError: the file does not exist.
-        ValueError: it is no complete safetensors file.
+        ValueError: the file is not a complete safetensors file.
     """
     return unflatten_dict(read_tensors(path), sep="/")
 
 
 def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
-    """A model that starts from given parameters instead of drawing them.
+    """Returns a model that starts from given parameters instead of drawing them.
 
     Args:
         model: the model.
-        params: a file of `save_parameters`, or a pytree of arrays such as `Trained.params`; for a model with frozen
-            parameters, with all, some or none of these.
-        model_state: the same for the non-trainable state (batch statistics, `Trained.model_state`), with or without
-            that of frozen layers; `None` leaves it as the model makes it.
+        params: a file of `save_parameters`, or a pytree of arrays such as `Trained.params`; frozen parameters may be
+            included or not.
+        model_state: a file or a pytree of the non-trainable state (batch statistics, `Trained.model_state`), with or
+            without the state of frozen layers; `None` takes the initial state of the model.
 
     Returns:
-        The model with another `init`. Making the first model raises `ValueError` where names, shapes or dtypes are not
-        those of the model: which tensors are missing or unexpected, or what was found and what is expected.
+        The model with another `init`, which raises `ValueError` if names, shapes or dtypes do not match the model.
 
     Raises:
         ImportError, FileNotFoundError, ValueError: a file cannot be read.
@@ -83,28 +82,28 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
     given_state = None if model_state is None else _named(model_state)
 
     def init(key: Key, batch: Batch) -> tuple[Params, State]:
-        made_params, made_state = model.init(key, batch)
+        drawn_params, drawn_state = model.init(key, batch)
         base, base_state = map(named_leaves, _both(jax.eval_shape(lambda: held(batch))))
-        own = {name: leaf for name, leaf in given.items() if name not in base}
-        placed = _placed(model.name, "parameters", own, made_params)
+        trained = {name: leaf for name, leaf in given.items() if name not in base}
+        placed = _placed(model.name, "parameters", trained, drawn_params)
         if given_state is not None:
-            own = {name: leaf for name, leaf in given_state.items() if name not in base_state}
-            made_state = _placed(model.name, "model state", own, made_state)
-        return placed, made_state
+            trained = {name: leaf for name, leaf in given_state.items() if name not in base_state}
+            drawn_state = _placed(model.name, "model state", trained, drawn_state)
+        return placed, drawn_state
 
     def held(batch: Batch) -> Any:
-        made = model.frozen(batch) if callable(model.frozen) else model.frozen
-        parts = _both(made)
+        frozen = model.frozen(batch) if callable(model.frozen) else model.frozen
+        parts = _both(frozen)
         places = ((given, "frozen parameters", parts.params), (given_state or {}, "frozen model state", parts.state))
         both = Held(
             *(
                 _placed(
-                    model.name, what, {name: own.get(name, leaf) for name, leaf in named_leaves(part).items()}, part
+                    model.name, what, {name: new.get(name, leaf) for name, leaf in named_leaves(part).items()}, part
                 )
-                for own, what, part in places
+                for new, what, part in places
             )
         )
-        return both if isinstance(made, Held) else both.params
+        return both if isinstance(frozen, Held) else both.params
 
     source = os.fspath(params) if isinstance(params, str | os.PathLike) else "given parameters"
     described = model.description | {"initialised": source}
@@ -113,7 +112,7 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The tensors of a safetensors file by name; raises as `load_parameters` does."""
+    """Reads the tensors of a safetensors file by name; raises the errors of `load_parameters`."""
     source = as_path(path)
     _require_safetensors(f"reading {source}")
     if not source.is_file():
@@ -128,7 +127,7 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """The leaves of a pytree by their path, joined by `/`."""
+    """Returns the leaves of a pytree by path, joined by `/`."""
     leaves = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         parts = [jax.tree_util.keystr((key,), simple=True) for key in path]
@@ -153,9 +152,9 @@ def _named(source: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(leaf) for name, leaf in named_leaves(source).items()}
 
 
-def _placed(model: str, what: str, given: dict[str, np.ndarray], made: Any) -> Any:
-    """The given arrays in the structure that the model made."""
-    expected = named_leaves(made)
+def _placed(model: str, what: str, given: dict[str, np.ndarray], tree: Any) -> Any:
+    """Returns the given arrays in the structure of `tree`, after checking names, shapes and dtypes."""
+    expected = named_leaves(tree)
     missing, unexpected = sorted(expected.keys() - given.keys()), sorted(given.keys() - expected.keys())
     if missing or unexpected:
         raise ValueError(
@@ -164,14 +163,14 @@ def _placed(model: str, what: str, given: dict[str, np.ndarray], made: Any) -> A
     given = dict(given)
     for name, leaf in expected.items():
         found = given[name]
-        if (found.dtype, leaf.dtype) == (np.float32, np.float64):  # where JAX computes in float64
+        if (found.dtype, leaf.dtype) == (np.float32, np.float64):  # with jax_enable_x64
             given[name] = found = found.astype(np.float64)
         if found.shape != leaf.shape or found.dtype != leaf.dtype:
             raise ValueError(
                 f"the given {what} do not fit {model}: tensor {name} is {found.dtype}{list(found.shape)}, expected "
                 f"{leaf.dtype}{list(leaf.shape)}"
             )
-    return jax.tree.unflatten(jax.tree.structure(made), [jnp.asarray(given[name]) for name in expected])
+    return jax.tree.unflatten(jax.tree.structure(tree), [jnp.asarray(given[name]) for name in expected])
 
 
 def _listed(names: list[str]) -> str:

@@ -12,7 +12,7 @@ from jaxafl.models.model import Array, Model, check_widths, checked
 
 @checked
 def cnn_small(num_classes: int = 10) -> Model:
-    """Two 5×5 convolutions of 10 and 20 channels with max-pooling, then dense layers of 50 and `num_classes`.
+    """Builds two 5×5 convolutions of 10 and 20 channels with max-pooling, then dense layers of 50 and `num_classes`.
 
     21,840 parameters on 28×28×1 images with 10 classes.
 
@@ -32,9 +32,9 @@ def cnn_small(num_classes: int = 10) -> Model:
 
 @checked
 def cnn_over(num_classes: int = 10) -> Model:
-    """The over-parameterised network, `cnn_small` with ten times the channels: 5×5 convolutions of 100 and 200.
+    """Builds an over-parameterised `cnn_small` with ten times the channels: 5×5 convolutions of 100 and 200.
 
-    The second convolution has no bias: only so does a network of this topology with round widths have the published
+    The second convolution has no bias. Only then does a network of this topology with round widths have the published
     663,160 parameters (on 28×28×1 images with 10 classes).
 
     Args:
@@ -53,7 +53,7 @@ def cnn_over(num_classes: int = 10) -> Model:
 
 @checked
 def cnn_defedavg(num_classes: int = 10) -> Model:
-    """The network of DeFedAvg: as `cnn_small`, with 32 and 64 channels and a dense layer of 512.
+    """Builds the network of DeFedAvg: `cnn_small` with 32 and 64 channels and a dense layer of 512.
 
     582,026 parameters on 28×28×1 images and 878,538 on 32×32×3 images, with 10 classes.
 
@@ -73,11 +73,11 @@ def cnn_defedavg(num_classes: int = 10) -> Model:
 
 @checked
 def cnn_afl(num_classes: int = 10) -> Model:
-    """Three 3×3 convolutions of 32 channels, the mean over the image, and a dense layer: AFL's network for MNIST.
+    """Builds AFL's network for MNIST: three 3×3 convolutions of 32 channels, the mean over the image, a dense layer.
 
     Convolutions are padded by one pixel and followed by ReLU; weights of all layers are Xavier uniform, biases zero.
-    The log-softmax that ends the published network is part of the loss here: cross-entropy of its output equals
-    `softmax_cross_entropy` of the logits. 19,146 parameters on one-channel images with 10 classes.
+    The published network ends with a log-softmax, which is part of the loss in this package: the values are equal.
+    19,146 parameters on one-channel images with 10 classes.
 
     Args:
         num_classes: number of classes.
@@ -94,7 +94,7 @@ def cnn_afl(num_classes: int = 10) -> Model:
 
 @checked
 def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kernel: int = 3) -> Model:
-    """Two convolutions, one max-pool, one dense layer: the network of AsyncFedED on FEMNIST.
+    """Builds the network of AsyncFedED on FEMNIST: two convolutions, one max-pool, one dense layer.
 
     Convolution - ReLU - convolution - ReLU - max-pool 2×2 - dense, convolutions without padding. The paper (Wang et
     al., "AsyncFedED: Asynchronous Federated Learning with Euclidean Distance based Adaptive Weight Aggregation", 2022)
@@ -104,14 +104,14 @@ def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kerne
     Args:
         num_classes: number of classes.
         features: channels of the two convolutions.
-        kernel: side of their square kernels, in pixels.
+        kernel: side of the square kernels, in pixels.
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 2 `kernel` pixels each way, labels [B] integers.
 
     Raises:
-        ValueError: a number is below 1, there are not two features.
-        TypeError: a number is not a whole one.
+        ValueError: a number is below 1, or `features` does not have two entries.
+        TypeError: a number is not a whole number.
     """
     widths = check_widths("cnn_asyncfeded", "features", features, "two numbers, for example (32, 64)", length=2)
     network = CNNAsyncFedED(num_classes, widths, kernel)
@@ -121,13 +121,13 @@ def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kerne
 class TwoConvolutions(nn.Module):
     """Conv 5×5 - pool - ReLU - conv 5×5 - pool - ReLU - dense - ReLU - dense, convolutions without padding.
 
-    ReLU after the pool gives the same values as before it at a quarter of the cost.
+    ReLU follows the pool, for equal values at a quarter of the cost.
 
     Attributes:
         num_classes: outputs.
         features: channels of the two convolutions.
         hidden: width of the first dense layer.
-        second_bias: whether the second convolution has a bias.
+        second_bias: True if the second convolution has a bias.
     """
 
     num_classes: int

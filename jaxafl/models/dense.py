@@ -1,4 +1,4 @@
-"""Dense layers, and the models that have nothing else: logistic regression and the multi-layer perceptron."""
+"""Dense layers, logistic regression and the multi-layer perceptron."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ _THIN, _WIDE = 20, 2**18  # examples of a batch, numbers of a kernel
 
 
 def thin_product(x: Array, kernel: Array, dimension_numbers: Any, precision: Any = None, **how: Any) -> Array:
-    """`lax.dot_general` of [B, d] and [d, F], where the gradient of the kernel need not be written to memory.
+    """Computes `lax.dot_general` of [B, d] and [d, F], without storing the kernel's gradient if that is faster.
 
-    On a CPU the gradient of a large kernel from few examples, Σ_b x_b g_bᵀ, is a sum of products of numbers, which XLA
-    makes a part of the loop that updates the kernel. A matrix product would write it first, and the update read it: of
-    784 × 512 numbers a local step takes 0.70 of the time for B = 10, 0.82 for 20, but 1.02 for 32; of 784 × 128 it
-    takes longer either way. In less than 32 bits a product of matrices adds up in more, so there it stays one.
+    On a CPU, the gradient of a large kernel from few examples, Σ_b x_b g_bᵀ, is written as a sum of products of
+    numbers. XLA fuses the sum into the loop that updates the kernel, while a matrix product would be written to memory
+    and read again. Below 32 bits it stays a matrix product, which accumulates in higher precision.
 
     Args:
-        x: float [B, d]; of other shapes, or with other dimensions contracted, it is `lax.dot_general`.
+        x: float [B, d]; other shapes, or other contracted dimensions, fall back to `lax.dot_general`.
         kernel: float [d, F].
-        dimension_numbers, precision, how: as of `lax.dot_general`.
+        dimension_numbers, precision, how: arguments of `lax.dot_general`.
 
     Returns:
         float [B, F].
@@ -47,14 +46,14 @@ def _thin(x: Array, kernel: Array, precision: Any) -> Array:
 
 
 def _thin_forward(x: Any, kernel: Any, precision: Any) -> tuple[Array, tuple[Array, Array, Array | None]]:
-    awaited = jnp.zeros((), kernel.value.dtype) if x.perturbed else None  # where the gradient of x is asked for
+    awaited = jnp.zeros((), kernel.value.dtype) if x.perturbed else None  # None if no gradient of x is needed
     return _thin(x.value, kernel.value, precision), (x.value, kernel.value, awaited)
 
 
 def _thin_backward(precision: Any, residuals: tuple[Array, Array, Array | None], gradient: Any) -> tuple[Any, Array]:
     x, kernel, awaited = residuals
     of_x = lax.dot(gradient, kernel.T, precision=precision)
-    if awaited is not None:  # after the last use of the kernel, or XLA would copy it so as to update it at any time
+    if awaited is not None:  # orders the update after the last use of the kernel; otherwise XLA copies the kernel
         gradient += awaited * of_x[0, 0]
     of_kernel = sum(x[b, :, None] * gradient[b] for b in range(1, len(x)))
     return of_x, x[0, :, None] * gradient[0] + of_kernel
@@ -62,12 +61,12 @@ def _thin_backward(precision: Any, residuals: tuple[Array, Array, Array | None],
 
 _thin.defvjp(_thin_forward, _thin_backward, symbolic_zeros=True)
 Dense = partial(nn.Dense, dot_general=thin_product)
-"""`flax.linen.Dense`, y = x W + b, parameters and names included, with `thin_product` for its product."""
+"""`flax.linen.Dense`, y = x W + b, with equal parameters and names, computed by `thin_product`."""
 
 
 @checked
 def logistic(num_classes: int) -> Model:
-    """Multinomial logistic regression: one dense layer on the flattened input, (d + 1)·C parameters.
+    """Builds multinomial logistic regression: one dense layer on the flattened input, (d + 1)·C parameters.
 
     The model of the Synthetic(α, β) data of FedProx (Li et al., "Federated Optimization in Heterogeneous Networks",
     MLSys 2020).
@@ -87,7 +86,7 @@ def logistic(num_classes: int) -> Model:
 
 @checked
 def mlp(num_classes: int, hidden: Sequence[int] = (200, 200)) -> Model:
-    """Dense layers with ReLU between them, on the flattened input; three dense layers by default.
+    """Builds dense layers with ReLU between them, on the flattened input; three dense layers by default.
 
     The default widths are those of the "2NN" of McMahan et al., "Communication-Efficient Learning of Deep Networks
     from Decentralized Data" (AISTATS 2017). AsyncFedED (Wang et al., 2022) uses a perceptron of three dense layers on

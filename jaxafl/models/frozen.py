@@ -1,4 +1,4 @@
-"""Parameters that are neither trained nor federated, told apart from the others by their paths."""
+"""Frozen parameters, neither trained nor federated, selected by their paths."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from jaxafl.models.model import Batch, Key, Outputs, Params, State
 from jaxafl.options import UserError, shown
 
 Frozen: TypeAlias = Callable[[str], bool] | Mapping[str, Any] | Any
-"""Selects parameters: a function of the path, `"encoder/Dense_0/kernel"` -> bool, or a tree, or its upper part, of
-bools or of arrays, which are the frozen values."""
+"""Selection of parameters: a function of the path, `"encoder/Dense_0/kernel"` -> bool, or a tree of bools or of arrays.
+Arrays are the frozen values. The tree may end above the parameters."""
 Make: TypeAlias = Callable[[Key, Batch], tuple[Params, State]]
 
 
 class Held(NamedTuple):
-    """The frozen arrays of a model with frozen layers that have statistics.
+    """Frozen arrays of a model whose frozen layers have statistics.
 
     Attributes:
         params: frozen parameters.
-        state: the statistics of frozen layers.
+        state: statistics of frozen layers.
     """
 
     params: Any
@@ -34,18 +34,18 @@ class Held(NamedTuple):
 def split_off(
     make: Make, apply: Callable[..., tuple[Outputs, State]], frozen: Frozen, owner: str, collections: bool = False
 ) -> tuple[Make, Callable[..., tuple[Outputs, State]], Callable[[Batch], Any]]:
-    """Takes the frozen parameters, and the statistics of frozen layers, out of the arrays that a model trains.
+    """Separates frozen parameters, and the statistics of frozen layers, from the arrays that a model trains.
 
-    Both parts keep the structure of the whole, with `None` for what is in the other. Frozen values that are not given
-    are drawn as the model draws them, under one key for all seeds.
+    Both parts keep the structure of the full tree, with `None` for leaves of the other part. Frozen values that are not
+    given are drawn by `make`, under one key for all seeds.
 
     Args:
-        make: `(key, batch) -> (params, state)` of the whole.
-        apply: `(params, state, batch, key, train) -> (Outputs, state)` of the whole; if layers with statistics are
-            frozen it is also given `still`, the paths of these layers.
-        frozen: which parameters.
-        owner: for messages.
-        collections: if paths in the state begin with the name of a collection.
+        make: `(key, batch) -> (params, state)` of the full model.
+        apply: `(params, state, batch, key, train) -> (Outputs, state)` of the full model; if layers with statistics are
+            frozen, it is also passed `still`, the paths of these layers.
+        frozen: the selection of parameters.
+        owner: the adapter, for messages.
+        collections: True if paths in the state begin with the name of a collection.
 
     Returns:
         `init`, `apply` and `frozen` of `Model`.
@@ -57,12 +57,12 @@ def split_off(
         kept = {name: value is None for name, value in _chosen(params, frozen, owner).items()}
         return _part(params, kept), _part(state, lambda name: name not in still)
 
-    def together(params: Params, state: State, batch: Batch, key: Key, train: bool, held: Any) -> tuple[Outputs, State]:
+    def merged(params: Params, state: State, batch: Batch, key: Key, train: bool, held: Any) -> tuple[Outputs, State]:
         if not isinstance(held, Held):
             return apply(_merged(params, held), state, batch, key, train)
         still = {_layer(name, collections) for name in map(path_of, _paths(held.state))}
-        whole = _merged(params, held.params), _merged(state, held.state)
-        outputs, new = apply(*whole, batch, key, train, still=tuple(sorted(still)))
+        full = _merged(params, held.params), _merged(state, held.state)
+        outputs, new = apply(*full, batch, key, train, still=tuple(sorted(still)))
         return outputs, jax.tree.map(lambda old, leaf: None if old is None else leaf, state, new, is_leaf=_is_none)
 
     def held(batch: Batch) -> Any:
@@ -73,14 +73,13 @@ def split_off(
         still = still_statistics(params, state, frozen, owner, collections)
         return Held(given, _part(state, still.__contains__)) if still else given
 
-    return trained, together, held
+    return trained, merged, held
 
 
 def still_statistics(params: Params, state: State, frozen: Frozen, owner: str, collections: bool) -> frozenset[str]:
-    """Paths of the statistics of frozen layers.
+    """Returns the paths of the statistics of frozen layers.
 
-    Statistics belong to the innermost layer around them that has parameters. They are frozen if all of its parameters
-    are.
+    Statistics belong to the innermost enclosing layer that has parameters. They are frozen if all its parameters are.
     """
     if frozen is None:
         return frozenset()
@@ -96,15 +95,14 @@ def still_statistics(params: Params, state: State, frozen: Frozen, owner: str, c
 
 
 def described(frozen: Frozen) -> Any:
-    """The selection as JSON."""
+    """Converts the selection to JSON."""
     if callable(frozen):
         return getattr(frozen, "__qualname__", type(frozen).__name__)
     return sorted(name for name, value in _named(frozen).items() if not _is(value, False))
 
 
 def _chosen(params: Params, frozen: Frozen, owner: str) -> dict[str, Any]:
-    """The frozen value of every parameter by its path: `True` where it is the model's own, `None` where it is
-    trained."""
+    """Returns the frozen value of every parameter by path: `True` for the model's value, `None` if it is trained."""
     names = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     if callable(frozen):
         found = {name: _said(frozen(name), name, owner) for name in names}
@@ -158,8 +156,8 @@ def _part(tree: Any, keep: Mapping[str, bool] | Callable[[str], bool]) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf if kept(path_of(path)) else None, tree)
 
 
-def _merged(own: Any, held: Any) -> Any:
-    return jax.tree.map(lambda one, base: base if one is None else one, own, held, is_leaf=_is_none)
+def _merged(trained: Any, held: Any) -> Any:
+    return jax.tree.map(lambda one, base: base if one is None else one, trained, held, is_leaf=_is_none)
 
 
 def _paths(tree: Any) -> list[Any]:
@@ -167,7 +165,7 @@ def _paths(tree: Any) -> list[Any]:
 
 
 def _layer(name: str, collections: bool) -> str:
-    """Path of the layer around an array of the state."""
+    """Returns the path of the layer around an array of the state."""
     return "/".join(name.split("/")[int(collections) : -1])
 
 

@@ -1,4 +1,4 @@
-"""A pair of plain functions as a model."""
+"""Models from a pair of plain functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxafl.models.adapters import check_takes, per_example, tried, what
 from jaxafl.models.frozen import Frozen, described, split_off
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State
-from jaxafl.models.modes import Modes, keywords, told_arguments
+from jaxafl.models.modes import Modes, keywords, mode_arguments
 from jaxafl.options import named
 
 
@@ -22,17 +22,16 @@ def from_functions(
     *,
     frozen: Frozen = None,
 ) -> Model:
-    """A pair of plain functions as a model without state.
+    """Converts a pair of plain functions to a model without state.
 
     Args:
         init: `(key, batch) -> params`, any pytree of float arrays or numbers.
-        loss: `(params, batch, key) ->` a loss per example [B], or `Outputs` with metrics; the same in training and
-            evaluation, but for a further argument `train` (or `deterministic` ..., see `from_linen`), by which it is
-            told. A loss alone records no accuracy: return `softmax_cross_entropy(logits, batch)`, or
-            `Outputs(loss, {"accuracy": correct})` with `correct` [B].
-        name: the name in results, by default that of `loss`.
-        better: metric -> `"higher"` or `"lower"`, for those whose name does not say it, see `Model`.
-        frozen: the parameters that are neither trained nor sent, see `from_linen`; integers may be among them.
+        loss: `(params, batch, key) ->` a loss per example [B], or `Outputs` with metrics. If it has an argument `train`
+            (or `deterministic` ..., see `from_linen`), this is True in training. A bare loss records no accuracy:
+            return `softmax_cross_entropy(logits, batch)`, or `Outputs(loss, {"accuracy": correct})` with `correct` [B].
+        name: the name in results; by default the name of `loss`.
+        better: metric -> `"higher"` or `"lower"`, for metrics with other names than `Model` lists.
+        frozen: selection of parameters that are neither trained nor sent, see `from_linen`; may include integers.
 
     Returns:
         The model.
@@ -44,13 +43,13 @@ def from_functions(
 
     network = getattr(loss, "__name__", type(loss).__name__)
     modes = Modes.checked("from_functions", None, None, network)
-    told = told_arguments(loss, modes, 3)
+    arguments = mode_arguments(loss, modes, 3)
 
     def make(key: Key, batch: Batch) -> tuple[Params, State]:
         return init(key, batch), {}
 
     def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
-        return per_example(loss(params, batch, key, **keywords(told, modes, train)), batch), state
+        return per_example(loss(params, batch, key, **keywords(arguments, modes, train)), batch), state
 
     description = {"network": network}
     if frozen is None:

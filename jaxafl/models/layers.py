@@ -1,8 +1,8 @@
 """Convolution as matrix products, and max-pooling.
 
-When every client has its own weights, `jax.vmap` turns `lax.conv` into a grouped convolution, which XLA runs badly,
-and inside a loop on CPU any `lax.conv` is slow. Written as products patches × weights it stays a (batched) matrix
-product everywhere. `experiments/benchmarks/convolution.py` and `models.py` measure both.
+With weights per client, `jax.vmap` turns `lax.conv` into a grouped convolution, which is slow in XLA, and inside a loop
+on a CPU any `lax.conv` is slow. The product patches × weights stays a (batched) matrix product in both cases.
+`experiments/benchmarks/convolution.py` and `models.py` measure both.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from jaxafl.models.winograd import convolved_by_tiles, tiles_are_faster
 Array = jax.Array
 Padding = str | Sequence[tuple[int, int]]
 
-# Strips with fewer columns make a product per kernel column too thin to be fast: then the whole kernel is one product.
+# With fewer columns per strip, a product per kernel column is too thin to be fast, so the kernel is one product.
 _WIDE = 64
 
 
 class Conv(nn.Module):
-    """2-D convolution of images [B, H, W, C] with a bias: `flax.linen.Conv`, parameters included, as matrix products.
+    """2-D convolution of images [B, H, W, C] with a bias: `flax.linen.Conv` with equal parameters, as matrix products.
 
     Attributes:
         features: output channels F.
         kernel_size: (height, width).
         strides: (vertical, horizontal).
         padding: "VALID", "SAME", or ((top, bottom), (left, right)).
-        use_bias: whether to add a bias per output channel.
-        pool: whether `max_pool` follows the convolution: the bias is added after it, which gives the same values, as
-            rounding keeps the order of sums, at a quarter of the cost.
+        use_bias: if True, add a bias per output channel.
+        pool: if True, apply `max_pool` before the bias: equal values, as rounding keeps the order of sums, at a quarter
+            of the cost.
         kernel_init: initialiser of the kernel [height, width, C, F].
         bias_init: initialiser of the bias [F].
-        dtype: precision of the computation; `None` for that of input and parameters. Parameters are float32.
+        dtype: precision of the computation; `None` takes the promoted type of input and parameters. Parameters are
+            float32.
     """
 
     features: int
@@ -65,19 +66,19 @@ class Conv(nn.Module):
 
 
 def conv2d(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: Padding = "VALID") -> Array:
-    """2-D convolution y[b, h, w] = Σ_ij x[b, s_h h + i, s_w w + j] · kernel[i, j], as matrix products.
+    """Computes the 2-D convolution y[b, h, w] = Σ_ij x[b, s_h h + i, s_w w + j] · kernel[i, j] by matrix products.
 
-    The rows under the kernel are laid side by side once ("strips", [B, H', W, k_h C]); each column of the kernel is
-    then one product of shifted strips with [k_h C, F], and these are summed. Full patches, k_w times as large, are made
-    only where the strips are thin. Where the patches of y's gradient are not larger than those of x, the gradients are
-    products with them, so that x is all that is kept for the backward pass.
+    The rows under the kernel are concatenated once to strips [B, H', W, k_h C]. Each column of the kernel is one
+    product of shifted strips with [k_h C, F], and the products are summed. Full patches, k_w times as large, are built
+    only if the strips are thin. If the patches of y's gradient are not larger than those of x, the gradients are
+    products with them, so that the backward pass keeps x only.
 
-    On a CPU, in float32, large convolutions of stride 1 with kernels of three and of five rows, from and to 32 channels
-    or more, take Winograd's algorithm: about half of the operations, and on average three times the rounding errors
-    of the sums, five times with five rows. Where x is 0 under the whole kernel, y is exactly 0. What is not finite, or
-    above 10³⁷, may make rows beside it NaN.
+    On a CPU, in float32, large convolutions of stride 1 with kernels of three or five rows and at least 32 channels use
+    Winograd's algorithm. It takes about half of the operations. Rounding errors are on average three times those of
+    the sums, or five times with five rows. If x is 0 under the full kernel, y is exactly 0. Numbers that are not finite
+    or above 10³⁷ may turn neighbouring rows into NaN.
 
-    Values and gradients are those of `lax.conv_general_dilated` with layouts NHWC and HWIO, up to rounding; only
+    Values and gradients equal those of `lax.conv_general_dilated` with layouts NHWC and HWIO, up to rounding. Only
     reverse-mode differentiation is defined.
 
     Args:
@@ -90,8 +91,7 @@ def conv2d(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: 
         float [B, H', W', F].
 
     Raises:
-        ValueError: the shapes do not go together, the kernel does not fit into the padded image, or an option is
-            unknown.
+        ValueError: the shapes do not match, the kernel does not fit into the padded image, or an option is unknown.
     """
     around = _checked_padding(x, kernel, strides, padding)
     height, width = result_size(x, kernel, strides, around)
@@ -105,9 +105,9 @@ def conv2d(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: 
 
 
 def max_pool(x: Array) -> Array:
-    """Maximum over windows of 2×2 with stride 2; an odd last row or column is left out.
+    """Computes the maximum over windows of 2×2 with stride 2; an odd last row or column is ignored.
 
-    The gradient goes to the first of equal maxima in row-major order, as with `lax.reduce_window` and in PyTorch. Only
+    The gradient goes to the first of equal maxima in row-major order, as in `lax.reduce_window` and PyTorch. Only
     reverse-mode differentiation is defined.
 
     Args:
@@ -117,7 +117,7 @@ def max_pool(x: Array) -> Array:
         float [B, H // 2, W // 2, C].
 
     Raises:
-        ValueError: x has no four axes or is smaller than 2×2.
+        ValueError: x does not have four axes, or is smaller than 2×2.
     """
     if x.ndim != 4 or min(x.shape[1:3]) < 2:
         raise ValueError(f"max_pool needs images [B, H, W, C] of at least 2x2, got shape {x.shape}")
@@ -125,7 +125,7 @@ def max_pool(x: Array) -> Array:
 
 
 def flatten(x: Array) -> Array:
-    """[B, ...] as [B, features]."""
+    """Reshapes [B, ...] to [B, features]."""
     return x.reshape(x.shape[0], -1)
 
 
@@ -139,7 +139,7 @@ def require_images(x: Array, model: str, smallest: int) -> None:
 
 
 def _checked_padding(x: Array, kernel: Array, strides: tuple[int, int], padding: Padding) -> Around:
-    """The padding in pixels, after all checks."""
+    """Checks all arguments, and returns the padding in pixels."""
     if x.ndim != 4 or kernel.ndim != 4 or x.shape[3] != kernel.shape[2]:
         raise ValueError(
             "a convolution needs images [B, H, W, C] and a kernel [k_h, k_w, C, F], "
@@ -166,25 +166,23 @@ def _checked_padding(x: Array, kernel: Array, strides: tuple[int, int], padding:
 
 
 def _products(x: Array, kernel: Array, strides: tuple[int, int], around: Around) -> Array:
-    """The convolution of images padded by `around`."""
+    """Computes the convolution of images padded by `around`."""
     k_h, k_w, _, features = kernel.shape
     height, width = result_size(x, kernel, strides, around)
     strips = side_by_side(padded(x, around), k_h, height, strides[0], axis=1)
     columns = kernel.swapaxes(0, 1).reshape(k_w, strips.shape[-1], features)
-    if strips.shape[-1] >= _WIDE and jax.default_backend() == "cpu":  # elsewhere each product is a launch
+    if strips.shape[-1] >= _WIDE and jax.default_backend() == "cpu":  # on a GPU, each product would be a kernel launch
         return _sum_of_products(strips, columns, width, strides[1])
     return _one_product(strips, columns, width, strides[1])
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _conv_keeping_x(x: Array, kernel: Array, around: Around) -> Array:
-    """A convolution of stride 1 of which the backward pass needs no patches of x.
+    """Computes a convolution of stride 1 whose backward pass needs no patches of x.
 
-    Derived automatically, the gradient of the kernel is (patches of x)ᵀ × gradient of y, which keeps all patches.
-    Measured (forward and backward, temporaries): ResNet-18 in batches of 32, 837 MiB then, 456 MiB so, in 0.9 of the
-    time; ResNet-20 in batches of 20, 136 and 63 MiB, 0.73. `jax.checkpoint` saves nothing on a CPU (839 MiB), where XLA
-    merges the patches made again with the first ones. With more channels in y than in x this way loses: the second
-    convolution of `cnn_defedavg` in batches of 50 would take 63 instead of 28 MiB, and the network 2.5 times as long.
+    The automatic gradient of the kernel is (patches of x)ᵀ × gradient of y, which keeps all patches: about twice the
+    memory in a ResNet, and more time. `jax.checkpoint` saves nothing on a CPU, because XLA merges the recomputed
+    patches with the first ones. With more channels in y than in x, this gradient is slower and needs more memory.
     """
     return _products(x, kernel, (1, 1), around)
 
@@ -194,9 +192,9 @@ def _conv_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, tuple
 
 
 def _conv_backward(around: Around, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    # Pixel p of x meets pixel p + before - i of y through entry i of the kernel. With the gradient of y padded by
-    # k - 1 - before, that is entry k - 1 - i of the window of p: of x, a convolution with the kernel turned round; of
-    # the kernel, xᵀ × the same patches.
+    # Pixel p of x contributes to pixel p + before - i of y through entry i of the kernel. With y's gradient padded by
+    # k - 1 - before, this is entry k - 1 - i of the window of p. So the gradient of x is a convolution with the
+    # reversed kernel, and that of the kernel is xᵀ × the patches of this convolution.
     x, kernel = residuals
     k_h, k_w, channels, features = kernel.shape
     (top, bottom), (left, right) = around
@@ -216,9 +214,9 @@ _conv_keeping_x.defvjp(_conv_forward, _conv_backward)
 
 
 def _sum_of_products(strips: Array, columns: Array, width: int, stride: int) -> Array:
-    """One product per column of the kernel."""
+    """Computes a convolution by one product per column of the kernel."""
     shape = (*strips.shape[:2], width, columns.shape[-1])
-    # products of matrices: XLA makes slower gradients of products of 4-d arrays
+    # products of matrices, because XLA compiles gradients of 4-d products to slower code
     products = [
         shifted(strips, shift, width, stride, axis=2).reshape(-1, strips.shape[-1]) @ column
         for shift, column in enumerate(columns)
@@ -227,10 +225,11 @@ def _sum_of_products(strips: Array, columns: Array, width: int, stride: int) -> 
 
 
 def _one_product(strips: Array, columns: Array, width: int, stride: int) -> Array:
-    """One product for the whole kernel. Two neighbouring windows share their columns, where that is simple.
+    """Computes a convolution by one product for the full kernel; two neighbouring windows share columns if possible.
 
-    A pair of windows spans k_w + 1 columns; its weights are those of one window next to the same a column later, with
-    zeros between. This takes (k_w + 1) / k_w of the arithmetic, about half of the memory, and gives broader products.
+    A pair of windows spans k_w + 1 columns. Its weights are those of one window, and those of one window shifted by a
+    column, with zeros for the rest. This takes (k_w + 1) / k_w of the arithmetic and about half of the memory, with
+    broader products.
     """
     batch, height, _, depth = strips.shape
     window, _, features = columns.shape
@@ -256,7 +255,7 @@ def _max_pool_forward(x: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _max_pool_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array]:
-    # Comparisons by reshape: the gradient of reduce_window is a scatter, and that of max divides by the number of ties.
+    # Comparisons of reshaped windows: reduce_window's gradient is a slow scatter, and that of max is split among ties.
     x, y = residuals
     windows = _windows(x)
     is_open = jnp.ones(y.shape, bool)
@@ -273,6 +272,6 @@ _max_pool_even.defvjp(_max_pool_forward, _max_pool_backward)
 
 
 def _windows(x: Array) -> Array:
-    """[B, H, W, C] as [B, H / 2, 2, W / 2, 2, C]."""
+    """Reshapes [B, H, W, C] to [B, H / 2, 2, W / 2, 2, C]."""
     batch, height, width, channels = x.shape
     return x.reshape(batch, height // 2, 2, width // 2, 2, channels)

@@ -1,4 +1,4 @@
-"""Arrays of a model as they are trained: floats in the precision of JAX, and nothing else among the parameters."""
+"""Conversion of a model's arrays to JAX's precision, and refusal of parameters that are not floats."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from jaxafl.options import UserError, shown
 
 
 def path_of(path: Any) -> str:
-    """A path in a pytree, joined by `/`."""
+    """Joins a path in a pytree by `/`."""
     return "/".join(jax.tree_util.keystr((key,), simple=True) for key in path)
 
 
 def as_parameters(params: Any, model: str) -> Any:
-    """The parameters as float arrays: Python floats too, and float64 where JAX computes in it.
+    """Converts parameters, Python floats included, to float arrays; float32 becomes float64 with `jax_enable_x64`.
 
     Raises:
-        ValueError: one of them is no float, and has no gradient.
+        ValueError: a parameter is not a float, so it has no gradient.
     """
 
     def converted(path: Any, leaf: Any) -> Any:
@@ -42,12 +42,12 @@ def as_parameters(params: Any, model: str) -> Any:
 
 
 def as_state(state: Any) -> Any:
-    """The non-trainable state with its floats in the precision of JAX."""
+    """Converts the floats of the non-trainable state to JAX's precision."""
     return jax.tree.map(lambda leaf: leaf if (array := _array(leaf)) is None else widened(array), state)
 
 
 def widened(leaf: Any) -> Any:
-    """A float32 array as float64 where JAX computes in it."""
+    """Converts a float32 array to float64 with `jax_enable_x64`, and a float64 array to float32 without it."""
     single = leaf.dtype == jnp.float32 or leaf.dtype == jnp.float64
     return lax.convert_element_type(leaf, jnp.result_type(float)) if single else leaf
 

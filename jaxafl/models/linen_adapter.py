@@ -1,4 +1,4 @@
-"""A Flax Linen module as a model."""
+"""Models from Flax Linen modules."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from flax import errors, linen
 from jaxafl.device.keys import drawing_key
 from jaxafl.models.adapters import Loss, check_loss, jsonable, per_example, tried, what
 from jaxafl.models.frozen import Frozen, described, split_off, still_statistics
-from jaxafl.models.linen_modes import in_mode, own_attributes
+from jaxafl.models.linen_modes import in_mode, network_attributes
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
-from jaxafl.models.modes import Modes, keywords, told_arguments
+from jaxafl.models.modes import Modes, keywords, mode_arguments
 from jaxafl.models.unreached import MASK, Parts, changed, check_reached, opposed, probed
 from jaxafl.options import named
 
@@ -37,55 +37,56 @@ def from_linen(
     evaluation: dict[str, Any] | None = None,
     frozen: Frozen = None,
 ) -> Model:
-    """A Flax Linen module as a model.
+    """Converts a Flax Linen module to a model.
 
-    The collection `params` is trained; every other collection that `module.init` makes (`batch_stats`, ...) is the
-    state, updated in training and left alone in evaluation.
+    The collection `params` is trained. All other collections of `module.init` (`batch_stats`, ...) are the state,
+    updated in training and unchanged in evaluation.
 
-    The module is called as `module(x)`, in training and in evaluation each with the value of the flags that its call
-    or its attributes name: `train`, `training`, `is_training` and the like are true in training; `deterministic`,
-    `inference`, `use_running_average` and the like in evaluation. A flag that a submodule needs and is not given gets
-    its value too. A module with state that takes `mask` (bool [B]) is given `Batch.mask`; it should leave padding out
-    of its statistics. Random streams (`make_rng`) of all names are given, each call with new keys.
+    The module is called as `module(x)`, with the flags that its call or its attributes declare. Flags such as `train`,
+    `training` and `is_training` are True in training; `deterministic`, `inference`, `use_running_average` and the like
+    are True in evaluation. A flag that a submodule requires but does not receive gets its value too. A module with
+    state that takes `mask` (bool [B]) receives `Batch.mask`, to exclude padding from its statistics. Random streams
+    (`make_rng`) of all names are provided, with new keys in each call.
 
     Args:
         module: the network; maps inputs [B, ...] to predictions [B, ...].
-        loss: `(predictions, batch) -> Outputs` or a loss per example [B], which alone records no accuracy.
+        loss: `(predictions, batch) -> Outputs`, or a loss per example [B], which records no accuracy.
         name: the name in results, by default the module's class name.
         references: see `Model`.
-        better: metric -> `"higher"` or `"lower"`, for those whose name does not say it, see `Model`.
-        training, evaluation: name -> value of arguments or attributes in either mode, which come before those that
-            names say. A name that the module does not take is for all submodules that do; `"block/*/deterministic"` is
-            for those at that path.
-        frozen: the parameters that are neither trained nor sent: a function `path -> bool`, such as
-            `lambda path: path.startswith("encoder/")`, or a tree, or the upper part of one, of bools or of the arrays
-            themselves (`{"encoder": True}`). They are drawn under one key for all seeds, or given here or by
-            `initialised`, and kept once, in `Model.frozen`. If all parameters of a layer are
-            frozen, its batch statistics are too: they neither move nor are sent, and training normalises by them.
+        better: metric -> `"higher"` or `"lower"`, for metrics with other names than `Model` lists.
+        training, evaluation: name -> value of arguments or attributes in one mode; they override the values by name.
+            If the module does not take a name, all submodules that take it receive the value.
+            `"block/*/deterministic"` addresses the submodules at that path.
+        frozen: selection of parameters that are neither trained nor sent: a function `path -> bool`, such as
+            `lambda path: path.startswith("encoder/")`, or a tree of bools or of arrays that may end above the
+            parameters (`{"encoder": True}`). Frozen values are the given arrays or those of `initialised`, else drawn
+            under one key for all seeds. They are stored once, in `Model.frozen`. If all parameters of a layer are
+            frozen, its batch statistics are too: they are neither updated nor sent, and training normalises by them.
 
     Returns:
-        The model. Making its parameters raises `ValueError` where training would never apply a dropout or move batch
-        statistics, or evaluation would: which, by what flag, and what to write.
+        The model. Its `init` raises `ValueError` if training would never apply a dropout or never update batch
+        statistics, or if evaluation would.
 
     Raises:
-        TypeError: `module` is not a Linen module, or its `__call__` requires arguments whose value is not known.
+        TypeError: `module` is not a Linen module, or its `__call__` requires arguments with unknown values.
     """
     if not isinstance(module, linen.Module):
         raise TypeError(f"from_linen needs a flax.linen.Module instance, got {what(module)}")
     network = type(module).__name__
     check_loss("from_linen", loss)
     modes = Modes.checked("from_linen", training, evaluation, network)
-    told = told_arguments(type(module).__call__, modes, 2, ("mask",))
-    attributes = own_attributes(module, modes, set(told))
+    arguments = mode_arguments(type(module).__call__, modes, 2, ("mask",))
+    attributes = network_attributes(module, modes, set(arguments))
     streams: list[str] = []
 
     def given(train: bool, batch: Batch, stateful: bool) -> tuple[linen.Module, dict[str, Any]]:
-        own = attributes(train)
-        values = keywords(told, modes, train, **({"mask": batch.mask} if stateful or _required(told, "mask") else {}))
-        twice = [one for one in own if one in values and told[one].default is None]
-        return module.clone(**own) if own else module, {one: values[one] for one in values if one not in twice}
+        changes = attributes(train)
+        takes_mask = stateful or ("mask" in arguments and arguments["mask"].default is inspect.Parameter.empty)
+        values = keywords(arguments, modes, train, **({"mask": batch.mask} if takes_mask else {}))
+        twice = [one for one in changes if one in values and arguments[one].default is None]
+        return module.clone(**changes) if changes else module, {one: values[one] for one in values if one not in twice}
 
-    @jax.jit  # which leaves out the forward pass of module.init
+    @jax.jit  # removes the forward pass of module.init, whose result is not used
     def make(key: Key, batch: Batch) -> tuple[Params, State]:
         rngs = dict(zip(("params", "dropout"), jax.random.split(key), strict=True))
         network, values = given(False, batch, True)
@@ -125,21 +126,23 @@ def from_linen(
         for train in (True, False):
             statistics, parts = observed(params, state, batch, train)
             moving = {one: to for one, to in statistics.items() if one not in still}
-            own = {one.removeprefix("batch_stats/"): to for one, to in moving.items() if one.startswith("batch_st")}
+            of_batch = {
+                one.removeprefix("batch_stats/"): to for one, to in moving.items() if one.startswith("batch_st")
+            }
             without = withheld(params, state, batch, parts) if train else ()
-            check_reached(modes, train, parts, own, functools.partial(advised, network), without)
+            check_reached(modes, train, parts, of_batch, functools.partial(advised, network), without)
             flags |= {flag for part in parts.values() for flag in part.flags}
         modes.check_used(flags)
 
     def withheld(params: Params, state: State, batch: Batch, parts: Parts) -> tuple[str, ...]:
-        """Paths of the modules that draw nothing in training, and would if their flags did not say evaluation."""
+        """Returns paths of modules that draw nothing in training because their flags select evaluation."""
         flags = opposed(parts, True)
         if not flags:
             return ()
         turned = dataclasses.replace(modes, training={**modes.training, **flags}, used=set())
         try:
             _, found = observed(params, state, batch, True, turned)
-        except Exception:  # of a network that cannot be called so
+        except Exception:  # raised by a network that does not accept these flags
             return ()
         return tuple(
             path for path in {key.rpartition("/")[0] for key in flags} if path in found and found[path].own_draws
@@ -148,7 +151,7 @@ def from_linen(
     def observed(
         params: Params, state: State, batch: Batch, train: bool, modes: Modes = modes
     ) -> tuple[dict[str, bool], Parts]:
-        """The leaves of the state that a mode changes, and the modules as they are in it; finds the random streams."""
+        """Returns the leaves of the state that a mode changes, and the modules in it; adds missing random streams."""
         while True:
             parts: Parts = {}
 
@@ -165,7 +168,7 @@ def from_linen(
                     raise
                 streams.append(stream[1])
             except (TypeError, ValueError) as error:
-                if "mask" in told and "mask" not in modes.given(train):
+                if "mask" in arguments and "mask" not in modes.given(train):
                     error.add_note(MASK)
                 raise
 
@@ -179,7 +182,7 @@ def from_linen(
     if frozen is not None:
         init, applied, held = split_off(make, apply, frozen, "from_linen", True)
         description["frozen"] = described(frozen)
-    sees_mask = "mask" in told and "mask" not in modes.training
+    sees_mask = "mask" in arguments and "mask" not in modes.training
     return Model(
         name or network,
         tried(init, applied, held, (make, check)),
@@ -199,7 +202,3 @@ def advised(network: str, path: str, flag: str, value: bool) -> str:
         f"Let the call of {network} take train or deterministic and pass it on, or give from_linen training="
         f"{{{key!r}: {value}}} and evaluation={{{key!r}: {not value}}}; where it is meant as it is, give it so in both"
     )
-
-
-def _required(told: dict[str, inspect.Parameter], name: str) -> bool:
-    return name in told and told[name].default is told[name].empty

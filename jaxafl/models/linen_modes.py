@@ -1,4 +1,4 @@
-"""A Linen module in one of its two modes: flags that its parts lack are filled in, and what its parts do is watched."""
+"""Calls of Linen modules in training or evaluation: missing flags are filled in, and the submodules are recorded."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from jaxafl.models.unreached import Part, Parts, dropout_rate
 
 @contextmanager
 def in_mode(modes: Modes, train: bool, parts: Parts | None = None) -> Iterator[None]:
-    """Within it, Linen modules are called in a mode.
+    """Calls Linen modules within the context in one mode.
 
-    A flag that neither the caller of a module nor its attribute gives, where Flax would raise an error, gets the value
-    that its name says. What a user says of submodules is put in the place of what it was.
+    If neither the caller of a module nor its attribute gives a flag, Flax would raise an error; the flag gets the value
+    of its name instead. The user's values for submodules replace the original ones.
 
     Args:
-        modes: what the user says.
-        train: which mode.
-        parts: where what is seen is written.
+        modes: the user's values.
+        train: True for training, False for evaluation.
+        parts: dict that receives the observed modules, if given.
     """
     drawn = [0]
 
@@ -35,7 +35,8 @@ def in_mode(modes: Modes, train: bool, parts: Parts | None = None) -> Iterator[N
         kwargs: dict[str, Any],
         context: linen.module.InterceptorContext,
     ) -> Any:
-        module, method = context.module, context.method_name
+        module = context.module
+        method = context.method_name
         path = "/".join(map(str, module.path))
         signature = _signature(context.orig_method.func)  # type: ignore[attr-defined]
         attributes, arguments = _changes(module, path, signature, modes, train, args, kwargs)
@@ -49,24 +50,24 @@ def in_mode(modes: Modes, train: bool, parts: Parts | None = None) -> Iterator[N
             before = _counters(module)
             drawn.append(0)
             result = call(*args, **kwargs)
-            own = {name: count - before.get(name, 0) for name, count in _counters(module).items()}
-            count = drawn.pop() + sum(own.values())
+            by_stream = {name: count - before.get(name, 0) for name, count in _counters(module).items()}
+            count = drawn.pop() + sum(by_stream.values())
             drawn[-1] += count
             if method != "setup":
-                _note(parts, train, module, path, signature, args, kwargs, count, own)
+                _note(parts, train, module, path, signature, args, kwargs, count, by_stream)
             return result
 
     with linen.intercept_methods(intercepted):
         yield
 
 
-def own_attributes(module: linen.Module, modes: Modes, call_takes: set[str]) -> Callable[[bool], dict[str, Any]]:
-    """The attributes of a network itself that depend on the mode, as a function of it.
+def network_attributes(module: linen.Module, modes: Modes, call_takes: set[str]) -> Callable[[bool], dict[str, Any]]:
+    """Returns a function from the mode to the network's attributes that depend on it.
 
     Args:
         module: the network.
-        modes: what the user says; the names of these attributes are added to `modes.own`.
-        call_takes: names of arguments of its call, which are given there where the attribute is `None`.
+        modes: the user's values; the names of these attributes are added to `modes.reserved`.
+        call_takes: names of arguments of the network's call, which are passed in the call if the attribute is `None`.
     """
     found = []
     for name in _fields(type(module)):
@@ -75,7 +76,7 @@ def own_attributes(module: linen.Module, modes: Modes, call_takes: set[str]) -> 
         given = name in modes.training or name in modes.evaluation
         if (flag or given) and not (name in call_takes and value is None):
             found.append(name)
-    modes.own.update(found)
+    modes.reserved.update(found)
 
     def of_mode(train: bool) -> dict[str, Any]:
         chosen = {name: modes.given(train).get(name, by_convention(name, train)) for name in found}
@@ -93,7 +94,7 @@ def _changes(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The attributes and the arguments of a call that are put in place of what they are."""
+    """Returns the attributes and the arguments to replace in a call."""
     attributes: dict[str, Any] = {}
     arguments: dict[str, Any] = {}
     fields, parameters = _fields(type(module)), signature.parameters
@@ -119,7 +120,7 @@ def _changes(
 
 @contextmanager
 def _attributes(module: linen.Module, values: dict[str, Any]) -> Iterator[None]:
-    """Attributes of a module, which cannot be assigned to, with other values for a while."""
+    """Replaces attributes of a module, which is immutable, within the context."""
     before = {name: getattr(module, name) for name in values}
     try:
         for name, value in values.items():
@@ -139,7 +140,7 @@ def _note(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     draws: int,
-    own: dict[str, int],
+    by_stream: dict[str, int],
 ) -> None:
     bound = signature.bind_partial(module, *args, **kwargs)
     bound.apply_defaults()
@@ -154,7 +155,7 @@ def _note(
     part.rate = dropout_rate(part.name, {name: getattr(module, name) for name in _fields(type(module))})
     opposite = any(value is not None and value == by_convention(name, not train) for name, value in flags.items())
     all_streams = part.rate or opposite or train
-    part.own_draws += sum(own.values()) if all_streams else own.get("dropout", 0)
+    part.own_draws += sum(by_stream.values()) if all_streams else by_stream.get("dropout", 0)
 
 
 @functools.lru_cache(1024)
@@ -163,7 +164,7 @@ def _signature(method: Callable[..., Any]) -> inspect.Signature:
 
 
 def _counters(module: linen.Module) -> dict[str, int]:
-    """Random numbers that a module has asked for itself, by stream; its scope counts those of its parts by name too."""
+    """Counts a module's direct requests of random numbers by stream, without the counters of its submodules."""
     counters: dict[str, Any] = module.scope.rng_counters if module.scope else {}
     return {name: count for name, count in counters.items() if isinstance(count, int)}
 

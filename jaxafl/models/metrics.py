@@ -1,4 +1,4 @@
-"""The way in which a metric is better: declared by the model, or known by its name."""
+"""The direction in which a metric is better, declared by the model or known by its name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FALLS = """
     false_negative_rate fpr fnr miss_rate forgetting gap drop degradation decline bpd ce lpips
 """
 _KNOWN: dict[str, Better] = {**dict.fromkeys(_RISES.split(), "higher"), **dict.fromkeys(_FALLS.split(), "lower")}
-_ENDINGS = ("loss", "error", "accuracy", "perplexity", "rmse", "mse", "mae")  # of words like logloss, nrmse
+_ENDINGS = ("loss", "error", "accuracy", "perplexity", "rmse", "mse", "mae")  # for words such as logloss, nrmse
 _TURNED = (
     "neg",
     "negative",
@@ -37,21 +37,21 @@ _TURNED = (
     "inverse",
     "inverted",
 )  # scikit-learn's neg_mean_squared_error rises
-_PER_CLASS = {"accuracy", "acc", "precision", "recall", "f1", "auc", "iou", "dice"}  # of the negative class, perhaps
+_PER_CLASS = {"accuracy", "acc", "precision", "recall", "f1", "auc", "iou", "dice"}  # "neg_" may mean negative class
 _UNSURE = {
     *("std", "stddev", "sd", "sem", "stderr", "var", "variance", "spread", "ci", "iqr", "range", "deviation"),
     *("increase", "decrease", "change", "delta", "diff", "difference", "time", "seconds", "rounds", "steps", "epochs"),
-}  # they make something else of a metric
-_QUALIFIERS = r"(?<!bits)_(at|per|to|for|vs|under|given)(_|$)"  # what follows is no metric: fpr_at_95_tpr
+}  # words that turn a metric into another quantity
+_QUALIFIERS = r"(?<!bits)_(at|per|to|for|vs|under|given)(_|$)"  # the rest of the name is no metric: fpr_at_95_tpr
 _OPPOSITE: dict[Better, Better] = {"higher": "lower", "lower": "higher"}
 
 
 def better_of(metric: str, declared: Mapping[str, Better | None] | None = None) -> Better | None:
-    """Returns `"higher"` or `"lower"`: as declared, else by the last known word of the name; None if it has none.
+    """Returns `"higher"` or `"lower"`, as declared, else by the last known word of the name, else None.
 
     Args:
-        metric: the name in a result, e.g. `"validation_error"`; `validation_`, `client_`, `average_` and the like are
-            prefixes of the model's metric.
+        metric: the name in a result, e.g. `"validation_error"`. Prefixes such as `validation_`, `client_` and
+            `average_` are removed.
         declared: metric of the model -> direction, see `Model.better`.
     """
     while True:
@@ -64,14 +64,14 @@ def better_of(metric: str, declared: Mapping[str, Better | None] | None = None) 
 
 
 def falls(metric: str, declared: Mapping[str, Better | None] | None = None, owner: str = "") -> bool:
-    """Returns whether a metric is best where it is lowest.
+    """Returns True if lower values of a metric are better.
 
     Args:
-        metric, declared: as in `better_of`.
-        owner: the function that needs it, for the message.
+        metric, declared: arguments of `better_of`.
+        owner: the caller, for the message.
 
     Raises:
-        ValueError: it is neither declared nor known by its name.
+        ValueError: the direction is neither declared nor known by the name.
     """
     if found := better_of(metric, declared):
         return found == "lower"
@@ -84,7 +84,7 @@ def falls(metric: str, declared: Mapping[str, Better | None] | None = None, owne
 
 
 def check_better(owner: str, better: Mapping[str, Better], metrics: Iterable[str] | None = None) -> None:
-    """Raises `ValueError` or `TypeError` for declarations that are none, or (if `metrics` is given) of no metric."""
+    """Raises `ValueError` or `TypeError` for invalid declarations or, if `metrics` is given, unknown metrics."""
     if not isinstance(better, Mapping):
         raise TypeError(f"{owner}: better must be metric -> 'higher' or 'lower', got {shown(better)}")
     for name, way in better.items():

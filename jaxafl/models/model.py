@@ -1,4 +1,4 @@
-"""The contract between a model and the simulator, the loss that most models use, and what their constructors share."""
+"""The contract between model and simulator, the cross-entropy loss, and checks for constructors of models."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Key: TypeAlias = jax.Array
 Params: TypeAlias = Any
 State: TypeAlias = Any
 Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]
-"""In which a model is computed, see `Model.at`."""
+"""Precision of a model's computation, see `Model.at`."""
 P = ParamSpec("P")
 _watched: contextvars.ContextVar[tuple[Array, list[int]] | None] = contextvars.ContextVar("watched", default=None)
 _PRODUCTS = {"float32": "float32", "tf32": "tensorfloat32", "bfloat16": "default"}
 
 
 class Batch(NamedTuple):
-    """One mini-batch of one client.
+    """Mini-batch of one client.
 
     Attributes:
-        x: preprocessed inputs [B, ...]: an array, or a pytree of them.
+        x: preprocessed inputs [B, ...], an array or a pytree of arrays.
         y: labels [B, ...].
-        mask: bool [B]; False marks the padding of a partial batch, which must influence nothing.
+        mask: bool [B]; False marks the padding of a partial batch, which must not influence any result.
     """
 
     x: Array
@@ -46,12 +46,12 @@ class Batch(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What a model says of a batch, per example: the simulator takes the masked means.
+    """Loss and metrics of a batch per example; the simulator computes masked means.
 
     Attributes:
         loss: float [B].
-        metrics: name -> [B]; each becomes a variable of the result. `"accuracy"` is what figures show. The direction in
-            which one is better is known by its name, or declared with the model (`better`).
+        metrics: name -> [B]; each becomes a variable of the result. Figures show `"accuracy"`. The direction in which a
+            metric is better is known by its name, or declared with the model (`better`).
     """
 
     loss: Array
@@ -64,28 +64,28 @@ Apply = Callable[[Params, State, Batch, Key, bool], tuple[Outputs, State]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model(Summarised):
-    """A model that can be simulated; make one with `from_linen`, `from_nnx` or `from_functions`.
+    """Model of a simulation, constructed by `from_linen`, `from_nnx` or `from_functions`.
 
     Equality and hash are by identity, so that a model can be a static argument of a compiled function.
 
     Attributes:
         name: the name in results and tables.
         init: `(key, batch) -> (params, state)`. Of `batch`, an example batch (B = 1), only shapes and dtypes matter.
-            `params` is the pytree that is trained and federated, `state` the pytree of everything else that the model
-            carries from step to step (running statistics); `{}` where there is none. Of what it makes, Python floats
-            become arrays, and float32 becomes float64 where JAX computes in it (`jax_enable_x64`).
+            `params` is the pytree that is trained and federated. `state` is the pytree of everything else that the
+            model carries from step to step (running statistics), or `{}`. Python floats of the result become arrays,
+            and float32 becomes float64 with `jax_enable_x64`.
         apply: `(params, state, batch, key, train) -> (Outputs, state)`. `key` feeds dropout and the like; `train` is a
             Python bool. A model with `frozen` arrays takes them as its last argument.
         description: options of the model that can be written as JSON, for result files.
-        frozen: pytree of numpy arrays that are neither trained nor federated (a pretrained base): one copy on the
-            device serves all clients, and none is in the ring or in an update. `None` where there is none; or a
-            function of an example batch that makes them, see `held`.
-        sees_mask: whether state (batch statistics) leaves out the padding that `Batch.mask` marks; where it does not,
-            training that pads is refused.
-        references: what a run with this model should cite: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
-        precision: of the computation, see `at`.
-        better: metric -> `"higher"` or `"lower"`, whichever is better, for those whose name does not say so; names with
-            the words `accuracy`, `f1`, `auc`, `loss`, `error`, `perplexity` ... do, see `jaxafl.models.metrics`.
+        frozen: pytree of numpy arrays that are neither trained nor federated (a pretrained base), or a function of an
+            example batch that returns it, see `held`. One copy on the device serves all clients; ring and updates do
+            not contain it. `None` if nothing is frozen.
+        sees_mask: True if the state (batch statistics) excludes the padding that `Batch.mask` marks. If False, training
+            with padding is refused.
+        references: citations for a run with this model: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
+        precision: precision of the computation, see `at`.
+        better: metric -> `"higher"` or `"lower"`, whichever is better. Names with the words `accuracy`, `f1`, `auc`,
+            `loss`, `error`, `perplexity` ... need no entry, see `jaxafl.models.metrics`.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Model(Summarised):
         object.__setattr__(self, "init", _in_floats(self.init, self.name))
 
     def held(self, batch: Batch) -> Any:
-        """The frozen arrays for samples of the form of a batch, made once; their shapes, where it is one of shapes."""
+        """Returns the frozen arrays for samples with the shapes of `batch`, cached; for a batch of shapes, shapes."""
         if not callable(self.frozen):
             return self.frozen
         if isinstance(jax.tree.leaves(batch)[0], jax.ShapeDtypeStruct):
@@ -116,16 +116,16 @@ class Model(Summarised):
         return self._held[form]
 
     def at(self, precision: Precision) -> Model:
-        """This model, computed in another precision; the same object for every call.
+        """Returns this model in another precision, cached.
 
         Args:
             precision: `"float32"`; `"tf32"`: products of numbers rounded to 10 bits of mantissa, on GPUs that have it;
-                `"bfloat16"`: parameters, frozen arrays and inputs are rounded to it, and all that a network makes of
-                them is computed in it, but for what its layers keep in float32 (statistics of normalisation, cells of
-                an LSTM, softmax, loss). What is trained, sent, averaged and stored is float32 in any case.
+                `"bfloat16"`: parameters, frozen arrays and inputs are rounded to bfloat16, and the network computes in
+                it. Exceptions are the parts that layers keep in float32 (statistics of normalisation, cells of an
+                LSTM, softmax, loss). Training, sending, averaging and storing always use float32.
 
         Raises:
-            ValueError: it is another name, the device has no TF32, or this model is itself one of another precision.
+            ValueError: `precision` has another value, the device has no TF32, or this model is already rounded.
         """
         check_choice("Simulation", "precision", precision, typing.get_args(Precision))
         if precision == "tf32" and jax.default_backend() != "gpu":
@@ -135,8 +135,8 @@ class Model(Summarised):
         if self.precision != "float32":
             raise UserError(f"the model {self.name} was rounded to {self.precision}; take the one that it was made of")
         if precision not in self._others:
-            frozen, rounds = self.frozen, precision == "bfloat16"
-            if rounds:
+            frozen = self.frozen
+            if precision == "bfloat16":
                 frozen = (lambda batch: _rounded(self.held(batch))) if callable(self.frozen) else _rounded(self.frozen)
             described = {**self.description, "precision": precision}
             self._others[precision] = dataclasses.replace(
@@ -145,8 +145,11 @@ class Model(Summarised):
         return self._others[precision]
 
     def bound(self, frozen: Any) -> Apply:
-        """`apply` in the model's precision, without its last argument, which is `frozen`: `self.frozen`, placed on the
-        device or traced."""
+        """Returns `apply` in the model's precision with its last argument bound to `frozen`.
+
+        Args:
+            frozen: the arrays of `self.frozen` on the device, or their tracers.
+        """
         more = () if self.frozen is None else (frozen,)
         products = None if jax.default_backend() == "cpu" else _PRODUCTS[self.precision]
 
@@ -162,14 +165,14 @@ class Model(Summarised):
         return rounded if self.precision == "bfloat16" else apply
 
     def summary(self) -> dict[str, Any]:
-        """Name, options and the number of frozen values, by name."""
+        """Returns the name, the options and the number of frozen values, by name."""
         frozen = 0 if callable(self.frozen) else sum(leaf.size for leaf in jax.tree.leaves(self.frozen))
         return {"name": self.name, **({"frozen": frozen} if frozen else {}), **self.description}
 
 
 @contextlib.contextmanager
-def told_apart(labels: Array) -> Iterator[list[int]]:
-    """Within it, the numbers of classes C of all cross-entropies of these labels (the same traced array) are kept."""
+def recorded_classes(labels: Array) -> Iterator[list[int]]:
+    """Records, within the context, the numbers of classes C of all cross-entropies of one traced array of labels."""
     found: list[int] = []
     before = _watched.set((labels, found))
     try:
@@ -179,20 +182,20 @@ def told_apart(labels: Array) -> Iterator[list[int]]:
 
 
 def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
-    """Cross-entropy of integer labels, -log softmax(logits)[y], and whether the largest logit is the label's.
+    """Computes the cross-entropy of integer labels, -log softmax(logits)[y], and the accuracy.
 
-    Where an example has several labels (a label per character of a sequence), its loss and accuracy are the means over
-    them. A label outside [0, C) gives a loss of NaN rather than that of some other class.
+    If an example has several labels (one per character of a sequence), its loss and accuracy are the means over them. A
+    label outside [0, C) gives a loss of NaN instead of the loss of another class.
 
     Args:
-        logits: float [B, ..., C]; in a lower precision than float32 they are cast to it first.
+        logits: float [B, ..., C]; lower precisions are cast to float32 first.
         batch: `batch.y` holds integers [B, ...] in [0, C).
 
     Returns:
         `loss` [B] in nats and the metric `"accuracy"` [B].
 
     Raises:
-        ValueError: the shapes of logits and labels do not go together.
+        ValueError: the shapes of logits and labels do not match.
         TypeError: the labels are not integers.
     """
     labels = batch.y
@@ -214,7 +217,7 @@ def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
     if (watched := _watched.get()) is not None and watched[0] is labels:
         watched[1].append(logits.shape[-1])
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    # by comparison: the gradient of an indexed logit would be a scatter, a kernel more of every local step
+    # by comparison, because an indexed logit has a scatter as its gradient, one more kernel in every local step
     is_label = labels[..., None] == jnp.arange(logits.shape[-1])
     of_label = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
     loss = jax.nn.logsumexp(logits, axis=-1) - jnp.where(jnp.any(is_label, axis=-1), of_label, jnp.nan)
@@ -223,18 +226,18 @@ def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
 
 
 def _in_floats(init: Init, name: str) -> Init:
-    """`init`, whose floats are arrays in the precision of JAX."""
+    """Wraps `init` so that its floats are arrays in JAX's precision."""
 
     @functools.wraps(init)
-    def made(key: Key, batch: Batch) -> tuple[Params, State]:
+    def init_in_floats(key: Key, batch: Batch) -> tuple[Params, State]:
         params, state = init(key, batch)
         return as_parameters(params, name), as_state(state)
 
-    return made
+    return init_in_floats
 
 
 def _rounded(tree: Any) -> Any:
-    """All floats of a tree as bfloat16."""
+    """Casts all floats of a tree to bfloat16."""
 
     def rounded(leaf: Any) -> Any:
         return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
@@ -247,8 +250,11 @@ def _mean_per_example(values: Array) -> Array:
 
 
 def checked(make: Callable[P, Model]) -> Callable[P, Model]:
-    """Decorator of a constructor of models: arguments annotated as `int` must be whole numbers >= 1, those of a
-    `Literal` one of its values (`TypeError` or `ValueError` with the model, the option and what was passed)."""
+    """Decorates a constructor of models with checks of its arguments.
+
+    Arguments annotated as `int` must be whole numbers >= 1, and those annotated as `Literal` one of its values. Errors
+    name the model, the option and the value.
+    """
     signature = inspect.signature(make)
 
     @functools.wraps(make)
@@ -266,13 +272,13 @@ def checked(make: Callable[P, Model]) -> Callable[P, Model]:
 
 
 def check_widths(owner: str, name: str, value: Iterable[int], needed: str, length: int | None = None) -> tuple:
-    """A list of whole numbers >= 1, of `length` if given, as a tuple; `needed` says in the error what is expected.
+    """Checks a list of whole numbers >= 1, of length `length` if given, and returns it as a tuple.
 
     Args:
-        owner, name: what the option belongs to, and which, for the message.
-        value: what was passed.
-        needed: what it must be.
-        length: how many there must be.
+        owner, name: the constructor and the option, for the message.
+        value: the given list.
+        needed: description of the expected value, for the message.
+        length: the required length; `None` allows any.
     """
     widths = tuple(value) if isinstance(value, Iterable) else None
     if widths is None or length not in (None, len(widths)):

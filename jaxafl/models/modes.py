@@ -1,4 +1,4 @@
-"""The two modes of a network, training and evaluation: the flags that networks take, and the values they are given."""
+"""The two modes of a network, training and evaluation, with the flags of networks and their values."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ UNKNOWN = inspect.Parameter.empty
 
 
 def by_convention(name: str, train: bool) -> bool | None:
-    """The value of a flag of a known name; `None` for any other name."""
+    """Returns the value of a flag with a known name, or `None` for any other name."""
     return train if name in TRAINING else not train if name in EVALUATION else None
 
 
 def is_flag(parameter: inspect.Parameter) -> bool:
-    """If a parameter of a call has a known name, and no default that is something else than a flag."""
+    """Returns True if a parameter has a known name, and no default other than None, True or False."""
     default = parameter.default
     known = by_convention(parameter.name, True) is not None
     return known and (default is UNKNOWN or default is None or isinstance(default, bool))
@@ -36,17 +36,17 @@ def is_flag(parameter: inspect.Parameter) -> bool:
 
 @dataclass(frozen=True)
 class Modes:
-    """Values that a user gives for the two modes.
+    """User's values of flags for the two modes.
 
-    A name that the network itself takes, as an argument of its call or as an attribute, is for it alone. Any other name
-    is for every submodule that takes it. `path/name` is for the submodules at that path, in which `*` stands for
+    A name that the network takes, as an argument of its call or as an attribute, addresses only the network. Any other
+    name addresses every submodule that takes it. `path/name` addresses the submodules at a path, in which `*` matches
     anything.
 
     Attributes:
         owner: the adapter, for messages.
         network: the name of the network.
         training, evaluation: name -> value.
-        own: the names that are for the network itself.
+        reserved: the names that address only the network.
         used: the names that have had an effect, filled in while the network is traced.
     """
 
@@ -54,12 +54,12 @@ class Modes:
     network: str
     training: Mapping[str, Any]
     evaluation: Mapping[str, Any]
-    own: set[str] = field(default_factory=set)
+    reserved: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
 
     @classmethod
     def checked(cls, owner: str, training: Any, evaluation: Any, network: str) -> Modes:
-        """The two options of an adapter, either of which may be `None`."""
+        """Constructs modes from the two options of an adapter, either of which may be `None`."""
         for name, given in (("training", training), ("evaluation", evaluation)):
             if given is not None and not (isinstance(given, Mapping) and all(isinstance(key, str) for key in given)):
                 raise TypeError(
@@ -69,31 +69,31 @@ class Modes:
         return cls(owner, network, dict(training or {}), dict(evaluation or {}))
 
     def given(self, train: bool) -> Mapping[str, Any]:
-        """Values that the user gives for a mode."""
+        """Returns the user's values for a mode."""
         return self.training if train else self.evaluation
 
     @property
     def names(self) -> set[str]:
-        """The names of all values that are given, without paths."""
+        """Names of all given values, without paths."""
         return {key.rpartition("/")[2] for key in (*self.training, *self.evaluation)}
 
     def nested(self, path: str, name: str, train: bool) -> Any:
-        """Value that the user gives for a flag of a submodule; `UNKNOWN` where it is nothing."""
+        """Returns the user's value for a flag of a submodule, or `UNKNOWN`."""
         for key, value in self.given(train).items():
-            if key not in self.own and (key == name or fnmatch.fnmatchcase(f"{path}/{name}", key)):
+            if key not in self.reserved and (key == name or fnmatch.fnmatchcase(f"{path}/{name}", key)):
                 self.used.add(key)
                 return value
         return UNKNOWN
 
     def with_still(self, layers: Iterable[str]) -> Modes:
-        """Returns modes in which layers use running statistics in training, unless the user says otherwise."""
+        """Returns modes in which layers use running statistics in training; values of the user are kept."""
         frozen = {f"{path}/use_running_average": True for path in layers}
         return dataclasses.replace(self, training={**self.training, **frozen}) if frozen else self
 
     def check_used(self, flags: Iterable[str]) -> None:
-        """Raises `TypeError` for a name that no part of the network takes; `flags` are those that it has."""
+        """Raises `TypeError` for a name that no part of the network takes; `flags` are the flags of its parts."""
         for key in (*self.training, *self.evaluation):
-            if key not in self.own | self.used:
+            if key not in self.reserved | self.used:
                 near = difflib.get_close_matches(key, list(flags), 1)
                 raise TypeError(
                     f"{self.owner}: no part of {self.network} takes {key!r}, which is given for one of its modes"
@@ -101,34 +101,35 @@ class Modes:
                 )
 
 
-def told_arguments(
+def mode_arguments(
     call: Callable[..., Any], modes: Modes, first: int, also: tuple[str, ...] = ()
 ) -> dict[str, inspect.Parameter]:
-    """The parameters of a call that a mode decides, and those in `also`.
+    """Returns the parameters of a call whose values depend on the mode, and those in `also`.
 
     Args:
         call: the function, unbound.
-        modes: what the user says of them; the names of parameters are added to `modes.own`.
-        first: parameters before this one are given by position.
-        also: further names that are given.
+        modes: the user's values; the names of the parameters are added to `modes.reserved`.
+        first: number of parameters that are passed by position.
+        also: further names that the caller passes.
 
     Raises:
-        TypeError: it requires something else.
+        TypeError: the call requires another argument.
     """
     try:
         parameters = list(inspect.signature(call).parameters.values())[first:]
-    except ValueError:  # of a function that is not written in Python
+    except ValueError:  # raised for a function that is not written in Python
         return {}
-    told: dict[str, inspect.Parameter] = {}
+    found: dict[str, inspect.Parameter] = {}
     for parameter in parameters:
-        name, kind = parameter.name, parameter.kind
+        name = parameter.name
+        kind = parameter.kind
         if kind is parameter.VAR_KEYWORD and not getattr(call, "__qualname__", "").startswith("Sequential."):
-            told |= {key: parameter.replace(name=key) for key in modes.names if "/" not in key and key not in told}
+            found |= {key: parameter.replace(name=key) for key in modes.names if "/" not in key and key not in found}
         if kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         modes_that_say = (name in modes.training) + (name in modes.evaluation)
         if name in also or is_flag(parameter) or modes_that_say == 2:
-            told[name] = parameter
+            found[name] = parameter
         elif parameter.default is UNKNOWN:
             raise TypeError(
                 f"{modes.owner}: {modes.network} requires {name!r}, whose value in training and in evaluation is not "
@@ -136,15 +137,15 @@ def told_arguments(
                 f"default (known are the input, mask, {', '.join(TRAINING[:3])}, {', '.join(EVALUATION[:3])} ...)"
             )
         elif modes_that_say:
-            told[name] = parameter
-    modes.own.update(told)
-    return told
+            found[name] = parameter
+    modes.reserved.update(found)
+    return found
 
 
-def keywords(told: Mapping[str, inspect.Parameter], modes: Modes, train: bool, **also: Any) -> dict[str, Any]:
-    """The arguments of a call in a mode: what the user says, what is in `also`, or what their names say."""
+def keywords(arguments: Mapping[str, inspect.Parameter], modes: Modes, train: bool, **also: Any) -> dict[str, Any]:
+    """Returns the arguments of a call in a mode: the user's values, else those in `also`, else by convention."""
     found = {}
-    for name in told:
+    for name in arguments:
         value = modes.given(train).get(name, also.get(name, by_convention(name, train)))
         if name in modes.given(train) or value is not None:
             found[name] = value

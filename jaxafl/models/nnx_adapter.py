@@ -1,4 +1,4 @@
-"""A Flax NNX module as a model."""
+"""Models from Flax NNX modules."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jaxafl.models.adapters import Loss, check_loss, check_takes, per_example, t
 from jaxafl.models.frozen import Frozen, described, split_off, still_statistics
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
-from jaxafl.models.modes import UNKNOWN, Modes, by_convention, keywords, told_arguments
+from jaxafl.models.modes import UNKNOWN, Modes, by_convention, keywords, mode_arguments
 from jaxafl.models.unreached import MASK, Part, Parts, changed, check_reached, dropout_rate, probed
 from jaxafl.options import named
 
 NNXRngs: TypeAlias = Any
-"""An `nnx.Rngs`; NNX is imported where it is used, because that takes a fifth of the time of `import jaxafl`."""
+"""An `nnx.Rngs`; functions import NNX themselves, because it would slow down `import jaxafl`."""
 NNXModule: TypeAlias = Any
 """An `nnx.Module`."""
 NNXState: TypeAlias = Any
@@ -36,31 +36,31 @@ def from_nnx(
     evaluation: dict[str, Any] | None = None,
     frozen: Frozen = None,
 ) -> Model:
-    """A Flax NNX module as a model.
+    """Converts a Flax NNX module to a model.
 
-    Variables of type `nnx.Param` are trained, all others (`nnx.BatchStat`, ...) are the state. Random streams are no
-    state: they are made anew from the key of each call.
+    Variables of type `nnx.Param` are trained; all others (`nnx.BatchStat`, ...) are the state. Random streams are not
+    part of the state: they are derived from the key of each call.
 
-    `module.train()` or `module.eval()` sets the mode; so are attributes of its parts called `training`, `is_training`,
-    `inference` and the like, see `from_linen`. Flags that `__call__` names are passed, `rngs` (an `nnx.Rngs`) too, and
-    `mask` (bool [B], `Batch.mask`) to a module with state.
+    The mode is set by `module.train()` or `module.eval()`, and by attributes of submodules such as `training`,
+    `is_training` and `inference`, see `from_linen`. Flags in the signature of `__call__` are passed, and `rngs` (an
+    `nnx.Rngs`). `mask` (bool [B], `Batch.mask`) is passed to a module with state.
 
     Args:
-        make_module: makes the network from its random streams, e.g. `lambda rngs: nnx.Linear(784, 10, rngs=rngs)`.
-        loss: `(predictions, batch) -> Outputs` or a loss per example [B], which alone records no accuracy.
+        make_module: constructs the network from random streams, e.g. `lambda rngs: nnx.Linear(784, 10, rngs=rngs)`.
+        loss: `(predictions, batch) -> Outputs`, or a loss per example [B], which records no accuracy.
         name: the name in results, by default the module's class name.
-        better: metric -> `"higher"` or `"lower"`, for those whose name does not say it, see `Model`.
-        training, evaluation: name -> value of arguments or attributes in either mode, see `from_linen`; arguments that
-            one module passes to another are its own affair.
-        frozen: the parameters that are neither trained nor sent, see `from_linen`.
+        better: metric -> `"higher"` or `"lower"`, for metrics with other names than `Model` lists.
+        training, evaluation: name -> value of arguments or attributes in one mode, see `from_linen`. Arguments that one
+            module passes to another are not changed.
+        frozen: selection of parameters that are neither trained nor sent, see `from_linen`.
 
     Returns:
-        The model; `params` and `state` are nested dicts. Making its parameters raises `ValueError` where training would
-        never apply a dropout or move batch statistics, or evaluation would.
+        The model; `params` and `state` are nested dicts. Its `init` raises `ValueError` if training would never apply a
+        dropout or never update batch statistics, or if evaluation would.
 
     Raises:
-        TypeError: `make_module` does not return an NNX module, or its `__call__` requires arguments whose value is not
-            known.
+        TypeError: `make_module` does not return an NNX module, or its `__call__` requires arguments with unknown
+            values.
     """
     from flax import nnx
 
@@ -76,15 +76,15 @@ def from_nnx(
     network = type(blueprint).__name__
     check_loss("from_nnx", loss)
     modes = Modes.checked("from_nnx", training, evaluation, network)
-    told = told_arguments(type(blueprint).__call__, modes, 2, ("mask", "rngs"))
+    arguments = mode_arguments(type(blueprint).__call__, modes, 2, ("mask", "rngs"))
     graph, *shapes = nnx.split(blueprint, nnx.Param, nnx.RngState, ...)
     params_shape, streams_shape, state_shape = shapes
-    needs_mask = "mask" in told and (jax.tree.leaves(state_shape) or told["mask"].default is UNKNOWN)
+    needs_mask = "mask" in arguments and (jax.tree.leaves(state_shape) or arguments["mask"].default is UNKNOWN)
 
     @jax.jit
     def make(key: Key, batch: Batch) -> tuple[Params, State]:
-        made = make_module(nnx.Rngs(key))
-        params, _, state = nnx.state(made, nnx.Param, nnx.RngState, ...)
+        module = make_module(nnx.Rngs(key))
+        params, _, state = nnx.state(module, nnx.Param, nnx.RngState, ...)
         return nnx.to_pure_dict(params), nnx.to_pure_dict(state)
 
     def predicted(
@@ -101,12 +101,12 @@ def from_nnx(
         module.train() if train else module.eval()
         _set_attributes(module, modes, train)
         given: dict[str, Any] = {"mask": batch.mask} if needs_mask else {}
-        if "rngs" in told:
+        if "rngs" in arguments:
             given["rngs"] = nnx.Rngs(key)
         before = None if parts is None else _counts(module, given.get("rngs"))
-        predictions = module(batch.x, **keywords(told, modes, train, **given))
+        predictions = module(batch.x, **keywords(arguments, modes, train, **given))
         if parts is not None:
-            _note(parts, module, before, told, modes, train)
+            _note(parts, module, before, arguments, modes, train)
         found = nnx.state(module, nnx.Not(nnx.Any(nnx.Param, nnx.RngState, nnx.Intermediate)))
         return predictions, nnx.to_pure_dict(found)
 
@@ -141,15 +141,16 @@ def from_nnx(
             flags |= {flag for part in parts.values() for flag in part.flags}
         modes.check_used(flags)
 
-    sees_mask = "mask" in told and "mask" not in modes.training
+    sees_mask = "mask" in arguments and "mask" not in modes.training
     sees_mask = sees_mask or not jax.tree.leaves(nnx.state(blueprint, nnx.BatchStat))
     init: Any = make
-    applied, held, description = apply, None, {"network": network}
+    applied, held = apply, None
+    description = {"network": network}
     if frozen is not None:
         init, applied, held = split_off(make, apply, frozen, "from_nnx")
         description["frozen"] = described(frozen)
-    made = tried(init, applied, held, (make, check))
-    return Model(name or network, made, applied, description, held, sees_mask, better=better)
+    init = tried(init, applied, held, (make, check))
+    return Model(name or network, init, applied, description, held, sees_mask, better=better)
 
 
 def _modules(module: NNXModule) -> list[tuple[str, NNXModule]]:
@@ -159,7 +160,7 @@ def _modules(module: NNXModule) -> list[tuple[str, NNXModule]]:
 
 
 def _set_attributes(module: NNXModule, modes: Modes, train: bool) -> None:
-    """Attributes by which parts of a module are told the mode, beyond those that `train` and `eval` set."""
+    """Sets attributes of submodules that depend on the mode, beyond those that `train` and `eval` set."""
     for path, part in _modules(module):
         for name, value in list(vars(part).items()):
             said = modes.nested(path, name, train)
@@ -170,7 +171,7 @@ def _set_attributes(module: NNXModule, modes: Modes, train: bool) -> None:
 
 
 def _counts(module: NNXModule, rngs: NNXRngs | None) -> dict[int | None, list[Any]]:
-    """The counters of the random streams below every module, and (`None`) of those that the call is given."""
+    """Returns the counters of the random streams below every module, and under `None` those passed to the call."""
     from flax import nnx
 
     below: dict[int | None, Any] = {id(part): nnx.iter_graph(part) for _, part in _modules(module)}
@@ -181,24 +182,20 @@ def _counts(module: NNXModule, rngs: NNXRngs | None) -> dict[int | None, list[An
     }
 
 
-def _note(parts: Parts, module: NNXModule, before: Any, told: Any, modes: Modes, train: bool) -> None:
-    elsewhere = train and any(leaf.get_value() is not was for leaf, was in before[None])  # it is not seen by which part
+def _note(parts: Parts, module: NNXModule, before: Any, arguments: Any, modes: Modes, train: bool) -> None:
+    elsewhere = train and any(leaf.get_value() is not was for leaf, was in before[None])  # the drawing part is unknown
     for path, part in _modules(module):
-        own = {name: value for name, value in vars(part).items() if by_convention(name, True) is not None}
-        of_call = (
-            {}
-            if path
-            else {
-                name: keywords(told, modes, train).get(name) for name in told if by_convention(name, True) is not None
-            }
-        )
+        flags = {name: value for name, value in vars(part).items() if by_convention(name, True) is not None}
+        if not path:
+            passed = keywords(arguments, modes, train)
+            flags |= {name: passed.get(name) for name in arguments if by_convention(name, True) is not None}
         streams = before.get(id(part), [])
         draws = sum(leaf.get_value() is not was for leaf, was in streams)
         rate = dropout_rate(type(part).__name__, vars(part)) if streams else None
         leaf = rate is not None and not any(
             dropout_rate(type(other).__name__, vars(other)) for below, other in _modules(part) if below
         )
-        parts[path] = Part(type(part).__name__, own | of_call, rate, draws + elsewhere, draws if leaf else 0)
+        parts[path] = Part(type(part).__name__, flags, rate, draws + elsewhere, draws if leaf else 0)
 
 
 def _advised(network: str, flag: str) -> str:
@@ -211,13 +208,13 @@ def _advised(network: str, flag: str) -> str:
 
 
 def _fresh_streams(shapes: NNXState, key: Key) -> NNXState:
-    """Random streams of a module, all counters at zero and every stream keyed from `key`."""
+    """Constructs the random streams of a module, with all counters at zero and keys derived from `key`."""
     from flax import nnx
 
     def start(index: int, variable: Any) -> Any:
         if isinstance(variable, nnx.RngKey):
-            own = jax.random.fold_in(key, index)
-            return variable.replace(jax.random.split(own, variable.shape) if variable.shape else own)
+            stream = jax.random.fold_in(key, index)
+            return variable.replace(jax.random.split(stream, variable.shape) if variable.shape else stream)
         return variable.replace(jnp.zeros(variable.shape, variable.dtype))
 
     flat = enumerate(nnx.to_flat_state(shapes))
@@ -225,7 +222,7 @@ def _fresh_streams(shapes: NNXState, key: Key) -> NNXState:
 
 
 def _filled(shapes: NNXState, values: Any) -> NNXState:
-    """The module state of the structure of `shapes` with the arrays of a nested dict."""
+    """Returns a module state with the structure of `shapes` and the arrays of a nested dict."""
     from flax import nnx
 
     filled = jax.tree.map(lambda leaf: leaf, shapes)

@@ -12,17 +12,18 @@ Array = jax.Array
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation with the numbers of `torch.nn.BatchNorm2d`, over the real samples of a batch.
+    """Batch normalisation with the constants of `torch.nn.BatchNorm2d`, over the real samples of a batch.
 
-    y = γ (x - μ) / √(σ² + ε) + β per channel. In training μ and σ² are the mean and the biased variance over the
+    y = γ (x - μ) / √(σ² + ε) + β per channel. In training, μ and σ² are the mean and the biased variance over the
     samples with `mask` True and over all pixels, and the running statistics follow them,
 
         running_mean ← (1 - momentum) running_mean + momentum μ
         running_var  ← (1 - momentum) running_var + momentum σ² n / (n - 1),   n = real samples × pixels;
 
-    in evaluation the running statistics are used. With n = 1 the factor n / (n - 1) is left out; a batch without a real
-    sample leaves the running statistics alone. `flax.linen.BatchNorm` keeps the biased variance instead, and gives NaN
-    for a batch without a real sample. Statistics and normalisation are computed in float32 also where `dtype` is lower.
+    in evaluation the running statistics are used. With n = 1 the factor n / (n - 1) is omitted. A batch without a real
+    sample does not change the running statistics. `flax.linen.BatchNorm` keeps the biased variance instead, and gives
+    NaN for a batch without a real sample. Statistics and normalisation are computed in float32, even if `dtype` is
+    lower.
 
     The running statistics are non-trainable model state (collection `batch_stats`), which the engine averages over the
     arrivals of a server step; γ and β are trained.
@@ -30,7 +31,7 @@ class BatchNorm(nn.Module):
     Attributes:
         momentum: weight of the new batch in the running statistics.
         epsilon: ε.
-        dtype: of the result; `None` for that of the input.
+        dtype: dtype of the result; `None` takes the dtype of the input.
 
     References:
         Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate
@@ -64,14 +65,14 @@ class BatchNorm(nn.Module):
 
 
 def normalise(x: Array, norm: str, groups: int, train: bool, mask: Array | None) -> Array:
-    """The normalisation layer `norm` of a network, applied to x [B, H, W, C]; to be called in a compact method.
+    """Applies the normalisation layer `norm` to x; to be called in a compact method.
 
     Args:
         x: float [B, H, W, C].
-        norm: `"batch"`: `BatchNorm`; `"group"`: group normalisation over `groups` groups of neighbouring channels
-            (Wu and He, ECCV 2018), each sample by itself, with the ε = 1e-5 of PyTorch.
+        norm: `"batch"`: `BatchNorm`; `"group"`: group normalisation per sample over `groups` groups of neighbouring
+            channels (Wu and He, ECCV 2018), with the ε = 1e-5 of PyTorch.
         groups: number of groups, which divides C.
-        train: whether batch statistics are used.
+        train: if True, use batch statistics.
         mask: bool [B].
     """
     if norm == "batch":
@@ -80,7 +81,7 @@ def normalise(x: Array, norm: str, groups: int, train: bool, mask: Array | None)
 
 
 def _statistics(values: Array, mask: Array | None) -> tuple[Array, Array, Array]:
-    """Mean and biased variance per channel over the real samples, both 0 without any, and how many values these are."""
+    """Computes mean and biased variance per channel over the real samples (0 without any), and the number of values."""
     axes = tuple(range(values.ndim - 1))
     pixels = values.size // (values.shape[0] * values.shape[-1])
     if mask is None:

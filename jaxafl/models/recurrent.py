@@ -1,4 +1,4 @@
-"""The LSTM, a recurrent layer whose work is matrix products, and next-character prediction with it."""
+"""An LSTM layer computed by matrix products, and a model for next-character prediction."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ def char_lstm(
     layers: int = 2,
     initialisation: Literal["leaf", "torch"] = "leaf",
 ) -> Model:
-    """Embedding - LSTM - LSTM - dense on the last state: LEAF's network for Shakespeare.
+    """Builds LEAF's network for Shakespeare: embedding - LSTM - LSTM - dense on the last state.
 
-    817,872 parameters with the defaults; an LSTM layer has one bias. AsyncFedED (Wang et al., 2022) uses an LSTM on
-    Shakespeare whose sizes and initial parameters it does not state. At its local rate, 1 with momentum 0.5, training
-    from `initialisation="torch"` goes well, while from `"leaf"` the first steps throw the gates into saturation.
+    817,872 parameters with the defaults; an LSTM layer has one bias. AsyncFedED (Wang et al., 2022) does not state the
+    sizes and initial parameters of its LSTM for Shakespeare. At its local rate, 1 with momentum 0.5, training from
+    `initialisation="torch"` converges. From `"leaf"` the first steps saturate the gates.
 
     Args:
-        num_classes: size of the vocabulary, of the characters read and of those predicted.
+        num_classes: size of the vocabulary of inputs and labels.
         embedding: width of a character's embedding.
         hidden: width of the LSTM's state.
-        layers: LSTM layers, one on the other.
-        initialisation: how parameters start. `"leaf"`: matrices Glorot uniform, biases 0 but for that of the forget
-            gates, 1. `"torch"`: as PyTorch's layers do, embeddings from N(0, 1), all else uniform within ±1/√`hidden`
-            (the bias of a gate being the sum of two such numbers).
+        layers: number of stacked LSTM layers.
+        initialisation: distribution of initial parameters. `"leaf"`: matrices Glorot uniform, biases 0, but 1 for the
+            forget gates. `"torch"`: PyTorch's defaults, with embeddings from N(0, 1) and all else uniform within
+            ±1/√`hidden`; the bias of a gate is the sum of two such numbers.
 
     Returns:
-        The model; inputs [B, L] integers, the characters before the one to predict, labels [B] integers, both in
-        [0, `num_classes`). A character outside gives a loss of NaN rather than that of another character.
+        The model; inputs [B, L] integers, the characters before the predicted one, labels [B] integers, both in
+        [0, `num_classes`). A character outside this range gives a loss of NaN.
 
     Raises:
-        ValueError: a number is below 1, or `initialisation` is another name.
-        TypeError: a number is not a whole one.
+        ValueError: a number is below 1, or `initialisation` has another value.
+        TypeError: a number is not a whole number.
 
     References:
         Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097, 2018; McMahan et al.,
@@ -77,7 +77,7 @@ class CharLSTM(nn.Module):
 
 
 def _start(initialisation: str, hidden: int) -> tuple[Callable[..., Array], ...]:
-    """Initialisers: of the embedding, the kernels, the dense bias, the gates' bias."""
+    """Returns the initialisers of the embedding, the kernels, the dense bias and the gates' bias."""
     if initialisation == "leaf":
         glorot = nn.initializers.glorot_uniform()
         return glorot, glorot, nn.initializers.zeros_init(), forget_gate_open
@@ -101,24 +101,24 @@ def _require_characters(x: Array) -> None:
 
 
 def forget_gate_open(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """A bias [4H] of zeros, but ones for the forget gate, so that the cell remembers at first."""
+    """Initialises a bias [4H] to zeros, but to ones for the forget gate, so that the cell keeps its state at first."""
     width = shape[0] // 4
     return jnp.zeros(shape, dtype).at[width : 2 * width].set(1.0)
 
 
 class LSTM(nn.Module):
-    """Long short-term memory over a sequence, time first, from a state of zeros.
+    """Long short-term memory over a sequence, time axis first, from a state of zeros.
 
-    With z = [x_t, h_{t-1}] · kernel + bias, cut into four parts i, f, g, o of width H in this order (PyTorch's order):
+    With z = [x_t, h_{t-1}] · kernel + bias, split into i, f, g, o of width H in this order (PyTorch's order):
 
         c_t = sigmoid(f) · c_{t-1} + sigmoid(i) · tanh(g)
         h_t = sigmoid(o) · tanh(c_t)
 
-    One kernel [F + H, 4H] holds the input's rows, then the state's, and there is one bias [4H], not PyTorch's two of
-    which only the sum counts.
+    One kernel [F + H, 4H] holds the input's rows, then the state's. There is one bias [4H]; PyTorch has two, of which
+    only the sum matters.
 
-    The input's product is made once for all time steps, and so is the kernel's gradient; a step of the loop is one
-    product of the state. The cell is kept in float32 at least. Derivatives are in reverse mode only.
+    The input's product and the kernel's gradient are computed once for all time steps. A step of the loop is one
+    product of the state. The cell has at least float32. Derivatives are in reverse mode only.
 
     References:
         Hochreiter and Schmidhuber, "Long Short-Term Memory", Neural Computation 1997; the start of the forget gate:
@@ -126,7 +126,7 @@ class LSTM(nn.Module):
 
     Attributes:
         features: H, width of the state.
-        dtype: of the products and the result; `None` is that of input and parameters.
+        dtype: dtype of the products and the result; `None` takes the promoted dtype of input and parameters.
         kernel_init: initialiser of the kernel [F + H, 4H].
         bias_init: initialiser of the bias [4H].
     """
@@ -138,7 +138,7 @@ class LSTM(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """States h of all steps, [L, B, H], of inputs [L, B, F]."""
+        """Computes the states h of all steps, [L, B, H], from inputs [L, B, F]."""
         inputs = x.shape[-1]
         kernel = self.param("kernel", self.kernel_init, (inputs + self.features, 4 * self.features))
         bias = self.param("bias", self.bias_init, (4 * self.features,))
@@ -150,10 +150,10 @@ class LSTM(nn.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _recurrence(dtype: Any, projected: Array, kernel: Array) -> Array:
-    """h [L, B, H] from the input's part of the gates [L, B, 4H] and the kernel of the state [H, 4H].
+    """Computes h [L, B, H] from the input's part of the gates [L, B, 4H] and the kernel of the state [H, 4H].
 
-    The derivative is written out because that of a scan would add up the kernel's gradient step by step, a read and a
-    write of [H, 4H] each, in the place of one product of [H, L·B] and [L·B, 4H].
+    The derivative is explicit. That of a scan would add up the kernel's gradient in every step, with a read and a write
+    of [H, 4H], instead of one product of [H, L·B] and [L·B, 4H].
     """
     return _forward(dtype, projected, kernel)[0]
 
@@ -198,10 +198,10 @@ _recurrence.defvjp(_forward, _backward)
 
 
 def _shifted(states: Array) -> Array:
-    """The states one step before."""
+    """Shifts states by one step, with zeros for the first."""
     return jnp.concatenate([jnp.zeros_like(states[:1]), states[:-1]])
 
 
 def _product(left: Array, right: Array, dtype: Any, out: Any) -> Array:
-    """A matrix product of factors in `dtype`, added up and returned in `out`."""
+    """Computes a matrix product of factors in `dtype`, accumulated and returned in `out`."""
     return jnp.matmul(left.astype(dtype), right.astype(dtype), preferred_element_type=out)

@@ -18,19 +18,19 @@ Norm: TypeAlias = Literal["batch", "group"]
 
 @checked
 def resnet20(num_classes: int = 10, norm: Norm = "batch", width: int = 16, groups: int = 2) -> Model:
-    """ResNet-20 of the CIFAR-10 experiments of He et al.: 3 stages of 3 basic blocks, of 16, 32 and 64 channels.
+    """Builds ResNet-20 of the CIFAR-10 experiments of He et al.: 3 stages of 3 blocks, of 16, 32 and 64 channels.
 
     A 3×3 convolution to `width` channels, normalisation, ReLU; the stages, of which the second and the third halve the
-    image; the mean over the image; one dense layer. Where a stage begins with more channels, the shortcut takes every
-    second pixel and appends channels of zeros: option A of the paper, without parameters (a 1×1 convolution instead,
-    option B, would make 272,474 parameters). 269,722 parameters on 32×32×3 images with 10 classes.
+    image; the mean over the image; one dense layer. If a stage begins with more channels, the shortcut takes every
+    second pixel and appends channels of zeros: option A of the paper, without parameters. 269,722 parameters on 32×32×3
+    images with 10 classes; option B, a 1×1 convolution, would have 272,474.
 
     Args:
         num_classes: number of classes.
-        norm: `"batch"`: batch normalisation, as published, whose running statistics are state, not parameters; or
-            `"group"`: group normalisation, each sample by itself.
+        norm: `"batch"`: batch normalisation as published, with running statistics as state, not parameters; or
+            `"group"`: group normalisation per sample.
         width: channels of the first stage.
-        groups: groups of channels of `norm="group"`; 2 as in Reddi et al. (2021), who follow Hsieh et al. (2020).
+        groups: groups of channels for `norm="group"`; 2 as in Reddi et al. (2021) after Hsieh et al. (2020).
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 4×4 pixels, labels [B] integers.
@@ -48,18 +48,18 @@ def resnet20(num_classes: int = 10, norm: Norm = "batch", width: int = 16, group
 
 @checked
 def resnet18(num_classes: int = 10, norm: Norm = "batch", width: int = 64, groups: int = 2) -> Model:
-    """ResNet-18 for CIFAR: 4 stages of 2 basic blocks, of 64, 128, 256 and 512 channels.
+    """Builds ResNet-18 for CIFAR: 4 stages of 2 basic blocks, of 64, 128, 256 and 512 channels.
 
-    The network of He et al. with a 3×3 convolution of stride 1 and no max-pooling at its beginning, so that images of
-    32×32 pixels keep their size in the first stage; shortcuts are a 1×1 convolution and a normalisation where the
-    number of channels changes. The mean over the image (4×4 of 32×32) and one dense layer end it. 11,173,962 parameters
-    on 32×32×3 images with 10 classes, with either normalisation.
+    The network of He et al. with a 3×3 convolution of stride 1 and no max-pooling at the start, so that images of 32×32
+    pixels keep their size in the first stage. If the number of channels changes, the shortcut is a 1×1 convolution and
+    a normalisation. The last layers are the mean over the image (4×4 for 32×32) and a dense layer. 11,173,962
+    parameters on 32×32×3 images with 10 classes, with either normalisation.
 
     Args:
         num_classes: number of classes.
-        norm: `"batch"` or `"group"` normalisation, as of `resnet20`.
+        norm: `"batch"` or `"group"` normalisation, see `resnet20`.
         width: channels of the first stage.
-        groups: groups of channels of `norm="group"`.
+        groups: groups of channels for `norm="group"`.
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 8×8 pixels, labels [B] integers.
@@ -108,10 +108,10 @@ class BasicBlock(nn.Module):
 
     Attributes:
         features: output channels.
-        stride: of the first convolution and of the shortcut.
-        shortcut: where the shape changes: `"pad"` (every second pixel, channels of zeros appended) or `"project"` (1×1
-            convolution and normalisation).
-        norm, groups: as of `resnet20`.
+        stride: stride of the first convolution and of the shortcut.
+        shortcut: used if the shape changes: `"pad"` (every second pixel, channels of zeros appended) or `"project"`
+            (1×1 convolution and normalisation).
+        norm, groups: see `resnet20`.
     """
 
     features: int
@@ -136,7 +136,7 @@ class BasicBlock(nn.Module):
 def _convolved(
     of: ResNet | BasicBlock, x: Array, features: int, kernel: int, stride: int, train: bool, mask: Array | None
 ) -> Array:
-    """Convolution without bias and normalisation, as layers of the module `of`; to be called in its compact method."""
+    """Applies a convolution without bias and a normalisation as layers of the module `of`, in its compact method."""
     start = nn.initializers.he_normal()
     around = (kernel // 2, kernel // 2)  # "SAME" pads a strided convolution on one side only
     x = Conv(features, (kernel, kernel), (stride, stride), (around, around), False, start)(x)

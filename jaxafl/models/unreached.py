@@ -1,4 +1,4 @@
-"""Dropout and batch statistics that a mode does not reach: found out by tracing a network once in each mode."""
+"""Detection of dropout and batch statistics that ignore the mode, by tracing a network once in each mode."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from jaxafl.options import UserError
 
 @dataclass
 class Part:
-    """One module of a network, as it was seen in one mode.
+    """Module of a network, as observed in one mode.
 
     Attributes:
-        name: its class.
+        name: name of its class.
         flags: name -> value of its flags.
-        rate: name and value of its dropout rate, if it has one > 0.
-        draws: random numbers drawn by it and its parts; `None` if that cannot be seen.
-        own_draws: those that it draws itself for dropout, or under a flag of training.
+        rate: name and value of its dropout rate if it is > 0.
+        draws: number of random draws of the module and its submodules.
+        own_draws: number of random draws of the module without submodules, for dropout or under a training flag.
     """
 
     name: str
@@ -43,7 +43,7 @@ MASK = (
     "one (of attention), give training={'mask': None} and evaluation={'mask': None}"
 )
 PROBE = 13
-"""Samples of the batch that a network is traced on: a number that is rarely the size of anything else."""
+"""Batch size of the trace, a number that is rarely the size of another axis."""
 
 
 def check_reached(
@@ -54,21 +54,22 @@ def check_reached(
     advice: Callable[[str, str, bool], str],
     withheld: tuple[str, ...] = (),
 ) -> None:
-    """Raises `ValueError` for what a mode should change and does not, or the other way round.
+    """Raises `ValueError` for dropout and batch statistics that ignore the mode.
 
-    In training, dropout with a rate > 0 is applied and batch statistics move; in evaluation neither. What the user has
-    given a flag for, against its name, is left alone.
+    Training applies dropout with a rate > 0 and updates batch statistics; evaluation does neither. A module whose flag
+    the user has set against its name is not checked.
 
     Args:
-        modes: what the user says.
-        train: which mode.
-        parts: the modules, as they were seen in it.
-        statistics: path -> whether the mode changes them, of the leaves of batch statistics.
-        advice: (path of a module, its flag, the flag's value in training) -> what to write.
-        withheld: the modules that would draw random numbers in training if their own flags said so.
+        modes: the user's values.
+        train: True for training, False for evaluation.
+        parts: the modules, as observed in this mode.
+        statistics: path -> True if the mode changes this leaf of the batch statistics.
+        advice: (path of a module, its flag, the flag's value in training) -> advice for the error.
+        withheld: paths of modules that would draw random numbers in training if their flags selected training.
     """
     if any(
-        by_convention(name, train) not in (None, modes.given(train)[name]) for name in modes.own & {*modes.given(train)}
+        by_convention(name, train) not in (None, modes.given(train)[name])
+        for name in modes.reserved & {*modes.given(train)}
     ):
         return
     with_rate = [path for path, part in parts.items() if part.rate]
@@ -92,27 +93,29 @@ def check_reached(
 def _refuse(
     modes: Modes, train: bool, parts: Parts, path: str, found: str, advice: Callable[[str, str, bool], str]
 ) -> None:
-    """Raises the error, which names the outermost flag that says the other mode."""
-    told = [
+    """Raises the error, which names the outermost flag with the value of the other mode."""
+    opposite = [
         (other, name)
         for other, part in sorted(parts.items())
         for name, value in part.flags.items()
         if _below(path, other) and value is not None and value == by_convention(name, not train)
     ]
-    if not told and not (path in parts and parts[path].flags):
+    if not opposite and not (path in parts and parts[path].flags):
         raise UserError(
             f"{modes.owner}: the {found}. No flag of a known name reaches it: let the call of {modes.network} take "
             "train (true in training) and make it depend on that, or give training={NAME: ...} and "
             "evaluation={NAME: ...} for the argument or attribute that it depends on"
             + ("" if "statistics" in found else "; where none is wanted, give it a rate of 0")
         )
-    where, flag = told[0] if told else (path, "use_running_average" if "statistics" in found else "deterministic")
-    why = f": {flag} is {parts[where].flags[flag]} in {_called(where, parts[where])}" if told else ""
+    where, flag = (
+        opposite[0] if opposite else (path, "use_running_average" if "statistics" in found else "deterministic")
+    )
+    why = f": {flag} is {parts[where].flags[flag]} in {_called(where, parts[where])}" if opposite else ""
     raise UserError(f"{modes.owner}: the {found}{why}. {advice(where, flag, bool(by_convention(flag, True)))}")
 
 
 def opposed(parts: Parts, train: bool) -> dict[str, bool]:
-    """Returns the flags of modules that draw nothing that say the other mode: `path/name` -> the value in this one."""
+    """Returns flags with the other mode's value in modules without draws: `path/name` -> the value in this mode."""
     return {
         f"{path}/{name}": bool(by_convention(name, train))
         for path, part in parts.items()
@@ -122,21 +125,21 @@ def opposed(parts: Parts, train: bool) -> dict[str, bool]:
 
 
 def changed(function: Callable[..., Any], tree: Any, *others: Any) -> dict[str, bool]:
-    """For every leaf of a tree by its path, if a function that returns a tree like it changes it.
+    """Returns, for every leaf of a tree by path, True if the function changes it.
 
-    A leaf is not changed where the trace of the function gives back what it was given.
+    The function returns a tree of equal structure. A leaf is unchanged if the trace returns its input variable.
     """
     given = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), (tree, *others))
     traced = jax.make_jaxpr(function)(*given).jaxpr
     paths = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     if len(traced.outvars) != len(paths):
-        return dict.fromkeys(paths, True)  # which is an error elsewhere
+        return dict.fromkeys(paths, True)  # another structure, for which the call itself raises an error
     same = [_origin(traced, one) is other for one, other in zip(traced.outvars, traced.invars, strict=False)]
     return {path: not unchanged for path, unchanged in zip(paths, same, strict=True)}
 
 
 def dropout_rate(owner: str, attributes: Mapping[str, Any]) -> tuple[str, float] | None:
-    """The dropout rate among the attributes of a module, by name and value, where it is > 0."""
+    """Returns name and value of the dropout rate among the attributes of a module, or None without a rate > 0."""
     for name, value in attributes.items():
         drops = "drop" in owner.lower() or "stochastic" in owner.lower()
         of_dropout = "drop" in name.lower() or (name in ("rate", "prob", "p") and drops)
@@ -147,12 +150,12 @@ def dropout_rate(owner: str, attributes: Mapping[str, Any]) -> tuple[str, float]
 
 
 def probed(batch: Any) -> Any:
-    """A batch of `PROBE` samples of the form of a batch, as shapes."""
+    """Returns the shapes of a batch, with batch size `PROBE`."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((PROBE, *leaf.shape[1:]), leaf.dtype), batch)
 
 
 def _origin(jaxpr: Any, variable: Any) -> Any:
-    """The variable that a variable is a copy of, through calls that only pass it on."""
+    """Returns the variable that `variable` is a copy of, through calls that pass it on unchanged."""
     for equation in jaxpr.eqns:
         if variable in equation.outvars and hasattr(equation.params.get("jaxpr"), "jaxpr"):
             inner = equation.params["jaxpr"].jaxpr
@@ -163,13 +166,13 @@ def _origin(jaxpr: Any, variable: Any) -> Any:
 
 
 def _declared(modes: Modes, train: bool, path: str, part: Part) -> bool:
-    given = [key for key in modes.given(train) if key not in modes.own]
+    given = [key for key in modes.given(train) if key not in modes.reserved]
     flags = part.flags or ("use_running_average",)
     return any(key == name or fnmatch.fnmatchcase(f"{path}/{name}", key) for key in given for name in flags)
 
 
 def _below(path: str, other: str) -> bool:
-    """If a path is another one or below it."""
+    """Returns True if `path` equals `other` or lies below it."""
     return not other or f"{path}/".startswith(f"{other}/")
 
 

@@ -15,11 +15,11 @@ Array = jax.Array
 
 
 def cook_toom(rows: int, kernel: int, points: Sequence[float]) -> tuple[np.ndarray, ...]:
-    """Bᵀ, G, Aᵀ such that `rows` sums y_i = Σ_j d_{i+j} g_j over `kernel` entries are Aᵀ((G g) ⊙ (Bᵀ d)).
+    """Computes Bᵀ, G, Aᵀ such that `rows` sums y_i = Σ_j d_{i+j} g_j over `kernel` entries are Aᵀ((G g) ⊙ (Bᵀ d)).
 
-    A product of polynomials is found from its values at points, of which the last is infinity (Toom; Cook); its
-    transpose is the filter of Winograd ("Arithmetic complexity of computations", 1980), F(rows, kernel), with
-    rows + kernel - 1 products for rows · kernel.
+    A product of polynomials follows from its values at points, of which the last is infinity (Toom; Cook). The
+    transpose is Winograd's filter F(rows, kernel) ("Arithmetic complexity of computations", 1980), with
+    rows + kernel - 1 products instead of rows · kernel.
     """
     others = [[other for other in points if other != point] for point in points]
     scales = [np.prod(np.subtract(point, rest)) for point, rest in zip(points, others, strict=True)]
@@ -31,30 +31,35 @@ def cook_toom(rows: int, kernel: int, points: Sequence[float]) -> tuple[np.ndarr
     return np.array([*filters, np.poly(points)[::-1]]), powers(kernel) / np.array([*scales, 1])[:, None], powers(rows).T
 
 
-# Rows of y in a tile, and the filters for kernels of three and of five rows. With these points errors are smaller than
-# with whole numbers: 2.7 times those of a sum of products for 3.3 times with 0, ±1, ±2 and three rows.
+# Rows of y in a tile, and the filters for kernels of three and five rows. Integer points have larger rounding errors.
 _TILE = 4
-_CHANNELS = 32  # products of fewer are too thin
-_OPERATIONS = 60e6  # of the sum of products; below, what is gained is not worth the time that its compiling takes
+_CHANNELS = 32  # with fewer channels, the products are too thin
+_OPERATIONS = 60e6  # of the sum of products; below, the gain is smaller than the cost of compilation
 _FILTERS = {rows: cook_toom(_TILE, rows, (0, 1, -1, 1 / 2, -2, 2, -1 / 2)[: rows + _TILE - 2]) for rows in (3, 5)}
 
 
 def tiles_are_faster(x: Array, kernel: Array, height: int, width: int) -> bool:
-    """Whether a convolution to [B, `height`, `width`, F] takes less time so, as measured on a CPU: not where products
-    are thin, the kernel is larger than what it is applied to, or the height far from whole tiles."""
+    """Returns True if tiles are faster for a convolution to [B, `height`, `width`, F], by measurements on a CPU.
+
+    They are slower if products are thin, the kernel is larger than its input, or the last tile has much padding.
+    """
     k_h, _, channels, features = kernel.shape
-    pixels, whole = len(x) * height * width, -(-height // _TILE) * _TILE
-    enough = min(channels, features) >= _CHANNELS and pixels >= max(channels, features) and whole <= 1.25 * height
+    pixels = len(x) * height * width
+    tiled_height = -(-height // _TILE) * _TILE
+    enough = min(channels, features) >= _CHANNELS and pixels >= max(channels, features)
+    enough = enough and tiled_height <= 1.25 * height
     worth = 2 * pixels * kernel.size >= _OPERATIONS
-    cpu = jax.default_backend() == "cpu"  # elsewhere its small operations are launches
+    cpu = jax.default_backend() == "cpu"  # on a GPU, the small operations would be kernel launches
     return cpu and k_h in _FILTERS and x.dtype == kernel.dtype == jnp.float32 and enough and worth
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def convolved_by_tiles(x: Array, kernel: Array, around: Around) -> Array:
-    """A convolution of stride 1 by Winograd's algorithm along the height: four rows of y take six products for the
-    twelve of a kernel of three rows, eight for the twenty of one of five (Lavin and Gray, "Fast algorithms for
-    convolutional neural networks", CVPR 2016)."""
+    """Computes a convolution of stride 1 by Winograd's algorithm along the height.
+
+    Four rows of y take 6 products instead of 12 with a kernel of three rows, and 8 instead of 20 with five rows (Lavin
+    and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016).
+    """
     return _convolved(x, kernel, around)
 
 
@@ -64,7 +69,7 @@ def _convolved(x: Array, kernel: Array, around: Around) -> Array:
     y = jnp.stack(_combined(_FILTERS[len(kernel)][2], products), axis=2)
     height, width = result_size(x, kernel, (1, 1), around)
     y = y.reshape(len(x), -1, width, y.shape[-1])[:, :height]
-    # exactly 0 where x is, as a sum of products: a ReLU that follows would pass gradients by the sign of what is left
+    # Exactly 0 if x is 0 under the kernel. Otherwise the signs of rounding errors would decide the gradients of a ReLU.
     seen = padded(jnp.any(x != 0, -1, keepdims=True), around)
     for axis, (count, length) in enumerate(zip(kernel.shape[:2], (height, width), strict=True), start=1):
         seen = reduce(jnp.logical_or, [shifted(seen, shift, length, 1, axis) for shift in range(count)])
@@ -72,8 +77,10 @@ def _convolved(x: Array, kernel: Array, around: Around) -> Array:
 
 
 def _at_points(x: Array, kernel: Array, around: Around) -> tuple[list[Array], list[Array], tuple[int, ...]]:
-    """At each point, patches [B · tiles · W', k_w C] of the images and a matrix [k_w C, F] of the kernel; B, tiles, W'.
-    A tile is `_TILE` rows of y and those of x under the kernel."""
+    """Computes patches [B · tiles · W', k_w C] of the images and a matrix [k_w C, F] of the kernel at each point.
+
+    A tile is `_TILE` rows of y and the rows of x under the kernel. The last result is (B, tiles, W').
+    """
     k_h, k_w, channels, features = kernel.shape
     height, width = result_size(x, kernel, (1, 1), around)
     tiles = -(-height // _TILE)
@@ -86,13 +93,13 @@ def _at_points(x: Array, kernel: Array, around: Around) -> tuple[list[Array], li
 
 
 def _tiles_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, tuple[Array, Array]]:
-    # not `convolved_by_tiles` itself, through which no forward-over-reverse derivative would come
+    # `convolved_by_tiles` has no forward-mode derivative, so forward-over-reverse would fail with it
     return _convolved(x, kernel, around), (x, kernel)
 
 
 def _tiles_backward(around: Around, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    # The transpose of each step, from the last to the first. Derived automatically, that of the slices is three times
-    # as many operations, which takes longer to compile and to run.
+    # The transpose of each step, from the last to the first. The automatic derivative of the slices has three times as
+    # many operations, which take longer to compile and to run.
     x, kernel = residuals
     k_h, k_w, channels, features = kernel.shape
     of_image, of_kernel, of_products = _FILTERS[k_h]
@@ -106,7 +113,7 @@ def _tiles_backward(around: Around, residuals: tuple[Array, Array], gradient: Ar
         of_patches = (each @ column.T).reshape(batch, tiles, width, k_w, channels)
         shifts = [padded(of_patches[:, :, :, j], ((0, 0), (j, k_w - 1 - j))) for j in range(k_w)]
         points.append(total(shifts))
-    # rows of x that two tiles read: the last of one are the first of the next
+    # Two neighbouring tiles read common rows of x: the last rows of one are the first of the next.
     ends = [(int(row >= _TILE), int(row < _TILE)) for row in range(len(of_image))]
     rows = [padded(row, (end, (0, 0))) for row, end in zip(_combined(of_image.T, points), ends, strict=True)]
     of_x = jnp.stack([total(rows[row::_TILE]) for row in range(_TILE)], axis=2)
@@ -120,6 +127,6 @@ convolved_by_tiles.defvjp(_tiles_forward, _tiles_backward)
 
 
 def _combined(matrix: np.ndarray, parts: Sequence[Array]) -> list[Array]:
-    """matrix @ parts, without the terms that are zero."""
+    """Computes matrix @ parts without the terms that are zero."""
     weights = matrix.tolist()
     return [total([part * weight for weight, part in zip(row, parts, strict=True) if weight]) for row in weights]

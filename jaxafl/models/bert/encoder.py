@@ -26,7 +26,7 @@ _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """What a checkpoint's config.json says of its architecture; the names are those of that file."""
+    """Architecture of a checkpoint, with the names of its config.json."""
 
     vocab_size: int
     hidden_size: int
@@ -44,15 +44,15 @@ class BertConfig:
 
 
 def read_config(folder: pathlib.Path) -> BertConfig:
-    """The architecture of a checkpoint.
+    """Reads the architecture of a checkpoint.
 
     Args:
         folder: the checkpoint's folder.
 
     Raises:
-        FileNotFoundError: it has no config.json.
-        ValueError: the file is no json object, lacks a size, or describes something other than a BERT encoder with
-            absolute positions.
+        FileNotFoundError: the folder has no config.json.
+        ValueError: the file is not a json object, lacks a size, or does not describe a BERT encoder with absolute
+            positions.
     """
     path = folder / "config.json"
     if not path.is_file():
@@ -84,11 +84,11 @@ def read_config(folder: pathlib.Path) -> BertConfig:
 
 
 class BertModule(nn.Module):
-    """Base of the parts of BERT.
+    """Base class of the parts of BERT.
 
     Attributes:
         config: the architecture, with the rates of dropout.
-        r, alpha: rank and α of LoRA on the query and the value of every layer; rank 0 leaves it out.
+        r, alpha: rank and α of LoRA on the query and the value of every layer; rank 0 disables it.
     """
 
     config: BertConfig
@@ -103,7 +103,7 @@ class BertClassifier(BertModule, kw_only=True):
 
     @nn.compact
     def __call__(self, input_ids: Array, token_type_ids: Array, attention_mask: Array, train: bool = False) -> Array:
-        """Logits [B, C] of integer tokens and token types [B, L] and a mask [B, L], true where a token is real."""
+        """Computes logits [B, C] from tokens and token types, int [B, L], and a mask [B, L], True for real tokens."""
         encoder = BertEncoder(self.config, self.r, self.alpha, name="encoder")
         last = encoder(input_ids, token_type_ids, attention_mask, train)[-1]
         pooled = nn.tanh(nn.Dense(self.config.hidden_size, name="pooler")(last[:, 0]))
@@ -121,7 +121,7 @@ class BertEncoder(BertModule):
     def __call__(
         self, input_ids: Array, token_type_ids: Array, attention_mask: Array, train: bool = False
     ) -> list[Array]:
-        """Hidden states [B, L, D]: of the embeddings, then of every layer."""
+        """Computes hidden states [B, L, D] of the embeddings, then of every layer."""
         config = self.config
 
         def embed(name: str, size: int, indices: Array) -> Array:
@@ -165,28 +165,28 @@ class BertLayer(BertModule):
 
 
 def _attend(queries: Array, keys: Array, values: Array, mask: Array, heads: int, dropout: nn.Dropout) -> Array:
-    """softmax(Q Kᵀ / √d) V per head, over the real tokens; the softmax in float32."""
+    """Computes softmax(Q Kᵀ / √d) V per head over the real tokens, with the softmax in float32."""
     queries, keys, values = (z.reshape(*z.shape[:2], heads, -1) for z in (queries, keys, values))
     scores = jnp.einsum("blhd,bmhd->bhlm", queries * queries.shape[-1] ** -0.5, keys)
     scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-    # a finite number, so that a row without any real token stays finite
+    # a finite number, because -inf gives NaN in a row without real tokens
     scores = jnp.where(mask[:, None, None, :], scores, jnp.finfo(scores.dtype).min)
     weights = dropout(nn.softmax(scores).astype(values.dtype))
     return jnp.einsum("bhlm,bmhd->blhd", weights, values).reshape(*mask.shape, -1)
 
 
 def _norm(config: BertConfig, name: str) -> nn.LayerNorm:
-    # the slow variance, E[(x - E x)²], does not cancel on the large entries that trained encoders have
+    # The fast variance cancels on large entries of trained encoders; E[(x - E x)²] does not.
     return nn.LayerNorm(config.layer_norm_eps, use_fast_variance=False, name=name)
 
 
 class LoRA(nn.Module):
-    """The low-rank term (α / r) · (x A) B, to be added to what a dense layer makes of the same x.
+    """Low-rank term (α / r) · (x A) B, to be added to the result of a dense layer for x.
 
-    The sum equals the dense layer with the kernel W + (α / r) A B, which is never formed: clients differ in A and B
-    only, so that under `vmap` over clients the product with W stays one product of matrices for all of them.
+    The sum equals a dense layer with the kernel W + (α / r) A B, which is never formed. Clients differ in A and B only,
+    so under `vmap` over clients the product with W stays one matrix product for all.
 
-    A starts uniform in ±1/√features_in and B at zero, so that the term starts at zero, as in the authors' code.
+    A starts uniform in ±1/√features_in and B at zero, so the term starts at zero, as in the authors' code.
 
     Attributes:
         features: outputs of the dense layer.
@@ -203,7 +203,7 @@ class LoRA(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """[..., features_in] to [..., features]."""
+        """Maps [..., features_in] to [..., features]."""
         a = self.param("a", _uniform, (x.shape[-1], self.r))
         b = self.param("b", nn.initializers.zeros, (self.r, self.features))
         x, a, b = nn.dtypes.promote_dtype(x, a, b)

@@ -21,7 +21,7 @@ from jaxafl.options import check_number, check_whole
 from jaxafl.readers.pretrained import pretrained_directory
 
 Flat: TypeAlias = dict[tuple[str, ...], Any]
-"""Parameters or their shapes by path, as of `flax.traverse_util.flatten_dict`."""
+"""Parameters or their shapes by path, in the form of `flax.traverse_util.flatten_dict`."""
 _TENSORS = {
     "word_embeddings": "embeddings.word_embeddings.weight",
     "position_embeddings": "embeddings.position_embeddings.weight",
@@ -37,7 +37,7 @@ _TENSORS = {
     "kernel": "weight",
     "scale": "weight",
 }
-"""What a checkpoint calls parts of our paths; `layer_0` is `encoder.layer.0`."""
+"""Names in a checkpoint of the parts of module paths; `layer_0` is `encoder.layer.0`."""
 
 
 def bert(
@@ -48,13 +48,13 @@ def bert(
     dropout: float | None = None,
     data_dir: str | os.PathLike[str] | None = None,
 ) -> Model:
-    """A pretrained BERT encoder with LoRA on the query and the value of every layer, and a new classification head.
+    """Builds a pretrained BERT encoder with LoRA on query and value of every layer, and a new classification head.
 
-    logits = head(dropout(tanh(pooler(h_[CLS]))), as BertForSequenceClassification of `transformers`. Only the LoRA
+    logits = head(dropout(tanh(pooler(h_[CLS])))), as in BertForSequenceClassification of `transformers`. Only the LoRA
     matrices (see `LoRA`) and the head are trained, federated, kept in the ring and stepped by the server:
-    2 r (D + D) numbers a layer and (D + 1) C of the head. The encoder, the pooler included, is one shared copy in
-    `Model.frozen`. A checkpoint without a pooler gets a new one, which then belongs to the head: it is trained.
-    A checkpoint's own head is not used.
+    2 r (D + D) numbers per layer and (D + 1) C of the head. The encoder, including the pooler, is one shared copy in
+    `Model.frozen`. A checkpoint without a pooler gets a new one, which is trained with the head. A head in the
+    checkpoint is ignored.
 
     Args:
         checkpoint: a folder with config.json and model.safetensors of any BERT-architecture encoder, or a name that
@@ -62,19 +62,19 @@ def bert(
         num_classes: number of classes C.
         r: rank of LoRA; 0 trains the head alone.
         alpha: α of LoRA; the low-rank term is scaled by α / r.
-        dropout: rate in [0, 1) of all dropout in training; `None` takes the checkpoint's own rates (0.1 as a rule).
-        data_dir: data directory in which a name is looked for; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
+        dropout: rate in [0, 1) of all dropout in training; `None` takes the rates of the checkpoint (usually 0.1).
+        data_dir: data directory to search for a name; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
 
     Returns:
-        The model. Inputs are a dict of integers [B, L], as `glue_mrpc` and its neighbours make it: `input_ids`,
-        `token_type_ids` and `attention_mask` (1 for a token, 0 for padding); labels [B] integers. A token outside the
-        vocabulary gives a loss of NaN.
+        The model. Inputs are a dict of integers [B, L], such as those of `glue_mrpc`: `input_ids`, `token_type_ids` and
+        `attention_mask` (1 for a token, 0 for padding); labels [B] integers. A token outside the vocabulary gives a
+        loss of NaN.
 
     Raises:
-        FileNotFoundError: the checkpoint is not found: where it was looked for.
+        FileNotFoundError: the checkpoint is not found; the message lists the places searched.
         ImportError: the safetensors package is not installed.
-        ValueError: an option cannot work, config.json does not describe a BERT encoder, or a tensor is missing or of
-            another shape than config.json says (which).
+        ValueError: an option cannot work, config.json does not describe a BERT encoder, or a tensor is missing or does
+            not have the shape in config.json.
 
     References:
         Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", NAACL 2019;
@@ -104,10 +104,10 @@ def bert(
         **dataclasses.asdict(config),
     }
 
-    @jax.jit  # which leaves out the base that module.init makes
+    @jax.jit  # removes the computation of the base, which is not used
     def make(key: Array) -> Params:
-        made = flatten_dict(module.init(key, *_example())["params"])
-        return unflatten_dict({keys: leaf for keys, leaf in made.items() if keys not in base})
+        drawn = flatten_dict(module.init(key, *_example())["params"])
+        return unflatten_dict({keys: leaf for keys, leaf in drawn.items() if keys not in base})
 
     def apply(
         params: Params, state: Params, batch: Batch, key: Array, train: bool, frozen: Params
@@ -122,7 +122,7 @@ def bert(
 
 
 def _is_trained(keys: tuple[str, ...]) -> bool:
-    """Whether parameters belong to the head or to LoRA."""
+    """Returns True if a parameter belongs to the head or to LoRA."""
     return keys[0] == "classifier" or keys[-2].endswith("_lora")
 
 
@@ -132,7 +132,7 @@ def _example() -> tuple[Array, Array, Array]:
 
 
 def _inputs(x: Any, config: BertConfig) -> tuple[Array, Array, Array]:
-    """Tokens, token types and mask [B, L], checked."""
+    """Checks the inputs, and returns tokens, token types and mask [B, L]."""
     names = ("input_ids", "token_type_ids", "attention_mask")
     if not isinstance(x, dict) or set(x) != set(names):
         found = f"a dict of {', '.join(map(str, x))}" if isinstance(x, dict) else f"an array of shape {jnp.shape(x)}"
@@ -153,30 +153,30 @@ def _inputs(x: Any, config: BertConfig) -> tuple[Array, Array, Array]:
 
 
 def read_weights(folder: pathlib.Path, shapes: Flat) -> tuple[Flat, list[str]]:
-    """The tensors of a checkpoint in the places where the modules look for them.
+    """Reads the tensors of a checkpoint into the paths of the modules.
 
-    Names are those of the BertModel of `transformers`, with or without the prefix `bert.`, of its old releases
-    (`LayerNorm.gamma`) too. bfloat16 and float16 become float32.
+    Tensors have the names of BertModel of `transformers`, with or without the prefix `bert.`; names of old releases
+    (`LayerNorm.gamma`) are accepted. bfloat16 and float16 become float32.
 
     Args:
         folder: the checkpoint's folder, with model.safetensors.
-        shapes: arrays or shapes of the modules' parameters by path, without a head; its `"pooler"` is left out where
-            the checkpoint has none.
+        shapes: arrays or shapes of the modules' parameters by path, without a head. Its `"pooler"` is ignored if the
+            checkpoint has none.
 
     Returns:
-        The float32 arrays by path, and the names of the tensors that were not asked for.
+        The float32 arrays by path, and the names of the unused tensors.
 
     Raises:
         ImportError: the safetensors package is not installed.
-        ValueError: tensors are missing or of the wrong shape: which, what was found and what is expected.
+        ValueError: tensors are missing or have the wrong shape.
     """
     path = folder / "model.safetensors"
     tensors = read_tensors(path)
-    own = {_own_name(name): name for name in tensors}
+    by_name = {_current_name(name): name for name in tensors}
     wanted = {keys: _tensor_name(keys) for keys in shapes}
-    if not any(name.startswith("pooler.") for name in own):
+    if not any(name.startswith("pooler.") for name in by_name):
         wanted = {keys: name for keys, name in wanted.items() if keys[0] != "pooler"}
-    missing = [name for name in wanted.values() if name not in own]
+    missing = [name for name in wanted.values() if name not in by_name]
     if missing:
         raise ValueError(
             f"{path} lacks {len(missing)} of {len(wanted)} tensors: {', '.join(missing[:5])}"
@@ -184,23 +184,24 @@ def read_weights(folder: pathlib.Path, shapes: Flat) -> tuple[Flat, list[str]]:
         )
     found: Flat = {}
     for keys, name in wanted.items():
-        tensor, order = tensors[own[name]], -1 if keys[-1] == "kernel" else 1  # theirs are [out, in]
+        tensor = tensors[by_name[name]]
+        order = -1 if keys[-1] == "kernel" else 1  # kernels of a checkpoint are [out, in]
         expected = shapes[keys].shape[::order]
         if tensor.shape != expected:
             raise ValueError(
-                f"{path}: tensor {own[name]} has shape {tensor.shape}, the sizes in config.json ask for {expected}"
+                f"{path}: tensor {by_name[name]} has shape {tensor.shape}, the sizes in config.json ask for {expected}"
             )
         value = np.asarray(tensor, np.float32)
         found[keys] = np.ascontiguousarray(value.T if order < 0 else value)
-    return found, sorted(set(tensors) - {own[name] for name in wanted.values()})
+    return found, sorted(set(tensors) - {by_name[name] for name in wanted.values()})
 
 
-def _own_name(name: str) -> str:
+def _current_name(name: str) -> str:
     name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _tensor_name(keys: tuple[str, ...]) -> str:
-    """`("encoder", "layer_0", "query", "kernel")` as `encoder.layer.0.attention.self.query.weight`."""
+    """Maps `("encoder", "layer_0", "query", "kernel")` to `encoder.layer.0.attention.self.query.weight`."""
     parts = (_TENSORS.get(key) or key.replace("layer_", "encoder.layer.") for key in keys if key != "encoder")
     return ".".join(parts)
