@@ -211,9 +211,6 @@ def test_what_is_meant_so_is_said_and_stays() -> None:
     jax.tree.map(np.testing.assert_array_equal, state, after)
 
 
-@pytest.mark.parametrize(
-    "make", [lambda told: from_linen(Hard(), training=told), lambda told: from_nnx(Nnx, training=told)]
-)
 class Path(nn.Module):
     """Leaves out some samples, by a rate and a stream that do not say so."""
 
@@ -270,6 +267,9 @@ def test_parts_of_ones_own_are_refused_too(module: nn.Module, message: str) -> N
         from_linen(nn.Sequential([module, nn.Dense(CLASSES)])).init(KEY, batch(1))
 
 
+@pytest.mark.parametrize(
+    "make", [lambda told: from_linen(Hard(), training=told), lambda told: from_nnx(Nnx, training=told)]
+)
 def test_names_that_nothing_takes_are_refused(make: Any) -> None:
     with pytest.raises(TypeError, match="must be a dict"):
         make("deterministic")
