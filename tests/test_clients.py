@@ -154,3 +154,10 @@ def test_what_cannot_be_tidied_is_said() -> None:
         afl.tidy(run().drop_vars(["client_loss", "client_accuracy"]), "client_evaluations")
     with pytest.raises(TypeError, match="takes a result, results by name or a Comparison; got 3"):
         afl.tidy(3)
+
+
+def test_runs_that_xarray_has_joined_are_not_given_the_seed_of_the_first() -> None:
+    """`xr.concat` keeps the attributes of the first one."""
+    joined = xr.concat([run(), run()], "repeat", combine_attrs="override")
+    assert "seed" in afl.tidy(run()) and "seed" not in afl.tidy(joined)
+    assert "seed" not in afl.tidy(joined.assign_coords(repeat=[3, 4]))

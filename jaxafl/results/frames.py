@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,8 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
     | `"client_evaluations"` | a client and an evaluated model (`diagnostics="per_client"`) | `client_accuracy`, ... |
     | `"runs"` | a run | `final_accuracy`, `final_time`, ..., and the attributes that differ between runs of a sweep |
 
-    Every table has a column for the seed and for each swept axis. Tables of several results have a column `method` too.
+    Every table has a column for the seed (not of runs joined by `xr.concat`) and for each swept axis. Tables of several
+    results have a column `method` too.
     The padding of shorter runs of a sweep has no rows.
 
     Args:
@@ -97,7 +99,10 @@ def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
         of_run = name in result.coords and along <= set(swept)
         if of_row or of_run or name in dims or name in shorter:
             columns[str(name)] = _column(result, str(name), sizes)[present]
-    if "seed" not in columns and "seed" in result.attrs:
+    joined = set(swept) - set(
+        json.loads(result.attrs.get("sweep", "{}"))
+    )  # `xr.concat` keeps the first's seed
+    if "seed" not in columns and "seed" in result.attrs and not joined:
         columns["seed"] = np.full(present.sum(), result.attrs["seed"])
     if table == "arrivals" and NAMES in result.coords and result[NAMES].dims == ("population",):
         columns[NAMES] = result[NAMES].values[columns["client"].astype(int)]
