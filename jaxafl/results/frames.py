@@ -99,9 +99,7 @@ def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
         of_run = name in result.coords and along <= set(swept)
         if of_row or of_run or name in dims or name in shorter:
             columns[str(name)] = _column(result, str(name), sizes)[present]
-    joined = set(swept) - set(
-        json.loads(result.attrs.get("sweep", "{}"))
-    )  # `xr.concat` keeps the first's seed
+    joined = set(swept) - set(json.loads(result.attrs.get("sweep", "{}")))  # `xr.concat` keeps the first's seed
     if "seed" not in columns and "seed" in result.attrs and not joined:
         columns["seed"] = np.full(present.sum(), result.attrs["seed"])
     if table == "arrivals" and NAMES in result.coords and result[NAMES].dims == ("population",):
