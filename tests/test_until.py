@@ -235,6 +235,16 @@ def test_limits_that_do_not_exist_are_answered_as_limits(until: Any, words: str)
         fedbuff().run(5, until=until)
 
 
+def test_a_sweep_names_the_limit_that_does_not_exist_before_it_asks_for_server_steps() -> None:
+    with pytest.raises(ValueError, match="no limit 'tim'.*did you mean 'time'"):
+        afl.sweep(fedbuff(), {"seed": [0, 1]}, until={"tim": 5})
+
+
+def test_a_time_before_the_first_server_step_is_refused_inside_the_loop_too() -> None:
+    with pytest.raises(ValueError, match="the first server step is at"):
+        adaptive().run(5, until={"time": 1e-9})
+
+
 def test_a_clock_without_time_reaches_no_limit_of_time() -> None:
     class recorded(afl.clock.synchronous):
         def next(self, state: Any, workload: Any) -> Any:

@@ -50,6 +50,9 @@ class Limits:
             begun: int [T], runs started up to each server step.
             size: bytes of an update, and of a model that a client downloads.
             before: arrivals and runs started before the first server step.
+
+        Raises:
+            ValueError: the first server step of the run is later than the limit of time.
         """
         updates = before[0] + np.cumsum(arrivals, dtype=np.int64)
         sent = (updates + begun.astype(np.int64)) * size
@@ -64,7 +67,10 @@ class Limits:
         if not within:
             return len(time), ""
         name = min(within, key=lambda one: within[one])
-        return within[name], f"until {name} {self.exact[name]:g}"
+        why = f"until {name} {self.exact[name]:g}"
+        if not within[name] and before == (0, 0) and not np.isnan(time[0]):
+            raise UserError(f"run: {why} s: the first server step is at {time[0]:.6g} s, later than that")
+        return within[name], why
 
     def ahead(self, clock: Clockwork, size: int, most: int) -> tuple[int, str]:
         """Advances a clock until a limit is reached, and returns `reached` for it.
@@ -89,8 +95,6 @@ class Limits:
                     raise UserError(
                         f"run: {why}: the clock {clock.clock.name} has no time (NaN) at server step {done + within}"
                     )
-                if not done + within:
-                    raise UserError(f"run: {why} s: the first server step is at {part.time[0]:.6g} s, later than that")
                 return done + within, why
             raise_fault(clock.fault)
             done += len(taken)

@@ -154,11 +154,11 @@ def sweep(
     asked = Work(
         first, varied, given or 0, 0, seed, together, speed, recording, watchers, limits.exact, given, dict(until or {})
     )
+    if watchers:
+        models = {(id(one.simulation.model), id(one.simulation.data)): one for one in asked.members}
+        check_watchers(watchers, [one.simulation.as_run(one.seed, given or 0, one.labels) for one in models.values()])
     work = asked.ending(lambda steps: evaluation_interval(eval_every, steps))
     server_steps = work.server_steps
-    if watchers:
-        models = {(id(one.simulation.model), id(one.simulation.data)): one for one in work.members}
-        check_watchers(watchers, [one.simulation.as_run(one.seed, server_steps, one.labels) for one in models.values()])
     if jax.process_index() == 0:
         renew(watchers, folder)
     kept = None

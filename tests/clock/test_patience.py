@@ -12,7 +12,7 @@ import pytest
 import jaxafl as afl
 from jaxafl.clock import patience
 
-PROGRAM = """
+AHEAD = """
 import os, signal, sys, threading
 from typing import Any, NamedTuple
 import jax, jax.numpy as jnp
@@ -45,7 +45,7 @@ class own(clocks.Clock):
         steps = workload.local_steps(jnp.int32(0), state.version).astype(jnp.int32)
         run = clocks.Run(jnp.int32(0), state.version, steps, state.starts.longest, state.now)
         arrives = state.now + self.durations.draw(state.starts.prepared, run).work
-        now = jax.lax.while_loop(lambda now: ~(now > state.now), lambda now: jnp.minimum(now + 1, arrives), state.now)
+        now = jax.lax.while_loop(lambda now: ~(now > state.now), lambda now: arrives, state.now)
         columns = (0, state.version, state.version, state.version, steps, state.now, now)
         step = clocks.ServerStep(now, jnp.ones(1, bool), clocks.Runs(*(jnp.asarray(one)[None] for one in columns)))
         return State(now, state.version + 1, state.starts._replace(count=state.starts.count + 1)), step
@@ -60,28 +60,7 @@ except (ValueError, KeyboardInterrupt) as error:
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("value", "seconds", "words"),
-    [
-        (
-            "nan",
-            2,
-            "come to server step 2: it has computed for 2 s. Run 2 of client 0 has no duration (NaN)",
-        ),
-        ("-1", 2, "Run 2 of client 0 has a negative duration"),
-        ("0", 2, "Run 2 of client 0 has a duration of 0"),
-        ("nan", 1000, "KeyboardInterrupt"),
-    ],
-)
-def test_a_loop_without_end_is_told_why_or_interrupted(value: str, seconds: int, words: str) -> None:
-    command = [sys.executable, "-c", PROGRAM, value, str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    first, last = done.stdout.splitlines()
-    assert first == "[1.0, 2.0]" and words in last
-
-
-BESIDE = """
+ONLINE = """
 import os, signal, sys, threading
 import jax, jax.numpy as jnp
 import jaxafl as afl
@@ -119,15 +98,19 @@ except (ValueError, KeyboardInterrupt) as error:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("value", "seconds", "words"),
+    ("program", "value", "seconds", "words"),
     [
-        ("nan", 2, "come to server step 2: it has computed for 2 s. Run 2 of client 0 has no duration (NaN)"),
-        ("-1", 2, "Run 2 of client 0 has a negative duration"),
-        ("nan", 1000, "KeyboardInterrupt"),
+        (AHEAD, "nan", 2, "come to server step 2: it has computed for 2 s. Run 2 of client 0 has no duration (NaN)"),
+        (AHEAD, "-1", 2, "Run 2 of client 0 has a negative duration"),
+        (AHEAD, "0", 2, "Run 2 of client 0 has a duration of 0"),
+        (AHEAD, "nan", 1000, "KeyboardInterrupt"),
+        (ONLINE, "nan", 2, "come to server step 2: it has computed for 2 s. Run 2 of client 0 has no duration (NaN)"),
+        (ONLINE, "-1", 2, "Run 2 of client 0 has a negative duration"),
+        (ONLINE, "nan", 1000, "KeyboardInterrupt"),
     ],
 )
-def test_a_loop_without_end_beside_the_training_too(value: str, seconds: int, words: str) -> None:
-    command = [sys.executable, "-c", BESIDE, value, str(seconds)]
+def test_a_loop_without_end_is_explained_or_interrupted(program: str, value: str, seconds: int, words: str) -> None:
+    command = [sys.executable, "-c", program, value, str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     first, last = done.stdout.splitlines()
     assert first == "[1.5, 3.0]" and words in last
