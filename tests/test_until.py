@@ -236,7 +236,7 @@ def test_limits_that_do_not_exist_are_answered_as_limits(until: Any, words: str)
 
 
 def test_a_sweep_names_the_limit_that_does_not_exist_before_it_asks_for_server_steps() -> None:
-    with pytest.raises(ValueError, match="no limit 'tim'.*did you mean 'time'"):
+    with pytest.raises(ValueError, match=r"no limit 'tim'.*did you mean 'time'"):
         afl.sweep(fedbuff(), {"seed": [0, 1]}, until={"tim": 5})
 
 

@@ -222,9 +222,10 @@ class _Targets(StopAt):
         for name in self.targets:
             if run.metrics and name not in run.metrics:
                 known = [*_OTHERS, *run.metrics]
+                metrics = f"{', '.join(run.metrics)} (server steps are `server_steps`)"
                 raise UserError(
                     f"{self.owner}: there is no limit {name!r}; there are {', '.join(_OTHERS)} (of wall-clock time) "
-                    f"and metrics: {', '.join(run.metrics)}{did_you_mean(name, known)}; server steps are `server_steps`"
+                    f"and metrics: {metrics}{did_you_mean(name, known)}"
                 )
         super().check(run)
 
