@@ -41,7 +41,9 @@ class Earlier:
 
     def of(self, arrivals: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the earlier arrivals that share a run or a `run_id` with `arrivals`."""
-        alike = np.isin(self.arrivals["run_id"], arrivals["run_id"]) | np.isin(_runs(self.arrivals), _runs(arrivals))
+        base = 1 + max(values["run"].max(initial=0) for values in (self.arrivals, arrivals))
+        of_run = np.isin(_runs(self.arrivals, base), _runs(arrivals, base))
+        alike = np.isin(self.arrivals["run_id"], arrivals["run_id"]) | of_run
         return {name: self.arrivals[name][alike] for name in _NAMES}
 
     def add(self, steps: dict[str, np.ndarray], arrivals: dict[str, np.ndarray]) -> None:
@@ -195,7 +197,7 @@ def _of_arrivals(clock: Clock, num_clients: int, of: dict[str, np.ndarray], earl
     before = len(known["run"])
     joined = {name: np.concatenate([known[name], of[name]]) for name in _NAMES}
     run_id = joined["run_id"]
-    run = _runs(joined)
+    run = _runs(joined, 1 + joined["run"].max(initial=0))
     if not has(Delivery.REPEATED):
         yield _later(run_id)[before:], "run_id", "to take a run again needs Delivery.REPEATED in `delivers`"
     for one, other in ((run_id, run), (run, run_id)):
@@ -218,9 +220,9 @@ def _none(*names: str) -> dict[str, np.ndarray]:
     return {name: np.zeros(0, float if name == "time" else np.int32) for name in names}
 
 
-def _runs(arrivals: dict[str, np.ndarray]) -> np.ndarray:
-    """Encodes client and run as one number, int64 [n]."""
-    return arrivals["client"].astype(np.int64) << 32 | arrivals["run"]
+def _runs(arrivals: dict[str, np.ndarray], base: int) -> np.ndarray:
+    """Encodes client and run < base as one number, int64 [n]; small ones, which `numpy.isin` looks up in a table."""
+    return arrivals["client"].astype(np.int64) * base + arrivals["run"]
 
 
 def _outside(values: np.ndarray, end: Any) -> np.ndarray:
