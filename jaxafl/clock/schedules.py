@@ -17,6 +17,7 @@ from jaxafl.clock.patience import call_interruptibly
 from jaxafl.clock.rules import Earlier, check_ends, check_next, check_steps, held_by
 from jaxafl.clock.tables import Schedule
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
+from jaxafl.device.host_draws import refuse_host_draws
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.device.switches import check_switches
 from jaxafl.options import UserError, check_options, check_whole
@@ -216,7 +217,8 @@ def _scan(
 ) -> tuple[Any, ServerStep, jax.Array, Fault, list[jax.Array]]:
 
     def one(state: Any, _: None) -> tuple[Any, tuple[ServerStep, jax.Array]]:
-        result = clock.next(state, workload)
+        with refuse_host_draws(f"the clock {clock.name}", "a key that `init` keeps in the state"):
+            result = clock.next(state, workload)
         check_next(clock, workload.num_clients, state, result)
         state, step = result
         return state, (step.complete(), state.starts.count)

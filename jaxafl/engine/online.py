@@ -19,6 +19,7 @@ from jaxafl.clock.contract import Clock, OnlineClock, Workload, first_state
 from jaxafl.clock.rules import Earlier, check_next, check_steps
 from jaxafl.clock.schedules import raise_fault
 from jaxafl.device import as_arrays, buffers, on_device, on_host
+from jaxafl.device.host_draws import refuse_host_draws
 from jaxafl.device.key_leaves import pack, unpack
 from jaxafl.device.keys import Key
 from jaxafl.engine.batched import over_members
@@ -173,7 +174,8 @@ def _build_step(
         if client.charge == "executed":
             workload = ExecutedWorkload(steps, num_clients, executed_steps, x64, state)
         clock_before = unpack(before.clock)
-        made = clock.next(clock_before, workload)
+        with refuse_host_draws(f"the clock {clock.name}", "a key that `init` keeps in the state"):
+            made = clock.next(clock_before, workload)
         check_next(clock, num_clients, clock_before, made)
         clock_state, event = made[0], made[1].complete()
         flight = online_clock.in_flight_runs(clock_state)

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxafl.device.host_draws import refuse_host_draws
 from jaxafl.device.rows import ShardedUpdates
 from jaxafl.engine.recorded import check_recorded
 from jaxafl.models.model import Model
@@ -23,7 +24,8 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
             answer as its `needs` say.
     """
     try:
-        outcome = server.update(params, state, arrivals)
+        with refuse_host_draws(f"the server {server.name}", "`Arrivals.key`"):
+            outcome = server.update(params, state, arrivals)
     except Exception as error:
         error.add_note(f"raised in `update` of the server {server.name}, which is traced by JAX")
         if isinstance(arrivals.delta, ShardedUpdates):

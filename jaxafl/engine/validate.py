@@ -15,6 +15,7 @@ import numpy as np
 from jaxafl.client import Client, begin, frozen_by, local_step
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
+from jaxafl.device.host_draws import refuse_host_draws
 from jaxafl.device.key_leaves import check_draws, unpack
 from jaxafl.device.keys import seed_key
 from jaxafl.device.switches import check_switches
@@ -85,7 +86,9 @@ def _check_training(model: Model, data: FederatedData, client: Client) -> None:
         f"Client: a local step with {client.optimizer_name} cannot be traced, so one of its options or a schedule is "
         "not what it should be (switches are True or False, schedules functions of traced numbers)"
     ):
-        lane, new = jax.eval_shape(steps, data.arrays, _frozen(model, data), numbers, seed_key(0), count)
+        advice = "the key that it is given (an optimiser: a field `rng_key` of its state)"
+        with refuse_host_draws(f"the model {model.name} or its training with {client.optimizer_name}", advice):
+            lane, new = jax.eval_shape(steps, data.arrays, _frozen(model, data), numbers, seed_key(0), count)
         zero, same = frozen_by(client, lane.params)
     state = jax.eval_shape(unpack, lane.optimizer_state)
     check_draws(name, _update_of(numbers), state, lane.params, state, lane.params)
