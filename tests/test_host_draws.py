@@ -49,6 +49,7 @@ def noisy_loss(params: Any, batch: Any, key: Any) -> Any:
 
 
 DURATIONS = afl.clock.uniform(1, 2)
+MODEL = afl.models.from_functions(lambda key, batch: {"w": jnp.zeros(batch.x.shape[1])}, noisy_loss)
 PARTS: dict[str, dict[str, Any]] = {
     "Client|training": {"client": afl.Client(noisy_optimizer, learning_rate=0.1, steps=1, batch_size=2)},
     "the server noisy_server": {"server": noisy_server()},

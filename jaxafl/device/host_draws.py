@@ -24,6 +24,6 @@ def refuse_host_draws(owner: str, advice: str) -> Iterator[None]:
     after: Any = np.random.get_state()
     if before[2:] != after[2:] or not np.array_equal(before[1], after[1]):
         raise UserError(
-            f"{owner} draws from numpy.random while it is traced, so that its numbers are constants of the program, the "
-            f"same for every client, step and seed. Draw by jax.random and {advice}, or draw outside of it"
+            f"{owner} draws from numpy.random while it is traced, so that its numbers are constants of the program, "
+            f"the same for every client, step and seed. Draw by jax.random and {advice}, or draw outside of it"
         )
