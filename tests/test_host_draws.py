@@ -55,9 +55,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "the server noisy_server": {"server": noisy_server()},
     "the duration noisy_times": {"clock": afl.clock.free_running(concurrency=2, durations=noisy_times())},
     "the clock noisy_clock": {"clock": noisy_clock(concurrency=2, durations=DURATIONS)},
-    "the model": {
-        "model": afl.models.from_functions(lambda key, batch: {"w": jnp.zeros(batch.x.shape[1])}, noisy_loss)
-    },
+    "the model": {"model": MODEL},
 }
 
 

@@ -1,4 +1,4 @@
-"""Programs with a clock of one's own in them, which may never come to its next server step."""
+"""Interruptible calls of programs that contain a user-defined clock, which may never reach its next server step."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from jaxafl.engine.state import State
 
 
 def patiently(problem: Problem, call: Callable[[], Any], state: State, steps: range) -> Any:
-    """The result of a program with the clock beside the training, which can be interrupted; where it takes long, it is
-    found out whether the clock does not come to a server step.
+    """Calls a program whose clock is inside the training loop; Ctrl-C interrupts it. After some seconds, the clock is
+    advanced step by step, to name a server step that it never reaches.
 
     Args:
         problem: the run.
-        call: the program, which may use the memory of the state again.
-        state: before the first server step.
+        call: the call, which may donate the state.
+        state: the state before the first server step.
         steps: the server steps.
     """
     clock, counts = problem.clock, problem.data.counts
-    own, planned = on_host(jax.tree.map(lambda leaf: leaf[0], (state.online.clock, state.online.next_steps)))
+    clock_state, planned = on_host(jax.tree.map(lambda leaf: leaf[0], (state.online.clock, state.online.next_steps)))
     unit = np.asarray(problem.client.steps_per_epoch(counts)) if problem.client.epochs is not None else 1
 
     def begin() -> Any:
         with jax.enable_x64(True), jax.default_device(cpu()):
             workload = Workload(on_device(np.asarray(planned * unit, np.int32)), len(counts))
-            before = unpack(on_device(own))
+            before = unpack(on_device(clock_state))
             one = one_step(as_arrays(clock, jnp.float64), workload, before)
 
         def step(state: Any) -> Any:
