@@ -46,9 +46,9 @@ def summary(lines: Sequence[Line]) -> Html:
     rows: list[list[Cell | str]]
     if len(lines) == 1:
         rows = [[name, *cells] for name, cells in columns.items()]
-        return element("div", table(f"Summary{several}", ["quantity", "value"], rows), class_="single")
+        return element("div", table(f"Results{several}", ["quantity", "value"], rows), class_="single")
     rows = [[line.name, *(cells[place] for cells in columns.values())] for place, line in enumerate(lines)]
-    return table(f"Summary{several}", header, rows, sortable=True)
+    return table(f"Results{several}", header, rows, sortable=True)
 
 
 def endings(lines: Sequence[Line]) -> Html:
