@@ -36,7 +36,6 @@ from jaxafl.engine.planned import plan_of, planned
 from jaxafl.engine.problem import Hyperparameters, Layout, Observe, Problem, Recording, Speed, micro_batch_of
 from jaxafl.engine.recorded import evaluated
 from jaxafl.engine.validate import check_model, check_observe, evaluation_interval
-from jaxafl.engine.width import local_step_of
 from jaxafl.models.model import Model, Precision
 from jaxafl.options import Summarised, all_named, check_whole
 from jaxafl.references import citation
@@ -126,8 +125,7 @@ class Simulation(Summarised):
 
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
         """The plan that `run` executes: which runs are trained together and where everything is kept."""
-        schedule, model = self.schedule(server_steps, seed), self.model.at(self.precision)
-        return plan_of(schedule, self.server, lanes, lambda: local_step_of(model, self.data, self.client))
+        return plan_of(self.schedule(server_steps, seed), self.server, lanes)
 
     def run(
         self,

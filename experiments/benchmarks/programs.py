@@ -46,7 +46,6 @@ from rich.table import Table
 import jaxafl as afl
 from jaxafl.client import Lane, begin, local_step
 from jaxafl.device import products
-from jaxafl.engine import width
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.online import online
@@ -77,7 +76,9 @@ MODELS: dict[str, tuple[Callable[[], afl.models.Model], tuple[int, ...]]] = {
     "cnn_asyncfeded": (lambda: afl.models.cnn_asyncfeded(62), (28, 28, 1)),
     "resnet18": (lambda: afl.models.resnet18(10), (32, 32, 3)),
 }
-RATES = {"h200": width.RATES["NVIDIA H200"], "v5e": width.RATES["TPU v5 lite"]}
+# By the vendors: float32 product operations (of a TPU, in six passes of bfloat16) and bytes of memory per second,
+# seconds of a launch.
+RATES = {"h200": (67e12, 4.8e12, 2.5e-6), "v5e": (33e12, 0.82e12, 1e-6)}
 KINDS = ("alone", "synchronous", "shared", "lockstep", "online")
 _MEMBERS, _STEPS = 8, 40
 Made = tuple[Callable[..., Any], tuple[Any, ...], bool]

@@ -7,7 +7,6 @@ the slowest member, known from the plans, and the writes of a member that does n
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 
@@ -23,7 +22,7 @@ from jaxafl.engine.plan import LoopRows, Plan, Segments, Steps, Tables, padded
 from jaxafl.engine.planned import KINDS, block_of, known_lengths, plan_of
 from jaxafl.engine.prepare import prepared
 from jaxafl.engine.problem import BufferSizes, Loops, Problem, Speed
-from jaxafl.engine.width import local_step_of
+from jaxafl.engine.width import lanes_in_memory
 
 
 def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: int, speed: Speed) -> Execution:
@@ -37,12 +36,11 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
     """
     first = problems[0]
     keep_base = first.server.needs.base or "drift" in first.recording.diagnostics
-    step, members = functools.partial(local_step_of, first.model, first.data, first.client), len(problems)
     lanes = speed.lanes or min(
-        step().room(members),
-        *(plan_of(schedule, first.server, None, step, members=members).lanes for schedule in schedules),
+        lanes_in_memory(first, len(problems)),
+        *(plan_of(schedule, first.server, None).lanes for schedule in schedules),
     )
-    plans = [plan_of(schedule, first.server, lanes, step, keep_base) for schedule in schedules]
+    plans = [plan_of(schedule, first.server, lanes, keep_base) for schedule in schedules]
     contiguous = all(plan.in_order for plan in plans)
     rows, chunk_start = rows_of(plans, every)
     lengths = known_lengths(local_steps=(plan.local_steps for plan in plans), steps=rows.most_steps.tolist())

@@ -43,7 +43,7 @@ from jaxafl.engine.step import build_server_step
 from jaxafl.engine.train import build_train
 from jaxafl.engine.validate import chunk_of
 from jaxafl.engine.waves import NEVER, ExecutedWorkload, free_slot, steps_of, train_arrivals, train_missing
-from jaxafl.engine.width import local_step_of
+from jaxafl.engine.width import lanes_in_memory
 from jaxafl.options import UserError, check_whole
 
 Array = jax.Array
@@ -57,8 +57,7 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
     if shares > 1 and (problem.server.needs.client_models or problem.layout.divided):
         raise UserError("where the clock runs beside the training, devices cannot divide the clients: use one device")
     lanes = -(-_lanes(speed.lanes, capacity, in_flight) // shares) * shares
-    step = functools.partial(local_step_of, problem.model, problem.data, problem.client)
-    chunk = chunk_of(lanes // shares, speed.chunk, lambda: step().room())
+    chunk = chunk_of(lanes // shares, speed.chunk, lambda: lanes_in_memory(problem))
     ring = cast(OnlineClock, clock).online_ring_slots(clients)
     store = capacity if lanes == capacity else in_flight + capacity
     execution = prepared(
@@ -166,7 +165,7 @@ def _build_step(
         x64 = state.lanes.loss.dtype == jnp.float64
         with jax.enable_x64(x64):
             train, executed_steps = build_train(program, hyperparameters, device)
-            server_step = build_server_step(program, hyperparameters, device, single=True)
+            server_step = build_server_step(program, hyperparameters, device)
         before = state.online
         unit = client.steps_per_epoch(device.counts) if client.epochs is not None else jnp.int32(1)
         steps = jnp.broadcast_to(before.next_steps * unit, (num_clients,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -22,10 +22,11 @@ from jaxafl.engine.prepare import prepared
 from jaxafl.engine.problem import BufferSizes, Layout, Loops, Problem, Speed
 from jaxafl.engine.state import first_model
 from jaxafl.engine.validate import check_lanes, chunk_of
-from jaxafl.engine.width import MOST_LANES, LocalStep, local_step_of
+from jaxafl.engine.width import MOST_LANES, lanes_in_memory
 from jaxafl.engine.windows import Window, Windows, window_steps
 from jaxafl.server.contract import Server
 
+_MOST_EXECUTED = 1.5  # local steps, masked ones included, for each needed one, if lanes are chosen on an accelerator
 _BLOCK = 10  # amortises the host sync of the loop predicate; at most 9 more steps run after a failure or Ctrl-C
 KINDS = (Partition.HYPERPARAMETERS, Partition.DATA, Partition.TABLES)
 
@@ -105,18 +106,18 @@ def planned(
     single_window = first.client.charge == "executed" or layout.mesh is not None
     size = None if single_window else window_steps(in_flight, capacity, block_of(every, server_steps))
     block = block_of(every, server_steps, origin.step if origin is not None else 0, size or 0)
-    step, sharded = functools.partial(local_step_of, first.model, first.data, first.client), _updates_sharded(first)
+    sharded = _updates_sharded(first)
     keep_base = first.server.needs.base or "drift" in first.recording.diagnostics
 
     def make(lanes: int | None, schedule: Schedule, origin: Origin | None) -> Plan:
-        return plan_of(schedule, first.server, lanes, step, keep_base, origin, layout, len(problems), sharded)
+        return plan_of(schedule, first.server, lanes, keep_base, origin, layout, sharded)
 
     windows = Windows(source, server_steps, size, functools.partial(make, speed.lanes))
     window = windows.first(origin)
     plan = window.plan
     windows.make = functools.partial(make, plan.lanes)
     lanes = plan.lanes // layout.shares
-    chunk = chunk_of(lanes, speed.chunk, lambda: step().room(len(problems)))
+    chunk = chunk_of(lanes, speed.chunk, lambda: lanes_in_memory(first, len(problems)))
     local_updates = _most_of_one(plan, layout.shares) if sharded else 0
     form = form_of(plan, layout.shares, chunk, bool(local_updates), keep_base)
     loops = Loops(steps_per_call=every, rows_per_check=block, lanes_per_vmap=chunk, **form.trip_counts)
@@ -214,11 +215,9 @@ def plan_of(
     schedule: Schedule,
     server: Server,
     lanes: int | None,
-    step: Callable[[], LocalStep],
     keep_base: bool = False,
     origin: Origin | None = None,
     layout: Layout = Layout(),  # noqa: B008 (immutable)
-    members: int = 1,
     sharded: bool = False,
 ) -> Plan:
     """Returns the plan of a schedule.
@@ -226,12 +225,10 @@ def plan_of(
     Args:
         schedule: arrivals of every server step.
         server: with its needs.
-        lanes: L; `None` chooses the power of two whose local steps take the least time.
-        step: cost of a local step; called only if lanes are chosen.
+        lanes: L; `None` chooses, on an accelerator the largest power of two (per device) whose lanes are mostly busy.
         keep_base: x_s is read even if the server does not need it.
         origin: the beginning of the plan, see `make_plan`.
         layout: devices that share the lanes.
-        members: runs that share the plan.
         sharded: updates stay on the device of their lane.
     """
     shares = layout.shares
@@ -245,18 +242,12 @@ def plan_of(
     if lanes is not None:
         return make(lanes=check_lanes(lanes, shares))
     most = min(max(schedule.in_flight, 1), MOST_LANES)
-    best, least, width = None, math.inf, shares << (-(-most // shares) - 1).bit_length()
-    while width >= shares:
-        plan = make(lanes=width)
-        passes, segments = plan.executed(width) / width, len(plan.segments.active)
-        seconds = step().seconds(members * width // shares, passes, segments)
-        if seconds > 2 * least:  # fewer lanes only make more passes
-            break
-        if seconds < least:
-            best, least = plan, seconds
-        width //= 2
-    assert best is not None
-    return best
+    lanes = shares << (-(-most // shares) - 1).bit_length()
+    plan = make(lanes=lanes)
+    while lanes > shares and plan.executed(lanes) > _MOST_EXECUTED * plan.needed:
+        lanes //= 2
+        plan = make(lanes=lanes)
+    return plan
 
 
 def _rounded(count: int) -> int:

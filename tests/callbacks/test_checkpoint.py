@@ -380,7 +380,7 @@ def test_a_plan_that_goes_on_finds_all_versions(name: str, seed: int) -> None:
     sim = simulation(name)
     slots, start = {0: 0}, 0
     for steps in (3, 7, 12, 13, 31):
-        plan = planned.plan_of(sim.compute_schedule(steps, seed), sim.server, 1, None, False, Origin(start, slots))
+        plan = planned.plan_of(sim.compute_schedule(steps, seed), sim.server, 1, False, Origin(start, slots))
         start, slots = steps, {version: place for place, version in enumerate(sorted(plan.kept))}
 
 
