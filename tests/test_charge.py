@@ -94,7 +94,7 @@ def test_free_running_is_the_fixed_point_of_schedule_and_training(options: dict[
     np.testing.assert_allclose(result.delta_norm.values, trained.records["delta_norm"][:steps], rtol=1e-5)
 
 
-def test_what_cannot_charge_is_refused() -> None:
+def test_a_clock_that_cannot_charge_raises() -> None:
     clock = afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 2))
     sim = dataclasses.replace(simulation("executed", clock), server=afl.server.fedbuff())
     with pytest.raises(ValueError, match=r"the schedule of fedbuff depends on the training, because Client\(charge="):

@@ -67,7 +67,7 @@ def test_as_json_it_is_what_examination_gives(quick, tmp_path, capsys):
     assert shown["versions"]["jaxafl"] == jaxafl.__version__
 
 
-def test_what_is_damaged_is_an_error_of_its_own(quick, tmp_path):
+def test_each_damaged_part_is_a_separate_error(quick, tmp_path):
     (tmp_path / "mnist").mkdir()
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (tmp_path / "mnist" / f"{name}-ubyte").write_bytes(b"no images")

@@ -93,7 +93,7 @@ def test_a_run_of_unknown_length_has_no_time_left():
     assert state.line() == f"{NAME}: 5 server steps, 1 updates/s, --:-- left"
 
 
-def test_what_is_no_reporter_is_said():
+def test_a_wrong_reporter_raises():
     with pytest.raises(TypeError, match=r"True, False, a name to show, or a reporter.*update\(done.*got 5"):
         reporter_of(5, NAME, 4)  # type: ignore[arg-type]
 

@@ -60,12 +60,12 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
         ("clock.durations=uniform(1,5),2", "clock.durations", ["uniform(1,5)", 2]),
     ],
 )
-def test_axes(text, name, values):
+def test_an_axis_is_parsed_into_name_and_values(text, name, values):
     assert parse_axis(text) == (name, values)
 
 
 @pytest.mark.parametrize("text", ["seed", "seed=", "=1", "seed=0:x", "seed=3:3", "seed=0:1:2:3"])
-def test_what_is_no_axis(text):
+def test_malformed_axes_raise(text):
     with pytest.raises(ValueError, match="--axis"):
         parse_axis(text)
 
@@ -124,7 +124,7 @@ def test_lists_and_durations_are_values_of_an_axis(monkeypatch):
         (["--axis", "seed=0,1,0"], ("names a seed more than once", "[0, 1, 0]")),
     ],
 )
-def test_mistakes_in_axes(arguments, said, capsys):
+def test_invalid_axes_raise_one_line(arguments, said, capsys):
     assert main(["sweep", *SMALL, *arguments]) == 2
     error = error_of(capsys)
     assert all(text in error for text in said)

@@ -147,7 +147,7 @@ def test_figures_and_reports_call_clients_by_their_names(tmp_path: pathlib.Path)
     assert '["ann","bob","eve","zoe"]' in page.replace(", ", ",")
 
 
-def test_what_cannot_be_tidied_is_said() -> None:
+def test_invalid_results_for_a_tidy_table_raise() -> None:
     with pytest.raises(ValueError, match=r"table must be .*'evaluations'"):
         afl.tidy(run(), "everything")
     with pytest.raises(ValueError, match=r"has no client_loss.*diagnostics=.per_client"):

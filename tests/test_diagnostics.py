@@ -96,7 +96,7 @@ def test_adaptive_clocks_record_drift_too() -> None:
         ("drift", afl.server.quafl(), "clients of quafl have their own models"),
     ],
 )
-def test_mistakes_are_explained(names: str, server: object, words: str) -> None:
+def test_invalid_input_raises_an_explanation(names: str, server: object, words: str) -> None:
     from jaxafl.engine.diagnostics import check_diagnostics
 
     with pytest.raises(ValueError, match=words):

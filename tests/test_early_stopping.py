@@ -116,7 +116,7 @@ def test_the_local_rate_falls_with_epochs_and_with_the_delay(delay: str) -> None
 
 
 @pytest.mark.slow
-def test_the_delay_matters() -> None:
+def test_a_penalty_on_delay_changes_the_result() -> None:
     one, other = (check(Local(alpha=alpha)).observe_w.values[-1] for alpha in (0.0, 1.0))
     assert np.abs(one - other).max() > 1e-3
 
@@ -228,7 +228,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_work_is_refused(name: str) -> None:
+def test_invalid_options_raise(name: str) -> None:
     act, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         act()

@@ -215,7 +215,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_mistakes_are_explained_before_compilation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_input_raises_before_compilation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("the training was compiled before the mistake was found")
 

@@ -44,7 +44,7 @@ def assert_same(one: xr.Dataset, other: xr.Dataset) -> None:
         np.testing.assert_allclose(one[name], other[name], rtol=1e-6, err_msg=name)
 
 
-def test_pieces_of_a_batch(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluating_a_batch_in_pieces_changes_no_result(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where results of a whole one leave the cache of a CPU."""
     whole = evaluated()
     monkeypatch.setattr(evaluate, "_CACHE", 1000)
@@ -54,7 +54,9 @@ def test_pieces_of_a_batch(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("memory", slow_but((None, 2**40, 2**20, 1), 2**20))
-def test_batches_on_an_accelerator(memory: int | None, chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_batches_on_an_accelerator_fit_an_eighth_of_its_memory(
+    memory: int | None, chosen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As many samples as an eighth of the memory holds, and about as many in each batch."""
     expected = {None: 412, 2**40: TEST, 2**20: 247, 1: 1}[memory]
     whole = evaluated()

@@ -41,7 +41,7 @@ NAMES = sorted(EXPERIMENTS)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_tables_are_whole(name: str) -> None:
+def test_the_names_in_a_table_are_those_of_its_runs(name: str) -> None:
     """All names of methods and columns are those that are run, and what is claimed can be computed."""
     one = EXPERIMENTS[name]
     rows = {*one.methods, *one.contrasts}
@@ -282,7 +282,7 @@ def test_a_method_of_ones_own_is_run_first(
         ("tests.own_methods:a", "there is another method a"),
     ],
 )
-def test_a_method_that_cannot_work_is_said_before_anything_runs(
+def test_an_invalid_method_raises_before_any_run(
     written: str, error: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -353,7 +353,7 @@ def test_asyncfeded_looks_at_runs_every_second() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_derived_is_measured_and_drawn(tmp_path: pathlib.Path) -> None:
+def test_derived_columns_are_measured_and_drawn(tmp_path: pathlib.Path) -> None:
     """Also against numbers of the columns; what a scale leaves out is run only where it is asked for."""
 
     def selections(schedules: list[afl.clock.Schedule]) -> running.xr.Dataset:
@@ -397,7 +397,7 @@ def test_what_is_derived_is_measured_and_drawn(tmp_path: pathlib.Path) -> None:
         ([2.0], "not decided by 1 seed"),
     ],
 )
-def test_verdicts(numbers: list[float], said: str) -> None:
+def test_a_verdict_says_if_the_claim_holds(numbers: list[float], said: str) -> None:
     assert report.verdict(np.asarray(numbers)).startswith(said)
 
 

@@ -27,7 +27,7 @@ def test_whole_classes_are_dealt(split: str, pool: int) -> None:
         assert sum(len(np.unique(labels[part])) for part in parts) == 10
 
 
-def test_slopes_are_of_the_delays_that_were_run() -> None:
+def test_slopes_are_fitted_over_the_delays_of_the_runs() -> None:
     names = list(columns(["CNN"], ["IID"]))
     accuracy = {name: 90 - 2.0 * delay for name, delay in zip(names, DELAYS, strict=True)}
     found = {("accuracy", "AUDG", name): np.asarray([value, value + 1]) for name, value in accuracy.items()}

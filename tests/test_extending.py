@@ -45,7 +45,7 @@ SHELL = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PYTHON)
-def test_a_part_of_ones_own(part: str, tmp_path: pathlib.Path) -> None:
+def test_a_user_defined_part_runs_from_the_command_line(part: str, tmp_path: pathlib.Path) -> None:
     given = SHELL[part].split()
     for name, usual in {"data": "synthetic", "model": "logistic", "server": "fedbuff", "clock": "free_running"}.items():
         given += [] if f"--{name}" in given else [f"--{name}", usual]
@@ -77,7 +77,7 @@ def test_a_part_of_ones_own(part: str, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_they_do() -> None:
+def test_example_extensions_have_their_effect() -> None:
     """One fact of each that no part of the package shows."""
     run = {part: afl.Simulation(**USUAL | given).run(STEPS) for part, given in PYTHON.items()}
     assert float(run["server"].scale.min()) < 1

@@ -53,14 +53,14 @@ def room(module: str) -> str:
     return module.split(".")[1]
 
 
-def test_every_room_has_its_place_and_there_are_few() -> None:
+def test_every_package_is_in_the_order_and_there_are_few() -> None:
     rooms = {room(module) for module in MODULES}
     assert rooms == set(RANKS)
     assert len(rooms) <= 18
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
-def test_no_arrow_back_up(module: str) -> None:
+def test_no_package_imports_a_higher_one(module: str) -> None:
     upwards = {
         other
         for other in imported(MODULES[module])
@@ -69,7 +69,7 @@ def test_no_arrow_back_up(module: str) -> None:
     assert not upwards
 
 
-def test_no_circle() -> None:
+def test_imports_have_no_cycle() -> None:
     graph = {module: imported(path) - {module} for module, path in MODULES.items()}
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 

@@ -27,7 +27,7 @@ def test_integers_of_32_bits_stay_what_they_are(value: Any) -> None:
 @pytest.mark.parametrize(
     "value", [2**32, 2**40 + 1, -(2**31) - 1, 2**64, np.uint64(2**63), [1, 2**40], [-1, 2**31], 1e300, -1e39]
 )
-def test_what_has_more_bits_is_refused_by_its_name(value: Any) -> None:
+def test_integers_beyond_32_bits_are_refused_by_name(value: Any) -> None:
     with pytest.raises(UserError, match=r"\['seed'\].*would become another number"):
         as_arrays({"seed": np.asarray(value) if isinstance(value, list) else value}, jnp.float32)
 

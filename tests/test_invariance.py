@@ -84,14 +84,14 @@ def assert_identical(result: xr.Dataset, other: xr.Dataset) -> None:
         ("fedasync", 8, 8),
     ],
 )
-def test_lanes_and_chunks(name: str, lanes: int, chunk: int) -> None:
+def test_lanes_and_chunks_change_no_result(name: str, lanes: int, chunk: int) -> None:
     assert_close(run(name, lanes=lanes, chunk=chunk), usual(name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lanes", "chunk"), [(2, 1), (3, 3), (4, 2), (6, 3), (16, 1)])
 @pytest.mark.parametrize("name", CASES)
-def test_many_lanes_and_chunks(name: str, lanes: int, chunk: int) -> None:
+def test_many_lanes_and_chunks_change_no_result(name: str, lanes: int, chunk: int) -> None:
     assert_close(run(name, lanes=lanes, chunk=chunk), usual(name))
 
 
@@ -109,7 +109,7 @@ def test_runs_without_local_steps_beside_others_that_make_some() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(CASES, "fadas"))
-def test_evaluations_change_nothing_at_all(name: str) -> None:
+def test_the_evaluation_interval_changes_no_bit(name: str) -> None:
     seldom, often = usual(name), run(name, eval_every=5)
     assert_identical(often, seldom)
     assert often.eval_step.values.tolist() == [0, 5, 10, 15, 20, 24]
@@ -119,7 +119,7 @@ def test_evaluations_change_nothing_at_all(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("lanes", "chunk"), [(1, 1), (4, 1), (4, 4)])
 @pytest.mark.parametrize("name", ["fadas", "fedavg"])
-def test_loops_whose_length_is_known_when_they_are_compiled(
+def test_static_trip_counts_change_no_result(
     name: str, lanes: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on an accelerator. A synchronous round of four clients has the same number of segments as all others."""
@@ -140,7 +140,9 @@ def test_loops_whose_length_is_known_when_they_are_compiled(
 
 
 @pytest.mark.parametrize("name", slow_but(["fadas", "fedasync"], "fadas"))
-def test_blocks_of_server_steps(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+def test_blocks_of_server_steps_change_no_result(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     """As on an accelerator, whose host looks at a run once in a block: the same results, up to a failure; also where
     pieces end within blocks, as checkpoints after every seven steps do."""
     even = Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=2)
@@ -171,7 +173,7 @@ def test_blocks_of_server_steps(name: str, monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.parametrize("sampling", slow_but(("replacement", "epochs"), "replacement"))
-def test_lanes_that_draw_ahead(sampling: Any) -> None:
+def test_drawing_ahead_changes_no_result(sampling: Any) -> None:
     """Where the number of local steps is known, a lane draws for all of them before the first: the same samples, the
     same augmentation, the same numbers of the model; also in the second half of a run."""
 
@@ -197,7 +199,7 @@ def test_lanes_that_draw_ahead(sampling: Any) -> None:
 
 
 @pytest.mark.slow
-def test_micro_batches() -> None:
+def test_micro_batches_change_no_result() -> None:
     results = []
     for piece in (1, 3, 16):
         client = Client(optax.sgd, learning_rate=0.1, momentum=0.5, steps=3, batch_size=None, micro_batch=piece)
@@ -208,7 +210,7 @@ def test_micro_batches() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(CASES, "fadas"))
-def test_the_same_run_twice(name: str) -> None:
+def test_a_repeated_run_has_the_same_bits(name: str) -> None:
     assert_identical(run(name), usual(name))
 
 

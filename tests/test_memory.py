@@ -71,7 +71,7 @@ def test_the_listing_names_the_parts_largest_first() -> None:
 
 
 @pytest.mark.slow
-def test_what_fits_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fits_into_memory_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda *_: 32 * 2**20)
     result = simulation(synchronous(cohort=3, durations=uniform(1, 5)), server.fedavg()).run(2)
     assert np.isfinite(result.loss).all()

@@ -78,7 +78,7 @@ def test_names_that_may_mean_either_are_not_guessed(name: str) -> None:
     assert better_of(name) is None
 
 
-def test_what_is_declared_wins_over_the_name() -> None:
+def test_a_declared_direction_wins_over_the_name() -> None:
     assert better_of("validation_distance", {"distance": "higher"}) == "higher"
     assert better_of("client_accuracy", {"accuracy": "lower"}) == "lower"
 
@@ -208,12 +208,12 @@ def test_a_server_and_a_model_do_not_share_a_name() -> None:
         ({3: 1.0}, "not a text"),
     ],
 )
-def test_what_is_observed_has_names_that_results_can_hold(seen: Any, words: str) -> None:
+def test_observed_arrays_need_names_that_results_can_hold(seen: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         simulation(wrong).run(2, observe=lambda params: jax.tree.map(jnp.asarray, seen))
 
 
-def test_what_is_declared_must_exist() -> None:
+def test_a_declared_metric_must_exist() -> None:
     with pytest.raises(ValueError, match=r"'eror', which is not a metric .*did you mean 'error'"):
         simulation(wrong, better={"eror": "lower"}).check()
     with pytest.raises(ValueError, match="must be one of 'higher', 'lower', got 'min'"):

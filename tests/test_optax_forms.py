@@ -130,6 +130,6 @@ def test_a_servers_line_search_and_private_gradients_are_refused_by_name() -> No
         loss_of(afl.Client(optax.contrib.dpsgd, **private, steps=2, batch_size=8))
 
 
-def test_what_is_no_transformation_is_refused() -> None:
+def test_an_invalid_transformation_raises() -> None:
     with pytest.raises(UserError, match="init and update"):
         loss_of(afl.Client(lambda learning_rate: learning_rate, learning_rate=0.1, steps=2))

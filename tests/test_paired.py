@@ -154,7 +154,7 @@ def test_when_a_run_reaches_a_target() -> None:
     assert reach(run([np.nan]), 0.5, "accuracy", "time") == (0.0, False)
 
 
-def test_tables() -> None:
+def test_tables_are_written_in_every_format() -> None:
     rows = [[Cell("a_1|b"), Cell("91.2 ± 0.7", True)], [Cell("50 %"), Cell("> 3 (2/5)")]]
     assert table("markdown", ["method", "x"], rows).splitlines() == [
         "| method | x |",

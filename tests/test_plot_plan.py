@@ -51,7 +51,7 @@ def test_the_picture_of_a_plan_has_a_row_per_lane_and_slot(sim: afl.Simulation, 
     assert (tmp_path / "plan.png").stat().st_size > 5000
 
 
-def test_what_is_no_plan_is_refused(sim: afl.Simulation) -> None:
+def test_an_invalid_plan_raises(sim: afl.Simulation) -> None:
     with pytest.raises(TypeError, match=r"Simulation\.plan"):
         afl.plot.plan(sim.schedule(5))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_steps"):
@@ -78,7 +78,7 @@ def test_a_film_ends_with_the_whole_timeline(sim: afl.Simulation, tmp_path: path
         ({"animate": 2.0, "path": "film.png"}, "must end in .gif"),
     ],
 )
-def test_what_makes_no_film_is_said(sim: afl.Simulation, tmp_path: pathlib.Path, how: dict, said: str) -> None:
+def test_invalid_films_raise(sim: afl.Simulation, tmp_path: pathlib.Path, how: dict, said: str) -> None:
     how = how | ({"path": tmp_path / how["path"]} if "path" in how else {})
     with pytest.raises(ValueError, match=said):
         afl.plot.timeline(sim.schedule(4), **how)

@@ -107,7 +107,7 @@ def test_a_failed_run_is_never_carried_on(ragged: xr.Dataset) -> None:
     assert found.accuracy.isnull().values.tolist() == [False, True, False]
 
 
-def test_what_is_no_point_is_said(ragged: xr.Dataset) -> None:
+def test_invalid_points_raise(ragged: xr.Dataset) -> None:
     for wrong, said in (
         ({}, "one point, e.g. at"),
         ({"time": 1, "bytes": 2}, "one point"),

@@ -78,7 +78,7 @@ def test_rows_that_are_written_are_distinct(kind):
     assert all(one.params["unique_indices"] for one in of_rows)
 
 
-def test_loops_are_read():
+def test_trip_counts_launches_and_copies_of_loops_are_read():
     """Their lengths, launches and copies, of a program where they are known."""
 
     def nested(x):

@@ -99,7 +99,7 @@ def test_a_page_of_every_form_is_whole_and_in_order(form: str, tmp_path: pathlib
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nothing_is_fetched(form: str, tmp_path: pathlib.Path) -> None:
+def test_a_page_fetches_nothing_from_the_network(form: str, tmp_path: pathlib.Path) -> None:
     made = page(FORMS[form](), tmp_path)
     fetched = [
         value

@@ -157,7 +157,7 @@ def test_observed_arrays_are_recorded_at_every_step(run: Run) -> None:
     assert result.observe_norm.attrs["units"] == "1" and "`norm`" in result.observe_norm.attrs["long_name"]
 
 
-def test_runs_that_nobody_consumes_are_counted(run: Run) -> None:
+def test_runs_without_an_arrival_are_counted(run: Run) -> None:
     assert run.result.attrs["runs_started"] - run.result.attrs["runs_never_consumed"] == 18
 
 

@@ -63,7 +63,7 @@ def test_files_of_callbacks_are_called_as_what_they_are(tmp_path: pathlib.Path) 
         afl.callbacks.Best(tmp_path / "best.npz", "loss")
 
 
-def test_what_cannot_be_saved_is_said_without_a_guess_at_the_disk(tmp_path: pathlib.Path) -> None:
+def test_a_failed_save_names_its_cause(tmp_path: pathlib.Path) -> None:
     with pytest.raises(TypeError, match=r"save\(result, 'r.nc'\); got"):
         afl.save(tmp_path / "r.nc", xr.Dataset())  # type: ignore[arg-type]
     with pytest.raises(
@@ -75,7 +75,7 @@ def test_what_cannot_be_saved_is_said_without_a_guess_at_the_disk(tmp_path: path
     assert "disk" not in str(raised.value)
 
 
-def test_what_cannot_be_loaded_is_said(tmp_path: pathlib.Path, grid: xr.Dataset) -> None:
+def test_a_failed_load_names_its_cause(tmp_path: pathlib.Path, grid: xr.Dataset) -> None:
     afl.save(grid, tmp_path / "mine.nc")
     with pytest.raises(IsADirectoryError, match=r"is a folder.*e\.g\. .*mine\.nc, or read the folder of a sweep with"):
         afl.load(tmp_path)

@@ -174,7 +174,7 @@ def test_one_member_may_fail(sim: afl.Simulation) -> None:
     same(found.isel({"client.learning_rate": 0}), sim.run(STEPS, eval_every=EVERY))
 
 
-def test_what_is_no_axis_or_no_simulation(sim: afl.Simulation) -> None:
+def test_invalid_axes_and_simulations_raise(sim: afl.Simulation) -> None:
     with pytest.raises(TypeError, match=r"needs a list of values, got 0\.5"):
         afl.sweep(sim, {"server.learning_rate": 0.5}, STEPS)
     with pytest.raises(TypeError, match="not a Simulation"):
@@ -296,6 +296,6 @@ class Counting:
         ({"seed": [-1]}, "seed must be at least 0"),
     ],
 )
-def test_mistakes_are_explained_before_the_first_run(sim: afl.Simulation, axes: dict, words: str) -> None:
+def test_invalid_input_raises_before_the_first_run(sim: afl.Simulation, axes: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         afl.sweep(sim, axes, STEPS)

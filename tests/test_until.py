@@ -240,7 +240,7 @@ def test_a_sweep_names_the_limit_that_does_not_exist_before_it_asks_for_server_s
         afl.sweep(fedbuff(), {"seed": [0, 1]}, until={"tim": 5})
 
 
-def test_a_time_before_the_first_server_step_is_refused_inside_the_loop_too() -> None:
+def test_a_time_before_the_first_server_step_raises_inside_the_loop() -> None:
     with pytest.raises(ValueError, match="the first server step is at"):
         adaptive().run(5, until={"time": 1e-9})
 

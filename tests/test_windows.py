@@ -116,7 +116,7 @@ def test_a_window_that_needs_more_room_gets_it(monkeypatch: pytest.MonkeyPatch) 
     same(simulation.run(60, eval_every=20, observe=observe), whole)
 
 
-def test_what_comes_after_the_end_of_a_run_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_after_the_end_of_a_run_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm, _, client = SERVERS["fedbuff"]
     simulation = _simulation(algorithm, CLOCKS["buffer"], client)
     begun = short_windows(monkeypatch, 8)

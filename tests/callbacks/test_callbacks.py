@@ -40,7 +40,7 @@ class Notes(Callback):
         self.results.append(result)
 
 
-def test_what_is_told_is_what_the_result_says(kind: str) -> None:
+def test_callbacks_receive_the_values_of_the_result(kind: str) -> None:
     told, sim = Notes(), simulation(kind)
     result = sim.run(10, eval_every=4, seed=3, callbacks=told)
     assert_same(result, sim.run(10, eval_every=4, seed=3))
@@ -95,7 +95,7 @@ def test_a_sweep_tells_of_every_member() -> None:
     assert len(told.results) == 4
 
 
-def test_a_run_stops_where_it_is_told_to(kind: str) -> None:
+def test_a_run_stops_at_the_step_of_the_callback(kind: str) -> None:
     sim = simulation(kind)
     whole = sim.run(20, eval_every=4)
     limit = whole.eval_time.values[2]
@@ -297,7 +297,7 @@ def test_the_progress_is_a_bar_in_a_notebook(notebook: list[Any]) -> None:
         (lambda: Csv("/nowhere/log.csv"), "there is no directory /nowhere"),
     ],
 )
-def test_what_cannot_work_is_said(made: Any, said: str) -> None:
+def test_invalid_options_raise(made: Any, said: str) -> None:
     with pytest.raises((TypeError, ValueError, OSError), match=said):
         made()
 

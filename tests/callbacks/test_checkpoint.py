@@ -55,7 +55,9 @@ def test_a_longer_run_begins_where_the_shorter_one_ended(tmp_path: pathlib.Path,
 
 
 @pytest.mark.slow
-def test_little_is_done_twice(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_repeats_at_most_one_checkpoint_interval(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sim, how = simulation(), {"checkpoint": tmp_path, "checkpoint_every": 2, "eval_every": 10}
     with pytest.raises(RuntimeError):
         sim.run(40, callbacks=Boom(30), **how)
@@ -72,7 +74,7 @@ def test_little_is_done_twice(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("wide", [False, pytest.param(True, marks=slow)])
-def test_types_are_kept(wide: bool, tmp_path: pathlib.Path) -> None:
+def test_dtypes_are_restored(wide: bool, tmp_path: pathlib.Path) -> None:
     """The clock beside the training is float64 whatever the training is."""
     sim = simulation("online")
     with jax.enable_x64(wide):
@@ -86,7 +88,7 @@ def test_types_are_kept(wide: bool, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_members_in_lockstep_go_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_in_lockstep_resume(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By rows of their plans, also within a chunk of server steps."""
     monkeypatch.setattr("jaxafl.device.backend._accelerator_paths", 1)
     monkeypatch.setattr("jaxafl.engine.planned._BLOCK", 1)  # else a piece is a whole chunk
@@ -110,7 +112,7 @@ def test_members_in_lockstep_go_on(tmp_path: pathlib.Path, monkeypatch: pytest.M
     assert_same(afl.sweep(sim, axes, 20, **how), whole)
 
 
-def test_what_differs_is_named(tmp_path: pathlib.Path) -> None:
+def test_resuming_another_run_names_the_difference(tmp_path: pathlib.Path) -> None:
     sim = simulation()
     sim.run(4, checkpoint=tmp_path, eval_every=2)
     x = np.ones((48, 3), np.float32)

@@ -89,7 +89,7 @@ def test_a_part_of_ones_own_that_is_written_anew_is_another_one() -> None:
 
 
 @pytest.mark.slow
-def test_it_is_the_same_in_every_process() -> None:
+def test_an_identity_is_equal_in_every_process() -> None:
     code = """
 from jaxafl.callbacks.identity import content
 print(content(lambda x: x in {"a", "b", "c", "d"}))

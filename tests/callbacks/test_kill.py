@@ -43,7 +43,7 @@ def killed(kind: str, folder: pathlib.Path, output: pathlib.Path, after: float) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["planned", "online", "sweep"])
-def test_whatever_instant_it_is_killed_at(kind: str, tmp_path: pathlib.Path) -> None:
+def test_a_run_killed_at_any_instant_resumes(kind: str, tmp_path: pathlib.Path) -> None:
     expected, draw, kills, done = run(kind, None), random.Random(kind), 4, 0
     attempts = 0
     while done < kills:

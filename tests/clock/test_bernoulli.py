@@ -110,7 +110,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_work_is_refused(name: str) -> None:
+def test_invalid_options_raise(name: str) -> None:
     make, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         run_clock(make(), 3, 1, 5, 0)

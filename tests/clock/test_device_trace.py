@@ -127,7 +127,7 @@ def test_elapsed_is_that_of_a_walk_over_the_trace(index: int, share: float, amou
         ([[0]], [[0]], "length of at least 2"),
     ],
 )
-def test_what_is_no_trace_is_refused(times: Any, amounts: Any, message: str) -> None:
+def test_an_invalid_trace_raises(times: Any, amounts: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         traces_of([np.asarray(time, float) for time in times], [np.asarray(a, float) for a in amounts])
 
@@ -357,12 +357,12 @@ def test_megabytes_are_checked(folder: pathlib.Path) -> None:
         free_running(concurrency=2, durations=device_trace(megabytes=3, bandwidth=False)).check(4)
 
 
-def test_flags_are_flags() -> None:
+def test_a_flag_that_is_no_bool_raises() -> None:
     with pytest.raises(TypeError, match="availability must be True or False, got 'strict'"):
         device_trace(bandwidth=False, availability="strict")  # type: ignore[arg-type]
 
 
-def test_what_cannot_wait_refuses_availability(folder: pathlib.Path) -> None:
+def test_a_clock_without_waits_refuses_availability(folder: pathlib.Path) -> None:
     duration = device_trace(bandwidth=False, availability=True, data_dir=folder)
     for clock, message in (
         (interrupting(period=1.0, contacted=2, durations=duration + 1), r"give device_trace\(availability=False\)"),

@@ -238,7 +238,7 @@ def test_an_array_on_the_left_is_one_number_per_client(module: Any) -> None:
 
 
 @pytest.mark.parametrize("other", [None, "a", [1, None], np.array(["a"])])
-def test_what_is_no_number_cannot_be_added_or_multiplied(other: Any) -> None:
+def test_adding_or_multiplying_no_number_raises(other: Any) -> None:
     for operation in (lambda: uniform(1, 2) + other, lambda: uniform(1, 2) * other, lambda: other + uniform(1, 2)):
         with pytest.raises(TypeError, match="a duration is added to, or multiplied by, a duration, a number or one"):
             operation()

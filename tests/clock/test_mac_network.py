@@ -82,7 +82,7 @@ def test_a_speed_instead_of_a_time() -> None:
         (mac_network(1.0, 1.0) * constant(2.0), "can be added.* not multiplied"),
     ],
 )
-def test_mistakes_are_explained(durations: object, words: str) -> None:
+def test_invalid_input_raises_an_explanation(durations: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         run_clock(synchronous(durations=durations), 5, 1, 1, 0)  # type: ignore[arg-type]
 

@@ -38,7 +38,7 @@ def test_others_go_on_where_a_client_never_comes_back(clock: Any) -> None:
     assert set(np.unique(made.client[took_part])) >= {0, 1, 3} - ({2} if clock.name != "interrupting" else set())
 
 
-def test_it_is_said_when_all_are_gone() -> None:
+def test_a_clock_without_remaining_clients_raises() -> None:
     durations = clocks.recorded([[1.0, np.inf], [1.5, np.inf], [np.inf], [2.0, np.inf]])
     clock = clocks.free_running(concurrency=4, durations=durations)
     assert run_clock(clock, 4, 1, 3).time.tolist() == [1.0, 1.5, 2.0]

@@ -44,7 +44,7 @@ def check(delivers: Delivery = STALE, **changed: tuple[Any, Any]) -> None:
     rules.check_steps(told(), 3, *steps(**changed))
 
 
-def test_what_may_happen() -> None:
+def test_unusual_but_possible_schedules_are_accepted() -> None:
     check()
     check(STALE | Delivery.EMPTY, mask=(1, False), client=((1, 0), 99))  # what is no arrival means nothing
     check(STALE | Delivery.PARTIAL, local_steps=((0, 0), 0))
@@ -77,12 +77,12 @@ def test_what_may_happen() -> None:
         ({"kind": ((0, 1), 1)}, r"server step 0, entry 1 has kind=1; .*0\.\.0"),
     ],
 )
-def test_what_cannot_happen(changed: dict[str, tuple[Any, Any]], words: str) -> None:
+def test_impossible_schedules_raise(changed: dict[str, tuple[Any, Any]], words: str) -> None:
     with pytest.raises(ValueError, match=f"the clock told makes no schedule: .*{words}"):
         check(**changed)
 
 
-def test_what_the_clock_delivers() -> None:
+def test_arrivals_that_the_clock_does_not_declare_raise() -> None:
     with pytest.raises(
         ValueError, match=r"server step 1, entry 0 has version=0; versions before x_t need Delivery\.STALE"
     ):
@@ -105,9 +105,7 @@ def test_what_the_clock_delivers() -> None:
         ({"run": ((2, 1), 0)}, r"server step 2, entry 1 has run_id=5, client=2, run=0; two arrivals of one run_id"),
     ],
 )
-def test_what_cannot_happen_after_the_steps_that_were_made_before(
-    changed: dict[str, tuple[Any, Any]], words: str
-) -> None:
+def test_steps_that_contradict_earlier_ones_raise(changed: dict[str, tuple[Any, Any]], words: str) -> None:
     class told(in_turns):
         delivers = STALE
 
@@ -123,7 +121,7 @@ def test_what_cannot_happen_after_the_steps_that_were_made_before(
             rules.check_steps(told(), 3, *pieces[1], 2, earlier)
 
 
-def test_plain_numbers_will_do() -> None:
+def test_a_clock_may_return_plain_numbers() -> None:
     class second(in_turns):
         def next(self, state: Any, workload: Any) -> Any:
             after, step = super().next(state, workload)
@@ -185,7 +183,7 @@ def test_a_simulation_says_so_of_steps_that_are_made_piece_after_piece(way: str,
         ),
     ],
 )
-def test_what_next_returns(made: Any, words: str) -> None:
+def test_a_wrong_return_value_of_next_raises(made: Any, words: str) -> None:
     class odd(in_turns):
         def next(self, state: Any, workload: Any) -> Any:
             return made(*super().next(state, workload))
@@ -194,7 +192,7 @@ def test_what_next_returns(made: Any, words: str) -> None:
         afl.clock.schedule(odd(), 4, 1, 3)
 
 
-def test_what_a_state_holds_is_ones_own_affair() -> None:
+def test_the_state_of_a_clock_may_hold_repeated_arrays_keys_and_numbers() -> None:
     """An array twice, an option, the key and a typed key, a plain number: the state's memory is used again."""
 
     class State(NamedTuple):
@@ -222,7 +220,7 @@ def test_what_a_state_holds_is_ones_own_affair() -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_shipped_clocks_obey(name: str) -> None:
+def test_shipped_clocks_pass_the_checks_of_user_defined_ones(name: str) -> None:
     """As those of one's own that inherit from them are looked over."""
     shipped = MADE[name]
     own = type(name, (type(shipped),), {"__doc__": type(shipped).__doc__})

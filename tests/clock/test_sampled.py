@@ -46,7 +46,7 @@ def test_recorded_rounds_are_those_of_the_reference(receive: str, send: str, see
         assert (np.diff(schedule.client[t][schedule.mask[t]]) > 0).all()
 
 
-def test_the_buffers_differ() -> None:
+def test_all_combinations_of_buffers_hand_in_different_runs() -> None:
     """On one schedule, all four combinations hand in different runs."""
     rng = np.random.default_rng(0)
     sets, times = rng.integers(0, CLIENTS, (ROUNDS, DRAWN)), durations(rng, CLIENTS, RUNS, "late")
@@ -111,7 +111,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_work_is_refused(name: str) -> None:
+def test_invalid_options_raise(name: str) -> None:
     make, message = BAD[name]
     with pytest.raises((ValueError, TypeError), match=message):
         run_clock(make(), 4, 1, 8, 0)

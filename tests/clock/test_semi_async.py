@@ -96,7 +96,7 @@ def test_rounding_errors_add_nobody_to_the_quota(clients: int, fraction: float, 
     assert ((schedule.mask & (schedule.kind % 2 == PICKED)).sum(axis=1) == quota).all()
 
 
-def test_kinds_are_named() -> None:
+def test_kinds_of_arrivals_have_names() -> None:
     schedule = run_clock(semi_async(fraction=0.5, lag=0, durations=uniform(1, 5)), 9, 1, 30, 0)
     assert schedule.kinds[PICKED] == "picked" and schedule.kinds[UNDRAFTED] == "undrafted"
     assert schedule.kinds[UNDRAFTED + RESYNCHRONISED] == "undrafted, resynchronised"
@@ -131,7 +131,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_work_is_refused(name: str) -> None:
+def test_invalid_options_raise(name: str) -> None:
     make, message = BAD[name]
     with pytest.raises((ValueError, TypeError), match=message):
         run_clock(make(), 4, 1, 8, 0)

@@ -55,14 +55,14 @@ def test_a_factor_may_depend_on_the_time_of_day(made: type[Duration]) -> None:
     np.testing.assert_array_equal(np.unique(np.diff(time)), [HOUR, 2 * HOUR])
 
 
-def test_waits_are_not_stretched() -> None:
+def test_scaling_a_wait_raises() -> None:
     with pytest.raises(ValueError, match="waits depend on the time at which a run starts"):
         run_clock(afl.clock.synchronous(durations=2 * (until_morning() + 1)), 2, 1, 2)
     with pytest.raises(ValueError, match="interrupting needs durations that are a latency plus a time per local step"):
         run_clock(afl.clock.interrupting(period=1.0, contacted=1, durations=until_morning()), 2, 1, 2)
 
 
-def test_time_is_not_shifted_under_them() -> None:
+def test_freezing_all_clients_with_durations_by_time_of_day_raises() -> None:
     with pytest.raises(ValueError, match=r"give mac_network.freeze=False."):
         run_clock(afl.clock.synchronous(durations=by_day() + mac_network(17.0, 2.2)), 2, 1, 2)
 
@@ -82,7 +82,7 @@ def test_favano_does_not_take_some_value_for_all(durations: Duration, words: str
         afl.Simulation(data, afl.models.logistic(10), client, afl.server.favano(), clock).run(2)
 
 
-def test_what_is_not_known_of_a_run_is_said() -> None:
+def test_a_duration_that_reads_an_unknown_field_raises() -> None:
     class of_version(Duration):
         def draw(self, prepared: Any, run: Any) -> Draw:
             return worked(1.0 + run.version)

@@ -100,7 +100,7 @@ def test_bytes_are_cast_and_tokens_are_left_alone():
         ((X, Y, IDS), {"test_fraction": 0.3, "num_classes": 2}, ValueError, "outside 0..1"),
     ],
 )
-def test_mistakes_are_explained(arguments, options, error, message):
+def test_invalid_input_raises_an_explanation(arguments, options, error, message):
     with pytest.raises(error, match=message):
         data.from_arrays(*arguments, **options)
 
@@ -122,7 +122,7 @@ def test_the_number_of_classes_is_an_int_however_it_is_given():
     assert type(federated.num_classes) is int and federated.num_classes == 5
 
 
-def test_what_is_no_partitioner_is_refused():
+def test_an_invalid_partitioner_raises():
     dataset = data.Dataset("toy", X, Y, X, Y, 3, data.cast())
     with pytest.raises(TypeError, match=r"partitioner must be a partitioner, for example jaxafl\.data\.iid\(10\)"):
         dataset.partition(data.iid)

@@ -51,7 +51,7 @@ def test_every_sample_is_trained_on_or_held_out(share: float, seed: int) -> None
     np.testing.assert_array_equal(again.validation.position, apart.position)
 
 
-def test_what_cannot_be_held_out_is_said() -> None:
+def test_invalid_shares_to_hold_out_raise() -> None:
     data = pooled()
     with pytest.raises(ValueError, match=r"a share of 0\.05 holds out no sample of any client \(the largest has 12\)"):
         data.with_validation(0.05)

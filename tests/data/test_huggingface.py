@@ -59,7 +59,7 @@ def test_a_pooled_dataset_is_partitioned_and_trains(pictures: Any) -> None:
     assert np.isfinite(sim.run(2).loss.values).all()
 
 
-def test_numbers_and_words() -> None:
+def test_labels_may_be_numbers_or_words() -> None:
     table = datasets.Dataset.from_dict({"v": [[1.0, 2.0], [3.0, 4.0]] * 10, "kind": ["yes", "no"] * 10})
     found = afl.data.from_huggingface(table, x="v", y="kind", test_fraction=0.2)
     assert (found.x.shape, str(found.x.dtype), found.num_classes) == ((16, 2), "float32", 2)
@@ -90,12 +90,12 @@ def test_texts_are_tokenised() -> None:
         ({"x": ["image", "image"], "y": "label", "test_fraction": 0.2}, "only texts can come from two columns"),
     ],
 )
-def test_what_cannot_work_is_said(how: dict[str, Any], said: str, pictures: Any) -> None:
+def test_invalid_options_raise(how: dict[str, Any], said: str, pictures: Any) -> None:
     with pytest.raises(ValueError, match=said):
         afl.data.from_huggingface(pictures, **how)
 
 
-def test_what_is_no_dataset_is_said(pictures: Any) -> None:
+def test_an_unsupported_dataset_raises(pictures: Any) -> None:
     with pytest.raises(TypeError, match=r"takes a datasets\.Dataset or DatasetDict, got ndarray"):
         afl.data.from_huggingface(np.zeros(3), x="a", y="b", test_fraction=0.2)
     with pytest.raises(ValueError, match=r"there is no split 'test'; there are train; test_fraction"):

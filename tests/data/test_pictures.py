@@ -102,7 +102,7 @@ def test_an_image_is_turned_as_its_orientation_says() -> None:
         ([PICTURE, None], "sample 1 is no image, but a NoneType"),
     ],
 )
-def test_what_has_no_one_meaning_is_refused(pictures: list[Any], said: str) -> None:
+def test_ambiguous_images_are_refused(pictures: list[Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         pixels("toy", pictures)
 

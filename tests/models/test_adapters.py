@@ -184,7 +184,7 @@ def test_options_of_a_module_are_described():
     assert from_linen(nn.Dense(3), name="probe").description["kernel_init"] == "variance_scaling.<locals>.init"
 
 
-def test_names():
+def test_a_model_is_named_as_its_module_or_as_given():
     assert from_linen(nn.Dense(3)).name == "Dense"
     assert from_linen(nn.Dense(3), name="probe").name == "probe"
     assert from_nnx(NnxNet).name == "NnxNet"

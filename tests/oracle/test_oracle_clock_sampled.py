@@ -62,7 +62,7 @@ def test_a_newer_result_of_the_instant_of_a_step_is_the_one_read():
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_keep_follows_from_its_definition(data):
+def test_random_schedules_of_keep_match_a_computation_from_the_ends_of_runs(data):
     # Under "keep" a client's runs are back to back whatever the server does, so everything follows from their ends.
     num_clients = data.draw(st.integers(1, 5))
     sets = data.draw(

@@ -180,5 +180,5 @@ def check(combination: tuple[Any, Any, Any]) -> None:
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(combination=combinations)
-def test_many_combinations(combination: tuple[Any, Any, Any]) -> None:
+def test_random_combinations_follow_the_reference(combination: tuple[Any, Any, Any]) -> None:
     check(combination)

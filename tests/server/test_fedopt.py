@@ -81,7 +81,7 @@ def test_its_numbers_are_swept_in_one_program_and_its_optimiser_is_an_option() -
     assert len(np.unique(swept.loss.values[..., -1])) == 4
 
 
-def test_what_cannot_work_is_said() -> None:
+def test_invalid_options_raise() -> None:
     with pytest.raises(TypeError, match=r"sgd has no option weight_decay; it has learning_rate, momentum"):
         server.fedopt(optax.sgd, 0.1, weight_decay=0.1)
     with pytest.raises(TypeError, match=r"fedopt: optimizer must be an Optax constructor such as optax.sgd"):

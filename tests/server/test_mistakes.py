@@ -79,7 +79,7 @@ def test_a_server_without_mistakes_runs() -> None:
         (lambda x, s, a: Outcome(x, s, {}, None, a.delta), r"`client_params` where its `needs` have `client_models`"),
     ],
 )
-def test_mistakes(update: Any, words: str) -> None:
+def test_a_wrong_outcome_of_update_raises(update: Any, words: str) -> None:
     with pytest.raises(ValueError, match=f"`update` of the server mine .*{words}"):
         run(update)
 
@@ -90,7 +90,7 @@ def test_an_answer_that_is_promised_is_needed() -> None:
         run(lambda x, s, a: Outcome(x, s, {}), Needs(replies=True))
 
 
-def test_what_it_raises_says_where() -> None:
+def test_an_exception_in_update_notes_the_server() -> None:
     with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
         run(lambda x, s, a: Outcome(x, s, {}) if a.staleness.max() > 1 else None)
     assert any("raised in `update` of the server mine" in note for note in caught.value.__notes__)

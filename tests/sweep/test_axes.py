@@ -60,7 +60,7 @@ def test_whole_simulations(several: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["sobol", "halton", "latin", "random"])
-def test_samples(method: Any) -> None:
+def test_samples_follow_their_distributions(method: Any) -> None:
     rates = scipy.stats.loguniform(1e-3, 1)
     wanted = {"client.learning_rate": rates, "clock.buffer": scipy.stats.randint(1, 4), "server.mode": ["a", "b"]}
     drawn = afl.sample(16, wanted, seed=3, method=method)

@@ -53,7 +53,7 @@ def test_how_far_the_members_of_a_sweep_are(tmp_path: pathlib.Path, capsys: pyte
         (["--devices", "some"], "--devices must be a number or all, got 'some'"),
     ],
 )
-def test_mistakes(
+def test_invalid_executors_raise_one_line(
     arguments: list[str],
     said: str,
     capsys: pytest.CaptureFixture[str],
@@ -85,7 +85,7 @@ def test_clusters_that_are_not_there(library: str, arguments: list[str], said: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [["--devices", "all"], ["--devices", "3"], ["--workers", "2", "--folder", "sweep"]])
-def test_the_command_line_runs_it_so(how: list[str], tmp_path: pathlib.Path) -> None:
+def test_executors_of_the_command_line_run_a_sweep(how: list[str], tmp_path: pathlib.Path) -> None:
     """In processes of their own, whose devices nobody has made before."""
     script = tmp_path / "jaxafl_main.py"
     script.write_text('from jaxafl.cli import main\n\nif __name__ == "__main__":\n    raise SystemExit(main())\n')

@@ -182,7 +182,7 @@ def test_an_executor_and_devices_share_the_seeds(made: afl.Comparison, tmp_path:
         assert found.table() == afl.Comparison({"FADAS": made.results["FADAS"]}).table()
 
 
-def test_what_cannot_work_is_said_before_anything_runs(tmp_path: pathlib.Path) -> None:
+def test_invalid_options_raise_before_any_run(tmp_path: pathlib.Path) -> None:
     one, online = methods()["FedBuff"], simulation("online")
     for wrong, said in (
         (lambda: afl.compare({}, 2, 5), "name -> Simulation"),

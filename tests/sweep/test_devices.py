@@ -148,7 +148,7 @@ def test_bad_devices(devices: Any, kind: type[Exception], message: str) -> None:
         simulation().run(4, devices=devices)
 
 
-def test_a_device_twice() -> None:
+def test_a_repeated_device_raises() -> None:
     device = jax.devices()[0]
     with pytest.raises(ValueError, match="names a device twice"):
         afl.sweep(simulation(), {"seed": [0]}, 4, devices=[device, device])

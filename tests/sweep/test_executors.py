@@ -99,7 +99,7 @@ def test_a_batch_that_fails_every_time_is_missing_and_named(tmp_path: pathlib.Pa
 
 
 @pytest.mark.slow
-def test_what_there_is_can_be_gathered_at_any_time(tmp_path: pathlib.Path) -> None:
+def test_an_unfinished_sweep_can_be_gathered(tmp_path: pathlib.Path) -> None:
     class Broken(afl.callbacks.Callback):
         def chunk(self, chunk: afl.callbacks.Chunk) -> None:
             if chunk.run.seed == 1 and chunk.stop == EVERY:

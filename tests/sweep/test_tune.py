@@ -119,7 +119,7 @@ def test_the_table_has_scores_and_costs(found: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_it_goes_on_where_it_stopped(found: tuple[Any, Any]) -> None:
+def test_a_repeated_call_resumes_from_its_folder(found: tuple[Any, Any]) -> None:
     folder, tuned = found
     told = []
 
@@ -133,7 +133,7 @@ def test_it_goes_on_where_it_stopped(found: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_the_test_set_decides_nothing() -> None:
+def test_labels_of_the_test_set_do_not_change_scores() -> None:
     labels = np.random.default_rng(1).integers(0, 3, 20)
     one, other = (afl.tune(held_out(test), GRID, server_steps=6, seeds=SEEDS) for test in (None, labels))
     np.testing.assert_array_equal(one.dataset.score, other.dataset.score)
@@ -167,7 +167,7 @@ def test_rungs_leave_a_choice_to_the_last() -> None:
             assert left[-1] <= factor and (len(left) == 1 or left[-2] > factor)
 
 
-def test_what_cannot_work_is_said_before_anything_runs() -> None:
+def test_invalid_options_raise_before_any_run() -> None:
     grid = {"client.learning_rate": [0.1, 0.2, 0.3]}
     for wrong, said in (
         (lambda: afl.tune(simulation(), grid, server_steps=9), "data.with_validation(0.1, seed=0)"),
