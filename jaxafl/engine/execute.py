@@ -52,7 +52,7 @@ def advance(
     def member(hyperparameters: Hyperparameters, tables: Tables, state: State) -> tuple[State, Records]:
         segments, steps, rows, origin = tables
         train, _ = build_train(program, hyperparameters, device)
-        server_step = build_server_step(program, hyperparameters, device)
+        server_step = build_server_step(program, hyperparameters, device, count == 1)
         take = jax.jit(lambda place, number, state: server_step(buffers.read(steps, place), number, state), inline=True)
 
         def take_step(number: Array, state: State, records: Records) -> tuple[State, Records]:

@@ -165,7 +165,7 @@ def _build_step(
         x64 = state.lanes.loss.dtype == jnp.float64
         with jax.enable_x64(x64):
             train, executed_steps = build_train(program, hyperparameters, device)
-            server_step = build_server_step(program, hyperparameters, device)
+            server_step = build_server_step(program, hyperparameters, device, single=True)
         before = state.online
         unit = client.steps_per_epoch(device.counts) if client.epochs is not None else jnp.int32(1)
         steps = jnp.broadcast_to(before.next_steps * unit, (num_clients,))

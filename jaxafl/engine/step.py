@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxafl.device import buffers
+from jaxafl.device import buffers, on_cpu
 from jaxafl.device.buffers import expand
 from jaxafl.device.key_leaves import pack, unpack
 from jaxafl.device.keys import jax_key, per_step
@@ -27,12 +27,15 @@ Array = jax.Array
 ServerStepFunction = Callable[[Steps, Array, State], tuple[State, Outcome, dict[str, Array]]]
 
 
-def build_server_step(program: Program, hyperparameters: Hyperparameters, device: DeviceData) -> ServerStepFunction:
+def build_server_step(
+    program: Program, hyperparameters: Hyperparameters, device: DeviceData, single: bool
+) -> ServerStepFunction:
     """Builds server_step(row, number, state) -> (state, outcome, record).
 
     Args:
         program: static.
         hyperparameters, device: of the run.
+        single: True if the run is the only member, so that nothing batches a branch.
     """
     client, server = hyperparameters.client, hyperparameters.server
     asked_diagnostics, layout = program.recording.diagnostics, program.layout
@@ -134,6 +137,8 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
             record |= diagnostics.of_gradient(asked_diagnostics, gradient, before.params, after.params, rate)
         return record | observed(program.recording.observe, after.params)
 
+    use_sums = single and on_cpu()  # a branch is cheap there, if nothing batches it
+
     def server_step(row: Steps, number: Array, state: State) -> tuple[State, Outcome, dict[str, Array]]:
         arrivals, model_states, lengths = arrivals_of(row, number, state)
         outcome = act(row, arrivals, state)
@@ -158,7 +163,7 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
             server=outcome.state,
             clients=client_models,
             average=_average(state.average, number, model.params),
-            failure=_failure(state.failure, number, row, lengths, all_finite(model)),
+            failure=_failure(state.failure, number, row, lengths, all_finite(model, use_sums)),
             ring=buffers.write(state.ring, row.write_slot, model),
         )
         return state, outcome, record
@@ -228,7 +233,19 @@ def _failure(before: Failure, number: Array, row: Steps, squares: Array, finite:
     return Failure(jnp.where(failed, number, before.step), jnp.where(failed, row.client[culprit], before.client))
 
 
-def all_finite(tree: Tree) -> Array:
-    """Returns True if a tree of arrays has neither infinities nor NaNs."""
-    # inf · 0 and NaN · 0 are NaN; a sum of floats takes half the time of a conjunction over isfinite on a CPU
-    return jnp.stack([jnp.isfinite(jnp.sum(leaf * 0)) for leaf in jax.tree.leaves(tree)]).all()
+def all_finite(tree: Tree, use_sums: bool = False) -> Array:
+    """Returns True if a tree has neither infinities nor NaNs.
+
+    Args:
+        tree: of arrays.
+        use_sums: sums the leaves, in a third of the time on a CPU, with a branch for finite numbers whose sum is not.
+    """
+
+    def sums(change: Callable[[Array], Array]) -> Array:
+        return jnp.stack([jnp.isfinite(jnp.sum(change(leaf))) for leaf in jax.tree.leaves(tree)]).all()
+
+    def exactly() -> Array:
+        # inf · 0 and NaN · 0 are NaN; a sum of floats takes half the time of a conjunction over isfinite on a CPU
+        return sums(lambda leaf: leaf * 0)
+
+    return jax.lax.cond(sums(lambda leaf: leaf), lambda: jnp.bool_(True), exactly) if use_sums else exactly()
