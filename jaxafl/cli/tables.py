@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from jaxafl.cli.catalogue import KINDS, REQUIRED, Option, offered
-from jaxafl.results.curves import failed_step, falls, has_failed
+from jaxafl.results.curves import failed_steps, falls, has_failed
 from jaxafl.sweep import Outlook
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def numbers_table(title: str, first: Column, columns: Sequence[str], **style: An
 
 
 def _failed(runs: Sequence[xr.Dataset]) -> str:
-    steps = [step for step in map(failed_step, runs) if step >= 0]
+    steps = [int(step) for step in map(failed_steps, runs) if step >= 0]
     if not steps:
         return "-"
     return f"{len(steps)} of {len(runs)}" if len(runs) > 1 else f"at step {steps[0]}"

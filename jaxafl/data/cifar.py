@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxafl.data.dataset import Dataset
-from jaxafl.data.images import Images, image_dataset
+from jaxafl.data.images import Images, images_of
 from jaxafl.data.preprocessing import crop_and_flip, normalise
 from jaxafl.options import check_flag, named
-from jaxafl.readers.archive import check_sha256, damaged, partial_dataset, read_members
+from jaxafl.readers.archive import SHA256, check_sha256, damaged, partial_dataset, read_members
 from jaxafl.readers.directory import data_directory
 
 
@@ -81,34 +81,24 @@ class _Source(NamedTuple):
     name: str
     folder: str
     archive: str
-    archive_sha256: str | None
     labels: tuple[int, ...]  # number of classes of each label; the last is the label to learn
-    files: dict[str, str | None]  # name -> SHA-256
+    files: tuple[str, ...]
 
 
 _CIFAR10 = _Source(
     "cifar10",
     "cifar-10-batches-bin",
     "cifar-10-binary.tar.gz",
-    None,  # the members are checked one by one
     (10,),
-    {
-        "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-        "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-        "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-        "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-        "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-        "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-    },
+    (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"),
 )
 
 _CIFAR100 = _Source(
     "cifar100",
     "cifar-100-binary",
     "cifar-100-binary.tar.gz",
-    "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
     (20, 100),
-    {"train.bin": None, "test.bin": None},
+    ("train.bin", "test.bin"),
 )
 
 _PIXELS = 3 * 32 * 32
@@ -118,16 +108,13 @@ def _load(source: _Source, data_dir: str | os.PathLike[str] | None, augment: boo
     check_flag(source.name, "augment", augment)
     directory = data_directory(data_dir)
     augmentation = crop_and_flip() if augment else None
-    return image_dataset(
-        source.name,
-        directory,
-        _read_binary(source, directory),
-        f"the canonical archive {source.archive}, or its folder {source.folder},",
-        source.labels[-1],
-        normalise(255.0, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), augment=augmentation),
-        "krizhevsky2009",
-        numbered=True,
-    )
+    canonical = _read_binary(source, directory)
+    files = f"the canonical archive {source.archive}, or its folder {source.folder},"
+    route, (x, y, x_test, y_test) = images_of(source.name, directory, canonical, files, numbered=True)
+    scale = normalise(255.0, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), augment=augmentation)
+    classes = source.labels[-1]
+    said: dict[str, str | int | float] = {"source": route}
+    return Dataset(source.name, x, y, x_test, y_test, classes, scale, None, said, ("krizhevsky2009",))
 
 
 def _read_binary(source: _Source, directory: pathlib.Path) -> Images | None:
@@ -139,7 +126,7 @@ def _read_binary(source: _Source, directory: pathlib.Path) -> Images | None:
             contents = [(folder / file).read_bytes() for file in source.files]
             origin = folder
         elif archive.is_file():
-            check_sha256(archive, archive.read_bytes(), source.archive_sha256)
+            check_sha256(archive, archive.read_bytes(), SHA256.get(f"{source.name}/{archive.name}"))
             contents = read_members(archive, [f"{source.folder}/{file}" for file in source.files])
             origin = archive
         elif len(absent) < len(source.files):
@@ -164,6 +151,6 @@ def _decode(source: _Source, path: pathlib.Path, content: bytes) -> tuple[np.nda
         if (largest := records[:, column].max()) >= classes:
             expected = f"expected labels 0..{classes - 1} in byte {column} of each record"
             raise damaged(path, f"{expected}; found {largest}")
-    check_sha256(path, content, source.files[path.name])
+    check_sha256(path, content, SHA256.get(f"{source.name}/{path.name}"))
     planes = records[:, header:].reshape(images, 3, 32, 32)
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), records[:, header - 1]

@@ -16,7 +16,7 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import normalise
 from jaxafl.options import check_whole, named
-from jaxafl.readers.archive import check_sha256
+from jaxafl.readers.archive import SHA256, check_sha256
 from jaxafl.readers.directory import data_directory, find_file
 from jaxafl.readers.leaf import Users, leaf_files, length_of, read_halves
 
@@ -25,10 +25,6 @@ CLASSES = 62
 _PIXELS = 28 * 28
 _SHIPPED = "femnist_10writers.npz"
 _LARGE = "femnist_207writers.npz"
-_SHA256 = {
-    _SHIPPED: "6b3ed2b190b9521c34c0db1c90d691200ae8a88cd5ecc02cc1965d8d4c0e65f3",
-    _LARGE: "92a305bd029b049fc706145abeba15b20f9b51a95c3f2eb697f2286d9be612d6",
-}
 
 
 @named
@@ -111,7 +107,7 @@ def _in_order(arrays: dict[str, np.ndarray], first: list[str]) -> np.ndarray:
 
 def _read(file: str, content: bytes) -> dict[str, np.ndarray]:
     """Reads the arrays of an npz file after checking its SHA-256; never unpickles."""
-    check_sha256(file, content, _SHA256[file])
+    check_sha256(file, content, SHA256[f"femnist/{file}"])
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return dict(arrays)
 

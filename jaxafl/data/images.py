@@ -7,8 +7,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from jaxafl.data.dataset import Dataset
-from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.readers.directory import missing_dataset
 from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_prepared
 
@@ -16,41 +14,24 @@ Images: TypeAlias = tuple[str, list[np.ndarray]]
 """The source (`"idx"`, `"binary"`, `"tfds <version>"`); and x uint8 `[n, H, W, C]`, y, x_test, y_test."""
 
 
-def image_dataset(
-    name: str,
-    directory: pathlib.Path,
-    canonical: Images | None,
-    files: str,
-    num_classes: int,
-    preprocessing: Preprocessing,
-    reference: str,
-    *,
-    numbered: bool = False,
-) -> Dataset:
-    """Constructs an image dataset from the canonical files, else from TFDS.
+def images_of(
+    name: str, directory: pathlib.Path, canonical: Images | None, files: str, *, numbered: bool = False
+) -> Images:
+    """Returns images from the canonical files, else from TFDS.
 
     Args:
         name: name of the dataset, in TFDS too, and of its folder in the data directory.
         directory: the data directory.
         canonical: images from the canonical files; `None` if these do not exist.
         files: names of the canonical files, for the error: "Put ... into <folder>."
-        num_classes: number of classes.
-        preprocessing: transformation of raw images inside the training step.
-        reference: citation for a run on the data.
         numbered: True if TFDS stores the number of each image as its `id`; the images are then sorted by it.
 
     Raises:
         FileNotFoundError: no place has the images. The message lists the places and two ways to get the images.
         ValueError: files are damaged.
     """
-    route, (x, y, x_test, y_test) = canonical or _prepared(name, directory, files, numbered)
-    return Dataset(
-        name, x, y, x_test, y_test, num_classes, preprocessing, source={"source": route}, references=(reference,)
-    )
-
-
-def _prepared(name: str, directory: pathlib.Path, files: str, numbered: bool) -> Images:
-    """Reads the images that TFDS has prepared."""
+    if canonical is not None:
+        return canonical
     prepared = prepared_directory(name, directory)
     if prepared is None:
         ways = [f"Put {files} into {directory / name}.", how_to_prepare(name)]

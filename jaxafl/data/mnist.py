@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
 
 import numpy as np
 
 from jaxafl.data.dataset import Dataset
-from jaxafl.data.images import image_dataset
+from jaxafl.data.images import images_of
 from jaxafl.data.preprocessing import Preprocessing, normalise
 from jaxafl.options import check_choice, named
-from jaxafl.readers.archive import find_files, read_idx
+from jaxafl.readers.archive import SHA256, find_files, read_idx
 from jaxafl.readers.directory import data_directory, find_file
 from jaxafl.readers.tfds_source import prepared_directory
 
@@ -50,7 +49,7 @@ def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = No
     """
     check_choice("mnist", "by", by, (None, "writer"))
     users = None if by is None else _writers(data_directory(data_dir))
-    dataset = _load("mnist", data_dir, _MNIST_SHA256, normalise(255.0, 0.1307, 0.3081), "lecun1998")
+    dataset = _load("mnist", data_dir, normalise(255.0, 0.1307, 0.3081), "lecun1998")
     if users is None:
         return dataset
     source = {**dataset.source, "users": "QMNIST writers"}
@@ -78,39 +77,25 @@ def fashion_mnist(data_dir: str | os.PathLike[str] | None = None) -> Dataset:
         Xiao, Rasul and Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
         arXiv:1708.07747, 2017.
     """
-    return _load("fashion_mnist", data_dir, _FASHION_SHA256, normalise(255.0, 0.2860, 0.3530), "xiao2017")
+    return _load("fashion_mnist", data_dir, normalise(255.0, 0.2860, 0.3530), "xiao2017")
 
 
 _FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
-# of the unzipped files, in the order of `_FILES`
-_MNIST_SHA256 = (
-    "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-)
-_FASHION_SHA256 = (
-    "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-    "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-    "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-)
 _WRITERS = "qmnist-train-labels-idx2-int"
-_WRITERS_SHA256 = "bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5"
 _WRITER_COLUMN = 2  # of class, HSF series, writer, index of the digit for this writer, ...
 
 
-def _load(
-    name: str, data_dir: str | os.PathLike[str] | None, sha256: Sequence[str], scale: Preprocessing, reference: str
-) -> Dataset:
+def _load(name: str, data_dir: str | os.PathLike[str] | None, scale: Preprocessing, reference: str) -> Dataset:
     directory = data_directory(data_dir)
     images = None
     if paths := _idx_files(name, directory):
-        x, y, x_test, y_test = map(read_idx, paths, sha256)
+        x, y, x_test, y_test = map(read_idx, paths, [SHA256[f"{name}/{file}"] for file in _FILES])
         images = "idx", [x[..., None], y, x_test[..., None], y_test]
     files = f"the four canonical files ({', '.join(_FILES)}; gzipped as *.gz or not)"
-    return image_dataset(name, directory, images, files, 10, scale, reference)
+    route, (x, y, x_test, y_test) = images_of(name, directory, images, files)
+    source = {"source": route}
+    return Dataset(name, x, y, x_test, y_test, 10, scale, source=source, references=(reference,))
 
 
 def _idx_files(name: str, directory: pathlib.Path) -> list[pathlib.Path]:
@@ -132,4 +117,4 @@ def _writers(directory: pathlib.Path) -> np.ndarray:
         "MNIST's own idx files.",
         "Use mnist() without writers and split it by iid, dirichlet or classes_per_client.",
     ]
-    return read_idx(find_file("mnist(by='writer')", paths, ways), _WRITERS_SHA256)[:, _WRITER_COLUMN]
+    return read_idx(find_file("mnist(by='writer')", paths, ways), SHA256[f"mnist/{_WRITERS}"])[:, _WRITER_COLUMN]

@@ -12,13 +12,14 @@ from jaxafl.options import UserError, named, user_errors
 from jaxafl.plot.canvas import (
     ImagePath,
     check_image_path,
+    draw_line,
     finish,
     legend_beside,
     line_styles,
-    mark_failures,
     panels_of,
     tidy,
-)  # fmt: skip
+)
+from jaxafl.results.curves import curve, over_seeds
 from jaxafl.results.members import Member, Results, heading, members
 
 _GRID = 400  # points at which the runs of different seeds are averaged
@@ -69,10 +70,8 @@ def _accuracy(
     for line, label, style in zip(lines, labels, line_styles(len(lines)), strict=True):
         with user_errors(line.name):
             at, mean, deviation = _mean(line.runs, against)
-        ax.plot(at, mean, label=label, linewidth=1.8, marker="" if len(at) > 1 else "o", **style)
-        failed += mark_failures(ax, line, at, mean, style["color"])
-        if len(line.runs) > 1:
-            ax.fill_between(at, mean - deviation, mean + deviation, color=style["color"], alpha=0.15, linewidth=0)
+        style["marker"] = "" if len(at) > 1 else "o"
+        failed += draw_line(ax, line, at, mean, (mean - deviation, mean + deviation), label=label, **style)
     ax.set(xlabel=axis_label, ylabel="test accuracy (%)", title=heading(results), xlim=(0, None), ylim=(0, None))
     if unit is not None:
         ax.xaxis.set_major_formatter(unit)
@@ -96,20 +95,9 @@ def _legend(lines: list[Member]) -> tuple[list[str], str | None]:
 
 def _mean(runs: list[xr.Dataset], against: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns points of the axis, and mean and standard deviation over the runs, in percent."""
-    curves = [_curve(run, against) for run in runs]
-    if len(curves) == 1:
-        at, values = curves[0]
-        return at, values, np.zeros_like(values)
-    begin, end = max(at[0] for at, _ in curves), min(at[-1] for at, _ in curves)
-    at = np.linspace(begin, end, _GRID)
-    values = np.stack([np.interp(at, *curve) for curve in curves])
-    return at, values.mean(axis=0), values.std(axis=0, ddof=1)
-
-
-def _curve(run: xr.Dataset, against: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the evaluations of one run with a finite accuracy, without padding and failures at the end."""
-    accuracy = run["accuracy"].values
-    finite = np.isfinite(accuracy)
-    if not finite.any():
+    curves = [curve(run, against, "accuracy") for run in runs]
+    if not all(one.at.size for one in curves):
         raise UserError("a result has no evaluation with a finite accuracy; there is nothing to plot")
-    return run[against].values[finite].astype(float), 100 * accuracy[finite]
+    if len(curves) == 1:
+        return curves[0].at, 100 * curves[0].values, np.zeros_like(curves[0].values)
+    return over_seeds(curves, _GRID, 100)

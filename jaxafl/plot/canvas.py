@@ -16,7 +16,7 @@ from jaxafl.data.picture import Picture
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
-from jaxafl.results.curves import failed_step, has_failed
+from jaxafl.results.curves import failed_steps, has_failed
 from jaxafl.results.members import Member
 
 ImagePath: TypeAlias = str | os.PathLike[str] | None
@@ -50,17 +50,32 @@ def line_styles(count: int) -> list[dict[str, Any]]:
     return [{"color": scale(0.9 * index / (count - 1)), "linestyle": _DASHES[index % 4]} for index in range(count)]
 
 
-def mark_failures(ax: Axes, line: Member, at: np.ndarray, values: np.ndarray, colour: Any) -> bool:
-    """Draws a cross at the end of a line with failed runs, with their number in the legend.
+def draw_line(
+    ax: Axes, line: Member, at: np.ndarray, values: np.ndarray, band: tuple[np.ndarray, np.ndarray], **style: Any
+) -> bool:
+    """Draws a line, in a band if it has several seeds; returns True if it has failed runs.
 
-    Returns True if there are failed runs.
+    A cross marks the end of a line with failed runs, with their number in the legend.
+
+    Args:
+        ax: the axes.
+        line: the runs of the line.
+        at, values: float [points].
+        band: lower and upper limits, float [points].
+        **style: colour and other properties of the line.
     """
+    ax.plot(at, values, linewidth=1.8, **style)
     failed = sum(map(has_failed, line.runs))
     count = len(line.runs)
     if failed:
-        note = f"{failed} of {count} failed" if count > 1 else f"failed at server step {failed_step(line.runs[0])}"
+        step = int(failed_steps(line.runs[0]))
+        note = f"{failed} of {count} failed" if count > 1 else f"failed at server step {step}"
         label = f"{line.name}: {note}" if line.name else note
-        ax.plot(at[-1:], values[-1:], "x", color=colour, markersize=9, markeredgewidth=2, clip_on=False, label=label)
+        cross: dict[str, Any] = {"markersize": 9, "markeredgewidth": 2, "clip_on": False, "label": label}
+        ax.plot(at[-1:], values[-1:], "x", color=style["color"], **cross)
+    if count > 1:
+        where = style.get("drawstyle", "").removeprefix("steps-") or None
+        ax.fill_between(at, *band, step=where, color=style["color"], alpha=0.15, linewidth=0)
     return bool(failed)
 
 

@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of, tidy
-from jaxafl.results.clients import NAMES, names_of
+from jaxafl.results.clients import NAMES, names_of, worst_tenth
 from jaxafl.results.members import heading, members
 
-_WORST = 0.1  # fraction of the clients
 _NAMED = 30  # names are drawn for at most this number of clients
 _BANDS = ((10, 90, 0.15), (25, 75, 0.25))  # percentiles, opacity
 
@@ -43,9 +42,8 @@ def client_spread(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = 
     for low, high, opacity in _BANDS:
         band = np.percentile(accuracy, [low, high], axis=1)
         ax.fill_between(time, *band, color="#0072B2", alpha=opacity, linewidth=0, label=f"{low} to {high} %")
-    worst = np.sort(accuracy, axis=1)[:, : max(1, round(_WORST * accuracy.shape[1]))].mean(axis=1)
     ax.plot(time, np.median(accuracy, axis=1), color="#0072B2", linewidth=1.8, label="median")
-    ax.plot(time, worst, color="#D55E00", linewidth=1.8, linestyle="--", label="worst 10 % (mean)")
+    ax.plot(time, worst_tenth(accuracy), color="#D55E00", linewidth=1.8, linestyle="--", label="worst 10 % (mean)")
     label = f"accuracy on their own samples (%), {accuracy.shape[1]} clients"
     ax.set(xlabel="simulated time (s)", ylabel=label, title=heading(result), xlim=(0, None), ylim=(0, None))
     ax.legend(frameon=False, fontsize=9)

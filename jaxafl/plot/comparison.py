@@ -13,13 +13,13 @@ from jaxafl.options import UserError, check_choice, named
 from jaxafl.plot.canvas import (
     ImagePath,
     check_image_path,
+    draw_line,
     finish,
     legend_beside,
     line_styles,
-    mark_failures,
     panels_of,
     tidy,
-)  # fmt: skip
+)
 from jaxafl.results.curves import AXES, curve
 from jaxafl.results.members import Results, members
 from jaxafl.results.points import in_words
@@ -72,13 +72,8 @@ def comparison(
         grid = grid[(grid >= max(one.at[0] for one in curves)) & (grid <= min(one.at[-1] for one in curves))]
         values = np.stack([one.before(grid) for one in curves]) * (100 if percent else 1)
         bottom, median, top = np.quantile(values, [low, 0.5, high], axis=0)
-        along = grid / against.scale
-        count = len(curves)
-        label = f"{line.name or 'all'} ({count} seed{'s' * (count > 1)})"
-        ax.plot(along, median, label=label, linewidth=1.8, drawstyle="steps-post", **style)
-        failed += mark_failures(ax, line, along, median, style["color"])
-        if count > 1:
-            ax.fill_between(along, bottom, top, step="post", color=style["color"], alpha=0.15, linewidth=0)
+        style |= {"label": f"{line.name or 'all'} ({len(curves)} seed{'s' * (len(curves) > 1)})"}
+        failed += draw_line(ax, line, grid / against.scale, median, (bottom, top), drawstyle="steps-post", **style)
     shown = metric.replace("_", " ") if metric.startswith("validation") else f"test {metric.replace('_', ' ')}"
     ax.set(xlabel=against.label, ylabel=f"{shown} (%)" if percent else shown, xlim=(0, None))
     tidy(ax)

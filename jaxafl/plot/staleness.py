@@ -9,6 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
+from jaxafl.results.arrivals import staleness_of
 from jaxafl.results.members import Results, heading, members
 
 _BINS = 40
@@ -35,8 +36,7 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
     """
     file = check_image_path(path)
     found = members(results, "staleness")
-    arrivals = [np.concatenate([run["staleness"].values.ravel() for run in member.runs]) for member in found]
-    arrivals = [values[values >= 0] for values in arrivals]  # padding is NaN, or -1 in files of version 0.1
+    arrivals = [staleness_of(member.runs) for member in found]
     if not any(len(values) for values in arrivals):
         which = ", ".join(member.name for member in found if member.name) or "this result"
         raise UserError(f"nobody arrived in {which}; there is no staleness to plot")

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+_SUMS = pathlib.Path(__file__).with_name("SHA256SUMS").read_text().splitlines()
+SHA256: dict[str, str] = {name: digest for digest, name in map(str.split, _SUMS)}
+"""`dataset/file` -> SHA-256 of the canonical file, unzipped if its name ends in `.gz`, archives as they are."""
 _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,13 @@ def masked(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     if values.dtype.kind == "b":
         return values & mask
     return np.where(mask, values, np.nan if values.dtype.kind == "f" else np.float64(np.nan))
+
+
+def staleness_of(runs: Sequence[xr.Dataset]) -> np.ndarray:
+    """Returns the staleness of all arrivals of some runs, float [arrivals]."""
+    found = [run["staleness"].values.ravel() for run in runs if "staleness" in run.variables]
+    every = np.concatenate([np.zeros(0), *found])
+    return every[every >= 0]  # padding is NaN, or -1 in files of version 0.1
 
 
 def of_schedule(schedule: Schedule) -> dict[str, Any]:

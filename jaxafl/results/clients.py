@@ -52,6 +52,15 @@ def names_of(run: xr.Dataset) -> list[str]:
     return [str(client) for client in clients]
 
 
+def worst_tenth(accuracy: np.ndarray) -> np.ndarray:
+    """Returns the mean accuracy of the worst 10 % of the clients, at least one client, float [evaluations].
+
+    Args:
+        accuracy: float [evaluations, clients].
+    """
+    return np.sort(accuracy, axis=1)[:, : max(1, round(0.1 * accuracy.shape[1]))].mean(axis=1)
+
+
 def with_names(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:
     """Returns results that can be concatenated: if some have names of clients, the others get empty names."""
     if not any(NAMES in member.coords for member in members):

@@ -5,7 +5,7 @@ Between two evaluations a curve has the value of the earlier one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -64,6 +64,19 @@ class Curve(NamedTuple):
         return np.where(inside, np.append(self.values, np.nan)[place], np.nan)
 
 
+def over_seeds(curves: Sequence[Curve], points: int, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Computes points, and mean and standard deviation of curves that are interpolated at them, float [points].
+
+    Args:
+        curves: a curve of each seed, with evaluations.
+        points: number of points, evenly spaced over the range that all curves cover.
+        scale: factor of the values.
+    """
+    at = np.linspace(max(one.at[0] for one in curves), min(one.at[-1] for one in curves), points)
+    values = scale * np.stack([np.interp(at, *one) for one in curves])
+    return at, values.mean(axis=0), values.std(axis=0, ddof=1)
+
+
 def falls(results: xr.Dataset | Iterable[xr.Dataset], metric: str, owner: str = "") -> bool:
     """Returns True if lower values of a metric are better.
 
@@ -95,14 +108,15 @@ def curve(run: xr.Dataset, variable: str, metric: str) -> Curve:
     return Curve(run[variable].values.astype(float)[finite], values[finite])
 
 
-def failed_step(run: xr.Dataset) -> int:
-    """Returns the server step at which the parameters of a run stopped being finite; -1 if they did not."""
-    return int(run["failed_step"] if "failed_step" in run.variables else run.attrs.get("failed_step", -1))
+def failed_steps(result: xr.Dataset) -> Any:
+    """Returns the server steps at which the parameters of runs stopped being finite, an array; -1 if they did not."""
+    known = "failed_step" in result.variables
+    return result["failed_step"] if known else np.asarray(result.attrs.get("failed_step", -1))
 
 
 def has_failed(run: xr.Dataset) -> bool:
     """Returns True if the parameters of a run stopped being finite."""
-    return failed_step(run) >= 0
+    return bool(failed_steps(run) >= 0)
 
 
 def check_at(at: Any) -> None:

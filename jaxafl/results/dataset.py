@@ -25,60 +25,53 @@ if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
 _LONG = 1000  # longer lists of numbers are not written out in attributes
+_UNITS = dict.fromkeys(("time", "started_at", "arrived_at", "eval_time"), "s")
+_UNITS |= dict.fromkeys(("eval_bytes", "bytes_up", "bytes_down"), "B")
 _MEANINGS = {
-    "step": ("1", "server step t; it makes version t + 1"),
-    "version": ("1", "version of the global model, 0 the initial one"),
-    "arrival": ("1", "slot among the arrivals of a server step"),
-    "evaluation": ("1", "index of the evaluated model"),
-    "eval_step": ("1", "server steps made by the evaluated model"),
-    "time": ("s", "simulated time of the server step, pauses of all clients included"),
-    "started_at": ("s", "simulated time at which the run started"),
-    "arrived_at": ("s", "simulated time at which the run arrived"),
-    "arrived": ("1", "true if an update arrived; otherwise indices are -1 and numbers are missing (NaN)"),
-    "step_arrivals": ("1", "updates that arrived at the server step"),
-    "step_staleness": ("1", "mean staleness of the arrivals of the server step"),
-    "step_loss": ("1", "mean local_loss of the arrivals of the server step"),
-    "eval_time": ("s", "simulated time of the evaluated model"),
-    "eval_updates": ("1", "client updates taken by the evaluated model"),
-    "eval_local_steps": ("1", "local steps of the updates taken by the evaluated model"),
-    "client": ("1", "index of the arriving client, -1 for none"),
-    "run_index": ("1", "index of the run among the client's"),
-    "staleness": ("1", "versions since the one that the update is measured against"),
-    "local_steps": ("1", "local steps planned for the run; executed local steps with charge='executed'"),
-    "multiplicity": ("1", "multiplicity of the update in the server step"),
-    "kind": ("1", "kind of the arrival in the protocol, -1 for none"),
-    "delta_norm": ("1", "Euclidean norm of the update as it arrived, before the server weighs it"),
-    "local_loss": (
-        "1",
-        "mean over the run's local steps of the mini-batch loss, each before its step, without regularisers",
-    ),
-    "loss": ("1", "mean test loss"),
-    "accuracy": ("1", "share of test samples classified correctly"),
-    "server_rate": (
-        "1",
-        "learning rate of the server step, from the server's report or its option; 0 without arrivals",
-    ),
-    "drift": ("1", "Euclidean distance from the version that the update is measured against to x_t"),
-    "gradient_norm_squared": ("1", "squared norm of the full training gradient at x_t, before the step"),
-    "asynchronous_error": (
-        "1",
-        "norm of the full gradient at x_t minus the applied one, (x_t - x_(t+1)) / server_rate",
-    ),
-    "average_loss": ("1", "mean test loss of the average of all versions"),
-    "average_accuracy": ("1", "share of test samples that the average of all versions classifies correctly"),
-    "executed_local_steps": ("1", "executed local steps of the run, fewer than planned if it stopped early"),
-    "eval_bytes": ("B", "bytes sent, up and down, until the evaluated model"),
-    "bytes_up": ("B", "bytes that clients send in a server step"),
-    "bytes_down": ("B", "bytes that clients receive in a server step, including abandoned runs"),
-    "population": ("1", "index of the client"),
-    "participation": ("1", "arrivals of the client, each counted once"),
-    "mean_staleness": ("1", "mean staleness of the client's arrivals, each counted once"),
-    "client_name": ("1", "name of the client"),
-    "client_samples": ("1", "held-out samples on which the client is evaluated"),
-    "client_loss": ("1", "mean loss on the client's held-out samples"),
-    "client_accuracy": ("1", "share of the client's held-out samples classified correctly"),
-    "validation_loss": ("1", "mean loss on the validation set"),
-    "validation_accuracy": ("1", "share of validation samples classified correctly"),
+    "step": "server step t; it makes version t + 1",
+    "version": "version of the global model, 0 the initial one",
+    "arrival": "slot among the arrivals of a server step",
+    "evaluation": "index of the evaluated model",
+    "eval_step": "server steps made by the evaluated model",
+    "time": "simulated time of the server step, pauses of all clients included",
+    "started_at": "simulated time at which the run started",
+    "arrived_at": "simulated time at which the run arrived",
+    "arrived": "true if an update arrived; otherwise indices are -1 and numbers are missing (NaN)",
+    "step_arrivals": "updates that arrived at the server step",
+    "step_staleness": "mean staleness of the arrivals of the server step",
+    "step_loss": "mean local_loss of the arrivals of the server step",
+    "eval_time": "simulated time of the evaluated model",
+    "eval_updates": "client updates taken by the evaluated model",
+    "eval_local_steps": "local steps of the updates taken by the evaluated model",
+    "client": "index of the arriving client, -1 for none",
+    "run_index": "index of the run among the client's",
+    "staleness": "versions since the one that the update is measured against",
+    "local_steps": "local steps planned for the run; executed local steps with charge='executed'",
+    "multiplicity": "multiplicity of the update in the server step",
+    "kind": "kind of the arrival in the protocol, -1 for none",
+    "delta_norm": "Euclidean norm of the update as it arrived, before the server weighs it",
+    "local_loss": "mean over the run's local steps of the mini-batch loss, each before its step, without regularisers",
+    "loss": "mean test loss",
+    "accuracy": "share of test samples classified correctly",
+    "server_rate": "learning rate of the server step, from the server's report or its option; 0 without arrivals",
+    "drift": "Euclidean distance from the version that the update is measured against to x_t",
+    "gradient_norm_squared": "squared norm of the full training gradient at x_t, before the step",
+    "asynchronous_error": "norm of the full gradient at x_t minus the applied one, (x_t - x_(t+1)) / server_rate",
+    "average_loss": "mean test loss of the average of all versions",
+    "average_accuracy": "share of test samples that the average of all versions classifies correctly",
+    "executed_local_steps": "executed local steps of the run, fewer than planned if it stopped early",
+    "eval_bytes": "bytes sent, up and down, until the evaluated model",
+    "bytes_up": "bytes that clients send in a server step",
+    "bytes_down": "bytes that clients receive in a server step, including abandoned runs",
+    "population": "index of the client",
+    "participation": "arrivals of the client, each counted once",
+    "mean_staleness": "mean staleness of the client's arrivals, each counted once",
+    "client_name": "name of the client",
+    "client_samples": "held-out samples on which the client is evaluated",
+    "client_loss": "mean loss on the client's held-out samples",
+    "client_accuracy": "share of the client's held-out samples classified correctly",
+    "validation_loss": "mean loss on the validation set",
+    "validation_accuracy": "share of validation samples classified correctly",
 }
 
 
@@ -97,12 +90,12 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     # a dimension that a record adds has no coordinate, because its meaning is not known
     indices = {str(name): np.arange(size) for name, size in dataset.sizes.items() if name in _MEANINGS}
     dataset = dataset.assign_coords(indices | _coordinates(trained, dataset))
-    meanings = _MEANINGS | {name: ("1", meaning) for name, meaning in server.meanings.items()}
+    meanings = _MEANINGS | dict(server.meanings)
     for name, variable in dataset.variables.items():
-        units, meaning = meanings.get(str(name), ("1", f"`{name}` as {server.name} reports it"))
+        meaning = meanings.get(str(name), f"`{name}` as {server.name} reports it")
         if str(name).startswith("observe_"):
             meaning = f"`{str(name).removeprefix('observe_')}` of the user's observe"
-        variable.attrs |= {"units": units, "long_name": meaning}
+        variable.attrs |= {"units": _UNITS.get(str(name), "1"), "long_name": meaning}
     for name in trained.evaluations:
         if name not in meanings:
             dataset[name].attrs["long_name"] = f"mean of the metric `{name}` of {parts['model'].name}"

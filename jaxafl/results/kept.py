@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxafl.results.curves import failed_steps
 from jaxafl.results.files import load, save
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def keep(dataset: xr.Dataset, path: str | os.PathLike[str]) -> pathlib.Path:
 
 def _ended(dataset: xr.Dataset) -> tuple[int, int]:
     """Returns the numbers of completed and of missing runs."""
-    failed = dataset["failed_step"] if "failed_step" in dataset.variables else dataset.attrs.get("failed_step", -1)
+    failed = failed_steps(dataset)
     complete = np.ones(np.shape(failed), bool)
     if "server_steps_made" in dataset.variables:
         steps = dataset["server_steps_made"]

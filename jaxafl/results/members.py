@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from jaxafl.options import UserError, did_you_mean, shown
+from jaxafl.results.curves import failed_steps
 
 Results = xr.Dataset | Mapping[str, xr.Dataset]
 _OF_A_RUN = {"step", "arrival", "evaluation", "version", "population"}
@@ -41,15 +42,7 @@ def members(results: Results, *variables: str) -> list[Member]:
         TypeError: these are not results.
         ValueError: a result lacks a variable, or has no run.
     """
-    given: Any = getattr(results, "results", results)  # of a comparison
-    named = cast("Mapping[str, xr.Dataset]", {"": given} if isinstance(given, xr.Dataset) else given)
-    if not isinstance(named, Mapping) or not all(isinstance(dataset, xr.Dataset) for dataset in named.values()):
-        raise TypeError(
-            "a figure takes a result (xarray.Dataset) of a run or a sweep, a Comparison, or a dict of results by name; "
-            f"got {shown(results)}{instead(given)}"
-        )
-    if not named:
-        raise UserError("there is no result to plot: the dict is empty; give {'a name': result}")
+    named = by_name(results, "", "a figure")
     for name, dataset in named.items():
         missing = [variable for variable in variables if variable not in dataset.variables]
         if missing:
@@ -65,7 +58,31 @@ def members(results: Results, *variables: str) -> list[Member]:
     return found
 
 
-def instead(given: Any) -> str:
+def by_name(results: Any, single: str, owner: str) -> Mapping[str, xr.Dataset]:
+    """Returns results by name.
+
+    Args:
+        results: a result, results by name, or a comparison.
+        single: name of a single result.
+        owner: the reader of the results, for the message.
+
+    Raises:
+        TypeError: these are not results.
+        ValueError: there is no result.
+    """
+    given: Any = getattr(results, "results", results)  # of a comparison
+    named = {single: given} if isinstance(given, xr.Dataset) else given
+    if not isinstance(named, Mapping) or not all(isinstance(one, xr.Dataset) for one in named.values()):
+        raise TypeError(
+            f"{owner} takes a result (xarray.Dataset) of a run or a sweep, a Comparison, or a dict of results by name; "
+            f"got {shown(results)}{_instead(given)}"
+        )
+    if not named:
+        raise UserError("there is no result to show: the dict is empty; give {'a name': result}")
+    return named
+
+
+def _instead(given: Any) -> str:
     """Returns advice for a value that is not a result; "" if there is none."""
     if isinstance(given, str | os.PathLike):
         return f". Read the file first: jaxafl.load({os.fspath(given)!r})"
@@ -83,7 +100,7 @@ def heading(results: Results) -> str:
 
 def titled(name: str, result: xr.Dataset) -> str:
     """Returns a name, with a note if runs of the result failed."""
-    steps = np.atleast_1d(result["failed_step"] if "failed_step" in result else result.attrs.get("failed_step", -1))
+    steps = np.atleast_1d(failed_steps(result))
     failed = int((steps >= 0).sum())
     if not failed:
         return name

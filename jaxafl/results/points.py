@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxafl.options import UserError, as_numbers, shown
-from jaxafl.results.curves import AXES, known_until, point_of
+from jaxafl.results.curves import AXES, failed_steps, known_until, point_of
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
@@ -40,7 +40,7 @@ def with_finals(result: xr.Dataset) -> xr.Dataset:
     if "eval_step" not in result.variables or not result.sizes[_ALONG]:
         return result
     plain = _evaluated(result)
-    failed = _failed(result)
+    failed = failed_steps(result) >= 0
     found = {}
     place = _last(plain["eval_step"].notnull())
     for name, values in plain.data_vars.items():
@@ -104,7 +104,7 @@ def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[
     if axis == "time":
         end = end.copy(data=known_until(result, end))
     early = points > end
-    lost = early & _failed(result) if carry_on else early
+    lost = early & (failed_steps(result) >= 0) if carry_on else early
     found = plain.map(lambda values: _taken(values, place).where(~lost), keep_attrs=True)
     if lost.any():
         warnings.warn(_warning(lost, end, axis, numbers.max()), stacklevel=2)
@@ -132,11 +132,6 @@ def _taken(values: xr.DataArray, place: xr.DataArray) -> xr.DataArray:
     """Returns the values at indices along the evaluations; NaN where the index is -1."""
     taken = values.isel({_ALONG: place.clip(min=0)})
     return taken if (place >= 0).all() else taken.where(place >= 0)
-
-
-def _failed(result: xr.Dataset) -> Any:
-    step = result["failed_step"] if "failed_step" in result.variables else result.attrs.get("failed_step", -1)
-    return np.greater_equal(step, 0)
 
 
 def _warning(lost: xr.DataArray, end: xr.DataArray, axis: str, point: float) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import jaxafl.data as data
-from jaxafl.data import cifar
+from jaxafl.readers.archive import SHA256
 
 CHECKOUT = pathlib.Path(data.__file__).resolve().parents[2]
 CIFAR10 = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
@@ -138,7 +138,7 @@ def test_a_complete_archive_is_read_where_the_folder_beside_it_is_in_parts(cifar
     path = archive(tmp_path / "cifar-100-binary.tar.gz", members)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    monkeypatch.setattr(cifar, "_CIFAR100", cifar._CIFAR100._replace(archive_sha256=digest))
+    monkeypatch.setitem(SHA256, "cifar100/cifar-100-binary.tar.gz", digest)
     (tmp_path / "cifar-100-binary").mkdir()
     (tmp_path / "cifar-100-binary" / "test.bin").write_bytes(b"half a download")
     np.testing.assert_array_equal(data.cifar100(tmp_path).y, np.arange(50_000) % 100)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import xarray as xr
 
 from jaxafl.plot.report.figures import Figure, Series, View, thin
 from jaxafl.plot.report.lines import MANY, Line, steps_made
+from jaxafl.results.arrivals import staleness_of
 from jaxafl.results.clients import names_of
 from jaxafl.results.curves import AXES
 
@@ -21,7 +21,7 @@ _MB = AXES["bytes"].scale
 
 def staleness(lines: Sequence[Line]) -> list[Figure]:
     """Returns the histogram of the staleness of updates; none without arrivals."""
-    ages = [(place, _ages(line.runs)) for place, line in enumerate(lines)]
+    ages = [(place, staleness_of(line.runs).astype(int)) for place, line in enumerate(lines)]
     ages = [(place, age) for place, age in ages if age.size]
     if not ages:
         return []
@@ -133,17 +133,6 @@ def spread(lines: Sequence[Line]) -> list[Figure]:
 def sent(line: Line, way: str) -> np.ndarray:
     """Returns the bytes sent `"up"` or `"down"`, float [seeds]."""
     return np.asarray([np.nansum(run[f"bytes_{way}"].values.astype(float)) for run in line.runs])
-
-
-def arrivals(run: xr.Dataset) -> int:
-    """Returns the number of updates that arrived."""
-    return int((run["staleness"].values >= 0).sum())
-
-
-def _ages(runs: Sequence[xr.Dataset]) -> np.ndarray:
-    found = [run["staleness"].values.ravel() for run in runs if "staleness" in run.variables]
-    every = np.concatenate([np.zeros(0), *found])
-    return every[every >= 0].astype(int)
 
 
 def _mean(values: Sequence[np.ndarray]) -> np.ndarray:

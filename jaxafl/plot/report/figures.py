@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxafl.plot.report.lines import MANY, Line, amount, last, lower, metrics_of, scale_of
-from jaxafl.results.curves import AXES, curve
+from jaxafl.results.curves import AXES, curve, over_seeds
 from jaxafl.results.points import in_words
 
 _POINTS = 24_000  # most points of a metric's curves over all lines; phones draw more of them too slowly
@@ -169,13 +169,8 @@ def _curve(lines: Sequence[Line], place: int, metric: str, variable: str) -> Ser
     if len(found) == 1:
         chosen = thin(found[0].at.size, points)
         return Series(place, lines[place].name, found[0].at[chosen], scale_of(metric) * found[0].values[chosen])
-    begin, end = max(one.at[0] for one in found), min(one.at[-1] for one in found)
-    if end < begin:
-        return None
-    at = np.linspace(begin, end, min(_GRID, points))
-    values = scale_of(metric) * np.stack([np.interp(at, *one) for one in found])
-    mean, std = values.mean(axis=0), values.std(axis=0, ddof=1)
-    return Series(place, lines[place].name, at, mean, mean - std, mean + std)
+    at, mean, std = over_seeds(found, min(_GRID, points), scale_of(metric))
+    return Series(place, lines[place].name, at, mean, mean - std, mean + std) if at[0] <= at[-1] else None
 
 
 def thin(count: int, most: int) -> np.ndarray:

@@ -9,14 +9,13 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import xarray as xr
 
-from jaxafl.options import UserError, shown
-from jaxafl.results.clients import NAMES, names_of
+from jaxafl.options import UserError
+from jaxafl.results.clients import NAMES, names_of, worst_tenth
 from jaxafl.results.curves import falls, has_failed, value
-from jaxafl.results.members import Results, instead, members
+from jaxafl.results.members import Results, by_name, members
 
 MANY = 7  # distinguishable colours; of more lines only the best are coloured
 PARTS = ("data", "model", "client", "server", "clock")
-_WORST = 0.1  # fraction of the clients
 _LABELS = {
     "accuracy": "test accuracy",
     "loss": "test loss",
@@ -49,20 +48,11 @@ def named(results: Any) -> dict[str, xr.Dataset]:
     Raises:
         TypeError, ValueError: these are not results.
     """
-    given = getattr(results, "results", results)  # of a comparison
-    if isinstance(given, xr.Dataset) and "methods" in given.attrs:
-        methods = json.loads(given.attrs["methods"])
-        return {name: given.sel({"method": name}, drop=True).assign_attrs(attrs) for name, attrs in methods.items()}
-    if isinstance(given, xr.Dataset):
-        return {str(given.attrs.get("title", "the result")): given}
-    if not isinstance(given, Mapping) or not all(isinstance(one, xr.Dataset) for one in given.values()):
-        raise TypeError(
-            "a report takes a result (xarray.Dataset) of a run or a sweep, a dict of results by name, or a Comparison; "
-            f"got {shown(results)}{instead(given)}"
-        )
-    if not given:
-        raise UserError("there is no result to report: the dict is empty")
-    return {str(name): one for name, one in given.items()}
+    if isinstance(results, xr.Dataset) and "methods" in results.attrs:
+        methods = json.loads(results.attrs["methods"])
+        return {name: results.sel({"method": name}, drop=True).assign_attrs(attrs) for name, attrs in methods.items()}
+    title = results.attrs.get("title", "the result") if isinstance(results, xr.Dataset) else ""
+    return {str(name): one for name, one in by_name(results, title, "a report").items()}
 
 
 def lines_of(results: Mapping[str, xr.Dataset], at: str | Mapping[str, Any] = "last") -> list[Line]:
@@ -180,8 +170,7 @@ def _with_clients(run: xr.Dataset) -> xr.Dataset:
     if "client_accuracy" not in run.variables:
         return run
     accuracy = run["client_accuracy"].dropna("population", how="all").values
-    worst = np.sort(accuracy, axis=1)[:, : max(1, round(_WORST * accuracy.shape[1]))].mean(axis=1)
     return run.assign(
         clients_median_accuracy=("evaluation", np.median(accuracy, axis=1)),
-        clients_worst_accuracy=("evaluation", worst),
+        clients_worst_accuracy=("evaluation", worst_tenth(accuracy)),
     )

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from jaxafl.options import UserError, as_path
-from jaxafl.plot.canvas import COLOURS
 from jaxafl.plot.report import clients, figures, settings, tables
 from jaxafl.plot.report.figures import Figure, Pool
 from jaxafl.plot.report.lines import MANY, Line, lines_of, metrics_of, named, score
@@ -22,8 +21,6 @@ from jaxafl.references import version
 from jaxafl.results import check_path
 
 _FOLDER = pathlib.Path(__file__).parent
-PAPER = {"light": "#ffffff", "dark": "#14171c"}
-CONTRAST = 3.0  # least contrast of lines with the paper, WCAG 2.2, 1.4.11
 
 
 def report(
@@ -80,12 +77,13 @@ def report(
     page = string.Template(_read("page.html")).substitute(
         title=escaped(title or _title(by_name)),
         lead=escaped(_lead(lines, by_name)),
-        css=string.Template(_read("page.css")).substitute(colours=_palette()),
+        css=_read("page.css"),
         contents=joined(element("li", element("a", text, href=f"#{key}")) for key, text, _ in parts),
         body=joined(body),
         made=escaped(f"Written by jaxafl {version()}. The page is complete and needs no network."),
         data=_data(lines, drawn),
-        chart=_chart(),
+        # the page lacks the source map to which the library refers
+        chart=f"/*! {_read('chart.LICENSE')}*/\n{_read('chart.umd.min.js').partition('//# sourceMappingURL')[0]}",
         script=_read("page.js"),
     )
     with replacing(path) as unfinished:
@@ -181,50 +179,6 @@ def _data(lines: Sequence[Line], drawn: Sequence[Figure]) -> str:
         "colours": MANY,
     }
     return json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
-
-
-def _palette() -> str:
-    """Returns the palette as variables of a style sheet, with enough contrast; black becomes the colour of text."""
-    pairs = [", ".join(readable(colour, paper) for paper in PAPER.values()) for colour in COLOURS[:-1]]
-    return " ".join(
-        f"--line-{place}: light-dark({pair});" for place, pair in enumerate([*pairs, "var(--ink), var(--ink)"])
-    )
-
-
-def readable(colour: str, paper: str) -> str:
-    """Returns a colour moved towards black or white until its contrast with the paper is at least 3 : 1."""
-    start = _channels(colour)
-    towards = 0.0 if _luminance(_channels(paper)) > 0.5 else 1.0
-    for share in np.linspace(0, 1, 51):
-        found = start + share * (towards - start)
-        if contrast(found, _channels(paper)) >= CONTRAST:
-            break
-    return "#" + "".join(f"{round(255 * channel):02x}" for channel in found)
-
-
-def contrast(one: np.ndarray, other: np.ndarray) -> float:
-    """Computes the contrast of WCAG 2.2, (L₁ + 0.05) / (L₂ + 0.05) of relative luminances L₁ >= L₂.
-
-    Args:
-        one, other: sRGB in [0, 1], float [3].
-    """
-    low, high = sorted((_luminance(one), _luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def _luminance(colour: np.ndarray) -> float:
-    linear = np.where(colour <= 0.04045, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
-    return float(linear @ [0.2126, 0.7152, 0.0722])
-
-
-def _channels(colour: str) -> np.ndarray:
-    return np.asarray([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
-
-
-def _chart() -> str:
-    """Returns the library after its licence, without the reference to a source map, which the page lacks."""
-    code = _read("chart.umd.min.js").partition("//# sourceMappingURL")[0]
-    return f"/*! {_read('chart.LICENSE')}*/\n{code}"
 
 
 def _read(name: str) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from jaxafl.options import check_choice
-from jaxafl.plot.report.clients import arrivals, sent
+from jaxafl.plot.report.clients import sent
 from jaxafl.plot.report.lines import Line, ending, label_of, last, metrics_of, percent, scale_of, steps_made
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
+from jaxafl.results.arrivals import staleness_of
 from jaxafl.results.curves import AXES
 from jaxafl.results.points import in_words
 from jaxafl.results.tables import decimals
@@ -34,7 +35,7 @@ def summary(lines: Sequence[Line]) -> Html:
     columns["simulated time (s)"] = [_mean(line, lambda run: _last(run["time"].values), ",.4g") for line in lines]
     known = set(lines[0].runs[0].variables).intersection(*(line.runs[0].variables for line in lines))
     if "staleness" in known:
-        columns["client updates"] = [_mean(line, arrivals, ",.6g") for line in lines]
+        columns["client updates"] = [_mean(line, lambda run: staleness_of([run]).size, ",.6g") for line in lines]
         columns["staleness, mean"] = [_ages(line, np.mean) for line in lines]
         columns["staleness, largest"] = [_ages(line, np.max) for line in lines]
     if {"bytes_up", "bytes_down"} <= known:
@@ -136,8 +137,7 @@ def _mean(line: Line, of: Callable[[Any], float], form: str) -> Cell:
 
 
 def _ages(line: Line, of: Callable[[np.ndarray], Any]) -> Cell:
-    every = np.concatenate([run["staleness"].values.ravel() for run in line.runs])
-    every = every[every >= 0]
+    every = staleness_of(line.runs)
     return _number(float(of(every)) if every.size else np.nan, ",.3g" if of is np.mean else ",.0f")
 
 
