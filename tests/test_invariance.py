@@ -73,15 +73,14 @@ def assert_identical(result: xr.Dataset, other: xr.Dataset) -> None:
             np.testing.assert_array_equal(result[name], other[name], err_msg=name)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lanes", "chunk"),
     [
-        ("fedavg", 8, 8),
-        ("asyncfeded", 8, 8),
         ("fadas", 4, 2),
-        ("fadas", 8, 8),
-        ("fedasync", 8, 8),
+        pytest.param("fedavg", 8, 8, marks=pytest.mark.slow),
+        pytest.param("asyncfeded", 8, 8, marks=pytest.mark.slow),
+        pytest.param("fadas", 8, 8, marks=pytest.mark.slow),
+        pytest.param("fedasync", 8, 8, marks=pytest.mark.slow),
     ],
 )
 def test_lanes_and_chunks_change_no_result(name: str, lanes: int, chunk: int) -> None:
@@ -107,7 +106,6 @@ def test_runs_without_local_steps_beside_others_that_make_some() -> None:
     np.testing.assert_allclose(grouped.observe_w, alone.observe_w, rtol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(CASES, "fadas"))
 def test_the_evaluation_interval_changes_no_bit(name: str) -> None:
     seldom, often = usual(name), run(name, eval_every=5)
