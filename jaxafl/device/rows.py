@@ -75,10 +75,17 @@ class Rows:
     def replace(self, mask: Array, new: Tree) -> Rows:
         """Returns the table with rows replaced by `new` if `mask` is True.
 
-        Both cover the clients of this device: [N] and [N, ...] on a single one.
+        Args:
+            mask: bool [N].
+            new: each leaf [N, ...], or [1, ...] with one row for all clients.
         """
-        chosen = jax.tree.map(lambda a, b: jnp.where(buffers.expand(mask, a), b, a), self.tree, new)
-        return dataclasses.replace(self, tree=chosen)
+
+        def chosen(old: Array, rows: Array) -> Array:
+            rows = local_shard(rows, self.shares) if len(rows) == self.count else rows
+            return jnp.where(buffers.expand(local, old), rows, old)
+
+        local = local_shard(mask, self.shares)
+        return dataclasses.replace(self, tree=jax.tree.map(chosen, self.tree, new))
 
     def weighted_sum(self, weights: Array) -> Tree:
         """Computes Σ_i weights[i] row_i on all devices; all-reduces one row."""

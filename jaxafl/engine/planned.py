@@ -198,7 +198,7 @@ def _updates_sharded(problem: Problem) -> bool:
     """Returns True if updates stay on the device that trains them: devices share the run, the server needs sums of
     updates only, and the model has no non-trainable state."""
     needs = problem.server.needs
-    if problem.layout.shares == 1 or not needs.sums or needs.arrivals_here:
+    if problem.layout.shares == 1 or not needs.linear:
         return False
     made = functools.partial(first_model, problem.model, problem.data.form)
     return not jax.tree.leaves(jax.eval_shape(made, problem.key).model_state)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +12,15 @@ from jaxafl.device import buffers, on_cpu
 from jaxafl.device.buffers import expand
 from jaxafl.device.key_leaves import pack, unpack
 from jaxafl.device.keys import jax_key, per_step
-from jaxafl.device.rows import AXIS, ShardedUpdates, local_shard, squares
+from jaxafl.device.rows import AXIS, ShardedUpdates, squares
 from jaxafl.engine import diagnostics
 from jaxafl.engine.outcome import outcome_of
 from jaxafl.engine.plan import Steps
 from jaxafl.engine.problem import DeviceData, Hyperparameters, Layout, Observe, Program
 from jaxafl.engine.state import Failure, State, Stored, Version
 from jaxafl.engine.train import local_clients
+from jaxafl.options import UserError
 from jaxafl.server.contract import Arrivals, Outcome, Tree
-from jaxafl.server.fitting import shows_own_arrivals
 
 Array = jax.Array
 ServerStepFunction = Callable[[Steps, Array, State], tuple[State, Outcome, dict[str, Array]]]
@@ -39,14 +38,11 @@ def build_server_step(
     """
     client, server = hyperparameters.client, hyperparameters.server
     asked_diagnostics, layout = program.recording.diagnostics, program.layout
-    arrivals_sharded = layout.shares > 1 and shows_own_arrivals(server)
-
-    def all_gather_arrivals(tree: Any, capacity: int) -> Any:
-        """All-gathers per-arrival values from all devices and drops the padding."""
-        if not arrivals_sharded:
-            return tree
-        found = jax.lax.all_gather(tree, AXIS, tiled=True)
-        return jax.tree.map(lambda leaf: leaf[:capacity], found)
+    if layout.shares > 1 and server.needs.arrivals_here:
+        raise UserError(
+            f"{server.name}: Needs(arrivals_here=True) is no longer supported by runs on several devices; expected an "
+            "`update` that receives all arrivals. Remove it, and every `Rows.psum` of what includes all arrivals"
+        )
 
     def base_of(row: Steps, state: State) -> Tree:
         """Returns x_s of the arrivals, [A, ...], or the clients' own models; `None` if the server reads neither."""
@@ -54,7 +50,7 @@ def build_server_step(
             return state.clients.read_many(row.client)
         return None if row.base_slot is None else buffers.read_many(state.ring.params, row.base_slot)
 
-    def stored_of(row: Steps, capacity: int, store: Stored) -> tuple[Stored, Array]:
+    def stored_of(row: Steps, store: Stored) -> tuple[Stored, Array]:
         """Returns the updates of a step and the squares of their norms."""
         if layout.local_updates:
             delta, held = _sharded_updates(layout, row, store.delta)
@@ -67,17 +63,11 @@ def build_server_step(
             store = buffers.read_many(store, row.update_slot)
         if row.mask is not None:
             store = jax.tree.map(lambda leaf: jnp.where(expand(row.mask, leaf), leaf, jnp.zeros_like(leaf)), store)
-        return store, all_gather_arrivals(squares(store.delta), capacity)
+        return store, squares(store.delta)
 
     def arrivals_of(row: Steps, number: Array, state: State) -> tuple[Arrivals, Tree, Array]:
-        """Returns the arrivals of this device, their non-trainable model state, and the squares of all norms."""
-        capacity = len(row.client)
-        if arrivals_sharded:
-            slot = jnp.arange(capacity, dtype=jnp.int32) if row.update_slot is None else row.update_slot
-            row = row._replace(update_slot=slot, mask=_mask_of(row))  # the share of the last device may be padded
-            local = {name: local_shard(leaf, layout.shares) for name, leaf in row._asdict().items() if jnp.ndim(leaf)}
-            row = row._replace(**local)
-        stored, lengths = stored_of(row, capacity, state.store)
+        """Returns the arrivals, their non-trainable model state, and the squares of their norms."""
+        stored, lengths = stored_of(row, state.store)
         if server.needs.replies and client.epochs is not None:  # K counts epochs
             per_epoch = client.steps_per_epoch(device.counts)[row.client]
             stored = stored._replace(local_steps=stored.local_steps // per_epoch)
@@ -121,7 +111,7 @@ def build_server_step(
         if client.patience is not None:
             each["executed_local_steps"] = arrivals.local_steps
         each["local_loss"] = arrivals.loss
-        record = {"delta_norm": norms, **outcome.info, **all_gather_arrivals(each, len(row.client))}
+        record = {"delta_norm": norms, **outcome.info, **each}
         rate = record.get("server_rate", server.applied_rate(outcome.state))
         if rate is not None:
             record["server_rate"] = rate = jnp.asarray(rate)
@@ -145,14 +135,13 @@ def build_server_step(
         mean_state = state.model.model_state
         if jax.tree.leaves(mean_state):
             weights = arrivals.multiplicity if outcome.weights is None else outcome.weights
-            shown = jnp.where(arrivals.mask, weights, 0), model_states
-            weights, states = all_gather_arrivals(shown, len(row.client))
+            weights = jnp.where(arrivals.mask, weights, 0)
             kept = None
             if outcome.weights is not None:
                 # equal weights become 1, and are summed as multiplicities are
                 largest = jnp.max(weights)
                 weights, kept = (one / jnp.where(largest > 0, largest, 1) for one in (weights, outcome.kept))
-            mean_state = _mean_state(weights, states, mean_state, None if kept is None else jnp.asarray(kept))
+            mean_state = _mean_state(weights, model_states, mean_state, None if kept is None else jnp.asarray(kept))
         model = Version(outcome.params, mean_state)
         record = recorded(row, arrivals, outcome, jnp.sqrt(lengths), state.model, model)
         client_models = state.clients

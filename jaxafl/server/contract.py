@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
+import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -37,7 +38,7 @@ class Arrivals(NamedTuple):
         multiplicity: int32 [A], the number of times each update counts (2 for a client drawn twice).
         kind: int32 [A], kinds of the arrivals, as indices into `Clock.kinds`.
         delta: updates Δ_i = x_i^K - x_s, each leaf [A, ...]; an argument for `weighted_sum` and `mean_delta` only, if
-            `Needs.sums`.
+            `Needs.linear`.
         base: start models x_s, each leaf [A, ...], if `Needs.base`; otherwise `None`.
         staleness: int32 [A], τ = t - s; 0 for a fresh update.
         samples: float [A], sample counts n_i of the clients.
@@ -64,7 +65,17 @@ class Arrivals(NamedTuple):
     key: Any = None
 
 
-class Needs(NamedTuple):
+class _Needs(NamedTuple):
+    base: bool = False
+    replies: bool = False
+    client_rows: int = 0
+    client_models: bool = False
+    empty_steps: bool = False
+    linear: bool = False
+    arrivals_here: bool = False
+
+
+class Needs(_Needs):
     """Requirements of a server on the engine.
 
     Attributes:
@@ -75,19 +86,28 @@ class Needs(NamedTuple):
         client_models: every client trains from a separate model, returned as `Outcome.client_params`, instead of a
             global version. `Arrivals.base` is this model.
         empty_steps: `update` is called for steps without arrivals, too. Otherwise an empty step changes nothing.
-        arrivals_here: when one run is sharded over devices, `update` receives only the arrivals of this device's
-            clients and must combine device results with `Rows.psum`. Requires a clock with `Delivery.BY_CLIENT`.
-        sums: `update` uses `Arrivals.delta` only through `weighted_sum` and `mean_delta`. Updates may then stay sharded
-            over devices, and one all-reduce per step suffices.
+        linear: `update` uses `Arrivals.delta` only through `weighted_sum` and `mean_delta`. Devices that share a run
+            then exchange one sum per step instead of all updates.
+        arrivals_here: removed; `update` receives all arrivals on every device. Refused if devices share a run.
     """
 
-    base: bool = False
-    replies: bool = False
-    client_rows: int = 0
-    client_models: bool = False
-    empty_steps: bool = False
-    arrivals_here: bool = False
-    sums: bool = False
+    __slots__ = ()
+
+    def __new__(cls, *args: Any, sums: bool | None = None, **needs: Any) -> Needs:
+        """Constructs the requirements; `sums` is the old name of `linear`."""
+        if needs.get("arrivals_here"):
+            message = "Needs: `arrivals_here` has no effect; remove it, and `Rows.psum` of what includes all arrivals"
+            warnings.warn(message, FutureWarning, stacklevel=2)
+        if sums is not None:
+            warnings.warn("Needs: `sums` is now called `linear`; write Needs(linear=...)", FutureWarning, stacklevel=2)
+            needs["linear"] = sums
+        return super().__new__(cls, *args, **needs)
+
+    @property
+    def sums(self) -> bool:
+        """The old name of `linear`."""
+        warnings.warn("Needs: `sums` is now called `linear`", FutureWarning, stacklevel=2)
+        return self.linear
 
 
 class Outcome(NamedTuple):
@@ -120,7 +140,7 @@ class Server(Part):
         requires: properties that a clock's arrivals must have.
         accepts: further properties that they may have. The default accepts stale updates of complete runs, with any
             multiplicity. A subclass that overrides `update` inherits only these, unless it sets `requires`.
-        needs: requirements on the engine. A subclass that overrides `update` does not inherit `sums`.
+        needs: requirements on the engine. A subclass that overrides `update` does not inherit `linear`.
         buffer: arrivals per server step M in the paper, for servers that buffer. The command line uses it as default,
             and a clock with single arrivals raises a warning.
         clocks: names of the compatible clocks of jaxafl, derived from `requires` and `accepts`.
@@ -230,12 +250,12 @@ def norm(tree: Tree) -> Array:
 
 
 class InheritedNeeds(property):
-    """`needs` of a class that overrides `update`: inherited, except for `sums`, which the new `update` may violate."""
+    """Inherited `needs` of a class that overrides `update`, without `linear`, which the new `update` may violate."""
 
     def __init__(self, inherited: Any) -> None:
         def needs(server: Server) -> Needs:
             parent: Needs = inherited.__get__(server) if hasattr(inherited, "__get__") else inherited
-            return parent._replace(sums=False)
+            return parent._replace(linear=False)
 
         super().__init__(needs, doc=Server.needs.__doc__)
 

@@ -45,7 +45,7 @@ class audg(_DelayedGradients):
 
     requires = Delivery.REPEATED
     accepts = Delivery.STALE | Delivery.EMPTY | Delivery.BY_CLIENT
-    needs = Needs(sums=True)
+    needs = Needs(linear=True)
 
     def init(self, params: Tree, samples: Array) -> Array:
         return jnp.sum(samples)
@@ -78,7 +78,7 @@ class psurdg(_DelayedGradients):
 
     requires = Delivery.REPEATED | Delivery.BY_CLIENT
     accepts = Delivery.STALE | Delivery.EMPTY
-    needs = Needs(client_rows=1, empty_steps=True, arrivals_here=True)
+    needs = Needs(client_rows=1, empty_steps=True)
 
     def init(self, params: Tree, samples: Array) -> PSURDGState:
         nothing = jax.tree.map(jnp.zeros_like, params)

@@ -42,7 +42,7 @@ class favano(Server):
     requires = Delivery.PARTIAL
     accepts = Delivery.STALE | Delivery.PULLED
     references = ("leconte2023",)
-    needs = Needs(base=True, sums=True)
+    needs = Needs(base=True, linear=True)
     meanings: ClassVar[dict[str, str]] = {"normaliser": "a_i, by which FAVANO divides a client's update"}
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:

@@ -38,7 +38,7 @@ class OptaxServer(Server):
     def needs(self) -> Needs:
         parts = (getattr(type(self), name) for name in ("update", "weigh", "rate"))
         return Needs(
-            sums=all(part.__module__.startswith("jaxafl.") for part in parts)
+            linear=all(part.__module__.startswith("jaxafl.") for part in parts)
         )  # overrides may read single ones
 
     def weigh(self, arrivals: Arrivals) -> Array:

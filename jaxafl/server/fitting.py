@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 
 import numpy as np
@@ -10,8 +9,8 @@ import numpy as np
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.order import steps_change_order
-from jaxafl.options import UserError, check_options
-from jaxafl.server.contract import InheritedNeeds, Server, unfit
+from jaxafl.options import check_options
+from jaxafl.server.contract import Server, unfit
 
 
 def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray) -> None:
@@ -59,22 +58,6 @@ def sees_training(server: Server, clock: Clock, client: Client) -> str:
     if client.charge == "executed" and not clock.order_free:
         return "Client(charge='executed') charges the time of the local steps that a run made"
     return ""
-
-
-def shows_own_arrivals(server: Server) -> bool:
-    """Returns True if, in a run sharded over devices, `update` gets only the arrivals of one device's clients.
-
-    Raises:
-        ValueError: the class overrides `update`, but only inherits `needs` with `arrivals_here`.
-    """
-    if server.needs.arrivals_here and isinstance(inspect.getattr_static(server, "needs"), InheritedNeeds):
-        raise UserError(
-            f"the server {server.name} has an `update` of its own, and inherits `needs` with arrivals_here: on several "
-            "devices it would see the arrivals of one device's clients only. If it adds up what it makes of them by "
-            "`Rows.psum`, say so in its class (`needs = Needs(..., arrivals_here=True)`); else say `needs` without "
-            "it, or use one device"
-        )
-    return server.needs.arrivals_here
 
 
 def _advice_to_accept(server: Server, clock: Clock) -> str:

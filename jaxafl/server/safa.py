@@ -37,7 +37,7 @@ class safa(Server):
     requires = Delivery.KINDS | Delivery.BY_CLIENT
     accepts = Delivery.STALE | Delivery.EMPTY
     references = ("wu2021",)
-    needs = Needs(base=True, client_rows=1, empty_steps=True, arrivals_here=True)
+    needs = Needs(base=True, client_rows=1, empty_steps=True)
     meanings: ClassVar[dict[str, str]] = {
         "picked": "updates that entered the cache before the aggregation",
         "undrafted": "updates that entered the cache after the aggregation",
@@ -58,4 +58,4 @@ class safa(Server):
         cache = cache.replace(undrafted, models)
         info = {"picked": jnp.sum(picked), "undrafted": jnp.sum(undrafted), "deprecated": jnp.sum(deprecated)}
         weights = jnp.where(picked, arrivals.samples, 0)
-        return Outcome(new, state._replace(cache=cache), cache.psum(info), weights=weights)
+        return Outcome(new, state._replace(cache=cache), info, weights=weights)

@@ -11,9 +11,7 @@ import pytest
 import jaxafl as afl
 from jaxafl import clock as clocks
 from jaxafl.clock.order import steps_change_order
-from jaxafl.options import UserError
 from jaxafl.server import Delivery, Needs
-from jaxafl.server.fitting import shows_own_arrivals
 
 DATA = afl.data.synthetic(1.0, 1.0, clients=6, max_size=40)
 PER_STEP = clocks.constant(0.05, per="step") * clocks.uniform(1, 5, per="client")
@@ -108,19 +106,18 @@ def test_servers_inherit_what_they_need_but_no_promise_about_another_update() ->
         def update(self, params: Any, state: Any, arrivals: Any) -> Any:
             return super().update(params, state, arrivals)
 
-    class cache(afl.server.safa):
-        def update(self, params: Any, state: Any, arrivals: Any) -> Any:
-            return super().update(params, state, arrivals)
-
-    assert afl.server.favano().needs == Needs(base=True, sums=True) and single().needs == Needs(base=True)
+    assert afl.server.favano().needs == Needs(base=True, linear=True) and single().needs == Needs(base=True)
     assert single.clocks == {"interrupting"}  # it is bound to a protocol
     assert Delivery.REPEATED in afl.server.fedavg.accepts and average.accepts == Delivery.STALE | Delivery.MULTIPLE
     parts = (DATA, afl.models.logistic(10), afl.Client(steps=1, learning_rate=0.1), average(), clocks.bernoulli(0.5))
     with pytest.raises(ValueError, match=r"fedavg does, but its `update` is overridden.*say accepts = fedavg.accepts"):
         afl.Simulation(*parts).run(2)
-    assert shows_own_arrivals(afl.server.safa()) and not shows_own_arrivals(average())
-    with pytest.raises(UserError, match="cache has an `update` of its own, and inherits `needs` with arrivals_here"):
-        shows_own_arrivals(cache())
+    with pytest.warns(FutureWarning, match="`arrivals_here` has no effect"):
+        assert Needs(arrivals_here=True).arrivals_here
+    with pytest.warns(FutureWarning, match="`sums` is now called `linear`"):
+        assert Needs(sums=True) == Needs(linear=True)
+    with pytest.warns(FutureWarning, match="`sums` is now called `linear`"):
+        assert Needs(linear=True).sums
 
 
 def test_times_per_step_are_those_of_the_draws() -> None:
