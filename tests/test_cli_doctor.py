@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import pathlib
-import subprocess
-import sys
 import tomllib
 from typing import Any
 
@@ -34,14 +32,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def driver(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, cuda: str) -> None:
-    """A driver whose library cannot be asked, and whose `nvidia-smi` says a version."""
+    """A driver whose `nvidia-smi` says a version."""
     command = folder / "nvidia-smi"
     header = HEADER.format(cuda=cuda)
     listed = "GPU 0: NVIDIA H200 (UUID: GPU-1)"
     command.write_text(f"#!/bin/sh\nif [ $# = 1 ]; then echo '{listed}'; else echo '{header}'; fi\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
-    monkeypatch.setattr(surroundings, "_cuda_of_library", lambda: "")
 
 
 def test_it_names_versions_devices_datasets_and_extras(quick, tmp_path, capsys):
@@ -142,7 +139,6 @@ def test_the_extra_is_the_newest_that_the_driver_runs(said, cuda, extra, tmp_pat
 
 def test_without_a_driver_there_is_nothing_to_advise(tmp_path, monkeypatch, quick):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(surroundings, "_cuda_of_library", lambda: "")
     assert nvidia() is None
     assert examination(False, tmp_path)["advice"] == []
 
@@ -170,18 +166,3 @@ def test_extras_lack_what_is_absent_or_too_old_also_behind_other_extras(tmp_path
 
 def test_every_extra_has_its_purpose() -> None:
     assert {*PYPROJECT["project"]["optional-dependencies"]} <= {*PURPOSES}
-
-
-def test_the_driver_is_asked_by_its_library_where_there_is_one(tmp_path):
-    """A library built here answers as libcuda does."""
-    source, library = tmp_path / "cuda.c", tmp_path / "libcuda.so.1"
-    source.write_text("int cuDriverGetVersion(int *version) { *version = 13010; return 0; }\n")
-    try:
-        subprocess.run(["cc", "-shared", "-o", library, source], check=True)
-    except FileNotFoundError:
-        pytest.skip("no C compiler")
-    code = "from jaxafl.cli.surroundings import nvidia; print(nvidia())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={"LD_LIBRARY_PATH": str(tmp_path)}, check=True
-    )
-    assert done.stdout.strip() == "{'gpus': [], 'cuda': '13.1', 'extra': 'cuda13'}"

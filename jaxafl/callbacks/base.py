@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxafl.models.metrics import Better
@@ -189,8 +190,9 @@ def check_watchers(callbacks: Sequence[Any], runs: Iterable[Run]) -> None:
 
 
 def renew(callbacks: Sequence[Any], folder: str | os.PathLike[str] | None) -> None:
-    """Renames the files of earlier runs, unless a folder that is not empty shows that the runs resume."""
-    if folder is None or not (path := pathlib.Path(folder)).is_dir() or not any(path.iterdir()):
+    """Renames the files of earlier runs in the first process, unless a folder with files shows that the runs resume."""
+    resumes = folder is not None and (path := pathlib.Path(folder)).is_dir() and any(path.iterdir())
+    if jax.process_index() == 0 and not resumes:
         for one in callbacks:
             if hasattr(one, "renew"):
                 one.renew()

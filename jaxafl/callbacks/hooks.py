@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,14 +52,6 @@ class HookList(Hook):
         self.hooks = hooks
         self.seconds = min(hook.seconds for hook in hooks)
         self.steps = next((hook.steps for hook in hooks if hook.steps), None)
-
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[HookList]:
-        """Enters all hooks in order, and leaves them in reverse order."""
-        with contextlib.ExitStack() as stack:
-            for hook in self.hooks:
-                stack.enter_context(hook)
-            yield self
 
     def begin(self, execution: Execution, progress: Progress) -> None:
         for hook in reversed(self.hooks):  # the checkpoint is last, and has to restore the runs before the others begin

@@ -52,22 +52,17 @@ class Interrupts:
         if self.noticed and kind is None:  # else a signal after the last piece is lost to the caller
             signal.raise_signal(self.noticed)
 
-    def end(self, where: str, save: Callable[[], bool] | None = None, folder: Any = None) -> None:
+    def end(self, where: str, saved: Callable[[], str] = str) -> None:
         """Raises `Interrupted` if a signal was recorded.
 
         Args:
             where: the place, for the message.
-            save: saves the runs and returns True on success; `None` if they are not saved.
-            folder: the folder of the checkpoint.
+            saved: saves the runs and returns the end of the message.
         """
-        if not self.noticed:
-            return
-        text = f"interrupted by {signal.Signals(self.noticed).name} {where}"
-        if save is not None:
-            text += f"; saved in {folder}: the same call goes on from there" if save() else "; it could not be saved"
-        error = Interrupted(text)
-        error.signal = self.noticed
-        raise error
+        if self.noticed:
+            error = Interrupted(f"interrupted by {signal.Signals(self.noticed).name} {where}{saved()}")
+            error.signal = self.noticed
+            raise error
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
         if self.noticed and number == signal.SIGINT:
@@ -88,17 +83,13 @@ class InterruptHook(Hook):
         self.checkpoint = checkpoint
 
     def piece(self, execution: Execution, progress: Progress) -> None:
-        place = f"after {execution.step_of(progress.row)} server steps"
-        if self.checkpoint is None:
-            self.interrupts.end(place)
-        else:
-            checkpoint = self.checkpoint
+        def saved() -> str:
+            if self.checkpoint is None:
+                return ""
+            self.checkpoint.save(execution, progress)
+            good = f"; saved in {self.checkpoint.folder}: the same call goes on from there"
+            return good if self.checkpoint.finish() else "; it could not be saved"
 
-            def save() -> bool:
-                checkpoint.save(execution, progress)
-                return checkpoint.finish()
+        self.interrupts.end(f"after {execution.step_of(progress.row)} server steps", saved)
 
-            self.interrupts.end(place, save, checkpoint.folder)
-
-    def settled(self, execution: Execution, progress: Progress) -> None:
-        self.piece(execution, progress)
+    settled = piece

@@ -1,4 +1,4 @@
-"""Options that `Simulation.run` and `Simulation.train` share."""
+"""Options that runs and sweeps share."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from jaxafl.callbacks.progress import Reporter
 from jaxafl.engine.problem import Observe
 
 
-class RunOptions(TypedDict, total=False):
-    """Options of `Simulation.run` and `Simulation.train`; `Simulation.run` documents them."""
+class SharedOptions(TypedDict, total=False):
+    """Options that runs and sweeps share."""
 
-    eval_every: int | None
-    seed: int
     lanes: int | None
     chunk: int | None
     deterministic: bool
@@ -23,8 +21,15 @@ class RunOptions(TypedDict, total=False):
     observe: Observe | None
     diagnostics: str | Sequence[str]
     progress: bool | str | Reporter
+    checkpoint_every: int | str
+    keep: int
+
+
+class RunOptions(SharedOptions, total=False):
+    """Options of `Simulation.run` and `Simulation.train`; `Simulation.run` documents them."""
+
+    eval_every: int | None
+    seed: int
     callbacks: Sequence[Callback] | Callback
     checkpoint: str | os.PathLike[str] | None
-    checkpoint_every: int | str
     until: Mapping[str, float] | None
-    keep: int

@@ -94,14 +94,27 @@ class State:
         return f"{self.name}: {self.steps} server steps, {', '.join([self.pace, *self.measured, self.left])}"
 
 
-class Bar(Reporter):
+class _Shown(Reporter):
+    """Base class of reporters that show a `State`."""
+
+    def __init__(self, name: str, server_steps: int | None) -> None:
+        self.state = State(name, server_steps)
+
+    def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
+        self.state.update(done, updates_per_second, metrics)
+
+    def piece(self, done: int, updates_per_second: float) -> None:
+        self.update(done, updates_per_second, {})
+
+
+class Bar(_Shown):
     """A bar with server steps, time left, latest metrics and client updates per second.
 
     A short line drops metrics after the first, then the bar, the name and the rate. Steps and time left always stay.
     """
 
     def __init__(self, name: str, server_steps: int | None, console: Console | None = None) -> None:
-        self.state = State(name, server_steps)
+        super().__init__(name, server_steps)
         console = console or Console(stderr=True)
         self._progress = Progress(_Line(self.state, console), console=console, expand=True)
         self._task = self._progress.add_task("", total=server_steps)
@@ -114,18 +127,15 @@ class Bar(Reporter):
         self._progress.stop()
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        self.state.update(done, updates_per_second, metrics)
+        super().update(done, updates_per_second, metrics)
         self._progress.update(self._task, completed=done)
 
-    def piece(self, done: int, updates_per_second: float) -> None:
-        self.update(done, updates_per_second, {})
 
-
-class Lines(Reporter):
+class Lines(_Shown):
     """Plain lines on standard error: at the start, every 30 s, and at the end."""
 
     def __init__(self, name: str, server_steps: int | None, every: float = EVERY) -> None:
-        self.state = State(name, server_steps)
+        super().__init__(name, server_steps)
         self._every = every
         self._over = threading.Event()
 
@@ -140,12 +150,6 @@ class Lines(Reporter):
         self._thread.join()
         self._write(f"{self.state.line()}, after {_clock(time.monotonic() - self.state.begun)}")
 
-    def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        self.state.update(done, updates_per_second, metrics)
-
-    def piece(self, done: int, updates_per_second: float) -> None:
-        self.update(done, updates_per_second, {})
-
     def _report(self) -> None:
         while not self._over.wait(self._every):
             self._write(self.state.line())
@@ -155,11 +159,8 @@ class Lines(Reporter):
             print(f"jaxafl: {text}", file=sys.stderr, flush=True)
 
 
-class Cell(Reporter):
+class Cell(_Shown):
     """A bar below the cell of a notebook, saved as text with it."""
-
-    def __init__(self, name: str, server_steps: int | None) -> None:
-        self.state = State(name, server_steps)
 
     def __enter__(self) -> Cell:
         from IPython.display import display
@@ -168,11 +169,8 @@ class Cell(Reporter):
         return self
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        self.state.update(done, updates_per_second, metrics)
+        super().update(done, updates_per_second, metrics)
         self.handle.update(self._drawn())
-
-    def piece(self, done: int, updates_per_second: float) -> None:
-        self.update(done, updates_per_second, {})
 
     def _drawn(self) -> Any:
         from IPython.display import HTML

@@ -45,8 +45,10 @@ def run_with_hooks(
     ]
     found: list[Any] = [None] * len(finish)
     try:
-        with HookList(*hooks).entered() as watcher:
-            ended = run_to_end(execution, server_steps, every, watcher, begun)
+        with contextlib.ExitStack() as stack:
+            for hook in hooks:
+                stack.enter_context(hook)
+            ended = run_to_end(execution, server_steps, every, HookList(*hooks), begun)
     except BaseException as error:
         if partial := getattr(error, "trained", None):
             found = [make(trained) for make, trained in zip(finish, partial, strict=True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import importlib.metadata
 import inspect
@@ -68,7 +67,7 @@ def nvidia() -> dict[str, Any] | None:
     Returns `None` without a driver.
     """
     listed = [line.partition(" (UUID")[0] for line in _output("nvidia-smi", "-L").splitlines()]
-    cuda = _cuda_of_library() or "".join(re.findall(r"CUDA(?: \w+)? Version *: *([\d.]+)", _output("nvidia-smi"))[:1])
+    cuda = "".join(re.findall(r"CUDA(?: \w+)? Version *: *([\d.]+)", _output("nvidia-smi"))[:1])
     if not listed and not cuda:
         return None
     return {"gpus": listed, "cuda": cuda, "extra": extra_of(cuda)}
@@ -130,15 +129,6 @@ def _version(name: str) -> str | None:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(name)
     return None
-
-
-def _cuda_of_library() -> str:
-    """Returns the CUDA version of the driver's library, such as "13.0"; "" without a driver."""
-    number = ctypes.c_int()
-    with contextlib.suppress(OSError, AttributeError):
-        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0 and number.value:
-            return f"{number.value // 1000}.{number.value % 1000 // 10}"
-    return ""
 
 
 def _output(*command: str) -> str:

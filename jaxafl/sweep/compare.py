@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
-import jax
 import numpy as np
 
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
@@ -108,8 +107,7 @@ def compare(
             raise UserError(
                 f"compare: the schedule of {name} depends on the training, because {why}: give server_steps"
             )
-    if jax.process_index() == 0:
-        renew(watchers, folder)
+    renew(watchers, folder)
     folders = pods.one_by_one(lambda: _folders(folder, list(methods), limits))
     found = {
         name: sweep(

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -16,6 +16,7 @@ from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, ren
 from jaxafl.callbacks.hooks import ProgressHook
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import limits_of
+from jaxafl.callbacks.options import SharedOptions
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.device import devices_of
 from jaxafl.engine.problem import Observe, Speed
@@ -36,19 +37,10 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
     import xarray as xr
 
 
-class SweepOptions(TypedDict, total=False):
+class SweepOptions(SharedOptions, total=False):
     """Options that `sweep` shares with `compare` and `tune`; `sweep` documents them."""
 
     together: int | None
-    lanes: int | None
-    chunk: int | None
-    observe: Observe | None
-    diagnostics: str | Sequence[str]
-    progress: bool | str | Reporter
-    deterministic: bool
-    checkpoint_every: int | str
-    keep: int
-    devices: Any
     executor: Any
     retries: int
 
@@ -159,8 +151,7 @@ def sweep(
         check_watchers(watchers, [one.simulation.as_run(one.seed, given or 0, one.labels) for one in models.values()])
     work = asked.ending(lambda steps: evaluation_interval(eval_every, steps))
     server_steps = work.server_steps
-    if jax.process_index() == 0:
-        renew(watchers, folder)
+    renew(watchers, folder)
     kept = None
     if folder is not None:
         how = folder, work.identity, checkpoint_every, keep, work.dims, server_steps

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-import jax
 import numpy as np
 
 from jaxafl.callbacks.base import Callback, check_callbacks, renew
@@ -175,8 +174,7 @@ def tune(
             f"before; give more, or rungs={max(1, count - 1)}"
         )
     every = eval_every or (None if exact else max(1, lengths[0] // _CHECKS))
-    if jax.process_index() == 0:
-        renew(watchers, folder)
+    renew(watchers, folder)
     path = None if folder is None else check_folder("folder", folder)
     words = [", ".join(f"{name}={label}" for name, label in member.labels.items()) for member in members]
     values = np.full((count, len(rows), len(chosen)), np.nan)
