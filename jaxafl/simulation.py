@@ -35,7 +35,7 @@ from jaxafl.engine.plan import Plan
 from jaxafl.engine.planned import plan_of, planned
 from jaxafl.engine.problem import Hyperparameters, Layout, Observe, Problem, Recording, Speed, micro_batch_of
 from jaxafl.engine.recorded import evaluated
-from jaxafl.engine.validate import check_model, check_observe, evaluation_interval
+from jaxafl.engine.validate import EVAL_EVERY, check_model, check_observe, evaluation_interval
 from jaxafl.models.model import Model, Precision
 from jaxafl.options import Summarised, all_named, check_whole
 from jaxafl.references import citation
@@ -56,9 +56,9 @@ class Simulation(Summarised):
         data: samples split over N clients, and a test set.
         model: initial parameters and the loss of a batch.
         client: local training.
-        server: what is done with the updates that arrive.
-        clock: who trains when.
-        precision: in which the model is computed, `"float32"`, `"tf32"` or `"bfloat16"`, see `jaxafl.models.Model.at`;
+        server: combines the updates that arrive into the next version.
+        clock: determines when clients train and when their updates arrive.
+        precision: `"float32"`, `"tf32"` or `"bfloat16"` for the model's computations, see `jaxafl.models.Model.at`;
             parameters, updates and the server's step are float32.
     """
 
@@ -79,7 +79,7 @@ class Simulation(Summarised):
             value = getattr(self, name)
             if not hasattr(value, method) or isinstance(value, type):
                 raise TypeError(f"Simulation({name}=...) got {value!r}, which is not a {name}; see jaxafl.{name}")
-        self.model.at(self.precision)  # or it cannot
+        self.model.at(self.precision)  # raises if the model cannot be computed in this precision
 
     def summary(self) -> dict[str, Any]:
         """Returns the parts, the model in its precision."""
@@ -97,34 +97,32 @@ class Simulation(Summarised):
         return sees_training(self.server, self.clock, self.client)
 
     def schedule(self, server_steps: int, seed: int = 0) -> Schedule:
-        """The clock alone: who arrives at every server step, when, and how stale. Nothing is trained.
+        """Computes the arrivals of every server step, their times and staleness, without training.
 
         Args:
             server_steps: T.
             seed: seed of the schedule.
 
         Raises:
-            ValueError: something cannot work, or the schedule depends on the training (a server that replies with K).
+            ValueError: an option cannot work, or the schedule depends on the training (a server that replies with K).
         """
         self.check()
         if why := self.clock_sees_training:
-            raise ValueError(
-                f"the schedule of {self.server.name} depends on the training, because {why}; run() returns the "
-                "schedule with the results"
-            )
+            text = f"the schedule of {self.server.name} depends on the training, because {why}"
+            raise ValueError(f"{text}; run() returns the schedule with the results")
         return self.compute_schedule(server_steps, seed)
 
     def clockwork(self, server_steps: int, seed: int, check: bool = True) -> Clockwork:
-        """The clock of a simulation that has been checked, which is advanced ahead of the training."""
+        """Returns the clock of a checked simulation, to be advanced ahead of the training."""
         local_steps = self.client.local_steps(self.data.counts)
         return Clockwork(self.clock, self.data.num_clients, local_steps, server_steps, seed, check)
 
     def compute_schedule(self, server_steps: int, seed: int) -> Schedule:
-        """The schedule of a simulation that has been checked."""
+        """Computes the schedule of a checked simulation."""
         return self.clockwork(server_steps, seed).advance(server_steps)
 
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
-        """The plan that `run` executes: which runs are trained together and where everything is kept."""
+        """Returns the plan that `run` executes: the runs of each segment, and the slots of versions and updates."""
         return plan_of(self.schedule(server_steps, seed), self.server, lanes)
 
     def run(
@@ -147,65 +145,68 @@ class Simulation(Summarised):
         checkpoint_every: int | str = "30s",
         keep: int = 2,
     ) -> xr.Dataset:
-        """Simulates `server_steps` server steps, or fewer where a limit is reached before.
+        """Simulates `server_steps` server steps, or fewer if a limit is reached before.
 
         Args:
-            server_steps: T; can be left out where `until` ends the run.
-            until: limits, the first of which ends the run: `time` in simulated seconds (the last server step is the
-                last one until then), `updates` and `bytes` sent (it is the one that reaches them), each exact; and, at
-                an evaluation, `seconds` of wall-clock time and targets of metrics, e.g. `{"time": 3600,
-                "accuracy": 0.9}`. The attribute `stopped` says which it was.
-            eval_every: server steps between evaluations on the test set (default: about 50 evaluations); the initial
-                and the last model are always evaluated.
+            server_steps: T; optional if `until` ends the run.
+            until: limits, e.g. `{"time": 3600, "accuracy": 0.9}`; the first one reached ends the run, and is the
+                attribute `stopped`. Exact limits: `time`, simulated seconds (the run ends with the last server step
+                within it); `updates` and `bytes` sent (it ends with the server step that reaches them). Limits checked
+                at evaluations: `seconds` of wall-clock time, and targets of metrics.
+            eval_every: server steps between evaluations on the test set, 20 by default; the initial and the last model
+                are always evaluated.
             seed: seed of the initial model, the schedule and the mini-batches.
             lanes: runs trained at once; `None` chooses. Changes speed, never results.
-            chunk: lanes that advance together under `vmap`, a divisor of `lanes`; `None` chooses. Changes speed only.
+            chunk: lanes per `vmap`, a divisor of `lanes`; `None` chooses. Changes speed only.
             observe: traced function of the parameters, returning a dict of small arrays recorded for every version,
                 x_0 included.
-            diagnostics: what to record besides, because it costs memory or a full pass over the training data per
-                server step: `"drift"`: ‖x_t - x_s‖ of every arrival; `"gradient_norm"`: ‖∇F(x_t)‖²;
-                `"asynchronous_error"`: ‖∇F(x_t) - applied gradient‖ with the applied gradient (x_t - x_{t+1}) / η, for
-                servers with a `learning_rate` η;
-                `"average"`: test metrics of the mean of all versions x_1 .. x_t (of x_0 at first);
-                `"per_client"`: metrics on each client's own test samples, else those of `data.with_validation`, along
-                `population`; NaN for clients without any. Of more than 10,000 clients, a fixed random sample.
-            progress: show a progress bar, in a log a line every half minute; a name to show; or a `Reporter`.
-            save: path of a NetCDF file to write; checked before the run. A run that fails does not replace one that did
-                not (`NAME.incomplete.nc`). If it cannot be written, the error's attribute `dataset` is the result.
+            diagnostics: optional records, which cost memory, or a pass over the training data per server step.
+                `"drift"`: ‖x_t - x_s‖ of every arrival. `"gradient_norm"`: ‖∇F(x_t)‖². `"asynchronous_error"`:
+                ‖∇F(x_t) - (x_t - x_{t+1}) / η‖, for servers with a `learning_rate` η. `"average"`: test metrics of the
+                mean of all versions x_1 .. x_t (of x_0 at first). `"per_client"`: metrics along `population`, on each
+                client's own test samples, else on those of `data.with_validation`; NaN for clients without any. Of
+                more than 10,000 clients, a fixed random sample.
+            progress: True for a progress bar (in a log, a line every half minute), a name to show, or a `Reporter`.
+            save: path of a NetCDF file to write; checked before the run. A failed run does not replace a complete one
+                (`NAME.incomplete.nc`). If writing fails, the error's attribute `dataset` is the result.
             deterministic: on a GPU, only operations that give the same bits every time, which may take longer.
-            devices: `"all"`, how many, or devices, which share the run: each trains in its share of the lanes, and has
-                what servers keep per client for its share of the clients, and their samples only where copies of all
-                would not fit.
-            callbacks: who is told of every chunk of server steps, and may stop the run: see `jaxafl.callbacks`.
-            checkpoint: folder in which the run is saved; the same call with the same folder goes on where it stopped,
-                with a larger `server_steps` or another `until` where it ended. Options, data, model must be the same.
-            checkpoint_every: server steps between saves, or a time such as `"30s"` or `"5min"`, which is stretched
-                where saving would hold the run up for more than 2 % of it, or write for more than a fifth.
-            keep: checkpoints that are kept.
+            devices: `"all"`, a number, or devices that share the run. The lanes and the per-client tables are sharded;
+                the samples are sharded only if a replica on each device would not fit.
+            callbacks: receive every chunk of server steps, and can stop the run: see `jaxafl.callbacks`.
+            checkpoint: folder in which the run is saved. The same call resumes it; `server_steps` can be larger, and
+                `until` another. Options, data and model must be the same.
+            checkpoint_every: server steps between saves, or a time such as `"30s"` or `"5min"`, lengthened
+                automatically so that saving blocks at most 2 % of the run and writing takes at most a fifth of it.
+            keep: number of checkpoints to keep.
 
-        SIGTERM, SIGUSR1 and Ctrl-C end a run between two pieces of some seconds; where it has a folder it is saved
-        first. `jaxafl.callbacks.Interrupted` (a `KeyboardInterrupt`) holds the result up to there as `dataset`.
+        SIGTERM, SIGUSR1 and Ctrl-C end a run between two pieces of some seconds, after a save if it has a folder.
+        `jaxafl.callbacks.Interrupted` (a `KeyboardInterrupt`) carries the partial result as `dataset`.
 
         Returns:
             A dataset with dimensions `step` (server steps), `arrival` and `evaluation`: accuracy and loss against
-            simulated time and server steps, who arrived, how stale, and the server's diagnostics. A run whose
-            parameters stop being finite ends there with a warning: the attributes `failed_step` and `failed_client` say
-            where, and by whose update; later values are missing.
+            simulated time and server steps, the arrivals with their staleness, and the server's diagnostics. A run
+            whose parameters stop being finite ends there with a warning: the attributes `failed_step` and
+            `failed_client` name the step and the client of the update. Later values are missing.
 
         Raises:
             ValueError, TypeError: an option cannot work; raised before compilation.
             MemoryError: the run does not fit.
         """
-        told: Any = {name: given for name, given in locals().items() if name in RunOptions.__annotations__}
+        options: Any = {name: given for name, given in locals().items() if name in RunOptions.__annotations__}
         path = results.check_result_path(save)
-        dataset = self._run(server_steps, lambda trained: self.result(trained, seed), told)
+        dataset = self._run(server_steps, lambda trained: self.result(trained, seed), options)
         if path is not None:
             results.keep(dataset, path)
         return dataset
 
     def train(self, server_steps: int | None = None, **options: Unpack[RunOptions]) -> Trained:
-        """Runs with the options of `run` but `save`. Returns the trained parameters and the raw diagnostics."""
-        return self._run(server_steps, lambda trained: trained, options)
+        """Runs with the options of `run` but `save`.
+
+        Returns:
+            The trained `params` and `model_state`, the result of `run` as `dataset`, and the raw diagnostics.
+        """
+        seed = options.get("seed", 0)
+        return self._run(server_steps, lambda run: run._replace(dataset=self.result(run, seed)), options)
 
     def _run(self, server_steps: int | None, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
         self.check()
@@ -220,31 +221,28 @@ class Simulation(Summarised):
         interval_of(how[0])
         check_whole("run", "keep", how[1])
         keeper = None if folder is None else Checkpoint(folder, *how)
-        asked = options.get("eval_every")
-        if asked is None:
-            asked = limited.every if keeper is None or keeper.eval_every is None else keeper.eval_every
-        every = evaluation_interval(asked, server_steps)
-        observe = options.get("observe")
-        recording = self.recording(observe, options.get("diagnostics", ()))
+        eval_every = options.get("eval_every") or EVAL_EVERY
+        every = evaluation_interval(options.get("eval_every"), server_steps)
+        recording = self.recording(options.get("observe"), options.get("diagnostics", ()))
         name = f"{self.server.name} on {self.clock.name}"
         reporter = reporter_of(options.get("progress", False), name, server_steps)
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)
-        there, origin = tuple(devices_of(options.get("devices"))), None
+        devices, origin = tuple(devices_of(options.get("devices"))), None
         if keeper is not None:
-            kept = dict(seed=seed, eval_every=asked or every, lanes=lanes, chunk=chunk, deterministic=deterministic)
-            kept["devices"] = len(there) if len(there) > 1 else None
-            own = identity(self.summary(), diagnostics=recording.diagnostics, observe=observe, **kept)
-            keeper.accept(own, server_steps, options.get("until"))
+            kept = dict(seed=seed, eval_every=eval_every, lanes=lanes, chunk=chunk, deterministic=deterministic)
+            kept["devices"] = len(devices) if len(devices) > 1 else None
+            current = identity(self.summary(), diagnostics=recording.diagnostics, observe=recording.observe, **kept)
+            keeper.accept(current, server_steps, options.get("until"))
             if keeper.ends_before:
                 before = dataclasses.replace(limited, server_steps=keeper.ends_before, why="")
                 self._execute(before, finish, {**options, "progress": False})
                 return self._execute(limited, finish, options)
             server_steps, origin = keeper.ends_at, keeper.start()
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
-        speed = Speed(lanes, chunk, deterministic, there)
+        speed = Speed(lanes, chunk, deterministic, devices)
         with Interrupts() as interrupts, reporter:
             callback_hook = CallbackHook(callbacks, [self.as_run(seed, server_steps)] if callbacks else [])
-            problem = self.problem(seed, recording, layout_of(self.data, there, members=False))
+            problem = self.problem(seed, recording, layout_of(self.data, devices, members=False))
             if self.clock_sees_training:
                 execution = online(problem, every, speed)
                 execution.limit = limited.online_limit(problem)
@@ -255,23 +253,24 @@ class Simulation(Summarised):
         return warned(result, stacklevel=6)
 
     def result(self, trained: Trained, seed: int) -> xr.Dataset:
-        """The dataset of a run that has ended."""
+        """Returns the result of a finished run."""
         return results.of_run(trained, self.summary(), seed)
 
     def citation(self) -> str:
-        """BibTeX for jaxafl and for everything that a run of this simulation uses."""
+        """Returns BibTeX for jaxafl and for everything that a run of this simulation uses."""
         return citation(self.data, self.model, self.client, self.server, self.clock)
 
     def as_run(self, seed: int, server_steps: int, member: Mapping[str, Any] | None = None) -> Run:
-        """A run of it, as callbacks see it.
+        """Returns the description of a run that callbacks receive.
 
         Args:
             seed, server_steps: of the run.
             member: of a sweep.
         """
         named = f"{self.server.name} on {self.clock.name}, {self.data.name}"
-        told, ways = results.options_of_parts(self.summary()), evaluated(self.model.at(self.precision), self.data)
-        return Run(named, told, seed, server_steps, member or {}, self.citation(), metrics=ways)
+        options = results.options_of_parts(self.summary())
+        metrics = evaluated(self.model.at(self.precision), self.data)
+        return Run(named, options, seed, server_steps, member or {}, self.citation(), metrics=metrics)
 
     def recording(self, observe: Any = None, diagnostics: Any = ()) -> Recording:
         """Returns the checked `observe` and diagnostics of a run."""
@@ -294,5 +293,6 @@ class Simulation(Summarised):
         hyperparameters = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
         parts = self.summary()
         device = put_data(self.data, parts["model"], layout)
-        own: dict[str, Any] = dict(hyperparameters=hyperparameters, device=device, seed=seed)
-        return Problem(**parts, **own, recording=recording, layout=layout)
+        return Problem(
+            **parts, hyperparameters=hyperparameters, device=device, seed=seed, recording=recording, layout=layout
+        )

@@ -64,7 +64,7 @@ class _Failing:
 def _unlike(shared: Any, parts: list[Any]) -> list[str]:
     import numpy as np
 
-    names = ("accuracy", "loss", "client", "staleness", "time")
+    names = ("accuracy", "loss", "client_id", "staleness", "time")
     return [name for name in names for at, part in enumerate(parts) if not np.array_equal(shared[name][at], part[name])]
 
 

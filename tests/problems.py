@@ -192,12 +192,12 @@ def assert_same(
     np.testing.assert_allclose(found, versions, rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(result.time.values, expected.times, rtol=1e-9)
     for step, recorded in enumerate(expected.records):
-        mask = result.client.values[step] >= 0
+        mask = result.client_id.values[step] >= 0
         columns = {
             name: result[name].values[step][mask]
-            for name in ("client", "run_index", "staleness", "multiplicity", "local_steps")
+            for name in ("client_id", "run_index", "staleness", "multiplicity", "local_steps")
         }
-        order = np.arange(mask.sum()) if ordered else np.argsort(columns["client"])
+        order = np.arange(mask.sum()) if ordered else np.argsort(columns["client_id"])
         oracle = (
             range(len(recorded.arrivals)) if ordered else np.argsort([arrival.client for arrival in recorded.arrivals])
         )
@@ -205,7 +205,7 @@ def assert_same(
         for mine, theirs in zip(order, oracle, strict=True):
             arrival, update = recorded.arrivals[theirs], recorded.updates[theirs]
             assert {name: int(column[mine]) for name, column in columns.items()} == {
-                "client": arrival.client, "run_index": arrival.run, "staleness": arrival.staleness,
+                "client_id": arrival.client, "run_index": arrival.run, "staleness": arrival.staleness,
                 "multiplicity": arrival.multiplicity, "local_steps": update.local_steps,
             }, f"server step {step}"  # fmt: skip
             where = np.flatnonzero(mask)[mine]

@@ -90,8 +90,8 @@ def assert_versions(result: xr.Dataset, expected: oracle_simulate.Simulation, to
     np.testing.assert_allclose(found, versions, rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(result.time.values, expected.times, rtol=1e-9)
     for t, record in enumerate(expected.records):
-        mask = result.client.values[t] >= 0
-        names = zip(result.client.values[t][mask].tolist(), result.run_index.values[t][mask].tolist(), strict=True)
+        mask = result.client_id.values[t] >= 0
+        names = zip(result.client_id.values[t][mask].tolist(), result.run_index.values[t][mask].tolist(), strict=True)
         norms = dict(zip(names, result.delta_norm.values[t][mask].tolist(), strict=True))
         wanted = {(a.client, a.run): norm for a, norm in zip(record.arrivals, record.norms, strict=True)}
         assert norms.keys() == wanted.keys(), f"server step {t}"

@@ -47,7 +47,7 @@ def test_time_is_that_of_the_steps_made(clock: afl.clock.Clock) -> None:
     np.testing.assert_allclose(np.diff(planned.time.values, prepend=0), slowest)
     np.testing.assert_allclose(np.diff(executed.time.values, prepend=0), SECONDS * made.max(axis=1))
     np.testing.assert_array_equal(executed.local_steps.values, made)
-    for name in ("client", "run_index", "staleness", "executed_local_steps"):
+    for name in ("client_id", "run_index", "staleness", "executed_local_steps"):
         np.testing.assert_array_equal(executed[name].values, planned[name].values)
     np.testing.assert_array_equal(executed.loss.values, planned.loss.values)
 
@@ -86,7 +86,7 @@ def test_free_running_is_the_fixed_point_of_schedule_and_training(options: dict[
     assert settled
     made = trained.records["executed_local_steps"][:steps]
     assert (made < most[schedule.client[:steps]]).any()  # some runs stopped early
-    for name in ("client", "run_index", "staleness", "arrived_at", "started_at", "time"):
+    for name in ("client_id", "run_index", "staleness", "arrived_at", "started_at", "time"):
         expected = getattr(schedule, name.removesuffix("_at").removesuffix("_index"))[:steps]
         np.testing.assert_allclose(result[name].values, expected, rtol=1e-12, err_msg=name)
     np.testing.assert_array_equal(result.executed_local_steps.values, made)
@@ -129,7 +129,7 @@ def test_where_nobody_stops_early_both_charges_are_one_run(options: dict[str, An
         sim = dataclasses.replace(simulation(charge, clock), client=client, server=afl.server.fedbuff(0.5))
         results.append(sim.run(40, eval_every=10, seed=2, lanes=lanes))
     planned, executed = results
-    for name in ("client", "run_index", "staleness", "time", "started_at", "arrived_at"):
+    for name in ("client_id", "run_index", "staleness", "time", "started_at", "arrived_at"):
         np.testing.assert_array_equal(executed[name].values, planned[name].values)
     for name in ("loss", "delta_norm"):
         np.testing.assert_allclose(executed[name].values, planned[name].values, rtol=2e-5)

@@ -215,7 +215,7 @@ def test_other_seeds_draw_other_batches() -> None:
     clock = record(4, 6, STEPS, "real", concurrency=6, buffer=2).clock()
     client = Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=4, batch_size=3)
     first, second = (simulate(problem, server.fedbuff(0.8, "none"), clock, STEPS, client, seed=seed) for seed in (0, 1))
-    np.testing.assert_array_equal(first.client, second.client)
+    np.testing.assert_array_equal(first.client_id, second.client_id)
     assert not np.allclose(first.observe_w, second.observe_w)
 
 

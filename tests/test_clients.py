@@ -100,7 +100,7 @@ def test_a_sweep_keeps_the_names(tmp_path: pathlib.Path) -> None:
     [
         ("evaluations", 3, {"evaluation", "accuracy", "loss", "eval_step", "eval_time", "eval_bytes"}),
         ("steps", 4, {"step", "time", "bytes_up", "bytes_down"}),
-        ("arrivals", 8, {"step", "arrival", "client", "client_name", "staleness", "local_loss", "time"}),
+        ("arrivals", 8, {"step", "arrival", "client_id", "client_name", "staleness", "local_loss", "time"}),
         ("clients", 4, {"population", "client_name", "participation", "mean_staleness", "client_samples"}),
         ("client_evaluations", 9, {"evaluation", "population", "client_name", "client_accuracy", "eval_time"}),
         ("runs", 1, {"final_accuracy", "final_time"}),
@@ -121,10 +121,10 @@ def test_a_tidy_table_has_a_row_per_observation(table: Any, rows: int, columns: 
 
 def test_a_tidy_table_says_who_arrived_and_leaves_out_who_is_not_there() -> None:
     result = run()
-    result["client"][1, 1], result["staleness"][1, 1] = -1, np.nan
+    result["client_id"][1, 1], result["staleness"][1, 1] = -1, np.nan
     frame = afl.tidy(result, "arrivals")
     assert len(frame) == 7 and (frame.staleness >= 0).all()
-    assert frame.client_name.tolist() == [NAMES[client] for client in frame.client]
+    assert frame.client_name.tolist() == [NAMES[client] for client in frame.client_id]
     np.testing.assert_array_equal(frame.time, result.time.values[frame.step])
 
 

@@ -268,7 +268,7 @@ def test_a_run_that_diverges_stops_there(name: str, eval_every: int) -> None:
     assert result.sizes["step"] == step + 1
     assert np.isfinite(result.observe_w.values[: step + 1]).all()
     assert not np.isfinite(result.observe_w.values[step + 1]).all()
-    assert culprit in result.client.values[step]
+    assert culprit in result.client_id.values[step]
     kept = 1 + step // eval_every
     assert result.sizes["evaluation"] == kept and (result.eval_step.values <= step).all()
 

@@ -69,7 +69,7 @@ def test_a_user_defined_part_runs_from_the_command_line(part: str, tmp_path: pat
     assert main(["run", *given, "--server-steps", str(STEPS), "--no-progress", "--output", str(path)]) == 0
     written = afl.load(path)
     result = afl.Simulation(**USUAL | PYTHON[part]).run(STEPS)
-    for name in ("client", "time", "loss", "delta_norm"):
+    for name in ("client_id", "time", "loss", "delta_norm"):
         np.testing.assert_array_equal(written[name], result[name])
     for name in ("data", "model", "client", "server", "clock"):
         assert json.loads(written.attrs[name]) == json.loads(result.attrs[name])

@@ -61,7 +61,7 @@ def usual(name: str) -> xr.Dataset:
 
 
 def assert_close(result: xr.Dataset, other: xr.Dataset) -> None:
-    for name in ("client", "run_index", "staleness", "local_steps", "time", "started_at", "arrived_at"):
+    for name in ("client_id", "run_index", "staleness", "local_steps", "time", "started_at", "arrived_at"):
         np.testing.assert_array_equal(result[name], other[name], err_msg=name)
     for name in ("observe_w", "delta_norm", "local_loss"):
         np.testing.assert_allclose(result[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name)
@@ -218,7 +218,7 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
     problem = quadratic()
     simulation = Simulation(problem.data, problem.model, client, the_server, clock)
     short, long = simulation.run(10, eval_every=10, observe=observe_w, seed=3), usual("fadas")
-    for name in ("client", "time", "staleness"):
+    for name in ("client_id", "time", "staleness"):
         np.testing.assert_array_equal(short[name], long[name][:10])
     np.testing.assert_allclose(short.observe_w, long.observe_w[:11], rtol=1e-5, atol=1e-6)
 
@@ -232,7 +232,7 @@ def test_two_servers_on_one_clock_share_schedule_and_mini_batches() -> None:
         Simulation(problem.data, problem.model, RAGGED, the_server, clock).run(STEPS, eval_every=STEPS, seed=3)
         for the_server in (server.fedbuff(0.1), server.fedasync(0.9))
     )
-    for name in ("client", "run_index", "time", "staleness"):
+    for name in ("client_id", "run_index", "time", "staleness"):
         np.testing.assert_array_equal(first[name], second[name])
     fresh = (first.staleness.values[:, 0] == np.arange(STEPS)) & (first.run_index.values[:, 0] == 0)
     assert fresh.sum() >= 3  # runs that started from x_0

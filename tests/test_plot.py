@@ -26,7 +26,7 @@ def result(steps: int = 12, clients: int = 4, *, offset: float = 0.0, stretch: f
     return xr.Dataset(
         {
             "time": (("step",), time),
-            "client": (*column, np.arange(steps)[:, None] % clients),
+            "client_id": (*column, np.arange(steps)[:, None] % clients),
             "run_index": (*column, np.arange(steps)[:, None] // clients),
             "staleness": (*column, np.minimum(np.arange(steps), 3)[:, None]),
             "started_at": (*column, np.maximum(time - 2, 0)[:, None]),
@@ -163,7 +163,7 @@ def test_the_colours_of_the_timeline_are_the_levels_of_staleness_there_are(worst
 
 def test_a_run_that_is_offered_again_is_drawn_once():
     made = result(4)
-    made["client"][:], made["run_index"][:] = 0, 0
+    made["client_id"][:], made["run_index"][:] = 0, 0
     assert len(plot.timeline(made).axes[0].collections[0].get_paths()) == 1
 
 

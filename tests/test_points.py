@@ -165,7 +165,7 @@ def test_a_comparison_says_which_run_ends_before_its_point() -> None:
 
 
 def test_means_over_arrivals_leave_out_places_without_one(sparse: xr.Dataset) -> None:
-    there, client = sparse.arrived.values, sparse.client.values
+    there, client = sparse.arrived.values, sparse.client_id.values
     assert there.dtype == bool and sparse.arrived.dims == ("step", "arrival")
     np.testing.assert_array_equal(there, client >= 0)
     assert float(sparse.staleness.mean()) == pytest.approx(sparse.attrs["staleness_mean"], rel=1e-12)
@@ -175,7 +175,7 @@ def test_means_over_arrivals_leave_out_places_without_one(sparse: xr.Dataset) ->
         if values.dims == ("step", "arrival") and values.dtype.kind == "f":
             np.testing.assert_array_equal(values.notnull(), there, err_msg=name)
         elif values.dims == ("step", "arrival"):
-            assert name in ("client", "run_index", "arrived")
+            assert name in ("client_id", "run_index", "arrived")
 
 
 def test_the_statistics_of_a_server_step_have_names(sparse: xr.Dataset) -> None:

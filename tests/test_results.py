@@ -207,14 +207,14 @@ def test_damaged_data_is_named(grid: xr.Dataset, tmp_path: pathlib.Path) -> None
 def test_missing_values_that_became_zero_are_damage(run: Run, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "result.nc"
     result = run.result.copy(deep=True)
-    result["client"][:] = -1  # Fletcher-32 takes -1 for 0
+    result["client_id"][:] = -1  # Fletcher-32 takes -1 for 0
     results.save(result, path)
     with h5py.File(path) as file:
-        start = file["client"].id.get_offset()
+        start = file["client_id"].id.get_offset()
     content = bytearray(path.read_bytes())
     content[start : start + 36] = bytes(36)
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="is damaged: variable client changed"):
+    with pytest.raises(ValueError, match="is damaged: variable client_id changed"):
         afl.load(path)
 
 

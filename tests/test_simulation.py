@@ -127,7 +127,7 @@ REPLAYED = {
 def recorded_steps(result: Any) -> np.ndarray:
     """[N, R]: the local steps of every run, from the replies of a run of AsyncFedED that began with 3."""
     steps = np.full((6, STEPS + 2), 3)
-    replies = (result.client, result.run_index, result.next_local_steps)
+    replies = (result.client_id, result.run_index, result.next_local_steps)
     for client, run, reply in zip(*(column.values.ravel() for column in replies), strict=True):
         steps[client, run + 1 :] = reply
     return steps
@@ -151,7 +151,7 @@ def test_a_plan_with_the_recorded_steps_reproduces_asyncfeded(name: str) -> None
         client = Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=steps, batch_size=None)
         planned = simulate(problem, WithoutReplies(**options), clock, STEPS, client, lanes=3)
     assert len(np.unique(online.local_steps)) > 2
-    for column in ("client", "run_index", "staleness", "local_steps", "next_local_steps"):
+    for column in ("client_id", "run_index", "staleness", "local_steps", "next_local_steps"):
         np.testing.assert_array_equal(planned[column], online[column], err_msg=column)
     for column in ("time", "started_at", "arrived_at", "observe_w", "delta_norm", "local_loss"):
         np.testing.assert_allclose(planned[column], online[column], rtol=1e-9, atol=1e-12, err_msg=column)
@@ -236,7 +236,7 @@ def test_another_seed_compiles_nothing() -> None:
         first = simulation.run(12, eval_every=4, seed=0)
         again = simulation.run(12, eval_every=4, seed=1)
         assert again.attrs["compile_seconds"] == 0
-        assert not np.array_equal(first.client, again.client)
+        assert not np.array_equal(first.client_id, again.client_id)
 
 
 def test_another_seed_traces_nothing() -> None:
@@ -323,7 +323,7 @@ def test_asyncfeded_counts_epochs_where_the_client_does() -> None:
     )  # fmt: skip
     result = simulation.run(40, eval_every=40)
     epochs, seen = {}, set()
-    who, made_steps = result.client.values[:, 0], result.local_steps.values[:, 0]
+    who, made_steps = result.client_id.values[:, 0], result.local_steps.values[:, 0]
     for client, steps, gamma, reply in zip(
         who, made_steps, result.gamma.values, result.next_local_steps.values, strict=True
     ):
@@ -352,7 +352,7 @@ def test_the_schedule_alone_is_that_of_the_run() -> None:
     clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
     simulation = Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(), clock)
     schedule, result = simulation.schedule(15, seed=2), simulation.run(15, eval_every=15, seed=2)
-    for name in ("client", "run_index", "staleness", "started_at", "arrived_at", "time"):
+    for name in ("client_id", "run_index", "staleness", "started_at", "arrived_at", "time"):
         of_schedule = getattr(schedule, name.removesuffix("_at").removesuffix("_index"))
         np.testing.assert_array_equal(of_schedule, result[name].values)
     assert simulation.plan(15, seed=2).needed == 3 * 30

@@ -40,7 +40,7 @@ def sim() -> afl.Simulation:
 
 def same(member: xr.Dataset, run: xr.Dataset) -> None:
     """Schedules exactly, numbers to float rounding."""
-    for name in ("time", "client", "staleness", "started_at", "arrived_at"):
+    for name in ("time", "client_id", "staleness", "started_at", "arrived_at"):
         np.testing.assert_array_equal(member[name].values, run[name].values)
     for name in ("accuracy", "loss", "delta_norm", "local_loss"):
         np.testing.assert_allclose(member[name].values, run[name].values, rtol=2e-5, atol=1e-6)
@@ -237,13 +237,13 @@ def test_the_options_of_a_swept_part_are_kept(sim: afl.Simulation, tmp_path: pat
     rates = afl.sweep(sim, {"server.learning_rate": [0.5, 1.0]}, 2)
     assert [json.loads(text)["learning_rate"] for text in rates.server_options.values] == [0.5, 1.0]
     clients = afl.sweep(sim, {"client": [sim.client, dataclasses.replace(sim.client, batch_size=3)]}, 2)
-    assert clients.local_training.values.tolist() == ["Client(batch_size=5)", "Client(batch_size=3)"]
+    assert clients.client.values.tolist() == ["Client(batch_size=5)", "Client(batch_size=3)"]
 
 
 @pytest.mark.slow
 def test_indices_stay_whole_and_numbers_are_missing_where_members_differ_in_length(sim: afl.Simulation) -> None:
     found = afl.sweep(sim, {"clock.buffer": [1, 3]}, 4, eval_every=4)
-    for name, missing in (("client", -1), ("run_index", -1), ("arrived", False)):
+    for name, missing in (("client_id", -1), ("run_index", -1), ("arrived", False)):
         assert found[name].dtype.kind in "ib"
         assert (found[name].values[0, :, 1:] == missing).all()
     for name in ("staleness", "local_steps", "multiplicity", "arrived_at", "delta_norm"):

@@ -192,11 +192,12 @@ def test_a_run_that_a_target_stopped_goes_on_to_another_target(tmp_path: Any) ->
 
 def test_a_limit_does_not_change_how_often_a_run_in_a_folder_is_evaluated(tmp_path: Any) -> None:
     sim = fedbuff()
-    first = sim.run(4, checkpoint=tmp_path)
-    ended = sim.run(until={"loss": float(first.loss.min()) / 2, "updates": 12}, checkpoint=tmp_path)
-    assert ended.eval_step.values.tolist() == list(range(ended.sizes["step"] + 1))
-    unlimited = sim.run(until={"loss": float(ended.loss.min())}, checkpoint=tmp_path)
-    assert unlimited.eval_step.values.tolist() == list(range(unlimited.sizes["step"] + 1))
+    first = sim.run(24, checkpoint=tmp_path)
+    assert first.eval_step.values.tolist() == [0, 20, 24]
+    ended = sim.run(until={"loss": float(first.loss.min()) / 2, "updates": 90}, checkpoint=tmp_path)
+    assert ended.eval_step.values.tolist() == [0, 20, 40, 45]
+    unlimited = sim.run(until={"loss": float(ended.loss.min())}, server_steps=60, checkpoint=tmp_path)
+    assert unlimited.eval_step.values.tolist() == [0, 20, 40, 60]
 
 
 @pytest.mark.slow

@@ -183,9 +183,9 @@ def _of_arrivals(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the records with `arrived` added, and with missing values in slots without an arrival."""
     if not records:
         return {}
-    arrived = records["client"] >= 0
+    arrived = records["client_id"] >= 0
     shown = {name: masked(values, arrived) for name, values in records.items() if values.shape == arrived.shape}
-    return records | shown | {"client": records["client"], "arrived": arrived}
+    return records | shown | {"client_id": records["client_id"], "arrived": arrived}
 
 
 def _pooled(progress: Progress) -> dict[str, np.ndarray]:

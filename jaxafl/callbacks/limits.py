@@ -19,8 +19,6 @@ from jaxafl.engine.problem import Problem
 from jaxafl.engine.state import Records, first_model
 from jaxafl.options import UserError, check_number, check_whole, did_you_mean, shown
 
-UNKNOWN_EVERY = 20
-"""The default number of server steps between evaluations, if T is unknown."""
 _EXACT = ("time", "updates", "bytes")
 _OTHERS = (*_EXACT, "seconds")  # limits that are no metrics
 _FIRST = 2**10  # server steps of the first advance of a clock
@@ -112,14 +110,12 @@ class Limited:
         limits: limits of the run.
         size: bytes of an update.
         why: the limit that determines T; empty if none does.
-        every: default server steps between evaluations if T is unknown; else `None`.
     """
 
     server_steps: int
     limits: Limits
     size: int = 0
     why: str = ""
-    every: int | None = None
 
     @classmethod
     def of(cls, owner: str, simulation: Any, server_steps: int | None, until: Any, seed: int) -> Limited:
@@ -142,9 +138,9 @@ class Limited:
             form = simulation.data.form
             size = sent_bytes(simulation.client, *jax.eval_shape(lambda: first_model(model, form, seed_key(seed))))
         if not limits.exact or simulation.clock_sees_training:
-            return cls(most, limits, size, every=None if server_steps is not None else UNKNOWN_EVERY)
+            return cls(most, limits, size)
         steps, why = limits.ahead(simulation.clockwork(UNBOUNDED, seed, check=False), size, most)
-        return cls(steps, limits, size, why, None if why or server_steps is not None else UNKNOWN_EVERY)
+        return cls(steps, limits, size, why)
 
     @property
     def stops(self) -> tuple[Callback, ...]:

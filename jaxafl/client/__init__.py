@@ -1,7 +1,7 @@
 """Local training: options, local steps and mini-batches."""
 
 from jaxafl.client.frozen import frozen_by, sent_bytes
-from jaxafl.client.optimizer import Optimised
+from jaxafl.client.optimizer import MadeOptimizer, Optimised
 from jaxafl.client.options import Client, Moment
 from jaxafl.client.stepping import optimizer_step
 from jaxafl.client.training import Draw, Lane, begin, draw, local_step
@@ -10,6 +10,7 @@ __all__ = [
     "Client",
     "Draw",
     "Lane",
+    "MadeOptimizer",
     "Moment",
     "Optimised",
     "begin",

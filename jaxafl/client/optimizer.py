@@ -17,11 +17,30 @@ from jaxafl.client.stepping import objective_arguments, optimizer_step
 from jaxafl.options import Bounds, Number, Part, UserError, check_number, did_you_mean, static
 
 
-class Optimised(Part):
-    """Base of parts with an optimiser: an Optax constructor, and its hyperparameters by name.
+class MadeOptimizer:
+    """Constructor, without arguments, of a `GradientTransformation` that the user has made; its numbers are static."""
 
-    Keyword arguments that are no options of the part are passed to the constructor. Numbers can be swept; switches and
-    functions are static. Missing or unknown arguments raise `TypeError` when the part is constructed.
+    __name__ = "GradientTransformation"
+
+    def __init__(self, transformation: optax.GradientTransformation) -> None:
+        self.transformation = transformation
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MadeOptimizer) and self.transformation == other.transformation
+
+    def __hash__(self) -> int:
+        return hash(self.transformation)
+
+    def __call__(self) -> optax.GradientTransformation:
+        return self.transformation
+
+
+class Optimised(Part):
+    """Base of parts with an optimiser: an Optax constructor with its hyperparameters by name, or a made transformation.
+
+    Keyword arguments that are no options of the part are passed to the constructor. Numbers can be swept; switches,
+    functions and a made transformation are static. Missing or unknown arguments raise `TypeError` when the part is
+    constructed.
     """
 
     optimizer: Callable[..., optax.GradientTransformation] = static(default=optax.sgd)
@@ -50,6 +69,11 @@ class Optimised(Part):
         more = inspect.Parameter("hyperparameters", inspect.Parameter.VAR_KEYWORD)
         __init__.__signature__ = inspect.Signature([*shown, more])  # type: ignore[attr-defined]
         cls.__init__ = __init__  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.optimizer, optax.GradientTransformation):
+            object.__setattr__(self, "optimizer", MadeOptimizer(self.optimizer))
 
     def make_optimizer(self, rate_factor: Any = 1.0, **more: Any) -> optax.GradientTransformationExtraArgs:
         """Builds the optimiser with its learning rate times a factor; `more`: further arguments of the constructor."""
@@ -97,10 +121,15 @@ class Optimised(Part):
 
     def _adopt(self, given: dict[str, Any]) -> None:
         """Sets the hyperparameters and switches from the arguments that are no options of the part."""
-        if not callable(self.optimizer) or isinstance(self.optimizer, tuple):
+        if not callable(self.optimizer):
             raise TypeError(
-                f"{self.name}: optimizer must be an Optax constructor such as optax.sgd, not {self.optimizer!r}; "
-                "give its options by name"
+                f"{self.name}: optimizer must be an Optax constructor such as optax.sgd, with its options by name, or "
+                f"a made transformation such as optax.sgd(0.1), not {self.optimizer!r}"
+            )
+        if given and isinstance(self.optimizer, MadeOptimizer):
+            raise TypeError(
+                f"{self.name}: the optimiser is made already, and takes no {', '.join(given)}: give its constructor, "
+                "such as optax.sgd, with its options by name"
             )
         known = inspect.signature(self.optimizer).parameters
         unknown = [name for name in given if name not in known]

@@ -35,7 +35,8 @@ class Client(Optimised, init=False):
 
     Args:
         optimizer: constructor of an Optax optimiser, e.g. `optax.sgd` or `optax.adam`. Its hyperparameters
-            (learning_rate, momentum, b1 ...) are given by name, and the numbers among them can be swept. An Optax
+            (learning_rate, momentum, b1 ...) are given by name, and the numbers among them can be swept. A made one,
+            e.g. `optax.chain(optax.clip(1.0), optax.sgd(0.1))`, is static and takes no hyperparameters. An Optax
             schedule as `learning_rate` counts the local steps of each run from 0 (of each epoch with `reset="epoch"`).
             For a rate that decreases from run to run use `run_schedule` or `run_decay`. PRNG keys in the optimiser's
             state are replaced by keys of the run. An optimiser that evaluates the objective (Polyak's step, L-BFGS)

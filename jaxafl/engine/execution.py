@@ -210,12 +210,12 @@ class Execution:
             if self.problems[index].client.charge == "executed":
                 known = np.concatenate([part.info["executed_local_steps"][index] for part in records])
                 made = self._recharged(index, np.concatenate([known, made.local_steps[len(known) :]]))
-            found = {"time": made.time[steps], "client": np.where(made.mask, made.client, -1)[steps]}
+            found = {"time": made.time[steps], "client_id": np.where(made.mask, made.client, -1)[steps]}
             return found | {"staleness": made.staleness[steps], **info}
         pause = self.problems[index].clock.pause
         staleness = np.where(event.mask, steps[:, None] - event.runs.reference, -1)
         client = np.where(event.mask, event.runs.client, -1)
-        return {"time": event.time + pause * (steps + 1), "client": client, "staleness": staleness, **info}
+        return {"time": event.time + pause * (steps + 1), "client_id": client, "staleness": staleness, **info}
 
     def failures(self) -> list[Failed | None]:
         """Returns the server step and the client of each run's failure."""

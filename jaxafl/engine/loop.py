@@ -35,6 +35,7 @@ class Trained(NamedTuple):
         model_state: the last non-trainable model state.
         seconds: wall-clock seconds of preparing, compiling and running.
         eval_every: server steps between evaluations.
+        dataset: the result of `Simulation.run`, where `Simulation.train` has added it.
     """
 
     schedule: Schedule
@@ -47,6 +48,7 @@ class Trained(NamedTuple):
     seconds: dict[str, float]
     eval_every: int
     notes: Mapping[str, Any] = types.MappingProxyType({})
+    dataset: Any = None
 
     def __repr__(self) -> str:
         return f"Trained({self.schedule!r}, evaluated {len(self.eval_step)} times, failure={self.failure})"

@@ -26,6 +26,8 @@ from jaxafl.models.leaves import path_of
 from jaxafl.models.model import Batch, Model, recorded_classes
 from jaxafl.options import UserError, check_whole
 
+EVAL_EVERY = 20
+"""The default number of server steps between evaluations."""
 _BATCH = 2
 
 
@@ -209,12 +211,9 @@ def check_lanes(lanes: Any, shares: int) -> int:
 
 
 def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
-    """Server steps between evaluations; checks both numbers."""
-    check_whole("run", "server_steps", server_steps)
-    if eval_every is None:
-        return max(1, int(server_steps) // 50)
-    check_whole("run", "eval_every", eval_every)
-    return min(int(eval_every), int(server_steps))
+    """Returns the server steps between evaluations, `EVAL_EVERY` by default; checks both numbers."""
+    every = EVAL_EVERY if eval_every is None else check_whole("run", "eval_every", eval_every)
+    return min(every, check_whole("run", "server_steps", server_steps))
 
 
 def chunk_of(lanes: int, chunk: int | None, room: Callable[[], int]) -> int:

@@ -18,7 +18,7 @@ from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, p
 from jaxafl.results.clients import names_of
 from jaxafl.results.members import Results, heading, members, titled
 
-_COLUMNS = ("client", "run_index", "started_at", "arrived_at", "staleness")
+_COLUMNS = ("client_id", "run_index", "started_at", "arrived_at", "staleness")
 _PANELS = 6
 _STEPS_SHOWN = 60  # lines of more server steps would fill the panel
 
@@ -67,7 +67,7 @@ def timeline(
         found = [(f"{results.protocol}, {results.num_clients} clients", _of_schedule(results))]
         names: list[list[str]] = [[]]
     else:
-        named = members(results, "client", "started_at", "arrived_at", "staleness", "time")
+        named = members(results, "client_id", "started_at", "arrived_at", "staleness", "time")
         firsts = [member.runs[0] for member in named]
         titles = [titled(member.name, member.runs[0]) if member.name else heading(results) for member in named]
         found = list(zip(titles, map(_of_result, firsts), strict=True))
@@ -155,7 +155,7 @@ def _of_schedule(schedule: Schedule) -> Runs:
 
 def _of_result(run: xr.Dataset) -> Runs:
     time = run["time"].values
-    return _sorted(run["client"].values >= 0, [run[name].values for name in _COLUMNS], time[np.isfinite(time)])
+    return _sorted(run["client_id"].values >= 0, [run[name].values for name in _COLUMNS], time[np.isfinite(time)])
 
 
 def _sorted(mask: np.ndarray, columns: list[np.ndarray], steps: np.ndarray) -> Runs:

@@ -12,7 +12,7 @@ from jaxafl.clock import Schedule
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
-MISSING: dict[str, float] = {"client": -1, "run_index": -1, "kind": -1, "arrived": False}
+MISSING: dict[str, float] = {"client_id": -1, "run_index": -1, "kind": -1, "arrived": False}
 """Values of indices and of `arrived` in slots without an arrival. Other variables are NaN in them."""
 _PLACES = ("step", "arrival")
 _TIMES = {"started": "started_at", "arrived": "arrived_at"}
@@ -43,7 +43,7 @@ def staleness_of(runs: Sequence[xr.Dataset]) -> np.ndarray:
 def of_schedule(schedule: Schedule) -> dict[str, Any]:
     """Returns the variables of the arrivals of a schedule: name -> (dimensions, values)."""
     mask = schedule.mask
-    indices = {"client": schedule.client, "run_index": schedule.run}
+    indices = {"client_id": schedule.client, "run_index": schedule.run}
     if schedule.kinds:
         indices["kind"] = schedule.kind
     found: dict[str, np.ndarray] = {"arrived": mask}
@@ -70,14 +70,18 @@ def by_step(schedule: Schedule, losses: np.ndarray | None) -> dict[str, Any]:
 def renewed(result: xr.Dataset) -> xr.Dataset:
     """Returns a result of an earlier version with the variables of the current version.
 
-    Version 0.1 called `arrived_at` and `started_at` `arrived` and `started`, and `run_index` `run`. Its counts were -1
-    or 0 in slots without an arrival.
+    Version 0.1 called `arrived_at` and `started_at` `arrived` and `started`, `run_index` `run`, `client_id` `client`,
+    and the dimension `client` of a sweep `local_training`. Its counts were -1 or 0 in slots without an arrival.
     """
-    if "run_index" not in result and "run" in result and "client" in result:
+    if "client" in result and "arrival" in result["client"].dims:
+        result = result.rename({"client": "client_id"})
+    if "local_training" in result.dims:
+        result = result.rename({"local_training": "client"})
+    if "run_index" not in result and "run" in result and "client_id" in result:
         result = result.rename({"run": "run_index"})
-    if "client" not in result or result.get("arrived") is None or result["arrived"].dtype.kind == "b":
+    if "client_id" not in result or result.get("arrived") is None or result["arrived"].dtype.kind == "b":
         return result
-    mask = result["client"] >= 0
+    mask = result["client_id"] >= 0
     renamed = result.rename({field: name for field, name in _TIMES.items() if field in result})
     counts = {name: renamed[name].where(mask).astype(float) for name in _COUNTS if name in renamed}
     counts = {name: values.assign_attrs(renamed[name].attrs) for name, values in counts.items()}

@@ -43,7 +43,7 @@ _MEANINGS = {
     "eval_time": "simulated time of the evaluated model",
     "eval_updates": "client updates taken by the evaluated model",
     "eval_local_steps": "local steps of the updates taken by the evaluated model",
-    "client": "index of the arriving client, -1 for none",
+    "client_id": "index of the arriving client, -1 for none",
     "run_index": "index of the run among the client's",
     "staleness": "versions since the one that the update is measured against",
     "local_steps": "local steps planned for the run; executed local steps with charge='executed'",

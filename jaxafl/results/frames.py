@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # importing them here would slow down `import jaxafl`
 TABLES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     "evaluations": (("evaluation",), "eval_step", ()),
     "steps": (("step",), "time", ()),
-    "arrivals": (("step", "arrival"), "client", ("time",)),
+    "arrivals": (("step", "arrival"), "client_id", ("time",)),
     "clients": (("population",), "participation", ()),
     "client_evaluations": (("evaluation", "population"), "client_loss", ("eval_step", "eval_time", NAMES)),
     "runs": ((), "", ()),
@@ -103,7 +103,7 @@ def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
     if "seed" not in columns and "seed" in result.attrs and not joined:
         columns["seed"] = np.full(present.sum(), result.attrs["seed"])
     if table == "arrivals" and NAMES in result.coords and result[NAMES].dims == ("population",):
-        columns[NAMES] = result[NAMES].values[columns["client"].astype(int)]
+        columns[NAMES] = result[NAMES].values[columns["client_id"].astype(int)]
     first = [name for name in columns if name in swept or name == "seed"]
     first += [name for name in (*dims, NAMES) if name in columns]
     return pd.DataFrame({name: columns[name] for name in dict.fromkeys([*first, *columns])})

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxafl.client import Client, Optimised, optimizer_step
+from jaxafl.client import Client, MadeOptimizer, Optimised, optimizer_step
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.device.key_leaves import check_draws, renewed
@@ -109,7 +109,8 @@ class fedopt(Optimised, OptaxServer, init=False):
 
     Args:
         optimizer: constructor of an Optax optimiser that takes a learning rate. Its other hyperparameters (momentum, b1
-            ...) are given by name, and the numbers among them can be swept.
+            ...) are given by name, and the numbers among them can be swept. A made one, e.g. `optax.adam(0.01)`, is
+            static and has its learning rate already.
         learning_rate: server learning rate η; at least 0. The result's `server_rate` is the applied rate: η, or the one
             of `optax.inject_hyperparams`. It is omitted if a user-defined constructor or a schedule changes the rate.
         staleness: discount s of stale updates. `"polynomial"`: s = 1/√(1 + τ). `"none"`: s = 1.
@@ -127,6 +128,11 @@ class fedopt(Optimised, OptaxServer, init=False):
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         self.check_hyperparameters()
+        if isinstance(self.optimizer, MadeOptimizer) and self.learning_rate != 1:
+            raise ValueError(
+                f"fedopt: the optimiser is made already, with its learning rate; learning_rate={self.learning_rate} "
+                "has no effect: leave it out, or give the constructor"
+            )
 
     def weigh(self, arrivals: Arrivals) -> Array:
         return discounted(self.staleness, arrivals)
@@ -137,4 +143,5 @@ class fedopt(Optimised, OptaxServer, init=False):
         return rate if shipped or rate is not self.learning_rate else None
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
-        return self.make_optimizer(learning_rate=self.learning_rate)
+        made = isinstance(self.optimizer, MadeOptimizer)
+        return self.make_optimizer(**({} if made else {"learning_rate": self.learning_rate}))

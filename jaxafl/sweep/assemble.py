@@ -19,7 +19,6 @@ from jaxafl.sweep.axes import PARTS, Axis
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
 
-_RENAMED = {"client": "local_training"}  # else the dimension collides with the variable `client` of every result
 _FAILED = ("failed_step", "failed_client")  # variables of every sweep
 _PER_RUN = {"seed", "title", "failed"}  # attributes that never become variables
 _LONGEST = 40  # characters of an option's value in a label
@@ -43,12 +42,12 @@ def dimensions(axes: Sequence[Axis]) -> list[Dimension]:
     """Returns the dimensions of the axes of a sweep."""
     found = []
     for axis in axes:
-        columns = {_RENAMED.get(path, path): labels(axis.column(path)) for path in axis.paths}
+        columns = {path: labels(axis.column(path)) for path in axis.paths}
         single = axis.paths == (axis.name,)
         names: list[Any] = list(axis.names or ()) or (
             next(iter(columns.values())) if single else list(range(len(axis.rows)))
         )
-        found.append(Dimension(_RENAMED.get(axis.name, axis.name), names, {} if single else columns))
+        found.append(Dimension(axis.name, names, {} if single else columns))
     return found
 
 

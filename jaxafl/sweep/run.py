@@ -83,11 +83,11 @@ def sweep(
         simulation: the simulation to vary. A list or mapping of simulations becomes the axis `simulation`.
         axes: path -> values. A path is `"seed"`, an option of a part, such as `"server.lam"`,
             `"client.learning_rate"`, `"clock.buffer"` or `"clock.durations.low"`, or a part: `"data"`, `"model"`,
-            `"server"`, `"clock"`, `"client"` (its dimension is called `local_training`). A tuple of paths with rows of
+            `"server"`, `"clock"`, `"client"`. A tuple of paths with rows of
             values is one dimension: `together`, or `sample` for `jaxafl.sample`.
         server_steps: T; optional if a limit of time, updates or bytes ends all members.
         until: limits of each member, as in `Simulation.run`.
-        eval_every: server steps between evaluations.
+        eval_every: server steps between evaluations, 20 by default.
         seed: seed of all members, unless `"seed"` is an axis.
         together: most members of a batch per device; memory grows with it. `None` chooses as described above.
         lanes, chunk: as in `Simulation.run`; members in lockstep advance all lanes at once.

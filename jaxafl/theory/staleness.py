@@ -128,7 +128,7 @@ def _arrivals(schedule: Schedule | xr.Dataset) -> _Arrivals:
             "theory.staleness.of_schedule takes a schedule or the result of one run, [step, arrival]; of a sweep "
             f"choose one, result.isel(seed=0); got {type(schedule).__name__}{several}"
         )
-    client, late = schedule["client"].values.astype(int), schedule["staleness"].values
+    client, late = schedule["client_id"].values.astype(int), schedule["staleness"].values
     mask = client >= 0
     return _Arrivals(client, np.where(mask, late, -1).astype(int), mask, int(schedule.attrs["num_clients"]))
 

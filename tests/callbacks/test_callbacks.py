@@ -52,7 +52,7 @@ def test_callbacks_receive_the_values_of_the_result(kind: str) -> None:
     for number, chunk in enumerate(told.chunks):
         assert chunk.evaluation["accuracy"] == result.accuracy.values[number]
         assert chunk.time == result.eval_time.values[number]
-    for name in ("time", "client", "staleness", "delta_norm"):
+    for name in ("time", "client_id", "staleness", "delta_norm"):
         joined = np.concatenate([chunk.records[name] for chunk in told.chunks[1:]])
         np.testing.assert_array_equal(joined, result[name].values, err_msg=name)
     params, _ = told.chunks[-1].model()
@@ -126,7 +126,7 @@ def test_members_of_a_sweep_stop_for_themselves() -> None:
     target = float(whole.loss.values[0, 1])
     found = afl.sweep(sim, axes, 12, eval_every=4, callbacks=StopAt(loss=target))
     assert np.isfinite(found.loss.values[0]).sum() == 2 and np.isfinite(found.loss.values[1]).all()
-    assert (found.client.values[0, 4:] == -1).all()
+    assert (found.client_id.values[0, 4:] == -1).all()
 
 
 def rows_of(path: pathlib.Path) -> list[dict[str, str]]:

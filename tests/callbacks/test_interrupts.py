@@ -67,12 +67,12 @@ def test_a_sweep_returns_what_is_done(devices: int | None) -> None:
         afl.sweep(simulation(), {"seed": [0, 1, 2]}, 20, **how)
     found = caught.value.dataset
     assert found.sizes["seed"] == 3
-    steps = (found.client.values[..., 0] >= 0).sum(1)
+    steps = (found.client_id.values[..., 0] >= 0).sum(1)
     if devices == 1:
         assert steps.tolist() == [8, 0, 0]
     else:  # in threads: whichever came there first, the others in the middle of what they were at
         assert steps.max() >= 8
-    for member, made in zip(found.client.values, steps, strict=True):
+    for member, made in zip(found.client_id.values, steps, strict=True):
         assert (member[:made, 0] >= 0).all() and (member[made:] == -1).all()
 
 

@@ -163,7 +163,7 @@ def check(combination: tuple[Any, Any, Any]) -> None:
     assert first.attrs["failed_step"] == again.attrs["failed_step"] == -1
     for result in (first, again):
         assert np.isfinite(result.loss).all() and np.isfinite(result.time).all()
-        arrived = result.client.values >= 0
+        arrived = result.client_id.values >= 0
         assert np.isfinite(result.delta_norm.values[arrived]).all()
         assert (result.staleness.values[arrived] >= 0).all()
     if {(function, static, str(shapes)) for function, static, shapes in made[count:]} <= programs:

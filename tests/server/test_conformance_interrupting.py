@@ -93,7 +93,7 @@ def test_favano_with_numbers_of_ones_own(reweight: str) -> None:
         result = simulate(quadratic(), server.favano(reweight, np.asarray(numbers)), clock, CONTACTS, LOCAL)
     assert_follows(result, expected, steps, 1e-9)
     made = result.local_steps.values if reweight == "stochastic" else 1
-    np.testing.assert_array_equal(result.normaliser.values, made * np.asarray(numbers)[result.client.values])
+    np.testing.assert_array_equal(result.normaliser.values, made * np.asarray(numbers)[result.client_id.values])
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_ca2fl_on_rounds() -> None:
 @pytest.mark.parametrize(("buffer", "precision"), [(1, "float64"), pytest.param(5, "float32", marks=pytest.mark.slow)])
 def test_ca2fl_on_buffers(buffer: int, precision: str) -> None:
     result = check(buffered, server.ca2fl(0.7), ca2fl(), precision, 0, "late", 4, buffer)
-    twice = [len(set(row)) < len(row) for row in result.client.values.tolist()]
+    twice = [len(set(row)) < len(row) for row in result.client_id.values.tolist()]
     assert any(twice) == (buffer > 1)  # a client arrives twice in one buffer
 
 

@@ -133,7 +133,7 @@ def test_favano_averages_the_versions_of_idle_clients() -> None:
     versions = list(result.observe_w.values)
     checked = 0
     for t in range(30):
-        clients = result.client.values[t]
+        clients = result.client_id.values[t]
         if 0 in clients:
             continue
         starts = [versions[t - int(staleness)] for staleness in result.staleness.values[t]]

@@ -85,11 +85,35 @@ def test_invalid_options_raise() -> None:
     with pytest.raises(TypeError, match=r"sgd has no option weight_decay; it has learning_rate, momentum"):
         server.fedopt(optax.sgd, 0.1, weight_decay=0.1)
     with pytest.raises(TypeError, match=r"fedopt: optimizer must be an Optax constructor such as optax.sgd"):
-        server.fedopt(optax.sgd(0.1))
+        server.fedopt(0.1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"fedopt: the optimiser is made already, and takes no momentum"):
+        server.fedopt(optax.sgd(0.1), momentum=0.5)
+    with pytest.raises(ValueError, match=r"fedopt: the optimiser is made already, with its learning rate"):
+        simulate(quadratic(), server.fedopt(optax.sgd(0.1), 0.5), bernoulli(0.4, 0.7), 2)
     with pytest.raises(ValueError, match=r"fedopt: learning_rate must be >= 0, got -1"):
         simulate(quadratic(), server.fedopt(optax.adam, -1.0), bernoulli(0.4, 0.7), 2)
     with pytest.raises(ValueError, match=r"fedopt: staleness must be one of 'none', 'polynomial', got 'linear'"):
         simulate(quadratic(), server.fedopt(optax.adam, 1.0, "linear"), bernoulli(0.4, 0.7), 2)
+
+
+def test_a_made_optimiser_is_the_one_of_its_constructor() -> None:
+    of = quadratic(4)
+    clock = afl.clock.synchronous(cohort=2, durations=afl.clock.constant(1.0))
+    chain = optax.chain(optax.clip(0.5), optax.sgd(0.1, momentum=0.5))
+
+    def clipped(learning_rate: float, momentum: float) -> optax.GradientTransformation:
+        return optax.chain(optax.clip(0.5), optax.sgd(learning_rate, momentum=momentum))
+
+    client = {"steps": 2, "batch_size": None}
+    made = afl.Simulation(of.data, of.model, afl.Client(chain, **client), server.fedopt(optax.adam(0.1)), clock)
+    named = afl.Client(clipped, learning_rate=0.1, momentum=0.5, **client)
+    same = afl.Simulation(of.data, of.model, named, server.fedopt(optax.adam, 0.1), clock)
+    found, expected = made.run(4), same.run(4)
+    np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-6)
+    assert "GradientTransformation" in str(found.attrs["client"])
+    assert "server_rate" not in found
+    again = afl.sweep(same, {"client": [made.client]}, 4)
+    np.testing.assert_allclose(again.loss.values.ravel(), expected.loss, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def artificial(**accuracies: Any) -> afl.Comparison:
 
 def test_methods_on_one_clock_have_the_same_schedule_and_initial_model(made: afl.Comparison) -> None:
     buff, adaptive, other = made.results.values()
-    for name in ("time", "client", "run_index", "started_at", "arrived_at", "staleness", "local_steps"):
+    for name in ("time", "client_id", "run_index", "started_at", "arrived_at", "staleness", "local_steps"):
         np.testing.assert_array_equal(buff[name], adaptive[name])
     np.testing.assert_array_equal(buff.loss[:, 0], adaptive.loss[:, 0])
     np.testing.assert_array_equal(buff.loss[:, 0], other.loss[:, 0])
@@ -63,7 +63,7 @@ def test_methods_on_one_clock_have_the_same_schedule_and_initial_model(made: afl
 def test_on_another_clock_the_runs_of_a_client_take_the_same_times_and_batches(made: afl.Comparison) -> None:
     def runs(result: xr.Dataset, seed: int) -> dict[tuple[int, int], tuple[float, ...]]:
         one, version = result.isel(seed=seed), np.arange(result.sizes["step"])[:, None]
-        keys = zip(one.client.values.ravel(), one.run_index.values.ravel(), strict=True)
+        keys = zip(one.client_id.values.ravel(), one.run_index.values.ravel(), strict=True)
         values = [one.arrived_at - one.started_at, version - one.staleness, one.local_loss, one.delta_norm]
         return dict(zip(keys, zip(*(np.asarray(value).ravel() for value in values), strict=True), strict=True))
 

@@ -112,8 +112,8 @@ def test_an_unfinished_sweep_can_be_gathered(tmp_path: pathlib.Path) -> None:
     assert found.server_steps_made.values.tolist() == [[STEPS, STEPS], [EVERY, EVERY]]
     whole = expected()
     np.testing.assert_array_equal(found.loss.values[0], whole.loss.values[0])
-    np.testing.assert_array_equal(found.client.sel(seed=0).values, whole.client.sel(seed=0).values)
-    assert (found.client.sel(seed=1) == -1).all() and np.isnan(found.time.sel(seed=1)).all()
+    np.testing.assert_array_equal(found.client_id.sel(seed=0).values, whole.client_id.sel(seed=0).values)
+    assert (found.client_id.sel(seed=1) == -1).all() and np.isnan(found.time.sel(seed=1)).all()
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_gathered_values_are_read_when_they_are_used(tmp_path: pathlib.Path) -> 
     found = afl.gather(tmp_path)
     (tmp_path / "member-00000.nc").unlink()
     np.testing.assert_array_equal(found.loss[1, 1].values, made.loss.values[1, 1])
-    np.testing.assert_array_equal(found.client[1, :, 2:5, 0].values, made.client.values[1, :, 2:5, 0])
+    np.testing.assert_array_equal(found.client_id[1, :, 2:5, 0].values, made.client_id.values[1, :, 2:5, 0])
     np.testing.assert_array_equal(found.loss.isel(seed=[1], evaluation=[0, 2]), made.loss.values[1:, :, [0, 2]])
     with pytest.raises(FileNotFoundError):
         _ = found.loss[0, 0].values
