@@ -1,20 +1,19 @@
-"""From a schedule to a plan: which runs are trained together, from which ring slot, and where everything is kept.
+"""Planning: which runs are trained together, from which ring slot, and where versions and updates are stored.
 
-An update depends only on the version its run started from, known when it STARTS, and is not needed until it is
-consumed. So the planner trains, in L *lanes*, all runs that have started and will be consumed, in the order of their
-latest starts, and lets server steps run until the next needed update is missing. A lane whose run ends loads the next
-pending run while the others go on (as in continuous batching), so that clients with very different numbers of local
+An update depends only on the version its run started from, known when the run starts, and is not needed until it is
+consumed. The planner trains, in L *lanes*, all runs that have started and will be consumed, in the order of their
+latest starts, and lets server steps proceed until the next needed update is missing. A lane whose run ends loads the
+next pending run while the others continue (as in continuous batching), so clients with very different numbers of local
 steps do not wait for each other.
 
 A plan is a list of *segments* (every lane makes up to a given number of local steps) between server steps: index arrays
-known before compilation, so that no control flow on the device depends on data. Where versions and updates are kept
-meanwhile: `placement`.
+known before compilation, so that no control flow on the device depends on data. `placement` assigns ring slots and
+store rows.
 """
 
 from __future__ import annotations
 
 import heapq
-from typing import NamedTuple
 
 import numpy as np
 
@@ -33,29 +32,29 @@ def make_plan(
     homes: int = 1,
     stores: int = 1,
 ) -> Plan:
-    """Plans the training of a schedule.
+    """Plans the training of a schedule. Results do not depend on `lanes`, `origin`, `homes` and `stores`.
 
     Args:
-        schedule: who arrives at every server step.
+        schedule: arrivals of every server step.
         lanes: L, the most runs that are trained at once.
-        keep_base: whether the server reads x_s, so that it must be kept until the update is taken.
-        origin: where the plan begins, nothing being trained yet of what is taken afterwards; its end then keeps what
-            another plan needs to begin there. `None`: at the first server step of a run that ends with the last one.
-        homes: D devices that hold what is their clients' own, each ⌈N/D⌉ clients; a divisor of L. Device d has the
-            lanes congruent to it modulo D, in which the runs of its clients are trained.
-        stores: D devices that keep the updates of their own lanes, each in rows of its own.
-
-    The results of a plan do not depend on `lanes`, `origin`, `homes` and `stores`.
+        keep_base: True if the server reads x_s, which is then kept until the update is consumed.
+        origin: beginning of the plan, before which no run is trained that is consumed afterwards; the plan's end then
+            keeps the versions from which another plan can continue. `None`: the first server step of a run that ends
+            with the last one.
+        homes: D devices with ⌈N/D⌉ clients each, if per-client arrays are sharded; a divisor of L. Device d has the
+            lanes congruent to d modulo D, which train the runs of its clients.
+        stores: D devices that store the updates of their own lanes, each in its own rows.
     """
     held, origin = ((), ORIGIN) if origin is None else (schedule.held, origin)
     schedule = cut(schedule, origin.step, schedule.start + schedule.server_steps)
-    runs = _taken_runs(schedule)
+    runs = _consumed_runs(schedule)
     training = _train(schedule.server_steps, runs, lanes, origin.step, homes, schedule.num_clients)
-    return place(schedule, runs, training, lanes, keep_base, origin, held, stores)
+    return place(schedule, runs, training, keep_base, origin, held, stores)
 
 
-def _taken_runs(schedule: Schedule) -> Runs:
-    """The runs that the server steps take; one that an earlier step has taken too is trained again."""
+def _consumed_runs(schedule: Schedule) -> Runs:
+    """Returns the runs that the server steps consume. A run that a step before the schedule consumed is trained
+    again."""
     mask = schedule.mask
     run_id, first, inverse = np.unique(schedule.run_id[mask], return_index=True, return_inverse=True)
     step_of = schedule.start + np.nonzero(mask)[0]
@@ -70,74 +69,78 @@ def _taken_runs(schedule: Schedule) -> Runs:
 
 
 def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, clients: int) -> Training:
-    """Plans the training of lanes between server steps, which are counted from `start` here."""
+    """Plans the training of lanes between server steps, which are numbered from `start`."""
     release = np.maximum(np.maximum(runs.version, runs.reference) - start, 0)
-    # a run that pins two versions (measured against another than it trains from) is trained at once, to let one go
+    # a run that pins two versions (its update is relative to another) is trained at once, to release one of them
     needed_at = np.where(runs.version != runs.reference, release, runs.first_step - start)
     # Work is counted in local steps of all lanes together. A run needed at step t should start, at the latest, its own
-    # length before the work due up to t is done; so a long run starts early instead of keeping the other lanes waiting.
+    # length before the work due up to t is done: otherwise a long run keeps the other lanes waiting.
     due = np.bincount(needed_at, runs.local_steps, server_steps + 1)
     order = np.argsort(np.cumsum(due)[needed_at] / lanes - runs.local_steps, kind="stable")
     rank, by_release = np.empty_like(order), np.argsort(release, kind="stable")
-    rank[order] = np.arange(len(order))  # runs are known by their rank from here on
-    pending = _Pending(
-        ranks=rank[by_release].tolist(),
-        ends=np.searchsorted(release[by_release], np.arange(server_steps), side="right").tolist(),
-        needed=needed_at[order].tolist(),
-        lengths=runs.local_steps[order].tolist(),
-        homes=(runs.client[order] // -(-clients // homes)).tolist(),
+    rank[order] = np.arange(len(order))  # below, a run is identified by its rank, the order in which lanes load it
+    instants, loads, saves, steps, lane_of = _advance(
+        rank[by_release].tolist(),
+        np.searchsorted(release[by_release], np.arange(server_steps), side="right").tolist(),
+        needed_at[order].tolist(),
+        runs.local_steps[order].tolist(),
+        (runs.client[order] // -(-clients // homes)).tolist(),
+        lanes,
+        homes,
     )
-    instants, loads, into, saves, steps = _advance(pending, lanes, homes)
-    preceding = np.searchsorted(np.asarray(steps), np.arange(server_steps + 1), side="right").astype(np.int32)
-    lane = np.empty_like(order)
-    lane[loads.ranks] = into
-    loaded, saved = _moves(loads, lane, order), _moves(saves, lane, order)
-    return Training(_active(loaded, runs, np.asarray(instants), lanes), loaded, saved, preceding)
+    before = np.searchsorted(np.asarray(steps), np.arange(server_steps + 1), side="right").astype(np.int32)
+    loaded, saved = (_moves(events, np.asarray(lane_of, np.int64), order) for events in (loads, saves))
+    return Training(_active(loaded, runs, np.asarray(instants), lanes), loaded, saved, before)
 
 
-class _Pending(NamedTuple):
-    """Runs to be trained; a run is identified by its rank, the order in which lanes take it."""
+def _advance(
+    by_release: list[int],
+    released: list[int],
+    needed: list[int],
+    lengths: list[int],
+    home_of: list[int],
+    lanes: int,
+    homes: int,
+) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+    """Simulates the lanes. This loop takes most of the time of a plan.
 
-    ranks: list[int]  # of the runs, in the order in which the versions are made that they need
-    ends: list[int]  # of each server step: how many of those can be trained before it
-    needed: list[int]  # by rank: the server step that waits for it
-    lengths: list[int]  # by rank: local steps
-    homes: list[int]  # by rank: the device of its client
+    Args:
+        by_release: ranks of the runs, ordered by the server step that produces their versions.
+        released: how many of `by_release` can be trained before each server step.
+        needed: by rank, the server step that waits for the run.
+        lengths: by rank, local steps.
+        home_of: by rank, the device of the client.
+        lanes, homes: see `make_plan`.
 
-
-class _Events(NamedTuple):
-    """Runs that lanes load, or save, in order."""
-
-    ranks: list[int]
-    ends: list[int]  # of each segment: how many until then
-
-
-def _advance(pending: _Pending, lanes: int, homes: int) -> tuple[list[int], _Events, list[int], _Events, list[int]]:
-    """The instants, in local steps, between which the segments lie; what they load, into which lanes, and save; and the
-    server step (of those that `pending` knows) that each precedes. This loop is most of what a plan takes."""
-    needed, lengths, home_of = pending.needed, pending.lengths, pending.homes
+    Returns:
+        The instants between which the segments lie, in local steps; the loads and the saves, each as the segment's
+        index times the number of runs plus the rank; the server step that each segment precedes; by rank, the lane.
+    """
     push, pop = heapq.heappush, heapq.heappop
-    missing = np.bincount(np.asarray(needed, np.int64), minlength=len(pending.ends)).tolist()
-    # runs that wait for a lane, idle lanes, and when the others end their run, in local steps, times L, plus the lane
+    total = len(lengths)
+    missing = np.bincount(np.asarray(needed, np.int64), minlength=len(released)).tolist()
+    # pending runs, idle lanes, and for each working lane the end of its run, in local steps, times L, plus the lane
     devices: list[tuple[list[int], ...]] = [([], list(range(home, lanes, homes)), []) for home in range(homes)]
-    queues, run_of, into = [waiting for waiting, _, _ in devices], [0] * lanes, list[int]()
-    (loaded, load_ends), (saved, save_ends) = loads, saves = _Events([], []), _Events([], [])
-    load, lend, save, steps, begin, now, instants = loaded.append, into.append, saved.append, list[int](), 0, 0, [0]
-    for step, end in enumerate(pending.ends):
+    queues = [waiting for waiting, _, _ in devices]
+    run_of, lane_of = [0] * lanes, [0] * total
+    loads, saves, steps, instants = list[int](), list[int](), list[int](), [0]
+    load, save = loads.append, saves.append
+    begin = now = base = 0
+    for step, end in enumerate(released):
         while missing[step]:
             if begin < end:
-                for rank in pending.ranks[begin:end]:
+                for rank in by_release[begin:end]:
                     push(queues[home_of[rank]], rank)
                 begin = end
             until = -1
             for waiting, idle, working in devices:
                 while waiting and idle:
                     lane, rank = pop(idle), pop(waiting)
-                    load(rank)
-                    lend(lane)
+                    load(base + rank)
+                    lane_of[rank] = lane
                     run_of[lane] = rank
                     push(working, (now + lengths[rank]) * lanes + lane)
-                # until a lane can take up the next pending run, or, with none pending, this step has what it needs
+                # until a lane can load the next pending run, or, with none pending, this step has all its updates
                 if waiting and (until < 0 or working[0] < until):
                     until = working[0]
             if until < 0:
@@ -148,28 +151,26 @@ def _advance(pending: _Pending, lanes: int, homes: int) -> tuple[list[int], _Eve
                 while working and working[0] < bound:
                     lane = pop(working) % lanes
                     rank = run_of[lane]
-                    save(rank)
+                    save(base + rank)
                     push(idle, lane)
                     missing[needed[rank]] -= 1
             instants.append(now)
-            load_ends.append(len(into))
-            save_ends.append(len(saved))
             steps.append(step)
-    return instants, loads, into, saves, steps
+            base += total
+    return instants, loads, saves, steps, lane_of
 
 
-def _moves(events: _Events, lane: np.ndarray, order: np.ndarray) -> Moves:
-    """The runs in the order of their segments and, within one, of their lanes, which are given by rank."""
-    ranks, ends = (np.asarray(column, np.int64) for column in events)
-    lanes = lane[ranks]
-    begins = np.concatenate([np.zeros(1, np.int64), ends])[:-1]
-    segments = np.repeat(np.arange(len(ends)), ends - begins)
+def _moves(events: list[int], lane_of: np.ndarray, order: np.ndarray) -> Moves:
+    """Returns loads or saves, ordered by segment and lane; `events`, `lane_of`: of `_advance`."""
+    segments, ranks = np.divmod(np.asarray(events, np.int64), max(len(order), 1))
+    lanes = lane_of[ranks]
     in_order = np.argsort(segments * (lanes.max(initial=0) + 1) + lanes, kind="stable")
-    return Moves(order[ranks[in_order]], lanes[in_order], segments, np.arange(len(segments)) - begins[segments])
+    places = np.arange(len(segments)) - np.searchsorted(segments, segments)
+    return Moves(order[ranks[in_order]], lanes[in_order], segments, places)
 
 
 def _active(loads: Moves, runs: Runs, instants: np.ndarray, lanes: int) -> np.ndarray:
-    """Local steps of each segment and lane: up to the end of the lane's last run, as long as the segment lasts."""
+    """Returns the local steps [S, L] of each segment and lane: up to the end of the lane's run or of the segment."""
     ends = np.zeros((len(instants) - 1, lanes), np.int64)
     ends[loads.segments, loads.lanes] = instants[loads.segments] + runs.local_steps[loads.runs]
     left = np.maximum.accumulate(ends, axis=0) - instants[:-1, None]
