@@ -35,6 +35,7 @@ from jaxafl.engine.plan import Plan
 from jaxafl.engine.planned import plan_of, planned
 from jaxafl.engine.problem import Hyperparameters, Layout, Observe, Problem, Recording, Speed, micro_batch_of
 from jaxafl.engine.recorded import evaluated
+from jaxafl.engine.stepping import Stepwise
 from jaxafl.engine.validate import EVAL_EVERY, check_model, check_observe, evaluation_interval
 from jaxafl.models.model import Model, Precision
 from jaxafl.options import Summarised, all_named, check_whole
@@ -49,7 +50,7 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
 
 @all_named
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Simulation(Summarised):
+class Simulation(Stepwise, Summarised):
     """Asynchronous federated learning: data, model, local training, server and clock.
 
     Attributes:

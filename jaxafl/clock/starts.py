@@ -71,7 +71,7 @@ def duration_fault(starts: Starts, runs: Runs, duration: Array, wrong: Array, ro
         wrong: bool [A], True if the duration is negative or NaN.
         round: int32, index of the server step.
     """
-    first = jnp.argmax(wrong)
+    first = jax.lax.argmax(wrong, 0, jnp.int32)  # code traced without x64 cannot lower an index of 64 bits
     code = jnp.where(jnp.any(wrong), invalid_code(duration[first]), FaultCode.NONE)
     which = {"run_id": runs.run_id[first], "client": runs.client[first], "run": runs.run[first]}
     return first_fault(starts, code, round=round, **which)

@@ -140,7 +140,7 @@ def advance_online(
 
     def member(state: State) -> tuple[State, Records]:
         # traced once, for the shapes of its records and for the loop
-        step = jax.jit(_build_step(program, clock, members.values, device), inline=True)
+        step = jax.jit(build_online_step(program, clock, members.values, device), inline=True)
 
         def row(number: Array, state: State, records: Records) -> tuple[State, Records]:
             state, record = step(number, state)
@@ -152,7 +152,7 @@ def advance_online(
     return over_members(member, 1, (0,), 0)(state)
 
 
-def _build_step(
+def build_online_step(
     program: Program, clock: Clock, hyperparameters: Hyperparameters, device: DeviceData
 ) -> Callable[[Array, State], tuple[State, Records]]:
     """Builds step(number, state) -> (state, record): one server step."""
@@ -177,14 +177,16 @@ def _build_step(
             made = clock.next(clock_before, workload)
         check_next(clock, num_clients, clock_before, made)
         clock_state, event = made[0], made[1].complete()
-        flight = online_clock.in_flight_runs(clock_state)
-        flight = flight._replace(runs=flight.runs.complete())
-        order = jnp.argsort(flight.runs.arrived).astype(jnp.int32)
+        flight = online_clock.in_flight_runs(clock_state) if hasattr(clock, "in_flight_runs") else None
+        if flight is not None:
+            flight = flight._replace(runs=flight.runs.complete())
         with jax.enable_x64(x64):
             width = len(state.lanes.step) * program.layout.shares
             if width == len(event.mask):
                 state = train_arrivals(train, event, always_full, state)
             else:
+                assert flight is not None
+                order = jnp.argsort(flight.runs.arrived).astype(jnp.int32)
                 state = train_missing(width, train, event, flight, order, state)
             row = steps_of(event, number, state)._replace(write_slot=free_slot(state, flight))
             row = row._replace(

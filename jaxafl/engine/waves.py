@@ -134,8 +134,10 @@ def index_in(table: Array, values: Array | None) -> Array:
     return order[jnp.minimum(place, table.shape[0] - 1)].astype(jnp.int32)
 
 
-def free_slot(state: State, flight: InFlight) -> Array:
-    """Returns a ring slot whose version no run needs."""
+def free_slot(state: State, flight: InFlight | None) -> Array:
+    """Returns a ring slot whose version no run needs; `flight`: `None` if all runs train from the newest version."""
+    if flight is None:
+        return jnp.argmin(state.online.slot_version).astype(jnp.int32)
     needed = jnp.concatenate([flight.runs.version, cast(Array, flight.runs.reference)])
     pinned = jnp.concatenate([flight.pinned, flight.pinned])
     unneeded = jnp.where(pinned, needed, NEVER - 1)

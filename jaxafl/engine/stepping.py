@@ -1,0 +1,201 @@
+"""Pure functions of the state of a run, for traced code of users: `init`, `step` and `evaluate` of a simulation."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.clock.contract import Delivery
+from jaxafl.clock.schedules import raise_fault
+from jaxafl.device import as_arrays
+from jaxafl.device.keys import Key, seed_key
+from jaxafl.engine import evaluate as evaluation
+from jaxafl.engine.online import begin_online, build_online_step
+from jaxafl.engine.problem import BufferSizes, Hyperparameters, Loops, Problem
+from jaxafl.engine.state import Records, State, initial
+from jaxafl.options import UserError, check_whole
+from jaxafl.server.contract import Server, Tree
+
+Array = jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RunState:
+    """State of a run between two server steps, a pytree of arrays of at most 32 bits unless x64 is enabled.
+
+    Attributes:
+        step: int32, server steps made.
+        hyperparameters: client and server, whose numbers may be replaced or batched.
+        run: buffers, server state and clock.
+    """
+
+    step: Array
+    hyperparameters: Hyperparameters
+    run: State
+
+    @property
+    def params(self) -> Tree:
+        """The parameters of the newest version."""
+        return self.run.model.params
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Words:
+    """A number of 64 bits as two of 32, which code traced without x64 can carry."""
+
+    words: Array  # uint32 [..., 2]
+    dtype: str = dataclasses.field(metadata={"static": True})
+
+
+class _Functions(NamedTuple):
+    problem: Problem
+    init: Any
+    step: Any
+    evaluate: Any
+
+
+_built: weakref.WeakKeyDictionary[Any, dict[bool, _Functions]] = weakref.WeakKeyDictionary()
+
+
+class Stepwise:
+    """Mixin of `Simulation`: the functions that `run` executes, as pure functions of a `RunState`."""
+
+    def init(self, seed: int | Array = 0) -> RunState:
+        """Returns the state before the first server step; `jax.vmap(sim.init)(seeds)` initialises several runs.
+
+        The clock is advanced inside the program, so it must be `free_running`, deliver only fresh updates
+        (`synchronous`), or have the methods of `jaxafl.clock.contract.OnlineClock`.
+
+        Args:
+            seed: seed of the initial model, the schedule and the mini-batches, as of `run`; may be traced.
+
+        Raises:
+            ValueError, TypeError: an option cannot work, or the clock cannot be advanced inside the program.
+        """
+        functions = _functions_of(self)
+        server, key = functions.problem.server, _key_of(seed)
+        numbers = functions.problem.hyperparameters
+        if type(server).prepare is not Server.prepare and not type(server).__module__.startswith("jaxafl."):
+            if isinstance(seed, jax.core.Tracer):
+                raise UserError(f"init: {server.name}.prepare needs the seed before tracing; pass a Python int")
+            numbers = self.problem(int(seed)).hyperparameters  # type: ignore[attr-defined]
+        with jax.enable_x64(True):
+            return functions.init(numbers, functions.problem.device, key)
+
+    def step(self, state: RunState, n: int = 1) -> tuple[RunState, dict[str, Array]]:
+        """Executes n server steps. Works in `jax.jit`, `jax.vmap` and `jax.lax.scan`.
+
+        A run whose parameters stop being finite is not ended. In code traced by the user, the samples are constants of
+        the program; and a clock or duration of another author that uses indices of 64 bits needs the whole program to
+        be called within `jax.enable_x64(True)`.
+
+        Args:
+            state: of `init` or `step`.
+            n: static number of server steps.
+
+        Returns:
+            The new state, and records [n, ...] with the names of a result: `time`, `arrived`, `client_id`, `run_index`,
+            `staleness`, `local_steps`, `delta_norm`, `local_loss` and the server's diagnostics.
+
+        Raises:
+            RuntimeError: the clock cannot go on; raised outside of traced code only.
+        """
+        functions, count = _functions_of(self), check_whole("step", "n", n)
+        with jax.enable_x64(True):
+            state, records, fault = functions.step(count, functions.problem.device, state)
+        if not isinstance(fault.code, jax.core.Tracer):
+            raise_fault(fault)
+        return state, records
+
+    def evaluate(self, state: RunState) -> dict[str, Array]:
+        """Returns the test loss and metrics of the newest version, and those of the validation set if there is one."""
+        functions = _functions_of(self)
+        return functions.evaluate(functions.problem.device, state.run.model)
+
+
+def _functions_of(simulation: Any) -> _Functions:
+    x64 = jnp.result_type(float) == jnp.float64
+    found = _built.setdefault(simulation, {})
+    if x64 not in found:
+        simulation.check()
+        found[x64] = _build(simulation.problem(), x64)
+    return found[x64]
+
+
+def _build(problem: Problem, x64: bool) -> _Functions:
+    clock, clients = problem.clock, problem.data.num_clients
+    online = hasattr(clock, "in_flight_runs")
+    if not online and Delivery.STALE in clock.delivers:
+        raise UserError(
+            f"init: the clock {clock.name} cannot be advanced inside the program, because the versions that its runs "
+            "need are known only from its schedule: use free_running or synchronous, or run()"
+        )
+    capacity = clock.capacity(clients)
+    ring = clock.online_ring_slots(clients) if online else 2  # type: ignore[attr-defined]
+    program = problem.program(Loops(lanes_per_vmap=1 if jax.default_backend() == "cpu" else capacity))
+    sizes = BufferSizes(capacity, ring, capacity)
+    client = problem.client
+    first_steps = np.asarray(client.steps if client.epochs is None else client.epochs, np.int32)
+
+    def init(numbers: Hyperparameters, device: Any, key: Key) -> RunState:
+        with jax.enable_x64(x64):
+            state = initial(program.without_loops, sizes, numbers, device, key)
+        batched = jax.tree.map(lambda leaf: leaf[None], state)
+        numbers_of_clock = as_arrays(clock, jnp.float64)
+        begun = begin_online(program, clients, numbers_of_clock, batched, key, jnp.asarray(first_steps))
+        state = jax.tree.map(lambda leaf: leaf[0], begun)
+        return RunState(jnp.int32(0), numbers, _narrow(state))
+
+    def step(n: int, device: Any, state: RunState) -> tuple[RunState, dict[str, Array], Any]:
+        one = build_online_step(program, as_arrays(clock, jnp.float64), state.hyperparameters, device)
+        numbers = state.step + jnp.arange(n, dtype=jnp.int32)
+        run, records = jax.lax.scan(lambda run, number: one(number, run), _widen(state.run), numbers)
+        shown = _shown(records, numbers, clock.pause, jnp.float64 if x64 else jnp.float32)
+        after = dataclasses.replace(state, step=state.step + n, run=_narrow(run))
+        return after, shown, run.online.clock.starts.fault
+
+    def evaluate(device: Any, model: Any) -> dict[str, Array]:
+        return evaluation.evaluate(program.without_loops, True, 1, device, None, model)
+
+    return _Functions(problem, jax.jit(init), jax.jit(step, static_argnums=0), jax.jit(evaluate))
+
+
+def _shown(records: Records, numbers: Array, pause: float, dtype: Any) -> dict[str, Array]:
+    event = records.event
+    runs, mask = event.runs, event.mask
+    columns = {"client_id": jnp.where(mask, runs.client, -1), "run_index": jnp.where(mask, runs.run, -1)}
+    columns |= {"staleness": jnp.where(mask, numbers[:, None] - runs.reference, 0)}
+    time = (event.time + pause * (numbers + 1)).astype(dtype)
+    return {"time": time, "arrived": mask, **columns, "local_steps": runs.local_steps, **records.info}
+
+
+def _key_of(seed: Any) -> Key:
+    if isinstance(seed, jax.Array) and not isinstance(seed, jax.core.Tracer):
+        seed = seed.item()
+    if isinstance(seed, jax.core.Tracer):
+        return seed.astype(jnp.uint32), jnp.zeros_like(seed, jnp.uint32)
+    return seed_key(seed)
+
+
+def _narrow(state: State) -> State:
+    def one(leaf: Array) -> Any:
+        if leaf.dtype.itemsize < 8:
+            return leaf
+        return _Words(jax.lax.bitcast_convert_type(leaf, jnp.uint32), str(leaf.dtype))
+
+    return state._replace(online=jax.tree.map(one, state.online))
+
+
+def _widen(state: State) -> State:
+    def one(leaf: Any) -> Any:
+        return jax.lax.bitcast_convert_type(leaf.words, leaf.dtype) if isinstance(leaf, _Words) else leaf
+
+    online = jax.tree.map(one, state.online, is_leaf=lambda leaf: isinstance(leaf, _Words))
+    return state._replace(online=online)

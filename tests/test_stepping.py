@@ -1,0 +1,100 @@
+"""`init`, `step` and `evaluate` of a simulation are pure, and what `run` computes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxafl as afl
+from jaxafl.options import UserError
+
+STEPS, SEED = 8, 3
+DELAYS = afl.clock.lognormal(0.0, 1.0)
+FREE = afl.clock.free_running(concurrency=4, buffer=2, durations=DELAYS)
+RULE = afl.server.asyncfeded(lam=1.0, eps=1.0, target_staleness=2.0, kappa=1.0)
+CASES = {
+    "fedbuff": (afl.server.fedbuff(), FREE, {"steps": 2}),
+    "fadas": (afl.server.fadas(), dataclasses.replace(FREE, dispatch="step"), {"steps": 2}),
+    "fedavg": (afl.server.fedavg(), afl.clock.synchronous(cohort=3, durations=DELAYS), {"steps": 2}),
+    "asyncfeded": (RULE, afl.clock.free_running(concurrency=4, durations=DELAYS), {"epochs": 1}),
+}
+SLOW = pytest.mark.slow
+
+
+def simulation(name: str = "fedbuff", **changes: Any) -> afl.Simulation:
+    server, clock, steps = CASES[name]
+    client = afl.Client(learning_rate=0.05, batch_size=5, **steps)
+    data = afl.data.synthetic(1.0, 1.0, clients=6, max_size=40, seed=1)
+    made = afl.Simulation(data, afl.models.logistic(num_classes=10), client, server, clock)
+    return dataclasses.replace(made, **changes)
+
+
+@pytest.mark.parametrize(
+    "name", ["fedbuff", "fedavg", *(pytest.param(one, marks=SLOW) for one in ("fadas", "asyncfeded"))]
+)
+def test_steps_are_those_of_run(name: str) -> None:
+    sim = simulation(name)
+    trained = sim.train(STEPS, seed=SEED)
+    state, first = sim.step(sim.init(SEED), 5)
+    state, second = sim.step(state, STEPS - 5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), state.params, trained.params)
+    assert int(state.step) == STEPS
+    for column in {*first} & {*trained.dataset}:
+        found = np.concatenate([first[column], second[column]])
+        np.testing.assert_allclose(found, trained.dataset[column], rtol=1e-4, atol=1e-6, err_msg=column)
+    assert {"time", "arrived", "client_id", "staleness", "delta_norm", "local_loss"} <= {*first} & {*trained.dataset}
+    tested = sim.evaluate(state)
+    np.testing.assert_allclose(tested["loss"], trained.dataset.final_loss, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedavg", pytest.param("fedbuff", marks=SLOW)])
+def test_they_are_traced_by_jit_scan_and_vmap_over_seeds(name: str) -> None:
+    sim = simulation(name)
+    expected = [sim.step(sim.init(seed), STEPS)[0].params for seed in range(3)]
+
+    def scanned(seed: Any) -> Any:
+        def body(state: Any, _: None) -> Any:
+            state, records = sim.step(state, 2)
+            return state, records["time"]
+
+        state, times = jax.lax.scan(body, sim.init(seed), None, length=STEPS // 2)
+        return state.params, times.ravel()
+
+    params, times = jax.jit(jax.vmap(scanned))(jnp.arange(3))
+    for seed, one in enumerate(expected):
+        found = jax.tree.map(lambda leaf, seed=seed: leaf[seed], params)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, one)
+    assert (np.diff(times, axis=1) >= 0).all() and len(np.unique(times[:, -1])) == 3
+
+
+@SLOW
+def test_hyperparameters_in_the_state_can_be_batched() -> None:
+    sim = simulation("fedavg")
+    state = sim.init(SEED)
+
+    def last(rate: Any) -> Any:
+        client = state.hyperparameters.client
+        client = dataclasses.replace(client, hyperparameters=client.hyperparameters | {"learning_rate": rate})
+        changed = dataclasses.replace(state, hyperparameters=state.hyperparameters._replace(client=client))
+        return sim.evaluate(sim.step(changed, STEPS)[0])["loss"]
+
+    rates = jnp.asarray([0.01, 0.05], jnp.float32)
+    found = jax.vmap(last)(rates)
+    for rate, loss in zip(rates, found, strict=True):
+        other = dataclasses.replace(
+            sim, client=dataclasses.replace(sim.client, hyperparameters={"learning_rate": float(rate)})
+        )
+        np.testing.assert_allclose(loss, other.run(STEPS, seed=SEED).final_loss, rtol=1e-5)
+
+
+def test_a_clock_whose_versions_are_not_known_is_refused_before_tracing() -> None:
+    sim = simulation(clock=afl.clock.bernoulli(0.5, 0.5))
+    with pytest.raises(UserError, match="the clock bernoulli cannot be advanced inside the program"):
+        sim.init()
+    with pytest.raises(ValueError, match="step: n must be at least 1, got 0"):
+        simulation("fedavg").step(simulation("fedavg").init(), 0)
