@@ -86,7 +86,7 @@ def one_entry(value: float) -> np.ndarray:
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "unknown option of the optimiser": (with_client(momentun=0.3), "no option momentun.*momentum"),
     "missing option of the optimiser": (lambda: Client(optax.sgd, steps=2), "needs learning_rate"),
-    "an optimiser that is made already": (lambda: Client(optax.sgd(0.1), steps=2), "optimi[sz]er"),
+    "number of a made optimiser": (lambda: Client(optax.sgd(0.1), momentum=0.5, steps=2), "made already.*momentum"),
     "learning rate NaN": (with_client(learning_rate=NAN), "learning_rate must be.*finite.*got nan"),
     "learning rate negative": (with_client(learning_rate=-1.0), "learning_rate must be >= 0, got -1"),
     "learning rate of several numbers": (with_client(learning_rate=np.ones(4)), r"learning_rate.*shape \(4,\)"),

@@ -149,7 +149,9 @@ def _colours(worst: int) -> tuple[object, Normalize | BoundaryNorm]:
 
 
 def _of_schedule(schedule: Schedule) -> Runs:
-    columns = [getattr(schedule, name.removesuffix("_at").removesuffix("_index")) for name in _COLUMNS]
+    columns = [
+        getattr(schedule, name.removesuffix("_at").removesuffix("_index").removesuffix("_id")) for name in _COLUMNS
+    ]
     return _sorted(schedule.mask, columns, schedule.time)
 
 

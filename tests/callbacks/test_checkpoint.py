@@ -398,7 +398,6 @@ def test_a_run_that_was_planned_otherwise_does_not_go_on(
         *places(first, last)
     )
     places = placement._places
-    monkeypatch.setattr(placement, "_in_order", lambda *parts: False)
     monkeypatch.setattr(placement, "_places", reversed_)
     if name == "online":
         assert_same(sim.run(20, **how), sim.run(20, eval_every=EVERY))
