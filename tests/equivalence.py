@@ -131,9 +131,9 @@ SERVERS: dict[str, tuple[Any, tuple[str, ...], Any]] = {
     "afl_weighted": (server.afl(0.5, 0.2), ("stale",), GD),
     "afl_local": (server.afl(broadcast=False), ("fresh_rounds",), SGD),
     "safa": (server.safa(), ("semi_async",), SGD),
-    "asyncfeded": (server.asyncfeded(lam=0.8, eps=0.9, target_staleness=1.5, kappa=1.3), ("arrival", "everyone"), GD),
+    "asyncfeded": (server.asyncfeded(0.8, eps=0.9, target_staleness=1.5, kappa=1.3), ("arrival", "everyone"), GD),
     "asyncfeded_clipped": (
-        server.asyncfeded(lam=0.5, eps=0.5, target_staleness=4.0, max_steps=5, rounding="truncate"), ("everyone",), GD
+        server.asyncfeded(0.5, eps=0.5, target_staleness=4.0, max_steps=5, rounding="truncate"), ("everyone",), GD
     ),
 }  # fmt: skip
 CLIENTS_OPTIONS: dict[str, Any] = {
@@ -144,7 +144,7 @@ CLIENTS_OPTIONS: dict[str, Any] = {
     "weight_decay": afl.Client(optax.sgd, learning_rate=0.1, weight_decay=0.1, steps=4, batch_size=3),
     "adamw": afl.Client(optax.adamw, learning_rate=0.1, weight_decay=0.1, steps=4, batch_size=3),
     "nesterov": afl.Client(optax.sgd, learning_rate=0.1, momentum=0.9, nesterov=True, steps=4, batch_size=3),
-    "run_decay": afl.Client(optax.sgd, learning_rate=0.1, run_decay=0.9, steps=4, batch_size=2),
+    "rate_decay_per_run": afl.Client(optax.sgd, learning_rate=0.1, rate_decay_per_run=0.9, steps=4, batch_size=2),
     "step_schedule": afl.Client(optax.sgd, learning_rate=0.1, step_schedule=lambda k: 1 / (1.0 + k), steps=4),
     "run_schedule": afl.Client(optax.sgd, learning_rate=0.1, run_schedule=lambda r: 1 / (1.0 + r), steps=4),
     "rate_schedule": afl.Client(optax.adam, learning_rate=0.1, rate_schedule=server.afl_rate(0.5), steps=4),
@@ -225,7 +225,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     lanes = _simulation(server.fadas(0.05), CLOCKS["step"], SGD)
     for many, chunk in ((4, 2), (8, 8), (3, 1)):
         yield f"lanes-{many}-{chunk}", _run(lanes, lanes=many, chunk=chunk)
-    adaptive = _simulation(server.asyncfeded(lam=0.5, kappa=0.5), CLOCKS["arrival"], GD)
+    adaptive = _simulation(server.asyncfeded(base_rate=0.5, kappa=0.5), CLOCKS["arrival"], GD)
     yield "lanes-online", _run(adaptive, lanes=4)
     classes = _data("classes")
     for name, model, data in (
@@ -249,7 +249,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "diagnostics-online", _run(online, diagnostics=("drift", "gradient_norm", "average"))
     wild = afl.Client(optax.sgd, learning_rate=1e8, steps=3, batch_size=2)
     yield "failure", _run(_simulation(server.fedbuff(1e6, staleness="none"), CLOCKS["buffer"], wild))
-    yield "failure-online", _run(_simulation(server.asyncfeded(lam=1e30, eps=1e-30), CLOCKS["arrival"], wild))
+    yield "failure-online", _run(_simulation(server.asyncfeded(base_rate=1e30, eps=1e-30), CLOCKS["arrival"], wild))
     buffered = _simulation(server.fedbuff(0.5, staleness="none"), CLOCKS["buffer"], SGD)
     rates = {"server.learning_rate": [0.1, 0.5], "client.learning_rate": [0.05, 0.1]}
     sweeps: dict[str, tuple[afl.Simulation, dict[str, Any]]] = {
@@ -261,7 +261,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         "none": (buffered, {"server.momentum": [None, 0.5]}),
         "servers": (buffered, {"server": [server.fedbuff(0.5, staleness="none"), server.fadas(0.05)]}),
         "clocks": (buffered, {"clock": [CLOCKS["buffer"], CLOCKS["step"]]}),
-        "adaptive": (adaptive, {"server.lam": [0.5, 1.0]}),
+        "adaptive": (adaptive, {"server.base_rate": [0.5, 1.0]}),
         "stopping": (_simulation(server.fedbuff(0.5, staleness="none"), CLOCKS["buffer"], EXECUTED), {"seed": [0, 1]}),
         "patience": (
             _simulation(server.fedbuff(0.5, staleness="none"), CLOCKS["buffer"], dataclasses.replace(ADAM, patience=1)),

@@ -80,7 +80,7 @@ def test_list_as_json_names_everything_with_its_options(capsys):
     servers = {entry["name"]: entry for entry in listed["servers"]}
     assert {"fedavg", "fedprox", "fedasync", "fedbuff", "fadas", "asyncfeded"} <= set(servers)
     assert servers["asyncfeded"]["clocks"] == ["free_running"]
-    lam = next(option for option in servers["asyncfeded"]["options"] if option["name"] == "lam")
+    lam = next(option for option in servers["asyncfeded"]["options"] if option["name"] == "base_rate")
     assert (lam["type"], lam["default"], lam["required"]) == ("float", 1.0, False)
     assert lam["help"]
     recorded = next(entry for entry in listed["durations"] if entry["name"] == "recorded")

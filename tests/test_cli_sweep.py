@@ -50,7 +50,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("text", "name", "values"),
     [
-        ("server.lam=1,3.5", "server.lam", [1, 3.5]),
+        ("server.base_rate=1,3.5", "server.base_rate", [1, 3.5]),
         ("seed=0:3", "seed", [0, 1, 2]),
         ("server.delay_scaling=None,eq4", "server.delay_scaling", [None, "eq4"]),
         ("client.batch-size=8, none", "client.batch_size", [8, None]),

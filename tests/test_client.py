@@ -30,7 +30,7 @@ FULL_BATCH: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "nesterov": ({"momentum": 0.6, "nesterov": True}, {"momentum": 0.6, "nesterov": True}),
     "proximal": ({"proximal": 0.7}, {"proximal": 0.7}),
     "weight decay": ({"weight_decay": 0.3, "momentum": 0.5}, {"weight_decay": 0.3, "momentum": 0.5}),
-    "run decay": ({"run_decay": 0.8}, {"run_decay": 0.8}),
+    "run decay": ({"rate_decay_per_run": 0.8}, {"run_decay": 0.8}),
     "step schedule": ({"step_schedule": lambda step: 1 / (1.0 + step)}, {"step_multipliers": (1, 1 / 2, 1 / 3, 1 / 4)}),
     "run schedule": ({"run_schedule": lambda run: 0.9**run}, {"run_decay": 0.9}),
     "all": (
@@ -38,7 +38,7 @@ FULL_BATCH: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "momentum": 0.5,
             "proximal": 0.2,
             "weight_decay": 0.1,
-            "run_decay": 0.95,
+            "rate_decay_per_run": 0.95,
             "step_schedule": lambda step: 0.5**step,
         },
         {

@@ -122,12 +122,12 @@ def test_a_penalty_on_delay_changes_the_result() -> None:
 
 
 def test_the_penalty_on_outdated_updates() -> None:
-    check(Local(), server.afl(a=0.8), AFL(a=0.8))
+    check(Local(), server.afl(staleness_exponent=0.8), AFL(a=0.8))
 
 
 @pytest.mark.slow
 def test_single_precision() -> None:
-    check(Local(), server.afl(a=0.8), AFL(a=0.8), wide=False)
+    check(Local(), server.afl(staleness_exponent=0.8), AFL(a=0.8), wide=False)
 
 
 @pytest.mark.slow
@@ -209,7 +209,10 @@ def test_the_rate_of_a_moment() -> None:
 BAD: dict[str, tuple[Any, str]] = {
     "a negative alpha": (lambda: server.afl_rate(-0.1), "alpha must be >= 0"),
     "an unknown delay": (lambda: server.afl_rate(0.1, "minutes"), "'staleness', 'seconds'"),
-    "a negative penalty": (lambda: check(Local(), server.afl(a=-1)), "afl: a must be >= 0"),
+    "a negative penalty": (
+        lambda: check(Local(), server.afl(staleness_exponent=-1)),
+        "afl: staleness_exponent must be >= 0",
+    ),
     "a negative tolerance": (lambda: check(Local(), server.afl(tolerance=-1)), "afl: tolerance must be >= 0"),
     "own models from stale versions": (
         lambda: check(Local(), server.afl(broadcast=False)),

@@ -118,8 +118,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "staleness unknown": (with_server(server.fedbuff, staleness="poly"), "'none', 'polynomial', got 'poly'"),
     "server momentum 1": (with_server(server.fedbuff, momentum=1.0), r"momentum must be in \[0, 1\), got 1"),
     "alpha NaN": (with_server(server.fedasync, NAN), "alpha must be a finite number, got nan"),
-    "lambda 0": (with_server(server.asyncfeded, lam=0), "lam must be > 0, got 0"),
-    "lambda NaN": (with_server(server.asyncfeded, lam=NAN), "lam must be a finite number, got nan"),
+    "lambda 0": (with_server(server.asyncfeded, base_rate=0), "base_rate must be > 0, got 0"),
+    "lambda NaN": (with_server(server.asyncfeded, base_rate=NAN), "base_rate must be a finite number, got nan"),
     "epsilon 0": (with_server(server.asyncfeded, eps=0.0), "eps must be > 0, got 0"),
     "epsilon NaN": (with_server(server.asyncfeded, eps=NAN), "eps must be a finite number, got nan"),
     "kappa NaN": (with_server(server.asyncfeded, kappa=NAN), "kappa must be a finite number, got nan"),
@@ -250,7 +250,7 @@ def test_an_existing_result_is_left_alone_until_the_run_has_ended(tmp_path: Any)
     assert not (tmp_path / "new.nc").exists()
 
 
-DIVERGING = {"planned": server.fedbuff(1e4), "online": server.asyncfeded(lam=60.0, eps=0.01, kappa=0)}
+DIVERGING = {"planned": server.fedbuff(1e4), "online": server.asyncfeded(base_rate=60.0, eps=0.01, kappa=0)}
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ BUFFERED = (
     afl.clock.free_running(concurrency=6, buffer=2, durations=afl.clock.uniform(1, 5)),
 )
 BESIDE = (
-    afl.server.asyncfeded(lam=0.5, kappa=0.5, max_steps=8),
+    afl.server.asyncfeded(base_rate=0.5, kappa=0.5, max_steps=8),
     afl.clock.free_running(concurrency=4, durations=afl.clock.uniform(1, 5)),
 )
 

@@ -38,7 +38,7 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
         server.fadas(0.05), free_running(concurrency=5, buffer=2, dispatch="step", durations=DURATIONS), RAGGED
     ),
     "asyncfeded": (
-        server.asyncfeded(lam=0.5, kappa=0.5, max_steps=8),
+        server.asyncfeded(base_rate=0.5, kappa=0.5, max_steps=8),
         free_running(
             concurrency=4, durations=uniform(1, 5, per="client") * constant(0.1, per="step") + suspension(0.2)
         ),

@@ -269,7 +269,7 @@ PARTS = [
     server.fedasync(alpha=0.5, staleness="polynomial", exponent=0.5),
     server.fedbuff(momentum=0.5),
     server.fadas(0.003),
-    server.asyncfeded(lam=0.5, eps=1.0, target_staleness=3.0, kappa=0.05),
+    server.asyncfeded(base_rate=0.5, eps=1.0, target_staleness=3.0, kappa=0.05),
 ]
 
 

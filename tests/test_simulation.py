@@ -41,24 +41,25 @@ TIMES = np.random.default_rng(0).uniform(0.5, 2.0, (6, 60))
 
 # name: options of AsyncFedED
 ASYNCFEDED: dict[str, dict[str, Any]] = {
-    "floor": {"lam": 0.8, "eps": 0.9, "target_staleness": 1.5, "kappa": 1.3, "max_steps": 30},
+    "floor": {"base_rate": 0.8, "eps": 0.9, "target_staleness": 1.5, "kappa": 1.3, "max_steps": 30},
     "truncate": {
-        "lam": 0.8,
+        "base_rate": 0.8,
         "eps": 0.9,
         "target_staleness": 1.5,
         "kappa": 1.3,
         "max_steps": 30,
         "rounding": "truncate",
     },
-    "clipped": {"lam": 0.5, "eps": 0.5, "target_staleness": 4.0, "kappa": 1.0, "max_steps": 5},
+    "clipped": {"base_rate": 0.5, "eps": 0.5, "target_staleness": 4.0, "kappa": 1.0, "max_steps": 5},
 }
 
 
 def asyncfeded_by_hand(problem: Any, options: dict[str, Any], times: np.ndarray) -> Any:
     """The reference, its clock fed with the server's replies."""
+    rule = dict(options)
     return reference(
         problem,
-        oracle.AsyncFedED(**options),
+        oracle.AsyncFedED(lam=rule.pop("base_rate"), **rule),
         lambda on_step: oracle_clock.free_running(
             num_clients=6, concurrency=6, buffer=1, initial_steps=3, server_steps=STEPS, on_step=on_step,
             duration=lambda client, run, steps: times[client, run] * steps,

@@ -16,7 +16,7 @@ from jaxafl.options import UserError
 STEPS, SEED = 8, 3
 DELAYS = afl.clock.lognormal(0.0, 1.0)
 FREE = afl.clock.free_running(concurrency=4, buffer=2, durations=DELAYS)
-RULE = afl.server.asyncfeded(lam=1.0, eps=1.0, target_staleness=2.0, kappa=1.0)
+RULE = afl.server.asyncfeded(base_rate=1.0, eps=1.0, target_staleness=2.0, kappa=1.0)
 CASES = {
     "fedbuff": (afl.server.fedbuff(), FREE, {"steps": 2}),
     "fadas": (afl.server.fadas(), dataclasses.replace(FREE, dispatch="step"), {"steps": 2}),

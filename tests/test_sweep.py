@@ -109,11 +109,13 @@ def test_static_axes_compile_once_per_value(sim: afl.Simulation) -> None:
 def test_a_server_in_the_clock_is_swept_too(sim: afl.Simulation) -> None:
     adaptive = dataclasses.replace(
         sim,
-        server=afl.server.asyncfeded(lam=1.0, eps=1.0, kappa=0.5, max_steps=6),
+        server=afl.server.asyncfeded(base_rate=1.0, eps=1.0, kappa=0.5, max_steps=6),
         clock=afl.clock.free_running(concurrency=5, durations=afl.clock.uniform(0.1, 0.5, per="step")),
     )
-    found = afl.sweep(adaptive, {"server.lam": [0.5, 1.0]}, STEPS, eval_every=EVERY)
-    same(found.isel({"server.lam": 0}), replace_at(adaptive, "server.lam", 0.5).run(STEPS, eval_every=EVERY))
+    found = afl.sweep(adaptive, {"server.base_rate": [0.5, 1.0]}, STEPS, eval_every=EVERY)
+    same(
+        found.isel({"server.base_rate": 0}), replace_at(adaptive, "server.base_rate", 0.5).run(STEPS, eval_every=EVERY)
+    )
 
 
 @pytest.mark.slow

@@ -27,7 +27,9 @@ def fedbuff(clock: str = "buffer") -> afl.Simulation:
 
 def adaptive() -> afl.Simulation:
     """A clock beside the training."""
-    return _simulation(afl.server.asyncfeded(lam=0.8, eps=0.9, target_staleness=1.5, kappa=1.3), CLOCKS["arrival"], GD)
+    return _simulation(
+        afl.server.asyncfeded(base_rate=0.8, eps=0.9, target_staleness=1.5, kappa=1.3), CLOCKS["arrival"], GD
+    )
 
 
 @pytest.mark.parametrize("make", [pytest.param(fedbuff, marks=pytest.mark.slow), adaptive])
@@ -168,7 +170,7 @@ class breaks(afl.server.asyncfeded):
 
 @pytest.mark.slow
 def test_a_run_beside_its_clock_that_would_fail_after_a_limit_ends_before() -> None:
-    sim = _simulation(breaks(lam=0.8, eps=0.9, target_staleness=1.5, kappa=1.3), CLOCKS["arrival"], GD)
+    sim = _simulation(breaks(base_rate=0.8, eps=0.9, target_staleness=1.5, kappa=1.3), CLOCKS["arrival"], GD)
     with pytest.warns(match="stopped being finite"):
         whole = sim.run(60, eval_every=60)
     assert whole.attrs["failed_step"] == 9

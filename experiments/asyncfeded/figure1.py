@@ -35,7 +35,7 @@ def cell(method: str, column: str, scale: str) -> Cell:
 
     def make() -> afl.Simulation:
         proximal = {"proximal": TASK.mu} if method == "FedProx" else {}
-        options = {"momentum": 0.5, "run_decay": DECAY, "steps": FIRST_STEPS, "batch_size": 1, **proximal}
+        options = {"momentum": 0.5, "rate_decay_per_run": DECAY, "steps": FIRST_STEPS, "batch_size": 1, **proximal}
         durations = afl.clock.constant(pace * np.asarray(SECONDS), per="step")
         return afl.Simulation(
             data=afl.data.from_arrays(CENTRES, labels, labels, x_test=CENTRES, y_test=labels),

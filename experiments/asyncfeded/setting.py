@@ -87,7 +87,7 @@ def server_of(method: str, task: Task, max_steps: int) -> afl.server.Server:
     """A method with its options."""
     if method == "AsyncFedED":
         how = {"target_staleness": task.target, "kappa": task.kappa, "max_steps": max_steps}
-        return afl.server.asyncfeded(lam=task.lam, eps=task.lam / task.lam_over_eps, **how)
+        return afl.server.asyncfeded(base_rate=task.lam, eps=task.lam / task.lam_over_eps, **how)
     if method == "FedAsync constant":
         return afl.server.fedasync(task.alpha, staleness="constant")
     if method == "FedAsync hinge":
@@ -112,9 +112,12 @@ def cell_of(method: str, name: str, chance: float, scale: str, steps: int = FIRS
 
     def make() -> afl.Simulation:
         data, model, batch = parts(name, scale)
-        decay = {"run_decay": DECAY}
+        decay = {"rate_decay_per_run": DECAY}
         if recurrent:
-            decay = {"run_decay": DECAY**FIRST_STEPS, "step_schedule": decayed}  # a run before counts as K_0 steps
+            decay = {
+                "rate_decay_per_run": DECAY**FIRST_STEPS,
+                "step_schedule": decayed,
+            }  # a run before counts as K_0 steps
         if method == "FedProx":
             decay["proximal"] = task.mu
         durations = (

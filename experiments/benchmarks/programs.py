@@ -154,7 +154,7 @@ def simulation(name: str, kind: str) -> afl.Simulation:
     times = afl.clock.uniform(1, 5, per="client") * afl.clock.constant(0.1, per="step")
     if kind == "online":
         clock = afl.clock.free_running(concurrency=25, durations=times)
-        return afl.Simulation(data, make(), client, afl.server.asyncfeded(lam=1.0, kappa=0.05), clock)
+        return afl.Simulation(data, make(), client, afl.server.asyncfeded(base_rate=1.0, kappa=0.05), clock)
     if kind == "synchronous":
         return afl.Simulation(
             data, make(), client, afl.server.fedavg(), afl.clock.synchronous(cohort=25, durations=times)

@@ -24,6 +24,7 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Model
 from jaxafl.options import UserError, are_plain, options_of, shown
+from jaxafl.options.renamed import current_options
 from jaxafl.references import version
 
 _DEEPEST = 12
@@ -164,7 +165,7 @@ def check_identity(folder: pathlib.Path, saved: Mapping[str, Any], current: Mapp
     Raises:
         ValueError: the folder belongs to another run; the message lists the differences.
     """
-    before, now = json.loads(json.dumps([saved, current]))
+    before, now = json.loads(json.dumps([current_options(saved), current]))
     versions = _differing(before.pop("versions"), now.pop("versions"))
     if versions:  # other versions trace another program, and another Python has other bytecode
         other = {"program"} if set(versions) == {"device"} else {"program", "code"}

@@ -1,6 +1,6 @@
 """Construction of a simulation, the axes of a sweep and durations from the options of a command line.
 
-Axes are written as `--axis server.lam=1,3,5 --axis seed=0:5`, durations as expressions.
+Axes are written as `--axis server.base_rate=1,3,5 --axis seed=0:5`, durations as expressions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxafl.simulation import Simulation
 from jaxafl.sweep.axes import PARTS, replace_at
 
 Axes = dict[str, list[Any]]
-_FORM = "write NAME=VALUE,VALUE,... or NAME=FIRST:STOP, e.g. server.lam=1,3,5 or seed=0:5"
+_FORM = "write NAME=VALUE,VALUE,... or NAME=FIRST:STOP, e.g. server.base_rate=1,3,5 or seed=0:5"
 _WORDS = {"none": "None", "true": "True", "false": "False"}
 _LONGEST = 2000
 _POOLED = "is one pooled dataset: split it over clients, e.g. --partition iid --clients 10"
@@ -117,7 +117,7 @@ def read_axes(arguments: Sequence[str]) -> Axes:
 
 
 def parse_axis(text: str) -> tuple[str, list[Any]]:
-    """Returns name and values of an axis: `server.lam=1,3,5`, `seed=0:5` (0 to 4) or `client.steps=[1,2],[2,2]`.
+    """Returns name and values of an axis: `server.base_rate=1,3,5`, `seed=0:5` (0 to 4) or `client.steps=[1,2],[2,2]`.
 
     Raises:
         UserError: the axis has another form, or a value is empty.

@@ -158,7 +158,7 @@ def _methods(dataset: FederatedData) -> dict[str, Simulation]:
     rounds = clock.synchronous(durations=speeds)
     each = clock.free_running(concurrency=_CLIENTS, durations=speeds)
     buffered = clock.free_running(concurrency=_CLIENTS, buffer=_BUFFER, durations=speeds)
-    asyncfeded = server.asyncfeded(lam=0.5, eps=1.0, target_staleness=3.0, kappa=0.05, max_steps=2 * _STEPS)
+    asyncfeded = server.asyncfeded(base_rate=0.5, eps=1.0, target_staleness=3.0, kappa=0.05, max_steps=2 * _STEPS)
     methods = {
         "FedAvg": (server.fedavg(), rounds),
         "FedAsync": (server.fedasync(0.5, "polynomial", exponent=0.5), each),

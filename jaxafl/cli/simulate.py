@@ -18,7 +18,7 @@ from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.store import check_folder, log_info
 from jaxafl.cli import tables
 from jaxafl.cli.build import as_paths, make_simulation, read_axes
-from jaxafl.cli.options import Run, chosen, is_given, options_type, program, refuse, values_of
+from jaxafl.cli.options import Run, chosen, current_arguments, is_given, options_type, program, refuse, values_of
 from jaxafl.cli.sweep_options import Sweep
 from jaxafl.device import keep_programs, make_cpu_devices
 from jaxafl.device.keys import seed_key
@@ -68,6 +68,7 @@ def resume(folder: Positional[pathlib.Path]) -> int:
 def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[str]) -> int:
     """Runs the described configurations; returns exit code 1 if every run failed, else 0."""
     _make_devices(arguments)
+    arguments = current_arguments(arguments)
     axes = read_axes(arguments) if kind is Sweep else {}
     names = chosen(arguments, axes)
     more = "\n\nOptions depend on the data, model, server and clock that the command line names (see jaxafl list)."
@@ -82,7 +83,7 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     if unknown:
         refuse(unknown, names, options)
     if kind is Sweep and not axes:
-        raise UserError("a sweep needs at least one --axis, e.g. --axis server.lam=1,3,5 --axis seed=0:5")
+        raise UserError("a sweep needs at least one --axis, e.g. --axis server.base_rate=1,3,5 --axis seed=0:5")
     with user_errors():
         _check_outputs(options)
         if options.plot:  # drawing takes a second to import

@@ -17,7 +17,7 @@ class Sweep(Run):
     """Options of a sweep.
 
     Args:
-        axis: values of the seed, seed=0:5 (0 to 4), or of an option of server, client or clock, server.lam=1,3,5;
+        axis: values of the seed, seed=0:5 (0 to 4), or of an option of server, client or clock, server.base_rate=1,3,5;
             repeat it for a grid. Values are numbers, words, none, true, false, lists [1,2], durations and names of
             optimisers
         workers: processes of this machine that run at once, each with its share of cores and GPUs; needs checkpoint

@@ -15,6 +15,7 @@ import optax
 
 from jaxafl.client.stepping import objective_arguments, optimizer_step
 from jaxafl.options import Bounds, Number, Part, UserError, check_number, did_you_mean, static
+from jaxafl.options.renamed import current_names
 
 
 class MadeOptimizer:
@@ -59,6 +60,7 @@ class Optimised(Part):
 
         @functools.wraps(construct)
         def __init__(self: Any, *args: Any, **given: Any) -> None:
+            given = current_names(cls, given)
             more = {name: given.pop(name) for name in list(given) if name not in fields}
             construct(self, *args, **given)
             if "hyperparameters" not in given:  # copies and rebuilt pytrees have them already

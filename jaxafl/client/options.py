@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -30,17 +30,17 @@ class Client(Optimised, init=False):
     """Local training of every client.
 
     A local step is one step of the optimiser on g = ∇ mean loss of a mini-batch (+ weight_decay · x) (+ μ (x - x_s)),
-    with the learning rate times step_schedule(local step) · run_schedule(run) · run_decay^run. The optimiser's state is
-    initialised in every run.
+    with the learning rate times step_schedule(local step) · run_schedule(run) ·
+    rate_decay_per_run^run. The optimiser's state is initialised in every run.
 
     Args:
         optimizer: constructor of an Optax optimiser, e.g. `optax.sgd` or `optax.adam`. Its hyperparameters
             (learning_rate, momentum, b1 ...) are given by name, and the numbers among them can be swept. A made one,
             e.g. `optax.chain(optax.clip(1.0), optax.sgd(0.1))`, is static and takes no hyperparameters. An Optax
             schedule as `learning_rate` counts the local steps of each run from 0 (of each epoch with `reset="epoch"`).
-            For a rate that decreases from run to run use `run_schedule` or `run_decay`. PRNG keys in the optimiser's
-            state are replaced by keys of the run. An optimiser that evaluates the objective (Polyak's step, L-BFGS)
-            gets the mini-batch objective with proximal term and weight decay.
+            For a rate that decreases from run to run use `run_schedule` or `rate_decay_per_run`. PRNG keys in the
+            optimiser's state are replaced by keys of the run. An optimiser that evaluates the objective (Polyak's step,
+            L-BFGS) gets the mini-batch objective with proximal term and weight decay.
         steps: local steps K of a run: one number, one per client, or an array [client, run] whose last column is used
             for all later runs. Give either `steps` or `epochs`.
         epochs: local epochs of a run, each a new shuffle. The last, partial batch is kept and averaged over its real
@@ -50,7 +50,8 @@ class Client(Optimised, init=False):
         proximal: coefficient μ of FedProx's proximal term (AsyncFedED, eq. (39)); at least 0, `None` for no term.
         weight_decay: weight decay w, added to the gradient as w · x, as in PyTorch's SGD; at least 0. An optimiser with
             a parameter `weight_decay` (`optax.adamw`) receives it instead.
-        run_decay: factor of the learning rate from each run of a client to the next (0.995 in AsyncFedED); at least 0.
+        rate_decay_per_run: factor of the learning rate from each run of a client to the next (0.995 in AsyncFedED); at
+            least 0.
         step_schedule: function from the local step (from 0, traced int32) to a factor of the learning rate.
         run_schedule: function from the run's index among the client's runs (from 0, traced int32) to a factor of the
             learning rate.
@@ -86,7 +87,7 @@ class Client(Optimised, init=False):
     batch_size: int | None = static(default=32, kw_only=True)
     proximal: Number | None = number(default=None, least=0, kw_only=True)
     weight_decay: Number | None = number(default=None, least=0, kw_only=True)
-    run_decay: Number | None = number(default=None, least=0, kw_only=True)
+    rate_decay_per_run: Number | None = number(default=None, least=0, kw_only=True)
     step_schedule: Callable[[Array], Array] | None = static(default=None, kw_only=True)
     run_schedule: Callable[[Array], Array] | None = static(default=None, kw_only=True)
     rate_schedule: Callable[[Moment], Array] | None = static(default=None, kw_only=True)
@@ -95,6 +96,8 @@ class Client(Optimised, init=False):
     patience: int | None = static(default=None, kw_only=True)
     charge: Literal["planned", "executed"] = static(default="planned", kw_only=True)
     micro_batch: int | None = static(default=None, kw_only=True)
+
+    renamed: ClassVar[dict[str, str]] = {"run_decay": "rate_decay_per_run"}
 
     def __post_init__(self) -> None:
         if isinstance(self.steps, np.ndarray | jax.Array):
@@ -141,11 +144,11 @@ class Client(Optimised, init=False):
                 f"Client: reset='epoch' and patience count local epochs: give epochs=n instead of steps; got "
                 f"steps={shown(self.steps)}, reset={self.reset!r}, patience={self.patience}"
             )
-        scheduled = self.step_schedule or self.run_schedule or self.rate_schedule or self.run_decay is not None
+        scheduled = self.step_schedule or self.run_schedule or self.rate_schedule or self.rate_decay_per_run is not None
         if scheduled and "learning_rate" not in self.hyperparameters:
             raise ValueError(
-                "Client: a schedule or run_decay multiplies learning_rate, so that must be given as a number, e.g. "
-                f"Client(optax.sgd, learning_rate=0.1, ...); got {', '.join(self.hyperparameters) or 'none'}"
+                "Client: a schedule or rate_decay_per_run multiplies learning_rate, so that must be given as a number, "
+                f"e.g. Client(optax.sgd, learning_rate=0.1, ...); got {', '.join(self.hyperparameters) or 'none'}"
             )
 
     def local_steps(self, counts: np.ndarray) -> np.ndarray:

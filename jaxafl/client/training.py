@@ -235,8 +235,8 @@ def _rate_factor(client: Client, lane: Lane, per_epoch: Array) -> Any:
     for schedule, when in zip(schedules, (moment, lane.step, lane.run), strict=True):
         if schedule is not None:
             factor = factor * schedule(when)
-    if client.run_decay is not None:
-        factor = factor * client.run_decay ** lane.run.astype(jnp.result_type(float))
+    if client.rate_decay_per_run is not None:
+        factor = factor * client.rate_decay_per_run ** lane.run.astype(jnp.result_type(float))
     if jnp.shape(factor) != ():
         raise ValueError(f"a schedule must return one number, got an array of shape {jnp.shape(factor)}")
     return factor

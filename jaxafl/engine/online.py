@@ -55,7 +55,9 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
     capacity, in_flight = clock.capacity(clients), clock.in_flight(clients)
     shares = problem.layout.shares
     if shares > 1 and (problem.server.needs.client_models or problem.layout.divided):
-        raise UserError("where the clock runs beside the training, devices cannot divide the clients: use one device")
+        raise UserError(
+            "run: a clock that is advanced during training cannot shard clients over devices; use one device"
+        )
     lanes = -(-_lanes(speed.lanes, capacity, in_flight) // shares) * shares
     chunk = chunk_of(lanes // shares, speed.chunk, lambda: lanes_in_memory(problem))
     ring = cast(OnlineClock, clock).online_ring_slots(clients)

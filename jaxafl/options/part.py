@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from jaxafl.options.checks import MOST, Bounds, as_array, check_choice, check_flag, check_number, check_whole, shown
+from jaxafl.options.renamed import EARLIER, current_name, with_earlier_names
 from jaxafl.options.suggestions import named
 
 Number: TypeAlias = float | jax.Array | np.ndarray
@@ -67,10 +68,12 @@ class Part:
     Attributes:
         name: the name in results and messages; by default that of the class.
         references: the citations of a run with the part: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
+        renamed: earlier name -> name of options, which also work by their earlier names, with a warning.
     """
 
     name: ClassVar[str] = ""
     references: ClassVar[tuple[str, ...]] = ()
+    renamed: ClassVar[dict[str, str]] = {}
     is_part: ClassVar[bool] = True
 
     def __init_subclass__(cls, init: bool = True) -> None:
@@ -85,6 +88,9 @@ class Part:
         dataclasses.dataclass(frozen=True, repr=False)(cls)
         if "__init__" in vars(cls):
             cls.__init__ = named(cls.__init__)  # type: ignore[method-assign]
+        if cls.renamed:
+            cls.__init__ = with_earlier_names(cls, cls.__init__)  # type: ignore[method-assign]
+            EARLIER[cls.name] = cls.renamed
         fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
         leaves = [field.name for field in fields if not bounds_of(field).static]
         jax.tree_util.register_dataclass(cls, leaves, [field.name for field in fields if field.name not in leaves])
@@ -95,6 +101,14 @@ class Part:
             if type(value) in (list, tuple):
                 new = as_array(self.name, field.name, value) if not bounds_of(field).static else _as_tuples(value)
                 object.__setattr__(self, field.name, new)
+
+    if not typing.TYPE_CHECKING:  # else type checkers would allow every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Returns an option by its earlier name; only called for names that do not exist."""
+            if name not in type(self).renamed:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            return getattr(self, current_name(self, name))
 
     def __repr__(self) -> str:
         defaults = {field.name: field.default for field in dataclasses.fields(self)}  # type: ignore[arg-type]

@@ -24,7 +24,8 @@ class afl(Server):
     rate_schedule=jaxafl.server.afl_rate(α), patience=10)`.
 
     Args:
-        a: exponent a of the staleness weight (1 + τ)^(-a); at least 0. The paper's experiments use 0 (no penalty).
+        staleness_exponent: exponent a of the staleness weight (1 + τ)^(-a); at least 0. The paper's experiments use 0
+            (no penalty).
         tolerance: convergence threshold κ. Once ‖x_{t+1} - x_t‖ <= κ the model stays as it is; 0 never stops.
         broadcast: send the server's model to the clients. With `False` each client continues from its last local model,
             as in the authors' scripts, and the curves (mean LOCAL training loss) match theirs. This is not the
@@ -36,13 +37,14 @@ class afl(Server):
         Algorithm 1.
     """
 
-    a: Number = number(default=0.0, least=0)
+    staleness_exponent: Number = number(default=0.0, least=0)
     tolerance: Number = number(default=0.0, least=0)
     broadcast: bool = static(default=True)
 
     requires = Delivery.AGED
     accepts = Delivery.STALE
     references = ("afl2025",)
+    renamed: ClassVar[dict[str, str]] = {"a": "staleness_exponent"}
     meanings: ClassVar[dict[str, str]] = {
         "step_norm": "Euclidean norm of the server's step",
         "converged": "True once the run has converged",
@@ -65,7 +67,9 @@ class afl(Server):
     def update(self, params: Tree, state: Array, arrivals: Arrivals) -> Outcome:
         models = jax.tree.map(jnp.add, arrivals.base, arrivals.delta)
         weights = counts(arrivals) * arrivals.samples
-        weights = weights * (1 + arrivals.staleness.astype(weights.dtype)) ** (-jnp.asarray(self.a, weights.dtype))
+        weights = weights * (1 + arrivals.staleness.astype(weights.dtype)) ** (
+            -jnp.asarray(self.staleness_exponent, weights.dtype)
+        )
         average = weighted_sum(weights / jnp.sum(weights), models)
         new = jax.tree.map(lambda x, y: jnp.where(state, x, y), params, average)
         step = norm(jax.tree.map(jnp.subtract, new, params))

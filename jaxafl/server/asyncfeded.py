@@ -28,7 +28,7 @@ class asyncfeded(Server):
     infinite.
 
     Args:
-        lam: numerator λ > 0 of the server rate. The paper uses 1 on FEMNIST, 5 on Synthetic-1-1 and Shakespeare.
+        base_rate: numerator λ > 0 of the server rate. The paper uses 1 on FEMNIST, 5 on Synthetic-1-1 and Shakespeare.
         eps: constant ε > 0 in the denominator of the server rate. The paper uses 1 on FEMNIST, 5 on Synthetic-1-1 and
             10 on Shakespeare.
         target_staleness: target γ̄ of the Euclidean staleness; at least 0.
@@ -42,7 +42,7 @@ class asyncfeded(Server):
         aggregation", 2022, Algorithms 1 and 2, eqs. (5)-(8).
     """
 
-    lam: Number = number(default=1.0, above=0)
+    base_rate: Number = number(default=1.0, above=0)
     eps: Number = number(default=1.0, above=0)
     target_staleness: Number = number(default=3.0, least=0)
     kappa: Number = number(default=1.0, least=0)
@@ -52,6 +52,7 @@ class asyncfeded(Server):
     requires = Delivery.REPLIES
     accepts = Delivery.STALE | Delivery.CONTINUOUS
     references = ("wang2022asyncfeded",)
+    renamed: ClassVar[dict[str, str]] = {"lam": "base_rate"}
     needs = Needs(base=True, replies=True)
     counters = ("dropped", "clipped")
     meanings: ClassVar[dict[str, str]] = {
@@ -78,7 +79,7 @@ class asyncfeded(Server):
         distance = norm(jax.tree.map(jnp.subtract, params, start))
         dropped = (length == 0) & (distance > 0)  # Δ = 0 although the model has moved
         gamma = jnp.where(length == 0, 0, distance / jnp.where(length == 0, 1, length))
-        rate = jnp.where(dropped, 0, self.lam / (gamma + self.eps))
+        rate = jnp.where(dropped, 0, self.base_rate / (gamma + self.eps))
         params = jax.tree.map(lambda x, d: x + rate.astype(x.dtype) * d, params, delta)
         change = self.kappa * (self.target_staleness - gamma)
         rounded = jnp.floor(change) if self.rounding == "floor" else jnp.trunc(change)

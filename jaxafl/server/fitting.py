@@ -89,15 +89,15 @@ def _check_replies(server: Server, client: Client) -> None:
 def _check_online(server: Server, clock: Clock, client: Client, num_clients: int) -> None:
     if Delivery.REPLIES not in clock.delivers:
         raise ValueError(
-            f"the clock {clock.name} cannot run beside the training, as {server.name} with "
-            f"Client(charge={client.charge!r}) needs; free_running can, and charge='executed' needs no such clock on "
-            "synchronous, stale_rounds and a clock of one's own whose durations do not change who arrives, and that "
-            "says so (`order_free = True` in the class that has the `next`)"
+            f"the clock {clock.name} cannot be advanced during training, as {server.name} with "
+            f"Client(charge={client.charge!r}) needs; expected a clock with Delivery.REPLIES, such as free_running. "
+            "charge='executed' also works on clocks whose durations do not change who arrives: synchronous, "
+            "stale_rounds, and user-defined clocks with `order_free = True` in the class that defines `next`"
         )
     if client.rate_schedule is not None:
         raise ValueError(
-            "rate_schedule needs the staleness and duration of a run when it is trained, which are not known where "
-            f"the clock runs beside the training ({server.name}, charge={client.charge!r})"
+            "rate_schedule needs the staleness and duration of a run when it is trained, which are not known if "
+            f"the clock is advanced during training ({server.name}, charge={client.charge!r})"
         )
     if clock.capacity(num_clients) < 1:
         raise ValueError(f"the clock {clock.name} brings no arrivals")

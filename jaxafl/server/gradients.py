@@ -16,7 +16,7 @@ def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
         client: local training.
         full_batch: require the gradient of all the client's data.
     """
-    changes = ("proximal", "run_decay", "step_schedule", "run_schedule", "rate_schedule", "patience")
+    changes = ("proximal", "rate_decay_per_run", "step_schedule", "run_schedule", "rate_schedule", "patience")
     unchanged = all(getattr(client, option) is None for option in changes)
     rate = client.hyperparameters.get("learning_rate")
     one = client.steps == 1 or (client.epochs == 1 and client.batch_size is None)

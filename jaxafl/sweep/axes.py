@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from jaxafl.data.federated import FederatedData
 from jaxafl.models.model import Model
 from jaxafl.options import UserError, did_you_mean, is_static, options_of, shown, tables_of
+from jaxafl.options.renamed import current_path
 from jaxafl.simulation import Simulation
 
 PARTS = ("data", "model", "client", "server", "clock")
@@ -70,7 +71,7 @@ def axes_of(simulation: Any, axes: Any) -> tuple[Simulation, list[Axis]]:
     found = [Axis("simulation", ("simulation",), [(one,) for one in simulations], names)] if simulations else []
     paths: list[str] = []
     for key, column in axes.items():
-        axis = _axis(key, column)
+        axis = _axis(key, column, (simulations or [simulation])[0])
         if axis.name == "together" and (more := sum(other.name.startswith("together") for other in found)):
             axis = axis._replace(name=f"together_{more + 1}")
         for path in axis.paths:
@@ -84,9 +85,10 @@ def axes_of(simulation: Any, axes: Any) -> tuple[Simulation, list[Axis]]:
     return simulations[0] if simulations else simulation, found
 
 
-def _axis(key: Any, column: Any) -> Axis:
+def _axis(key: Any, column: Any, simulation: Simulation) -> Axis:
     together = isinstance(key, tuple)
-    paths = tuple(map(str, key)) if together else (str(key),)
+    given = map(str, key) if together else (str(key),)
+    paths = tuple(current_path(simulation, path) for path in given)
     name = getattr(key, "name", "together") if together else paths[0]
     if not paths:
         raise ValueError("a sweep axis needs at least one path, e.g. 'seed'; got ()")

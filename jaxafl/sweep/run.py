@@ -81,7 +81,7 @@ def sweep(
 
     Args:
         simulation: the simulation to vary. A list or mapping of simulations becomes the axis `simulation`.
-        axes: path -> values. A path is `"seed"`, an option of a part, such as `"server.lam"`,
+        axes: path -> values. A path is `"seed"`, an option of a part, such as `"server.base_rate"`,
             `"client.learning_rate"`, `"clock.buffer"` or `"clock.durations.low"`, or a part: `"data"`, `"model"`,
             `"server"`, `"clock"`, `"client"`. A tuple of paths with rows of
             values is one dimension: `together`, or `sample` for `jaxafl.sample`.

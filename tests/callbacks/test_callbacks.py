@@ -318,7 +318,7 @@ def test_members_that_write_one_table_at_the_same_time_lose_no_row(tmp_path: pat
 
     def member(number: int) -> None:
         own = copy.copy(table)
-        run = Run("", {}, number, chunks, {"server.lam": number}, "")
+        run = Run("", {}, number, chunks, {"server.base_rate": number}, "")
         own.begin(run)
         for stop in range(chunks):
             own.chunk(Chunk(run, 0, stop, 0.0, 0.0, {}, {"accuracy": 0.5}, lambda: (None, None)))

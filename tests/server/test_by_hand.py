@@ -152,7 +152,7 @@ def favano(normaliser: Sequence[float], reweight: str) -> Engine:
 def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package's servers in the place of the oracle's."""
     monkeypatch.setattr(by_hand, "FAVANO", favano)
-    monkeypatch.setattr(by_hand, "AFL", lambda a=0.0: Engine(server.afl(a=a)))
+    monkeypatch.setattr(by_hand, "AFL", lambda a=0.0: Engine(server.afl(staleness_exponent=a)))
     monkeypatch.setattr(by_hand, "AUDG", engine(server.audg))
     monkeypatch.setattr(by_hand, "SAFA", SAFA)
     monkeypatch.setattr(by_hand, "QuAFL", QuAFL)

@@ -70,7 +70,7 @@ adaptive = st.one_of(
     st.builds(server.fedams, number, decay, decay, bias_correction=correction, max_init=st.sampled_from([0.0, 1e-3])),
 )
 asyncfeded = st.builds(
-    server.asyncfeded, lam=number, eps=st.floats(0.5, 2), target_staleness=st.floats(0, 3), kappa=st.floats(0, 1)
+    server.asyncfeded, base_rate=number, eps=st.floats(0.5, 2), target_staleness=st.floats(0, 3), kappa=st.floats(0, 1)
 )
 gradients = {make: st.builds(make, number) for make in (server.audg, server.psurdg, server.asysg)}
 

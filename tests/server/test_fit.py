@@ -135,7 +135,7 @@ BAD: dict[str, tuple[Any, str]] = {
         ("momentum", {"momentum": 0.9}, "one gradient"),
         ("Adam", {"optimizer": optax.adam}, "one gradient"),
         ("a proximal term", {"proximal": 0.1}, "one gradient"),
-        ("a decaying rate", {"run_decay": 0.9}, "one gradient"),
+        ("a decaying rate", {"rate_decay_per_run": 0.9}, "one gradient"),
         ("a rate schedule", {"steps": None, "epochs": 1, "rate_schedule": server.afl_rate(0.1)}, "one gradient"),
     )
 } | {

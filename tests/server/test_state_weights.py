@@ -56,7 +56,7 @@ CASES = {
     "fedavg, uniform": (afl.server.fedavg(weights="uniform"), "synchronous", equal),
     "fedbuff": (afl.server.fedbuff(staleness="polynomial"), "free_running", discount),
     "fedadam": (afl.server.fedadam(), "synchronous", equal),
-    "afl": (afl.server.afl(a=1.0), "stale_rounds", lambda t, s, n: n / (1 + t.schedule.staleness[s])),
+    "afl": (afl.server.afl(staleness_exponent=1.0), "stale_rounds", lambda t, s, n: n / (1 + t.schedule.staleness[s])),
     "own": (silent(), "free_running", equal),
     "fedasync": (afl.server.fedasync(alpha=0.25, staleness="constant"), "one", None),
 }

@@ -102,7 +102,7 @@ def test_the_variance_is_that_of_batches_as_they_are_drawn(problem, client, fact
 @pytest.mark.slow
 def test_asyncfeded_reports_its_staleness(problem) -> None:
     sim = simulation(
-        problem, server=afl.server.asyncfeded(lam=0.5),
+        problem, server=afl.server.asyncfeded(base_rate=0.5),
         clock=afl.clock.free_running(concurrency=4, durations=afl.clock.uniform(1, 5)),
     )  # fmt: skip
     result = sim.run(12)
