@@ -96,5 +96,8 @@ def test_a_clock_whose_versions_are_not_known_is_refused_before_tracing() -> Non
     sim = simulation(clock=afl.clock.bernoulli(0.5, 0.5))
     with pytest.raises(UserError, match="the clock bernoulli cannot be advanced inside the program"):
         sim.init()
+    client = afl.Client(learning_rate=0.1, steps=2, rate_schedule=lambda moment: 1.0 / (1 + moment.staleness))
+    with pytest.raises(UserError, match="rate_schedule needs the schedule of free_running ahead of training"):
+        simulation(client=client).init()
     with pytest.raises(ValueError, match="step: n must be at least 1, got 0"):
         simulation("fedavg").step(simulation("fedavg").init(), 0)

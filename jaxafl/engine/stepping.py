@@ -137,11 +137,14 @@ def _build(problem: Problem, x64: bool) -> _Functions:
             f"init: the clock {clock.name} cannot be advanced inside the program, because the versions that its runs "
             "need are known only from its schedule: use free_running or synchronous, or run()"
         )
+    client = problem.client
+    if client.rate_schedule is not None or (client.charge == "executed" and not online):
+        option = "charge='executed'" if client.rate_schedule is None else "rate_schedule"
+        raise UserError(f"init: {option} needs the schedule of {clock.name} ahead of training: use run()")
     capacity = clock.capacity(clients)
     ring = clock.online_ring_slots(clients) if online else 2  # type: ignore[attr-defined]
     program = problem.program(Loops(lanes_per_vmap=1 if jax.default_backend() == "cpu" else capacity))
     sizes = BufferSizes(capacity, ring, capacity)
-    client = problem.client
     first_steps = np.asarray(client.steps if client.epochs is None else client.epochs, np.int32)
 
     def init(numbers: Hyperparameters, device: Any, key: Key) -> RunState:
