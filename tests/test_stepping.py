@@ -99,5 +99,13 @@ def test_a_clock_whose_versions_are_not_known_is_refused_before_tracing() -> Non
     client = afl.Client(learning_rate=0.1, steps=2, rate_schedule=lambda moment: 1.0 / (1 + moment.staleness))
     with pytest.raises(UserError, match="rate_schedule needs the schedule of free_running ahead of training"):
         simulation(client=client).init()
+    sim = simulation("fedavg")
+    for other in (simulation("fedbuff").init(), jax.tree.map(lambda leaf: leaf[None], sim.init())):
+        with pytest.raises(UserError, match="the state is of another simulation, or has a member axis"):
+            sim.step(other)
+    with pytest.raises(TypeError, match="take the state that init or step returned, got dict"):
+        sim.evaluate({})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"seed must be one whole number, got float32\[\]"):
+        jax.vmap(sim.init)(jnp.arange(3.0))
     with pytest.raises(ValueError, match="step: n must be at least 1, got 0"):
         simulation("fedavg").step(simulation("fedavg").init(), 0)

@@ -59,6 +59,7 @@ class _Functions(NamedTuple):
     init: Any
     step: Any
     evaluate: Any
+    form: Any  # the shapes and dtypes of `RunState.run`
 
 
 _built: weakref.WeakKeyDictionary[Any, dict[bool, _Functions]] = weakref.WeakKeyDictionary()
@@ -74,7 +75,8 @@ class Stepwise:
         (`synchronous`), or have the methods of `jaxafl.clock.contract.OnlineClock`.
 
         Args:
-            seed: seed of the initial model, the schedule and the mini-batches, as of `run`; may be traced.
+            seed: seed of the initial model, the schedule and the mini-batches, as of `run`. A traced seed counts modulo
+                2**32.
 
         Raises:
             ValueError, TypeError: an option cannot work, or the clock cannot be advanced inside the program.
@@ -108,6 +110,7 @@ class Stepwise:
             RuntimeError: the clock cannot go on; raised outside of traced code only.
         """
         functions, count = _functions_of(self), check_whole("step", "n", n)
+        _check_state(functions, state)
         with jax.enable_x64(True):
             state, records, fault = functions.step(count, functions.problem.device, state)
         if not isinstance(fault.code, jax.core.Tracer):
@@ -117,6 +120,7 @@ class Stepwise:
     def evaluate(self, state: RunState) -> dict[str, Array]:
         """Returns the test loss and metrics of the newest version, and those of the validation set if there is one."""
         functions = _functions_of(self)
+        _check_state(functions, state)
         return functions.evaluate(functions.problem.device, state.run.model)
 
 
@@ -167,7 +171,25 @@ def _build(problem: Problem, x64: bool) -> _Functions:
     def evaluate(device: Any, model: Any) -> dict[str, Array]:
         return evaluation.evaluate(program.without_loops, True, 1, device, None, model)
 
-    return _Functions(problem, jax.jit(init), jax.jit(step, static_argnums=0), jax.jit(evaluate))
+    with jax.enable_x64(True):
+        form = jax.eval_shape(init, problem.hyperparameters, problem.device, problem.key).run
+    return _Functions(problem, jax.jit(init), jax.jit(step, static_argnums=0), jax.jit(evaluate), form)
+
+
+def _check_state(functions: _Functions, state: Any) -> None:
+    if not isinstance(state, RunState):
+        raise TypeError(f"step and evaluate take the state that init or step returned, got {type(state).__name__}")
+    form, run = functions.form, state.run
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (form, run)]
+    same = structures[0] == structures[1] and all(
+        jnp.shape(leaf) == expected.shape and jnp.result_type(leaf) == expected.dtype
+        for leaf, expected in zip(jax.tree.leaves(run), jax.tree.leaves(form), strict=True)
+    )
+    if not same:
+        raise UserError(
+            "step and evaluate: the state is of another simulation, or has a member axis; use the simulation whose "
+            "init returned it, and jax.vmap over several runs"
+        )
 
 
 def _shown(records: Records, numbers: Array, pause: float, dtype: Any) -> dict[str, Array]:
@@ -183,6 +205,10 @@ def _key_of(seed: Any) -> Key:
     if isinstance(seed, jax.Array) and not isinstance(seed, jax.core.Tracer):
         seed = seed.item()
     if isinstance(seed, jax.core.Tracer):
+        if seed.shape or not jnp.issubdtype(seed.dtype, jnp.integer):
+            raise TypeError(
+                f"seed must be one whole number, got {seed.dtype}{list(seed.shape)}; use jax.vmap for several"
+            )
         return seed.astype(jnp.uint32), jnp.zeros_like(seed, jnp.uint32)
     return seed_key(seed)
 
