@@ -41,7 +41,7 @@ def simulation(clock: clocks.Clock) -> afl.Simulation:
 def test_who_arrives_is_not_said_of_a_next_of_ones_own() -> None:
     """Runs that stop early would be charged for all of their epochs when it is decided who is late."""
     assert clocks.synchronous.order_free and clocks.stale_rounds.order_free and not deadline.order_free
-    with pytest.raises(ValueError, match=r"says so .`order_free = True` in the class that has the `next`"):
+    with pytest.raises(ValueError, match=r"clocks with `order_free = True` in the class that defines `next`"):
         simulation(deadline(durations=PER_STEP)).run(3)
 
 
