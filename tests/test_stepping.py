@@ -72,6 +72,38 @@ def test_they_are_traced_by_jit_scan_and_vmap_over_seeds(name: str) -> None:
     assert (np.diff(times, axis=1) >= 0).all() and len(np.unique(times[:, -1])) == 3
 
 
+class halved(afl.clock.free_running):
+    """`free_running` that drops the second arrival of every server step."""
+
+    delivers = afl.clock.free_running.delivers
+
+    def next(self, state: Any, workload: Any) -> Any:
+        state, step = super().next(state, workload)
+        return state, step._replace(mask=step.mask.at[1].set(False))
+
+
+class early(afl.clock.free_running):
+    """`free_running` whose updates start from versions that do not exist yet."""
+
+    delivers = afl.clock.free_running.delivers
+
+    def next(self, state: Any, workload: Any) -> Any:
+        state, step = super().next(state, workload)
+        return state, step._replace(runs=step.runs._replace(version=step.runs.version + 5))
+
+
+def test_user_defined_clocks_have_zeros_in_padding_and_are_checked() -> None:
+    sim = simulation(clock=halved(concurrency=4, buffer=2, durations=DELAYS))
+    state, records = sim.step(sim.init(SEED), STEPS)
+    assert not records["arrived"][:, 1].any() and (records["client_id"][:, 1] == -1).all()
+    for name in ("delta_norm", "local_loss", "local_steps", "staleness"):
+        assert (records[name][:, 1] == 0).all()
+    trained = sim.train(STEPS, seed=SEED)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), state.params, trained.params)
+    with pytest.raises(ValueError, match="version"):
+        simulation(clock=early(concurrency=4, buffer=2, durations=DELAYS)).init()
+
+
 @SLOW
 def test_hyperparameters_in_the_state_can_be_batched() -> None:
     sim = simulation("fedavg")

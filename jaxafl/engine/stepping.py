@@ -62,6 +62,7 @@ class _Functions(NamedTuple):
     form: Any  # the shapes and dtypes of `RunState.run`
 
 
+_CHECKED = 32  # server steps of a user-defined clock that are checked ahead: traced code cannot raise
 _built: weakref.WeakKeyDictionary[Any, dict[bool, _Functions]] = weakref.WeakKeyDictionary()
 
 
@@ -107,14 +108,17 @@ class Stepwise:
             `staleness`, `local_steps`, `delta_norm`, `local_loss` and the server's diagnostics.
 
         Raises:
-            RuntimeError: the clock cannot go on; raised outside of traced code only.
+            ValueError: the state is of another simulation; or, outside of traced code only, the clock cannot go on.
+            RuntimeError: a run needed a version that the ring no longer held; outside of traced code only.
         """
         functions, count = _functions_of(self), check_whole("step", "n", n)
         _check_state(functions, state)
         with jax.enable_x64(True):
-            state, records, fault = functions.step(count, functions.problem.device, state)
-        if not isinstance(fault.code, jax.core.Tracer):
+            state, records, (fault, lost) = functions.step(count, functions.problem.device, state)
+        if not isinstance(lost, jax.core.Tracer):
             raise_fault(fault)
+            if lost:
+                raise RuntimeError(f"{lost} runs were trained from a version that the ring no longer held")
         return state, records
 
     def evaluate(self, state: RunState) -> dict[str, Array]:
@@ -130,6 +134,8 @@ def _functions_of(simulation: Any) -> _Functions:
     if x64 not in found:
         simulation.check()
         found[x64] = _build(simulation.problem(), x64)
+        if not type(simulation.clock).__module__.startswith("jaxafl."):
+            simulation.compute_schedule(_CHECKED, 0)  # raises for server steps that cannot have happened
     return found[x64]
 
 
@@ -166,7 +172,7 @@ def _build(problem: Problem, x64: bool) -> _Functions:
         run, records = jax.lax.scan(lambda run, number: one(number, run), _widen(state.run), numbers)
         shown = _shown(records, numbers, clock.pause, jnp.float64 if x64 else jnp.float32)
         after = dataclasses.replace(state, step=state.step + n, run=_narrow(run))
-        return after, shown, run.online.clock.starts.fault
+        return after, shown, (run.online.clock.starts.fault, run.online.lost)
 
     def evaluate(device: Any, model: Any) -> dict[str, Array]:
         return evaluation.evaluate(program.without_loops, True, 1, device, None, model)
@@ -198,7 +204,7 @@ def _shown(records: Records, numbers: Array, pause: float, dtype: Any) -> dict[s
     columns = {"client_id": jnp.where(mask, runs.client, -1), "run_index": jnp.where(mask, runs.run, -1)}
     columns |= {"staleness": jnp.where(mask, numbers[:, None] - runs.reference, 0)}
     time = (event.time + pause * (numbers + 1)).astype(dtype)
-    return {"time": time, "arrived": mask, **columns, "local_steps": runs.local_steps, **records.info}
+    return {"time": time, "arrived": mask, **columns, "local_steps": runs.local_steps * mask, **records.info}
 
 
 def _key_of(seed: Any) -> Key:
