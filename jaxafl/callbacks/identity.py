@@ -27,7 +27,7 @@ from jaxafl.options import UserError, are_plain, options_of, shown
 from jaxafl.options.renamed import current_options
 from jaxafl.references import version
 
-_DEEPEST = 12
+_DEEPEST = 40  # a chain of Optax nests its numbers 20 containers deep; what lies deeper is not compared
 _LONG = 1000  # length from which a list of numbers is hashed as an array
 
 

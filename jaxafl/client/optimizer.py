@@ -32,6 +32,9 @@ class MadeOptimizer:
     def __hash__(self) -> int:
         return hash(self.transformation)
 
+    def __repr__(self) -> str:
+        return self.__name__
+
     def __call__(self) -> optax.GradientTransformation:
         return self.transformation
 

@@ -116,6 +116,22 @@ def test_a_made_optimiser_is_the_one_of_its_constructor() -> None:
     np.testing.assert_allclose(again.loss.values.ravel(), expected.loss, rtol=1e-6)
 
 
+def test_a_checkpoint_knows_the_numbers_of_a_made_optimiser(tmp_path: Any) -> None:
+    of = quadratic(4)
+    clock = afl.clock.synchronous(cohort=2, durations=afl.clock.constant(1.0))
+
+    def simulation(rate: float) -> afl.Simulation:
+        chain = optax.chain(optax.clip_by_global_norm(1.0), optax.masked(optax.adamw(rate, weight_decay=0.1), True))
+        client = afl.Client(chain, steps=1, batch_size=None)
+        return afl.Simulation(of.data, of.model, client, server.fedbuff(), clock)
+
+    assert repr(simulation(0.1).client).startswith("Client(optimizer=GradientTransformation")
+    simulation(0.1).run(2, checkpoint=tmp_path)
+    assert simulation(0.1).run(3, checkpoint=tmp_path).sizes["step"] == 3
+    with pytest.raises(UserError, match="holds something else: client"):
+        simulation(0.2).run(4, checkpoint=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [({"b1": float("nan")}, "b1 must be a finite number"), ({"b2": np.ones(3)}, "b2 must be one number")],
