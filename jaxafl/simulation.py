@@ -222,15 +222,16 @@ class Simulation(Stepwise, Summarised):
         interval_of(how[0])
         check_whole("run", "keep", how[1])
         keeper = None if folder is None else Checkpoint(folder, *how)
-        eval_every = options.get("eval_every") or EVAL_EVERY
-        every = evaluation_interval(options.get("eval_every"), server_steps)
+        asked = options.get("eval_every")
+        asked = keeper.eval_every if asked is None and keeper is not None else asked
+        every = evaluation_interval(asked, server_steps)
         recording = self.recording(options.get("observe"), options.get("diagnostics", ()))
         name = f"{self.server.name} on {self.clock.name}"
         reporter = reporter_of(options.get("progress", False), name, server_steps)
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)
         devices, origin = tuple(devices_of(options.get("devices"))), None
         if keeper is not None:
-            kept = dict(seed=seed, eval_every=eval_every, lanes=lanes, chunk=chunk, deterministic=deterministic)
+            kept = dict(seed=seed, eval_every=asked or EVAL_EVERY, lanes=lanes, chunk=chunk, deterministic=deterministic)
             kept["devices"] = len(devices) if len(devices) > 1 else None
             current = identity(self.summary(), diagnostics=recording.diagnostics, observe=recording.observe, **kept)
             keeper.accept(current, server_steps, options.get("until"))

@@ -87,7 +87,7 @@ def test_free_running_is_the_fixed_point_of_schedule_and_training(options: dict[
     made = trained.records["executed_local_steps"][:steps]
     assert (made < most[schedule.client[:steps]]).any()  # some runs stopped early
     for name in ("client_id", "run_index", "staleness", "arrived_at", "started_at", "time"):
-        expected = getattr(schedule, name.removesuffix("_at").removesuffix("_index"))[:steps]
+        expected = getattr(schedule, name.removesuffix("_at").removesuffix("_index").removesuffix("_id"))[:steps]
         np.testing.assert_allclose(result[name].values, expected, rtol=1e-12, err_msg=name)
     np.testing.assert_array_equal(result.executed_local_steps.values, made)
     np.testing.assert_array_equal(result.local_steps.values, made)

@@ -72,6 +72,11 @@ class Checkpoint(Hook):
 
     # ---- restoring
 
+    @property
+    def eval_every(self) -> int | None:
+        """Server steps between evaluations of the run in the folder; `None` if the folder is empty."""
+        return self.saved.about["identity"]["run"]["eval_every"] if self.saved else None
+
     def accept(self, identity: Mapping[str, Any], server_steps: int, until: Mapping[str, float] | None = None) -> None:
         """Raises `ValueError` if the folder holds another run.
 
