@@ -309,6 +309,17 @@ def test_what_is_not_known_of_recorded_durations_is_said() -> None:
         (recorded(np.random.default_rng(0).uniform(1, 5, (3, 2))) + constant(1)).step_times(3)
 
 
+def test_expected_times_are_of_durations_linear_in_the_local_steps() -> None:
+    class square(clocks.Duration):
+        def draw(self, prepared: Any, run: Any) -> Any:
+            return clocks.worked(jnp.float64(run.local_steps) ** 2)
+
+    assert [times.shape for times in constant(1.0).step_times(3)] == [(3, 4096)] * 2
+    assert [times.shape for times in (constant(1.0) + 2 * constant(0.5, per="step")).step_times(3)] == [(3, 1)] * 2
+    with pytest.raises(ValueError, match="is not latency"):
+        square().step_times(3)
+
+
 def test_a_schedule_longer_than_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """200 steps of 100 arrivals take about 2 MB."""
     clock = free_running(concurrency=100, buffer=100, durations=constant(1))

@@ -84,13 +84,13 @@ class Duration(Part):
             seed: seed of the run, for draws per client.
 
         Returns:
-            Two float64 arrays [N, R] of equally likely values. R = 1 if no client's values vary from run to run. For a
-            single distribution they are the midpoints of R equal parts of its distribution function. For recorded
-            durations they are the recorded runs, and otherwise R draws.
+            Two float64 arrays [N, R] of equally likely values. A single distribution drawn per run or step gives the
+            midpoints of R = 4096 equal parts of its distribution function, also if it is constant. Recorded durations
+            give the recorded runs. Others give R = 4096 draws, or R = 1 if no client's values vary from run to run.
 
         Raises:
-            ValueError: the durations are recorded and combined with others, or depend on the start of a run or on
-                earlier runs.
+            ValueError: recorded durations are part of a sum or product. Or a duration depends on the start of a run,
+                on earlier runs, or on local steps other than linearly.
         """
         read = reads(self, num_clients)
         for field, words in (("now", "when a run starts"), ("longest", "the longest run before it")):
@@ -119,8 +119,10 @@ class Duration(Part):
         grid = jax.vmap(jax.vmap(lasting, (None, 0, None)), (0, None, None))
         clients = jnp.arange(num_clients, dtype=jnp.int32)
         order = jnp.arange(runs, dtype=jnp.int32)
-        latency = np.asarray(grid(clients, order, 0))
-        return latency, np.asarray(grid(clients, order, 1)) - latency
+        latency, one, two = (np.asarray(grid(clients, order, steps)) for steps in (0, 1, 2))
+        if not np.allclose(two - one, one - latency, rtol=1e-6, equal_nan=True):
+            raise UserError(f"{self!r:.100} is not latency + local steps · time per step: give a normaliser")
+        return latency, one - latency
 
     def __add__(self, other: Any) -> Duration:
         return Sum(self, _as_duration(other))
