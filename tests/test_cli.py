@@ -257,7 +257,8 @@ def test_quickstart_compares_five_methods_and_writes_its_files(tmp_path, capsys,
     assert main(["quickstart", "--budget", "100", "--output-dir", str(tmp_path), "--no-progress"]) == 0
     shown = capsys.readouterr().out
     methods = ["FedAvg", "FedAsync", "FedBuff", "FADAS", "AsyncFedED"]
-    for text in (*methods, "accuracy", "time to", "staleness", "steps", "per s", "majority class"):
+    headers = ("accuracy", "time to", "staleness", "steps", "per s", "majority class")
+    for text in (*methods, *headers, "not a ranking", "fadas(learning_rate=0.003)"):
         assert text in shown
     assert (tmp_path / "quickstart.png").stat().st_size > 5000
     loaded = afl.load(tmp_path / "quickstart.nc")
