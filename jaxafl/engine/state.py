@@ -92,7 +92,8 @@ def initial(
     clients = None
     if hyperparameters.server.needs.client_models:
         clients = Rows.filled(model.params, device.counts.shape[0])
-    server = pack(hyperparameters.server.init(model.params, device.counts.astype(lane.loss.dtype)))
+    first_server = hyperparameters.server.at_step(0)
+    server = pack(first_server.init(model.params, device.counts.astype(lane.loss.dtype)))
     server, clients = jax.tree.map(
         lambda part: part.shared(program.layout.shares) if isinstance(part, Rows) else part,
         (server, clients),

@@ -90,7 +90,8 @@ def build_server_step(
         return arrivals, stored.model_state, lengths
 
     def act(row: Steps, arrivals: Arrivals, state: State) -> Outcome:
-        outcome = outcome_of(server, state.model.params, unpack(state.server), arrivals, program.model)
+        now = server.at_step(arrivals.step)
+        outcome = outcome_of(now, state.model.params, unpack(state.server), arrivals, program.model)
         outcome = outcome._replace(state=pack(outcome.state))
         if row.mask is None or server.needs.empty_steps:
             return outcome
@@ -112,7 +113,7 @@ def build_server_step(
             each["executed_local_steps"] = arrivals.local_steps
         each["local_loss"] = arrivals.loss
         record = {"delta_norm": norms, **outcome.info, **each}
-        rate = record.get("server_rate", server.applied_rate(outcome.state))
+        rate = record.get("server_rate", server.at_step(arrivals.step).applied_rate(outcome.state))
         if rate is not None:
             record["server_rate"] = rate = jnp.asarray(rate)
             if not (row.mask is None or server.needs.empty_steps or rate.ndim):

@@ -12,6 +12,7 @@ from jaxafl.clock.contract import Delivery
 from jaxafl.options import Number, number
 from jaxafl.server.contract import Tree
 from jaxafl.server.fedopt import OptaxServer
+from jaxafl.server.scheduled import Rate
 
 Array = jax.Array
 
@@ -29,7 +30,7 @@ class _Adaptive(OptaxServer):
     accepts = Delivery.MULTIPLE
     references = ("reddi2021",)
 
-    learning_rate: Number = number(default=0.1, least=0)
+    learning_rate: Rate = number(default=0.1, least=0)
     b1: Number = number(default=0.9, least=0, below=1)
 
     def second_moment(self, v: Array, square: Array) -> Any:
@@ -59,7 +60,7 @@ class fedadagrad(_Adaptive):
     v_0 = ε². No bias correction; cohort members are averaged without weights.
 
     Args:
-        learning_rate: server learning rate η; at least 0.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
         b1: decay β1 of the first moment, in [0, 1).
         eps: constant ε > 0 in the denominator, the paper's degree of adaptivity τ. A smaller value adapts more.
 
@@ -80,7 +81,7 @@ class fedadam(_Adaptive):
     v_0 = ε². No bias correction; cohort members are averaged without weights.
 
     Args:
-        learning_rate: server learning rate η; at least 0.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
         b1: decay β1 of the first moment, in [0, 1).
         b2: decay β2 of the second moment, in [0, 1).
         eps: constant ε > 0 in the denominator, the paper's degree of adaptivity τ. A smaller value adapts more.
@@ -103,7 +104,7 @@ class fedyogi(fedadam):
     v_0 = ε². No bias correction; cohort members are averaged without weights.
 
     Args:
-        learning_rate: server learning rate η; at least 0.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
         b1: decay β1 of the first moment, in [0, 1).
         b2: decay β2 of the second moment, in [0, 1).
         eps: constant ε > 0 in the denominator, the paper's degree of adaptivity τ. A smaller value adapts more.

@@ -11,6 +11,7 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, norm
+from jaxafl.server.scheduled import Rate
 
 Array = jax.Array
 
@@ -28,7 +29,8 @@ class asyncfeded(Server):
     infinite.
 
     Args:
-        base_rate: numerator λ > 0 of the server rate. The paper uses 1 on FEMNIST, 5 on Synthetic-1-1 and Shakespeare.
+        base_rate: numerator λ > 0 of the server rate, or an Optax schedule of server steps. The paper uses 1 on
+            FEMNIST, 5 on Synthetic-1-1 and Shakespeare.
         eps: constant ε > 0 in the denominator of the server rate. The paper uses 1 on FEMNIST, 5 on Synthetic-1-1 and
             10 on Shakespeare.
         target_staleness: target γ̄ of the Euclidean staleness; at least 0.
@@ -42,7 +44,7 @@ class asyncfeded(Server):
         aggregation", 2022, Algorithms 1 and 2, eqs. (5)-(8).
     """
 
-    base_rate: Number = number(default=1.0, above=0)
+    base_rate: Rate = number(default=1.0, above=0)
     eps: Number = number(default=1.0, above=0)
     target_staleness: Number = number(default=3.0, least=0)
     kappa: Number = number(default=1.0, least=0)

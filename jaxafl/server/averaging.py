@@ -13,6 +13,7 @@ from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, counts, shares
 from jaxafl.server.fedopt import OptaxServer, discounted
 from jaxafl.server.gradients import check_gradients
+from jaxafl.server.scheduled import Rate
 
 Array = jax.Array
 
@@ -20,7 +21,7 @@ Array = jax.Array
 class _Mean(OptaxServer):
     """Base of servers with x ← x + η D, where D is the mean over the arrivals unless `weigh` is overridden."""
 
-    learning_rate: Number = number(default=1.0, least=0)
+    learning_rate: Rate = number(default=1.0, least=0)
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
         return optax.sgd(self.learning_rate)
@@ -33,7 +34,7 @@ class fedavg(_Mean):
     once more by the size of the cohort; this slip of the paper is not implemented.
 
     Args:
-        learning_rate: server learning rate η; at least 0.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
         weights: weights w_i of the updates. `"samples"`: w_i = n_i / Σ n over the cohort. `"uniform"`: all equal. Batch
             statistics (a model's non-trainable state) are averaged with these weights, too.
 
@@ -58,7 +59,7 @@ class fedbuff(_Mean):
     buffered.
 
     Args:
-        learning_rate: server learning rate η; at least 0.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
         staleness: discount s of stale updates. `"polynomial"`: s = 1/√(1 + τ), as in the paper. `"none"`: s = 1, as in
             FADAS and DeFedAvg.
         momentum: server momentum β in [0, 1), with m ← βm + D and x ← x + ηm; `None` for no momentum.
@@ -88,14 +89,14 @@ class asysg(_Mean):
     One mini-batch gradient per run and no local rate: `Client(optax.sgd, learning_rate=1.0, steps=1)`, so that Δ = -∇f.
 
     Args:
-        learning_rate: server learning rate η; at least 0.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
 
     References:
         Lian et al., "Asynchronous parallel stochastic gradient for nonconvex optimization", NeurIPS 2015; the IID
         baseline of DeFedAvg.
     """
 
-    learning_rate: Number = number(default=0.1, least=0)
+    learning_rate: Rate = number(default=0.1, least=0)
 
     requires = Delivery.CONTINUOUS
     accepts = Delivery.STALE | Delivery.CONTINUOUS
@@ -112,7 +113,7 @@ class defedavg_iid(_Mean):
     again at once from the newest model. On this clock `fedbuff(staleness="none")` is the same algorithm.
 
     Args:
-        learning_rate: server learning rate η; at least 0.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
 
     References:
         "Achieving linear speedup in asynchronous federated learning with heterogeneous clients" (DeFedAvg), Algorithm
@@ -144,7 +145,7 @@ class defedavg_niid(_Mean):
     multiplicity the sum is biased).
 
     Args:
-        learning_rate: server learning rate η; at least 0.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
 
     References:
         "Achieving linear speedup in asynchronous federated learning with heterogeneous clients" (DeFedAvg), Algorithm

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows, buffers
-from jaxafl.options import Number, number
+from jaxafl.options import number
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, stepped
+from jaxafl.server.scheduled import Rate
 
 Array = jax.Array
 
@@ -30,14 +31,14 @@ class ca2fl(Server):
     in one buffer contributes only its last Δ. Keeps one row of parameters per client. Δ is measured against x_s.
 
     Args:
-        learning_rate: server learning rate η; at least 0.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
 
     References:
         Wang et al., "Tackling the data heterogeneity in asynchronous federated learning with cached update
         calibration", ICLR 2024.
     """
 
-    learning_rate: Number = number(default=1.0, least=0)
+    learning_rate: Rate = number(default=1.0, least=0)
 
     accepts = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE
     buffer = 10

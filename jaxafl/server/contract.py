@@ -6,11 +6,12 @@ JAX. Updates Δ_i = x_i^K - x_s point downhill: servers ADD them (an Optax gradi
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import types
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +21,9 @@ from jaxtyping import Array, Bool, Float, Int32, Num, PyTree
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import weighted_sum
-from jaxafl.options import Number, Part
+from jaxafl.options import Number, Part, bounds_of
 from jaxafl.options.promises import keeps_promise
+from jaxafl.server.scheduled import Scheduled
 
 Tree = Any  # a pytree of arrays
 
@@ -136,6 +138,9 @@ class Outcome(NamedTuple):
 class Server(Part):
     """Base of servers, which turn the arrivals of a step into the next model.
 
+    A number of a server, such as `learning_rate`, may be an Optax schedule: a function of the server step t (traced
+    int32, from 0). `init`, `update` and `applied_rate` see its value at t; `init` that at 0.
+
     Attributes:
         requires: properties that a clock's arrivals must have.
         accepts: further properties that they may have. The default accepts stale updates of complete runs, with any
@@ -176,6 +181,25 @@ class Server(Part):
             cls.needs = InheritedNeeds(inspect.getattr_static(cls, "needs"))  # type: ignore[assignment, method-assign]
         shipped = (clock for clock in _descendants(Clock) if clock.__module__.startswith("jaxafl."))
         cls.clocks = frozenset(clock.name for clock in shipped if not unfit(cls, clock))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in dataclasses.fields(self):
+            value, bounds = getattr(self, field.name), bounds_of(field)
+            number = bounds.checked and not (bounds.static or bounds.per_client)
+            if number and callable(value) and not isinstance(value, Scheduled):
+                object.__setattr__(self, field.name, Scheduled(value))
+
+    @property
+    def schedules(self) -> dict[str, Scheduled]:
+        """The options that are schedules of server steps, by name."""
+        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in options.items() if isinstance(value, Scheduled)}
+
+    def at_step(self, step: Array | int) -> Self:
+        """Returns the server with the values of its schedules at server step `step`."""
+        values = {name: schedule(step) for name, schedule in self.schedules.items()}
+        return dataclasses.replace(self, **values) if values else self
 
     @property
     def needs(self) -> Needs:

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import Rows, weighted_sum
-from jaxafl.options import Number, number
+from jaxafl.options import number
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, stepped
 from jaxafl.server.gradients import check_gradients
+from jaxafl.server.scheduled import Rate
 
 Array = jax.Array
 
@@ -20,7 +21,7 @@ Array = jax.Array
 class _DelayedGradients(Server):
     """Base of servers with one full-batch gradient per run, Δ_i = -∇f_i(x_s)."""
 
-    learning_rate: Number = number(default=0.1, least=0)
+    learning_rate: Rate = number(default=0.1, least=0)
 
     references = ("hao2025",)
 
@@ -36,7 +37,7 @@ class audg(_DelayedGradients):
     batch_size=None)`.
 
     Args:
-        learning_rate: server learning rate η; at least 0.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
 
     References:
         "The impact analysis of delays in asynchronous federated learning with data heterogeneity for edge
@@ -69,7 +70,7 @@ class psurdg(_DelayedGradients):
     per run: `Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)`. Keeps one row of parameters per client.
 
     Args:
-        learning_rate: server learning rate η; at least 0.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
 
     References:
         "The impact analysis of delays in asynchronous federated learning with data heterogeneity for edge

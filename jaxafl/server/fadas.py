@@ -12,6 +12,7 @@ from jaxafl.clock.contract import Delivery
 from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, Tree
 from jaxafl.server.fedopt import OptaxServer
+from jaxafl.server.scheduled import Rate
 
 Array = jax.Array
 Correction = Literal["none", "authors", "optax"]
@@ -20,7 +21,7 @@ Correction = Literal["none", "authors", "optax"]
 class _AMSGrad(OptaxServer):
     """Base of servers with x ← x + η_t m / (√v̂ + ε) on the mean update, computed by `scale_by_amsgrad`."""
 
-    learning_rate: Number = number(default=1e-3, least=0)
+    learning_rate: Rate = number(default=1e-3, least=0)
     b1: Number = number(default=0.9, least=0, below=1)
     b2: Number = number(default=0.99, least=0, below=1)
     eps: Number = number(default=1e-8, least=0)
@@ -47,7 +48,7 @@ class fadas(_AMSGrad):
     (used in the paper's experiments).
 
     Args:
-        learning_rate: server learning rate η; at least 0.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
         b1: decay β1 of the first moment, in [0, 1).
         b2: decay β2 of the second moment, in [0, 1).
         eps: constant ε in the denominator; at least 0.
@@ -88,7 +89,7 @@ class fedams(_AMSGrad):
     = max_init.
 
     Args:
-        learning_rate: server learning rate η; at least 0.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
         b1: decay β1 of the first moment, in [0, 1).
         b2: decay β2 of the second moment, in [0, 1).
         eps: constant ε in the denominator; at least 0.

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxafl.clock.contract import Delivery
 from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree
+from jaxafl.server.scheduled import Rate
 
 Array = jax.Array
 
@@ -24,8 +25,9 @@ class fedasync(Server):
     order, and each counts as a version: the j-th of them sees τ = A (t - s) + j.
 
     Args:
-        alpha: mixing weight α of a fresh model; at least 0. The authors' code uses 0.9, halved during the run, and
-            their scripts try 0.4 to 0.9. The value that AsyncFedED used with `hinge` is unpublished.
+        alpha: mixing weight α of a fresh model; at least 0, or an Optax schedule of server steps. The authors' code
+            uses 0.9, halved during the run, and their scripts try 0.4 to 0.9. The value that AsyncFedED used with
+            `hinge` is unpublished.
         staleness: staleness discount s. `"constant"`: s = 1. `"polynomial"`: s = (1 + τ)^(-a). `"hinge"`: s = 1 if
             τ <= b, else 1 / (a (τ - b) + 1). The paper proposes all three, and most papers that compare with FedAsync
             use the polynomial with a = 1/2.
@@ -38,7 +40,7 @@ class fedasync(Server):
         Xie et al., "Asynchronous federated optimization", 2019; AsyncFedED (Wang et al., 2022), eqs. (40) and (41).
     """
 
-    alpha: Number = number(default=0.5, least=0)
+    alpha: Rate = number(default=0.5, least=0)
     staleness: Literal["constant", "polynomial", "hinge"] = static(default="polynomial")
     exponent: Number | None = number(default=None, least=0)
     threshold: Number = number(default=4.0, least=0)

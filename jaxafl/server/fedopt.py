@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from jaxafl.device.key_leaves import check_draws, renewed
 from jaxafl.device.keys import words_of
 from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, shares
+from jaxafl.server.scheduled import Rate
 
 Array = jax.Array
 _INJECTED = (optax.InjectHyperparamsState, optax.InjectStatefulHyperparamsState)
@@ -51,11 +52,10 @@ class OptaxServer(Server):
 
     def applied_rate(self, state: optax.OptState) -> Number | None:
         """Returns `learning_rate` of `optax.inject_hyperparams` or of the options; `None` under a schedule."""
-        nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, _INJECTED + _SCHEDULED))
-        if any(isinstance(node, _SCHEDULED) for node in nodes):
+        if _nodes(state, _SCHEDULED):
             return None
-        injected = [node.hyperparams for node in nodes if isinstance(node, _INJECTED)]
-        return injected[0].get("learning_rate") if injected else super().applied_rate(state)
+        injected = _nodes(state, _INJECTED)
+        return injected[0].hyperparams.get("learning_rate") if injected else super().applied_rate(state)
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
         """Returns the optimiser of a step with this learning rate; `None` uses the optimiser's default."""
@@ -93,6 +93,12 @@ class OptaxServer(Server):
         return optimizer_step(self.name, optimizer, gradient, state, params, lambda: {"value": loss()})
 
 
+def _nodes(state: optax.OptState, kinds: tuple[type, ...]) -> list[Any]:
+    """Returns the nodes of these types in an optimiser's state."""
+    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kinds))
+    return [node for node in nodes if isinstance(node, kinds)]
+
+
 def discounted(staleness: Literal["none", "polynomial"], arrivals: Arrivals, mean: bool = True) -> Array:
     """Computes the weights s(τ_i), float [A], with s = 1 or 1/√(1 + τ); divided by M if `mean`."""
     weights = counts(arrivals)
@@ -111,8 +117,9 @@ class fedopt(Optimised, OptaxServer, init=False):
         optimizer: constructor of an Optax optimiser that takes a learning rate. Its other hyperparameters (momentum, b1
             ...) are given by name, and the numbers among them can be swept. A made one, e.g. `optax.adam(0.01)`, is
             static and has its learning rate already.
-        learning_rate: server learning rate η; at least 0. The result's `server_rate` is the applied rate: η, or the one
-            of `optax.inject_hyperparams`. It is omitted if a user-defined constructor or a schedule changes the rate.
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps. The result's
+            `server_rate` is the applied rate: η, or the one of `optax.inject_hyperparams`. It is omitted if a
+            user-defined constructor, or a schedule within a made optimiser, changes the rate.
         staleness: discount s of stale updates. `"polynomial"`: s = 1/√(1 + τ). `"none"`: s = 1.
 
     References:
@@ -120,7 +127,7 @@ class fedopt(Optimised, OptaxServer, init=False):
         "Federated learning with buffered asynchronous aggregation", AISTATS 2022.
     """
 
-    learning_rate: Number = number(default=1.0, least=0)
+    learning_rate: Rate = number(default=1.0, least=0)
     staleness: Literal["none", "polynomial"] = static(default="polynomial")
 
     buffer = 10
@@ -133,6 +140,13 @@ class fedopt(Optimised, OptaxServer, init=False):
                 f"fedopt: the optimiser is made already, with its learning rate; learning_rate={self.learning_rate} "
                 "has no effect: leave it out, or give the constructor"
             )
+        if "learning_rate" in self.schedules:
+            state = jax.eval_shape(self.at_step(0).optimizer_of(None).init, {"x": jnp.zeros(1)})
+            if _nodes(state, _INJECTED):
+                raise ValueError(
+                    f"fedopt: {self.optimizer_name} keeps its learning_rate in its state (optax.inject_hyperparams), "
+                    "where a schedule of server steps has no effect. Give the optimiser itself, such as optax.adam"
+                )
 
     def weigh(self, arrivals: Arrivals) -> Array:
         return discounted(self.staleness, arrivals)

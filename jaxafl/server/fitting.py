@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -21,7 +22,8 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
         counts: int [N], sample counts of the clients.
     """
     clients = len(counts)
-    for part in (client, clock, server):
+    first = {name: schedule.first(server.name, name) for name, schedule in server.schedules.items()}
+    for part in (client, clock, dataclasses.replace(server, **first) if first else server):
         check_options(part, clients)
     client.check(clients)
     client.local_steps(counts)  # raises if the local steps overflow int32

@@ -1,0 +1,169 @@
+"""Numbers of servers that follow Optax schedules of server steps, against the slow references with a rate per step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl import server
+from jaxafl.clock import bernoulli, free_running, trace, uniform
+from jaxafl.options import Number, UserError, number
+from jaxafl.server import Outcome, Server, mean_delta
+from tests.oracle import server as oracle
+from tests.oracle.clock_bernoulli import bernoulli as oracle_bernoulli
+from tests.oracle.server_buffered import CA2FL
+from tests.oracle.server_gradient import PSURDG
+from tests.problems import GD, assert_same, quadratic, record, reference, simulate
+from tests.server.test_conformance_gradient import CLIENTS, GRADIENT, ORACLE_GRADIENT, SAMPLES, TICKS, masks
+from tests.variants import slow_but
+
+STEPS = 10
+DECAY = optax.exponential_decay(0.8, 1, 0.9)  # 0.8 · 0.9^t, in single precision
+
+
+def decay(step: Any) -> Any:
+    """0.8 · 0.9^t."""
+    return 0.8 * 0.9**step
+
+
+class PerStep:
+    """A reference whose rate is 0.8 · 0.9^t at its t-th step."""
+
+    def __init__(self, reference: Any, name: str = "eta") -> None:
+        self.reference, self.name, self.rates = reference, name, list[float]()
+
+    def step(self, x: np.ndarray, updates: Any) -> np.ndarray:
+        self.rates.append(0.8 * 0.9 ** len(self.rates))
+        setattr(self.reference, self.name, self.rates[-1])
+        return self.reference.step(x, updates)
+
+    @property
+    def info(self) -> Any:
+        return self.reference.info
+
+
+FREE: dict[str, tuple[Server, Callable[[], PerStep], int]] = {
+    "fedavg": (server.fedavg(decay), lambda: PerStep(oracle.FedAvg(eta=1)), 3),
+    "fedbuff": (
+        server.fedbuff(decay, momentum=0.4),
+        lambda: PerStep(oracle.FedBuff(eta=1, scaling="sqrt", momentum=0.4)),
+        2,
+    ),
+    "fedopt": (server.fedopt(optax.sgd, decay, "none"), lambda: PerStep(oracle.FedBuff(eta=1)), 2),
+    "ca2fl": (
+        server.ca2fl(decay),
+        lambda: PerStep(CA2FL(eta=1, num_clients=6, dim=3)),
+        3,
+    ),
+    "fadas": (
+        server.fadas(decay, delay_scaling="eq77", tau_c=1),
+        lambda: PerStep(oracle.FADAS(eta=1, delay_scaling="eq77", tau_c=1)),
+        2,
+    ),
+    "fedasync": (server.fedasync(decay, "constant"), lambda: PerStep(oracle.FedAsync(alpha=1), "alpha"), 1),
+}
+
+
+@pytest.mark.parametrize("name", slow_but(FREE, "fedbuff", "fadas", "fedasync"))
+def test_a_server_follows_its_schedule(name: str) -> None:
+    mine, theirs, buffer = FREE[name]
+    recorded = record(3, 6, STEPS, "ties", concurrency=4, buffer=buffer)
+    followed = theirs()
+    expected = reference(quadratic(), followed, recorded.oracle(STEPS))
+    with jax.enable_x64(True):
+        result = simulate(quadratic(), mine, recorded.clock(), STEPS)
+    assert_same(result, expected, 1e-9)
+    rates = result.server_rate.values
+    applied = [one.info.eta for one in expected.records] if name == "fadas" else followed.rates
+    np.testing.assert_allclose(rates[:, 0] if rates.ndim == 2 else rates, applied, rtol=1e-12)
+
+
+def test_empty_steps_count() -> None:
+    uploads, downloads = masks(0)
+    followed = PerStep(PSURDG(eta=1, num_samples=SAMPLES, dim=3))
+    expected = reference(quadratic(), followed, oracle_bernoulli(uploads.tolist(), downloads.tolist()), ORACLE_GRADIENT)
+    clock = trace(bernoulli(0.5), uploads=uploads, downloads=downloads)
+    with jax.enable_x64(True):
+        result = simulate(quadratic(CLIENTS), server.psurdg(decay), clock, TICKS, GRADIENT)
+    assert_same(result, expected, 1e-9)
+    np.testing.assert_allclose(result.server_rate, followed.rates)
+
+
+def test_an_online_clock_advances_the_schedule() -> None:
+    clock = free_running(concurrency=4, durations=uniform(1, 5))
+    client = afl.Client(learning_rate=0.1, steps=3, batch_size=None)
+    mine = server.asyncfeded(DECAY, eps=1.0)
+    result = simulate(quadratic(), mine, clock, STEPS, client)
+    np.testing.assert_allclose(result.server_rate * (result.gamma + 1), 0.8 * 0.9 ** np.arange(STEPS), rtol=1e-5)
+    sim = afl.Simulation(quadratic().data, quadratic().model, client, mine, clock)
+    _, records = sim.step(sim.init(0), STEPS)
+    np.testing.assert_allclose(records["server_rate"], result.server_rate, rtol=1e-5)
+
+
+def simulation(rate: Any = DECAY) -> afl.Simulation:
+    clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
+    return afl.Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(rate), clock)
+
+
+def test_a_sweep_has_schedules_and_numbers_on_one_axis() -> None:
+    axis = [0.5, DECAY, optax.constant_schedule(0.5)]
+    swept = afl.sweep(simulation(), {"server.learning_rate": axis, "seed": [0, 1]}, 4, eval_every=4)
+    assert swept["server.learning_rate"].values.tolist() == ["0.5", "schedule", "<lambda>"]
+    np.testing.assert_array_equal(swept.loss[0], swept.loss[2])
+    single = simulation().run(4, eval_every=4, seed=1)
+    np.testing.assert_array_equal(swept.isel({"server.learning_rate": 1}).loss[1], single.loss)
+    np.testing.assert_allclose(single.server_rate, 0.8 * 0.9 ** np.arange(4), rtol=1e-6)
+
+
+def test_a_servers_own_numbers_may_be_schedules_too() -> None:
+    class shrinking(Server):
+        learning_rate: Number = number(default=1.0, least=0)
+        shrink: Number = number(default=0.0, least=0)
+
+        def update(self, params: Any, state: Any, arrivals: Any) -> Outcome:
+            step = mean_delta(arrivals)
+            new = jax.tree.map(lambda x, d: (1 - self.shrink) * x + self.learning_rate * d, params, step)
+            return Outcome(new, state, {"shrink": jnp.asarray(self.shrink)})
+
+    clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
+    result = simulate(quadratic(), shrinking(DECAY, shrink=lambda t: 0.01 * t), clock, 3)
+    np.testing.assert_allclose(result.shrink, [0, 0.01, 0.02], rtol=1e-6)
+    np.testing.assert_allclose(result.server_rate, [0.8, 0.72, 0.648], rtol=1e-6)
+
+
+def test_schedules_are_named_and_compared_by_their_numbers(tmp_path: Any) -> None:
+    assert repr(server.fedbuff(DECAY)) == "fedbuff(learning_rate=exponential_decay)"
+    result = simulation().run(2, checkpoint=tmp_path)
+    assert json.loads(result.attrs["server"])["learning_rate"] == "exponential_decay"
+    assert simulation(optax.exponential_decay(0.8, 1, 0.9)).run(3, checkpoint=tmp_path).sizes["step"] == 3
+    with pytest.raises(UserError, match="holds something else: server"):
+        simulation(optax.exponential_decay(0.8, 1, 0.95)).run(4, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mine", "said"),
+    [
+        (server.fedbuff(lambda t: -0.1), r"fedbuff: learning_rate must be >= 0, got -0.1"),
+        (server.fedbuff(lambda t: jnp.ones(3)), r"fedbuff: learning_rate must be one number, got an array of shape"),
+        (server.fedbuff(lambda t: 1.0 if t < 3 else 0.1), r"fedbuff: the schedule <lambda> of learning_rate cannot be"),
+        (server.fedbuff(lambda: 1.0), r"fedbuff: the schedule <lambda> of learning_rate cannot be traced: .*argument"),
+        (server.fedbuff(lambda t: None), r"learning_rate"),
+        (
+            server.fedopt(optax.inject_hyperparams(optax.adam), DECAY),
+            r"fedopt: .* keeps its learning_rate in its state",
+        ),
+        (server.fedopt(optax.adam(0.1), DECAY), r"fedopt: the optimiser is made already"),
+    ],
+)
+def test_invalid_schedules_raise_before_anything_runs(mine: Server, said: str) -> None:
+    clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
+    with pytest.raises((ValueError, TypeError), match=said):
+        afl.Simulation(quadratic().data, quadratic().model, GD, mine, clock).check()
