@@ -125,10 +125,11 @@ def _ideas(results: dict[str, xr.Dataset]) -> None:
     times = afl.clock.uniform(1, 5, per="client") * afl.clock.uniform(0.7, 1.3)
     asynchronous = afl.clock.free_running(concurrency=6, buffer=2, durations=times)
     schedule = afl.clock.schedule(asynchronous, num_clients=6, local_steps=10, server_steps=14, seed=0)
-    afl.plot.timeline(schedule, path=FOLDER / "timeline.png")
+    afl.plot.timeline(schedule, until=12.0, path=FOLDER / "timeline.png")
     afl.plot.timeline(schedule, animate=8.0, path=FOLDER / "timeline.gif")
     waiting = afl.clock.synchronous(durations=times)
-    afl.plot.timeline(afl.clock.schedule(waiting, 6, 10, 4, seed=0), path=FOLDER / "waiting.png")
+    rounds = afl.clock.schedule(waiting, 6, 10, 4, seed=0)
+    afl.plot.timeline(rounds, until=12.0, path=FOLDER / "waiting.png")
     sim = afl.Simulation(
         afl.data.synthetic(1.0, 1.0, clients=6, max_size=60),
         afl.models.logistic(num_classes=10),

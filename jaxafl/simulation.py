@@ -120,7 +120,7 @@ class Simulation(Stepwise, Summarised):
 
     def compute_schedule(self, server_steps: int, seed: int) -> Schedule:
         """Computes the schedule of a checked simulation."""
-        return self.clockwork(server_steps, seed).advance(server_steps)
+        return self.clockwork(server_steps, seed).complete(server_steps)
 
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
         """Returns the plan that `run` executes: the runs of each segment, and the slots of versions and updates."""
@@ -231,8 +231,8 @@ class Simulation(Stepwise, Summarised):
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)
         devices, origin = tuple(devices_of(options.get("devices"))), None
         if keeper is not None:
-            kept = dict(seed=seed, eval_every=asked or EVAL_EVERY, lanes=lanes, chunk=chunk, deterministic=deterministic)
-            kept["devices"] = len(devices) if len(devices) > 1 else None
+            kept = dict(seed=seed, eval_every=asked or EVAL_EVERY, lanes=lanes, chunk=chunk)
+            kept |= {"deterministic": deterministic, "devices": len(devices) if len(devices) > 1 else None}
             current = identity(self.summary(), diagnostics=recording.diagnostics, observe=recording.observe, **kept)
             keeper.accept(current, server_steps, options.get("until"))
             if keeper.ends_before:

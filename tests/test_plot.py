@@ -139,13 +139,56 @@ def test_the_timeline_has_a_bar_for_every_run_from_start_to_arrival():
     np.testing.assert_allclose(spans, expected)
 
 
+def spans(bars):
+    """Left and right ends and rows of the bars of a collection, sorted."""
+    corners = [path.vertices for path in bars.get_paths()]
+    return sorted((c[:, 0].min(), c[:, 0].max(), round(c[:, 1].mean())) for c in corners)
+
+
+def test_the_timeline_shows_runs_in_flight_at_the_end_as_a_longer_schedule_has_them():
+    protocol = clock.free_running(concurrency=3, buffer=2, durations=clock.uniform(1, 5, per="client"))
+    short, long = (compute_schedule(protocol, 5, 5, steps, 1) for steps in (6, 30))
+    end = short.time[-1]
+    flying = long.mask & (long.started < end) & (long.arrived > end)
+    ax = plot.timeline(short).axes[0]
+    expected = sorted(zip(long.started[flying], np.full(flying.sum(), end), long.client[flying], strict=True))
+    np.testing.assert_allclose(spans(ax.collections[-1]), expected)
+    assert "faded" in ax.get_xlabel() and len(ax.get_yticklabels()) == 5
+
+
+def test_the_timeline_hatches_hangs_and_waits():
+    table = np.asarray([[1.0, 2.0], [3.0, 1.0]])
+    rounds = compute_schedule(clock.trace(clock.synchronous, durations=table), 2, 1, 2, 0)
+    ax = plot.timeline(rounds).axes[0]
+    assert spans(ax.collections[-2]) == [(1.0, 3.0, 0), (4.0, 5.0, 1)]  # the faster client of each round waits
+    hanging = clock.free_running(concurrency=2, durations=clock.constant(2.0) + clock.suspension(0.5))
+    schedule = compute_schedule(hanging, 2, 1, 20, 0)
+    late = schedule.arrived - schedule.started > 2.0
+    found = spans(plot.timeline(schedule).axes[0].collections[-2])
+    expected = sorted(zip(schedule.started[late] + 2, schedule.arrived[late], schedule.client[late], strict=True))
+    assert 0 < late.sum() < 20
+    np.testing.assert_allclose(found, expected)
+
+
+def test_timelines_that_are_compared_share_an_axis_and_until_ends_it():
+    two = {
+        n: compute_schedule(clock.free_running(concurrency=2, durations=clock.constant(n)), 4, 1, 8, 0) for n in (1, 3)
+    }
+    axes = [ax for ax in plot.timeline({str(n): one for n, one in two.items()}).axes if ax.get_ylabel() == "client"]
+    assert [ax.get_xlim() for ax in axes] == [(0, 12.0)] * 2
+    ax = plot.timeline(two[3], until=5.0).axes[0]
+    assert ax.get_xlim() == (0, 5.0) and "first 5 of 12 s" in ax.get_title()
+    with pytest.raises(ValueError, match="until"):
+        plot.timeline(two[3], until=0)
+
+
 @pytest.mark.slow
 def test_the_timeline_of_thousands_of_clients_shows_some_and_says_so():
     protocol = clock.free_running(concurrency=200, buffer=20, durations=clock.uniform(1, 5))
     schedule = compute_schedule(protocol, 2000, 5, 200, 0)
-    ax = plot.timeline(schedule, max_clients=30, max_runs=60).axes[0]
-    assert "30 of the" in ax.get_title() and "first" in ax.get_title()
-    assert len(ax.collections[0].get_paths()) <= 60
+    ax = plot.timeline(schedule, max_clients=30, max_runs=20).axes[0]
+    assert "30 of 2000 clients, evenly spaced" in ax.get_title() and "first" in ax.get_title()
+    assert len(ax.collections[0].get_paths()) <= 20
 
 
 @pytest.mark.parametrize("worst", [0, 1, 3])

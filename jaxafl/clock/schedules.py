@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import Clock, Fault, FaultCode, ServerStep, Workload, first_state
+from jaxafl.clock.contract import Clock, Fault, FaultCode, Runs, ServerStep, Workload, first_state
 from jaxafl.clock.patience import call_interruptibly
 from jaxafl.clock.rules import Earlier, check_ends, check_next, check_steps, held_by
-from jaxafl.clock.tables import Schedule
+from jaxafl.clock.tables import Schedule, Source
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
 from jaxafl.device.host_draws import refuse_host_draws
 from jaxafl.device.keys import Key, seed_key
@@ -45,7 +45,7 @@ def schedule(
             returns an invalid server step (time runs backwards, a version does not exist yet ...).
         MemoryError: the schedule does not fit into the memory of the host.
     """
-    return Clockwork(clock, num_clients, local_steps, server_steps, seed, check).advance(int(server_steps))
+    return Clockwork(clock, num_clients, local_steps, server_steps, seed, check).complete(int(server_steps))
 
 
 class Clockwork:
@@ -96,6 +96,13 @@ class Clockwork:
         versions = np.unique(np.concatenate([np.zeros(0, np.int32), *map(np.ravel, held)])).tolist()
         found = schedule_of(self.clock, self.num_clients, steps, runs_begun, before)
         return dataclasses.replace(found, held=tuple(versions), start=start)
+
+    def complete(self, count: int) -> Schedule:
+        """Computes a schedule of `count` server steps with the runs in flight after the last."""
+        found = self.advance(count)
+        nodes = jax.tree.leaves(self.state, is_leaf=lambda node: isinstance(node, Runs))
+        runs = tuple(jax.device_get([node for node in nodes if isinstance(node, Runs)]))
+        return dataclasses.replace(found, source=Source(self.clock, self.seed, runs))
 
     def _begun(self) -> Any:
         """Computes the state before the first server step."""

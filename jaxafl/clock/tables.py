@@ -5,11 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxafl.options import Summarised
+
+
+class Source(NamedTuple):
+    """Clock and seed of a schedule, and the runs of the clock's state after the last server step."""
+
+    clock: Any
+    seed: int
+    runs: tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -36,6 +44,7 @@ class Schedule(Summarised):
         kinds: meanings of the kinds, if there are several.
         held: versions that server steps after the last one may still need, see `Clock.held`.
         start: index of the first server step.
+        source: clock, seed and last state of a complete schedule; `None` of a part.
     """
 
     protocol: str
@@ -58,6 +67,7 @@ class Schedule(Summarised):
     kinds: tuple[str, ...] = ()
     held: tuple[int, ...] = ()
     start: int = 0
+    source: Source | None = None
 
     def summary(self) -> dict[str, Any]:
         """Returns the protocol, the numbers of clients, server steps and arrivals, and the simulated time."""
@@ -78,6 +88,23 @@ class Schedule(Summarised):
     def server_steps(self) -> int:
         """Number of server steps T."""
         return len(self.time)
+
+    def under_way(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns client and start of the runs in flight after the last server step, int and float64 [F].
+
+        Empty for a part of a schedule, and for clocks that do not keep runs in their state.
+        """
+        found = [(np.zeros(0, int), np.zeros(0))]
+        clock: Any
+        clock, _, known = self.source or (None, 0, ())
+        for runs in known if self.server_steps else ():
+            paused = clock.pause * np.asarray(runs.complete().reference)
+            flying = (runs.started + paused <= self.time[-1]) & (runs.arrived + paused > self.time[-1])
+            if not hasattr(clock, "in_flight_runs"):  # others mark idle clients by an infinite arrival
+                flying &= np.isfinite(runs.arrived)
+            found.append((runs.client[flying], (runs.started + paused)[flying]))
+        client, started = map(np.concatenate, zip(*found, strict=True))
+        return client.astype(int), started
 
     @functools.cached_property
     def staleness(self) -> np.ndarray:
@@ -137,4 +164,4 @@ def joined(schedules: Sequence[Schedule]) -> Schedule:
 def _with_arrays(schedule: Schedule, array: Callable[[str], np.ndarray]) -> Schedule:
     names = [field.name for field in dataclasses.fields(schedule)]
     arrays: dict[str, Any] = {name: array(name) for name in names if isinstance(getattr(schedule, name), np.ndarray)}
-    return dataclasses.replace(schedule, **arrays)
+    return dataclasses.replace(schedule, **arrays, source=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.animation import FuncAnimation, PillowWriter
@@ -13,20 +12,11 @@ from matplotlib.collections import PolyCollection
 
 from jaxafl.options import UserError
 from jaxafl.plot.canvas import figure_of
+from jaxafl.plot.runs import Runs
 from jaxafl.readers.replacing import replacing
 
 _PER_SECOND = 12  # frames
 _LINKED = 0.03  # a download or an upload is visible for this fraction of the simulated time
-
-
-class Runs(NamedTuple):
-    """Consumed local runs, sorted by start, and the times of server steps."""
-
-    client: np.ndarray
-    started: np.ndarray
-    arrived: np.ndarray
-    staleness: np.ndarray
-    steps: np.ndarray
 
 
 def corners_of(left: np.ndarray, right: np.ndarray, row: np.ndarray) -> np.ndarray:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
-import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
@@ -12,39 +14,45 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.clock import Schedule
-from jaxafl.options import UserError, named
-from jaxafl.plot.animation import Runs, check_film, corners_of, save_film
+from jaxafl.options import UserError, check_number, named
+from jaxafl.plot.animation import check_film, corners_of, save_film
 from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
+from jaxafl.plot.runs import Runs, of_result, of_schedule, shown
 from jaxafl.results.clients import names_of
 from jaxafl.results.members import Results, heading, members, titled
 
-_COLUMNS = ("client_id", "run_index", "started_at", "arrived_at", "staleness")
 _PANELS = 6
 _STEPS_SHOWN = 60  # lines of more server steps would fill the panel
 
 
 @named
 def timeline(
-    results: Results | Schedule,
+    results: Results | Schedule | Mapping[str, Schedule],
     ax: Axes | None = None,
     path: ImagePath = None,
     *,
     max_clients: int = 50,
     max_runs: int = 400,
+    until: float | None = None,
     animate: float | None = None,
 ) -> Figure:
     """Draws a row per client with a bar for every local run from its start to its arrival, coloured by its staleness.
 
-    Runs that no server step consumed are not in a result and leave a gap. Beyond the limits below, the figure shows
-    evenly spaced clients and the first part of the simulated time, with a note in the title.
+    Hatched are the seconds of a run in which its client hangs, and the wait of an update for its server step, up to the
+    client's next start. Faded bars are the runs in flight at the end. A result knows neither hangs nor runs that no
+    server step took: the title counts these runs, and `Simulation.schedule` has them.
+
+    All panels have the same axis of time. Beyond the limits below, the figure shows evenly spaced clients and the first
+    part of the simulated time, with a note in the title.
 
     Args:
-        results: a schedule (`Simulation.schedule`), a result, a dict of results by name or a sweep: a panel for each
-            member (its first seed), at most six.
+        results: a schedule (`Simulation.schedule`), a result, a dict of schedules or results by name, or a sweep: a
+            panel for each member (its first seed), at most six.
         ax: axes to draw into (for one result or schedule); `None` creates a figure.
         path: file of the figure (its ending sets the format); `None` saves nothing.
         max_clients: largest number of rows per panel.
         max_runs: largest number of bars per panel.
+        until: last simulated second shown, to compare figures; `None` takes the last server step.
         animate: duration of an animation in seconds, for one result or schedule. Runs grow, darken with every version
             that they miss, and reach the server. It is written to `path`, which must end in .gif.
 
@@ -52,7 +60,8 @@ def timeline(
         The figure; of an animation, its last frame.
 
     Raises:
-        TypeError, ValueError: there is no result or no arrival, or too many results for `ax` or an animation.
+        TypeError, ValueError: there is no result or no arrival, `until` is not above 0, or there are too many results
+            for `ax` or an animation.
 
     Examples:
         >>> import jaxafl as afl
@@ -63,63 +72,97 @@ def timeline(
         5
     """
     file = check_image_path(path)
-    if isinstance(results, Schedule):
-        found = [(f"{results.protocol}, {results.num_clients} clients", _of_schedule(results))]
-        names: list[list[str]] = [[]]
-    else:
-        named = members(results, "client_id", "started_at", "arrived_at", "staleness", "time")
-        firsts = [member.runs[0] for member in named]
-        titles = [titled(member.name, member.runs[0]) if member.name else heading(results) for member in named]
-        found = list(zip(titles, map(_of_result, firsts), strict=True))
-        names = [names_of(run) for run in firsts]
+    if until is not None:
+        check_number("timeline", "until", until, above=0)
+    found = _panels(results)
     if animate is not None:
         check_film(animate, file, len(found), ax)
     if ax is not None and len(found) > 1:
         raise ValueError(f"{len(found)} results do not fit into one ax; plot one of them, or pass ax=None")
-    shown = found[:_PANELS]
-    rows = [min(len(np.unique(runs.client)), max_clients) for _, runs in shown]
-    heights = [1.0 + 0.17 * max(count, 6) for count in rows]
-    figure, panels = panels_of(ax, 10, sum(heights) + 0.3, len(shown), height_ratios=heights)
+    first = found[:_PANELS]
+    heights = [1.0 + 0.17 * max(min(runs.clients, max_clients), 6) for _, runs, _ in first]
+    figure, panels = panels_of(ax, 10, sum(heights) + 0.3, len(first), height_ratios=heights)
     drawn = [
-        _draw(panel, title, runs, labels, max_clients, max_runs)
-        for panel, (title, runs), labels in zip(panels, shown, names, strict=False)
+        _draw(panel, *one, max_clients, max_runs, until, animate is None)
+        for panel, one in zip(panels, first, strict=True)
     ]
-    if len(found) > len(shown):
-        figure.suptitle(f"the first {len(shown)} of {len(found)} results")
+    last = max(panel.get_xlim()[1] for panel in panels)
+    for panel in panels:
+        panel.set_xlim(0, last)
+    if len(found) > len(first):
+        figure.suptitle(f"the first {len(first)} of {len(found)} results")
     if animate is not None and file is not None:
         save_film(*drawn[0], animate, file)
         return figure
     return finish(figure, file)
 
 
+def _panels(results: Any) -> list[tuple[str, Runs, list[str]]]:
+    """Returns title, runs and names of clients (none for a schedule) of each panel."""
+    if isinstance(results, Schedule):
+        results = {f"{results.protocol}, {results.num_clients} clients": results}
+    if isinstance(results, Mapping) and results and all(isinstance(one, Schedule) for one in results.values()):
+        return [(str(name), of_schedule(one), []) for name, one in results.items()]
+    found = members(results, "client_id", "started_at", "arrived_at", "staleness", "time")
+    titles = [titled(member.name, member.runs[0]) if member.name else heading(results) for member in found]
+    return [(title, of_result(one.runs[0]), names_of(one.runs[0])) for title, one in zip(titles, found, strict=True)]
+
+
 def _draw(
-    ax: Axes, name: str, runs: Runs, names: list[str], max_clients: int, max_runs: int
+    ax: Axes,
+    name: str,
+    runs: Runs,
+    names: list[str],
+    max_clients: int,
+    max_runs: int,
+    until: float | None,
+    still: bool,
 ) -> tuple[PolyCollection, np.ndarray, Runs]:
-    """Draws one panel and returns its bars, their rows and their runs; `names` are those of all clients, or none."""
+    """Draws one panel and returns its bars, their rows and their runs.
+
+    Args:
+        ax, name: of the panel.
+        runs: local runs.
+        names: names of all clients, or none.
+        max_clients, max_runs, until: as in `timeline`.
+        still: draw hatched and faded bars.
+    """
     if not len(runs.client):
         raise UserError(f"nobody arrived in {name or 'this result'}; there is no timeline")
-    heard = np.unique(runs.client)
-    clients = heard[np.linspace(0, len(heard) - 1, min(max_clients, len(heard))).round().astype(int)]
-    kept = np.flatnonzero(np.isin(runs.client, clients))
-    end = runs.steps[-1] if len(kept) <= max_runs else runs.started[kept[max_runs]]
-    kept = kept[runs.started[kept] < end] if len(kept) > max_runs else kept
-    row = np.searchsorted(clients, runs.client[kept])
-    left, right, stale = runs.started[kept], runs.arrived[kept], runs.staleness[kept]
-    steps = runs.steps[runs.steps <= end]
-    bars = draw_bars(ax, left, right, row, stale)
-    few = len(steps) <= _STEPS_SHOWN
-    if few:
-        ax.vlines(steps, -0.6, len(clients) - 0.4, color="0.55", linewidth=0.7, zorder=0)
-    ax.set(xlim=(0, end), ylim=(len(clients) - 0.4, -0.6), ylabel="client")
-    ax.set_xlabel("simulated time (s)" + (", grey lines: server steps" if few else ""))
-    fewer = f"{len(clients)} of the {len(heard)} clients heard" if len(clients) < len(heard) else ""
-    shorter = f"first {end:.4g} of {runs.steps[-1]:.4g} s" if end < runs.steps[-1] else ""
-    ax.set_title(", ".join(filter(None, [name, fewer, shorter])), fontsize=10)
+    total = runs.steps[-1]
+    clients, runs, end = shown(runs, max_clients, max_runs, until)
+    row = np.searchsorted(clients, runs.client)
+    bars = draw_bars(ax, runs.started, runs.arrived, row, runs.staleness)
+    notes = ["simulated time (s)"]
+    if len(runs.steps) <= _STEPS_SHOWN:
+        ax.vlines(runs.steps, -0.6, len(clients) - 0.4, color="0.55", linewidth=0.7, zorder=0)
+        notes.append("grey lines: server steps")
+    notes += _draw_rest(ax, clients, row, runs, min(end, total)) if still else []
+    ax.set(xlim=(0, end), ylim=(len(clients) - 0.4, -0.6), ylabel="client", xlabel=", ".join(notes))
+    fewer = f"{len(clients)} of {runs.clients} clients, evenly spaced" if len(clients) < runs.clients else ""
+    shorter = f"first {end:.4g} of {total:.4g} s" if end < total else ""
+    missing = f"without {runs.missing} runs that no server step took" if runs.missing else ""
+    ax.set_title(", ".join(filter(None, [name, fewer, shorter, missing])), fontsize=10)
     every = -(-len(clients) // 25)
     labels = [names[client] if client < len(names) else str(client) for client in clients[::every]]
     ax.set_yticks(range(0, len(clients), every), labels, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
-    return bars, row, Runs(runs.client[kept], left, right, stale, steps)
+    return bars, row, runs
+
+
+def _draw_rest(ax: Axes, clients: np.ndarray, row: np.ndarray, runs: Runs, end: float) -> list[str]:
+    """Draws hangs and waits hatched, and runs in flight at the end faded; returns the notes that explain them."""
+    hangs = runs.idle > 0
+    waits = runs.waited > runs.arrived
+    left = np.concatenate([(runs.arrived - runs.idle)[hangs], runs.arrived[waits]])
+    right = np.concatenate([runs.arrived[hangs], runs.waited[waits]])
+    corners = list(corners_of(left, right, np.concatenate([row[hangs], row[waits]])))
+    ax.add_collection(PolyCollection(corners, facecolors="none", edgecolors="0.35", hatch="////", linewidths=0.4))
+    flying = np.searchsorted(clients, runs.flying)
+    corners = list(corners_of(runs.since, np.full(len(flying), end), flying))
+    ax.add_collection(PolyCollection(corners, facecolors="0.85", edgecolors="white", linewidths=0.6))
+    notes = ["hatched: hanging or waiting"] if len(left) else []
+    return notes + (["faded: in flight at the end"] if len(flying) else [])
 
 
 def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, staleness: np.ndarray) -> PolyCollection:
@@ -146,23 +189,3 @@ def _colours(worst: int) -> tuple[object, Normalize | BoundaryNorm]:
     if worst > 9:
         return scale, Normalize(0, worst)
     return scale.resampled(worst + 1), BoundaryNorm(np.arange(worst + 2) - 0.5, worst + 1)
-
-
-def _of_schedule(schedule: Schedule) -> Runs:
-    columns = [
-        getattr(schedule, name.removesuffix("_at").removesuffix("_index").removesuffix("_id")) for name in _COLUMNS
-    ]
-    return _sorted(schedule.mask, columns, schedule.time)
-
-
-def _of_result(run: xr.Dataset) -> Runs:
-    time = run["time"].values
-    return _sorted(run["client_id"].values >= 0, [run[name].values for name in _COLUMNS], time[np.isfinite(time)])
-
-
-def _sorted(mask: np.ndarray, columns: list[np.ndarray], steps: np.ndarray) -> Runs:
-    """Returns the runs sorted by start; a run consumed by several server steps once, with its first staleness."""
-    client, run, started, arrived, staleness = (values[mask] for values in columns)
-    first = np.unique(np.stack([client, run]), axis=1, return_index=True)[1]
-    order = first[np.argsort(started[first], kind="stable")]
-    return Runs(client[order].astype(int), started[order], arrived[order], staleness[order], steps)

@@ -1,0 +1,94 @@
+"""Local runs as a timeline shows them: from a schedule, or from a result."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from jaxafl.clock import Schedule
+from jaxafl.clock.durations.idle import idle_seconds
+
+_COLUMNS = ("client_id", "run_index", "started_at", "arrived_at", "staleness")
+
+
+class Runs(NamedTuple):
+    """Consumed local runs, sorted by start, and what else a timeline shows.
+
+    Attributes:
+        clients: N.
+        client, started, arrived, staleness: [R].
+        waited: float64 [R], end of the wait for the server step: its time, or the next start of the client.
+        idle: float64 [R], seconds between start and arrival in which the client did not compute; 0 if unknown.
+        steps: float64 [T], times of the server steps.
+        flying: int [F], clients of the runs in flight at the end.
+        since: float64 [F], starts of these runs.
+        missing: number of runs that no server step took and that are not shown.
+    """
+
+    clients: int
+    client: np.ndarray
+    started: np.ndarray
+    arrived: np.ndarray
+    staleness: np.ndarray
+    waited: np.ndarray
+    idle: np.ndarray
+    steps: np.ndarray
+    flying: np.ndarray
+    since: np.ndarray
+    missing: int = 0
+
+
+def of_schedule(schedule: Schedule) -> Runs:
+    """Returns the runs of a schedule, with those in flight at its end."""
+    mask, flying = schedule.mask, schedule.under_way()
+    columns = [schedule.client, schedule.run, schedule.started, schedule.arrived, schedule.staleness]
+    found = _sorted(schedule.num_clients, mask, columns, idle_seconds(schedule), schedule.time, flying)
+    missing = schedule.runs_started - len(np.unique(schedule.run_id[mask])) - len(flying[0])
+    return found._replace(missing=max(missing, 0))
+
+
+def of_result(run: xr.Dataset) -> Runs:
+    """Returns the runs of a result, which does not hold the runs in flight at its end."""
+    time = run["time"].values
+    columns = [run[name].values for name in _COLUMNS]
+    clients = run.sizes.get("population", int(columns[0].max(initial=-1)) + 1)
+    nothing = np.zeros(0, int), np.zeros(0)
+    found = _sorted(clients, columns[0] >= 0, columns, np.zeros(columns[0].shape), time, nothing)
+    known = run["runs_never_consumed"] if "runs_never_consumed" in run.variables else 0
+    return found._replace(missing=int(run.attrs.get("runs_never_consumed", known)))
+
+
+def shown(runs: Runs, rows: int, bars: int, until: float | None) -> tuple[np.ndarray, Runs, float]:
+    """Returns the clients of at most `rows` rows, the runs of these clients, and the end of the shown time."""
+    clients = np.linspace(0, runs.clients - 1, min(rows, runs.clients)).round().astype(int)
+    kept = np.flatnonzero(np.isin(runs.client, clients))
+    end = float(runs.steps[-1]) if until is None else until
+    if len(kept) > bars:
+        end = min(end, float(runs.started[kept[bars]]))
+    kept = kept[runs.started[kept] < end] if end < runs.steps[-1] else kept
+    flying = np.isin(runs.flying, clients)
+    columns = ("client", "started", "arrived", "staleness", "waited", "idle")
+    found = runs._replace(**{name: getattr(runs, name)[kept] for name in columns})
+    found = found._replace(steps=runs.steps[runs.steps <= end], flying=runs.flying[flying], since=runs.since[flying])
+    return clients, found, end
+
+
+def _sorted(clients: int, mask: np.ndarray, columns: Any, idle: np.ndarray, time: np.ndarray, flying: Any) -> Runs:
+    """Returns the runs sorted by start; a run consumed by several server steps once, with its first staleness."""
+    taken = np.broadcast_to(time[:, None], mask.shape)
+    client, run, started, arrived, staleness, idle, taken = (values[mask] for values in [*columns, idle, taken])
+    first = np.unique(np.stack([client, run]), axis=1, return_index=True)[1]
+    order = first[np.argsort(started[first], kind="stable")]
+    client = client[order].astype(int)
+    flights, since = flying
+    who, begun = np.append(client, flights), np.append(started[order], since)
+    following = np.full(len(who), np.inf)  # the next start of the client
+    sort = np.lexsort((begun, who))
+    following[sort[:-1]] = np.where(np.diff(who[sort]) == 0, begun[sort][1:], np.inf)
+    waited = np.minimum(taken[order], following[: len(order)])
+    steps = time[np.isfinite(time)]
+    return Runs(
+        clients, client, started[order], arrived[order], staleness[order], waited, idle[order], steps, flights, since
+    )
