@@ -188,8 +188,9 @@ def test_a_missing_dataset_is_explained_in_lines(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["run", "--data", "mnist", "--data-dir", "absent"]) == 2
     first, *lines = capsys.readouterr().err.splitlines()
-    assert first == "jaxafl: error: dataset 'mnist' was not found. Looked in:"
-    assert lines[0] == "  absent/mnist (does not exist)"
+    ways = "afl.data.mnist(download=True), jaxafl run --download or jaxafl data mnist"
+    assert first == f"jaxafl: error: mnist is missing. Download it: {ways}."
+    assert lines[:2] == ["dataset 'mnist' was not found. Looked in:", "  absent/mnist (does not exist)"]
     assert "--data-dir on the command line" in lines[-1]
 
 

@@ -46,9 +46,9 @@ def test_it_names_versions_devices_datasets_and_extras(quick, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert f"jaxafl {jaxafl.__version__}" in shown and f"jax {importlib.metadata.version('jax')}" in shown
     assert "cpu: cpu" in shown
-    for name in {*offered("datasets")} - {"synthetic"}:
+    for name in {*offered("datasets")} - {"synthetic", "from_leaf"}:
         assert f"  {name} " in shown
-    assert "1. Put the four canonical files (train-images-idx3-ubyte" in shown and str(tmp_path / "mnist") in shown
+    assert "mnist is missing. Download it: afl.data.mnist(download=True), jaxafl run --download or jaxafl data mnist." in shown
     for extra in importlib.metadata.metadata("jaxafl").get_all("Provides-Extra"):
         assert f"\n  {extra} " in shown
 

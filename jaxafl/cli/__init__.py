@@ -20,6 +20,7 @@ import tyro
 
 from jaxafl.callbacks import Interrupted
 from jaxafl.cli.commands import compare, gather, list_names, plot_results
+from jaxafl.cli.data import data
 from jaxafl.cli.doctor import doctor
 from jaxafl.cli.init import init
 from jaxafl.cli.options import is_given
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Any] = dict(
     report=report,
     quickstart=compare,
     init=init,
+    data=data,
     doctor=doctor,
 )
 

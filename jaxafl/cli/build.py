@@ -54,7 +54,7 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
             given = values["client"]["proximal"]
             raise UserError(f"fedprox takes its μ as --server.mu {given}; --client.proximal is for the other servers")
         values["client"]["proximal"] = values["server"].pop("mu")
-    pooled = data = _called(names["data"], values["data"], data_dir=options.data_dir)
+    pooled = data = _called(names["data"], values["data"], data_dir=options.data_dir, download=options.download)
     if isinstance(pooled, Dataset) and "partition" in names:
         data = pooled.partition(names["partition"].call(**values["partition"]), seed=options.partition_seed)
     elif isinstance(pooled, Dataset):

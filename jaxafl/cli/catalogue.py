@@ -120,7 +120,8 @@ def describe(call: Any, arrays: bool = False) -> Constructor:
     bounds = {field.name: bounds_of(field) for field in dataclasses.fields(call)} if hasattr(call, "is_part") else {}
     for name, parameter in inspect.signature(call).parameters.items():
         kind, typed = _typed(hints.get(name, parameter.annotation), parameter.default)
-        if kind and (arrays or (typed is not None and name not in _SUPPLIED)):
+        supplied = name in _SUPPLIED or (name, typed) == ("download", bool)  # --download; a clock's is a probability
+        if kind and (arrays or (typed is not None and not supplied)):
             default = REQUIRED if parameter.default is parameter.empty else parameter.default
             allowed = _allowed(kind, typed, bounds.get(name, Bounds()))
             options.append(Option(name, kind, default, allowed, helps.get(name, ""), typed))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxafl.cli import surroundings
+from jaxafl.cli.data import lines as data_lines
 from jaxafl.device import host_bytes
 from jaxafl.readers.directory import data_directory
 from jaxafl.references import version
@@ -131,10 +132,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"  {name:<11} {one['for']}; {state}"
     if "datasets" in found["data"]:
         yield f"data in {found['data']['directory']} (--data-dir, or JAXAFL_DATA_DIR, names another folder)"
-        for name, one in _parts(found["data"]["datasets"]):
-            first, *more = one["error"].splitlines() if "error" in one else [one["found"]]
-            yield f"  {name:<20} {first.removesuffix(' Looked in:')}"
-            yield from (f"      {line.strip()}" for line in more if line.strip()[:2] in ("1.", "2."))
+        yield from data_lines(_parts(found["data"]["datasets"]))
     yield from ["advice", *(f"  {one}" for one in found["advice"] or ["nothing to be done"])]
 
 

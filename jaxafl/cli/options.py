@@ -67,6 +67,7 @@ class Run:
         devices: devices of this process that share the work, a number or all; on a CPU the cores
         precision: precision of the model: float32, tf32 (GPUs) or bfloat16
         data_dir: data directory; by default $JAXAFL_DATA_DIR, else that of TensorFlow Datasets
+        download: download the files of the dataset if they are missing
         partition_seed: seed of the split of a pooled dataset over clients
         validation: share of every client's training samples that is held out as a validation set
         per_client: evaluate single clients too, on what they hold out
@@ -91,6 +92,7 @@ class Run:
     devices: str | None = None
     precision: Precision = "float32"
     data_dir: pathlib.Path | None = None
+    download: bool = False
     partition_seed: int = 0
     validation: float | None = None
     per_client: bool = False

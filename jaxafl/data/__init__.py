@@ -7,6 +7,7 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.data.femnist import femnist
 from jaxafl.data.glue import glue_mrpc, glue_rte, glue_sst2
 from jaxafl.data.huggingface import from_huggingface
+from jaxafl.data.leaf import from_leaf
 from jaxafl.data.mnist import fashion_mnist, mnist
 from jaxafl.data.partition import (
     Partition,
@@ -24,6 +25,7 @@ from jaxafl.data.preprocessing import Preprocessing, as_is, cast, crop_and_flip,
 from jaxafl.data.shakespeare import shakespeare
 from jaxafl.data.statistics import PartitionStatistics, heat_map
 from jaxafl.data.synthetic import synthetic
+from jaxafl.readers.download import download
 from jaxafl.readers.tfds_source import prepare_tfds
 
 __all__ = [
@@ -41,10 +43,12 @@ __all__ = [
     "crop_and_flip",
     "dirichlet",
     "dirichlet_equal",
+    "download",
     "fashion_mnist",
     "femnist",
     "from_arrays",
     "from_huggingface",
+    "from_leaf",
     "glue_mrpc",
     "glue_rte",
     "glue_sst2",

@@ -14,10 +14,14 @@ from jaxafl.data.preprocessing import crop_and_flip, normalise
 from jaxafl.options import check_flag, named
 from jaxafl.readers.archive import SHA256, check_sha256, damaged, partial_dataset, read_members
 from jaxafl.readers.directory import data_directory
+from jaxafl.readers.download import downloadable
 
 
 @named
-def cifar10(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = False) -> Dataset:
+@downloadable
+def cifar10(
+    data_dir: str | os.PathLike[str] | None = None, *, augment: bool = False, download: bool = False
+) -> Dataset:
     """Loads CIFAR-10: 50,000 training and 10,000 test colour images of objects, 10 classes.
 
     The places are searched in this order; every one gives the same images in the same order:
@@ -30,6 +34,7 @@ def cifar10(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = F
     Args:
         data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
         augment: if True, crop and flip training images at random in the step, see `crop_and_flip`.
+        download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
         The dataset: x uint8 `[50000, 32, 32, 3]` (RGB), normalised in the step per channel by mean (0.4914, 0.4822,
@@ -47,7 +52,10 @@ def cifar10(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = F
 
 
 @named
-def cifar100(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = False) -> Dataset:
+@downloadable
+def cifar100(
+    data_dir: str | os.PathLike[str] | None = None, *, augment: bool = False, download: bool = False
+) -> Dataset:
     """Loads CIFAR-100: 50,000 training and 10,000 test colour images of objects, 100 (fine) classes.
 
     The search follows `cifar10`: the folder `cifar-100-binary` (`train.bin`, `test.bin`) or the archive
@@ -56,6 +64,7 @@ def cifar100(data_dir: str | os.PathLike[str] | None = None, *, augment: bool = 
     Args:
         data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
         augment: if True, crop and flip training images at random in the step, see `crop_and_flip`.
+        download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
         The dataset: x uint8 `[50000, 32, 32, 3]` (RGB), normalised in the step by the constants of CIFAR-10, as usual

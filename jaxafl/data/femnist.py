@@ -18,7 +18,8 @@ from jaxafl.data.preprocessing import normalise
 from jaxafl.options import check_whole, named
 from jaxafl.readers.archive import SHA256, check_sha256
 from jaxafl.readers.directory import data_directory, find_file
-from jaxafl.readers.leaf import Users, leaf_files, length_of, read_halves
+from jaxafl.readers.download import downloadable
+from jaxafl.readers.leaf import Users, leaf_halves, length_of, pooled, read_examples, read_halves
 
 Source: TypeAlias = dict[str, str | int | float]
 CLASSES = 62
@@ -28,7 +29,10 @@ _LARGE = "femnist_207writers.npz"
 
 
 @named
-def femnist(clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None = None) -> FederatedData:
+@downloadable
+def femnist(
+    clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None = None, download: bool = False
+) -> FederatedData:
     """Loads FEMNIST of LEAF: 28 × 28 images of digits and letters, 62 classes, one client per writer.
 
     Classes 0-9 are the digits, 10-35 the letters A-Z, 36-61 a-z. Up to ten writers ship with the package and need no
@@ -36,7 +40,9 @@ def femnist(clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None
 
     1. LEAF's json files, `<data_dir>/femnist/train/*.json` and `test/*.json` (gzipped as `*.json.gz` or not): the full
        dataset of about 3,500 writers, or any sample of it;
-    2. `<data_dir>/femnist/femnist_207writers.npz`.
+    2. `<data_dir>/femnist/fed_emnist_train.h5` and `fed_emnist_test.h5`, LEAF's images of 3,400 writers as TensorFlow
+       Federated publishes them (`download=True` gets these, 170 MB);
+    3. `<data_dir>/femnist/femnist_207writers.npz`.
 
     In either case, clients are the shipped writers if the files hold them, then the others by decreasing number of
     training samples. Every writer keeps LEAF's split into training and test samples (`-t sample`), and the test set
@@ -46,6 +52,7 @@ def femnist(clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None
     Args:
         clients: number of writers; `None` for all that the files hold.
         data_dir: data directory for more than ten writers; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
+        download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
         The federated dataset: x uint8 `[n, 28, 28, 1]` in LEAF's polarity (paper is 255, ink is dark), scaled to x/255
@@ -75,25 +82,22 @@ def femnist(clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None
 
 
 def _from_directory(folder: pathlib.Path, wanted: str, shipped: int) -> tuple[dict[str, np.ndarray], Source]:
-    """Reads the json files, else the npz file; returns the arrays and the source for `description`."""
-    train, test = leaf_files(folder / "train"), leaf_files(folder / "test")
-    if train and test:
+    """Reads the json, HDF5 or npz files; returns the arrays and the source for `description`."""
+    train, test = leaf_halves("femnist", folder)
+    if train:
         arrays, split = read_json(train, test)
         return arrays, {"source": "LEAF json", "files": len(train) + len(test), "split": split}
-    if train or test:
-        present, absent = ("train", "test") if train else ("test", "train")
-        raise FileNotFoundError(
-            f"{folder} holds only part of femnist: no json file in {absent}. Add those that LEAF wrote with the ones "
-            f"in {present}, or remove these to let {_LARGE} be used."
-        )
+    published = [folder / f"fed_emnist_{half}.h5" for half in ("train", "test")]
+    if all(path.is_file() for path in published):
+        return _arrays(*map(_read_published, published)), {"source": "TensorFlow Federated", "split": "sample"}
     ways = [
         f"Use clients={shipped} or fewer: these writers ship with the package.",
         "Run LEAF's own preprocessing (github.com/TalwalkarLab/leaf, data/femnist: preprocess.sh -s niid "
         f"--sf 1.0 -k 0 -t sample) and put the json files of its data/train and data/test into "
         f"{folder / 'train'} and {folder / 'test'}, or {_LARGE} into {folder}.",
     ]
-    # find_file skips the two folders; they are listed for the error only.
-    path = find_file(wanted, [folder / "train", folder / "test", folder / _LARGE], ways)
+    # find_file skips the folders and the unpaired files; they are listed for the error only.
+    path = find_file(wanted, [folder / "train", folder / "test", *published, folder / _LARGE], ways)
     return _read(_LARGE, path.read_bytes()), {"source": _LARGE}
 
 
@@ -151,14 +155,18 @@ def read_json(train: Sequence[pathlib.Path], test: Sequence[pathlib.Path]) -> tu
             range, a half holds no sample, or only some of the test writers have training samples.
     """
     *halves, split = read_halves("femnist", "writers", train, test, lambda x, y: (_pixels(x), _labels(y)))
-    users = np.array(sorted(halves[0].keys() | halves[1].keys()))
-    return {"users": users, **_flat(halves[0], users, "train"), **_flat(halves[1], users, "test")}, split
+    return _arrays(*halves), split
+
+
+def _read_published(path: pathlib.Path) -> Users:
+    every = read_examples(path, "pixels", "label")
+    return {user: (_pixels([*x.reshape(len(x), -1)]), _labels(y.tolist())) for user, (x, y) in every}
 
 
 def _pixels(x: list[Any]) -> np.ndarray:
     """Converts images to uint8 `[n, 28, 28]`."""
     for image in x:
-        if not isinstance(image, list) or len(image) != _PIXELS:
+        if not isinstance(image, list | np.ndarray) or len(image) != _PIXELS:
             raise ValueError(f"an image needs {_PIXELS} pixels; got {length_of(image, 'values')}")
     try:
         pixels = np.array(x, np.float32).reshape(-1, 28, 28)
@@ -178,12 +186,10 @@ def _labels(y: list[Any]) -> np.ndarray:
     return labels.astype(np.uint8)
 
 
-def _flat(half: Users, users: np.ndarray, part: str) -> dict[str, np.ndarray]:
-    """Concatenates the samples of all users in sorted order; empties `half`, so that pixels are not stored twice."""
-    names = sorted(half)
-    user = np.repeat(np.searchsorted(users, names), [len(half[name][1]) for name in names])
-    x, y = np.empty((len(user), 28, 28), np.uint8), np.empty(len(user), np.uint8)
-    stops = np.flatnonzero(np.diff(user)) + 1
-    for name, part_x, part_y in zip(names, np.split(x, stops), np.split(y, stops), strict=True):
-        part_x[:], part_y[:] = half.pop(name)
-    return {f"x_{part}": x, f"y_{part}": y, f"user_{part}": user}
+def _arrays(train: Users, test: Users) -> dict[str, np.ndarray]:
+    users = np.array(sorted(train.keys() | test.keys()))
+    arrays = {"users": users}
+    for part, half in (("train", train), ("test", test)):
+        arrays[f"x_{part}"], arrays[f"y_{part}"], owners = pooled(half)
+        arrays[f"user_{part}"] = np.searchsorted(users, owners)
+    return arrays

@@ -14,14 +14,20 @@ from jaxafl.data.preprocessing import Preprocessing, as_integers
 from jaxafl.options import named
 from jaxafl.readers.archive import find_files
 from jaxafl.readers.directory import data_directory, missing_dataset
+from jaxafl.readers.download import downloadable
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
 from jaxafl.readers.text import read_tsv
 from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_prepared
 
 
 @named
+@downloadable
 def glue_rte(
-    tokenizer: str = "bert-base-uncased", max_length: int = 128, data_dir: str | os.PathLike[str] | None = None
+    tokenizer: str = "bert-base-uncased",
+    max_length: int = 128,
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    download: bool = False,
 ) -> Dataset:
     """Loads RTE of GLUE: does the first sentence entail the second? 2,490 training and 277 test pairs.
 
@@ -31,6 +37,7 @@ def glue_rte(
         tokenizer: folder or name of the checkpoint with the tokenizer, usually the model's checkpoint.
         max_length: the most tokens of a pair; longer pairs are cut and counted.
         data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
+        download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
         The dataset; see `glue_mrpc`.
@@ -46,8 +53,13 @@ def glue_rte(
 
 
 @named
+@downloadable
 def glue_mrpc(
-    tokenizer: str = "bert-base-uncased", max_length: int = 128, data_dir: str | os.PathLike[str] | None = None
+    tokenizer: str = "bert-base-uncased",
+    max_length: int = 128,
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    download: bool = False,
 ) -> Dataset:
     """Loads MRPC of GLUE: do two sentences mean the same? 3,668 training and 408 test pairs.
 
@@ -64,6 +76,7 @@ def glue_mrpc(
             `jaxafl.readers.pretrained.pretrained_directory`).
         max_length: the most tokens of a pair; longer pairs are cut and counted (`truncated_...` in the description).
         data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
+        download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
         The dataset: x a dict of `input_ids`, `token_type_ids` and `attention_mask` `[n, L]` (see
@@ -83,8 +96,13 @@ def glue_mrpc(
 
 
 @named
+@downloadable
 def glue_sst2(
-    tokenizer: str = "bert-base-uncased", max_length: int = 128, data_dir: str | os.PathLike[str] | None = None
+    tokenizer: str = "bert-base-uncased",
+    max_length: int = 128,
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    download: bool = False,
 ) -> Dataset:
     """Loads SST-2 of GLUE: the sentiment of a phrase from a film review, 67,349 training and 872 test phrases.
 
@@ -94,6 +112,7 @@ def glue_sst2(
         tokenizer: folder or name of the checkpoint with the tokenizer, usually the model's checkpoint.
         max_length: the most tokens of a phrase; longer phrases are cut and counted.
         data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
+        download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
         The dataset; see `glue_mrpc`.

@@ -14,11 +14,13 @@ from jaxafl.data.preprocessing import Preprocessing, normalise
 from jaxafl.options import check_choice, named
 from jaxafl.readers.archive import SHA256, find_files, read_idx
 from jaxafl.readers.directory import data_directory, find_file
+from jaxafl.readers.download import downloadable
 from jaxafl.readers.tfds_source import prepared_directory
 
 
 @named
-def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = None) -> Dataset:
+@downloadable
+def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = None, download: bool = False) -> Dataset:
     """Loads MNIST: 60,000 training and 10,000 test images of handwritten digits, 10 classes.
 
     The places are searched in this order:
@@ -35,6 +37,7 @@ def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = No
         by: `"writer"` adds the writer of each training image, for `partition(by_user())`: 539 clients of 19 to 131
             images (median 116). It needs the file `qmnist-train-labels-idx2-int` of QMNIST (gzipped or not) next to
             the idx files, and does not work with TFDS, because QMNIST numbers the images in the order of the idx files.
+        download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
         The dataset: x uint8 `[60000, 28, 28, 1]` (ink bright on 0), normalised in the step by mean 0.1307, std 0.3081.
@@ -57,13 +60,15 @@ def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = No
 
 
 @named
-def fashion_mnist(data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+@downloadable
+def fashion_mnist(data_dir: str | os.PathLike[str] | None = None, *, download: bool = False) -> Dataset:
     """Loads Fashion-MNIST: 60,000 training and 10,000 test images of clothing, 10 classes.
 
     The search follows `mnist`, with the folder `<data_dir>/fashion_mnist`.
 
     Args:
         data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
+        download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
         The dataset: x uint8 `[60000, 28, 28, 1]`, normalised in the step by mean 0.2860, std 0.3530. Classes: T-shirt,

@@ -18,7 +18,8 @@ from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers
 from jaxafl.options import check_choice, check_number, check_whole, named
 from jaxafl.readers.directory import data_directory, missing_dataset
-from jaxafl.readers.leaf import leaf_files, read_halves
+from jaxafl.readers.download import downloadable
+from jaxafl.readers.leaf import leaf_halves, read_halves
 from jaxafl.readers.text import VOCABULARY, encode, read_roles, role_files
 
 CONTEXT = 80
@@ -31,6 +32,7 @@ _CHARACTERS = Preprocessing(as_integers, None, "characters as integers")
 
 
 @named
+@downloadable
 def shakespeare(
     clients: int | None = None,
     *,
@@ -39,6 +41,7 @@ def shakespeare(
     test_fraction: float | None = None,
     test_samples: int | None = 2000,
     data_dir: str | os.PathLike[str] | None = None,
+    download: bool = False,
 ) -> FederatedData:
     """Loads Shakespeare's plays: predict a character from the 80 before it; one client per speaking role of a play.
 
@@ -47,7 +50,9 @@ def shakespeare(
     of a larger one. There are two sources in `<data_dir>/shakespeare`:
 
     - `"roles"`, files `roles*.jsonl` or `roles*.jsonl.gz`, each line `{"play": ..., "role": ..., "lines": [...]}`.
-      A role's text is its lines joined by newlines. Its first part is for training, the rest for testing, and every
+      Without these, `shakespeare_train.h5` and `shakespeare_test.h5` of TensorFlow Federated (LEAF's 715 roles), which
+      `download=True` gets. A role's text is its lines joined by newlines. Its first part is for training, the rest for
+      testing, and every
       window of 81 characters within one of the parts is a sample. Windows are cut out of the text in the training step,
       so memory is one byte per character.
     - `"leaf"`, LEAF's json: `train/*.json` and `test/*.json`, or files in one folder with `train` and `test` in their
@@ -64,6 +69,7 @@ def shakespeare(
             of an evaluation (2000 windows measure an accuracy to about 1 point). `None` keeps all, some hundred
             thousand for all roles.
         data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
+        download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
         The federated dataset: x int32 `[B, 80]` and y int32 `[B]` in [0, 80).
@@ -85,7 +91,7 @@ def shakespeare(
         minimum = 1000 if min_characters is None else min_characters
         fraction = 0.1 if test_fraction is None else test_fraction
         return _from_roles(roles, clients, minimum, fraction, test_samples)
-    train, test = _leaf_halves(folder) if source != "roles" else ([], [])
+    train, test = leaf_halves(_NAME, folder) if source != "roles" else ([], [])
     if not train:
         wanted = {"auto": _NAME, "roles": f"{_NAME} as text of roles", "leaf": f"{_NAME} as LEAF json"}
         ways = [
@@ -166,7 +172,7 @@ def _from_roles(
     }
     return FederatedData(
         *(_NAME, _CLASSES, counts, arrays, x_test, y_test, _CHARACTERS, gather_windows, said, _REFERENCES),
-        client_names=np.array([f"{play}: {role}" for play, role in roles[:clients]]),
+        client_names=np.array([f"{play}: {role}".removeprefix(": ") for play, role in roles[:clients]]),
     )
 
 
@@ -209,21 +215,6 @@ def _user_windows(x: list[Any], y: list[Any]) -> tuple[np.ndarray, np.ndarray]:
         )
     tokens, unknown = encode("".join(context + following for context, following in pairs))
     return tokens.reshape(-1, CONTEXT + 1), np.array([unknown])
-
-
-def _leaf_halves(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
-    """Returns LEAF's training and test files; two empty lists if no file exists."""
-    files = leaf_files(folder)
-    train, test = (
-        leaf_files(folder / half) or [path for path in files if half in path.name] for half in ("train", "test")
-    )
-    if bool(train) != bool(test):
-        present, absent = ("train", "test") if train else ("test", "train")
-        raise FileNotFoundError(
-            f"{folder} holds only part of {_NAME}: no LEAF json for {absent}. Add the files that LEAF wrote with those "
-            f"for {present}, or use the text of roles instead: roles.jsonl in {folder} and source='roles'."
-        )
-    return train, test
 
 
 def _check_roles_options(min_characters: int, test_fraction: float) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from jaxafl.readers.directory import MissingDataset
+
 _SUMS = pathlib.Path(__file__).with_name("SHA256SUMS").read_text().splitlines()
 SHA256: dict[str, str] = {name: digest for digest, name in map(str.split, _SUMS)}
 """`dataset/file` -> SHA-256 of the canonical file, unzipped if its name ends in `.gz`, archives as they are."""
@@ -152,9 +154,9 @@ def damaged(path: pathlib.Path | str, detail: str, advice: str = "Replace it by 
     return ValueError(f"{path} is damaged: {detail}. {advice}")
 
 
-def partial_dataset(folder: pathlib.Path, name: str, absent: str) -> FileNotFoundError:
+def partial_dataset(folder: pathlib.Path, name: str, absent: str) -> MissingDataset:
     """Returns the error for a folder that lacks the file `absent` of a dataset."""
-    return FileNotFoundError(
+    return MissingDataset(
         f"{folder} holds only part of {name}: {absent} is missing. Add what is missing, or remove the rest to let "
         "another source be used."
     )

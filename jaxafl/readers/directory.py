@@ -9,6 +9,10 @@ from collections.abc import Sequence
 from jaxafl.options import as_path
 
 
+class MissingDataset(FileNotFoundError):
+    """Error for a dataset that no place holds, or holds only in part."""
+
+
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
     """Returns the directory of datasets: `data_dir`, else `$JAXAFL_DATA_DIR`, else the default of TensorFlow Datasets.
 
@@ -30,7 +34,7 @@ def find_file(name: str, places: Sequence[pathlib.Path], ways: Sequence[str]) ->
     raise missing_dataset(name, places, ways)
 
 
-def missing_dataset(name: str, looked_in: Sequence[pathlib.Path], ways: Sequence[str]) -> FileNotFoundError:
+def missing_dataset(name: str, looked_in: Sequence[pathlib.Path], ways: Sequence[str]) -> MissingDataset:
     """Returns the error for a dataset that was not found.
 
     Args:
@@ -43,7 +47,7 @@ def missing_dataset(name: str, looked_in: Sequence[pathlib.Path], ways: Sequence
     """
     places = "".join(f"\n  {place}{'' if place.exists() else ' (does not exist)'}" for place in looked_in)
     choices = "".join(f"\n  {number}. {way}" for number, way in enumerate(ways, 1))
-    return FileNotFoundError(
+    return MissingDataset(
         f"dataset {name!r} was not found. Looked in:{places}\nWays to get it:{choices}\n"
         "The data directory is the data_dir argument (--data-dir on the command line), else the environment variable "
         "JAXAFL_DATA_DIR, else TensorFlow Datasets' own default."

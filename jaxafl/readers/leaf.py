@@ -1,4 +1,4 @@
-"""LEAF's json files: samples by user, read one file at a time."""
+"""Samples by user: LEAF's json files, read one at a time, and the HDF5 files of TensorFlow Federated."""
 
 from __future__ import annotations
 
@@ -40,6 +40,28 @@ def leaf_files(folder: pathlib.Path) -> list[pathlib.Path]:
     return files
 
 
+def leaf_halves(name: str, folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
+    """Returns LEAF's training and test files; two empty lists if no file exists.
+
+    They are the json files of the folders `train` and `test`, else those in `folder` with `train` or `test` in their
+    names.
+
+    Raises:
+        FileNotFoundError: only one half exists.
+    """
+    files = leaf_files(folder)
+    train, test = (
+        leaf_files(folder / half) or [path for path in files if half in path.name] for half in ("train", "test")
+    )
+    if bool(train) != bool(test):
+        present, absent = ("train", "test") if train else ("test", "train")
+        raise FileNotFoundError(
+            f"{folder} holds only part of {name}: no json file in {absent}. Add those that LEAF wrote with the ones in "
+            f"{present}, or remove these to let another source be used."
+        )
+    return train, test
+
+
 def read_leaf(files: Iterable[pathlib.Path]) -> Iterator[tuple[str, list[Any], list[Any]]]:
     """Yields users with their parsed samples, file after file.
 
@@ -69,6 +91,22 @@ def read_leaf(files: Iterable[pathlib.Path]) -> Iterator[tuple[str, list[Any], l
                 wrong = f"got {length_of(x, 'entries')} and {length_of(y, 'entries')}"
                 raise _damaged(path, f"user {user!r} needs x and y as lists of one length; {wrong}")
             yield user, x, y
+
+
+def read_examples(path: pathlib.Path, *features: str) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+    """Yields users with their arrays from an HDF5 file of TensorFlow Federated, `examples/<user>/<feature>`.
+
+    Raises:
+        ValueError: the file is damaged, or a user lacks a feature.
+    """
+    import h5py
+
+    try:
+        with h5py.File(path) as file:
+            for user, group in file["examples"].items():
+                yield user, tuple(group[feature][()] for feature in features)
+    except (OSError, KeyError) as error:
+        raise damaged(path, f"expected HDF5 with examples/<user>/{features[0]}; {error}") from error
 
 
 def collect_users(files: Iterable[pathlib.Path], convert: Convert) -> Users:
@@ -133,6 +171,30 @@ def read_halves(
             "none both. Put the files of one run of LEAF there, all of them."
         )
     return halves[0], halves[1], "user" if strangers else "sample"
+
+
+def pooled(half: Users) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Concatenates the samples of all users in sorted order; empties `half`, so that no sample is stored twice.
+
+    Returns:
+        x `[n, ...]`, y `[n, ...]`, and str `[n]`, the user of each sample.
+
+    Raises:
+        ValueError: users have samples of different shapes.
+    """
+    names = sorted(half)
+    owners = np.repeat(names, [len(half[name][1]) for name in names])
+    stops = np.cumsum([len(half[name][1]) for name in names])[:-1]
+    arrays = []
+    for column in zip(*half.values(), strict=True):
+        shapes = {part.shape[1:] for part in column}
+        if len(shapes) > 1:
+            raise ValueError(f"users have samples of different shapes: {', '.join(map(str, sorted(shapes)[:3]))}")
+        arrays.append(np.empty((len(owners), *shapes.pop()), np.result_type(*column)))
+    for name, *parts in zip(names, *(np.split(array, stops) for array in arrays), strict=True):
+        for part, values in zip(parts, half.pop(name), strict=True):
+            part[:] = values
+    return arrays[0], arrays[1], owners
 
 
 def _joined(parts: list[Pair]) -> Pair:

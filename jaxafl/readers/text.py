@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxafl.readers.archive import damaged, lacking, read_text
+from jaxafl.readers.leaf import read_examples
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's ALL_LETTERS; token i is the i-th character."""
@@ -90,8 +91,13 @@ def read_tsv(
 
 
 def role_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns `roles*.jsonl` and `roles*.jsonl.gz` directly in a folder, sorted by name; the folder need not exist."""
-    return sorted([*folder.glob("roles*.jsonl"), *folder.glob("roles*.jsonl.gz")])
+    """Returns `roles*.jsonl` and `roles*.jsonl.gz` directly in a folder, sorted by name; the folder need not exist.
+
+    Without any, returns the files of TensorFlow Federated, `shakespeare_train.h5` and `shakespeare_test.h5`.
+    """
+    published = [folder / f"shakespeare_{half}.h5" for half in ("train", "test")]
+    found = sorted([*folder.glob("roles*.jsonl"), *folder.glob("roles*.jsonl.gz")])
+    return found or [path for path in published if all(other.is_file() for other in published)]
 
 
 def read_roles(files: Sequence[pathlib.Path]) -> dict[tuple[str, str], str]:
@@ -99,10 +105,10 @@ def read_roles(files: Sequence[pathlib.Path]) -> dict[tuple[str, str], str]:
 
     Args:
         files: UTF-8 files, gzipped (`*.gz`) or not, with one json object per line: `play`, `role` and `lines`, the
-            spoken lines in order.
+            spoken lines in order. Or HDF5 files of TensorFlow Federated, whose users are roles with their play.
 
     Returns:
-        The text of each (play, role), longest first, then by play and role.
+        The text of each (play, role), longest first, then by play and role; play is "" for HDF5 files.
 
     Raises:
         ValueError: a file is damaged, a line is not json, lacks a key or has a value of another type, or a role comes
@@ -110,6 +116,11 @@ def read_roles(files: Sequence[pathlib.Path]) -> dict[tuple[str, str], str]:
     """
     texts: dict[tuple[str, str], str] = {}
     for path in files:
+        if path.suffix == ".h5":  # a role's training text, then its test text
+            for user, (snippets,) in read_examples(path, "snippets"):
+                lines = [texts["", user]] if ("", user) in texts else []
+                texts["", user] = "\n".join(lines + [snippet.decode("utf-8") for snippet in snippets.tolist()])
+            continue
         # splitlines() would also split at separators that json allows inside a string
         for number, line in enumerate(read_text(path, _ROLES_ADVICE).split("\n"), 1):
             if not line.strip():

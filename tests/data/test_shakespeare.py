@@ -209,7 +209,7 @@ def test_a_missing_dataset_is_one_clear_error(tmp_path):
 
 def test_half_of_leafs_files_is_not_enough(tmp_path):
     write_leaf(tmp_path / "shakespeare" / "train" / "a.json", {"ONE": windows_of("a" * 90)})
-    with pytest.raises(FileNotFoundError, match=r"only part of shakespeare: no LEAF json for test\. Add .*, or use"):
+    with pytest.raises(FileNotFoundError, match=r"only part of shakespeare: no json file in test\. Add .*, or remove"):
         shakespeare(data_dir=tmp_path)
 
 

@@ -1,0 +1,77 @@
+"""Data from json files in the shape of LEAF."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import numpy as np
+
+from jaxafl.data.arrays import from_arrays
+from jaxafl.data.federated import FederatedData
+from jaxafl.data.preprocessing import Preprocessing
+from jaxafl.options import as_path, named
+from jaxafl.readers.directory import missing_dataset
+from jaxafl.readers.leaf import Convert, Pair, leaf_halves, pooled, read_halves
+
+
+@named
+def from_leaf(
+    folder: str | os.PathLike[str],
+    *,
+    convert: Convert | None = None,
+    num_classes: int | None = None,
+    preprocessing: Preprocessing | None = None,
+    name: str | None = None,
+) -> FederatedData:
+    """Reads json files in the shape of LEAF: one client per user, with LEAF's split into training and test samples.
+
+    A file is `{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}`. Files are read
+    one at a time. `num_samples` is ignored, because LEAF does not update it when it removes samples.
+
+    Args:
+        folder: folder of `train/*.json` and `test/*.json`, or of files with `train` and `test` in their names; gzipped
+            as `*.json.gz` or not.
+        convert: converts the lists `x` and `y` of one user to arrays `[n, ...]` and `[n]`; raises `ValueError` if it
+            cannot. By default both are arrays of numbers. Whole numbers in `y` are classes, also if written as 3.0.
+        num_classes, preprocessing: see `from_arrays`.
+        name: name of the dataset; by default the name of the folder.
+
+    Returns:
+        The federated data: users with training samples, in sorted order, with their names. Test samples belong to
+        their users, or to no client if LEAF held out entire users (`split` in the description is "user").
+
+    Raises:
+        FileNotFoundError: the folder has no json file, or those of one half only.
+        ValueError: a file is damaged, samples have several shapes, or only some test users have training samples.
+
+    References:
+        Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097, 2018.
+    """
+    place = as_path(folder)
+    name = name or place.resolve().name
+    train, test = leaf_halves(name, place)
+    if not train:
+        ways = [f"Put json files in the shape of LEAF into {place / 'train'} and {place / 'test'}."]
+        raise missing_dataset(name, [place, place / "train", place / "test"], ways)
+    *halves, split = read_halves(name, "users", train, test, convert or _numbers)
+    (x, y, users), (x_test, y_test, owners) = map(pooled, halves)
+    options: Any = {"num_classes": num_classes, "preprocessing": preprocessing, "name": name}
+    data = from_arrays(x, y, users, x_test=x_test, y_test=y_test, **options)
+    clients = np.searchsorted(np.unique(users), owners) if split == "sample" else np.full(len(owners), -1)
+    source: dict[str, str | int | float] = {"source": "LEAF json", "files": len(train) + len(test), "split": split}
+    data = dataclasses.replace(data, description={**data.description, **source})
+    return data.owned_test(clients.astype(np.int32))
+
+
+def _numbers(x: list[Any], y: list[Any]) -> Pair:
+    try:
+        samples, labels = np.array(x), np.array(y)
+    except ValueError as error:
+        raise ValueError(f"samples have different lengths ({error}); convert=... makes arrays of them") from error
+    for array in (samples, labels):
+        if array.dtype.kind not in "fiu":
+            raise ValueError(f"expected numbers, got {array.dtype}; convert=... makes arrays of other samples")
+    whole = labels.dtype.kind == "f" and (labels == np.round(labels)).all()
+    return samples, labels.astype(int) if whole else labels
