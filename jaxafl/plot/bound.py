@@ -25,7 +25,7 @@ def bound(
     """Draws the mean over seeds of a bounded quantity, its bound and the terms of the bound, against server steps T.
 
     Bounds hold in expectation, so runs that differ only in their seed become one line. The legend notes if the bound is
-    not guaranteed, or if its conditions do not hold.
+    not guaranteed, if its conditions do not hold, and if it is vacuous.
 
     Args:
         results: a result, a dict of results by name, or a sweep, with the bounded quantity: recorded by
@@ -80,6 +80,7 @@ def bound(
 def _label(bound: xr.Dataset) -> str:
     doubts = [] if bound.attrs["guaranteed"] else ["not guaranteed"]
     doubts += [] if bound.attrs["holds"] else ["conditions violated"]
+    doubts += ["vacuous"] if bound.attrs.get("verdict", "").startswith("vacuous:") else []
     return f"{bound.attrs['statement']}{' (' + ', '.join(doubts) + ')' if doubts else ''}"
 
 

@@ -81,7 +81,7 @@ def theorem_1(
         "drift": ("45L²γ̃²ν²/(4IJ)", rate**2 * drift),
     }
     edge = Condition("γ̃ = IJγ <= 1/(6L(1 + β²/J))", rate, 1 / (6 * L * (1 + v.dissimilarity / v.arrivals)))
-    return bounded(_THEOREM_1, T, terms, [edge])
+    return bounded(_THEOREM_1, T, terms, [edge], trivial=2 * v.smoothness * v.gap)
 
 
 def optimal_local_rate(

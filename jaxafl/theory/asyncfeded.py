@@ -153,7 +153,7 @@ def theorem_2(
         "heterogeneity": ("(η_g/m₁)(3 ln(K+1) + 4K)/(18LΘ) σ_g²", v.server_rate * spread),
     }
     edge = Condition("η_g <= 1/(m₁ K L)", v.server_rate, 1 / (c.m1 * K * L))
-    return bounded(_THEOREM_2, T, terms, [edge, *c.conditions])
+    return bounded(_THEOREM_2, T, terms, [edge, *c.conditions], trivial=2 * v.smoothness * v.gap)
 
 
 def optimal_server_rate(

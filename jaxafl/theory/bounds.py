@@ -168,6 +168,7 @@ def bounded(
     terms: Mapping[str, tuple[str, Number]],
     conditions: Sequence[Condition] = (),
     axis: str = "server_steps",
+    trivial: Number | None = None,
 ) -> xr.Dataset:
     """Returns the bound as a dataset: a variable per term in the order of the formula, and their sum `total`.
 
@@ -177,11 +178,14 @@ def bounded(
         terms: formula and value by name.
         conditions: the conditions of the statement.
         axis: name of the coordinate.
+        trivial: a bound that smoothness alone implies, 2L(F(x_0) - F*) of a gradient or LR²/2 of a gap; `None` if there
+            is none. A bound that is not below it is vacuous.
 
     Returns:
         A dataset with dimension `axis` (none for a single T). The coordinate `holds` is True where all conditions hold.
-        Attributes: `paper`, `statement`, `form`, `guaranteed` (1 or 0), `quantity` and `bounds` (the bounded quantity),
-        `conditions` (each with its two sides) and `holds` (1 if all conditions hold everywhere, else 0).
+        Attributes: `verdict` (if conditions are violated, or the bound is vacuous, and where), `paper`, `statement`,
+        `form`, `guaranteed` (1 or 0), `quantity` and `bounds` (the bounded quantity), `conditions` (each with its two
+        sides) and `holds` (1 if all conditions hold everywhere, else 0).
     """
     import xarray as xr
 
@@ -198,6 +202,7 @@ def bounded(
     met = [spread(condition.met) for condition in conditions]
     holds = np.logical_and.reduce([np.ones(shape, bool), *met])
     attributes = {
+        "verdict": _verdict(holds, np.asarray(total), trivial, np.asarray(along), axis),
         "paper": statement.paper,
         "statement": statement.name,
         "form": statement.form,
@@ -210,6 +215,27 @@ def bounded(
     if statement.note:
         attributes["note"] = statement.note
     return xr.Dataset(variables, {axis: (dims, np.asarray(along)), "holds": (dims, holds)}, attributes)
+
+
+def _verdict(holds: np.ndarray, total: np.ndarray, trivial: Number | None, along: np.ndarray, axis: str) -> str:
+    """Returns if the bound says anything, in words."""
+
+    def at(found: np.ndarray) -> str:
+        some = along[found] if along.shape else along
+        places = "" if found.all() else f" at {axis} = {some.min():g} .. {some.max():g} ({found.sum()} of {found.size})"
+        return places
+
+    if not holds.any():
+        return "no bound: its conditions are violated"
+    words = [] if holds.all() else [f"no bound{at(~holds)}, its conditions are violated there"]
+    if trivial is None:
+        return "; ".join(words) or "its conditions hold"
+    vacuous = holds & ~(total < trivial)
+    if vacuous.any():
+        words.append(f"vacuous{at(vacuous)}: not below {np.max(trivial):.3g}, which smoothness alone implies")
+    if (holds & ~vacuous).any():
+        words.append(f"informative{at(holds & ~vacuous)}")
+    return "; ".join(words)
 
 
 def _shown(condition: Condition, along: Number, axis: str) -> str:
@@ -250,7 +276,6 @@ def evaluate(theorem: Callable[..., xr.Dataset], *constants: Mapping[Any, Any], 
     merged = {name: value for name, value in merged.items() if name in parameters} | given
     missing = [name for name, one in parameters.items() if one.default is one.empty and name not in merged]
     if missing:
-        raise UserError(
-            f"{theorem.__name__} needs {', '.join(missing)} too: pass what the constants do not hold by name"
-        )
+        words = ", ".join(f"{name} ({CONSTANTS[name].symbol}, {CONSTANTS[name].meaning})" for name in missing)
+        raise UserError(f"{theorem.__name__} needs {words} too: pass what the constants do not hold by name")
     return theorem(**merged)

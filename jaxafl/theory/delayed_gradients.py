@@ -43,7 +43,7 @@ def sfl(
         The terms `initial` and `transient`; see `jaxafl.theory.bounds.bounded`.
     """
     v = _checked("theory.delayed_gradients.sfl", locals())
-    return bounded(_SFL, v.server_steps, _synchronous(v), _small_rate(v))
+    return bounded(_SFL, v.server_steps, _synchronous(v), _small_rate(v), trivial=_trivial(v))
 
 
 def audg(
@@ -78,7 +78,8 @@ def audg(
         The terms `initial`, `transient`, `staleness`, `absence`, `staleness_of_arrivals` and `cubic_staleness`.
     """
     v = _checked("theory.delayed_gradients.audg", locals())
-    return bounded(_AUDG, v.server_steps, _synchronous(v) | _delayed(v, v.optimum_spread), _small_rate(v))
+    terms = _synchronous(v) | _delayed(v, v.optimum_spread)
+    return bounded(_AUDG, v.server_steps, terms, _small_rate(v), trivial=_trivial(v))
 
 
 def pdd(
@@ -145,7 +146,7 @@ def psurdg(
         "cubic_staleness": ("(Nη²G²/2) L B", size * L * v.cubic_staleness),
         "staleness": ("LR²A/2", L * v.distance**2 * v.mean_staleness / 2),
     }
-    return bounded(_PSURDG, v.server_steps, terms, _small_rate(v))
+    return bounded(_PSURDG, v.server_steps, terms, _small_rate(v), trivial=_trivial(v))
 
 
 def psurdg_less_audg(
@@ -229,6 +230,11 @@ def _checked(owner: str, given: dict[str, Any]) -> Any:
 
 def _small_rate(v: Any) -> list[Condition]:
     return [Condition("η <= 1/L", v.learning_rate, 1 / v.smoothness)]
+
+
+def _trivial(v: Any) -> Number:
+    """Returns LR²/2, a bound on f(w) - f(w*) within the distance R."""
+    return v.smoothness * v.distance**2 / 2
 
 
 def _synchronous(v: Any) -> dict[str, tuple[str, Number]]:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
 
+from jaxafl import server
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.state import Version, first_model
 from jaxafl.options import UserError, check_choice, check_number, check_whole
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _AGREES = 1e-4  # relative difference allowed between the losses of a result and of the repeated run
+_ROLES: dict[str, tuple[type, ...]] = {  # what the option `learning_rate` of a server is in the bounds
+    "learning_rate": (server.audg, server.psurdg, server.asysg),
+    "adaptive_rate": (server.fadas, server.fedams, server.fedadam, server.fedyogi, server.fedadagrad),
+    "server_rate": (server.fedavg, server.fedbuff, server.ca2fl, server.defedavg_iid, server.defedavg_niid),
+}
 _OF_SCHEDULE = ("mean_staleness", "cubic_staleness", "mean_arrivals", "staleness_max", "staleness_mean_of_max")
 
 
@@ -65,9 +72,11 @@ def estimate(
         client), `global_variance` (σ_g², ν²), `gradient_bound` (G, of single samples; of all samples of a client if
         batches are full), `gap`, `distance` (R, to the point that L-BFGS found), `optimum_spread` (h², if μ is known),
         the moments of `staleness.of_schedule`, `clients` and `server_steps`. `local_steps` and `arrivals` are included
-        if they are constant over the run, and `euclidean_staleness` (Γ) if the server reports γ. If `optimum` is given,
-        `distance` and `optimum_spread` are NaN. Further variables: `optimum`, and along `model` (first, last) `loss`
-        and `gradient_norm_squared`.
+        if they are constant over the run, and `euclidean_staleness` (Γ) if the server reports γ. The rates of
+        client and server have the names of their roles, `local_rate` (of plain SGD), `server_rate`, `learning_rate` or
+        `adaptive_rate`, with `epsilon` and `staleness_threshold`; their attribute `measured_on` names the option. If
+        `optimum` is given, `distance` and `optimum_spread` are NaN. Further variables: `optimum`, and along `model`
+        (first, last) `loss` and `gradient_norm_squared`.
 
     Raises:
         ValueError: the result is not of this simulation, or its last model is not finite.
@@ -91,9 +100,12 @@ def estimate(
     values = _of_gradients(sim, chosen, found)
     values |= _of_optimum(objective, models, found, values["strong_convexity"], optimum, optimum_steps)
     values |= _of_run(sim, trained, weights)
+    rates = _rates(sim)
+    values |= {name: value for name, (_, value) in rates.items()}
     on = f"first and last model of a run of {trained.schedule.server_steps} server steps, {len(chosen.client)} of "
     on += f"{sim.data.num_clients} clients, up to {chosen.mask.shape[1]} samples of each"
-    return _dataset(values, found, on)
+    found_on = dict.fromkeys(values, on) | {name: option for name, (option, _) in rates.items()}
+    return _dataset(values, found, found_on, on)
 
 
 def _trained(owner: str, result: Any, sim: Simulation, run_seed: int) -> tuple[Trained, int]:
@@ -181,13 +193,26 @@ def _of_run(sim: Simulation, trained: Trained, weights: str) -> dict[str, float]
     return values
 
 
-def _dataset(values: dict[str, float], found: list[AtModel], on: str) -> xr.Dataset:
+def _rates(sim: Simulation) -> dict[str, tuple[str, float]]:
+    """Returns the constants that options of client and server give: name -> (option, value)."""
+    found: dict[str, tuple[str, Any]] = {}
+    if sim.client.optimizer is optax.sgd and not sim.client.hyperparameters.get("momentum"):
+        found["local_rate"] = "client.learning_rate", sim.client.hyperparameters.get("learning_rate")
+    role = next((role for role, servers in _ROLES.items() if isinstance(sim.server, servers)), "")
+    names = {"learning_rate": role, "eps": "epsilon", "tau_c": "staleness_threshold"} if role else {}
+    for option in names.keys() & (names.keys() if role == "adaptive_rate" else {"learning_rate"}):
+        found[names[option]] = f"server.{option}", getattr(sim.server, option, None)
+    numbers = (int, float, np.number)
+    return {name: (option, float(one)) for name, (option, one) in found.items() if isinstance(one, numbers)}
+
+
+def _dataset(values: dict[str, float], found: list[AtModel], sources: dict[str, str], on: str) -> xr.Dataset:
     import xarray as xr
 
     variables: dict[str, Any] = {}
     scheduled = {*_OF_SCHEDULE, "clients", "server_steps", "local_steps", "arrivals", "euclidean_staleness"}
     for name, value in values.items():
-        said = {"measured_on": "the schedule and the server's reports" if name in scheduled else on}
+        said = {"measured_on": "the schedule and the server's reports" if name in scheduled else sources[name]}
         if name in CONSTANTS:
             said |= {"symbol": CONSTANTS[name].symbol, "long_name": CONSTANTS[name].meaning}
         variables[name] = ((), value, said)

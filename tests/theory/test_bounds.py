@@ -215,6 +215,23 @@ def test_conditions_are_reported_where_they_are_tightest_and_do_not_raise() -> N
     assert delayed_gradients.sfl(**CASES["sfl"][1] | {"learning_rate": 0.5}).attrs["holds"]
 
 
+def test_a_bound_says_first_if_it_is_vacuous_or_violated() -> None:
+    """LR²/2 = 2 with L = 1 and R = 2; S = R²/(2ηT) + (2L/(μT²))[LR² + (μ+L)h²]."""
+    known = dict(learning_rate=0.5, distance=2.0, smoothness=1.0, strong_convexity=0.5, optimum_spread=0.0)
+    bound = delayed_gradients.sfl(server_steps=np.arange(1, 41), **known)
+    T = np.arange(1, 41)
+    first = int(T[4 / (0.5 * 2 * T) + 16 / T**2 < 2][0])
+    assert next(iter(bound.attrs)) == "verdict" and 1 < first < 40
+    assert bound.attrs["verdict"] == (
+        f"vacuous at server_steps = 1 .. {first - 1} ({first - 1} of 40): not below 2, which smoothness alone implies; "
+        f"informative at server_steps = {first} .. 40 ({41 - first} of 40)"
+    )
+    assert delayed_gradients.sfl(server_steps=1, **known).attrs["verdict"].startswith("vacuous:")
+    assert delayed_gradients.sfl(server_steps=1000, **known).attrs["verdict"] == "informative"
+    steep = delayed_gradients.sfl(server_steps=1000, **known | {"learning_rate": 3.0})
+    assert steep.attrs["verdict"] == "no bound: its conditions are violated"
+
+
 def test_one_client_or_no_delay_sets_no_limit() -> None:
     constants = CASES["fadas 5.6"][1] | {"clients": 1, "arrivals": 1, "staleness_max": 0.0}
     bound = fadas.theorem_5_6(**constants)
@@ -252,7 +269,7 @@ def test_other_errors_say_what_is_wrong() -> None:
         asyncfeded.theorem_2(**CASES["asyncfeded 2"][1] | {"local_rate": 0.0})
     with pytest.raises(UserError, match="form must be one of 'corrected', 'printed', got 'right'"):
         defedavg.theorem_2(**CASES["defedavg 2"][1], form="right")
-    with pytest.raises(UserError, match="theorem_2 needs server_steps, arrivals too"):
+    with pytest.raises(UserError, match=r"theorem_2 needs server_steps \(T, server steps\), arrivals \(.*\) too"):
         evaluate(defedavg.theorem_2, {"smoothness": 1, "gap": 1, "local_variance": 1}, local_steps=1, staleness_max=1)
     with pytest.raises(UserError, match=r"server_steps must be whole, got 2\.5"):
         theory.afl.lemma_3(**CASES["lemma"][1] | {"server_steps": 2.5})

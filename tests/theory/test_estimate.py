@@ -60,6 +60,22 @@ def test_the_constants_of_a_quadratic_are_found(problem) -> None:
         theory.estimate(result, sim, samples=0)
 
 
+@pytest.mark.parametrize(
+    ("server", "options"),
+    [
+        (afl.server.fedbuff(0.5), {"server_rate": 0.5}),
+        (afl.server.fadas(0.02), {"adaptive_rate": 0.02, "epsilon": 1e-8, "staleness_threshold": 1.0}),
+        (afl.server.fedasync(), {}),
+    ],
+)
+def test_rates_of_client_and_server_are_passed_on(problem, server, options) -> None:
+    sim = simulation(problem, server=server)
+    found = theory.estimate(sim.train(4), sim, iterations=2, optimum=0.0)
+    rates = {name: found[name].item() for name in found if "rate" in name or name in options}
+    assert rates == {"local_rate": 0.1} | options
+    assert found["local_rate"].attrs["measured_on"] == "client.learning_rate"
+
+
 @pytest.mark.slow
 def test_weights_are_those_of_the_staleness_too(problem) -> None:
     """All clients must have arrived: the weights of the others are given to these."""
