@@ -1,7 +1,8 @@
-"""Data from a loaded dataset of Hugging Face's `datasets`."""
+"""Data from a dataset of Hugging Face's `datasets`, by name or loaded."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from jaxafl.data.identities import check_ids
 from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers, as_is, cast
 from jaxafl.options import UserError, check_whole, named
-from jaxafl.readers.huggingface import arrays_of, identities_of, labels_of, splits_of
+from jaxafl.readers.huggingface import arrays_of, identities_of, labels_of, load_named, splits_of
 from jaxafl.readers.pictures import is_picture
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
 
@@ -33,13 +34,17 @@ def from_huggingface(
     max_length: int = 128,
     preprocessing: Preprocessing | None = None,
     name: str | None = None,
+    config: str | None = None,
     seed: int = 0,
 ) -> FederatedData | Dataset:
-    """Converts a `datasets.Dataset` or `DatasetDict` to the data of a simulation.
+    """Converts a dataset of Hugging Face, given by name or loaded, to the data of a simulation.
+
+    A name needs the package datasets (`pip install "jaxafl[hf]"`), which downloads the dataset into its cache.
 
     Args:
-        dataset: a `DatasetDict` with a training and a test split, or a `Dataset` of which a share is held out. Rows
-            keep the order of a shuffled or filtered dataset; `with_format` has no effect.
+        dataset: a name on the hub, such as `"flwrlabs/femnist"`; a folder with files of a dataset; a `DatasetDict` with
+            a training and a test split; or a `Dataset` of which a share is held out. Rows keep the order of a shuffled
+            or filtered dataset; `with_format` has no effect.
         x: the column of the samples: images, numbers, lists or arrays of numbers of one shape, or texts; two columns
             for pairs of texts. Images become `[n, height, width, channels]`: uint8 with one channel (grey, black and
             white) or three (RGB, palette, CMYK, YCbCr, HSV), and one more for opacity; uint16 for 16 bits; int32 or
@@ -57,6 +62,8 @@ def from_huggingface(
         preprocessing: cast and normalisation in the step. By default, images, floats and other uint8 samples are cast
             to floats without scaling, and other integers are not changed.
         name: name of the dataset; by default `dataset_name` of `dataset.info`.
+        config: name of the configuration to load, if the dataset is given by name and has several (`"rte"` of
+            `"nyu-mll/glue"`).
         seed: seed of the held-out samples.
 
     Returns:
@@ -66,7 +73,12 @@ def from_huggingface(
         ValueError: a column or split does not exist, a split is a stream or has a transform, samples have several
             shapes or are missing, labels are missing, or there is no test set.
         TypeError: `dataset` is not a Hugging Face dataset, or a column has another type.
+        ImportError, OSError: a dataset given by name cannot be loaded.
     """
+    if isinstance(dataset, str | os.PathLike):
+        dataset = load_named(dataset, config)
+    elif config is not None:
+        raise UserError(f"from_huggingface: config={config!r} is for a dataset given by name; load it, or leave it out")
     splits = splits_of(dataset, split, test, test_fraction)
     first = splits[split]
     columns = [x] if isinstance(x, str) else list(x)

@@ -1,15 +1,44 @@
-"""Splits, samples, labels and clients from the columns of a dataset of Hugging Face's `datasets`."""
+"""Datasets of Hugging Face's `datasets`: loading by name, and splits, samples, labels and clients from columns."""
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxafl.options import UserError, as_array
+from jaxafl.options import UserError, as_array, as_path
 from jaxafl.readers.pictures import is_picture, pixels
+
+
+def load_named(name: str | os.PathLike[str], config: str | None) -> Any:
+    """Loads all splits of a dataset of the hub, of its cache on disk or of a folder.
+
+    Args:
+        name: `"owner/name"`, or a folder: of `save_to_disk`, or of files that `datasets.load_dataset` reads.
+        config: name of the configuration, if the dataset has several.
+
+    Raises:
+        ImportError: the package datasets is not installed.
+        ValueError: there is no such configuration, or the files have another form.
+        OSError: the hub cannot be reached, or has no such dataset.
+    """
+    if importlib.util.find_spec("datasets") is None:
+        raise ImportError(f'from_huggingface({str(name)!r}) needs the package datasets: pip install "jaxafl[hf]"')
+    import datasets
+
+    folder = as_path(name)
+    try:
+        if any((folder / file).is_file() for file in ("dataset_dict.json", "state.json")):
+            return datasets.load_from_disk(folder)
+        return datasets.load_dataset(os.fspath(folder if folder.is_dir() else name), config)
+    except (ValueError, RuntimeError, OSError) as error:
+        problem = f"from_huggingface: {str(name)!r} could not be loaded: {str(error).rstrip('.')}."
+        advice = "Check the name; on a machine without network, give a folder, or copy the cache of another machine."
+        raise (OSError(f"{problem} {advice}") if isinstance(error, OSError) else UserError(problem)) from error
 
 
 def splits_of(dataset: Any, split: str, test: str, test_fraction: float | None) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -198,3 +200,38 @@ def test_streams_and_transforms_are_refused() -> None:
         afl.data.from_huggingface(made.to_iterable_dataset(), x="x", y="y")
     with pytest.raises(ValueError, match=r"has a transform.*dataset\.map"):
         afl.data.from_huggingface(made.with_transform(lambda rows: rows), x="x", y="y", test_fraction=0.5)
+
+
+def test_a_dataset_is_loaded_by_the_name_of_its_folder(pictures: Any, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    both = datasets.DatasetDict({"train": pictures, "test": pictures.select(range(10))})
+    both.save_to_disk(tmp_path / "saved")
+    expected = afl.data.from_huggingface(both, x="image", y="label", client="writer")
+    for split, part in both.items():
+        (tmp_path / "files").mkdir(exist_ok=True)
+        part.to_parquet(tmp_path / "files" / f"{split}.parquet")
+    for name in (tmp_path / "saved", str(tmp_path / "files")):
+        found = afl.data.from_huggingface(name, x="image", y="label", client="writer")
+        np.testing.assert_array_equal(found.x_test, expected.x_test)
+        assert found.client_names.tolist() == expected.client_names.tolist()
+        assert found.counts.tolist() == expected.counts.tolist() and found.num_classes == 3
+
+
+def test_a_name_that_cannot_be_loaded_is_a_clear_error(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(
+        OSError, match=r"from_huggingface: 'nobody/nothing' could not be loaded: .*\. Check the name; on a"
+    ):
+        afl.data.from_huggingface("nobody/nothing", x="x", y="y")
+    (tmp_path / "train.csv").write_text("x,y\n1,0\n")
+    with pytest.raises(ValueError, match=r"could not be loaded: BuilderConfig 'other' not found"):
+        afl.data.from_huggingface(tmp_path, x="x", y="y", config="other")
+    with pytest.raises(ValueError, match="config='rte' is for a dataset given by name"):
+        afl.data.from_huggingface(table(x=[[1.0]] * 6), x="x", y="y", config="rte", test_fraction=0.5)
+
+
+def test_a_name_without_the_package_names_the_extra(monkeypatch: Any) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r'from_huggingface\(.mnist.\) needs .*: pip install "jaxafl\[hf\]"'):
+        afl.data.from_huggingface("mnist", x="image", y="label")
