@@ -27,8 +27,8 @@ from jaxafl.clock.contract import Clock
 from jaxafl.clock.schedules import Clockwork
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import as_arrays, devices_of
-from jaxafl.engine.diagnostics import check_diagnostics
 from jaxafl.engine.loop import Trained
+from jaxafl.engine.measured import Measured
 from jaxafl.engine.mesh import layout_of, put_data
 from jaxafl.engine.online import online
 from jaxafl.engine.plan import Plan
@@ -36,7 +36,7 @@ from jaxafl.engine.planned import plan_of, planned
 from jaxafl.engine.problem import Hyperparameters, Layout, Observe, Problem, Recording, Speed, micro_batch_of
 from jaxafl.engine.recorded import evaluated
 from jaxafl.engine.stepping import Stepwise
-from jaxafl.engine.validate import EVAL_EVERY, check_model, check_observe, evaluation_interval
+from jaxafl.engine.validate import EVAL_EVERY, check_model, evaluation_interval
 from jaxafl.models.model import Model, Precision
 from jaxafl.options import Summarised, all_named, check_whole
 from jaxafl.references import citation
@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
 
 @all_named
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Simulation(Stepwise, Summarised):
+class Simulation(Stepwise, Measured, Summarised):
     """Asynchronous federated learning: data, model, local training, server and clock.
 
     Attributes:
@@ -137,6 +137,7 @@ class Simulation(Stepwise, Summarised):
         chunk: int | None = None,
         observe: Observe | None = None,
         diagnostics: str | Sequence[str] = (),
+        metrics: Mapping[str, Any] | None = None,
         progress: bool | str | Reporter = False,
         save: str | None = None,
         deterministic: bool = False,
@@ -167,6 +168,9 @@ class Simulation(Stepwise, Summarised):
                 mean of all versions x_1 .. x_t (of x_0 at first). `"per_client"`: metrics along `population`, on each
                 client's own test samples, else on those of `data.with_validation`; NaN for clients without any. Of
                 more than 10,000 clients, a fixed random sample.
+            metrics: metrics of whole sets, name -> function of (labels [n, ...], outputs [n, ...]) or `models.Metric`,
+                e.g. `{"auc": roc}`, computed on the host. `models.confusion_matrix` gives `confusion` [C, C]. A metric
+                that raises or returns an array is left out with a warning.
             progress: True for a progress bar (in a log, a line every half minute), a name to show, or a `Reporter`.
             save: path of a NetCDF file to write; checked before the run. A failed run does not replace a complete one
                 (`NAME.incomplete.nc`). If writing fails, the error's attribute `dataset` is the result.
@@ -225,7 +229,7 @@ class Simulation(Stepwise, Summarised):
         asked = options.get("eval_every")
         asked = keeper.eval_every if asked is None and keeper is not None else asked
         every = evaluation_interval(asked, server_steps)
-        recording = self.recording(options.get("observe"), options.get("diagnostics", ()))
+        recording = self.recording(options.get("observe"), options.get("diagnostics", ()), options.get("metrics"))
         name = f"{self.server.name} on {self.clock.name}"
         reporter = reporter_of(options.get("progress", False), name, server_steps)
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)
@@ -233,7 +237,7 @@ class Simulation(Stepwise, Summarised):
         if keeper is not None:
             kept = dict(seed=seed, eval_every=asked or EVAL_EVERY, lanes=lanes, chunk=chunk)
             kept |= {"deterministic": deterministic, "devices": len(devices) if len(devices) > 1 else None}
-            current = identity(self.summary(), diagnostics=recording.diagnostics, observe=recording.observe, **kept)
+            current = identity(self.summary(), **recording.asked, **kept)
             keeper.accept(current, server_steps, options.get("until"))
             if keeper.ends_before:
                 before = dataclasses.replace(limited, server_steps=keeper.ends_before, why="")
@@ -243,7 +247,9 @@ class Simulation(Stepwise, Summarised):
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
         speed = Speed(lanes, chunk, deterministic, devices)
         with Interrupts() as interrupts, reporter:
-            callback_hook = CallbackHook(callbacks, [self.as_run(seed, server_steps)] if callbacks else [])
+            callback_hook = CallbackHook(
+                callbacks, [self.as_run(seed, server_steps, metrics=recording.metrics)] if callbacks else []
+            )
             problem = self.problem(seed, recording, layout_of(self.data, devices, members=False))
             if self.clock_sees_training:
                 execution = online(problem, every, speed)
@@ -262,26 +268,18 @@ class Simulation(Stepwise, Summarised):
         """Returns BibTeX for jaxafl and for everything that a run of this simulation uses."""
         return citation(self.data, self.model, self.client, self.server, self.clock)
 
-    def as_run(self, seed: int, server_steps: int, member: Mapping[str, Any] | None = None) -> Run:
+    def as_run(self, seed: int, server_steps: int, member: Mapping[str, Any] | None = None, metrics: Any = ()) -> Run:
         """Returns the description of a run that callbacks receive.
 
         Args:
             seed, server_steps: of the run.
             member: of a sweep.
+            metrics: metrics of whole sets, of `Recording`.
         """
         named = f"{self.server.name} on {self.clock.name}, {self.data.name}"
         options = results.options_of_parts(self.summary())
-        metrics = evaluated(self.model.at(self.precision), self.data)
-        return Run(named, options, seed, server_steps, member or {}, self.citation(), metrics=metrics)
-
-    def recording(self, observe: Any = None, diagnostics: Any = ()) -> Recording:
-        """Returns the checked `observe` and diagnostics of a run."""
-        if observe is not None:
-            check_observe(observe, self.model, self.data)
-        names = check_diagnostics(diagnostics, self.server)
-        if "per_client" in names:
-            _ = self.data.owners  # raises where no client has held-out samples
-        return Recording(observe, names)
+        ways = evaluated(self.model.at(self.precision), self.data, metrics)
+        return Run(named, options, seed, server_steps, member or {}, self.citation(), metrics=ways)
 
     def problem(
         self,

@@ -5,6 +5,7 @@ from jaxafl.callbacks.best import Best
 from jaxafl.callbacks.csv_file import Csv
 from jaxafl.callbacks.interrupts import Interrupted
 from jaxafl.callbacks.live import Live
+from jaxafl.callbacks.mlflow import MLflow
 from jaxafl.callbacks.stopping import StopAfter, StopAt
 from jaxafl.callbacks.tensorboard import TensorBoard
 from jaxafl.callbacks.wandb import WandB
@@ -16,6 +17,7 @@ __all__ = [
     "Csv",
     "Interrupted",
     "Live",
+    "MLflow",
     "Run",
     "StopAfter",
     "StopAt",

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxafl.models.metrics import Better
+from jaxafl.models.metrics import Better, better_of
 from jaxafl.options import UserError, did_you_mean, named, shown
+from jaxafl.results.clients import worst_tenth
 
+_NAMED = 100  # parts with a curve each
 _LONGEST = 120  # characters of a file name: most file systems allow 255 bytes
 
 
@@ -57,6 +59,7 @@ class Chunk(NamedTuple):
             (bool), `client_id` (-1 if empty), `staleness` and further numbers of a result (NaN if empty).
         evaluation: metrics of x_stop.
         model: () -> (parameters, non-trainable state) of x_stop, NumPy arrays on the host.
+        parts: metrics of single clients (`diagnostics="per_client"`): `client_...` -> name of the client -> number.
     """
 
     run: Run
@@ -67,6 +70,7 @@ class Chunk(NamedTuple):
     records: Mapping[str, np.ndarray]
     evaluation: Mapping[str, float]
     model: Callable[[], tuple[Any, Any]]
+    parts: Mapping[str, Mapping[str, float]] = types.MappingProxyType({})
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value:.6g}" for name, value in self.evaluation.items())
@@ -107,8 +111,21 @@ class Callback:
 
 
 def scalars_of(chunk: Chunk) -> dict[str, float]:
-    """Returns the metrics of a chunk, and the staleness (mean, largest) and mean norm of its updates."""
+    """Returns the metrics of a chunk, and the staleness (mean, largest) and mean norm of its updates.
+
+    Metrics of clients are `client_accuracy/NAME` for each of at most 100 clients, `clients_median_accuracy`, and
+    `clients_worst_accuracy`, the mean of the worst 10 % (at least one client).
+    """
     found = dict(chunk.evaluation)
+    for name, values in chunk.parts.items():
+        if len(values) <= _NAMED:
+            found |= {f"{name}/{part}": value for part, value in values.items()}
+        numbers = np.asarray([value for value in values.values() if np.isfinite(value)])
+        if "client_" in name and numbers.size:
+            found[name.replace("client_", "clients_median_")] = float(np.median(numbers))
+            if better := better_of(name, chunk.run.metrics):
+                sign = 1 if better == "higher" else -1
+                found[name.replace("client_", "clients_worst_")] = sign * float(worst_tenth(sign * numbers[None])[0])
     if chunk.records:
         arrived = chunk.records["arrived"]
         staleness = chunk.records["staleness"][arrived]

@@ -20,6 +20,7 @@ class SharedOptions(TypedDict, total=False):
     devices: Any
     observe: Observe | None
     diagnostics: str | Sequence[str]
+    metrics: Mapping[str, Any] | None
     progress: bool | str | Reporter
     checkpoint_every: int | str
     keep: int

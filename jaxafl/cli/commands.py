@@ -28,6 +28,7 @@ _Kind = Literal[  # functions of `jaxafl.plot`
     "accuracy_vs_time",
     "client_spread",
     "comparison",
+    "confusion",
     "staleness_histogram",
     "timeline",
 ]

@@ -24,6 +24,7 @@ PURPOSES = {
     "dask": "sweeps on Dask",
     "docs": "building the documentation",
     "hf": "datasets of Hugging Face",
+    "mlflow": "callbacks.MLflow",
     "reference": "tests that compare models with PyTorch's",
     "slurm": "sweeps on Slurm",
     "tensorboard": "callbacks.TensorBoard",

@@ -75,6 +75,7 @@ class Run:
         csv: table of the evaluations to write while it runs
         tensorboard: folder of event files for TensorBoard
         wandb: project of Weights & Biases to log to
+        mlflow: experiment of MLflow to log to, in mlflow.db of the working folder
         checkpoint: folder to save in, from which the same command, or jaxafl resume, goes on
         checkpoint_every: server steps between saves, or a time such as 30s or 5min
         cache: folder of compiled programs, which later commands read instead of compiling; must be trusted
@@ -100,6 +101,7 @@ class Run:
     csv: pathlib.Path | None = None
     tensorboard: pathlib.Path | None = None
     wandb: str | None = None
+    mlflow: str | None = None
     checkpoint: Annotated[pathlib.Path | None, arg(aliases=("--folder",))] = None
     checkpoint_every: str = "30s"
     cache: pathlib.Path | None = None
@@ -110,6 +112,7 @@ class Run:
             ("csv", callbacks.Csv),
             ("tensorboard", callbacks.TensorBoard),
             ("wandb", callbacks.WandB),
+            ("mlflow", callbacks.MLflow),
             ("stop_at", callbacks.StopAt.of_text),
         )
         given = [(getattr(self, name), constructor) for name, constructor in constructors]

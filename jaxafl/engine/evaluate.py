@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxafl.data.form import DataForm
 from jaxafl.data.held_out import gather_held_out
 from jaxafl.device import available_bytes, equations, on_cpu, operations, result_bytes
 from jaxafl.device.keys import jax_key
@@ -16,7 +17,7 @@ from jaxafl.engine.state import Version
 from jaxafl.models.model import Batch
 
 Array = jax.Array
-_BATCH = 500  # samples whose losses are added up at once, where memory does not decide
+BATCH = 500  # samples whose losses are added up at once, where memory does not decide
 _KEPT = 0.4  # of all results of a forward pass, in memory at once
 _PIECE, _CACHE = 50, 24 * 2**20  # on a CPU: how many of them are evaluated at once, where results of all are more bytes
 
@@ -47,18 +48,8 @@ def evaluate(
         clients: the single clients.
         model: the model.
     """
-    x, y = device.test
-    data, sets = program.data, {"": (len(y), lambda rows: (jax.tree.map(lambda leaf: leaf[rows], x), y[rows]))}
-    if device.validation is not None:
-        held_out = device.validation
-
-        def fetch_held_out(rows: Array) -> tuple[Any, Array]:
-            client, position = held_out.client[rows], held_out.position[rows]
-            return gather_held_out(data.gather, device.arrays, client, position)
-
-        sets["validation_"] = (len(held_out.client), fetch_held_out)
     found: dict[str, Array] = {}
-    for prefix, (count, fetch) in sets.items():
+    for prefix, (count, fetch) in sets_of(program.data, device).items():
         each = clients if of_test == (not prefix) else None
         sums, values = _summed(program, members, device.frozen, count, fetch, each is not None, model)
         found |= {f"{prefix}{name}": jnp.sum(parts) / count for name, parts in sums.items()}
@@ -67,6 +58,21 @@ def evaluate(
                 total = jax.ops.segment_sum(value.ravel()[:count], each.owner, each.samples.shape[0] + 1)
                 found[f"client_{name}"] = total[:-1] / each.samples
     return found
+
+
+def sets_of(data: DataForm, device: DeviceData) -> dict[str, tuple[int, Callable[[Array], tuple[Any, Array]]]]:
+    """Returns the evaluated sets by the prefix of their metrics: number of samples, and rows -> raw inputs, labels."""
+    x, y = device.test
+    sets = {"": (len(y), lambda rows: (jax.tree.map(lambda leaf: leaf[rows], x), y[rows]))}
+    if device.validation is not None:
+        held_out = device.validation
+
+        def fetch_held_out(rows: Array) -> tuple[Any, Array]:
+            client, position = held_out.client[rows], held_out.position[rows]
+            return gather_held_out(data.gather, device.arrays, client, position)
+
+        sets["validation_"] = (len(held_out.client), fetch_held_out)
+    return sets
 
 
 def _summed(
@@ -107,7 +113,7 @@ def _sizes(members: int, count: int, one: Callable[[Array], Any]) -> tuple[int, 
     """Returns the samples whose losses are added up at once, and how many of them are evaluated at once: on an
     accelerator as many as an eighth of its memory holds; on a CPU a piece whose results stay in its cache. A recurrent
     network is not divided, as its products of one step would be too thin."""
-    size = min(_BATCH, count)
+    size = min(BATCH, count)
     traced = jax.make_jaxpr(one)(jax.ShapeDtypeStruct((size,), jnp.int32)).jaxpr
     results = [result_bytes(operation) for operation in operations(traced)]
     if on_cpu():

@@ -58,7 +58,7 @@ class Execution:
     hyperparameters: MemberHyperparameters
     state: State
     deterministic: bool
-    evaluate_model: Callable[[Any], dict[str, jax.Array]]
+    evaluate_model: Callable[[Any], dict[str, Any]]
     compile_seconds: float
     first: dict[str, np.ndarray]
     schedules: Sequence[Schedule] | None = None

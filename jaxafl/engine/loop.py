@@ -16,6 +16,7 @@ from jaxafl.device import compiled, on_device
 from jaxafl.device.buffers import read
 from jaxafl.engine.execution import Execution, Failed
 from jaxafl.engine.state import Records, Version
+from jaxafl.models.metrics import Metric
 from jaxafl.options import UserError
 
 _GROWTH = 8  # of one piece to the next, until their length is known
@@ -36,6 +37,7 @@ class Trained(NamedTuple):
         seconds: wall-clock seconds of preparing, compiling and running.
         eval_every: server steps between evaluations.
         dataset: the result of `Simulation.run`, where `Simulation.train` has added it.
+        metrics: metrics of whole sets by name.
     """
 
     schedule: Schedule
@@ -49,6 +51,7 @@ class Trained(NamedTuple):
     eval_every: int
     notes: Mapping[str, Any] = types.MappingProxyType({})
     dataset: Any = None
+    metrics: Mapping[str, Metric] = types.MappingProxyType({})
 
     def __repr__(self) -> str:
         return f"Trained({self.schedule!r}, evaluated {len(self.eval_step)} times, failure={self.failure})"
@@ -203,7 +206,8 @@ def _ended(execution: Execution, progress: Progress, seconds: dict[str, float], 
         metrics = {name: np.asarray([one[name][index] for one in found_by]) for name in progress.evaluations[0]}
         model, steps = _member(execution.state.model, index), np.asarray(progress.eval_step)[shown]
         notes: Mapping[str, Any] = {"stopped": stop[1]} if stop and not failure else {}
-        ended.append(Trained(schedule, info, metrics, steps, failure, *model, seconds, every, notes))
+        of_sets = dict(execution.problems[index].recording.metrics)
+        ended.append(Trained(schedule, info, metrics, steps, failure, *model, seconds, every, notes, metrics=of_sets))
     return ended
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-import jax
 import numpy as np
 
 from jaxafl.clock import Schedule
@@ -14,6 +14,7 @@ from jaxafl.engine.evaluate import PerClient
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.mesh import Partition, compiled_over, on_first_device, shard
 from jaxafl.engine.problem import BufferSizes, DeviceData, MemberHyperparameters, Problem, Program
+from jaxafl.engine.set_metrics import SetMetrics
 from jaxafl.engine.state import Version
 from jaxafl.engine.validate import check_fit
 
@@ -51,7 +52,7 @@ def prepared(
     static = (program.without_loops, sizes, shared)
     initialise, _ = compiled_over(initial_members, static, partitions, arguments, of_state, once=True)
     state = initialise(*arguments)
-    evaluate, seconds = _evaluation(problems[0], program, device, state.model)
+    evaluate, seconds = _evaluation(problems[0], count, program, device, state.model)
     model = on_first_device(layout, state.model)
     evaluated = program if layout.shares == 1 else program.unsharded
     observe, _ = compiled_over(
@@ -62,9 +63,9 @@ def prepared(
 
 
 def _evaluation(
-    problem: Problem, program: Program, device: DeviceData, model: Version
-) -> tuple[Callable[[Version], dict[str, jax.Array]], float]:
-    """Compiles the evaluation of models; a sharded run evaluates on its first device."""
+    problem: Problem, members: int, program: Program, device: DeviceData, model: Version
+) -> tuple[Callable[[Version], dict[str, Any]], float]:
+    """Compiles the evaluation of the members' models; a sharded run evaluates on its first device."""
     layout, of_test, clients = program.layout, True, None
     if "per_client" in program.recording.diagnostics:
         owners = problem.data.owners
@@ -80,4 +81,10 @@ def _evaluation(
     compiled_evaluate, seconds = compiled_over(
         evaluate_members, static, (replicated, replicated, of_members), arguments, of_members
     )
-    return lambda model: compiled_evaluate(*given, on_first_device(layout, model)), seconds
+    of_sets = SetMetrics(problem, members, evaluated.without_loops, given[0])
+
+    def evaluate(model: Version) -> dict[str, Any]:
+        local = on_first_device(layout, model)
+        return {**compiled_evaluate(*given, local), **of_sets(local)}
+
+    return evaluate, seconds

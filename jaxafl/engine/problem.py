@@ -17,6 +17,7 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.data.form import DataForm
 from jaxafl.device import on_device
 from jaxafl.device.keys import Key, seed_key
+from jaxafl.models.metrics import Metric
 from jaxafl.models.model import Model
 from jaxafl.options import UserError
 from jaxafl.server.contract import Server, Tree
@@ -111,10 +112,18 @@ class Recording(NamedTuple):
     Attributes:
         observe: traced function of the parameters, returning a dict of arrays.
         diagnostics: names from `diagnostics.DIAGNOSTICS`.
+        metrics: metrics of whole sets by name.
     """
 
     observe: Observe | None = None
     diagnostics: tuple[str, ...] = ()
+    metrics: tuple[tuple[str, Metric], ...] = ()
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The records by name, for fingerprints."""
+        asked = {"observe": self.observe, "diagnostics": self.diagnostics}
+        return asked | ({"metrics": dict(self.metrics)} if self.metrics else {})
 
 
 class Loops(NamedTuple):
@@ -222,7 +231,8 @@ class Problem:
         """Returns the program of the problem; `local_updates`: see `Layout`."""
         data = self.data.divided(self.layout.shares) if self.layout.divided else self.data
         layout = self.layout._replace(local_updates=local_updates)
-        return Program(weakref.ref(self.model), data.form, self.recording, layout, loops)
+        traced = self.recording._replace(metrics=())
+        return Program(weakref.ref(self.model), data.form, traced, layout, loops)
 
 
 def micro_batch_of(client: Client, data: FederatedData) -> int:

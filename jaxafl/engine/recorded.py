@@ -10,15 +10,16 @@ import jax
 
 from jaxafl.data.federated import FederatedData
 from jaxafl.engine.state import example_batch
-from jaxafl.models.metrics import Better, better_of, check_better
+from jaxafl.models.metrics import CONFUSION, Better, Metric, better_of, check_better, checked_metrics, declared
 from jaxafl.models.model import Model
+from jaxafl.models.predictions import predictions_of
 from jaxafl.options import UserError, check_name
 
 _VARIABLES = """
     step arrival evaluation version population client run run_index run_id reference time started arrived staleness
     local_steps multiplicity kind bytes_up bytes_down participation mean_staleness loss accuracy local_loss
     delta_norm server_rate executed_local_steps drift gradient_norm_squared asynchronous_error held_out_client
-    clients started_at arrived_at step_arrivals step_staleness step_loss
+    clients started_at arrived_at step_arrivals step_staleness step_loss confusion label predicted test_set
 """
 _ATTRIBUTES = """
     title jaxafl_version seed precision server_steps num_clients data model server clock citation backend
@@ -57,10 +58,34 @@ def metrics_of(model: Model, data: FederatedData) -> tuple[str, ...]:
     return _metrics[model]
 
 
-def evaluated(model: Model, data: FederatedData) -> dict[str, Better | None]:
+def evaluated(
+    model: Model, data: FederatedData, metrics: Iterable[tuple[str, Metric]] = ()
+) -> dict[str, Better | None]:
     """Returns the metrics of a run's evaluations, and the way in which each is better; None if that is not known."""
     sets = ("", "validation_") if data.validation is not None else ("",)
-    return {f"{name}{one}": better_of(one, model.better) for name in sets for one in metrics_of(model, data)}
+    of_sets = dict(metrics)
+    better = declared(model.better, of_sets)
+    names = (*metrics_of(model, data), *(name for name in of_sets if name != CONFUSION))
+    return {f"{prefix}{name}": better_of(name, better) for prefix in sets for name in names}
+
+
+def check_metrics(metrics: Any, model: Model, data: FederatedData) -> tuple[tuple[str, Metric], ...]:
+    """Returns the checked metrics of whole sets by name.
+
+    Raises:
+        ValueError, TypeError: a name cannot stand in a result, a metric is no function, or the model has no outputs.
+    """
+    found = checked_metrics(metrics)
+    if found:
+        check_names("run: metrics has {}", found, allowed=("accuracy", CONFUSION), others=metrics_of(model, data))
+        batch = jax.eval_shape(lambda: example_batch(data.form))
+
+        def outputs(frozen: Any) -> Any:
+            key, batch = jax.random.key(0), example_batch(data.form)
+            return predictions_of(model.name, model.bound(frozen), *model.init(key, batch), batch, key, False)
+
+        jax.eval_shape(outputs, model.held(batch))
+    return tuple(found.items())
 
 
 def check_observed(seen: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from jaxafl.models.dense import Dense, logistic, mlp
 from jaxafl.models.functions import from_functions
 from jaxafl.models.layers import Conv, conv2d, max_pool
 from jaxafl.models.linen_adapter import from_linen
+from jaxafl.models.metrics import Metric, confusion_matrix
 from jaxafl.models.model import Batch, Model, Outputs, Precision, softmax_cross_entropy
 from jaxafl.models.nnx_adapter import from_nnx
 from jaxafl.models.normalisation import BatchNorm
@@ -22,6 +23,7 @@ __all__ = [
     "Conv",
     "Dense",
     "LoRA",
+    "Metric",
     "Model",
     "Outputs",
     "Precision",
@@ -32,6 +34,7 @@ __all__ = [
     "cnn_defedavg",
     "cnn_over",
     "cnn_small",
+    "confusion_matrix",
     "conv2d",
     "from_functions",
     "from_linen",

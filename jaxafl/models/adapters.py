@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.models.model import Array, Batch, Init, Key, Outputs, Params, State
+from jaxafl.models.predictions import scored
 from jaxafl.options import UserError, shown
 
 Loss: TypeAlias = Callable[[Any, Batch], Outputs | Array]
@@ -47,6 +48,11 @@ def tried(
         return params, state
 
     return init_and_try
+
+
+def outputs_of(loss: Loss, predictions: Any, batch: Batch) -> Any:
+    """Returns loss and metrics per example; within `Model.outputs`, the predictions."""
+    return scored(lambda: per_example(loss(predictions, batch), batch), lambda: predictions)
 
 
 def per_example(result: Outputs | Array, batch: Batch) -> Outputs:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from flax import linen as nn
 
+from jaxafl.models.arguments import check_widths, checked
 from jaxafl.models.dense import Dense
 from jaxafl.models.layers import Conv, flatten, require_images
 from jaxafl.models.linen_adapter import from_linen
-from jaxafl.models.model import Array, Model, check_widths, checked
+from jaxafl.models.model import Array, Model
 
 
 @checked

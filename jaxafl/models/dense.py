@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
+from jaxafl.models.arguments import check_widths, checked
 from jaxafl.models.layers import flatten
 from jaxafl.models.linen_adapter import from_linen
-from jaxafl.models.model import Array, Model, check_widths, checked
+from jaxafl.models.model import Array, Model
 
 _THIN, _WIDE = 20, 2**18  # examples of a batch, numbers of a kernel
 

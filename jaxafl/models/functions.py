@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from jaxafl.models.adapters import check_takes, per_example, tried, what
 from jaxafl.models.frozen import Frozen, described, split_off
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State
 from jaxafl.models.modes import Modes, keywords, mode_arguments
+from jaxafl.models.predictions import scored
 from jaxafl.options import named
 
 
@@ -21,6 +23,7 @@ def from_functions(
     better: Mapping[str, Better] = types.MappingProxyType({}),
     *,
     frozen: Frozen = None,
+    outputs: Callable[[Params, Batch], Any] | None = None,
 ) -> Model:
     """Converts a pair of plain functions to a model without state.
 
@@ -32,11 +35,14 @@ def from_functions(
         name: the name in results; by default the name of `loss`.
         better: metric -> `"higher"` or `"lower"`, for metrics with other names than `Model` lists.
         frozen: selection of parameters that are neither trained nor sent, see `from_linen`; may include integers.
+        outputs: `(params, batch) ->` predictions [B, ...] of `batch.x`, for `Model.outputs` and metrics of whole sets.
 
     Returns:
         The model.
     """
-    for role, function, given in (("init", init, ("key", "batch")), ("loss", loss, ("params", "batch", "key"))):
+    roles = [("init", init, ("key", "batch")), ("loss", loss, ("params", "batch", "key"))]
+    roles += [] if outputs is None else [("outputs", outputs, ("params", "batch"))]
+    for role, function, given in roles:
         if not callable(function):
             raise TypeError(f"from_functions needs a function as {role}, got {what(function)}")
         check_takes("from_functions", role, function, given)
@@ -49,7 +55,10 @@ def from_functions(
         return init(key, batch), {}
 
     def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
-        return per_example(loss(params, batch, key, **keywords(arguments, modes, train)), batch), state
+        def score() -> Outputs:
+            return per_example(loss(params, batch, key, **keywords(arguments, modes, train)), batch)
+
+        return scored(score, None if outputs is None else lambda: outputs(params, batch)), state
 
     description = {"network": network}
     if frozen is None:

@@ -15,7 +15,7 @@ import jax
 from flax import errors, linen
 
 from jaxafl.device.keys import drawing_key
-from jaxafl.models.adapters import Loss, check_loss, jsonable, per_example, tried, what
+from jaxafl.models.adapters import Loss, check_loss, jsonable, outputs_of, tried, what
 from jaxafl.models.frozen import Frozen, described, split_off, still_statistics
 from jaxafl.models.linen_modes import in_mode, network_attributes
 from jaxafl.models.metrics import Better
@@ -118,7 +118,7 @@ def from_linen(
     ) -> tuple[Outputs, State]:
         changing = train or bool(modes.evaluation)
         predictions, new = predicted(params, state, batch, key, train, changing, modes=modes.with_still(still))
-        return per_example(loss(predictions, batch), batch), new if train else state
+        return outputs_of(loss, predictions, batch), new if train else state
 
     def check(params: Params, state: State, batch: Batch) -> None:
         flags: set[str] = set()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
 
 from jaxafl.options import UserError, check_choice, did_you_mean, shown
 
 Better: TypeAlias = Literal["higher", "lower"]
+CONFUSION = "confusion"
+"""Name of the metric of a whole set that may be an array [C, C]: samples by label and predicted class."""
 
 _DERIVED = r"validation_|test_|client_|clients_median_|clients_worst_|average_|final_"
 _RISES = """
@@ -44,6 +48,74 @@ _UNSURE = {
 }  # words that turn a metric into another quantity
 _QUALIFIERS = r"(?<!bits)_(at|per|to|for|vs|under|given)(_|$)"  # the rest of the name is no metric: fpr_at_95_tpr
 _OPPOSITE: dict[Better, Better] = {"higher": "lower", "lower": "higher"}
+
+
+class Metric(NamedTuple):
+    """Metric of a whole set, computed on the host.
+
+    Attributes:
+        function: `(labels, outputs) -> number`, NumPy arrays of the set: labels [n, ...] and what the network returns
+            [n, ...], e.g. logits [n, C].
+        better: `"higher"` or `"lower"`, if the name of the metric does not imply it.
+        unit: unit of the number.
+    """
+
+    function: Callable[[np.ndarray, Any], Any]
+    better: Better | None = None
+    unit: str = "1"
+
+
+def checked_metrics(metrics: Any) -> dict[str, Metric]:
+    """Returns the metrics of `Simulation.run(metrics=...)` by name; raises `TypeError` for anything else."""
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"run: metrics must be name -> function of (labels, outputs), got {shown(metrics)}")
+    found = {name: one if isinstance(one, Metric) else Metric(one) for name, one in metrics.items()}
+    for name, one in found.items():
+        if not callable(one.function):
+            raise TypeError(
+                f"run: the metric {name!r} must be a function of (labels, outputs), got {shown(one.function)}"
+            )
+        if one.better is not None:
+            check_choice("run", f"metrics[{name!r}].better", one.better, ("higher", "lower"))
+    return found
+
+
+def declared(better: Mapping[str, Better], metrics: Mapping[str, Metric]) -> dict[str, Better | None]:
+    """Returns the declared directions of a model's metrics and of metrics of whole sets."""
+    return {**better, **{name: one.better for name, one in metrics.items()}}
+
+
+def metric_of(name: str, metrics: Mapping[str, Metric]) -> Metric | None:
+    """Returns the metric of a whole set that a variable such as `validation_f1` holds; `None` for other variables."""
+    while name not in metrics:
+        shorter = re.sub(rf"^({_DERIVED})", "", name)
+        if shorter == name:
+            return None
+        name = shorter
+    return metrics[name]
+
+
+def confusion_matrix(labels: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """Counts the samples by label and predicted class, for `run(metrics={"confusion": confusion_matrix})`.
+
+    Args:
+        labels: int [n, ...] in [0, C).
+        outputs: float [n, ..., C]; the predicted class is the one with the largest output.
+
+    Returns:
+        int [C, C], rows are labels and columns are predicted classes.
+
+    Examples:
+        >>> import numpy as np
+        >>> from jaxafl.models import confusion_matrix
+        >>> confusion_matrix(np.array([0, 0, 1]), np.array([[2.0, 1.0], [0.0, 1.0], [0.0, 3.0]])).tolist()
+        [[1, 1], [0, 1]]
+    """
+    classes = outputs.shape[-1]
+    cells = labels.ravel() * classes + outputs.argmax(-1).ravel()
+    return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
 
 def better_of(metric: str, declared: Mapping[str, Better | None] | None = None) -> Better | None:

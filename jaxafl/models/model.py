@@ -1,4 +1,4 @@
-"""The contract between model and simulator, the cross-entropy loss, and checks for constructors of models."""
+"""The contract between model and simulator, and the cross-entropy loss."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-import inspect
+import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,8 @@ import numpy as np
 
 from jaxafl.models.leaves import as_parameters, as_state
 from jaxafl.models.metrics import Better, check_better
-from jaxafl.options import Summarised, UserError, check_choice, check_keywords, check_whole
+from jaxafl.models.predictions import predictions_of
+from jaxafl.options import Summarised, UserError, check_choice
 
 Array: TypeAlias = jax.Array
 Key: TypeAlias = jax.Array
@@ -26,7 +27,6 @@ Params: TypeAlias = Any
 State: TypeAlias = Any
 Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]
 """Precision of a model's computation, see `Model.at`."""
-P = ParamSpec("P")
 _watched: contextvars.ContextVar[tuple[Array, list[int]] | None] = contextvars.ContextVar("watched", default=None)
 _PRODUCTS = {"float32": "float32", "tf32": "tensorfloat32", "bfloat16": "default"}
 
@@ -164,6 +164,26 @@ class Model(Summarised):
 
         return rounded if self.precision == "bfloat16" else apply
 
+    def outputs(self, params: Params, x: Any, state: State = types.MappingProxyType({})) -> Any:
+        """Returns what the network returns for inputs in evaluation, e.g. logits [B, C].
+
+        Args:
+            params: trained parameters.
+            x: preprocessed inputs [B, ...], as the network takes them. `Simulation.predict` takes raw samples.
+            state: non-trainable state, if the model has any.
+
+        Raises:
+            ValueError: the model computes its loss without predictions (`from_functions` without `outputs`).
+        """
+        count = len(jax.tree.leaves(x)[0])
+        inputs = Batch(x, jnp.zeros(count, jnp.int32), jnp.ones(count, bool))
+        return self._outputs(params, dict(state), inputs, self.held(jax.tree.map(lambda leaf: leaf[:1], inputs)))
+
+    @functools.cached_property
+    def _outputs(self) -> Callable[[Params, State, Batch, Any], Any]:
+        key = jax.random.key(0, impl="threefry2x32")
+        return jax.jit(lambda *now: predictions_of(self.name, self.bound(now[3]), *now[:3], key, False))
+
     def summary(self) -> dict[str, Any]:
         """Returns the name, the options and the number of frozen values, by name."""
         frozen = 0 if callable(self.frozen) else sum(leaf.size for leaf in jax.tree.leaves(self.frozen))
@@ -247,40 +267,3 @@ def _rounded(tree: Any) -> Any:
 
 def _mean_per_example(values: Array) -> Array:
     return values.mean(axis=tuple(range(1, values.ndim)))
-
-
-def checked(make: Callable[P, Model]) -> Callable[P, Model]:
-    """Decorates a constructor of models with checks of its arguments.
-
-    Arguments annotated as `int` must be whole numbers >= 1, and those annotated as `Literal` one of its values. Errors
-    name the model, the option and the value.
-    """
-    signature = inspect.signature(make)
-
-    @functools.wraps(make)
-    def construct(*args: P.args, **kwargs: P.kwargs) -> Model:
-        check_keywords(make.__name__, kwargs, signature.parameters)
-        given, kinds = signature.bind(*args, **kwargs), typing.get_type_hints(make)
-        for name, value in given.arguments.items():
-            if kinds[name] is int:
-                given.arguments[name] = check_whole(make.__name__, name, value)
-            elif typing.get_origin(kinds[name]) is Literal:
-                check_choice(make.__name__, name, value, typing.get_args(kinds[name]))
-        return make(*given.args, **given.kwargs)
-
-    return construct
-
-
-def check_widths(owner: str, name: str, value: Iterable[int], needed: str, length: int | None = None) -> tuple:
-    """Checks a list of whole numbers >= 1, of length `length` if given, and returns it as a tuple.
-
-    Args:
-        owner, name: the constructor and the option, for the message.
-        value: the given list.
-        needed: description of the expected value, for the message.
-        length: the required length; `None` allows any.
-    """
-    widths = tuple(value) if isinstance(value, Iterable) else None
-    if widths is None or length not in (None, len(widths)):
-        raise ValueError(f"{owner}: {name} must be {needed}, got {value!r}")
-    return tuple(check_whole(owner, name, width) for width in widths)

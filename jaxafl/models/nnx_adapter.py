@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jaxafl.models.adapters import Loss, check_loss, check_takes, per_example, tried, what
+from jaxafl.models.adapters import Loss, check_loss, check_takes, outputs_of, tried, what
 from jaxafl.models.frozen import Frozen, described, split_off, still_statistics
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
@@ -114,7 +114,7 @@ def from_nnx(
         params: Params, state: State, batch: Batch, key: Key, train: bool, still: tuple[str, ...] = ()
     ) -> tuple[Outputs, State]:
         predictions, new = predicted(params, state, batch, key, train, modes=modes.with_still(still))
-        return per_example(loss(predictions, batch), batch), new if train else state
+        return outputs_of(loss, predictions, batch), new if train else state
 
     def check(params: Params, state: State, batch: Batch) -> None:
         flags: set[str] = set()

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxafl.models.arguments import checked
 from jaxafl.models.dense import Dense
 from jaxafl.models.linen_adapter import from_linen
-from jaxafl.models.model import Array, Model, checked
+from jaxafl.models.model import Array, Model
 
 
 @checked

@@ -7,10 +7,11 @@ from typing import Literal, TypeAlias
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxafl.models.arguments import checked
 from jaxafl.models.dense import Dense
 from jaxafl.models.layers import Conv, require_images
 from jaxafl.models.linen_adapter import from_linen
-from jaxafl.models.model import Array, Model, checked
+from jaxafl.models.model import Array, Model
 from jaxafl.models.normalisation import normalise
 
 Norm: TypeAlias = Literal["batch", "group"]

@@ -7,6 +7,7 @@ from jaxafl.plot.accuracy import accuracy_vs_bytes, accuracy_vs_steps, accuracy_
 from jaxafl.plot.bound import bound
 from jaxafl.plot.clients import accuracy_vs_participation, client_spread
 from jaxafl.plot.comparison import comparison
+from jaxafl.plot.confusion import confusion
 from jaxafl.plot.plan import plan
 from jaxafl.plot.report.page import report
 from jaxafl.plot.staleness import staleness_histogram
@@ -20,6 +21,7 @@ __all__ = [
     "bound",
     "client_spread",
     "comparison",
+    "confusion",
     "plan",
     "report",
     "staleness_histogram",

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxafl.client import Client, sent_bytes
 from jaxafl.engine.loop import Trained
-from jaxafl.models.metrics import better_of
+from jaxafl.models.metrics import better_of, declared, metric_of
 from jaxafl.options import are_plain, options_of
 from jaxafl.references import citation, version
 from jaxafl.results.arrivals import by_step, masked, of_schedule
@@ -24,6 +24,7 @@ from jaxafl.results.points import with_finals
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
+_AXES = {1: (), 2: ("held_out_client",), 3: ("label", "predicted"), 4: ("held_out_client", "label", "predicted")}
 _LONG = 1000  # longer lists of numbers are not written out in attributes
 _UNITS = dict.fromkeys(("time", "started_at", "arrived_at", "eval_time"), "s")
 _UNITS |= dict.fromkeys(("eval_bytes", "bytes_up", "bytes_down"), "B")
@@ -70,6 +71,11 @@ _MEANINGS = {
     "client_samples": "held-out samples on which the client is evaluated",
     "client_loss": "mean loss on the client's held-out samples",
     "client_accuracy": "share of the client's held-out samples classified correctly",
+    "label": "class of the label",
+    "predicted": "predicted class",
+    "confusion": "test samples by label and predicted class",
+    "validation_confusion": "validation samples by label and predicted class",
+    "client_confusion": "held-out samples of the client by label and predicted class",
     "validation_loss": "mean loss on the validation set",
     "validation_accuracy": "share of validation samples classified correctly",
 }
@@ -97,9 +103,15 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
             meaning = f"`{str(name).removeprefix('observe_')}` of the user's observe"
         variable.attrs |= {"units": _UNITS.get(str(name), "1"), "long_name": meaning}
     for name in trained.evaluations:
+        if name not in dataset:
+            continue
+        of_set = metric_of(name, trained.metrics)
         if name not in meanings:
-            dataset[name].attrs["long_name"] = f"mean of the metric `{name}` of {parts['model'].name}"
-        if way := better_of(name, parts["model"].better):
+            kind = "mean of the metric" if of_set is None else "metric of all outputs,"
+            dataset[name].attrs["long_name"] = f"{kind} `{name}` of {parts['model'].name}"
+        if of_set is not None:
+            dataset[name].attrs["units"] = of_set.unit
+        if way := better_of(name, declared(parts["model"].better, trained.metrics)):
             dataset[name].attrs["better"] = way
     if kinds := schedule.kinds:
         dataset["kind"].attrs |= {"flag_values": list(range(len(kinds))), "flag_meanings": "; ".join(kinds)}
@@ -158,7 +170,8 @@ def _variables(trained: Trained, client: Client) -> dict[str, Any]:
         extra = tuple(f"{name}_{axis}" for axis in range(values.ndim - len(dims)))
         variables[name] = ((*dims, *extra), values)
     for name, values in trained.evaluations.items():
-        variables[name] = (("evaluation", "held_out_client")[: values.ndim], values)
+        if metric_of(name, trained.metrics) is None or not np.isnan(values).all():  # else its function always failed
+            variables[name] = (("evaluation", *_AXES[values.ndim]), values)
     return variables
 
 

@@ -14,7 +14,8 @@ from jaxafl.options import UserError, did_you_mean, shown
 from jaxafl.results.curves import failed_steps
 
 Results = xr.Dataset | Mapping[str, xr.Dataset]
-_OF_A_RUN = {"step", "arrival", "evaluation", "version", "population"}
+OF_A_RUN = {"step", "arrival", "evaluation", "version", "population", "label", "predicted", "test_set"}
+"""Dimensions of the result of one run."""
 _SEED = "seed"
 _NO_ACCURACY = (
     ". A model's loss function records an accuracy if it returns afl.models.softmax_cross_entropy(logits, batch), or "
@@ -109,7 +110,7 @@ def titled(name: str, result: xr.Dataset) -> str:
 
 
 def _split(name: str, dataset: xr.Dataset, variables: tuple[str, ...]) -> list[Member]:
-    swept = {dim for variable in variables for dim in dataset[variable].dims} - _OF_A_RUN
+    swept = {dim for variable in variables for dim in dataset[variable].dims} - OF_A_RUN
     axes = [dim for dim in dataset.dims if dim in swept and dim != _SEED]
     found = []
     for indices in itertools.product(*(range(dataset.sizes[axis]) for axis in axes)):

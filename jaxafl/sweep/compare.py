@@ -61,7 +61,7 @@ def compare(
         callbacks: as in `jaxafl.sweep`.
         folder: the parent of one sweep folder per method. The same call resumes from it, also with added methods.
         **options: options of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`,
-            `lanes`, `chunk`, `observe`, `diagnostics`, `progress`, `deterministic`. Methods run one after another;
+            `lanes`, `chunk`, `observe`, `diagnostics`, `metrics`, `progress`, `deterministic`. Methods run in order;
             devices and executors share the seeds of one method.
 
     Returns:
@@ -95,7 +95,12 @@ def compare(
     limits = dict(until or {})
     known = limits_of("compare", until)
     watchers = [*check_callbacks(callbacks), *known.stops]
-    _check_metrics(methods, watchers, {name: limits[name] for name in limits.keys() - {*known.exact, "seconds"}})
+    _check_metrics(
+        methods,
+        watchers,
+        {name: limits[name] for name in limits.keys() - {*known.exact, "seconds"}},
+        options.get("metrics"),
+    )
     every = by_name("eval_every", eval_every, methods)
     steps = by_name("server_steps", server_steps, methods)
     for name, given in steps.items():
@@ -154,13 +159,15 @@ def _check_names(methods: Iterable[Any]) -> None:
             )
 
 
-def _check_metrics(methods: Mapping[str, Simulation], watchers: Sequence[Any], targets: Iterable[str]) -> None:
+def _check_metrics(
+    methods: Mapping[str, Simulation], watchers: Sequence[Any], targets: Iterable[str], metrics: Any
+) -> None:
     """Raises `ValueError` for callbacks that cannot work with a method, and for targets with two directions."""
     ways: dict[str, bool] = {}
     for name, one in methods.items():
         if watchers:
             with user_errors(f"method {name}"):
-                check_watchers(watchers, [run := one.as_run(0, 1, {"seed": 0})])
+                check_watchers(watchers, [run := one.as_run(0, 1, {"seed": 0}, one.recording(metrics=metrics).metrics)])
             for metric in targets:
                 if ways.setdefault(metric, lower := falls(metric, run.metrics)) != lower:
                     raise UserError(

@@ -59,6 +59,7 @@ def sweep(
     chunk: int | None = None,
     observe: Observe | None = None,
     diagnostics: str | Sequence[str] = (),
+    metrics: Mapping[str, Any] | None = None,
     progress: bool | str | Reporter = False,
     save: str | None = None,
     deterministic: bool = False,
@@ -91,7 +92,7 @@ def sweep(
         seed: seed of all members, unless `"seed"` is an axis.
         together: most members of a batch per device; memory grows with it. `None` chooses as described above.
         lanes, chunk: as in `Simulation.run`; members in lockstep advance all lanes at once.
-        observe, diagnostics: as in `Simulation.run`.
+        observe, diagnostics, metrics: as in `Simulation.run`.
         progress: as in `Simulation.run`.
         save: path of a NetCDF file to write; checked before the first run.
         deterministic: as in `Simulation.run`.
@@ -134,7 +135,7 @@ def sweep(
     check_no_member(folder, path)
     begun = time.perf_counter()
     first, varied = axes_of(simulation, axes)
-    recording = first.recording(observe, diagnostics)
+    recording = first.recording(observe, diagnostics, metrics)
     if together is not None:
         check_whole("sweep", "together", together)
     limits = limits_of("sweep", until)
@@ -148,7 +149,8 @@ def sweep(
     )
     if watchers:
         models = {(id(one.simulation.model), id(one.simulation.data)): one for one in asked.members}
-        check_watchers(watchers, [one.simulation.as_run(one.seed, given or 0, one.labels) for one in models.values()])
+        runs = [one.simulation.as_run(one.seed, given or 0, one.labels, recording.metrics) for one in models.values()]
+        check_watchers(watchers, runs)
     work = asked.ending(lambda steps: evaluation_interval(eval_every, steps))
     server_steps = work.server_steps
     renew(watchers, folder)

@@ -126,7 +126,7 @@ def tune(
         callbacks: as in `jaxafl.sweep`. `StopAt` takes validation metrics only: `StopAt(validation_accuracy=0.9)`.
         folder: the parent of one sweep folder per rung. The same call resumes from it.
         **options: options of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`,
-            `lanes`, `chunk`, `observe`, `diagnostics`, `progress`, `deterministic`.
+            `lanes`, `chunk`, `observe`, `diagnostics`, `metrics`, `progress`, `deterministic`.
 
     Returns:
         The best options, the tuned simulation, and scores and costs of all rungs.
@@ -163,7 +163,7 @@ def tune(
                 f"tune never stops by the test set: write StopAt({_SPLIT}{name}=...), got StopAt({name}=...)"
             )
     paths, rows, members = _configurations(simulation, grid)
-    lower = _lower(members, metric)
+    lower = _lower(members, metric, options.get("metrics"))
     count = _rungs(len(rows), factor) if rungs is None else check_whole("tune", "rungs", rungs)
     shares = [factor ** (count - 1 - rung) for rung in range(count)]
     limits = [divided(until, share, _on_split) for share in shares]
@@ -217,11 +217,11 @@ def _on_split(metric: str) -> str:
     return f"{_SPLIT}{metric.removeprefix(_SPLIT)}"
 
 
-def _lower(members: Sequence[Member], metric: str) -> bool:
+def _lower(members: Sequence[Member], metric: str, of_sets: Any) -> bool:
     """Returns True if a lower value of the metric is better. Raises `ValueError` if the models differ in it."""
     found = set()
     for one in {id(member.simulation.model): member.simulation for member in members}.values():
-        ways = evaluated(one.model.at(one.precision), one.data)
+        ways = evaluated(one.model.at(one.precision), one.data, one.recording(metrics=of_sets).metrics)
         if metric not in ways:
             known = [name for name in ways if name.startswith(_SPLIT)]
             raise UserError(

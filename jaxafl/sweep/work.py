@@ -104,10 +104,9 @@ class Work:
         """The fingerprint of the sweep."""
         limits = {"until": dict(self.limits)} if self.limits else {}
         how = limits | dict(seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.most)
-        asked = dict(observe=self.recording.observe, diagnostics=self.recording.diagnostics)
         axes = {axis.name: {path: axis.column(path) for path in axis.paths} for axis in self.axes}
         speed = self.speed._replace(devices=())._asdict()
-        return identity(self.simulation.summary(), axes=axes, **how, **asked, **speed)
+        return identity(self.simulation.summary(), axes=axes, **how, **self.recording.asked, **speed)
 
     def without_caches(self) -> Work:
         """Returns a copy without cached properties, for pickling."""
@@ -127,7 +126,8 @@ class Work:
         batch = [self.members[place] for place in places]
         watched = batch if self.callbacks else []
         limited = self.schedules.limited(places[0])  # members of a batch have the same length
-        runs = [one.simulation.as_run(one.seed, limited.server_steps, one.labels) for one in watched]
+        metrics = self.recording.metrics
+        runs = [one.simulation.as_run(one.seed, limited.server_steps, one.labels, metrics) for one in watched]
         callback_hook = CallbackHook(self.callbacks, runs, several=True)
         started = time.perf_counter()
         execution = self.execution(places, checkpoint)

@@ -302,7 +302,9 @@ def test_invalid_options_raise(made: Any, said: str) -> None:
         made()
 
 
-@pytest.mark.parametrize(("name", "package"), [("TensorBoard", "tensorboardX"), ("WandB", "wandb")])
+@pytest.mark.parametrize(
+    ("name", "package"), [("TensorBoard", "tensorboardX"), ("WandB", "wandb"), ("MLflow", "mlflow")]
+)
 def test_a_tracker_that_is_not_installed_says_what_brings_it(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
-from jaxafl.callbacks import TensorBoard, WandB
+from jaxafl.callbacks import MLflow, TensorBoard, WandB
 from tests.callbacks.conftest import Boom, simulation
 
 
@@ -84,3 +84,30 @@ def test_wandb_keeps_runs_offline(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
         assert [row["_step"] for row in history] == [0, 4, 8]
         np.testing.assert_allclose([row["accuracy"] for row in history], result.accuracy.values[member])
         assert groups[0].startswith("fedbuff on free_running")
+
+
+@pytest.mark.extras
+def test_mlflow_keeps_a_run_each_in_a_database(tmp_path: pathlib.Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    uri, sim = f"sqlite:///{tmp_path}/runs.db", simulation()
+    how = {"eval_every": 4, "checkpoint": tmp_path / "run", "checkpoint_every": 2, "diagnostics": "per_client"}
+    how["metrics"] = {"right": lambda labels, outputs: (outputs.argmax(-1) == labels).mean()}
+    with pytest.raises(RuntimeError):
+        sim.run(20, callbacks=[MLflow("one", uri), Boom(12)], **how)
+    result = sim.run(20, callbacks=MLflow("one", uri), **how)  # continues
+    client = mlflow.MlflowClient(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("one").experiment_id])
+    assert run.info.status == "FINISHED" and run.data.params["client.learning_rate"] == "0.1"
+    name = result.client_name.values[0]
+    curves = {"accuracy": result.accuracy, "right": result.right, f"client_right/{name}": result.client_right[:, 0]}
+    for key, expected in curves.items():
+        points = client.get_metric_history(run.info.run_id, key)
+        assert [point.step for point in points] == result.eval_step.values.tolist()
+        np.testing.assert_allclose([point.value for point in points], expected, rtol=1e-6)
+    sim.run(8, eval_every=4, callbacks=MLflow("one", uri))  # a run of its own
+    grid = afl.sweep(sim, {"seed": [0, 1]}, 4, eval_every=4, callbacks=MLflow("grid", uri, paper="x"))
+    assert len(client.search_runs([run.info.experiment_id])) == 2
+    found = client.search_runs([client.get_experiment_by_name("grid").experiment_id])
+    by_seed = {int(one.data.params["seed"]): one for one in found}
+    assert sorted(by_seed) == [0, 1] and by_seed[1].data.tags["paper"] == "x"
+    assert by_seed[1].data.metrics["accuracy"] == pytest.approx(float(grid.final_accuracy[1]))

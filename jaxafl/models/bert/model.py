@@ -13,7 +13,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxafl.device.keys import drawing_key
-from jaxafl.models.adapters import per_example, tried
+from jaxafl.models.adapters import outputs_of, tried
 from jaxafl.models.bert.encoder import BertClassifier, BertConfig, read_config
 from jaxafl.models.checkpoint import read_tensors
 from jaxafl.models.model import Array, Batch, Model, Outputs, Params, softmax_cross_entropy
@@ -114,7 +114,7 @@ def bert(
     ) -> tuple[Outputs, Params]:
         variables = {"params": unflatten_dict(flatten_dict(frozen) | flatten_dict(params))}
         logits: Any = module.apply(variables, *_inputs(batch.x, config), train, rngs={"dropout": drawing_key(key)})
-        return per_example(softmax_cross_entropy(logits, batch), batch), state
+        return outputs_of(softmax_cross_entropy, logits, batch), state
 
     frozen = unflatten_dict(base)
     init = tried(lambda key, batch: (make(key), {}), apply, frozen)

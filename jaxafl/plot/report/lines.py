@@ -12,7 +12,7 @@ import xarray as xr
 from jaxafl.options import UserError
 from jaxafl.results.clients import NAMES, names_of, worst_tenth
 from jaxafl.results.curves import falls, has_failed, value
-from jaxafl.results.members import Results, by_name, members
+from jaxafl.results.members import OF_A_RUN, Results, by_name, members
 
 MANY = 7  # distinguishable colours; of more lines only the best are coloured
 PARTS = ("data", "model", "client", "server", "clock")
@@ -154,7 +154,7 @@ def ending(run: xr.Dataset) -> str:
 
 def _evaluated(dataset: xr.Dataset) -> list[str]:
     """Returns the names of variables with a number per evaluation."""
-    others = {"step", "arrival", "version", "population"}
+    others = OF_A_RUN - {"evaluation"}
     return [
         str(name)
         for name, values in dataset.data_vars.items()

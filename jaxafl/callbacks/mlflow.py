@@ -1,0 +1,90 @@
+"""Logs for MLflow."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from jaxafl.callbacks.base import Callback, Chunk, Run, name_of, required, scalars_of
+
+_MARK = "jaxafl.run"  # tag by which a resumed run finds its earlier part
+_AT = "simulated_seconds"
+_LONGEST = 500  # characters of a parameter, which every version of MLflow accepts
+_creating = threading.Lock()  # without it, two members of a sweep would create one experiment twice
+
+
+class MLflow(Callback):
+    """Logs every evaluation to MLflow.
+
+    Metrics, staleness, norms of the updates and simulated time (`simulated_seconds`) are logged by server step, options
+    as parameters such as `client.learning_rate`, and the citation as a tag. Every run and every member of a sweep is a
+    run of the experiment. A resumed run continues its MLflow run.
+
+    Args:
+        experiment: name of the experiment; created if it does not exist.
+        uri: tracking server or database, by default a file in the working folder: `mlflow ui --backend-store-uri
+            sqlite:///mlflow.db` shows it.
+        **tags: tags of the runs.
+
+    Raises:
+        ImportError: mlflow is not installed; the extra `mlflow` brings it.
+    """
+
+    def __init__(self, experiment: str, uri: str = "sqlite:///mlflow.db", **tags: str) -> None:
+        self.experiment = experiment
+        self.uri = uri
+        self.tags = tags
+        self.module = required("mlflow", "mlflow", "the callback MLflow")
+
+    def begin(self, run: Run) -> None:
+        options = {"seed": run.seed, **run.member, **run.options}
+        mark = f"{zlib.crc32(json.dumps(options, sort_keys=True, default=str).encode()):08x}"
+        with _creating:
+            self.client = self.module.MlflowClient(self.uri)
+            known = self.client.get_experiment_by_name(self.experiment)
+            folder = known.experiment_id if known else self.client.create_experiment(self.experiment)
+        before = []
+        if run.resumed is not None:
+            order = ["attributes.start_time DESC"]
+            before = self.client.search_runs([folder], f"tags.`{_MARK}` = '{mark}'", max_results=1, order_by=order)
+        if before:
+            self.run_id = before[0].info.run_id
+            self.client.update_run(self.run_id, status="RUNNING")
+            self.logged = {point.step for point in self.client.get_metric_history(self.run_id, _AT)}
+            return
+        tags = {_MARK: mark, "citation": run.citation, **self.tags}
+        name = name_of(run) or run.name
+        self.run_id = self.client.create_run(folder, tags=tags, run_name=name).info.run_id
+        self.logged = set()
+        entities = self.module.entities
+        parameters = [entities.Param(_key(name), str(value)[:_LONGEST]) for name, value in _flat(options).items()]
+        for start in range(0, len(parameters), 100):  # more are refused in one call
+            self.client.log_batch(self.run_id, params=parameters[start : start + 100])
+
+    def chunk(self, chunk: Chunk) -> None:
+        if chunk.stop in self.logged:  # by the earlier process, after the checkpoint
+            return
+        now, values = int(1000 * time.time()), {**scalars_of(chunk), _AT: chunk.time}
+        metrics = [self.module.entities.Metric(_key(name), value, now, chunk.stop) for name, value in values.items()]
+        self.client.log_batch(self.run_id, metrics=metrics)
+
+    def end(self, result: Any) -> None:
+        self.client.set_terminated(self.run_id, "FAILED" if result is None else "FINISHED")
+
+
+def _flat(options: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Returns nested options by their paths, such as `client.learning_rate`."""
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        found |= _flat(value, f"{path}{name}.") if isinstance(value, Mapping) else {f"{path}{name}": value}
+    return found
+
+
+def _key(name: str) -> str:
+    """Returns a name in the characters that MLflow allows."""
+    return re.sub(r"[^\w\-. :/]", "_", name)

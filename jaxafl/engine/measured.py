@@ -1,0 +1,94 @@
+"""Mixin of `Simulation`: predictions of trained models, and the checked records of runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxafl.data.federated import FederatedData, kind_of_sample
+from jaxafl.device import on_host
+from jaxafl.engine.diagnostics import check_diagnostics
+from jaxafl.engine.evaluate import BATCH
+from jaxafl.engine.problem import Recording
+from jaxafl.engine.recorded import check_metrics
+from jaxafl.engine.state import example_batch
+from jaxafl.engine.validate import check_observe
+from jaxafl.models.model import Model
+from jaxafl.options import UserError
+
+
+class Measured:
+    """Mixin of `Simulation`: predictions of trained models, and the checked records of runs."""
+
+    data: FederatedData
+    model: Model
+    precision: Any
+    server: Any
+
+    def predict(self, trained: Any, x: Any) -> Any:
+        """Returns what the network returns for raw samples, e.g. logits [n, C], in NumPy arrays.
+
+        Args:
+            trained: the result of `train`, a state of `init` or `step`, or parameters (`models.load_parameters`) of a
+                model without non-trainable state.
+            x: raw samples [n, ...], as in `data.x_test`. They are preprocessed as in evaluation.
+
+        Raises:
+            ValueError: samples or parameters have other shapes than those of the simulation, or the model has no
+                outputs (`from_functions` without `outputs`).
+        """
+        model = self.model.at(self.precision)
+        params, state = _parameters_of(trained)
+        form = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(self.data.form)))
+        if _shapes(params) != _shapes(form[0]):
+            raise UserError(f"predict: the parameters are not those of {model.name}; expected {_shapes(form[0])}")
+        if _shapes(state) != _shapes(form[1]):
+            raise UserError(f"predict: {model.name} needs its non-trainable state; pass the result of train")
+        samples = _samples(x, self.data)
+        count = len(jax.tree.leaves(samples)[0])
+        size = min(BATCH, count)
+        parts = []
+        for start in range(0, count, size):
+            rows = np.minimum(np.arange(start, start + size), count - 1)
+            inputs = self.data.preprocess(jax.tree.map(lambda leaf, rows=rows: leaf[rows], samples))
+            parts.append(on_host(model.outputs(params, inputs, state)))
+        return jax.tree.map(lambda *pieces: np.concatenate(pieces)[:count], *parts)
+
+    def recording(self, observe: Any = None, diagnostics: Any = (), metrics: Any = None) -> Recording:
+        """Returns the checked records of a run."""
+        if observe is not None:
+            check_observe(observe, self.model, self.data)
+        names = check_diagnostics(diagnostics, self.server)
+        if "per_client" in names:
+            _ = self.data.owners  # raises where no client has held-out samples
+        return Recording(observe, names, check_metrics(metrics, self.model.at(self.precision), self.data))
+
+
+def _parameters_of(trained: Any) -> tuple[Any, Any]:
+    """Returns parameters and non-trainable state."""
+    if hasattr(trained, "model_state"):
+        return trained.params, trained.model_state
+    return tuple(trained.run.model) if hasattr(trained, "run") else (trained, {})
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    return {jax.tree_util.keystr(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _samples(x: Any, data: FederatedData) -> Any:
+    """Returns raw samples in the dtypes of the test set."""
+    given, expected = jax.tree.map(np.asarray, x), data.x_test
+    forms: list[Any] = [jax.tree.structure(tree) for tree in (given, expected)]
+    fits = bool(forms[0] == forms[1])
+    pairs = list(zip(jax.tree.leaves(given), jax.tree.leaves(expected), strict=True)) if fits else []
+    for leaf, like in pairs:
+        same = leaf.shape[1:] == like.shape[1:] and leaf.ndim and len(leaf) and leaf.dtype.kind == like.dtype.kind
+        fits = fits and bool(same) and (leaf.dtype.kind == "f" or np.array_equal(leaf, leaf.astype(like.dtype)))
+    if not fits:
+        shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", given)
+        raise UserError(
+            f"predict: x is {shapes}; expected samples [n, ...] of {kind_of_sample(expected)}, as in x_test"
+        )
+    return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype, copy=False), given, expected)
