@@ -55,8 +55,9 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
             raise UserError(f"fedprox takes its μ as --server.mu {given}; --client.proximal is for the other servers")
         values["client"]["proximal"] = values["server"].pop("mu")
     pooled = data = _called(names["data"], values["data"], data_dir=options.data_dir, download=options.download)
+    test: Any = "per_client" if options.per_client and options.validation is None else "shared"
     if isinstance(pooled, Dataset) and "partition" in names:
-        data = pooled.partition(names["partition"].call(**values["partition"]), seed=options.partition_seed)
+        data = pooled.partition(names["partition"].call(**values["partition"]), seed=options.partition_seed, test=test)
     elif isinstance(pooled, Dataset):
         raise UserError(f"{names['data'].name} {_POOLED}")
     elif "partition" in names:

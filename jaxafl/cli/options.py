@@ -70,7 +70,7 @@ class Run:
         download: download the files of the dataset if they are missing
         partition_seed: seed of the split of a pooled dataset over clients
         validation: share of every client's training samples that is held out as a validation set
-        per_client: evaluate single clients too, on what they hold out
+        per_client: evaluate single clients too, on their test samples, or on what --validation holds out
         stop_at: accuracy at which a run stops, or another metric and its target, e.g. validation_loss=0.5
         csv: table of the evaluations to write while it runs
         tensorboard: folder of event files for TensorBoard

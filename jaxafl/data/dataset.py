@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from jaxafl.data.federated import FederatedData, client_arrays, gather_stored, k
 from jaxafl.data.identities import check_ids
 from jaxafl.data.partition.base import Partition
 from jaxafl.data.preprocessing import Preprocessing, check_scale
-from jaxafl.options import Summarised, UserError, as_array, check_whole
+from jaxafl.options import Summarised, UserError, as_array, check_choice, check_whole
 
 _ROWS = 65_536  # samples checked per block, which bounds the memory of the check
 _MOST = 2**31 - 1
@@ -90,13 +90,18 @@ class Dataset(Summarised):
         kind = {"sample": kind_of_sample(self.x), "preprocessing": self.preprocessing.description}
         return {"name": self.name, **sizes, **users, **kind, **self.source}
 
-    def partition(self, partitioner: Partition, *, seed: int = 0) -> FederatedData:
+    def partition(
+        self, partitioner: Partition, *, seed: int = 0, test: Literal["shared", "per_client"] = "shared"
+    ) -> FederatedData:
         """Splits the training samples over clients.
 
         Args:
             partitioner: for example `iid(10)`, `dirichlet(0.3, clients=50)` or `by_user()`; see `Partition` to write
                 another.
             seed: seed of the split. Equal datasets, partitions and seeds give equal clients.
+            test: owners of test samples. `"shared"`: none. `"per_client"`: each test sample of a class belongs to a
+                client drawn with the client's share of the training samples of this class. So clients are tested on
+                their own mix of classes; the test set as a whole stays the same.
 
         Returns:
             The federated dataset; the pooled arrays are shared, not copied.
@@ -110,6 +115,7 @@ class Dataset(Summarised):
                 f"{self.name}: partitioner must be a partitioner, for example jaxafl.data.iid(10); got {partitioner!r}"
             )
         seed = check_whole(self.name, "seed", seed, least=0, most=None)
+        check_choice(self.name, "test", test, ("shared", "per_client"))
         clients = partitioner.split(self.y, self.users, np.random.default_rng(seed))
         arrays, counts = client_arrays(self.x, self.y, clients)
         if empty := int(np.sum(counts == 0)):
@@ -119,7 +125,7 @@ class Dataset(Summarised):
                 f"{remedy(self.y, np.random.default_rng(seed))}."
             )
         said = {"dataset": self.name, **self.source, "preprocessing": self.preprocessing.description}
-        return FederatedData(
+        data = FederatedData(
             self.name,
             self.num_classes,
             counts,
@@ -131,6 +137,23 @@ class Dataset(Summarised):
             {**said, **partitioner.description, "partition_seed": seed},
             self.references,
             client_names=self._names(arrays, counts),
+        )
+        return data if test == "shared" else self._tested(data, arrays, seed)
+
+    def _tested(self, data: FederatedData, arrays: Mapping[str, Any], seed: int) -> FederatedData:
+        """Returns the data with an owner of each test sample, drawn by the clients' shares of its class."""
+        rng = np.random.default_rng([seed, 1])
+        owner = np.full(len(self.y_test), -1, np.int32)
+        index = arrays["index"]
+        if len(index) < data.counts.sum():  # all clients share the rows
+            index = np.tile(index, data.num_clients)
+        clients = np.repeat(np.arange(data.num_clients), data.counts)
+        for label in np.unique(self.y_test):
+            holders, tested = clients[self.y[index] == label], self.y_test == label
+            if len(holders):  # a class that no client has is tested by none
+                owner[tested] = rng.choice(holders, tested.sum())
+        return dataclasses.replace(
+            data.owned_test(owner), description={**data.description, "partition_test": "per_client"}
         )
 
     def _names(self, arrays: Mapping[str, Any], counts: np.ndarray) -> np.ndarray | None:

@@ -176,7 +176,8 @@ class FederatedData(Summarised):
         if self.validation is None:
             raise UserError(
                 f"{self.name}: no client has held-out samples of its own to be evaluated on; "
-                "data.with_validation(0.2, seed=0) holds some out"
+                "data.with_validation(0.2, seed=0) holds some out, "
+                "partition(..., test='per_client') divides the test set"
             )
         return owners_of(self.validation.client, self.num_clients, False)
 

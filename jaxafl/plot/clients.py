@@ -9,11 +9,14 @@ from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of, tidy
-from jaxafl.results.clients import NAMES, names_of, worst_tenth
+from jaxafl.results.clients import names_of, standard_interval, worst_tenth
+from jaxafl.results.curves import Curve, over_seeds
 from jaxafl.results.members import heading, members
 
 _NAMED = 30  # names are drawn for at most this number of clients
+_POINTS = 200  # points at which seeds are averaged
 _BANDS = ((10, 90, 0.15), (25, 75, 0.25))  # percentiles, opacity
+_DOTS = (12.0, 150.0)  # smallest and largest area of a dot
 
 
 @named
@@ -21,10 +24,11 @@ def client_spread(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = 
     """Draws the accuracy of single clients against simulated time.
 
     It shows the median, bands of 10 to 90 and 25 to 75 percent of the clients, and the mean of the worst 10 % (at least
-    one client).
+    one client). Of several seeds, median and worst tenth have error bars of one standard deviation over seeds, and the
+    edges of the bands are means over seeds.
 
     Args:
-        result: the result of one run with `diagnostics="per_client"`.
+        result: the result of a run, or of a sweep over `seed` alone, with `diagnostics="per_client"`.
         ax: axes to draw into; `None` creates a figure.
         path: file of the figure (its ending sets the format); `None` saves nothing.
 
@@ -32,21 +36,33 @@ def client_spread(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = 
         The figure.
 
     Raises:
-        TypeError, ValueError: this is not the result of one run, or it has no accuracies of clients.
+        TypeError, ValueError: the result varies in more than the seed, or it has no accuracies of clients.
     """
     file = check_image_path(path)
-    run = _one(result)
-    accuracy = 100 * run["client_accuracy"].dropna("population", how="all").values
-    time = run["eval_time"].values
+    runs = _seeds(result)
+    found = [(one["eval_time"].values, 100 * _evaluated(one)) for one in runs]
+
+    def over(summary: object) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        curves = [Curve(at, summary(accuracy)) for at, accuracy in found]  # type: ignore[operator]
+        if len(curves) == 1:
+            return curves[0].at, curves[0].values, np.zeros_like(curves[0].values)
+        return over_seeds(curves, _POINTS)
+
     figure, [ax] = panels_of(ax, 6.5, 4.2)
     for low, high, opacity in _BANDS:
-        band = np.percentile(accuracy, [low, high], axis=1)
-        ax.fill_between(time, *band, color="#0072B2", alpha=opacity, linewidth=0, label=f"{low} to {high} %")
-    ax.plot(time, np.median(accuracy, axis=1), color="#0072B2", linewidth=1.8, label="median")
-    ax.plot(time, worst_tenth(accuracy), color="#D55E00", linewidth=1.8, linestyle="--", label="worst 10 % (mean)")
-    label = f"accuracy on their own samples (%), {accuracy.shape[1]} clients"
-    ax.set(xlabel="simulated time (s)", ylabel=label, title=heading(result), xlim=(0, None), ylim=(0, None))
-    ax.legend(frameon=False, fontsize=9)
+        edges = [over(lambda accuracy, edge=edge: np.percentile(accuracy, edge, axis=1)) for edge in (low, high)]
+        label = f"{low} to {high} % of clients"
+        ax.fill_between(edges[0][0], edges[0][1], edges[1][1], color="#0072B2", alpha=opacity, linewidth=0, label=label)
+    lines = (("median", "#0072B2", "-", lambda a: np.median(a, axis=1)), ("worst 10 %", "#D55E00", "--", worst_tenth))
+    for label, colour, dashes, summary in lines:
+        at, mean, deviation = over(summary)
+        ax.plot(at, mean, color=colour, linewidth=1.8, linestyle=dashes, label=label)
+        if len(runs) > 1:
+            few = slice(None, None, max(1, len(at) // 12))
+            ax.errorbar(at[few], mean[few], deviation[few], fmt="none", ecolor=colour, elinewidth=1, capsize=2)
+    ylabel = f"accuracy on their own samples (%), {found[0][1].shape[1]} clients"
+    ax.set(xlabel="simulated time (s)", ylabel=ylabel, title=heading(result), xlim=(0, None), ylim=(0, None))
+    ax.legend(frameon=False, fontsize=9, title=f"error bars: std of {len(runs)} seeds" if len(runs) > 1 else None)
     tidy(ax)
     return finish(figure, file)
 
@@ -55,32 +71,59 @@ def client_spread(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = 
 def accuracy_vs_participation(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = None) -> Figure:
     """Draws the final accuracy of clients against their arrivals, coloured by the mean staleness of their updates.
 
-    The figure shows if the server forgets rare or slow clients. Otherwise like `client_spread`.
+    The figure shows if the server forgets rare or slow clients. The area of a dot grows with the client's held-out
+    samples n (`client_samples`). The error bar of a single run is the score interval of n samples at one standard
+    error, about ±√(p(1 - p)/n). Of several seeds, dots are means over seeds, and error bars are one standard deviation
+    over seeds. Up to 30 clients are labelled. Otherwise like `client_spread`.
     """
     file = check_image_path(path)
-    run = _one(result)
-    run = run.isel(population=np.isfinite(run["client_accuracy"].values[-1]))
-    arrivals, staleness = run["participation"].values, run["mean_staleness"].values
-    accuracy = 100 * run["client_accuracy"].values[-1]
-    figure, [ax] = panels_of(ax, 6.5, 4.2)
-    never = ~np.isfinite(staleness)
-    points = ax.scatter(arrivals[~never], accuracy[~never], c=staleness[~never], s=24, cmap="viridis", clip_on=False)
+    runs = _seeds(result)
+    final = np.stack([run["client_accuracy"].values[-1] for run in runs])
+    known = np.isfinite(final).all(axis=0)
+    final, samples = final[:, known], runs[0]["client_samples"].values[known]
+    arrivals = np.stack([run["participation"].values[known] for run in runs]).astype(float)
+    stale = np.ma.masked_invalid(np.stack([run["mean_staleness"].values[known] for run in runs])).mean(axis=0)
+    x, y = arrivals.mean(axis=0), 100 * final.mean(axis=0)
+    if len(runs) > 1:
+        errors = {"xerr": arrivals.std(axis=0, ddof=1), "yerr": 100 * final.std(axis=0, ddof=1)}
+        said = f"mean ± std of {len(runs)} seeds"
+    else:
+        low, high = (100 * edge for edge in standard_interval(final[0], samples))
+        errors = {"yerr": np.stack([np.maximum(y - low, 0), np.maximum(high - y, 0)])}
+        said = "± standard error of its held-out samples"
+    figure, [ax] = panels_of(ax, 7.2, 4.4)
+    area = _DOTS[0] + (_DOTS[1] - _DOTS[0]) * samples / samples.max()
+    ax.errorbar(x, y, **errors, fmt="none", ecolor="0.6", elinewidth=0.8, zorder=1)
+    never = np.ma.getmaskarray(stale)
+    points = ax.scatter(x[~never], y[~never], c=stale[~never], s=area[~never], cmap="viridis", zorder=2)
     if never.any():
-        ax.scatter(arrivals[never], accuracy[never], s=28, facecolors="none", edgecolors="0.4", label="never arrived")
+        ax.scatter(x[never], y[never], s=area[never], facecolors="none", edgecolors="0.4", label="never arrived")
         ax.legend(frameon=False, fontsize=9)
-    if NAMES in run.coords and len(accuracy) <= _NAMED:
-        for x, y, name in zip(arrivals, accuracy, names_of(run), strict=True):
-            ax.annotate(name, (x, y), (4, 3), textcoords="offset points", fontsize=7, color="0.3")
+    if len(x) <= _NAMED:
+        names = [name for name, shown in zip(names_of(runs[0]), known, strict=True) if shown]
+        for place, name in enumerate(names):
+            ax.annotate(name, (x[place], y[place]), (5, 4), textcoords="offset points", fontsize=7, color="0.3")
     figure.colorbar(points, ax=ax, label="mean staleness of its updates")
-    label = "accuracy on its own samples (%)"
-    ax.set(xlabel="arrivals of the client", ylabel=label, title=heading(result), xlim=(0, None), ylim=(0, None))
+    sizes = f"{samples.min():,}" if samples.min() == samples.max() else f"{samples.min():,} to {samples.max():,}"
+    title = "\n".join(filter(None, [heading(result), f"{said}; area: {sizes} held-out samples"]))
+    ax.set(xlabel="arrivals of the client", ylabel="accuracy on its own samples (%)")
+    ax.set_title(title, fontsize=10)
+    ax.margins(0.08)
     tidy(ax)
     return finish(figure, file)
 
 
-def _one(result: xr.Dataset) -> xr.Dataset:
+def _seeds(result: xr.Dataset) -> list[xr.Dataset]:
+    """Returns the runs of a result that varies in nothing but the seed."""
     found = members(result, "client_accuracy", "participation")
-    if len(found) != 1 or len(found[0].runs) != 1:
-        runs = sum(len(member.runs) for member in found)
-        raise UserError(f"this figure takes one run, got {runs}; choose one of a sweep, e.g. result.isel(seed=0)")
-    return found[0].runs[0]
+    if len(found) != 1:
+        raise UserError(
+            f"this figure takes a run or its seeds, got {len(found)} configurations; choose one, e.g. "
+            f"result.isel({{{next(iter(found[0].place), 'name')!r}: 0}})"
+        )
+    return found[0].runs
+
+
+def _evaluated(run: xr.Dataset) -> np.ndarray:
+    """Returns the accuracies of the clients with held-out samples, float [evaluations, clients]."""
+    return run["client_accuracy"].dropna("population", how="all").values

@@ -61,6 +61,21 @@ def worst_tenth(accuracy: np.ndarray) -> np.ndarray:
     return np.sort(accuracy, axis=1)[:, : max(1, round(0.1 * accuracy.shape[1]))].mean(axis=1)
 
 
+def standard_interval(share: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Computes Wilson's score interval of a share of correct samples at one standard error, both float [clients].
+
+    (p + 1/(2n) ± √(p(1 - p)/n + 1/(4n²))) / (1 + 1/n): close to p ± √(p(1 - p)/n), and not empty at p = 0 and 1.
+
+    Args:
+        share: float [clients], p.
+        samples: int [clients], n >= 1.
+    """
+    n = np.asarray(samples, float)
+    half = np.sqrt(share * (1 - share) / n + 1 / (4 * n**2))
+    centre = share + 1 / (2 * n)
+    return (centre - half) / (1 + 1 / n), (centre + half) / (1 + 1 / n)
+
+
 def with_names(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:
     """Returns results that can be concatenated: if some have names of clients, the others get empty names."""
     if not any(NAMES in member.coords for member in members):

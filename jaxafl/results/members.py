@@ -17,6 +17,7 @@ Results = xr.Dataset | Mapping[str, xr.Dataset]
 OF_A_RUN = {"step", "arrival", "evaluation", "version", "population", "label", "predicted", "test_set"}
 """Dimensions of the result of one run."""
 _SEED = "seed"
+_NO_CLIENTS = '. run(diagnostics="per_client") evaluates single clients, in a shell jaxafl run --per-client'
 _NO_ACCURACY = (
     ". A model's loss function records an accuracy if it returns afl.models.softmax_cross_entropy(logits, batch), or "
     'afl.models.Outputs(loss, {"accuracy": correct}), each [B]'
@@ -49,8 +50,8 @@ def members(results: Results, *variables: str) -> list[Member]:
         if missing:
             label = name or dataset.attrs.get("title", "")
             known = ", ".join(map(str, dataset.data_vars))
-            remedy = _NO_ACCURACY if "accuracy" in missing else ""
-            close = did_you_mean(missing[0], dataset.data_vars)
+            remedy = _NO_ACCURACY if "accuracy" in missing else _NO_CLIENTS if "client_accuracy" in missing else ""
+            close = "" if remedy else did_you_mean(missing[0], dataset.data_vars)
             raise UserError(f"the result {label} has no {', '.join(missing)}; it has {known}{close}{remedy}")
     found = [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
     if not all(member.runs for member in found) or not found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 import jaxafl as afl
 from jaxafl.data import held_out
 from jaxafl.models.model import Batch
+from jaxafl.results.clients import standard_interval
 
 CLIENTS = 5
 SIZES = (9, 1, 4, 12, 6)
@@ -156,10 +158,60 @@ def test_who_took_part_and_what_was_sent() -> None:
             assert np.isnan(result.mean_staleness.values[client])
 
 
+def test_test_samples_per_client_follow_the_classes_of_its_training_samples() -> None:
+    rng = np.random.default_rng(0)
+    x, y = np.zeros((400, 2), np.float32), rng.integers(0, 3, 400)
+    pool = afl.data.Dataset("pool", x, y, x, y, num_classes=4, preprocessing=afl.data.as_is())
+    pool = dataclasses.replace(pool, y_test=np.where(np.arange(400) < 5, 3, y))
+    shared, own = (
+        pool.partition(afl.data.dirichlet(0.2, clients=4), seed=1, test=how) for how in ("shared", "per_client")
+    )
+    assert shared.test_clients is None and "partition_test" not in shared.description
+    owner = own.test_clients
+    assert (owner[:5] == -1).all()  # no client has class 3
+    of_training = shared.statistics().histogram
+    of_test = np.asarray([np.bincount(pool.y_test[owner == client], minlength=4) for client in range(4)])
+    totals = of_training[:, :3].sum(axis=0)
+    expected = of_training[:, :3] / totals * of_test[:, :3].sum(axis=0)
+    np.testing.assert_allclose(of_test[:, :3], expected, atol=4 * np.sqrt(totals.max() / 4))
+    assert (of_test[:, :3][of_training[:, :3] == 0] == 0).all()
+    again = pool.partition(afl.data.dirichlet(0.2, clients=4), seed=1, test="per_client")
+    np.testing.assert_array_equal(again.test_clients, owner)
+    everyone = pool.partition(afl.data.iid_shared(3), test="per_client").test_clients
+    assert np.bincount(everyone[5:]).min() > 80
+    with pytest.raises(ValueError, match="test must be one of 'shared', 'per_client'"):
+        pool.partition(afl.data.iid(2), test="own")
+
+
+def test_figures_of_single_clients_over_seeds_show_means_and_spread() -> None:
+    _, _, sim = evaluated(pooled().with_validation(0.4, seed=2), diagnostics="per_client")
+    found = afl.sweep(sim, {"seed": [0, 1, 2]}, 6, eval_every=3, diagnostics="per_client")
+    ax = afl.plot.accuracy_vs_participation(found).axes[0]
+    known = np.isfinite(found.client_accuracy.values[:, -1]).all(axis=0)
+    dots = np.concatenate([dots.get_offsets() for dots in ax.collections if len(dots.get_offsets()) > 1])
+    expected = [found.participation.mean("seed"), 100 * found.client_accuracy[:, -1].mean("seed")]
+    np.testing.assert_allclose(sorted(map(tuple, dots)), sorted(map(tuple, np.stack(expected, 1)[known])))
+    assert {text.get_text() for text in ax.texts} == {str(client) for client in np.flatnonzero(known)}
+    assert "3 seeds" in ax.get_title() and "held-out samples" in ax.get_title()
+    lines = afl.plot.client_spread(found).axes[0].lines
+    first = [np.median(found.client_accuracy.values[seed, 0][known]) for seed in range(3)]
+    np.testing.assert_allclose(lines[0].get_ydata()[0], 100 * np.mean(first))
+    both = afl.sweep(sim, {"seed": [0, 1], "server.learning_rate": [0.5, 1.0]}, 2, diagnostics="per_client")
+    with pytest.raises(ValueError, match=r"got 2 configurations; choose one, e\.g\. result\.isel"):
+        afl.plot.client_spread(both)
+
+
+def test_the_error_bar_of_a_client_is_wilsons_interval() -> None:
+    """The interval holds the p with |p̂ - p| <= √(p(1 - p)/n)."""
+    share, samples = np.array([0.0, 0.3, 1.0]), np.array([5, 40, 7])
+    for edge in standard_interval(share, samples):
+        np.testing.assert_allclose(np.abs(share - edge), np.sqrt(edge * (1 - edge) / samples), atol=1e-12)
+
+
 def test_figures_of_single_clients(tmp_path: Any) -> None:
     result, _, _ = evaluated(pooled().with_validation(0.4, seed=2), diagnostics="per_client")
     for kind in ("client_spread", "accuracy_vs_participation", "accuracy_vs_bytes"):
         figure = getattr(afl.plot, kind)(result, path=tmp_path / f"{kind}.png")
         assert (tmp_path / f"{kind}.png").stat().st_size > 5000 and figure.axes[0].get_xlabel()
-    with pytest.raises(ValueError, match="has no client_accuracy"):
+    with pytest.raises(ValueError, match=r"has no client_accuracy.*jaxafl run --per-client"):
         afl.plot.client_spread(result.drop_vars("client_accuracy"))
