@@ -391,3 +391,9 @@ def test_the_published_files_have_the_registered_sums(name, server, data_dir, tm
     if name == "mnist":
         assert afl.data.mnist(tmp_path, by="writer").partition(afl.data.by_user()).num_clients == 539
     assert os.listdir(tmp_path / name)
+
+
+def test_the_earlier_name_works_with_a_warning(server, tmp_path):
+    with pytest.warns(FutureWarning, match="prepare_tfds is now called download"):
+        assert afl.data.prepare_tfds("fashion_mnist", tmp_path) == tmp_path / "fashion_mnist"
+    assert shown(tmp_path / "fashion_mnist") == ["train.gz"]
