@@ -170,7 +170,7 @@ def majority_share(dataset: FederatedData) -> float:
 
 
 def _methods(dataset: FederatedData) -> dict[str, Simulation]:
-    model = models.cnn_asyncfeded(dataset.num_classes, features=(8, 16))
+    model = models.cnn_asyncfeded(dataset.num_classes or 1, features=(8, 16))
     client = Client(optax.sgd, learning_rate=0.05, momentum=0.5, steps=_STEPS, batch_size=16)
     speeds = clock.uniform(1, 10, per="client") * clock.constant(0.1, per="step") + clock.suspension(0.2)
     rounds = clock.synchronous(durations=speeds)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxafl.data.dataset import Dataset, integer_labels
+from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.identities import check_ids
 from jaxafl.data.partition import by_user
@@ -43,13 +43,17 @@ def from_arrays(
         x: samples `[n, ...]`, or a dict of such arrays (the tokens of `jaxafl.models.bert`). Floats are stored as
             float32; float64 is kept if `jax_enable_x64` is set. Integers are kept. A list of Pillow images is
             converted to pixels as in `from_huggingface`.
-        y: integer labels `[n]` in `[0, num_classes)`.
+        y: targets of one of three kinds. Integers `[n]` are classes in `[0, num_classes)`. Integers or bools `[n, L]`
+            are several labels per sample (0 or 1 each), or a label per token; cross-entropies ignore negative ones,
+            which are padding. Floats `[n]` or `[n, d]` are targets of a regression. The last two need a loss that
+            fits, for example `from_linen(net, loss="squared_error")`.
         client_ids: client of each sample `[n]`, integers or strings; clients are numbered in sorted order of the ids,
             which become `client_names`.
         x_test: test samples `[n_test, ...]`.
-        y_test: test labels `[n_test]`.
+        y_test: test targets `[n_test, ...]`, of the same kind.
         test_fraction: share of each client's samples held out for testing, in (0, 1), instead of `x_test` and `y_test`.
-        num_classes: number of classes; by default one more than the largest label, test labels included.
+        num_classes: number of classes; by default one more than the largest label, test labels included. `None` for
+            floats.
         preprocessing: cast and normalisation in the step. By default, float and uint8 samples are cast to JAX's float
             type (float32, or float64 with `jax_enable_x64`) without scaling. Other integers (tokens), and the arrays of
             a dict, are not changed.
@@ -60,10 +64,10 @@ def from_arrays(
         The federated dataset.
 
     Raises:
-        ValueError: shapes disagree, there are no samples, samples are not finite or overflow the float type in which
-            they are stored, or the test set is not given in exactly one way.
-        TypeError: samples are not numbers, labels are not integers, client ids are neither integers nor strings, or an
-            option has another type.
+        ValueError: shapes disagree, there are no samples, samples or targets are not finite or overflow the float type
+            in which they are stored, or the test set is not given in exactly one way.
+        TypeError: samples or targets are not numbers, client ids are neither integers nor strings, or an option has
+            another type.
 
     Examples:
         >>> import numpy as np
@@ -79,8 +83,8 @@ def from_arrays(
     shapes = [leaf.shape for leaf in jax.tree.leaves(samples)]
     if not shapes or shapes[0][0] == 0:
         raise ValueError(f"{name}: there are no samples: x is empty")
-    labels, (users, names) = integer_labels(name, "training", y), check_ids(name, client_ids)
-    if labels.ndim != 1 or users.shape != labels.shape or {len(labels)} != {shape[0] for shape in shapes}:
+    labels, (users, names) = as_array(name, "training labels", y), check_ids(name, client_ids)
+    if users.shape != labels.shape[:1] or {len(labels)} != {shape[0] for shape in shapes}:
         raise ValueError(
             f"{name}: x, y and client_ids need one entry per sample; got shapes "
             f"{', '.join(map(str, shapes))}, {labels.shape} and {users.shape}"
@@ -90,7 +94,7 @@ def from_arrays(
     source: dict[str, str | int | float] = {"source": "arrays"}
     test_clients = None
     if test_fraction is None:
-        held_out, held_out_labels = _samples(name, "x_test", x_test), integer_labels(name, "test", y_test)
+        held_out, held_out_labels = _samples(name, "x_test", x_test), as_array(name, "test labels", y_test)
     else:
         seed = check_whole(name, "seed", seed, least=0, most=None)
         test = hold_out(name, users, test_fraction, np.random.default_rng(seed))
@@ -98,8 +102,6 @@ def from_arrays(
         test_clients = users[test].astype(np.int32)
         samples, labels, users = jax.tree.map(lambda leaf: leaf[~test], samples), labels[~test], users[~test]
         source |= {"test_fraction": float(test_fraction), "test_seed": seed}
-    if num_classes is None:
-        num_classes = int(max(labels.max(initial=0), held_out_labels.max(initial=0))) + 1
     if preprocessing is None:
         scaled = isinstance(samples, np.ndarray) and (samples.dtype == np.uint8 or samples.dtype.kind == "f")
         scaled = scaled or _are_pictures(x)

@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 
-from jaxafl.data.federated import FederatedData, client_arrays, gather_stored, kind_of_sample
+from jaxafl.data.federated import FederatedData, kind_of_sample, kind_of_target
 from jaxafl.data.identities import check_ids
 from jaxafl.data.partition.base import Partition
 from jaxafl.data.preprocessing import Preprocessing, check_scale
+from jaxafl.data.stored import client_arrays, gather_stored
+from jaxafl.data.targets import as_targets, check_range, quantile_bins, require_classes
 from jaxafl.options import Summarised, UserError, as_array, check_choice, check_whole
 
 _ROWS = 65_536  # samples checked per block, which bounds the memory of the check
@@ -28,10 +29,11 @@ class Dataset(Summarised):
     Attributes:
         name: name of the dataset.
         x: raw training inputs `[n, ...]` (images NHWC, uint8 kept as uint8), or a pytree of such arrays.
-        y: int `[n]`, training labels in `[0, num_classes)`; kept as int32.
+        y: training targets: classes, int `[n]` in `[0, num_classes)`; several labels per sample, int `[n, L]`, where
+            negative ones are padding; or floats `[n, ...]`. Kept as int32 or as float32 (see `from_arrays`).
         x_test: raw test inputs `[n_test, ...]`.
-        y_test: int `[n_test]`, test labels; kept as int32.
-        num_classes: number of classes.
+        y_test: test targets `[n_test, ...]`, of the same kind.
+        num_classes: number of classes; `None` means one more than the largest label, and stays `None` for floats.
         preprocessing: transformation of raw samples inside the training step.
         users: optional, natural client of each training sample (a writer, a speaker), for `by_user`: integers `[n]`, or
             strings, which are numbered in sorted order.
@@ -40,10 +42,10 @@ class Dataset(Summarised):
         references: citations for a run on this data, see `FederatedData`.
 
     Raises:
-        ValueError: lengths differ, a set is empty, a label lies outside `[0, num_classes)`, a sample is not finite,
-            training and test samples differ in shape or dtype, or floats in [-1, 1] would be divided by 255.
-        TypeError: labels are not integers, users are neither integers nor strings, or `num_classes` is not a whole
-            number.
+        ValueError: lengths differ, a set is empty, a label lies outside `[0, num_classes)`, a sample or target is not
+            finite, training and test set differ in shape or dtype, or floats in [-1, 1] would be divided by 255.
+        TypeError: targets are not numbers, floats have `num_classes`, users are neither integers nor strings, or
+            `num_classes` is not a whole number.
     """
 
     name: str
@@ -51,7 +53,7 @@ class Dataset(Summarised):
     y: np.ndarray
     x_test: Any
     y_test: np.ndarray
-    num_classes: int
+    num_classes: int | None
     preprocessing: Preprocessing
     users: np.ndarray | None = None
     source: Mapping[str, str | int | float] = dataclasses.field(default_factory=dict)
@@ -59,24 +61,35 @@ class Dataset(Summarised):
     user_names: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "num_classes", check_whole(self.name, "num_classes", self.num_classes))
-        object.__setattr__(self, "y", _labels(self.name, "training", self.x, self.y, self.num_classes))
-        object.__setattr__(self, "y_test", _labels(self.name, "test", self.x_test, self.y_test, self.num_classes))
+        y, y_test = as_targets(self.name, "training", self.y), as_targets(self.name, "test", self.y_test)
+        _check_lengths(self.name, "training", self.x, y)
+        _check_lengths(self.name, "test", self.x_test, y_test)
+        classes = self.num_classes
+        if classes is not None:
+            classes = check_whole(self.name, "num_classes", classes)
+        elif y.dtype.kind == y_test.dtype.kind == "i":
+            classes = int(max(y.max(), y_test.max(), 0)) + 1
+        for name, value in (("y", y), ("y_test", y_test), ("num_classes", classes)):
+            object.__setattr__(self, name, value)
+        if classes is not None:
+            check_range(self.name, "training", y, classes)
+            check_range(self.name, "test", y_test, classes)
         for part, samples in (("training", self.x), ("test", self.x_test)):
             _check_values(self.name, part, samples)
             check_scale(self.name, part, samples, self.preprocessing)
-        kinds = [kind_of_sample(samples) for samples in (self.x, self.x_test)]
-        if kinds[0] != kinds[1]:
-            raise ValueError(
-                f"{self.name}: training samples are {kinds[0]} and test samples {kinds[1]}; they need one shape and "
-                "one dtype"
-            )
+        for what, sets in (("samples", (self.x, self.x_test)), ("targets", (self.y, self.y_test))):
+            kinds = [kind_of_sample(one) for one in sets]
+            if kinds[0] != kinds[1]:
+                raise ValueError(
+                    f"{self.name}: training {what} are {kinds[0]} and test {what} {kinds[1]}; they need one shape and "
+                    "one dtype"
+                )
         if self.users is not None:
             users = as_array(self.name, "users", self.users)
             if users.dtype.kind not in "iu":
                 users, names = check_ids(self.name, self.users, "users")
                 object.__setattr__(self, "user_names", names)
-            if users.shape != self.y.shape:
+            if users.shape != self.y.shape[:1]:
                 raise ValueError(f"{self.name}: users has shape {users.shape} for {len(self.y)} training samples")
             object.__setattr__(self, "users", users)
         if self.user_names is not None and (self.users is None or self.users.max() >= len(self.user_names)):
@@ -85,13 +98,18 @@ class Dataset(Summarised):
 
     def summary(self) -> dict[str, Any]:
         """Returns sizes, preprocessing and source by name."""
-        sizes = {"samples": len(self.y), "test_samples": len(self.y_test), "classes": self.num_classes}
+        sizes = {"samples": len(self.y), "test_samples": len(self.y_test), **kind_of_target(self.y, self.num_classes)}
         users = {} if self.users is None else {"users": len(np.unique(self.users))}
         kind = {"sample": kind_of_sample(self.x), "preprocessing": self.preprocessing.description}
         return {"name": self.name, **sizes, **users, **kind, **self.source}
 
     def partition(
-        self, partitioner: Partition, *, seed: int = 0, test: Literal["shared", "per_client"] = "shared"
+        self,
+        partitioner: Partition,
+        *,
+        seed: int = 0,
+        test: Literal["shared", "per_client"] = "shared",
+        quantiles: int | None = None,
     ) -> FederatedData:
         """Splits the training samples over clients.
 
@@ -102,6 +120,8 @@ class Dataset(Summarised):
             test: owners of test samples. `"shared"`: none. `"per_client"`: each test sample of a class belongs to a
                 client drawn with the client's share of the training samples of this class. So clients are tested on
                 their own mix of classes; the test set as a whole stays the same.
+            quantiles: Q, at least 2; the partition takes the quantile of each target, 0..Q-1, for its class. For
+                targets `[n]` of a regression.
 
         Returns:
             The federated dataset; the pooled arrays are shared, not copied.
@@ -116,15 +136,19 @@ class Dataset(Summarised):
             )
         seed = check_whole(self.name, "seed", seed, least=0, most=None)
         check_choice(self.name, "test", test, ("shared", "per_client"))
-        clients = partitioner.split(self.y, self.users, np.random.default_rng(seed))
+        labels = self.y if quantiles is None else quantile_bins(self.name, self.y, quantiles)
+        clients = partitioner.split(labels, self.users, np.random.default_rng(seed))
         arrays, counts = client_arrays(self.x, self.y, clients)
         if empty := int(np.sum(counts == 0)):
             remedy = getattr(partitioner, "remedy", functools.partial(Partition.remedy, partitioner))
             raise UserError(
                 f"{self.name}: {empty} of {len(counts)} clients have no training sample. "
-                f"{remedy(self.y, np.random.default_rng(seed))}."
+                f"{remedy(labels, np.random.default_rng(seed))}."
             )
         said = {"dataset": self.name, **self.source, "preprocessing": self.preprocessing.description}
+        split = {**partitioner.description, "partition_seed": seed}
+        if quantiles is not None:
+            split["partition_quantiles"] = int(quantiles)
         data = FederatedData(
             self.name,
             self.num_classes,
@@ -134,24 +158,26 @@ class Dataset(Summarised):
             self.y_test,
             self.preprocessing,
             gather_stored,
-            {**said, **partitioner.description, "partition_seed": seed},
+            {**said, **split},
             self.references,
             client_names=self._names(arrays, counts),
         )
-        return data if test == "shared" else self._tested(data, arrays, seed)
+        return data if test == "shared" else self._tested(data, labels, quantiles, seed)
 
-    def _tested(self, data: FederatedData, arrays: Mapping[str, Any], seed: int) -> FederatedData:
+    def _tested(self, data: FederatedData, labels: np.ndarray, quantiles: int | None, seed: int) -> FederatedData:
         """Returns the data with an owner of each test sample, drawn by the clients' shares of its class."""
+        require_classes(self.name, labels)
+        tested = self.y_test if quantiles is None else quantile_bins(self.name, self.y, quantiles, self.y_test)
         rng = np.random.default_rng([seed, 1])
         owner = np.full(len(self.y_test), -1, np.int32)
-        index = arrays["index"]
+        index = data.arrays["index"]
         if len(index) < data.counts.sum():  # all clients share the rows
             index = np.tile(index, data.num_clients)
         clients = np.repeat(np.arange(data.num_clients), data.counts)
-        for label in np.unique(self.y_test):
-            holders, tested = clients[self.y[index] == label], self.y_test == label
+        for label in np.unique(tested):
+            holders, samples = clients[labels[index] == label], tested == label
             if len(holders):  # a class that no client has is tested by none
-                owner[tested] = rng.choice(holders, tested.sum())
+                owner[samples] = rng.choice(holders, samples.sum())
         return dataclasses.replace(
             data.owned_test(owner), description={**data.description, "partition_test": "per_client"}
         )
@@ -166,50 +192,12 @@ class Dataset(Summarised):
         return users.astype(np.str_) if self.user_names is None else np.asarray(self.user_names, np.str_)[users]
 
 
-def integer_labels(name: str, part: str, y: ArrayLike | None) -> np.ndarray:
-    """Returns labels as an array; raises `TypeError` unless they are integers, `ValueError` if a sample has several."""
-    labels = as_array(name, f"{part} labels", y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        raise UserError(f"{name}: {part} labels have shape {labels.shape}; write y[:, 0]")
-    if labels.ndim == 2:
-        raise UserError(
-            f"{name}: {part} labels need one class per sample, got shape {labels.shape}. If rows are one-hot, write "
-            "y.argmax(1); several classes of a sample go with the samples, x={'x': x, 'target': y}"
-        )
-    if np.issubdtype(labels.dtype, np.integer):
-        return labels
-    said = f"{name}: {part} labels must be integer classes; got dtype {labels.dtype}"
-    if labels.dtype.kind == "b":
-        raise TypeError(f"{said}. Write y.astype(int)")
-    if labels.dtype.kind != "f":
-        raise TypeError(f"{said}. numpy.unique(y, return_inverse=True)[1] numbers any labels")
-    if labels.size and (labels == np.round(labels)).all():
-        raise TypeError(f"{said}. If these are the numbers of classes, write y.astype(int)")
-    raise TypeError(
-        f"{said}. Targets of a regression go with the samples, x={{'x': x, 'target': y}} and "
-        "y=numpy.zeros(len(y), int), where the model's loss reads them: batch.x['target']"
-    )
-
-
-def _labels(name: str, part: str, x: Any, y: ArrayLike, num_classes: int) -> np.ndarray:
-    labels = integer_labels(name, part, y)
+def _check_lengths(name: str, part: str, x: Any, y: np.ndarray) -> None:
     lengths = {len(leaf) for leaf in jax.tree.leaves(x)}
-    if labels.ndim != 1 or lengths != {len(labels)}:
-        raise ValueError(f"{name}: {part} labels have shape {labels.shape} for inputs of length {sorted(lengths)}")
-    if len(labels) == 0:
+    if lengths != {len(y)}:
+        raise ValueError(f"{name}: {part} labels have shape {y.shape} for inputs of length {sorted(lengths)}")
+    if len(y) == 0:
         raise ValueError(f"{name}: the {part} set is empty")
-    if labels.min() < 0 or labels.max() >= num_classes:
-        negative = ""
-        if labels.min() < 0:
-            negative = (
-                "; leave out samples without a label (-1, as in test sets that are published without), and number "
-                "other classes by numpy.unique(y, return_inverse=True)[1]"
-            )
-        raise ValueError(
-            f"{name}: {part} labels run from {labels.min()} to {labels.max()}, outside 0..{num_classes - 1} "
-            f"(num_classes={num_classes}){negative}"
-        )
-    return labels.astype(np.int32)
 
 
 def _check_values(name: str, part: str, x: Any) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.data.form import DataForm
 from jaxafl.data.held_out import MOST_CLIENTS, HeldOut, Owners, held_out, owners_of
 from jaxafl.data.identities import check_names
-from jaxafl.data.partition.base import ClientRows
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.data.statistics import BLOCK, Gather, PartitionStatistics, labels_only, traverse
+from jaxafl.data.stored import divided_arrays, gather_divided, gather_stored
+from jaxafl.data.targets import quantile_bins, require_classes
 from jaxafl.device.buffers import num_bytes
 from jaxafl.options import Summarised, UserError
 
@@ -31,11 +31,11 @@ class FederatedData(Summarised):
 
     Attributes:
         name: name of the dataset, for example `"mnist"`.
-        num_classes: number of classes C; labels are 0..C-1.
+        num_classes: number of classes C; labels are 0..C-1. `None` if targets are floats.
         counts: int64 `[N]`, training samples of each client; every entry is at least 1.
         arrays: pytree of numpy arrays that `fetch` reads; moved to the device once.
         x_test: raw test inputs `[n_test, ...]` (uint8 stays uint8), or a pytree of such arrays.
-        y_test: int32 `[n_test]`, test labels.
+        y_test: test targets `[n_test, ...]`, int32 labels or floats.
         preprocessing: augmentation, cast and normalisation of raw samples.
         gather: traced function `(arrays, client, positions) -> (raw x [B, ...], y [B])`.
         description: source and partition with options and seeds, for result files.
@@ -46,7 +46,7 @@ class FederatedData(Summarised):
     """
 
     name: str
-    num_classes: int
+    num_classes: int | None
     counts: np.ndarray
     arrays: Any
     x_test: Any
@@ -78,7 +78,7 @@ class FederatedData(Summarised):
 
     @property
     def example(self) -> tuple[Any, np.ndarray]:
-        """A preprocessed sample `(x [1, ...], y [1])` as numpy arrays, for shape inference."""
+        """A preprocessed sample `(x [1, ...], y [1, ...])` as numpy arrays, for shape inference."""
         x = jax.tree.map(lambda leaf: leaf[:1], self.x_test)
         return jax.device_get(self.preprocess(x)), self.y_test[:1]
 
@@ -92,7 +92,7 @@ class FederatedData(Summarised):
     def summary(self) -> dict[str, Any]:
         """Returns the numbers of clients, samples and classes, and the description, by name."""
         sizes = {"samples": int(self.counts.sum()), "test_samples": len(self.y_test)}
-        kind = {"classes": self.num_classes, "sample": kind_of_sample(self.x_test)}
+        kind = {**kind_of_target(self.y_test, self.num_classes), "sample": kind_of_sample(self.x_test)}
         return {"name": self.name, "clients": self.num_clients, **sizes, **kind, **self.description}
 
     def fetch(
@@ -107,7 +107,7 @@ class FederatedData(Summarised):
             keys: PRNG keys `[B]`, one per sample; unused without augmentation.
 
         Returns:
-            `(x [B, ...], y [B])`: the input of the model (float32 unless the samples are tokens), and int32 labels.
+            `(x [B, ...], y [B, ...])`: the input of the model (float32 unless the samples are tokens), and the targets.
         """
         return self.form.fetch(arrays, client, positions, keys)
 
@@ -116,7 +116,7 @@ class FederatedData(Summarised):
         return self.preprocessing.transform(x)
 
     def test_arrays(self) -> tuple[Any, np.ndarray]:
-        """Returns raw test inputs (uint8 stays uint8) and labels."""
+        """Returns raw test inputs (uint8 stays uint8) and targets."""
         return self.x_test, self.y_test
 
     @property
@@ -146,8 +146,8 @@ class FederatedData(Summarised):
     def with_validation(self, share: float, seed: int = 0) -> FederatedData:
         """Returns a copy with ⌊share · n_i⌋ training samples of every client held out, drawn at random.
 
-        Each client keeps at least one sample. Evaluations then also report `validation_accuracy` and
-        `validation_loss`.
+        Each client keeps at least one sample. Evaluations then also report `validation_loss` and every metric of the
+        model with this prefix, such as `validation_accuracy` or `validation_rmse`.
 
         Args:
             share: share of the samples, in (0, 1).
@@ -181,12 +181,20 @@ class FederatedData(Summarised):
             )
         return owners_of(self.validation.client, self.num_clients, False)
 
-    def statistics(self) -> PartitionStatistics:
+    def statistics(self, quantiles: int | None = None) -> PartitionStatistics:
         """Computes samples per client, label histograms and heterogeneity from every training label.
 
         Generated or shared data is evaluated sample by sample. With more than 10,000 clients, the labels of a fixed
         random choice of clients with up to 10^6 samples are counted, and `counted` lists these clients.
+
+        Args:
+            quantiles: Q, at least 2; counts the quantiles of targets `[n]`, 0..Q-1, in the place of classes.
+
+        Raises:
+            ValueError: samples do not have one class each, and `quantiles` is not given or impossible.
         """
+        if quantiles is None:
+            require_classes(self.name, self.y_test)
         sizes = np.asarray(self.counts)
         counted = None
         stored = num_bytes(self.arrays) >= 4 * int(sizes.sum())
@@ -196,11 +204,17 @@ class FederatedData(Summarised):
         stops = sizes if counted is None else np.zeros_like(sizes)
         if counted is not None:
             stops[counted] = sizes[counted]
-        histogram = np.zeros((self.num_clients if counted is None else len(counted), self.num_classes), np.int32)
         size = min(BLOCK, 1 << (int(stops.max()) - 1).bit_length()) if stored else BLOCK
-        for client, _, y in traverse(labels_only(self.gather), self.arrays, np.zeros_like(stops), stops, size):
-            np.add.at(histogram, (client if counted is None else np.searchsorted(counted, client), y), 1)
-        return PartitionStatistics(self.name, sizes, histogram, counted, self.client_names)
+        found = traverse(labels_only(self.gather), self.arrays, np.zeros_like(stops), stops, size)
+        labels: Iterable[tuple[np.ndarray, np.ndarray]] = ((client, y) for client, _, y in found)
+        if quantiles is not None:
+            clients, targets = map(np.concatenate, zip(*labels, strict=True))
+            labels = [(clients, quantile_bins(self.name, targets, quantiles))]
+        bins = quantiles or self.num_classes or 0
+        histogram = np.zeros((self.num_clients if counted is None else len(counted), bins), np.int32)
+        for client, label in labels:
+            np.add.at(histogram, (client if counted is None else np.searchsorted(counted, client), label), 1)
+        return PartitionStatistics(self.name, sizes, histogram, counted, self.client_names, quantiles is not None)
 
 
 def kind_of_sample(x: Any) -> str:
@@ -209,82 +223,7 @@ def kind_of_sample(x: Any) -> str:
     return str(kinds).replace("'", "")
 
 
-def gather_stored(arrays: Any, client: jax.Array | int, positions: jax.Array) -> tuple[Any, jax.Array]:
-    """Gathers raw samples of one client from pooled arrays: sample `index[offset[client] + position]`."""
-    rows = jnp.take(arrays["index"], jnp.take(arrays["offset"], client, mode="clip") + positions, mode="clip")
-    x = jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), arrays["x"])
-    return x, jnp.take(arrays["y"], rows, mode="clip")
-
-
-def gather_divided(arrays: Any, client: jax.Array | int, positions: jax.Array) -> tuple[Any, jax.Array]:
-    """Gathers raw samples of one client from a device's row of `divided_arrays`."""
-    return gather_stored(jax.tree.map(lambda leaf: leaf[0], arrays), client, positions)
-
-
-def divided_arrays(arrays: Any, counts: np.ndarray, shares: int) -> Any:
-    """Splits the arrays of `gather_stored` into D shards of the clients, each leaf `[D, ...]`.
-
-    Args:
-        arrays, counts: arrays and counts of all clients.
-        shares: D.
-    """
-    size = -(-len(counts) // shares)
-    parts = []
-    for begin in range(0, size * shares, size):
-        local, offset = counts[begin : begin + size], arrays["offset"][begin : begin + size]
-        first = np.cumsum(local) - local
-        ranks = np.arange(local.sum()) - np.repeat(first, local)
-        rows, index = np.unique(arrays["index"][np.repeat(offset, local) + ranks], return_inverse=True)
-        parts.append((rows, index, first))
-
-    def filled(column: int) -> np.ndarray:
-        longest = max(1, *(len(part[column]) for part in parts))
-        return np.stack([np.pad(part[column], (0, longest - len(part[column]))) for part in parts]).astype(np.int32)
-
-    rows = filled(0)
-    x = jax.tree.map(lambda leaf: leaf[rows], arrays["x"])
-    return {"x": x, "y": arrays["y"][rows], "index": filled(1), "offset": filled(2)}
-
-
-def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple[dict[str, Any], np.ndarray]:
-    """Builds the arrays that `gather_stored` reads, without copies or padding per client.
-
-    Args:
-        x: pooled raw samples `[n, ...]`, or a pytree of such arrays.
-        y: int32 `[n]`, labels.
-        clients: for each client, the int rows of its samples in x and y.
-
-    Returns:
-        `{"x", "y", "index" int32 [sum counts], "offset" int32 [N]}` and `counts` int64 `[N]`.
-
-    Raises:
-        ValueError: a row is outside the data, or all clients hold 2^31 samples or more, which int32 cannot address.
-        TypeError: rows are not integers.
-    """
-    listed = clients.counts if isinstance(clients, ClientRows) else [len(rows) for rows in clients]
-    counts = np.array(listed, np.int64)
-    offset = np.cumsum(counts) - counts
-    if not isinstance(clients, ClientRows) and clients and all(rows is clients[0] for rows in clients[1:]):
-        index, offset = np.asarray(clients[0]), np.zeros_like(counts)  # a copy per client would take N times as much
-    elif counts.sum() >= 2**31:
-        raise ValueError(f"the clients hold {counts.sum()} samples together; stored data is limited to {2**31 - 1}")
-    else:
-        index = clients.flat if isinstance(clients, ClientRows) else np.concatenate([np.zeros(0, np.int32), *clients])
-    _check_rows(index, clients, len(y))
-    return {"x": x, "y": y, "index": index.astype(np.int32), "offset": offset.astype(np.int32)}, counts
-
-
-def _check_rows(index: np.ndarray, clients: Sequence[np.ndarray], samples: int) -> None:
-    """Raises an error if a partition's rows, all in `index`, are not integers in [0, samples)."""
-    if index.dtype.kind in "iu" and (not index.size or (index.min() >= 0 and index.max() < samples)):
-        return
-    for client, rows in enumerate(map(np.asarray, clients)):
-        if rows.size and rows.dtype.kind not in "iu":
-            raise TypeError(
-                f"a partition gives each client integer rows of its samples; client {client} got {rows.dtype}"
-            )
-        if rows.size and (rows.min() < 0 or rows.max() >= samples):
-            raise ValueError(
-                f"a partition gave client {client} rows {rows.min()}..{rows.max()} of {samples} samples "
-                f"(0..{samples - 1})"
-            )
+def kind_of_target(y: np.ndarray, num_classes: int | None) -> dict[str, Any]:
+    """Returns the number of classes, or dtype and shape of the targets of one sample if they are not a class."""
+    kind = {} if num_classes is None else {"classes": num_classes}
+    return kind if y.ndim == 1 and kind else {**kind, "target": kind_of_sample(y)}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxafl.data.arrays import hold_out
-from jaxafl.data.dataset import Dataset, integer_labels
+from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.identities import check_ids
 from jaxafl.data.partition import by_user
@@ -90,7 +90,6 @@ def from_huggingface(
                 raise UserError(f"there is no column {column!r}{where}; there are {', '.join(part.column_names)}")
     name = name or str(getattr(first.info, "dataset_name", None) or "huggingface")
     labels, classes = labels_of(name, splits, y)
-    labels = [integer_labels(name, kind, part) for kind, part in zip(("training", "test"), labels, strict=False)]
     source: dict[str, str | int | float] = {"source": "huggingface", "x": ", ".join(columns), "y": y}
     samples, more, usual = _samples(name, splits, columns, tokenizer, max_length)
     users = known = test_clients = None
@@ -113,7 +112,7 @@ def from_huggingface(
         source |= {"test_fraction": float(test_fraction), "test_seed": seed}
     pooled = Dataset(
         name,
-        *(samples[0], labels[0], samples[1], labels[1], classes, preprocessing or usual),
+        *(samples[0], labels[0], samples[1], labels[1], classes or None, preprocessing or usual),
         users=users,
         source=source | more,
         user_names=known,

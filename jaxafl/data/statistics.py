@@ -41,9 +41,10 @@ class PartitionStatistics(Summarised):
     Attributes:
         name: name of the dataset.
         sizes: int64 `[N]`, training samples of each client.
-        histogram: int32 `[n, C]`, training samples of each counted client and class.
+        histogram: int32 `[n, C]`, training samples of each counted client and class (or quantile of the targets).
         counted: int `[n]`, the counted clients; `None` if all N are counted.
         names: str `[N]`, names of the clients; `None` if they have none.
+        quantiles: True if columns of `histogram` are quantiles of the targets, False if they are classes.
     """
 
     name: str
@@ -51,6 +52,7 @@ class PartitionStatistics(Summarised):
     histogram: np.ndarray
     counted: np.ndarray | None = None
     names: np.ndarray | None = None
+    quantiles: bool = False
 
     @property
     def clients(self) -> np.ndarray:
@@ -78,8 +80,12 @@ class PartitionStatistics(Summarised):
 
     @property
     def classes(self) -> np.ndarray:
-        """Number of classes that each counted client holds, int64 `[n]`."""
+        """Number of classes (or quantiles) that each counted client holds, int64 `[n]`."""
         return (self.histogram > 0).sum(1)
+
+    @property
+    def _columns(self) -> str:
+        return "quantiles" if self.quantiles else "classes"
 
     def summary(self) -> dict[str, Any]:
         """Returns clients, samples, spread of sizes and classes, and heterogeneity by name."""
@@ -89,7 +95,7 @@ class PartitionStatistics(Summarised):
             "clients": len(self.sizes),
             "samples": int(self.sizes.sum()),
             "per_client": f"{low:.0f} to {high:.0f} (median {middle:g})",
-            "classes_per_client": f"{self.classes.min()} to {self.classes.max()}",
+            f"{self._columns}_per_client": f"{self.classes.min()} to {self.classes.max()}",
             "heterogeneity": round(self.heterogeneity, 3),
         } | ({} if self.counted is None else {"labels_counted_of": f"{len(self.counted)} clients"})
 
@@ -112,7 +118,7 @@ class PartitionStatistics(Summarised):
         caption = None if shown == len(self.sizes) else f"{first}{shown} of {len(self.sizes)} clients"
         table = rich.table.Table(title=f"{self.name}, training samples", caption=caption)
         labels = range(self.histogram.shape[1] if self.histogram.shape[1] <= max_classes else 0)
-        for column in ("client", "samples", "classes", "distance", *map(str, labels)):
+        for column in ("client", "samples", self._columns, "distance", *map(str, labels)):
             table.add_column(column, justify="right")
         for place, client in enumerate(clients[:shown]):
             name = client if self.names is None else self.names[client]
@@ -124,9 +130,10 @@ class PartitionStatistics(Summarised):
         import rich.console
 
         said = self.summary()
+        held = f"{said[f'{self._columns}_per_client']} {self._columns}"
         line = (
             f"{self.name}: {said['clients']} clients, {said['samples']} training samples; per client "
-            f"{said['per_client']}, {said['classes_per_client']} classes; mean distance to the global label "
+            f"{said['per_client']}, {held}; mean distance to the global label "
             f"distribution {said['heterogeneity']:.3f}"
             + ("" if self.counted is None else f"; labels counted of {len(self.counted)} clients, a random choice")
         )
@@ -179,8 +186,9 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
         norm=PowerNorm(0.5, vmin=0),
         extent=(-0.5, classes - 0.5, len(rows) * group - 0.5, -0.5),
     )
-    title = "samples per class" if group == 1 else f"samples per class, mean of {group} clients"
-    ax.set(xlabel="class", ylabel="client", title=title, ylim=(clients - 0.5, -0.5))
+    column = "quantile of the target" if statistics.quantiles else "class"
+    title = f"samples per {column}" if group == 1 else f"samples per {column}, mean of {group} clients"
+    ax.set(xlabel=column, ylabel="client", title=title, ylim=(clients - 0.5, -0.5))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if statistics.names is not None and clients <= _NAMED:

@@ -51,12 +51,15 @@ def evaluate(
     found: dict[str, Array] = {}
     for prefix, (count, fetch) in sets_of(program.data, device).items():
         each = clients if of_test == (not prefix) else None
-        sums, values = _summed(program, members, device.frozen, count, fetch, each is not None, model)
+        roots: set[str] = set()
+        sums, values = _summed(program, members, device.frozen, count, fetch, each is not None, model, roots)
         found |= {f"{prefix}{name}": jnp.sum(parts) / count for name, parts in sums.items()}
         if each is not None:
             for name, value in values.items():
                 total = jax.ops.segment_sum(value.ravel()[:count], each.owner, each.samples.shape[0] + 1)
                 found[f"client_{name}"] = total[:-1] / each.samples
+        beginnings = (prefix,) if each is None else (prefix, "client_")
+        found |= {f"{start}{name}": jnp.sqrt(found[f"{start}{name}"]) for start in beginnings for name in roots}
     return found
 
 
@@ -83,8 +86,12 @@ def _summed(
     fetch: Callable[[Array], tuple[Any, Array]],
     each: bool,
     model: Version,
+    roots: set[str],
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Returns sums of losses and metrics over batches of a set, [batches], and with `each` the values of samples."""
+    """Returns sums of losses and metrics over batches of a set, [batches], and with `each` the values of samples.
+
+    Tracing adds the names of `Outputs.squares` to `roots`.
+    """
     key = jax_key((jnp.uint32(0), jnp.uint32(0)))
     apply = program.model.bound(frozen)
 
@@ -93,7 +100,8 @@ def _summed(
         raw, labels = fetch(jnp.minimum(rows, count - 1))
         inputs = Batch(program.data.preprocess(raw), labels, inside)
         outputs, _ = apply(model.params, model.model_state, inputs, key, False)
-        values = {"loss": outputs.loss} | outputs.metrics
+        roots.update(outputs.squares)
+        values = {"loss": outputs.loss} | outputs.metrics | outputs.squares
         return {name: jnp.where(inside, value, 0) for name, value in values.items()}
 
     size, piece = _sizes(members, count, one)

@@ -49,7 +49,8 @@ def metrics_of(model: Model, data: FederatedData) -> tuple[str, ...]:
         def outputs(frozen: Any) -> Any:
             key, batch = jax.random.key(0), example_batch(data.form)
             params, state = model.init(key, batch)
-            return model.bound(frozen)(params, state, batch, key, False)[0].metrics
+            found = model.bound(frozen)(params, state, batch, key, False)[0]
+            return {**found.metrics, **found.squares}
 
         names = list(jax.eval_shape(outputs, model.held(jax.eval_shape(lambda: example_batch(data.form)))))
         check_names(f"the model {model.name} records the metric {{}}", names, allowed=("accuracy",))

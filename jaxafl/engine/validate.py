@@ -121,7 +121,7 @@ def _update_of(client: Client) -> Callable[..., Any]:
 
 def _check_sizes(model: Model, data: FederatedData) -> None:
     outputs = model.description.get("num_classes")
-    if isinstance(outputs, int) and outputs < data.num_classes:
+    if isinstance(outputs, int) and outputs < (data.num_classes or 0):
         raise ValueError(
             f"the model {model.name} tells {outputs} classes apart, but {data.name} has {data.num_classes}: make it "
             f"with num_classes={data.num_classes}"
@@ -152,7 +152,8 @@ def _state_of(model: Model, data: FederatedData) -> Any:
         if outputs and min(outputs) <= most:
             raise UserError(
                 f"the model {model.name} tells {min(outputs)} classes apart, but labels of {data.name} go up to "
-                f"{most}: give its last layer {data.num_classes} outputs (a label outside them has a loss of NaN)"
+                f"{most}: give its last layer {data.num_classes} outputs, one per class (a label outside them "
+                "has a loss of NaN)"
             )
         if _described(new, 0) != _described(state, 0):
             raise ValueError(f"training turns its state {_described(state, 0)} into {_described(new, 0)}")

@@ -9,6 +9,7 @@ from jaxafl.models.dense import Dense, logistic, mlp
 from jaxafl.models.functions import from_functions
 from jaxafl.models.layers import Conv, conv2d, max_pool
 from jaxafl.models.linen_adapter import from_linen
+from jaxafl.models.losses import sigmoid_cross_entropy
 from jaxafl.models.metrics import Metric, confusion_matrix
 from jaxafl.models.model import Batch, Model, Outputs, Precision, softmax_cross_entropy
 from jaxafl.models.nnx_adapter import from_nnx
@@ -47,5 +48,6 @@ __all__ = [
     "resnet18",
     "resnet20",
     "save_parameters",
+    "sigmoid_cross_entropy",
     "softmax_cross_entropy",
 ]

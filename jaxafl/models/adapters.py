@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from jaxafl.models.losses import LOSSES, of_optax
 from jaxafl.models.model import Array, Batch, Init, Key, Outputs, Params, State
 from jaxafl.models.predictions import scored
-from jaxafl.options import UserError, shown
+from jaxafl.options import UserError, check_choice, shown
 
 Loss: TypeAlias = Callable[[Any, Batch], Outputs | Array]
 Check: TypeAlias = Callable[[Params, State, Batch], None]
@@ -60,7 +61,7 @@ def per_example(result: Outputs | Array, batch: Batch) -> Outputs:
     outputs = result if isinstance(result, Outputs) else Outputs(result, {})
     if not isinstance(outputs.metrics, Mapping):
         raise UserError(f"the metrics of Outputs are a dict of name -> values [B], got {shown(outputs.metrics)}")
-    for role, values in {"loss": outputs.loss, **outputs.metrics}.items():
+    for role, values in {"loss": outputs.loss, **outputs.metrics, **outputs.squares}.items():
         if not hasattr(values, "shape"):
             raise UserError(
                 f"a model gives its {role} per example, an array [B], got {_structure(values)}; with metrics, return "
@@ -74,19 +75,30 @@ def per_example(result: Outputs | Array, batch: Batch) -> Outputs:
     return jax.tree.map(lambda values: jnp.where(batch.mask, values, jnp.zeros_like(values)), outputs)
 
 
-def check_loss(owner: str, loss: Any) -> None:
-    """Raises `TypeError` for a loss that cannot be called as `loss(predictions, batch)`."""
+def check_loss(owner: str, loss: Any) -> Loss:
+    """Returns a loss as a function of predictions and batch.
+
+    Args:
+        owner: the adapter, for the message.
+        loss: a name of `LOSSES`, a loss of Optax, or such a function.
+
+    Raises:
+        ValueError: there is no loss of this name.
+        TypeError: the loss cannot be called as `loss(predictions, batch)`.
+    """
+    if isinstance(loss, str):
+        check_choice(owner, "loss", loss, tuple(LOSSES))
+        return LOSSES[loss]
     if not callable(loss):
         raise TypeError(
-            f"{owner} needs a function as loss, (predictions, batch) -> a loss per example, got {shown(loss)}"
+            f"{owner} needs a function as loss, (predictions, batch) -> a loss per example, or a name such as "
+            f"'squared_error'; got {shown(loss)}"
         )
-    if str(getattr(loss, "__module__", "")).startswith("optax"):
-        name = f"optax.{loss.__name__}"
-        raise TypeError(
-            f"{owner}: loss is called as loss(predictions, batch), and {name} takes labels: give "
-            f"lambda predictions, batch: {name}(predictions, batch.y)"
-        )
+    if (of_batch := of_optax(loss)) is not None:
+        check_takes(owner, "loss", loss, ("predictions", "targets"))
+        return of_batch
     check_takes(owner, "loss", loss, ("predictions", "batch"))
+    return loss
 
 
 def check_takes(owner: str, role: str, function: Callable[..., Any], given: tuple[str, ...]) -> None:

@@ -28,7 +28,7 @@ from jaxafl.options import named
 @named
 def from_linen(
     module: linen.Module,
-    loss: Loss = softmax_cross_entropy,
+    loss: Loss | str = softmax_cross_entropy,
     name: str | None = None,
     references: tuple[str, ...] = (),
     better: Mapping[str, Better] = types.MappingProxyType({}),
@@ -50,7 +50,10 @@ def from_linen(
 
     Args:
         module: the network; maps inputs [B, ...] to predictions [B, ...].
-        loss: `(predictions, batch) -> Outputs`, or a loss per example [B], which records no accuracy.
+        loss: a name (`"softmax_cross_entropy"`, `"sigmoid_cross_entropy"`, `"squared_error"`, `"absolute_error"`,
+            `"huber"`, `"log_cosh"`), a loss of Optax (`optax.hinge_loss`), or a function `(predictions, batch) ->
+            Outputs`, or a loss per example [B], which records no metrics. Those of a regression record `mae` and
+            `rmse`, in the unit of the targets. Losses are means over the targets of an example.
         name: the name in results, by default the module's class name.
         references: see `Model`.
         better: metric -> `"higher"` or `"lower"`, for metrics with other names than `Model` lists.
@@ -73,7 +76,7 @@ def from_linen(
     if not isinstance(module, linen.Module):
         raise TypeError(f"from_linen needs a flax.linen.Module instance, got {what(module)}")
     network = type(module).__name__
-    check_loss("from_linen", loss)
+    loss_of = check_loss("from_linen", loss)
     modes = Modes.checked("from_linen", training, evaluation, network)
     arguments = mode_arguments(type(module).__call__, modes, 2, ("mask",))
     attributes = network_attributes(module, modes, set(arguments))
@@ -118,7 +121,7 @@ def from_linen(
     ) -> tuple[Outputs, State]:
         changing = train or bool(modes.evaluation)
         predictions, new = predicted(params, state, batch, key, train, changing, modes=modes.with_still(still))
-        return outputs_of(loss, predictions, batch), new if train else state
+        return outputs_of(loss_of, predictions, batch), new if train else state
 
     def check(params: Params, state: State, batch: Batch) -> None:
         flags: set[str] = set()
@@ -177,6 +180,8 @@ def from_linen(
         for option in dataclasses.fields(module)
         if option.name not in ("parent", "name")
     }
+    if isinstance(loss, str):
+        description["loss"] = loss
     init: Any = make
     applied, held = apply, None
     if frozen is not None:

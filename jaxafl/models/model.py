@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
     Attributes:
         x: preprocessed inputs [B, ...], an array or a pytree of arrays.
-        y: labels [B, ...].
+        y: targets [B, ...]: integer labels or floats.
         mask: bool [B]; False marks the padding of a partial batch, which must not influence any result.
     """
 
@@ -52,10 +52,12 @@ class Outputs(NamedTuple):
         loss: float [B].
         metrics: name -> [B]; each becomes a variable of the result. Figures show `"accuracy"`. The direction in which a
             metric is better is known by its name, or declared with the model (`better`).
+        squares: name -> [B]; each becomes a metric, the square root of the mean: `{"rmse": (prediction - y) ** 2}`.
     """
 
     loss: Array
     metrics: dict[str, Array]
+    squares: dict[str, Array] = {}  # noqa: RUF012  # never changed in place
 
 
 Init = Callable[[Key, Batch], tuple[Params, State]]
@@ -201,11 +203,17 @@ def recorded_classes(labels: Array) -> Iterator[list[int]]:
         _watched.reset(before)
 
 
+def record_classes(labels: Array, count: int) -> None:
+    """Appends the number of classes of a cross-entropy to the list of `recorded_classes`, if it watches the labels."""
+    if (watched := _watched.get()) is not None and watched[0] is labels:
+        watched[1].append(count)
+
+
 def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
     """Computes the cross-entropy of integer labels, -log softmax(logits)[y], and the accuracy.
 
-    If an example has several labels (one per character of a sequence), its loss and accuracy are the means over them. A
-    label outside [0, C) gives a loss of NaN instead of the loss of another class.
+    If an example has several labels (one per token), its loss and accuracy are the means over them, without the padding
+    that negative labels [B, L] mark. Any other label outside [0, C) gives a loss of NaN.
 
     Args:
         logits: float [B, ..., C]; lower precisions are cast to float32 first.
@@ -226,23 +234,39 @@ def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
             "such as lambda predictions, batch: softmax_cross_entropy(predictions[0], batch)"
         )
     if logits.ndim < 2 or labels.shape != logits.shape[:-1]:
+        one_hot = '. If rows of labels are one-hot, write y.argmax(1); for several labels, loss="sigmoid_cross_entropy"'
+        several = one_hot if labels.shape == logits.shape else ""
         raise ValueError(
             f"cross-entropy needs labels of the shape of the logits without their last (class) axis, "
-            f"got logits {logits.shape} and labels {labels.shape}"
+            f"got logits {logits.shape} and labels {labels.shape}{several}"
         )
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise TypeError(
-            f"cross-entropy needs integer labels, got {labels.dtype}; pass another loss for real-valued targets"
+            f"cross-entropy needs integer labels, got {labels.dtype}; if these are the numbers of classes, write "
+            'y.astype(int), and for real-valued targets pass another loss, such as loss="squared_error"'
         )
-    if (watched := _watched.get()) is not None and watched[0] is labels:
-        watched[1].append(logits.shape[-1])
+    record_classes(labels, logits.shape[-1])
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     # by comparison, because an indexed logit has a scatter as its gradient, one more kernel in every local step
     is_label = labels[..., None] == jnp.arange(logits.shape[-1])
     of_label = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
     loss = jax.nn.logsumexp(logits, axis=-1) - jnp.where(jnp.any(is_label, axis=-1), of_label, jnp.nan)
     correct = (jnp.argmax(logits, axis=-1) == labels).astype(loss.dtype)
-    return Outputs(_mean_per_example(loss), {"accuracy": _mean_per_example(correct)})
+    counted = labels >= 0 if labels.ndim > 1 else None
+    return Outputs(mean_per_example(loss, counted), {"accuracy": mean_per_example(correct, counted)})
+
+
+def mean_per_example(values: Array, counted: Array | None = None) -> Array:
+    """Returns the means [B] of values [B, ...] over all axes but the first.
+
+    Args:
+        values: the values.
+        counted: bool [B, ...], the values that count, by default all; 0 is the mean of none.
+    """
+    axes = tuple(range(1, values.ndim))
+    if counted is None:
+        return values.mean(axis=axes)
+    return jnp.where(counted, values, 0).sum(axis=axes) / jnp.maximum(counted.sum(axis=axes), 1)
 
 
 def _in_floats(init: Init, name: str) -> Init:
@@ -263,7 +287,3 @@ def _rounded(tree: Any) -> Any:
         return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
     return jax.tree.map(rounded, tree)
-
-
-def _mean_per_example(values: Array) -> Array:
-    return values.mean(axis=tuple(range(1, values.ndim)))

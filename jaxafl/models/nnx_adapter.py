@@ -28,7 +28,7 @@ NNXState: TypeAlias = Any
 @named
 def from_nnx(
     make_module: Callable[[NNXRngs], NNXModule],
-    loss: Loss = softmax_cross_entropy,
+    loss: Loss | str = softmax_cross_entropy,
     name: str | None = None,
     better: Mapping[str, Better] = types.MappingProxyType({}),
     *,
@@ -47,7 +47,8 @@ def from_nnx(
 
     Args:
         make_module: constructs the network from random streams, e.g. `lambda rngs: nnx.Linear(784, 10, rngs=rngs)`.
-        loss: `(predictions, batch) -> Outputs`, or a loss per example [B], which records no accuracy.
+        loss: a name such as `"squared_error"`, a loss of Optax, or a function `(predictions, batch) -> Outputs`, or a
+            loss per example [B]; see `from_linen`.
         name: the name in results, by default the module's class name.
         better: metric -> `"higher"` or `"lower"`, for metrics with other names than `Model` lists.
         training, evaluation: name -> value of arguments or attributes in one mode, see `from_linen`. Arguments that one
@@ -74,7 +75,7 @@ def from_nnx(
     if not isinstance(blueprint, nnx.Module):
         raise TypeError(f"from_nnx needs a function that makes an nnx.Module, got one that makes {what(blueprint)}")
     network = type(blueprint).__name__
-    check_loss("from_nnx", loss)
+    loss_of = check_loss("from_nnx", loss)
     modes = Modes.checked("from_nnx", training, evaluation, network)
     arguments = mode_arguments(type(blueprint).__call__, modes, 2, ("mask", "rngs"))
     graph, *shapes = nnx.split(blueprint, nnx.Param, nnx.RngState, ...)
@@ -114,7 +115,7 @@ def from_nnx(
         params: Params, state: State, batch: Batch, key: Key, train: bool, still: tuple[str, ...] = ()
     ) -> tuple[Outputs, State]:
         predictions, new = predicted(params, state, batch, key, train, modes=modes.with_still(still))
-        return outputs_of(loss, predictions, batch), new if train else state
+        return outputs_of(loss_of, predictions, batch), new if train else state
 
     def check(params: Params, state: State, batch: Batch) -> None:
         flags: set[str] = set()
@@ -145,7 +146,7 @@ def from_nnx(
     sees_mask = sees_mask or not jax.tree.leaves(nnx.state(blueprint, nnx.BatchStat))
     init: Any = make
     applied, held = apply, None
-    description = {"network": network}
+    description = {"network": network, **({"loss": loss} if isinstance(loss, str) else {})}
     if frozen is not None:
         init, applied, held = split_off(make, apply, frozen, "from_nnx")
         description["frozen"] = described(frozen)

@@ -92,7 +92,7 @@ def labels_of(owner: str, splits: Mapping[str, Any], column: str) -> tuple[list[
     values = {name: _complete(owner, name, column, list(part[column])) for name, part in splits.items()}
     names = {name: getattr(part.features[column], "names", None) for name, part in splits.items()}
     for name, labels in values.items():
-        if labels.dtype.kind in "iu" and labels.min(initial=0) < 0:
+        if labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min(initial=0) < 0:
             raise UserError(
                 f"{owner}: {np.sum(labels < 0)} of {len(labels)} labels in {column!r} of the split {name!r} are "
                 "negative, as in test splits that are published without labels; use a split that has labels (for "

@@ -28,6 +28,17 @@ _AXES = {1: (), 2: ("held_out_client",), 3: ("label", "predicted"), 4: ("held_ou
 _LONG = 1000  # longer lists of numbers are not written out in attributes
 _UNITS = dict.fromkeys(("time", "started_at", "arrived_at", "eval_time"), "s")
 _UNITS |= dict.fromkeys(("eval_bytes", "bytes_up", "bytes_down"), "B")
+_ERRORS = {
+    f"{start}{name}": f"{error} {held_out}, in the unit of the targets"
+    for name, error in (("mae", "mean absolute error"), ("rmse", "root of the mean squared error"))
+    for start, held_out in (
+        ("", "on the test set"),
+        ("validation_", "on the validation set"),
+        ("client_", "on the client's held-out samples"),
+        ("average_", "of the average of all versions on the test set"),
+    )
+}
+_UNITS |= dict.fromkeys(_ERRORS, "unit of y")
 _MEANINGS = {
     "step": "server step t; it makes version t + 1",
     "version": "version of the global model, 0 the initial one",
@@ -78,6 +89,7 @@ _MEANINGS = {
     "client_confusion": "held-out samples of the client by label and predicted class",
     "validation_loss": "mean loss on the validation set",
     "validation_accuracy": "share of validation samples classified correctly",
+    **_ERRORS,
 }
 
 

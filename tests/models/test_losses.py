@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from jaxafl.models import Batch, softmax_cross_entropy
+from jaxafl.models import Batch, sigmoid_cross_entropy, softmax_cross_entropy
+from jaxafl.models.adapters import check_loss
 
 
 def labelled(labels):
@@ -41,3 +46,91 @@ def test_shapes_that_do_not_go_together():
 def test_real_valued_labels():
     with pytest.raises(TypeError, match="integer labels, got float32"):
         softmax_cross_entropy(jnp.zeros((2, 3)), labelled([0.0, 1.0]))
+
+
+def test_padding_of_tokens_does_not_count():
+    logits = jnp.log(jnp.asarray([[[0.5, 0.5], [0.25, 0.75], [0.1, 0.9]], [[0.5, 0.5]] * 3]))
+    labels = labelled([[0, -1, 1], [-100, -100, -1]])
+    gradient = jax.grad(lambda logits: softmax_cross_entropy(logits, labels).loss.sum())(logits)
+    outputs = softmax_cross_entropy(logits, labels)
+    np.testing.assert_allclose(outputs.loss, [(np.log(2) - np.log(0.9)) / 2, 0], rtol=1e-6)
+    np.testing.assert_array_equal(outputs.metrics["accuracy"], [1, 0])
+    assert not gradient[0, 1].any() and not gradient[1].any() and gradient[0, 0].all()
+    assert np.isnan(softmax_cross_entropy(logits, labelled([[0, 2, 1], [0, 0, 0]])).loss[0])
+
+
+def test_several_labels_per_example():
+    logits = jnp.asarray([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]])
+    outputs = sigmoid_cross_entropy(logits, labelled([[1, 0, 0], [-1, 1, 1]]))
+    probability = 1 / (1 + np.exp(-np.asarray(logits)))
+    first = -np.log([probability[0, 0], 1 - probability[0, 1], 1 - probability[0, 2]]).mean()
+    second = -np.log([probability[1, 1], probability[1, 2]]).mean()
+    np.testing.assert_allclose(outputs.loss, [first, second], rtol=1e-6)
+    np.testing.assert_allclose(outputs.metrics["accuracy"], [2 / 3, 1 / 2])
+
+
+def test_labels_of_two_classes_need_one_logit():
+    outputs = sigmoid_cross_entropy(jnp.asarray([[1.0], [-1.0], [1.0]]), labelled([1, 0, 0]))
+    np.testing.assert_array_equal(outputs.metrics["accuracy"], [1, 1, 0])
+    soft = sigmoid_cross_entropy(jnp.zeros(2), labelled([0.25, 0.5]))
+    np.testing.assert_allclose(soft.loss, np.log(2), rtol=1e-6)
+    assert soft.metrics == {}  # a probability is not right or wrong
+    assert np.isnan(sigmoid_cross_entropy(jnp.zeros(1), labelled([-1])).loss[0])
+    assert np.isnan(sigmoid_cross_entropy(jnp.zeros(1), labelled([2])).loss[0])
+
+
+@pytest.mark.parametrize(
+    ("loss", "of_error"),
+    [
+        ("squared_error", lambda e: e**2),
+        ("absolute_error", abs),
+        ("huber", lambda e: np.where(abs(e) < 1, e**2 / 2, abs(e) - 0.5)),
+        ("log_cosh", lambda e: np.log(np.cosh(e))),
+        (optax.l2_loss, lambda e: e**2 / 2),
+        (
+            functools.partial(optax.huber_loss, delta=0.5),
+            lambda e: np.where(abs(e) < 0.5, e**2 / 2, abs(e) / 2 - 1 / 8),
+        ),
+    ],
+)
+def test_losses_of_a_regression(loss, of_error):
+    predictions, targets = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
+    outputs = check_loss("test", loss)(jnp.asarray(predictions), labelled(targets))
+    error = predictions - targets
+    np.testing.assert_allclose(outputs.loss, of_error(error).mean(1), rtol=1e-5)
+    np.testing.assert_allclose(outputs.metrics["mae"], abs(error).mean(1), rtol=1e-5)
+    np.testing.assert_allclose(outputs.squares["rmse"], (error**2).mean(1), rtol=1e-5)
+    assert set(outputs.metrics) == {"mae"}
+
+
+@pytest.mark.parametrize(("of_network", "of_data"), [((5, 1), (5,)), ((5,), (5, 1)), ((5, 2, 1), (5, 2))])
+def test_an_axis_of_length_one_is_not_broadcast(of_network, of_data):
+    loss = check_loss("test", "squared_error")
+    predictions = jnp.arange(np.prod(of_network), dtype=jnp.float32).reshape(of_network)
+    assert not loss(predictions, labelled(predictions.reshape(of_data))).loss.any()
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "sigmoid_cross_entropy", optax.hinge_loss, optax.kl_divergence])
+@pytest.mark.parametrize(
+    ("of_network", "of_data"), [((4, 1), (4, 4)), ((4, 3), (4,)), ((4,), (4, 4)), ((4, 3), (4, 2))]
+)
+def test_shapes_that_would_broadcast_are_refused(loss, of_network, of_data):
+    with pytest.raises(ValueError, match="expected one shape"):
+        check_loss("test", loss)(jnp.zeros(of_network), labelled(jnp.zeros(of_data)))
+
+
+def test_losses_of_optax_that_take_classes():
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)))
+    classes = labelled([0, 2, 1, 0])
+    found = check_loss("test", optax.losses.multiclass_hinge_loss)(logits, classes)
+    np.testing.assert_allclose(found, optax.losses.multiclass_hinge_loss(logits, classes.y), rtol=1e-6)
+    assert check_loss("test", optax.softmax_cross_entropy_with_integer_labels) is softmax_cross_entropy
+    shares = labelled(jax.nn.softmax(logits))
+    found = check_loss("test", optax.softmax_cross_entropy)(logits, shares)
+    np.testing.assert_allclose(found, optax.softmax_cross_entropy(logits, shares.y), rtol=1e-6)
+
+
+def test_low_precision_of_predictions_does_not_reach_the_loss():
+    outputs = check_loss("test", "squared_error")(jnp.full(3, 1.5, jnp.bfloat16), labelled([1.0, 2.0, 1.001]))
+    assert outputs.loss.dtype == jnp.float32
+    np.testing.assert_allclose(outputs.loss, [0.25, 0.25, 0.499**2], rtol=1e-5)

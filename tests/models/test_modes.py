@@ -363,12 +363,10 @@ def test_functions_that_cannot_be_called_as_they_will_be_are_refused() -> None:
     module = nnx.Linear(FEATURES, CLASSES, rngs=nnx.Rngs(0))
     for make, message in (
         (lambda: from_nnx(module), r"made already; give a function .* lambda rngs: Linear"),
-        (lambda: from_linen(nn.Dense(3), "mse"), "needs a function as loss"),
+        (lambda: from_linen(nn.Dense(3), 3), "needs a function as loss"),
+        (lambda: from_linen(nn.Dense(3), "hubert"), "did you mean 'huber'"),
         (lambda: from_linen(nn.Dense(3), lambda logits: logits), r"loss\(predictions, batch\), but"),
-        (
-            lambda: from_linen(nn.Dense(3), optax.l2_loss),
-            r"lambda predictions, batch: optax.l2_loss\(predictions, batch.y\)",
-        ),
+        (lambda: from_linen(nn.Dense(3), optax.losses.make_fenchel_young_loss), r"loss\(predictions, targets\), but"),
         (lambda: from_nnx(lambda: module), r"called as make_module\(rngs\), but <lambda> takes \(\)"),
         (lambda: from_functions(lambda key: {}, lambda params, batch, key: 0.0), r"init\(key, batch\), but .* \(key\)"),
         (lambda: from_functions(lambda key, batch: {}, lambda params, batch: 0.0), r"loss\(params, batch, key\), but"),

@@ -33,7 +33,7 @@ class Partition(Part):
         """Returns the rows of each client's samples.
 
         Args:
-            labels: int32 `[n]`, label of each sample.
+            labels: int32 `[n]`, label of each sample; the targets of a regression as they are, `[n, ...]`.
             users: int `[n]`, natural client of each sample, or `None`.
             rng: the only source of randomness.
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxafl.data.partition.base import ClientRows, Partition, deal, dirichlet_mixes, take
+from jaxafl.data.targets import class_counts
 from jaxafl.options import check_whole, number, static
 
 _MAX_DRAWS = 100
@@ -64,13 +65,12 @@ class sizes(Partition):
             raise ValueError(
                 f"sizes: {total} samples asked for together, but the data has {len(labels)} training samples"
             )
-        _, counts = np.unique(labels, return_counts=True)
         if self.alpha is not None:
-            return deal(
-                labels, counts, np.array(self.sizes), dirichlet_mixes(self.alpha, counts, len(self.sizes), rng), rng
-            )
+            counts = class_counts("sizes", labels)
+            mixes = dirichlet_mixes(self.alpha, counts, len(self.sizes), rng)
+            return deal(labels, counts, np.array(self.sizes), mixes, rng)
         if self.classes is not None:
-            return take(labels, self._quotas(self.classes, counts, rng), rng)
+            return take(labels, self._quotas(self.classes, class_counts("sizes", labels), rng), rng)
         return ClientRows(rng.permutation(len(labels))[:total], np.array(self.sizes))
 
     def _quotas(self, classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -18,6 +18,7 @@ from jaxafl.data.partition.base import (
     take,
 )
 from jaxafl.data.partition.sizes import equal_parts
+from jaxafl.data.targets import class_counts, require_classes
 from jaxafl.options import number, static
 
 _MAX_DRAWS = 1000
@@ -90,7 +91,7 @@ class dirichlet(Partition):
             Samples of each client and class, int32 `[N, C]`, or `None` if all draws fail; and the largest size of the
             smallest client.
         """
-        _, counts = np.unique(labels, return_counts=True)
+        counts = class_counts("dirichlet", labels)
         largest = 0
         for _ in range(draws):
             quotas = np.empty((self.clients, len(counts)), np.int32)
@@ -137,7 +138,7 @@ class dirichlet_equal(Partition):
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
         """Rows of each client; see `Partition.split`."""
         require_samples("dirichlet_equal", self.clients, len(labels))
-        _, counts = np.unique(labels, return_counts=True)
+        counts = class_counts("dirichlet_equal", labels)
         sizes = np.full(self.clients, len(labels) // self.clients, np.int32)
         sizes[rng.permutation(self.clients)[: len(labels) % self.clients]] += 1
         return deal(labels, counts, sizes, dirichlet_mixes(self.alpha, counts, self.clients, rng), rng)
@@ -168,6 +169,8 @@ class shards(Partition):
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
         """Rows of each client; see `Partition.split`."""
+        if labels.ndim != 1:  # numbers have an order, as classes do
+            require_classes("shards", labels)
         amount = self.per_client * self.clients
         if amount > len(labels):
             raise ValueError(
@@ -206,10 +209,10 @@ class classes_per_client(Partition):
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
         """Rows of each client; see `Partition.split`."""
-        classes, counts = np.unique(labels, return_counts=True)
+        counts = class_counts("classes_per_client", labels)
         pieces = []
         sizes = np.zeros(self.clients, np.int32)
-        for label, count, holding in zip(classes, counts, self._assign(counts, rng).T, strict=True):
+        for label, count, holding in zip(np.unique(labels), counts, self._assign(counts, rng).T, strict=True):
             holders, taken = rng.permutation(np.flatnonzero(holding)), parts(count, holding.sum())
             rows = rng.permutation(np.flatnonzero(labels == label))
             pieces.append((rows.astype(np.int32), holders.astype(np.int32), taken.astype(np.int32)))

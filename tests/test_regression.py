@@ -1,0 +1,131 @@
+"""Runs with targets that are not classes, against NumPy: training, evaluations, and errors before compilation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import jaxafl as afl
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(30, 4)).astype(np.float32)
+Y = (X @ RNG.normal(size=(4, 2)) + 0.1 * RNG.normal(size=(30, 2))).astype(np.float32)
+OWNERS = np.repeat(np.arange(3), [6, 9, 15])
+RATE, STEPS = 0.1, 3
+
+
+def simulation(y: np.ndarray, model: Any, **options: Any) -> afl.Simulation:
+    data = afl.data.from_arrays(X, y, OWNERS, x_test=X[::2], y_test=y[::2])
+    clock = afl.clock.synchronous(durations=afl.clock.constant(1.0))
+    client = afl.Client(optax.sgd, learning_rate=RATE, steps=STEPS, batch_size=None)
+    return afl.Simulation(data, model, client, afl.server.fedavg(), clock, **options)
+
+
+def linear(outputs: int, loss: Any) -> Any:
+    return afl.models.from_linen(nn.Dense(outputs, use_bias=False, kernel_init=nn.initializers.zeros), loss=loss)
+
+
+def by_hand(rounds: int) -> list[np.ndarray]:
+    """Returns the weights of full-batch federated averaging for the mean squared error, before and after each round."""
+    weights = [np.zeros((4, 2))]
+    for _ in range(rounds):
+        local = []
+        for client in range(3):
+            x, y, w = X[client == OWNERS], Y[client == OWNERS], weights[-1]
+            for _ in range(STEPS):
+                w = w - RATE * 2 * x.T @ (x @ w - y) / (len(x) * 2)
+            local.append(w)
+        weights.append(np.average(local, axis=0, weights=[6, 9, 15]))
+    return weights
+
+
+def test_a_regression_trains_and_is_evaluated_as_by_hand() -> None:
+    result = simulation(Y, linear(2, "squared_error")).run(4, eval_every=1)
+    errors = np.array([X[::2] @ w - Y[::2] for w in by_hand(4)])
+    np.testing.assert_allclose(result.loss, (errors**2).mean((1, 2)), rtol=1e-4)
+    np.testing.assert_allclose(result.rmse, np.sqrt((errors**2).mean((1, 2))), rtol=1e-4)
+    np.testing.assert_allclose(result.mae, abs(errors).mean((1, 2)), rtol=1e-4)
+    assert "accuracy" not in result
+    assert (result.rmse.attrs["better"], result.rmse.attrs["units"]) == ("lower", "unit of y")
+    assert (result.mae.attrs["better"], result.mae.attrs["units"]) == ("lower", "unit of y")
+
+
+def test_errors_of_single_clients_and_of_the_validation_set() -> None:
+    data = afl.data.from_arrays(X, Y, OWNERS, test_fraction=0.4).with_validation(0.3)
+    sim = simulation(Y, linear(2, "squared_error"))
+    sim = afl.Simulation(data, sim.model, sim.client, sim.server, sim.clock)
+    result = sim.run(2, eval_every=1, diagnostics="per_client")
+    weights = np.asarray(sim.train(2).params["kernel"])
+    squares = ((data.x_test @ weights - data.y_test) ** 2).mean(1)
+    expected = [np.sqrt(squares[data.test_clients == client].mean()) for client in range(3)]
+    np.testing.assert_allclose(result.client_rmse[-1], expected, rtol=1e-4)
+    np.testing.assert_allclose(result.validation_rmse, np.sqrt(result.validation_loss), rtol=1e-5)
+    assert np.unique(result.client_rmse[-1]).size == 3
+
+
+def test_targets_of_float64_train_in_float64() -> None:
+    with jax.enable_x64(True):
+        model = afl.models.from_linen(
+            nn.Dense(2, use_bias=False, kernel_init=nn.initializers.zeros, param_dtype=np.float64), loss="squared_error"
+        )
+        data = afl.data.from_arrays(X, Y.astype(float), OWNERS, x_test=X[::2], y_test=Y[::2].astype(float))
+        sim = simulation(Y, model)
+        result = afl.Simulation(data, model, sim.client, sim.server, sim.clock).run(2, eval_every=1)
+    errors = np.array([X[::2] @ w - Y[::2] for w in by_hand(2)])
+    np.testing.assert_allclose(result.loss, (errors**2).mean((1, 2)), rtol=1e-7)
+    assert data.y_test.dtype == np.float64
+
+
+def test_a_single_target_needs_one_output() -> None:
+    for model in (linear(1, "huber"), afl.models.from_nnx(lambda rngs: nnx.Linear(4, 1, rngs=rngs), loss="huber")):
+        result = simulation(Y[:, 0], model).run(30, eval_every=30)
+        assert result.rmse[-1] < 0.5 * result.rmse[0]
+        assert model.description["loss"] == "huber"
+    with pytest.raises(ValueError, match=r"squared_error: predictions have the shape \(1, 3\) and targets \(1,\)"):
+        simulation(Y[:, 0], linear(3, "squared_error")).check()
+    with pytest.raises(ValueError, match=r"needs integer labels, got float32.*y\.astype\(int\).*squared_error"):
+        simulation(Y[:, 0], afl.models.logistic(3)).check()
+
+
+def test_several_labels_per_sample() -> None:
+    tags = (Y > 0).astype(int)
+    result = simulation(tags, linear(2, "sigmoid_cross_entropy")).run(60, eval_every=60)
+    assert result.loss[0] == pytest.approx(np.log(2), rel=1e-5)
+    assert result.accuracy[-1] > 0.9
+    with pytest.raises(ValueError, match=r"one-hot, write y\.argmax\(1\).*sigmoid_cross_entropy"):
+        simulation(tags, linear(2, "softmax_cross_entropy")).check()
+    with pytest.raises(ValueError, match="tells 2 classes apart, but labels of arrays go up to 3"):
+        simulation(3 * tags, linear(2, "sigmoid_cross_entropy")).check()
+
+
+class Tagger(nn.Module):
+    """Logits [B, 4, 3]: each input is a token, and each output is its class."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(3)(x[..., None])
+
+
+def test_a_label_per_token_with_padding() -> None:
+    labels = np.digitize(X, [-0.5, 0.5])
+    padded = np.where(np.arange(4) < RNG.integers(1, 5, size=(30, 1)), labels, -100)
+    result = simulation(padded, afl.models.from_linen(Tagger())).run(60, eval_every=60)
+    assert result.accuracy[-1] > 0.7 > result.accuracy[0]
+    other = np.where(padded < 0, 0, padded)
+    assert simulation(other, afl.models.from_linen(Tagger())).run(60, eval_every=60).accuracy[-1] != result.accuracy[-1]
+    with pytest.raises(ValueError, match="tells 3 classes apart, but labels of arrays go up to 9"):
+        simulation(np.where(labels == 2, 9, labels), afl.models.from_linen(Tagger())).check()
+
+
+def test_a_sweep_and_early_stopping_follow_the_error() -> None:
+    sim = simulation(Y, linear(2, "squared_error"))
+    found = afl.sweep(sim, {"client.learning_rate": [0.05, 0.1]}, 4, eval_every=2)
+    assert found.final_rmse[1] < found.final_rmse[0]
+    stopped = sim.run(40, eval_every=1, callbacks=afl.callbacks.StopAt(rmse=0.5))
+    assert stopped.rmse[-1] <= 0.5 < stopped.rmse[-2]
