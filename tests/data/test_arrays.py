@@ -84,7 +84,7 @@ def test_bytes_are_cast_and_tokens_are_left_alone():
             (X, np.where(Y == 1, np.nan, Y), IDS),
             {"test_fraction": 0.3},
             ValueError,
-            "3 of the training targets.*sample 1",
+            r"of the training targets are NaN.*first in sample \d",
         ),
         ((X, [*Y[:8] * 0.5, None, 1], IDS), {"test_fraction": 0.3}, TypeError, "float targets; got dtype object"),
         (
