@@ -1,6 +1,7 @@
 """Lists all tables and figures, runs them, and writes the page of their results.
 
-python -m experiments --list                      # a line each: client steps at the paper's scale
+python -m experiments --list                      # data, scales and times of each
+python -m experiments --scale cpu --dry-run       # how long all of them take on this machine
 python -m experiments --scale smoke               # all of them, in small
 python -m experiments --scale cpu fadas defedavg  # those of some papers, one after another; a second call goes on
 python -m experiments --page                      # writes experiments/README.md from the results
@@ -15,6 +16,8 @@ import pathlib
 import pkgutil
 import re
 import time
+
+import numpy as np
 
 from experiments.suite import command as suite
 from experiments.suite import report, running
@@ -44,6 +47,9 @@ def main() -> None:
     what.add_argument("--page", action="store_true")
     what.add_argument("--scale", choices=SCALES)
     parser.add_argument("--seeds", type=int)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="with --scale: only estimate the time of each and of all"
+    )
     given = parser.parse_args()
     known = experiments()
     chosen = {
@@ -55,23 +61,51 @@ def main() -> None:
         if wanted not in known and wanted not in PAPERS:
             near = difflib.get_close_matches(wanted, [*known, *PAPERS], 3, 0.5)
             parser.error(f"there is no table {wanted}; {f'did you mean {near[0]}?' if near else '--list names them'}")
+    if given.dry_run and not given.scale:
+        parser.error("--dry-run needs --scale")
     if given.page and given.names:
         parser.error("--page writes the page of all tables; leave out the names")
     if given.scale:
+        total = 0.0
         for name, one in chosen.items():
             if given.scale in one.scales:
                 begun = time.perf_counter()
                 more = ["--seeds", str(given.seeds)] if given.seeds else []
-                suite.main(one, ["--scale", given.scale, *more], f"experiments.{name}")
-                print(f"{name}: {time.perf_counter() - begun:.0f} s", flush=True)
+                more += ["--dry-run"] if given.dry_run else []
+                seconds = suite.main(one, ["--scale", given.scale, *more], f"experiments.{name}")
+                total += seconds
+                taken = f"{running.minutes(seconds)}\n" if given.dry_run else f"{time.perf_counter() - begun:.0f} s"
+                print(f"{name}: {taken}", flush=True)
+        if given.dry_run:
+            print(f"all: {running.minutes(total)} without evaluation and compilation; tables share runs")
     elif given.page:
         with replacing(HERE / "README.md") as half:
             half.write_text(page(chosen), encoding="utf-8")
     elif given.list:
         for name, one in chosen.items():
-            print(f"{name:36} {one.client_steps('paper'):>15,} client steps a seed  {one.title}")
+            print(listed(name, one), flush=True)
     else:
         parser.print_help()
+
+
+def listed(name: str, one: Experiment) -> str:
+    """Title, data, and the scales of a table with their times, at the pace of the largest result."""
+    data = one.data_of("cpu" if "cpu" in one.scales else "paper")
+    path, pace = _largest(one, suite.stem_of(name)), 0.0
+    if path is not None:
+        results = running.xr.load_dataset(path.with_suffix(".nc"))
+        taken = results.seconds.where(results.state == "run")
+        places = [(row, column) for row in one.methods for column in one.columns]
+        known = [place for place in places if np.isfinite(taken.sel(row=place[0], column=place[1]).item())]
+        cells = [one.cell(*place, results.attrs["scale"]) for place in known]
+        steps = results.sizes["seed"] * sum(cell.client_steps for cell in cells if cell)
+        pace = float(sum(taken.sel(row=row, column=column).item() for row, column in known)) / steps if steps else 0.0
+    words = []
+    for scale in one.scales:
+        steps = one.seeds_at(scale) * one.client_steps(scale)
+        time = f"about {running.minutes(steps * pace)}" if pace else f"{steps:,} local steps"
+        words.append(f"{scale} ({time if steps else 'seconds'})")
+    return f"{name}: {one.title}\n    data: {', '.join(data)}\n    scales: {', '.join(words)}"
 
 
 def page(chosen: dict[str, Experiment]) -> str:

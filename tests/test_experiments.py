@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -268,6 +269,32 @@ def test_a_method_of_ones_own_is_run_first(
     main(one, [*how, "--method", f"tests.own_methods:{written}"], "experiments.small.table")
     said = capsys.readouterr().out
     assert said.splitlines()[0] == f"small_table: one, {written}" and f"| one | {written} |" in said
+    results = running.xr.load_dataset(tmp_path / f"small_table_smoke_1_seed_with_{written}.nc")
+    own, base = (results.value.sel(row=row, column="one").values.item() for row in (written, "a"))
+    assert f"- {written} minus a, one: {own - base:+.3g}" in said and "(1 seed, " in said
+    assert f"- {written} ran as " in said and "Client(" in said
+
+
+def test_the_list_says_data_scales_and_times(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["experiments", "--list", "asyncfeded.figure4_synthetic", "fadas.table1"])
+    importlib.import_module("experiments.__main__").main()
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("asyncfeded.figure4_synthetic: AsyncFedED, Figure 4")
+    assert said[1] == "    data: synthetic(1,1)"
+    assert re.fullmatch(
+        r"    scales: smoke \(about .*\), cpu \(about [\d.]+ minutes\), paper \(about .* minutes\)", said[2]
+    )
+    assert "cifar10" in said[4] and len(said) == 6
+
+
+def test_a_dry_run_of_several_tables_adds_their_times(monkeypatch, capsys) -> None:
+    names = ["asyncfeded.clock", "asyncfeded.figure4_synthetic"]
+    monkeypatch.setattr(sys, "argv", ["experiments", "--scale", "smoke", "--dry-run", *names])
+    importlib.import_module("experiments.__main__").main()
+    said = capsys.readouterr().out
+    assert "asyncfeded.clock: 0.0 minutes" in said
+    assert said.splitlines()[-1] == "all: under a minute without evaluation and compilation; tables share runs"
+    assert running.minutes(90) == "1.5 minutes" and running.minutes(72_000) == "1,200 minutes (20 hours)"
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ def against_time(name: str) -> Experiment:
         name,
         f"Figures 2 and 5-14, {name}: test accuracy against running time, P = 0 ... 0.9",
         claims=[
-            Claim(f"AsyncFedED converges fastest: {best}", ahead(MEAN, 1)),
-            Claim(f"AsyncFedED converges fastest: {soon}", ahead(SOON, -1)),
+            Claim(f"AsyncFedED converges fastest: {best}", ahead(MEAN, 1), " points"),
+            Claim(f"AsyncFedED converges fastest: {soon}", ahead(SOON, -1), " s"),
         ],
         curve=("accuracy", "eval_time"),
         note=f"Figures 5-14 are read as one for each P, each with all datasets; Figure 2 as one of them. {NOTE}",
@@ -62,13 +62,18 @@ def against_chance(name: str) -> Experiment:
     """Figure 3 on a dataset."""
     others = METHODS[1:3]  # the asynchronous ones
     declines = [
-        Claim(f"{one} declines as P grows (slope of the best accuracy)", lambda v, one=one: -slope(v, one, name))
+        Claim(
+            f"{one} declines as P grows (slope of the best accuracy)",
+            lambda v, one=one: -slope(v, one, name),
+            " points from P = 0 to 1",
+        )
         for one in others
     ]
     less = [
         Claim(
             f"{METHODS[0]} declines less than {one}",
             lambda v, one=one: slope(v, METHODS[0], name) - slope(v, one, name),
+            " points from P = 0 to 1",
         )
         for one in others
     ]
@@ -103,6 +108,7 @@ def constant_steps(name: str) -> Experiment:
             Claim(
                 f"adaptive K is better than {method} ({measure})",
                 lambda v, m=method, by=measure: v("adaptive K", name, by) - v(m, name, by),
+                " points",
             )
             for measure in (BEST, MEAN)
             for method in CONSTANT

@@ -104,12 +104,12 @@ def losses(title: str, network: str, split: str, published: Published) -> Experi
         published: method -> normalised loss by mean delay.
     """
     names = list(columns([network], [split]))
-    claims = [falls("PSURDG's loss rises with the delay", "PSURDG", names, sign=1)]
+    claims = [falls("PSURDG's loss rises with the delay", "PSURDG", names, sign=1, unit="")]
     if split != "IID":
-        claims.append(falls("AUDG's loss rises with the delay", "AUDG", names, sign=1))
+        claims.append(falls("AUDG's loss rises with the delay", "AUDG", names, sign=1, unit=""))
     for place in (0, -1):
         better, worse = sorted(published, key=lambda method, place=place: published[method][place])
-        claims.append(ahead(f"{better}'s loss is the smaller one", worse, better, names[place]))
+        claims.append(ahead(f"{better}'s loss is the smaller one", worse, better, names[place], unit=""))
     return compared(
         title,
         columns([network], [split]),
@@ -136,12 +136,12 @@ def by_column(names: Sequence[str], published: Published) -> dict[str, dict[str,
     return {name: {row: published[row][place] for row in published} for place, name in enumerate(names)}
 
 
-def ahead(text: str, more: str, less: str, name: str) -> Claim:
+def ahead(text: str, more: str, less: str, name: str, unit: str = " points") -> Claim:
     """In one column a method has the larger value."""
-    return Claim(f"{name}: {text}", lambda v: v(more, name) - v(less, name))
+    return Claim(f"{name}: {text}", lambda v: v(more, name) - v(less, name), unit)
 
 
-def falls(text: str, method: str, names: Sequence[str], sign: int = -1) -> Claim:
+def falls(text: str, method: str, names: Sequence[str], sign: int = -1, unit: str = " points") -> Claim:
     """The first measure of a method falls, or with `sign=1` rises: the slope of a line over the mean delays run."""
     delays = 2.0 * np.arange(len(names))  # they are 2 apart
 
@@ -150,4 +150,4 @@ def falls(text: str, method: str, names: Sequence[str], sign: int = -1) -> Claim
         run = np.isfinite(found).any(axis=1)
         return sign * np.polyfit(delays[run], found[run], 1)[0] if run.sum() > 1 else np.full(found.shape[1], np.nan)
 
-    return Claim(f"{text} (slope over the mean delays)", of)
+    return Claim(f"{text} (slope over the mean delays)", of, f"{unit} per tick of delay")

@@ -15,7 +15,11 @@ EXPERIMENT = panel(
     along="eval_step",
     note="FADAS_da alone: τ_c = 8, as in Table 1.",
     claims=[
-        Claim(f"τ_c = 8 is better than {other[-2:].strip()}", lambda v, o=other: v("FADAS_da", COLUMN) - v(o, COLUMN))
+        Claim(
+            f"τ_c = 8 is better than {other[-2:].strip()}",
+            lambda v, o=other: v("FADAS_da", COLUMN) - v(o, COLUMN),
+            " points",
+        )
         for other in list(METHODS)[1:]
     ],
 )

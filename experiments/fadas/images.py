@@ -54,7 +54,9 @@ def images(
         reasons=REASONS,
         no_data=no_data(columns),
         claims=[
-            Claim(f"{name}: {one} is better than {other}", lambda v, a=one, b=other, n=name: v(a, n) - v(b, n))
+            Claim(
+                f"{name}: {one} is better than {other}", lambda v, a=one, b=other, n=name: v(a, n) - v(b, n), " points"
+            )
             for place, name in enumerate(columns)
             for one, other in better
             if published[one][place] > published[other][place]

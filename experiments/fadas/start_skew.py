@@ -34,13 +34,18 @@ EXPERIMENT = Experiment(
     reasons=REASONS,
     claims=[
         *(
-            Claim(f"{c}: the skew makes FedBuff worse", lambda v, c=c: v("FedBuff", c) - v("FedBuff, skewed", c))
+            Claim(
+                f"{c}: the skew makes FedBuff worse",
+                lambda v, c=c: v("FedBuff", c) - v("FedBuff, skewed", c),
+                " points",
+            )
             for c in COLUMNS
         ),
         *(
             Claim(
                 f"{c}: it costs FedBuff more than FADAS",
                 lambda v, c=c: v("FedBuff", c) - v("FedBuff, skewed", c) - v("FADAS", c) + v("FADAS, skewed", c),
+                " points",
             )
             for c in COLUMNS
         ),

@@ -36,7 +36,7 @@ EXPERIMENT = Experiment(
     reasons=REASONS,
     no_data=no_data(TASKS),
     claims=[
-        Claim(f"{task}: FADAS is better than {other}", lambda v, t=task, o=other: v("FADAS", t) - v(o, t))
+        Claim(f"{task}: FADAS is better than {other}", lambda v, t=task, o=other: v("FADAS", t) - v(o, t), " points")
         for task in ("MRPC", "SST-2")
         for other in ("FedBuff", "FedAsync")
     ],

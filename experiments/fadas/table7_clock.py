@@ -28,6 +28,7 @@ EXPERIMENT = Experiment(
         Claim(
             f"{column}: the {time} · 10 s of {method} are fewer than {STEPS[column]} rounds, here by",
             lambda v, c=column, m=method, t=time: STEPS[c] - t / v(m, c),
+            " rounds",
         )
         for column, times in PUBLISHED.items()
         for method, time in times.items()

@@ -18,13 +18,16 @@ from jaxafl.readers.replacing import replacing
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"
 
 
-def main(experiment: Experiment, arguments: list[str] | None = None, name: str | None = None) -> None:
+def main(experiment: Experiment, arguments: list[str] | None = None, name: str | None = None) -> float:
     """Runs a table, writes its results as `.nc`, `.md` and, for a figure, `.png`, and prints the table.
 
     Args:
         experiment: what is run.
         arguments: by default those of the process.
         name: of the files, to which scale and seeds are added; by default from the module that is run.
+
+    Returns:
+        The seconds that the runs took, or with `--dry-run` will take.
     """
     module = name or sys.modules["__main__"].__spec__.name  # type: ignore[union-attr]
     stem = stem_of(module)
@@ -38,9 +41,9 @@ def main(experiment: Experiment, arguments: list[str] | None = None, name: str |
     try:
         own = named(given.method, [*experiment.methods, *experiment.contrasts])
         if given.dry_run:
-            found = running.estimate(experiment, given.scale, given.methods, columns, seeds)
-            print(f"{experiment.title}\n{experiment.scales[given.scale]}\n{found}")
-            return
+            found, seconds = running.estimate(experiment, given.scale, given.methods, columns, seeds)
+            print(f"{experiment.title}\n{experiment.scales[given.scale]}\n{found}", flush=True)
+            return seconds
         results = running.run(
             experiment, stem, given.scale, methods=given.methods, seeds=seeds, folder=folder, own=own,
             columns=columns, devices=given.devices,
@@ -55,6 +58,7 @@ def main(experiment: Experiment, arguments: list[str] | None = None, name: str |
         with replacing(path.with_suffix(".png")) as half:
             report.draw(experiment, results, half)
     print(text)
+    return float(results.seconds.sum())
 
 
 def stem_of(module: str) -> str:

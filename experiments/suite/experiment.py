@@ -68,10 +68,17 @@ class Values:
 
 
 class Claim(NamedTuple):
-    """What the paper says of its results, as a number per seed that is above 0 where it is so."""
+    """What the paper says of its results, as a number per seed that is above 0 where it is so.
+
+    Attributes:
+        text: the claim.
+        of: the numbers.
+        unit: unit of the numbers, " points" for example; "" without one.
+    """
 
     text: str
     of: Callable[[Values], Array]
+    unit: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +157,21 @@ class Experiment:
         columns = self.columns_at(scale)
         cells = (self.cell(method, column, scale) for column in columns for method in self.methods)
         return sum(cell.client_steps for cell in cells if cell)
+
+    def data_of(self, scale: str) -> list[str]:
+        """Names of the datasets of a scale, one per cell that differs, those that cannot be found in parentheses."""
+        found: dict[str, None] = {}
+        for column in self.columns_at(scale):
+            for method in self.methods:
+                cell = self.cell(method, column, scale)
+                if cell is None:
+                    continue
+                try:
+                    found.setdefault(cell.make().data.name)
+                except FileNotFoundError as error:
+                    found.setdefault(f"({str(error).split(' ', 1)[0]} is missing)")
+                break
+        return list(found)
 
 
 def with_own(cell: Cell, own: Any) -> Cell:

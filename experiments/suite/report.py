@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 from collections.abc import Iterable, Iterator
@@ -13,22 +14,23 @@ from scipy import stats
 
 from experiments.suite.experiment import Claim, Experiment, Values
 from experiments.suite.running import NO_DATA, figures
+from jaxafl.results.paired import summary
 
 
-def verdict(numbers: np.ndarray) -> str:
+def verdict(numbers: np.ndarray, unit: str = "") -> str:
     """Whether numbers, one per seed, are above 0: by Student's t at 5 % (two-sided); by a sign test where all are the
-    same number, whose spread the seeds do not show."""
+    same number, whose spread the seeds do not show. The unit follows the mean."""
     numbers = numbers[np.isfinite(numbers)]
     mean, count = numbers.mean() if len(numbers) else np.nan, len(numbers)
     if count < 2:
-        return f"not decided by {count} seed{'s' * (count != 1)} ({mean:.3g})"
+        return f"not decided by {count} seed{'s' * (count != 1)} ({mean:.3g}{unit})"
     alike = np.ptp(numbers) == 0
     t, p = (np.nan, 0.5 ** (count - 1) if mean else 1.0) if alike else stats.ttest_1samp(numbers, 0.0)
     word = "not decided by these seeds" if p > 0.05 else "holds" if mean > 0 else "does not hold"
     if alike:
         test = f", sign test p = {p:.2g}" if mean and p > 0.001 else ""
-        return f"{word} ({mean:.3g} for all {count} seeds{test})"
-    return f"{word} (mean {mean:.3g}, t = {t:.2f}, p = {p:.2g}, {count} seeds)"
+        return f"{word} ({mean:.3g}{unit} for all {count} seeds{test})"
+    return f"{word} (mean {mean:.3g}{unit}, t = {t:.2f}, p = {p:.2g}, {count} seeds)"
 
 
 def claimed(experiment: Experiment, results: xr.Dataset) -> Iterator[tuple[Claim, str]]:
@@ -42,7 +44,32 @@ def claimed(experiment: Experiment, results: xr.Dataset) -> Iterator[tuple[Claim
     values = Values(found, next(iter(experiment.measures)))
     for claim in experiment.claims:
         numbers = np.asarray(claim.of(values), float)
-        yield claim, verdict(numbers) if np.isfinite(numbers).any() else "not run"
+        yield claim, verdict(numbers, claim.unit) if np.isfinite(numbers).any() else "not run"
+
+
+def own_methods(experiment: Experiment, results: xr.Dataset) -> list[str]:
+    """Lines about the user's methods: with which options they ran, and what they differ by from the table's methods in
+    the first measure, paired by seed, with Student's t interval."""
+    ran = json.loads(results.attrs.get("own", "{}"))
+    measure, one = next(iter(experiment.measures.items()))
+    lines = []
+    for own in [str(row) for row in results.row.values if row not in {*experiment.methods, *experiment.contrasts}]:
+        for text, columns in ran.get(own, {}).items():
+            lines.append(f"- {own} ran as {text} ({', '.join(columns)})")
+        for column in results.column.values:
+            for method in experiment.methods:
+                pair = [results.value.sel(measure=measure, row=row, column=column).values for row in (own, method)]
+                numbers = pair[0] - pair[1]
+                if not np.isfinite(numbers).all():
+                    continue
+                found = summary(numbers)
+                interval = f" [{found.low:+.3g}, {found.high:+.3g}]" if len(numbers) > 1 else ""
+                seeds = f"{len(numbers)} seed{'s' * (len(numbers) > 1)}"
+                lines.append(
+                    f"- {own} minus {method}, {column}: {found.mean:+.3g}{interval}{one.unit} ({seeds}, {measure})"
+                )
+    note = "Differences are paired by seed, with 95 % intervals of Student's t."
+    return ["", note, "", *lines] if lines else []
 
 
 def deviation(values: np.ndarray, published: float, error: float) -> float:
@@ -93,6 +120,7 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
     if far or (experiment.reasons.get(scale) and (results.state == "run").any()):
         lines += [f"Why they differ: {experiment.reasons.get(scale, 'not known')}", ""]
     lines += [f"- {claim.text}: {found}" for claim, found in claimed(experiment, results)]
+    lines += own_methods(experiment, results)
     return "\n".join([*lines, ""])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import pathlib
 import platform
@@ -59,9 +60,11 @@ def run(
         for column in columns
         if (cell := experiment.cell(experiment.base_of(column) if method in own else method, column, scale))
     }
-    for (_, method), cell in cells.items():
-        if method in own:
-            _try(method, cell, own[method])
+    ran: dict[str, dict[str, list[str]]] = {}
+    for (column, method), cell in cells.items():
+        if method in own and (made := _try(method, cell, own[method])):
+            ran.setdefault(method, {}).setdefault(f"{made.server}, {made.client}", []).append(column)
+    results.attrs["own"] = json.dumps(ran)
     folder.mkdir(parents=True, exist_ok=True)
     for (column, method), cell in cells.items():
         print(f"{name}: {column}, {method}", flush=True)
@@ -96,14 +99,16 @@ def path_of(folder: pathlib.Path, name: str, scale: str, seeds: int, own: Iterab
     return folder / f"{name}_{scale}_{seeds}_seed{'s' * (seeds != 1)}{ending}.nc"
 
 
-def _try(name: str, cell: Cell, own: Any) -> None:
-    """Makes and checks the simulation of a user's method before anything runs."""
+def _try(name: str, cell: Cell, own: Any) -> afl.Simulation | None:
+    """Makes and checks the simulation of a user's method before anything runs; `None` without its data."""
     try:
         base = cell.make()
     except FileNotFoundError:
-        return
+        return None
     try:
-        changed(base, own).check()
+        made = changed(base, own)
+        made.check()
+        return made
     except (TypeError, ValueError, FileNotFoundError) as error:
         raise UserError(f"--method {name}: {error}") from error
 
@@ -204,8 +209,11 @@ def with_curve(
     return results
 
 
-def estimate(experiment: Experiment, scale: str, methods: Sequence[str], columns: Sequence[str], seeds: int) -> str:
-    """What these cells take on this device, by the first server steps of one cell for every model and batch size."""
+def estimate(
+    experiment: Experiment, scale: str, methods: Sequence[str], columns: Sequence[str], seeds: int
+) -> tuple[str, float]:
+    """What these cells take on this device, in words and in seconds, by the first server steps of one cell for every
+    model and batch size."""
     timed: dict[tuple[str, int], tuple[float, str]] = {}
     steps, seconds, missing = 0, 0.0, 0
     for column in columns:
@@ -219,7 +227,7 @@ def estimate(experiment: Experiment, scale: str, methods: Sequence[str], columns
                 missing += 1
                 continue
             if not cell.client_steps:
-                return "the clock alone: seconds"
+                return "the clock alone: seconds", 0.0
             work = repr(sim.model), sim.client.batch_size or int(sim.data.counts.max())
             if work not in timed:
                 server_steps = cell.expected_steps or cell.server_steps
@@ -230,10 +238,16 @@ def estimate(experiment: Experiment, scale: str, methods: Sequence[str], columns
             seconds += seeds * cell.client_steps * timed[work][0]
     lines = [f"{each * 1e3:.3g} ms a local step ({where})" for each, where in timed.values()]
     if timed:
-        lines.append(
-            f"{steps:,} local steps, {seeds} seed(s): {seconds / 3600:.3g} hours without evaluation and compilation"
-        )
-    return "\n".join(lines + [f"{missing} cells: {NO_DATA}"] * bool(missing))
+        lines.append(f"{steps:,} local steps, {seeds} seed(s): {minutes(seconds)} without evaluation and compilation")
+    return "\n".join(lines + [f"{missing} cells: {NO_DATA}"] * bool(missing)), seconds
+
+
+def minutes(seconds: float) -> str:
+    """A time in minutes, of more than ten hours also in hours."""
+    if 0 < seconds < 60:
+        return "under a minute"
+    hours = f" ({seconds / 3600:,.3g} hours)" if seconds > 36_000 else ""
+    return f"{seconds / 60:,.{1 if seconds < 600 else 0}f} minutes{hours}"
 
 
 def _plain(name: str) -> str:
