@@ -103,7 +103,7 @@ def listed(name: str, one: Experiment) -> str:
     words = []
     for scale in one.scales:
         steps = one.seeds_at(scale) * one.client_steps(scale)
-        time = f"about {running.minutes(steps * pace)}" if pace else f"{steps:,} local steps"
+        time = running.minutes(steps * pace) if pace else f"{steps:,} local steps"
         words.append(f"{scale} ({time if steps else 'seconds'})")
     return f"{name}: {one.title}\n    data: {', '.join(data)}\n    scales: {', '.join(words)}"
 
