@@ -76,7 +76,8 @@ def femnist(
     writers = _in_order(arrays, first)
     if clients is not None and clients > len(writers):
         raise ValueError(
-            f"femnist: {clients} clients asked for, but {folder} ({source['source']}) holds {len(writers)} writers"
+            f"femnist: {clients} clients asked for, but {folder} ({source['source']}) holds {len(writers)} writers; "
+            "jaxafl data femnist downloads 3,400"
         )
     return _federated(arrays, writers[:clients], source)
 

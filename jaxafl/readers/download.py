@@ -74,7 +74,7 @@ def download(name: str, data_dir: str | os.PathLike[str] | None = None) -> pathl
             reason = getattr(error.args[0] if error.args else error, "reason", error)
             raise ConnectionError(
                 f"{name}: {files.urls[file]} could not be downloaded: {reason}. Run it again, and it goes on where it "
-                f"stopped; on a machine without network, put {path.name} into {path.parent}."
+                f"stopped. Without network, copy {folder} from a machine where `jaxafl data {name}` was run."
             ) from error
         except ValueError as error:
             raise UserError(

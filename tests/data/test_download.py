@@ -165,7 +165,7 @@ def test_a_rest_that_does_not_fit_is_not_kept(server, tmp_path):
 
 def test_no_network_and_a_missing_file_are_clear_errors(server, tmp_path):
     del server.files["train.gz"]
-    with pytest.raises(ConnectionError, match=r"404 Client Error: Not Found .*put train\.gz into"):
+    with pytest.raises(ConnectionError, match=r"404 Client Error: Not Found .*copy .*fashion_mnist from a machine"):
         afl.data.download("fashion_mnist", tmp_path)
     text = download.REGISTRY.read_text()
     download.REGISTRY.write_text(re.sub(r":\d+/", ":9/", text))
@@ -397,3 +397,9 @@ def test_the_earlier_name_works_with_a_warning(server, tmp_path):
     with pytest.warns(FutureWarning, match="prepare_tfds is now called download"):
         assert afl.data.prepare_tfds("fashion_mnist", tmp_path) == tmp_path / "fashion_mnist"
     assert shown(tmp_path / "fashion_mnist") == ["train.gz"]
+
+
+def test_no_download_is_offered_for_windows_of_leaf(server, tmp_path):
+    with pytest.raises(FileNotFoundError, match="dataset 'shakespeare as LEAF json' was not found"):
+        afl.data.shakespeare(source="leaf", data_dir=tmp_path, download=True)
+    assert server.asked == []

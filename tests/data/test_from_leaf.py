@@ -1,0 +1,118 @@
+"""`from_leaf`: files in the shape of LEAF become clients, whatever the samples are."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxafl as afl
+
+
+def write(path: pathlib.Path, users: dict[str, tuple[list[Any], list[Any]]]) -> None:
+    data = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
+    content = {"users": list(data), "num_samples": [len(one["y"]) for one in data.values()], "user_data": data}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(content).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+
+
+TRAIN = {"eve": ([[1.0, 2.0], [3.0, 4.0]], [0, 2]), "ann": ([[5.0, 6.0]], [1])}
+
+
+def test_users_are_clients_with_their_samples_and_test_samples(tmp_path):
+    write(tmp_path / "train" / "a.json", TRAIN)
+    write(tmp_path / "train" / "b.json.gz", {"bob": ([[7.0, 8.0], [9.0, 9.5]], [1, 1])})
+    write(tmp_path / "test" / "a.json", {"eve": ([[0.5, 0.5]], [2]), "ann": ([[0.25, 0.0], [1.5, 1.5]], [0, 1])})
+    data = afl.data.from_leaf(tmp_path, name="mine")
+    assert data.client_names.tolist() == ["ann", "bob", "eve"] and data.counts.tolist() == [1, 2, 2]
+    assert (data.name, data.num_classes, data.description["split"], data.description["files"]) == (
+        "mine",
+        3,
+        "sample",
+        3,
+    )
+    x, y = data.gather(data.arrays, 2, np.arange(2))
+    np.testing.assert_array_equal(x, TRAIN["eve"][0])
+    assert np.asarray(y).tolist() == [0, 2]
+    assert data.x_test.dtype == np.float32
+    owned = {name: data.x_test[data.test_clients == i].tolist() for i, name in enumerate(data.client_names)}
+    assert owned == {"ann": [[0.25, 0.0], [1.5, 1.5]], "bob": [], "eve": [[0.5, 0.5]]}
+
+
+def test_classes_may_be_written_as_floats_and_files_lie_in_one_folder(tmp_path):
+    write(tmp_path / "mytrain.json", {"a": ([[1.0]], [3.0])})
+    write(tmp_path / "mytest.json", {"a": ([[1.0]], [4.0])})
+    data = afl.data.from_leaf(tmp_path)
+    assert data.num_classes == 5 and data.y_test.tolist() == [4] and data.name == tmp_path.name
+
+
+def test_users_who_are_held_out_own_no_client(tmp_path):
+    write(tmp_path / "train" / "a.json", TRAIN)
+    write(tmp_path / "test" / "a.json", {"zoe": ([[0.5, 0.5]], [2])})
+    data = afl.data.from_leaf(tmp_path)
+    assert data.description["split"] == "user" and data.test_clients is None and len(data.y_test) == 1
+
+
+def test_convert_makes_arrays_of_texts(tmp_path):
+    texts = {"ann": (["to be", "or no"], ["yes", "no"])}
+    write(tmp_path / "train" / "a.json", texts)
+    write(tmp_path / "test" / "a.json", texts)
+
+    def convert(x: list[str], y: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([[ord(letter) for letter in text] for text in x], np.int32), np.array(
+            [w == "yes" for w in y], int
+        )
+
+    data = afl.data.from_leaf(tmp_path, convert=convert, num_classes=2)
+    assert data.x_test.tolist() == [[ord(letter) for letter in text] for text in texts["ann"][0]]
+    assert data.y_test.tolist() == [1, 0]
+    with pytest.raises(
+        ValueError, match=r"a\.json is damaged: user 'ann': expected numbers, got <U5; convert=\.\.\. makes"
+    ):
+        afl.data.from_leaf(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("users", "said"),
+    [
+        ({"a": ([[1.0], [1.0, 2.0]], [0, 1])}, "user 'a': samples have different lengths"),
+        ({"a": ([[1.0]], [0]), "b": ([[1.0, 2.0]], [0])}, r"users have samples of different shapes: \(1,\), \(2,\)"),
+        ({"a": ([[1.0]], [0, 1])}, "needs x and y as lists of one length"),
+        ({"a": ([[1.0]], [-1])}, "labels run from -1"),
+    ],
+)
+def test_samples_that_do_not_fit_are_clear_errors(users, said, tmp_path):
+    write(tmp_path / "train" / "a.json", users)
+    write(tmp_path / "test" / "a.json", {"a": ([[1.0]], [0])})
+    with pytest.raises(ValueError, match=said):
+        afl.data.from_leaf(tmp_path)
+
+
+def test_an_empty_folder_and_half_a_dataset_are_clear_errors(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"was not found\. Looked in:(.|\n)*Put json files in the shape of LEAF"
+    ):
+        afl.data.from_leaf(tmp_path / "nowhere")
+    write(tmp_path / "train" / "a.json", TRAIN)
+    with pytest.raises(FileNotFoundError, match=r"holds only part of .*: no json file in test\."):
+        afl.data.from_leaf(tmp_path)
+
+
+@pytest.mark.data
+def test_the_real_files_of_fedprox(data_dir, tmp_path):
+    content = json.loads(gzip.decompress((data_dir / "synthetic_1_1" / "mytest.json.gz").read_bytes()))
+    for half in ("train", "test"):
+        (tmp_path / half).mkdir()
+        (tmp_path / half / "a.json").write_text(json.dumps(content))
+    data = afl.data.from_leaf(tmp_path)
+    users = sorted(content["users"])
+    assert (
+        data.counts.tolist() == [len(content["user_data"][user]["y"]) for user in users] and data.counts.sum() == 1084
+    )
+    expected = np.concatenate([np.array(content["user_data"][user]["x"]) for user in users])
+    np.testing.assert_array_equal(data.x_test, expected.astype(np.float32))
