@@ -33,7 +33,7 @@ from jaxafl.engine.mesh import layout_of, put_data
 from jaxafl.engine.online import online
 from jaxafl.engine.plan import Plan
 from jaxafl.engine.planned import plan_of, planned
-from jaxafl.engine.problem import Hyperparameters, Layout, Observe, Problem, Recording, Speed, micro_batch_of
+from jaxafl.engine.problem import Hyperparameters, Layout, Observe, Problem, Recording, Speed
 from jaxafl.engine.recorded import evaluated
 from jaxafl.engine.stepping import Stepwise
 from jaxafl.engine.validate import EVAL_EVERY, check_model, evaluation_interval
@@ -289,7 +289,7 @@ class Simulation(Stepwise, Measured, Summarised):
     ) -> Problem:
         """Returns the problem that the engine runs; the simulation must have been checked."""
         server, client = self.server.prepare(self.clock, self.client, self.data.counts, seed)
-        client = dataclasses.replace(client, micro_batch=micro_batch_of(client, self.data))
+        client = client.executed(int(self.data.counts.max()))
         hyperparameters = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
         parts = self.summary()
         device = put_data(self.data, parts["model"], layout)

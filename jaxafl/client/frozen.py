@@ -40,7 +40,7 @@ def frozen_by(client: Optimised, params: Any) -> tuple[Any, Any]:
     """
     leaves, structure = jax.tree.flatten(params)
     shapes = tuple(map(_shape, leaves))
-    numbers, parts = jax.tree.flatten(jax.tree.map(_shape, client))
+    numbers, parts = jax.tree.flatten(jax.tree.map(lambda leaf: _shape(np.ravel(leaf)[0]), client))
     try:
         zero, same = _known(parts, tuple(numbers), structure, shapes)
     except TypeError:  # an unhashable option

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from jaxafl.client.stepping import objective_arguments, optimizer_step
-from jaxafl.options import Bounds, Number, Part, UserError, check_number, did_you_mean, static
+from jaxafl.options import Bounds, Number, Part, UserError, as_array, check_number, did_you_mean, static
 from jaxafl.options.renamed import current_names
 
 
@@ -70,7 +70,9 @@ class Optimised(Part):
                 self._adopt(more)
 
         parameters = list(inspect.signature(construct).parameters.values())
-        shown = [parameter for parameter in parameters if parameter.name not in ("hyperparameters", "switches")]
+        shown = [
+            parameter for parameter in parameters if parameter.name not in ("hyperparameters", "switches", "_sizes")
+        ]
         more = inspect.Parameter("hyperparameters", inspect.Parameter.VAR_KEYWORD)
         __init__.__signature__ = inspect.Signature([*shown, more])  # type: ignore[attr-defined]
         cls.__init__ = __init__  # type: ignore[method-assign]
@@ -99,10 +101,11 @@ class Optimised(Part):
         """Name of the optimiser for messages."""
         return getattr(self.optimizer, "__name__", repr(self.optimizer))
 
-    def check_hyperparameters(self) -> None:
-        """Raises `ValueError` or `TypeError` for invalid hyperparameters."""
+    def check_hyperparameters(self, num_clients: int | None = None) -> None:
+        """Raises `ValueError` or `TypeError` for invalid hyperparameters; `num_clients`: N if arrays [N] are valid."""
+        each = {"per_client": num_clients is not None, "num_clients": num_clients}
         for name, value in self.hyperparameters.items():
-            check_number(self.name, name, value, least=0 if name in ("learning_rate", "momentum") else None)
+            check_number(self.name, name, value, least=0 if name in ("learning_rate", "momentum") else None, **each)
         for name, value in self.switches:
             if name == "learning_rate" and not callable(value):
                 raise TypeError(f"{self.name}: learning_rate must be a number or an Optax schedule, got {value!r}")
@@ -110,6 +113,7 @@ class Optimised(Part):
     def _problem(self, numbers: dict[str, Any], given: dict[str, Any]) -> str:
         """Returns the error of an optimiser step with these numbers traced and all else as given; empty if none."""
         fixed = {name: value.key if isinstance(value, GivenKey) else value for name, value in given.items()}
+        fixed, numbers = ({name: _of_one_client(value) for name, value in table.items()} for table in (fixed, numbers))
         rate = {"learning_rate": getattr(self, "learning_rate", None)} if hasattr(self, "learning_rate") else {}
 
         def start(numbers: dict[str, Any]) -> Any:
@@ -149,6 +153,10 @@ class Optimised(Part):
         if missing:
             raise TypeError(f"{self.name}: the optimiser needs {', '.join(missing)}")
         given = {name: given_key(name, value) for name, value in given.items()}
+        for name in [name for name, value in given.items() if type(value) in (list, tuple)]:
+            usual = known[name].default if name in known else None
+            if name == "learning_rate" or is_number(usual) or (usual is None and all(map(is_number, given[name]))):
+                given[name] = as_array(self.name, name, given[name])
         numbers = {name: value for name, value in given.items() if is_number(value)}
         held = {name for name, value in numbers.items() if type(value) is not int or abs(value) >= 2**32}
         others = {name: value for name, value in numbers.items() if name in held or name == "learning_rate"}
@@ -188,6 +196,11 @@ def given_key(name: str, value: Any) -> Any:
     raw = name.split("_")[-1] in ("key", "rng", "seed") and getattr(value, "dtype", None) == np.uint32
     kinds = {(2,): "threefry2x32", (4,): "rbg"}
     return GivenKey(tuple(value.tolist()), kinds[value.shape]) if raw and value.shape in kinds else value
+
+
+def _of_one_client(value: Any) -> Any:
+    """Returns the first entry of an array of one number per client; any other value unchanged."""
+    return np.ravel(value)[0] if is_number(value) and np.size(value) > 1 else value
 
 
 def is_number(value: Any) -> bool:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.client.optimizer import Optimised
-from jaxafl.options import Number, are_plain, check_whole, number, shown, static
+from jaxafl.options import Number, are_plain, check_whole, number, recording, shown, static
 
 Array = jax.Array
 Counts = TypeVar("Counts", np.ndarray, jax.Array)
+FULL_BATCH_PIECE = 256
+"""Samples per gradient evaluation of a full batch, unless `micro_batch` is given."""
 
 
 class Moment(NamedTuple):
@@ -28,6 +32,9 @@ class Moment(NamedTuple):
 
 class Client(Optimised, init=False):
     """Local training of every client.
+
+    `batch_size`, `epochs`, `steps` and every number (also those of the optimiser, such as `learning_rate`) are one for
+    all clients or one per client, a list or array [N].
 
     A local step is one step of the optimiser on g = ∇ mean loss of a mini-batch (+ weight_decay · x) (+ μ (x - x_s)),
     with the learning rate times step_schedule(local step) · run_schedule(run) ·
@@ -46,7 +53,8 @@ class Client(Optimised, init=False):
         epochs: local epochs of a run, each a new shuffle. The last, partial batch is kept and averaged over its real
             samples.
         batch_size: mini-batch size B; `None` uses all the client's data in every step (exact mean, accumulated over
-            micro-batches).
+            micro-batches). With one per client, smaller batches are padded to the largest or to `micro_batch`; the mean
+            is over the real samples.
         proximal: coefficient μ of FedProx's proximal term (AsyncFedED, eq. (39)); at least 0, `None` for no term.
         weight_decay: weight decay w, added to the gradient as w · x, as in PyTorch's SGD; at least 0. An optimiser with
             a parameter `weight_decay` (`optax.adamw`) receives it instead.
@@ -83,11 +91,11 @@ class Client(Optimised, init=False):
     """
 
     steps: int | tuple[int, ...] | tuple[tuple[int, ...], ...] | None = static(default=None, kw_only=True)
-    epochs: int | None = static(default=None, kw_only=True)
-    batch_size: int | None = static(default=32, kw_only=True)
-    proximal: Number | None = number(default=None, least=0, kw_only=True)
-    weight_decay: Number | None = number(default=None, least=0, kw_only=True)
-    rate_decay_per_run: Number | None = number(default=None, least=0, kw_only=True)
+    epochs: int | tuple[int, ...] | None = static(default=None, kw_only=True)
+    batch_size: int | tuple[int, ...] | None = static(default=32, kw_only=True)
+    proximal: Number | None = number(default=None, least=0, per_client=True, kw_only=True)
+    weight_decay: Number | None = number(default=None, least=0, per_client=True, kw_only=True)
+    rate_decay_per_run: Number | None = number(default=None, least=0, per_client=True, kw_only=True)
     step_schedule: Callable[[Array], Array] | None = static(default=None, kw_only=True)
     run_schedule: Callable[[Array], Array] | None = static(default=None, kw_only=True)
     rate_schedule: Callable[[Moment], Array] | None = static(default=None, kw_only=True)
@@ -96,12 +104,14 @@ class Client(Optimised, init=False):
     patience: int | None = static(default=None, kw_only=True)
     charge: Literal["planned", "executed"] = static(default="planned", kw_only=True)
     micro_batch: int | None = static(default=None, kw_only=True)
+    _sizes: Any = recording(default=None)  # batch sizes, int32 [N], or that of one client; set by `executed`
 
     renamed: ClassVar[dict[str, str]] = {"run_decay": "rate_decay_per_run"}
 
     def __post_init__(self) -> None:
-        if isinstance(self.steps, np.ndarray | jax.Array):
-            object.__setattr__(self, "steps", self.steps.tolist())
+        for name in ("steps", "epochs", "batch_size"):
+            if isinstance(getattr(self, name), np.ndarray | jax.Array):
+                object.__setattr__(self, name, getattr(self, name).tolist())
         super().__post_init__()
         steps = self.steps if isinstance(self.steps, tuple) else ()
         if not are_plain(steps, int) and len({np.shape(np.asarray(runs, object)) for runs in steps}) > 1:
@@ -117,13 +127,19 @@ class Client(Optimised, init=False):
         """FedProx's reference if there is a proximal term."""
         return () if self.proximal is None else ("li2020",)
 
+    @property
+    def width(self) -> int:
+        """The largest mini-batch size of a client; 0 for full batches."""
+        return max(self.batch_size) if isinstance(self.batch_size, tuple) else self.batch_size or 0
+
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other."""
-        self.check_hyperparameters()
+        self.check_hyperparameters(num_clients)
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"Client: give either steps or epochs, got steps={self.steps}, epochs={self.epochs}")
-        if self.steps is not None:
-            _check_steps(self.steps, num_clients)
+        for name, most_axes in (("steps", 2), ("epochs", 1), ("batch_size", 1)):
+            if getattr(self, name) is not None:
+                _check_whole_numbers(name, getattr(self, name), num_clients, most_axes)
         if self.sampling == "epochs" and np.ndim(np.asarray(self.steps, object)) == 2:
             raise ValueError(
                 "Client: sampling='epochs' needs runs of equal length, steps=n or one number per client; got steps per "
@@ -155,26 +171,51 @@ class Client(Optimised, init=False):
         """Returns the local steps of a run, int32 [], [N] or [N, R]; `counts`: int [N], sample counts."""
         if self.epochs is None:
             return np.asarray(self.steps, np.int32)
-        steps = self.epochs * np.asarray(self.steps_per_epoch(counts), np.int64)
+        steps = np.asarray(self.epochs, np.int64) * self.steps_per_epoch(counts)
         if steps.max() > np.iinfo(np.int32).max:
-            raise ValueError(f"Client: epochs={self.epochs} make {steps.max():,} local steps, too many to count")
+            raise ValueError(f"Client: epochs={shown(self.epochs)} make {steps.max():,} local steps, too many to count")
         return steps.astype(np.int32)
 
     def steps_per_epoch(self, counts: Counts) -> Counts:
         """Returns the mini-batches per epoch for clients with these sample counts."""
-        return counts * 0 + 1 if self.batch_size is None else -(-counts // self.batch_size)
+        if self.batch_size is None:
+            return counts * 0 + 1
+        size: Any = self.batch_size if self._sizes is None else self._sizes
+        return -(-counts // (np.asarray(size) if isinstance(size, tuple) else size))
+
+    def size_of_batch(self, count: Array) -> Array:
+        """Returns the mini-batch size of one client, int32; `count`: its sample count n_i. See `of`."""
+        if self.batch_size is None:
+            return count
+        return jnp.int32(self.batch_size) if self._sizes is None else self._sizes
+
+    def executed(self, largest: int) -> Client:
+        """Returns the local training that programs execute, with static sizes; `largest`: the most samples of a client.
+
+        Batch sizes per client become a table, and `batch_size` the largest of them. Epochs per client, which only
+        schedules read, become the largest, too.
+        """
+        sizes = np.asarray(self.batch_size, np.int32) if isinstance(self.batch_size, tuple) else None
+        epochs = max(self.epochs) if isinstance(self.epochs, tuple) else self.epochs
+        piece: Any = self.micro_batch or self.width or min(largest, FULL_BATCH_PIECE)
+        return dataclasses.replace(self, batch_size=self.width or None, _sizes=sizes, epochs=epochs, micro_batch=piece)
+
+    def of(self, client: Any) -> Client:
+        """Returns the local training of one client: arrays [N] of numbers become its numbers."""
+        return jax.tree.map(lambda leaf: leaf[client] if jnp.ndim(leaf) else leaf, self)
 
 
-def _check_steps(steps: Any, num_clients: int) -> None:
-    """Raises unless `steps` is one integer, one per client [N], or one per client and run [N, R]."""
-    array = np.asarray(steps, object)
-    if isinstance(steps, tuple) and (array.ndim > 2 or len(steps) != num_clients):
+def _check_whole_numbers(name: str, value: Any, num_clients: int, most_axes: int) -> None:
+    """Raises unless a value is one integer, one per client [N], or with two axes one per client and run [N, R]."""
+    array = np.asarray(value, object)
+    if isinstance(value, tuple) and (array.ndim > most_axes or len(value) != num_clients):
+        more = " or one per client and run" * (most_axes == 2)
         raise ValueError(
-            f"Client: steps must be one number, one per client ({num_clients},) or one per client and run, "
-            f"got shape {array.shape}"
+            f"Client: {name} must be one number,{' or' * (not more)} one per client ({num_clients},){more}, got shape "
+            f"{array.shape}"
         )
-    values: Any = array.ravel() if isinstance(steps, tuple) else (steps,)
+    values: Any = array.ravel() if isinstance(value, tuple) else (value,)
     if are_plain(values, int):
         values = (min(values), max(values))  # checking each of many clients would be slow
-    for value in values:
-        check_whole("Client", "steps", value)
+    for one in values:
+        check_whole("Client", name, one)

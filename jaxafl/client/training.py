@@ -96,7 +96,7 @@ def begin(
         duration=duration.astype(zero.dtype),
         stopping=None if client.patience is None else Stopping(zero + jnp.inf, jnp.int32(0), zero, jnp.bool_(False)),
     )
-    return lane._replace(optimizer_state=_optimizer_state(client.make_optimizer(), params, lane))
+    return lane._replace(optimizer_state=_optimizer_state(client.of(who).make_optimizer(), params, lane))
 
 
 def _optimizer_state(optimizer: optax.GradientTransformation, params: Tree, lane: Lane) -> Tree:
@@ -113,8 +113,7 @@ def draw(client: Client, count: Array, lane: Lane, first: Array | int, width: in
         lane: state of the run.
         first, width: range of samples; the complete mini-batch if it fits into one gradient evaluation.
     """
-    size = count if client.batch_size is None else jnp.int32(client.batch_size)
-    positions, total = batches.positions(client, count, size, lane)
+    positions, total = batches.positions(client, count, client.of(lane.client).size_of_batch(count), lane)
     ranks = first + jnp.arange(width, dtype=jnp.int32)
     where, mask = positions(ranks)
     data_keys = jax_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), ranks, 0))
@@ -142,6 +141,7 @@ def local_step(
         lane: state of the run.
         drawn: draws for the complete mini-batch, if known in advance.
     """
+    client = client.of(lane.client)
 
     def gradient_sum(first: Array, params: Tree, model_state: Tree, width: int) -> tuple[Array, Tree, Tree]:
         where, mask, total, data_keys, model_key = drawn or draw(client, count, lane, first, width)
@@ -156,15 +156,15 @@ def local_step(
 
     def total(params: Tree) -> tuple[Array, Tree, Tree]:
         """Computes loss and gradient of the complete mini-batch, and the next model state."""
-        if client.batch_size is not None and client.batch_size <= micro_batch:
-            return gradient_sum(jnp.int32(0), params, lane.model_state, client.batch_size)
+        if 0 < client.width <= micro_batch:
+            return gradient_sum(jnp.int32(0), params, lane.model_state, client.width)
 
         def accumulate(index: Array, carry: tuple[Array, Tree, Tree]) -> tuple[Array, Tree, Tree]:
             loss, gradient, model_state = carry
             more, term, model_state = gradient_sum(index * micro_batch, params, model_state, micro_batch)
             return loss + more, jax.tree.map(jnp.add, gradient, term), model_state
 
-        size = count if client.batch_size is None else jnp.int32(client.batch_size)
+        size = client.size_of_batch(count)
         zero = (jnp.zeros_like(lane.loss), jax.tree.map(jnp.zeros_like, params), lane.model_state)
         return jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
 

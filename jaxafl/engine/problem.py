@@ -24,7 +24,6 @@ from jaxafl.server.contract import Server, Tree
 
 Array = jax.Array
 Observe = Callable[[Tree], dict[str, Array]]
-_FULL_BATCH_PIECE = 256  # samples per gradient evaluation of a full batch, unless the client says otherwise
 
 
 class Hyperparameters(NamedTuple):
@@ -233,11 +232,6 @@ class Problem:
         layout = self.layout._replace(local_updates=local_updates)
         traced = self.recording._replace(metrics=())
         return Program(weakref.ref(self.model), data.form, traced, layout, loops)
-
-
-def micro_batch_of(client: Client, data: FederatedData) -> int:
-    """Returns the samples per gradient evaluation."""
-    return client.micro_batch or client.batch_size or min(int(data.counts.max()), _FULL_BATCH_PIECE)
 
 
 def _stack(column: Sequence[np.ndarray]) -> np.ndarray:

@@ -35,8 +35,8 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
     loops, layout = program.loops, program.layout
     apply = program.model.bound(device.frozen)
     _, first_client = local_clients(layout, device)
-    micro_batch: Any = client.micro_batch  # set by `Simulation.problem`
-    one_piece = client.batch_size is not None and client.batch_size <= micro_batch
+    micro_batch: Any = client.micro_batch  # set by `Client.executed`
+    one_piece = 0 < client.width <= micro_batch
 
     def take_local_step(lane: Lane, drawn: Draw | None = None) -> Lane:
         def fetch(who: Array, positions: Array, keys: Array) -> tuple[Array, Array]:
@@ -45,7 +45,7 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
         return local_step(client, apply, fetch, micro_batch, device.counts[lane.client], lane, drawn)
 
     def next_draw(lane: Lane) -> Draw:
-        return draw(client, device.counts[lane.client], lane, 0, client.batch_size or 0)
+        return draw(client, device.counts[lane.client], lane, 0, client.width)
 
     def run_lane(lane: Lane, count: Array, static_count: int | None = None) -> Lane:
         """Makes `count` local steps of one run, or fewer if it stops early."""
@@ -62,7 +62,7 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
         static trip count, all mini-batches are drawn before the first step, and no lane counts its steps."""
         begun, drawn = group.step, None
         known = loops.local_steps if group.stopping is None else None
-        if known and one_piece and known * (client.batch_size or 0) <= _MAX_PREFETCHED_SAMPLES:
+        if known and one_piece and known * client.width <= _MAX_PREFETCHED_SAMPLES:
             ahead = begun + jnp.arange(known, dtype=jnp.int32)[:, None]
             drawn = jax.vmap(lambda step: jax.vmap(next_draw)(group._replace(step=step)))(ahead)
 

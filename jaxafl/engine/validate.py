@@ -6,7 +6,7 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -79,10 +79,9 @@ def _check_training(model: Model, data: FederatedData, client: Client) -> None:
         none = jnp.int32(0)
         lane = begin(client, params, state, key, none, none, none, jnp.float32(0))
         fetch = functools.partial(data.fetch, arrays)
-        piece = client.micro_batch or client.batch_size or _BATCH
-        return lane, local_step(client, model.bound(frozen), fetch, piece, count, lane)
+        return lane, local_step(client, model.bound(frozen), fetch, cast(int, client.micro_batch), count, lane)
 
-    numbers, count = as_arrays(client, jnp.result_type(float)), np.int32(1)
+    numbers, count = as_arrays(client.executed(_BATCH), jnp.result_type(float)), np.int32(1)
     name = f"Client({client.optimizer_name})"
     with _explained(
         f"Client: a local step with {client.optimizer_name} cannot be traced, so one of its options or a schedule is "
@@ -93,7 +92,7 @@ def _check_training(model: Model, data: FederatedData, client: Client) -> None:
             lane, new = jax.eval_shape(steps, data.arrays, _frozen(model, data), numbers, seed_key(0), count)
         zero, same = frozen_by(client, lane.params)
     state = jax.eval_shape(unpack, lane.optimizer_state)
-    check_draws(name, _update_of(numbers), state, lane.params, state, lane.params)
+    check_draws(name, _update_of(numbers.of(0)), state, lane.params, state, lane.params)
     if all(jax.tree.leaves(zero)):
         raise UserError(f"{name} trains no parameter of {model.name}, all of its updates are zero")
     if any(jax.tree.leaves(same)):
@@ -197,11 +196,12 @@ def _described(tree: Any, batch_axes: int = 1) -> str:
 
 def _pads(client: Client, counts: np.ndarray) -> bool:
     """Returns True if some mini-batches are padded."""
-    size, piece = client.batch_size, client.micro_batch
-    if size is None:
+    if client.batch_size is None:
         return True
-    partial = (client.epochs is not None or client.sampling == "epochs") and bool(np.any(counts % size))
-    return partial or (piece is not None and size > piece and size % piece > 0)
+    sizes = np.asarray(client.batch_size)
+    piece = client.micro_batch or sizes.max()
+    partial = (client.epochs is not None or client.sampling == "epochs") and bool(np.any(counts % sizes))
+    return partial or bool(np.any((sizes < piece) & (sizes < sizes.max()) | (sizes > piece) & (sizes % piece > 0)))
 
 
 def check_lanes(lanes: Any, shares: int) -> int:

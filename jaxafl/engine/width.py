@@ -9,7 +9,7 @@ import jax
 
 from jaxafl.data.form import DataForm
 from jaxafl.device import available_bytes, operations, result_bytes
-from jaxafl.engine.problem import Problem, micro_batch_of
+from jaxafl.engine.problem import Problem
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Batch, Model
 
@@ -23,7 +23,8 @@ def lanes_in_memory(problem: Problem, members: int = 1) -> int:
     memory = available_bytes()
     if memory is None:
         return MOST_LANES
-    form = (micro_batch_of(problem.client, problem.data), problem.data.form)
+    size: Any = problem.hyperparameters.client.micro_batch  # set by `Client.executed`
+    form = (size, problem.data.form)
     known = _known.setdefault(problem.model, {})
     if form not in known:
         known[form] = lane_bytes(problem.model, *form)

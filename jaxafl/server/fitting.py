@@ -74,7 +74,7 @@ def _advice_to_accept(server: Server, clock: Clock) -> str:
 
 
 def _check_replies(server: Server, client: Client) -> None:
-    if client.steps is not None and np.ndim(np.asarray(client.steps, object)):
+    if np.ndim(np.asarray(client.epochs if client.steps is None else client.steps, object)):
         raise ValueError(
             f"{server.name} adapts a number of local steps that all clients begin with: give Client(steps=K) "
             "or Client(epochs=K) one number"

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 
 from jaxafl.client import Client
+from jaxafl.options import shown
 
 
 def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
@@ -26,7 +27,7 @@ def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
             f"{server} takes one gradient from every run: give Client(optax.sgd, learning_rate=1.0, steps=1"
             f"{', batch_size=None' if full_batch else ''}); the rate is the server's learning_rate"
         )
-    if float(np.asarray(rate)) != 1.0:
-        raise ValueError(f"{server} has no local rate: give Client(learning_rate=1.0), not {rate}")
+    if np.any(np.asarray(rate) != 1.0):
+        raise ValueError(f"{server} has no local rate: give Client(learning_rate=1.0), not {shown(rate)}")
     if full_batch and client.batch_size is not None:
         raise ValueError(f"{server} takes full gradients: give Client(batch_size=None), not {client.batch_size}")

@@ -150,6 +150,8 @@ def label(value: Any) -> Any:
         return value
     if isinstance(value, jax.Array) and value.ndim == 0:
         return value.item()
+    if isinstance(value, np.ndarray | jax.Array):
+        return str(plain(value))
     if isinstance(value, Simulation):
         return f"{value.server.name} on {value.clock.name}"
     name = getattr(value, "__name__" if callable(value) else "name", None)

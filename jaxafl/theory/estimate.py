@@ -141,24 +141,26 @@ def _chosen(sim: Simulation, clients: int, samples: int, weights: str, seed: int
 def _of_gradients(sim: Simulation, chosen: Sampled, found: list[AtModel]) -> dict[str, float]:
     client = sim.client
     counts = np.asarray(sim.data.counts)[np.asarray(chosen.client)]
+    variance = _per_batch(client, counts, np.asarray(chosen.client))
     smallest = np.array([np.min(one.smallest) for one in found])  # NaN if the value of any client is NaN
     norms = [one.client_gradient if client.batch_size is None else one.sample_gradient for one in found]
     return {
         "smoothness": max(float(np.max(one.largest)) for one in found),
         "strong_convexity": float(np.min(smallest)),
-        "local_variance": max(float(np.max(one.within * _per_batch(client, counts))) for one in found),
+        "local_variance": max(float(np.max(one.within * variance)) for one in found),
         "global_variance": max(float(one.between) for one in found),
         "gradient_bound": max(float(np.max(norm)) for norm in norms),
     }
 
 
-def _per_batch(client: Any, counts: np.ndarray) -> np.ndarray:
-    """Returns the variance of a mini-batch's mean over the variance of a sample, for clients with `counts` samples."""
+def _per_batch(client: Any, counts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Returns the variance of a mini-batch's mean over the variance of a sample, for the
+    clients `chosen` with `counts` samples."""
     if client.batch_size is None:
         return np.zeros(len(counts))
-    size = client.batch_size
+    size = np.asarray(client.batch_size)[chosen] if isinstance(client.batch_size, tuple) else client.batch_size
     if client.epochs is None and client.sampling == "replacement":
-        return np.full(len(counts), 1 / size)
+        return np.broadcast_to(1 / size, len(counts))
     return np.maximum(counts - size, 0) / (size * np.maximum(counts - 1, 1))
 
 

@@ -1,0 +1,254 @@
+"""Clients with numbers, epochs and batch sizes of their own, against the slow reference that trains each by its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl import server
+from jaxafl.callbacks.hooks import Hook
+from jaxafl.client import frozen_by
+from jaxafl.clock import bernoulli, free_running, uniform
+from jaxafl.device.keys import per_run
+from jaxafl.engine import windows
+from jaxafl.engine.lockstep import lockstep
+from jaxafl.engine.loop import run_to_end
+from jaxafl.engine.problem import Speed
+from jaxafl.engine.validate import _pads
+from jaxafl.options import UserError
+from tests.oracle import server as oracle
+from tests.oracle.client import LocalTraining
+from tests.problems import assert_same, drawn, quadratic, record, reference, simulate
+from tests.test_client import SEED, SIZES, STEPS, batch_key, cut, shuffle
+from tests.variants import slow_but
+
+RATES = [0.2, 0.05, 0.1, 0.3, 0.15, 0.25]
+NUMBERS = {
+    "momentum": [0.5, 0.0, 0.9, 0.3, 0.2, 0.6],
+    "proximal": [0.0, 0.7, 0.1, 0.2, 0.5, 0.3],
+    "weight_decay": [0.1, 0.0, 0.3, 0.2, 0.05, 0.0],
+}
+BATCHES = [3, 2, 5, 1, 4, 8]
+EPOCHS = [2, 3, 1, 2, 4, 1]
+
+
+def check(client: afl.Client, training: list[LocalTraining], batches: Any = None, **options: Any) -> Any:
+    """The run is that of the reference, whose clients train as `training` says."""
+    problem = quadratic(sizes=SIZES)
+    recorded = record(1, 6, STEPS, "ties", concurrency=6, buffer=2)
+    steps = recorded.oracle(STEPS)
+    steps = [
+        type(step)(
+            step.step,
+            step.time,
+            tuple(type(one)(**{**vars(one), "local_steps": training[one.client].steps}) for one in step.arrivals),
+        )
+        for step in steps
+    ]
+    with jax.enable_x64(True):
+        expected = reference(problem, oracle.FedBuff(eta=0.8), steps, training, batches=batches)  # type: ignore[arg-type]
+        result = simulate(problem, server.fedbuff(0.8, "none"), recorded.clock(), STEPS, client, seed=SEED, **options)
+    assert_same(result, expected, 1e-9)
+    return result
+
+
+def test_every_number_may_be_one_per_client() -> None:
+    steps = [3, 1, 4, 2, 2, 3]
+    client = afl.Client(learning_rate=RATES, **NUMBERS, rate_decay_per_run=RATES, steps=steps, batch_size=None)
+    assert repr(client).startswith("Client(learning_rate=a NumPy array of shape (6,) of float64, momentum=a NumPy")
+    training = [
+        LocalTraining(
+            learning_rate=RATES[one],
+            run_decay=RATES[one],
+            steps=steps[one],
+            **{name: column[one] for name, column in NUMBERS.items()},
+        )
+        for one in range(6)
+    ]
+    check(client, training)
+
+
+def own_batches(client: int, run: int, local_steps: int) -> list[list[int]]:
+    """The indices that a run draws with replacement, as many as the client's batches have."""
+    key = per_run(batch_key(), jnp.int32(client), jnp.int32(run))
+    count = jnp.int32(SIZES[client])
+    return [np.asarray(drawn(key, jnp.int32(k), BATCHES[client], count)).tolist() for k in range(local_steps)]
+
+
+@pytest.mark.parametrize("micro_batch", slow_but([None, 2], None))
+def test_batches_have_the_size_of_their_client(micro_batch: int | None) -> None:
+    client = afl.Client(learning_rate=RATES, steps=3, batch_size=BATCHES, micro_batch=micro_batch)
+    result = check(client, [LocalTraining(learning_rate=rate, steps=3) for rate in RATES], own_batches)
+    assert json.loads(result.attrs["client"])["batch_size"] == BATCHES
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"lanes": 4, "chunk": 4}, pytest.param({"lanes": 4, "chunk": 2}, marks=pytest.mark.slow)]
+)
+def test_epochs_end_with_the_rest_of_the_clients_samples(options: dict[str, int]) -> None:
+    def batches(client: int, run: int, local_steps: int) -> list[list[int]]:
+        key = per_run(batch_key(), jnp.int32(client), jnp.int32(run))
+        made = [cut(shuffle(key, epoch, SIZES[client]), BATCHES[client]) for epoch in range(EPOCHS[client])]
+        assert sum(map(len, made)) == local_steps
+        return [batch for epoch in made for batch in epoch]
+
+    client = afl.Client(learning_rate=0.2, momentum=0.5, epochs=np.array(EPOCHS), batch_size=np.array(BATCHES))
+    steps = [epochs * -(-count // size) for epochs, count, size in zip(EPOCHS, SIZES, BATCHES, strict=True)]
+    check(client, [LocalTraining(learning_rate=0.2, momentum=0.5, steps=one) for one in steps], batches, **options)
+
+
+def simulation(client: afl.Client, mine: Any = None) -> afl.Simulation:
+    clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
+    problem = quadratic(sizes=SIZES)
+    return afl.Simulation(problem.data, problem.model, client, mine or server.fedbuff(0.8), clock)
+
+
+def test_numbers_and_arrays_are_swept_on_one_axis() -> None:
+    sim = simulation(afl.Client(learning_rate=0.1, steps=2, batch_size=2))
+    half = [0.5 * rate for rate in RATES]
+    values = [0.1, np.full(6, 0.1), np.array(RATES), np.array(half)]
+    swept = afl.sweep(sim, {"client.learning_rate": values, "seed": [0, 1]}, 4, eval_every=4)
+    assert swept["client.learning_rate"].values.tolist() == ["0.1", str([0.1] * 6), str(RATES), str(half)]
+    np.testing.assert_array_equal(swept.loss[0], swept.loss[1])
+    for place in (2, 3):
+        client = afl.Client(learning_rate=values[place], steps=2, batch_size=2)
+        single = simulation(client).run(4, eval_every=4, seed=1)
+        np.testing.assert_array_equal(swept.loss[place, 1], single.loss)
+    sizes = afl.sweep(sim, {"client.batch_size": [2, [2] * 6, BATCHES]}, 4, eval_every=4)
+    np.testing.assert_allclose(sizes.loss[0], sizes.loss[1], rtol=1e-6)
+    assert sizes.loss[2, -1] != sizes.loss[0, -1]
+
+
+CLIENT = afl.Client(learning_rate=RATES, proximal=NUMBERS["proximal"], epochs=EPOCHS, batch_size=BATCHES)
+
+
+@pytest.mark.slow
+def test_every_way_of_executing_a_run_gives_the_same() -> None:
+    sim = simulation(CLIENT)
+    expected = sim.run(8, eval_every=8)
+    _, records = sim.step(sim.init(0), 8)  # the clock within the program
+    np.testing.assert_allclose(records["delta_norm"], expected.delta_norm, rtol=1e-5)
+    problems = [sim.problem(seed) for seed in (0, 1)]
+    schedules = [sim.schedule(8, seed) for seed in (0, 1)]
+    found = run_to_end(lockstep(problems, schedules, 8, Speed(2)), 8, 8, Hook(), 0.0)
+    np.testing.assert_allclose(found[0].records["delta_norm"], expected.delta_norm, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_windows_leave_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = simulation(CLIENT).run(12, eval_every=12)
+    monkeypatch.setattr(windows, "WINDOW_ARRIVALS", 8)
+    monkeypatch.setattr(windows, "_TURNOVERS", 0)
+    np.testing.assert_array_equal(simulation(CLIENT).run(12, eval_every=12).delta_norm, expected.delta_norm)
+
+
+def test_a_reply_changes_the_steps_of_clients_that_differ() -> None:
+    """With κ = 0 the replies leave K, and AsyncFedED is a server step of the reference per arrival."""
+    clock = free_running(concurrency=4, durations=uniform(1, 5))
+    client = afl.Client(learning_rate=RATES, steps=2, batch_size=BATCHES)
+    mine = server.asyncfeded(0.8, eps=1.0, kappa=0.0)
+    problem = quadratic(sizes=SIZES)
+    result = simulate(problem, mine, clock, 6, client, seed=SEED)
+    versions = result.observe_w.values.astype(float)
+    for step in range(6):
+        who, run = int(result.client_id[step, 0]), int(result.run_index[step, 0])
+        start = versions[step - int(result.staleness[step, 0])]
+        w = start.copy()
+        for batch in own_batches(who, run, 2):
+            w -= RATES[who] * problem.clients[who].gradient(w, batch)
+        gamma = np.linalg.norm(versions[step] - start) / np.linalg.norm(w - start)
+        expected = versions[step] + 0.8 / (gamma + 1) * (w - start)
+        np.testing.assert_allclose(versions[step + 1], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_one_number_is_not_gathered() -> None:
+    one = afl.Client(learning_rate=0.1, proximal=0.1, steps=1).executed(4)
+    many = afl.Client(learning_rate=RATES, proximal=0.1, steps=1, batch_size=BATCHES).executed(4)
+    of = jax.make_jaxpr(lambda client, who: jax.tree.leaves(client.of(who)))
+    assert not of(one, 0).eqns
+    shapes = [variable.aval.shape for variable in of(many, 0).jaxpr.outvars]
+    assert shapes == [()] * 3
+    assert jax.tree.leaves(frozen_by(many, {"w": np.zeros(3)})) == [False, False]
+
+
+def test_a_smaller_batch_is_padded() -> None:
+    counts, one = np.array([4, 4]), {"learning_rate": 0.1, "steps": 1}
+    assert _pads(afl.Client(**one, batch_size=[2, 4]), counts)
+    assert not _pads(afl.Client(**one, batch_size=[4, 4]), counts)
+    assert not _pads(afl.Client(**one, batch_size=[2, 4], micro_batch=2), counts)
+    assert _pads(afl.Client(**one, batch_size=[2, 4], micro_batch=4), counts)
+
+
+def test_a_checkpoint_compares_the_arrays(tmp_path: Any) -> None:
+    simulation(afl.Client(learning_rate=RATES, steps=1)).run(2, checkpoint=tmp_path)
+    same = afl.Client(learning_rate=np.array(RATES), steps=1)
+    assert simulation(same).run(3, checkpoint=tmp_path).sizes["step"] == 3
+    with pytest.raises(UserError, match=r"holds something else: client\.learning_rate"):
+        simulation(afl.Client(learning_rate=RATES[::-1], steps=1)).run(4, checkpoint=tmp_path)
+
+
+def counting(learning_rate: float, width: int = 2, scale: float = 1.0) -> optax.GradientTransformation:
+    """An optimiser whose `width` is a shape."""
+    del scale
+    pad = optax.stateless(lambda updates, _: jax.tree.map(lambda u: u + 0 * jnp.ones(width).sum(), updates))
+    return optax.chain(optax.sgd(learning_rate), pad)
+
+
+def test_a_length_stays_static_beside_an_array() -> None:
+    assert afl.Client(counting, learning_rate=RATES, width=3, scale=[1.0] * 6, steps=1).switches == (("width", 3),)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"learning_rate": RATES[:5]},
+            r"learning_rate must be .* one number per client \(6,\), got shape",
+        ),
+        (
+            {"learning_rate": [RATES]},
+            r"learning_rate must be .* one number per client \(6,\), got shape",
+        ),
+        ({"learning_rate": [*RATES[:5], -1.0]}, r"learning_rate must be >= 0, got -1 \(client 5, the first of 1\)"),
+        ({"learning_rate": [*RATES[:5], np.nan]}, r"learning_rate must be a finite number, got nan \(client 5"),
+        ({"learning_rate": ["a"] * 6}, r"learning_rate must be a number"),
+        ({"momentum": RATES[:5]}, r"momentum must be .* one number per client \(6,\), got shape"),
+        ({"proximal": RATES[:5]}, r"proximal must be .* one number per client \(6,\), got shape"),
+        ({"batch_size": BATCHES[:5]}, r"batch_size must be one number, or one per client \(6,\), got"),
+        ({"batch_size": [0] * 6}, r"batch_size must be at least 1, got 0"),
+        ({"batch_size": [1.5] * 6}, r"batch_size must be a whole number, got 1.5"),
+        (
+            {"epochs": EPOCHS[:5], "steps": None},
+            r"epochs must be one number, or one per client \(6,\), got",
+        ),
+        ({"epochs": [EPOCHS] * 6, "steps": None}, r"epochs must be one number, or one per client \(6,\), got"),
+    ],
+)
+def test_arrays_of_another_form_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"Client: {said}"):
+        simulation(afl.Client(**({"learning_rate": 0.1, "steps": 2} | options))).check()
+
+
+def test_servers_that_need_equal_clients_say_so() -> None:
+    one = {"steps": 1, "batch_size": None}
+    gradients = server.psurdg(0.1)
+    problem = quadratic(sizes=SIZES)
+    with pytest.raises(ValueError, match=r"psurdg has no local rate: give Client\(learning_rate=1.0\), not a NumPy"):
+        rates = afl.Client(learning_rate=RATES, **one)
+        afl.Simulation(problem.data, problem.model, rates, gradients, bernoulli(0.5)).check()
+    afl.Simulation(
+        problem.data, problem.model, afl.Client(learning_rate=[1.0] * 6, **one), gradients, bernoulli(0.5)
+    ).check()
+    clock = free_running(concurrency=4, durations=uniform(1, 5))
+    with pytest.raises(ValueError, match=r"asyncfeded adapts a number of local steps that all clients begin with"):
+        replies = afl.Client(learning_rate=0.1, epochs=EPOCHS)
+        afl.Simulation(problem.data, problem.model, replies, server.asyncfeded(), clock).check()
+    with pytest.raises(UserError, match=r"fedopt: b2 must be one number"):
+        simulation(afl.Client(learning_rate=0.1, steps=1), server.fedopt(optax.adam, b2=[0.9] * 6)).check()
