@@ -103,7 +103,7 @@ def test_a_clock_that_cannot_charge_raises() -> None:
     with pytest.raises(ValueError, match=r"semi_async cannot be advanced during training, .* free_running"):
         dataclasses.replace(sim, clock=semi, server=afl.server.safa()).check()
     with pytest.raises(ValueError, match="rate_schedule needs the staleness"):
-        scheduled = dataclasses.replace(sim.client, rate_schedule=lambda moment: 1.0)
+        scheduled = dataclasses.replace(sim.client, rate_schedule=lambda moment: 1.0 * moment.staleness)
         dataclasses.replace(sim, client=scheduled).check()
     with pytest.raises(ValueError, match="give patience"):
         afl.Client(optax.sgd, learning_rate=0.1, epochs=2, charge="executed").check(8)

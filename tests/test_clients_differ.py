@@ -1,7 +1,8 @@
-"""Clients with numbers, epochs and batch sizes of their own, against the slow reference that trains each by its own."""
+"""Clients with numbers, epochs, batch sizes and rates of their own, against the slow reference that trains each so."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -23,6 +24,7 @@ from jaxafl.engine.loop import run_to_end
 from jaxafl.engine.problem import Speed
 from jaxafl.engine.validate import _pads
 from jaxafl.options import UserError
+from jaxafl.theory.estimate import _per_batch
 from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining
 from tests.problems import assert_same, drawn, quadratic, record, reference, simulate
@@ -52,8 +54,12 @@ def check(client: afl.Client, training: list[LocalTraining], batches: Any = None
         )
         for step in steps
     ]
+
+    def of_client(arrival: Any) -> LocalTraining:
+        return training[arrival.client]
+
     with jax.enable_x64(True):
-        expected = reference(problem, oracle.FedBuff(eta=0.8), steps, training, batches=batches)  # type: ignore[arg-type]
+        expected = reference(problem, oracle.FedBuff(eta=0.8), steps, of_client, batches=batches)  # type: ignore[arg-type]
         result = simulate(problem, server.fedbuff(0.8, "none"), recorded.clock(), STEPS, client, seed=SEED, **options)
     assert_same(result, expected, 1e-9)
     return result
@@ -113,7 +119,7 @@ def simulation(client: afl.Client, mine: Any = None) -> afl.Simulation:
 def test_numbers_and_arrays_are_swept_on_one_axis() -> None:
     sim = simulation(afl.Client(learning_rate=0.1, steps=2, batch_size=2))
     half = [0.5 * rate for rate in RATES]
-    values = [0.1, np.full(6, 0.1), np.array(RATES), np.array(half)]
+    values = [0.1, [0.1] * 6, np.array(RATES), np.array(half)]
     swept = afl.sweep(sim, {"client.learning_rate": values, "seed": [0, 1]}, 4, eval_every=4)
     assert swept["client.learning_rate"].values.tolist() == ["0.1", str([0.1] * 6), str(RATES), str(half)]
     np.testing.assert_array_equal(swept.loss[0], swept.loss[1])
@@ -126,7 +132,50 @@ def test_numbers_and_arrays_are_swept_on_one_axis() -> None:
     assert sizes.loss[2, -1] != sizes.loss[0, -1]
 
 
-CLIENT = afl.Client(learning_rate=RATES, proximal=NUMBERS["proximal"], epochs=EPOCHS, batch_size=BATCHES)
+def by_moment(moment: Any) -> Any:
+    """A rate of what is known at the start of a run."""
+    return 1 / (1 + 0.2 * moment.version + 0.05 * moment.started + 0.1 * moment.client)
+
+
+CLIENT = afl.Client(
+    learning_rate=RATES, proximal=NUMBERS["proximal"], epochs=EPOCHS, batch_size=BATCHES, rate_schedule=by_moment
+)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"dispatch": "step", "start_skew": True}, marks=pytest.mark.slow)]
+)
+def test_a_rate_knows_client_version_server_step_and_time(options: dict[str, Any]) -> None:
+    def schedule(moment: Any) -> Any:
+        return by_moment(moment) / (1 + 0.1 * moment.server_step) / (1.0 + moment.step)
+
+    def of_run(arrival: Any) -> LocalTraining:
+        known = 1 + 0.2 * arrival.trained_from + 0.05 * arrival.start_time + 0.1 * arrival.client
+        rate = 0.3 / known / (1 + 0.1 * (arrival.start_version + arrival.staleness))
+        return LocalTraining(learning_rate=rate, steps=3, step_multipliers=(1, 1 / 2, 1 / 3))
+
+    recorded = record(2, 6, STEPS, "ties", concurrency=4, buffer=3, **options)
+    client = afl.Client(learning_rate=0.3, steps=3, batch_size=None, rate_schedule=schedule)
+    expected = reference(quadratic(), oracle.FedBuff(eta=0.8), recorded.oracle(STEPS), of_run)  # type: ignore[arg-type]
+    with jax.enable_x64(True):
+        result = simulate(quadratic(), server.fedbuff(0.8, "none"), recorded.clock(), STEPS, client)
+    assert_same(result, expected, 1e-9)
+
+
+def test_a_clock_within_the_program_refuses_only_what_it_does_not_know() -> None:
+    clock = free_running(concurrency=4, durations=uniform(1, 5))
+    problem = quadratic(sizes=SIZES)
+
+    def trained(schedule: Any) -> Any:
+        client = afl.Client(learning_rate=0.2, steps=2, batch_size=None, rate_schedule=schedule)
+        return simulate(problem, server.asyncfeded(0.8, kappa=0.0), clock, 6, client).delta_norm
+
+    halved = afl.Client(learning_rate=0.2, steps=2, batch_size=None, run_schedule=lambda run: 0.5**run)
+    expected = simulate(problem, server.asyncfeded(0.8, kappa=0.0), clock, 6, halved).delta_norm
+    np.testing.assert_array_equal(trained(lambda moment: 0.5**moment.run), expected)
+    for name in ("staleness", "duration", "server_step"):
+        with pytest.raises(ValueError, match=f"rate_schedule needs the {name} of a run when it is trained"):
+            trained(lambda moment, name=name: 1.0 + getattr(moment, name))
 
 
 @pytest.mark.slow
@@ -143,10 +192,11 @@ def test_every_way_of_executing_a_run_gives_the_same() -> None:
 
 @pytest.mark.slow
 def test_windows_leave_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = simulation(CLIENT).run(12, eval_every=12)
+    client = dataclasses.replace(CLIENT, rate_schedule=lambda moment: by_moment(moment) / (1 + moment.server_step))
+    expected = simulation(client).run(12, eval_every=12)
     monkeypatch.setattr(windows, "WINDOW_ARRIVALS", 8)
     monkeypatch.setattr(windows, "_TURNOVERS", 0)
-    np.testing.assert_array_equal(simulation(CLIENT).run(12, eval_every=12).delta_norm, expected.delta_norm)
+    np.testing.assert_array_equal(simulation(client).run(12, eval_every=12).delta_norm, expected.delta_norm)
 
 
 def test_a_reply_changes_the_steps_of_clients_that_differ() -> None:
@@ -184,6 +234,11 @@ def test_a_smaller_batch_is_padded() -> None:
     assert not _pads(afl.Client(**one, batch_size=[4, 4]), counts)
     assert not _pads(afl.Client(**one, batch_size=[2, 4], micro_batch=2), counts)
     assert _pads(afl.Client(**one, batch_size=[2, 4], micro_batch=4), counts)
+
+
+def test_theory_knows_the_batches_of_single_clients() -> None:
+    client = afl.Client(learning_rate=0.1, steps=1, batch_size=[2, 4, 8])
+    np.testing.assert_allclose(_per_batch(client, np.array([9, 9]), np.array([2, 0])), [1 / 8, 1 / 2])
 
 
 def test_a_checkpoint_compares_the_arrays(tmp_path: Any) -> None:

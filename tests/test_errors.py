@@ -98,7 +98,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         with_client(batch_size=jnp.array(3)), r"batch_size must be a whole number \(an int\).*JAX array.*int\(\.\.\.\)"
     ),
     "batch size an array of one": (
-        with_client(batch_size=np.array([3])), r"\(an int\), got a NumPy array of shape \(1,\): use \.tolist\(\) where"
+        with_client(batch_size=np.array([3])), r"batch_size must be one number, or one per client \(6,\), got.*\(1,\)"
     ),
     "batch size above int32": (with_client(batch_size=2**31), "batch_size must be at most 2,147,483,647, got 2,147"),
     "steps 0": (with_client(steps=0), "steps must be at least 1, got 0"),

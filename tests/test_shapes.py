@@ -45,10 +45,13 @@ RECORDS: dict[type, dict[str, Any]] = {
     Outcome: {"params": {"w": zeros(4, dtype=FLOAT)}, "state": (), "info": {"a": zeros()}, "next_steps": zeros(A)}
     | {"client_params": TREE, "weights": zeros(A, dtype=FLOAT), "kept": zeros(dtype=FLOAT)},
     Segments: arrays(
-        "active load_lane load_slot load_client load_run load_staleness save_lane save_slot save_row", S, L
+        "active load_lane load_slot load_client load_run load_staleness load_version load_server_step save_lane "
+        "save_slot save_row",
+        S,
+        L,
     )
     | arrays("load_count save_count", S)
-    | {"load_duration": zeros(S, L, dtype=FLOAT)},
+    | arrays("load_duration load_started", S, L, dtype=FLOAT),
     Steps: arrays("update_slot lane client staleness local_steps multiplicity kind base_slot", T, A)
     | {"segments_before": zeros(T + 1), "time": zeros(T, dtype=FLOAT), "mask": zeros(T, A, dtype=BOOL)}
     | {"write_slot": zeros(T)},

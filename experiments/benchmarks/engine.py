@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from rich.console import Console
@@ -74,7 +73,7 @@ def bare_loop(sim: afl.Simulation, updates: int) -> tuple[Callable[[], Any], flo
 
         def update(index: jax.Array, params: Any) -> Any:
             who = index % sim.data.num_clients
-            lane = begin(client, params, model_state, key, who, index, index, jnp.float32(0))
+            lane = begin(client, params, model_state, key, who, index)
             step = functools.partial(
                 local_step, client, apply, lambda *a: sim.data.fetch(device.arrays, *a), sim.client.batch_size
             )

@@ -224,7 +224,7 @@ def local_step_of(target: str, name: str, lanes: int) -> tuple[float, float]:
 
     def made(who: jax.Array) -> Lane:
         model = sim.model.init(jax.random.key(0), example_batch(sim.data.form))
-        return begin(problem.hyperparameters.client, *model, problem.key, who, who, who, jnp.float32(0))
+        return begin(problem.hyperparameters.client, *model, problem.key, who, who)
 
     def steps(group: Lane, client: afl.Client, device: Any) -> Lane:
         def one(lane: Lane) -> Lane:

@@ -11,7 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxafl.cli.catalogue import Constructor, find, offered
+from jaxafl.cli.files import read_numbers
 from jaxafl.cli.options import CONCURRENCY, Names, chooser, is_given, local_training, values_of
 from jaxafl.client import Client
 from jaxafl.clock import Duration, constant
@@ -81,9 +84,9 @@ def _client(names: Names, values: dict[str, Any], axes: Mapping[str, Any]) -> Cl
     if values["steps"] is None and values["epochs"] is None:
         values["steps"] = local_training(names["server"])["steps"]
     for option in names["client"].options:
-        if values[option.name] is None or (
-            values[option.name] == option.default and f"client.{option.name}" not in axes
-        ):
+        given = values[option.name]
+        usual = not isinstance(given, np.ndarray) and given == option.default
+        if given is None or (usual and f"client.{option.name}" not in axes):
             del values[option.name]
     return Client(names["client"].call, **values)
 
@@ -131,7 +134,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
     if "" in written:
         raise UserError(f"--axis {text!r}: there is an empty value beside a comma; {_FORM}")
     if ":" not in values:
-        return name, [_axis_value(value) for value in written]
+        return name, [_axis_value(name, value) for value in written]
     try:
         found = list(range(*map(int, values.split(":"))))
     except (ValueError, TypeError) as error:
@@ -187,8 +190,10 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _axis_value(text: str) -> Any:
-    """Returns a number, a list, True, False or None; other texts are strings, with or without quotes."""
+def _axis_value(name: str, text: str) -> Any:
+    """Returns a number, a list, True, False, None or the numbers of an `@FILE`; other texts are strings."""
+    if text.startswith("@"):
+        return read_numbers(text[1:], f"--axis {name}")
     try:
         value = ast.literal_eval(_WORDS.get(text.lower(), text))
     except (ValueError, SyntaxError):

@@ -18,6 +18,7 @@ from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.store import check_folder, log_info
 from jaxafl.cli import tables
 from jaxafl.cli.build import as_paths, make_simulation, read_axes
+from jaxafl.cli.files import with_arrays, without_files
 from jaxafl.cli.options import Run, chosen, current_arguments, is_given, options_type, program, refuse, values_of
 from jaxafl.cli.sweep_options import Sweep
 from jaxafl.device import keep_programs, make_cpu_devices
@@ -71,15 +72,20 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     arguments = current_arguments(arguments)
     axes = read_axes(arguments) if kind is Sweep else {}
     names = chosen(arguments, axes)
-    more = "\n\nOptions depend on the data, model, server and clock that the command line names (see jaxafl list)."
+    plain, arrays = without_files(arguments, names)
+    more = (
+        "\n\nOptions depend on the data, model, server and clock that the command line names (see jaxafl list). "
+        "A file gives a number per client: --client.learning-rate @rates.npy, also in an --axis."
+    )
     options: Any
     options, unknown = tyro.cli(
         options_type(kind, names, axes),
         prog=program(command.__name__, arguments, names),
         description=f"{command.__doc__}{more}".replace("`", ""),
-        args=arguments,
+        args=plain,
         return_unknown_args=True,
     )
+    options = with_arrays(options, arrays)
     if unknown:
         refuse(unknown, names, options)
     if kind is Sweep and not axes:

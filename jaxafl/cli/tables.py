@@ -24,8 +24,8 @@ _SHOWN = 5  # further limits are only counted
 _DOCUMENT = """# Options
 
 This page lists all parts for `jaxafl run` and `jaxafl sweep`, with their options. `jaxafl list --markdown` writes it
-from the fields and docstrings of the package. Numbers can be swept (`--axis`). Arrays with a number per client need
-Python.
+from the fields and docstrings of the package. Numbers can be swept (`--axis`). A file has a number per
+client: `--client.learning-rate @rates.npy`.
 """
 
 

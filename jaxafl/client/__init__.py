@@ -2,7 +2,7 @@
 
 from jaxafl.client.frozen import frozen_by, sent_bytes
 from jaxafl.client.optimizer import MadeOptimizer, Optimised
-from jaxafl.client.options import Client, Moment
+from jaxafl.client.options import Client, Moment, Timing
 from jaxafl.client.stepping import optimizer_step
 from jaxafl.client.training import Draw, Lane, begin, draw, local_step
 
@@ -13,6 +13,7 @@ __all__ = [
     "MadeOptimizer",
     "Moment",
     "Optimised",
+    "Timing",
     "begin",
     "draw",
     "frozen_by",

@@ -40,7 +40,7 @@ def frozen_by(client: Optimised, params: Any) -> tuple[Any, Any]:
     """
     leaves, structure = jax.tree.flatten(params)
     shapes = tuple(map(_shape, leaves))
-    numbers, parts = jax.tree.flatten(jax.tree.map(lambda leaf: _shape(np.ravel(leaf)[0]), client))
+    numbers, parts = jax.tree.flatten(jax.tree.map(_scalar, client))
     try:
         zero, same = _known(parts, tuple(numbers), structure, shapes)
     except TypeError:  # an unhashable option
@@ -69,6 +69,11 @@ def _known(parts: Any, numbers: tuple[Any, ...], structure: Any, shapes: tuple[A
         return [False] * len(shapes), [False] * len(shapes)
     zeros = _zeros(traced, [False] * len(traced.invars))
     return zeros, [out is given for out, given in zip(traced.outvars, traced.invars, strict=False)]
+
+
+def _scalar(number: Any) -> jax.ShapeDtypeStruct:
+    """Returns the shape and type of a number, or of one client's where there is one per client."""
+    return jax.ShapeDtypeStruct((), jnp.result_type(number))
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:

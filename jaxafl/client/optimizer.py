@@ -81,6 +81,10 @@ class Optimised(Part):
         super().__post_init__()
         if isinstance(self.optimizer, optax.GradientTransformation):
             object.__setattr__(self, "optimizer", MadeOptimizer(self.optimizer))
+        lists = {name: value for name, value in self.hyperparameters.items() if type(value) in (list, tuple)}
+        if lists:  # as values of a sweep
+            arrays = {name: as_array(self.name, name, value) for name, value in lists.items()}
+            object.__setattr__(self, "hyperparameters", self.hyperparameters | arrays)
 
     def make_optimizer(self, rate_factor: Any = 1.0, **more: Any) -> optax.GradientTransformationExtraArgs:
         """Builds the optimiser with its learning rate times a factor; `more`: further arguments of the constructor."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.client.optimizer import Optimised
+from jaxafl.device.dependence import inputs_read
 from jaxafl.options import Number, are_plain, check_whole, number, recording, shown, static
 
 Array = jax.Array
@@ -20,14 +21,32 @@ FULL_BATCH_PIECE = 256
 """Samples per gradient evaluation of a full batch, unless `micro_batch` is given."""
 
 
+class Timing(NamedTuple):
+    """Place of a run in the schedule, traced scalars."""
+
+    staleness: Any = 0  # int32, τ of the run's update at the first server step that consumes it
+    duration: Any = 0.0  # float, duration of the run in simulated seconds
+    version: Any = 0  # int32, version s that the run trains from
+    server_step: Any = 0  # int32, the first server step t that consumes the run's update
+    started: Any = 0.0  # float, simulated seconds at the start of the run
+
+
 class Moment(NamedTuple):
-    """Moment of a local step, the argument of `Client(rate_schedule=...)`; all fields are traced scalars."""
+    """Moment of a local step, the argument of `Client(rate_schedule=...)`; all fields are traced scalars.
+
+    A clock that is advanced during training (a server that replies, `charge="executed"`, `Simulation.step`) does not
+    know `staleness`, `duration` and `server_step` in time: a schedule that reads them is refused there.
+    """
 
     step: Array  # int32, local step in the run, from 0
     epoch: Array  # int32, local epoch in the run, from 0
     run: Array  # int32, index of the run among the client's runs, from 0
     staleness: Array  # int32, τ of the run's update at the first server step that consumes it
     duration: Array  # float, duration of the run in simulated seconds
+    client: Any = 0  # int32, index of the client
+    version: Any = 0  # int32, version s that the run trains from
+    server_step: Any = 0  # int32, the first server step t that consumes the run's update
+    started: Any = 0.0  # float, simulated seconds at the start of the run
 
 
 class Client(Optimised, init=False):
@@ -63,7 +82,7 @@ class Client(Optimised, init=False):
         step_schedule: function from the local step (from 0, traced int32) to a factor of the learning rate.
         run_schedule: function from the run's index among the client's runs (from 0, traced int32) to a factor of the
             learning rate.
-        rate_schedule: function from a `Moment` (step, epoch, run, staleness and duration) to a factor of the learning
+        rate_schedule: function from a `Moment` (client, run, version, local step and more) to a factor of the learning
             rate.
         sampling: sampling of mini-batches with `steps`. `"replacement"` draws every sample uniformly. `"epochs"` uses
             shuffled epochs that continue from run to run.
@@ -110,8 +129,9 @@ class Client(Optimised, init=False):
 
     def __post_init__(self) -> None:
         for name in ("steps", "epochs", "batch_size"):
-            if isinstance(getattr(self, name), np.ndarray | jax.Array):
-                object.__setattr__(self, name, getattr(self, name).tolist())
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray | jax.Array) and (value.ndim or name == "steps"):
+                object.__setattr__(self, name, value.tolist())
         super().__post_init__()
         steps = self.steps if isinstance(self.steps, tuple) else ()
         if not are_plain(steps, int) and len({np.shape(np.asarray(runs, object)) for runs in steps}) > 1:
@@ -126,6 +146,25 @@ class Client(Optimised, init=False):
     def references(self) -> tuple[str, ...]:  # type: ignore[override]
         """FedProx's reference if there is a proximal term."""
         return () if self.proximal is None else ("li2020",)
+
+    def moments_ahead(self, pause: float) -> list[str]:
+        """Returns the fields of `Moment` that `rate_schedule` reads and a clock advanced during training lacks.
+
+        Args:
+            pause: `Clock.pause`, which is added to times after training.
+        """
+        ahead = ["staleness", "duration", "server_step"]
+        ahead += ["started"] if pause or self.charge == "executed" else []
+        if self.rate_schedule is None:
+            return []
+        integer, real = jnp.int32(0), jnp.float32(0)
+        moment = Moment(integer, integer, integer, integer, real, integer, integer, integer, real)
+        try:
+            traced = jax.make_jaxpr(self.rate_schedule)(moment).jaxpr
+        except Exception:  # `check_model` explains the error
+            return ahead
+        read = dict(zip(Moment._fields, inputs_read(traced, [True] * len(traced.outvars)), strict=True))
+        return [name for name in ahead if read[name]]
 
     @property
     def width(self) -> int:

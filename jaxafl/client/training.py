@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxafl.client import batches
-from jaxafl.client.options import Client, Moment
+from jaxafl.client.options import Client, Moment, Timing
 from jaxafl.client.stepping import objective_arguments, optimizer_step
 from jaxafl.device.key_leaves import pack, renewed, unpack
 from jaxafl.device.keys import Key, jax_key, per_client, threefry
@@ -44,8 +44,7 @@ class Lane(NamedTuple):
     run: Array
     step: Array  # int32, executed local steps
     loss: Array  # mini-batch losses before each step, summed over local steps
-    staleness: Array
-    duration: Array
+    timing: Timing | None  # None without a `rate_schedule`, which alone reads it
     stopping: Stopping | None
 
 
@@ -66,8 +65,7 @@ def begin(
     batch_key: Key,
     who: Array,
     run: Array,
-    staleness: Array,
-    duration: Array,
+    timing: Timing = Timing(),  # noqa: B008 (immutable)
 ) -> Lane:
     """Returns the state of a run before its first local step from `params`.
 
@@ -76,8 +74,7 @@ def begin(
         params, model_state: start model of the run.
         batch_key: key of all mini-batches.
         who, run: client, and index of the run among the client's runs.
-        staleness: staleness of the update at the server step that consumes it.
-        duration: duration of the run in seconds.
+        timing: place of the run in the schedule.
     """
     key = threefry(batch_key, who, run)
     zero = jnp.zeros((), jnp.result_type(float))
@@ -92,11 +89,20 @@ def begin(
         run=run,
         step=jnp.int32(0),
         loss=zero,
-        staleness=staleness,
-        duration=duration.astype(zero.dtype),
+        timing=None if client.rate_schedule is None else _as_scalars(timing),
         stopping=None if client.patience is None else Stopping(zero + jnp.inf, jnp.int32(0), zero, jnp.bool_(False)),
     )
     return lane._replace(optimizer_state=_optimizer_state(client.of(who).make_optimizer(), params, lane))
+
+
+def _as_scalars(timing: Timing) -> Timing:
+    """Returns int32 and float scalars."""
+    return Timing(
+        *(
+            jnp.asarray(value, jnp.int32 if isinstance(usual, int) else jnp.result_type(float))
+            for value, usual in zip(timing, Timing(), strict=True)
+        )
+    )
 
 
 def _optimizer_state(optimizer: optax.GradientTransformation, params: Tree, lane: Lane) -> Tree:
@@ -230,9 +236,11 @@ def _stopping(client: Client, lane: Lane, loss: Array, per_epoch: Array) -> Stop
 
 def _rate_factor(client: Client, lane: Lane, per_epoch: Array) -> Any:
     factor: Any = 1.0
-    moment = Moment(lane.step, lane.step // per_epoch, lane.run, lane.staleness, lane.duration)
-    schedules: Any = (client.rate_schedule, client.step_schedule, client.run_schedule)
-    for schedule, when in zip(schedules, (moment, lane.step, lane.run), strict=True):
+    if client.rate_schedule is not None and lane.timing is not None:
+        place = lane.timing._asdict()
+        factor = client.rate_schedule(Moment(lane.step, lane.step // per_epoch, lane.run, client=lane.client, **place))
+    schedules: Any = (client.step_schedule, client.run_schedule)
+    for schedule, when in zip(schedules, (lane.step, lane.run), strict=True):
         if schedule is not None:
             factor = factor * schedule(when)
     if client.rate_decay_per_run is not None:

@@ -18,7 +18,7 @@ from jaxafl.engine.step import observed
 from jaxafl.server.contract import Tree
 
 Array = jax.Array
-_SAME_WORK = ("key", "shuffle_key", "client", "run", "step", "staleness", "duration")
+_SAME_WORK = ("key", "shuffle_key", "client", "run", "step", "timing")
 
 
 def over_members(function: Callable[..., Any], count: int, in_axes: Any, out_axes: Any) -> Callable[..., Any]:

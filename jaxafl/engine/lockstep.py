@@ -56,6 +56,8 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
     plans += [plans[-1]] * more
     own = {name: np.pad(getattr(rows, name), ((0, more), (0, 0)), "edge") for name in ("segment", "step", "steps")}
     segments, steps = stack_plans(plans)
+    if first.client.rate_schedule is None:
+        segments = segments.without_timing
     steps = steps._replace(
         segments_before=None,
         lane=None,

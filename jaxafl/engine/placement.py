@@ -25,6 +25,7 @@ class Runs(NamedTuple):
     reference: np.ndarray
     local_steps: np.ndarray
     duration: np.ndarray
+    started: np.ndarray
     first_step: np.ndarray
     last_step: np.ndarray
     arrival: np.ndarray  # [T, A], index of the run that arrives, -1 for padding
@@ -83,8 +84,9 @@ def place(
     lane_of[saves.runs] = saves.lanes
     lane = at_arrivals(lane_of[arrived])
     row_of, rows, in_order = _rows(runs, saves, saved, lane, stores)
-    begun = {name: getattr(runs, name)[loads.runs] for name in ("client", "run", "duration")}
-    begun["staleness"] = (runs.first_step - runs.reference)[loads.runs]
+    begun = {name: getattr(runs, name)[loads.runs] for name in ("client", "run", "duration", "version", "started")}
+    begun["server_step"] = runs.first_step[loads.runs]
+    begun["staleness"] = begun["server_step"] - runs.reference[loads.runs]
     begins = entries("load", loads, lane=loads.lanes, slot=slot_of(runs.version[loads.runs]), **begun)
     measured = slot_of(runs.reference[saves.runs])
     ends = entries("save", saves, lane=saves.lanes, slot=measured, row=row_of[saves.runs])

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
 
+from jaxafl.client import Timing
 from jaxafl.options import Summarised
 
 Indices: TypeAlias = Any  # NumPy arrays on the host, JAX arrays on the device
@@ -27,12 +28,25 @@ class Segments(NamedTuple):
     load_slot: Int32[Indices, "*S L"]  # ring slot of the version that the run trains from
     load_client: Int32[Indices, "*S L"]
     load_run: Int32[Indices, "*S L"]
-    load_staleness: Int32[Indices, "*S L"]  # of the update at the first server step that takes it
-    load_duration: Float32[Indices, "*S L"]  # simulated seconds that the run takes
+    load_staleness: Int32[Indices, "*S L"]  # the fields of `Timing`; None on a device without a `rate_schedule`
+    load_duration: Float32[Indices, "*S L"]
+    load_version: Int32[Indices, "*S L"]
+    load_server_step: Int32[Indices, "*S L"]
+    load_started: Float32[Indices, "*S L"]
     save_count: Int32[Indices, "*S"]  # how many runs end
     save_lane: Int32[Indices, "*S L"]
     save_slot: Int32[Indices, "*S L"]  # ring slot of the version that the update is measured against
     save_row: Int32[Indices, "*S L"]  # row of the update store
+
+    @property
+    def without_timing(self) -> Segments:
+        """The segments without the columns of `Timing`."""
+        return self._replace(**{f"load_{name}": None for name in Timing._fields})
+
+    def timing(self, place: Any) -> Timing:
+        """Returns the timing of the run at a place; the default without the columns."""
+        columns = {name: getattr(self, f"load_{name}") for name in Timing._fields}
+        return Timing(**{name: column[place] for name, column in columns.items() if column is not None})
 
 
 class Steps(NamedTuple):

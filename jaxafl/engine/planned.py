@@ -36,6 +36,7 @@ class Form(NamedTuple):
 
     Attributes:
         mask, update_slot, lane, base_slot: True if the program reads this column of `Steps`.
+        timing: True if the program reads the columns of `Timing` in `Segments`.
         per_lane: True if `Segments.active` has an entry for each lane.
         local_steps, segments: trip counts, see `Loops`.
     """
@@ -44,14 +45,15 @@ class Form(NamedTuple):
     update_slot: bool
     lane: bool
     base_slot: bool
+    timing: bool
     per_lane: bool
     local_steps: int | None
     segments: int | None
 
     def joined(self, other: Form) -> Form:
         """Returns the form of a program that executes plans of both forms."""
-        read = (mine or its for mine, its in zip(self[:5], other[:5], strict=True))
-        return Form(*read, *(mine if mine == its else None for mine, its in zip(self[5:], other[5:], strict=True)))
+        read = (mine or its for mine, its in zip(self[:6], other[:6], strict=True))
+        return Form(*read, *(mine if mine == its else None for mine, its in zip(self[6:], other[6:], strict=True)))
 
     @property
     def trip_counts(self) -> dict[str, int | None]:
@@ -59,12 +61,12 @@ class Form(NamedTuple):
         return {"local_steps": self.local_steps, "segments": self.segments}
 
 
-def form_of(plan: Plan, shares: int, chunk: int, local_updates: bool, keep_base: bool) -> Form:
+def form_of(plan: Plan, shares: int, chunk: int, local_updates: bool, keep_base: bool, timing: bool) -> Form:
     """Returns the form of a plan; `chunk`: lanes per `vmap`, of those of one of `shares` devices."""
     per_lane = not plan.uniform or chunk == 1 or chunk < plan.lanes // shares
     lengths = known_lengths(local_steps=[plan.local_steps], segments=[plan.segments_per_step])
     slot = local_updates or not plan.in_order
-    return Form(not plan.full, slot, local_updates, keep_base, per_lane, **lengths)
+    return Form(not plan.full, slot, local_updates, keep_base, timing, per_lane, **lengths)
 
 
 def tables_of(plan: Plan, form: Form, rows: int, segments: int) -> Tables:
@@ -76,6 +78,8 @@ def tables_of(plan: Plan, form: Form, rows: int, segments: int) -> Tables:
     read = {name: getattr(plan.steps, name) if getattr(form, name) else None for name in Form._fields[:4]}
     steps = jax.tree.map(longer, plan.steps._replace(segments_before=None, **read))
     trained = padded(plan.segments, max(segments, len(plan.segments.active)))
+    if not form.timing:
+        trained = trained.without_timing
     if not form.per_lane:
         trained = trained._replace(active=trained.active.max(axis=1, initial=0))
     return Tables(trained, steps, jax.tree.map(longer, plan.rows_of_loop), np.int32(plan.origin.step))
@@ -119,7 +123,7 @@ def planned(
     lanes = plan.lanes // layout.shares
     chunk = chunk_of(lanes, speed.chunk, lambda: lanes_in_memory(first, len(problems)))
     local_updates = _most_of_one(plan, layout.shares) if sharded else 0
-    form = form_of(plan, layout.shares, chunk, bool(local_updates), keep_base)
+    form = form_of(plan, layout.shares, chunk, bool(local_updates), keep_base, first.client.rate_schedule is not None)
     loops = Loops(steps_per_call=every, rows_per_check=block, lanes_per_vmap=chunk, **form.trip_counts)
     ring, store = _buffers(window)
     execution = prepared(
@@ -144,7 +148,7 @@ def enter(execution: Execution, window: Window) -> None:
     program, state = execution.program, execution.state
     before: Form = execution.form
     shares, chunk = program.layout.shares, program.loops.lanes_per_vmap
-    form = before.joined(form_of(window.plan, shares, chunk, before.lane, before.base_slot))
+    form = before.joined(form_of(window.plan, shares, chunk, before.lane, before.base_slot, before.timing))
     execution.form, execution.program = form, program.looping(**form.trip_counts)
     parts = {}
     for name, size in zip(("ring", "store"), _buffers(window), strict=True):

@@ -62,7 +62,7 @@ def _consumed_runs(schedule: Schedule) -> Runs:
     np.maximum.at(last, inverse, step_of)
     arrival = np.full(mask.shape, -1)
     arrival[mask] = inverse
-    names = ("client", "run", "version", "reference", "local_steps")
+    names = ("client", "run", "version", "reference", "local_steps", "started")
     columns = {name: getattr(schedule, name)[mask][first] for name in names}
     duration = (schedule.arrived - schedule.started)[mask][first]
     return Runs(**columns, duration=duration, first_step=step_of[first], last_step=last, arrival=arrival)

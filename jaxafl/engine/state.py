@@ -88,7 +88,7 @@ def initial(
     """
     model = first_model(program.model, program.data, key)
     batch_key, none = purpose_key(key, Purpose.BATCH), jnp.int32(0)
-    lane = begin(hyperparameters.client, model.params, model.model_state, batch_key, none, none, none, jnp.float32(0))
+    lane = begin(hyperparameters.client, model.params, model.model_state, batch_key, none, none)
     clients = None
     if hyperparameters.server.needs.client_models:
         clients = Rows.filled(model.params, device.counts.shape[0])

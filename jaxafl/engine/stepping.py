@@ -148,8 +148,9 @@ def _build(problem: Problem, x64: bool) -> _Functions:
             "need are known only from its schedule: use free_running or synchronous, or run()"
         )
     client = problem.client
-    if client.rate_schedule is not None or (client.charge == "executed" and not online):
-        option = "charge='executed'" if client.rate_schedule is None else "rate_schedule"
+    ahead = client.moments_ahead(clock.pause)
+    if ahead or (client.charge == "executed" and not online):
+        option = "rate_schedule" if ahead else "charge='executed'"
         raise UserError(f"init: {option} needs the schedule of {clock.name} ahead of training: use run()")
     capacity = clock.capacity(clients)
     ring = clock.online_ring_slots(clients) if online else 2  # type: ignore[attr-defined]

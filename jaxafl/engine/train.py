@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client import Draw, Lane, begin, draw, local_step
+from jaxafl.client import Draw, Lane, Timing, begin, draw, local_step
 from jaxafl.device import buffers, on_cpu
 from jaxafl.device.buffers import expand
 from jaxafl.device.rows import AXIS
@@ -18,7 +18,7 @@ from jaxafl.engine.state import State, Stored
 
 Array = jax.Array
 Train = Callable[..., State]
-ExecutedSteps = Callable[[State, Array, Array, Array, Array], Array]
+ExecutedSteps = Callable[[State, Array, Array, Array, Array, Array], Array]
 _MAX_PREFETCHED_SAMPLES = 2**16  # of one lane, 13 bytes each
 
 
@@ -28,8 +28,8 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
     Returns:
         train(segment, state, max_steps=None) -> state: one segment. `max_steps`: upper bound on the local steps of any
             lane, required under `vmap` over plans, where `active.max()` would be batched and a loop bound must not be.
-        executed_steps(state, slot, client, run, count) -> int32: how many of its `count` local steps a run from a ring
-            slot makes before it stops early. The run is trained, and nothing else of it kept.
+        executed_steps(state, slot, client, run, version, count) -> int32: how many of its `count` local steps a run
+            from a ring slot makes before it stops early. The run is trained, and nothing else of it kept.
     """
     client, own_models = hyperparameters.client, hyperparameters.server.needs.client_models
     loops, layout = program.loops, program.layout
@@ -105,10 +105,8 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
             version = buffers.read(state.ring, segment.load_slot[place])
             who = segment.load_client[place]
             params = state.clients.read(who) if own_models else version.params
-            return begin(
-                client, params, version.model_state, state.batch_key, who, segment.load_run[place],
-                segment.load_staleness[place], segment.load_duration[place],
-            )  # fmt: skip
+            run, timing = segment.load_run[place], segment.timing(place)
+            return begin(client, params, version.model_state, state.batch_key, who, run, timing)
 
         if len(state.lanes.step) == layout.shares == 1 and on_cpu():
             return jax.tree.map(lambda leaf: leaf[None], one(jnp.int32(0)))
@@ -139,10 +137,9 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
         state = state._replace(lanes=run_lanes(segment.active, state.lanes, max_steps))
         return state._replace(store=save(segment, state, global_segment))
 
-    def executed_steps(state: State, slot: Array, who: Array, run: Array, count: Array) -> Array:
-        version, none = buffers.read(state.ring, slot), jnp.int32(0)
-        params, model_state = version
-        lane = begin(client, params, model_state, state.batch_key, who, run, none, jnp.float32(0))
+    def executed_steps(state: State, slot: Array, who: Array, run: Array, version: Array, count: Array) -> Array:
+        params, model_state = buffers.read(state.ring, slot)
+        lane = begin(client, params, model_state, state.batch_key, who, run, Timing(version=version))
         return run_lane(lane, count).step
 
     return train, executed_steps
@@ -173,13 +170,13 @@ def _select_local_lanes(layout: Layout, segment: Segments, lanes: int) -> Segmen
 
     loads, load_count = entries(segment.load_lane, segment.load_count)
     saves, save_count = entries(segment.save_lane, segment.save_count)
-    part = segment._asdict()
-    part |= {name: column[loads] for name, column in part.items() if name.startswith("load_") and column.ndim}
-    part |= {name: column[saves] for name, column in part.items() if name.startswith("save_") and column.ndim}
+    each = {name: column for name, column in segment._asdict().items() if column is not None and column.ndim}
+    part = {name: column[loads] for name, column in each.items() if name.startswith("load_")}
+    part |= {name: column[saves] for name, column in each.items() if name.startswith("save_")}
     part |= {name: part[name] // shares for name in ("load_lane", "save_lane")}
     if segment.active.ndim:
         part["active"] = segment.active.reshape(lanes, shares)[:, device]
-    return Segments(**(part | {"load_count": load_count, "save_count": save_count}))
+    return segment._replace(**part, load_count=load_count, save_count=save_count)
 
 
 def _gather_updates(

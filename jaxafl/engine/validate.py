@@ -77,7 +77,7 @@ def _check_training(model: Model, data: FederatedData, client: Client) -> None:
     def steps(arrays: Any, frozen: Any, client: Client, key: Any, count: Any) -> tuple[Any, Any]:
         params, state = model.init(jax.random.key(0), example_batch(data.form))
         none = jnp.int32(0)
-        lane = begin(client, params, state, key, none, none, none, jnp.float32(0))
+        lane = begin(client, params, state, key, none, none)
         fetch = functools.partial(data.fetch, arrays)
         return lane, local_step(client, model.bound(frozen), fetch, cast(int, client.micro_batch), count, lane)
 

@@ -39,7 +39,7 @@ class ExecutedWorkload(Workload):
             slot = index_in(state.online.slot_version, jnp.asarray(version)[None])[0]
 
             def train_once(_: Array, steps: Array) -> Array:
-                return self.executed_steps(state, slot, client, run, planned)
+                return self.executed_steps(state, slot, client, run, jnp.asarray(version), planned)
 
             # a loop of at most one pass: a conditional would copy the ring
             return jax.lax.fori_loop(0, jnp.asarray(begins).astype(jnp.int32), train_once, planned)
@@ -117,8 +117,11 @@ def _wave(rows: Array, mask: Array, runs: Runs, lanes: Array, state: State) -> t
         load_slot=load_slot,
         load_client=runs.client,
         load_run=runs.run,
-        load_staleness=jnp.zeros_like(runs.run),  # not known when a run trains ahead; `rate_schedule` is refused
-        load_duration=jnp.zeros(runs.run.shape, jnp.float32),
+        load_staleness=None,  # these three are not known when a run trains ahead: `Client.moments_ahead`
+        load_duration=None,
+        load_server_step=None,
+        load_version=runs.version,
+        load_started=runs.started.astype(jnp.float32),
         save_count=count,
         save_lane=lanes,
         save_slot=save_slot,

@@ -96,10 +96,10 @@ def _check_online(server: Server, clock: Clock, client: Client, num_clients: int
             "charge='executed' also works on clocks whose durations do not change who arrives: synchronous, "
             "stale_rounds, and user-defined clocks with `order_free = True` in the class that defines `next`"
         )
-    if client.rate_schedule is not None:
+    if ahead := client.moments_ahead(clock.pause):
         raise ValueError(
-            "rate_schedule needs the staleness and duration of a run when it is trained, which are not known if "
-            f"the clock is advanced during training ({server.name}, charge={client.charge!r})"
+            f"rate_schedule needs the {', '.join(ahead)} of a run when it is trained, which is not known if the clock "
+            f"is advanced during training ({server.name}, charge={client.charge!r})"
         )
     if clock.capacity(num_clients) < 1:
         raise ValueError(f"the clock {clock.name} brings no arrivals")

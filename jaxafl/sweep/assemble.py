@@ -151,7 +151,8 @@ def label(value: Any) -> Any:
     if isinstance(value, jax.Array) and value.ndim == 0:
         return value.item()
     if isinstance(value, np.ndarray | jax.Array):
-        return str(plain(value))
+        text = str(value.tolist())
+        return text if len(text) <= _LONGEST else f"array{list(value.shape)}"
     if isinstance(value, Simulation):
         return f"{value.server.name} on {value.clock.name}"
     name = getattr(value, "__name__" if callable(value) else "name", None)

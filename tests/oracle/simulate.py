@@ -49,7 +49,7 @@ class Simulation:
 
 def simulate(
     clock: Clock,
-    training: LocalTraining | Sequence[LocalTraining],
+    training: LocalTraining | Callable[[Arrival], LocalTraining],
     server: Server,
     x0: Array,
     clients: Sequence[Quadratic],
@@ -61,8 +61,8 @@ def simulate(
     Args:
         clock: Recorded steps, or where the server decides the numbers of local steps a function that runs the clock
             with a given `on_step`: `lambda on_step: free_running(..., on_step=on_step)`.
-        training: How every client trains, or a list of how each does; `training.steps` holds where the clock does not
-            decide the number.
+        training: How every client trains, or a function that says it of a run; `training.steps` holds where the clock
+            does not decide the number.
         server: A fresh server.
         x0: Initial parameters, [dim].
         clients: Each client's samples.
@@ -108,12 +108,12 @@ def step_record(
 def train_arrival(
     arrival: Arrival,
     versions: Sequence[Array],
-    training: LocalTraining | Sequence[LocalTraining],
+    training: LocalTraining | Callable[[Arrival], LocalTraining],
     clients: Sequence[Quadratic],
     batches: Batches | None,
 ) -> tuple[Update, float]:
     """The update and the mean local loss of the run; no local steps make a zero update without a loss (NaN)."""
-    training = training if isinstance(training, LocalTraining) else training[arrival.client]
+    training = training if isinstance(training, LocalTraining) else training(arrival)
     return train_run(
         arrival,
         versions[arrival.trained_from],

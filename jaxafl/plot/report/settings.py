@@ -81,6 +81,8 @@ def written(part: Any, room: Any = clock) -> str:
     """
     if isinstance(part, list):
         return f"[{', '.join(written(one, room) for one in part)}]"
+    if isinstance(part, str) and part.startswith("array["):  # a long array, which results do not keep
+        return "..."
     if not isinstance(part, dict):
         return repr(part)
     name = str(part.get("name", "dict"))
