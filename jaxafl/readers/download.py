@@ -9,6 +9,7 @@ import inspect
 import os
 import pathlib
 import shutil
+import tarfile
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -173,7 +174,8 @@ def _unpacked(path: str, *_: Any) -> None:
     members = [member for member in _MEMBERS.get(archive.name, ()) if not (archive.parent / member).is_file()]
     if members:
         with tempfile.TemporaryDirectory(prefix=".", dir=archive.parent) as folder:
-            safe: Any = {} if archive.suffix == ".zip" else {"filter": "data"}
+            has_filter = archive.suffix != ".zip" and hasattr(tarfile, "data_filter")  # not before Python 3.11.4
+            safe: Any = {"filter": "data"} if has_filter else {}
             shutil.unpack_archive(archive, folder, **safe)
             for member in members:
                 (archive.parent / member).parent.mkdir(exist_ok=True)
