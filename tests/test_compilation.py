@@ -55,6 +55,17 @@ def mappings() -> int:
         return 0
 
 
+def one_of(place: int, *arrays: jax.Array) -> jax.Array:
+    return jnp.sort(3 * arrays[place])
+
+
+def test_programs_that_use_different_arguments_are_different() -> None:
+    """The code of both is equal, because unused arguments are not in it."""
+    arrays = on_device((np.arange(7.0), np.arange(7.0) + 10))
+    found = [compiled(one_of, (place,), arrays)[0](*arrays) for place in (0, 1)]
+    np.testing.assert_array_equal(found, 3 * np.stack([np.arange(7.0), np.arange(7.0) + 10]))
+
+
 def double(factor: int, x: jax.Array) -> jax.Array:
     return jnp.sort(factor * x)  # a loop: a program with mappings of its own
 

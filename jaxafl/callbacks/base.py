@@ -59,7 +59,8 @@ class Chunk(NamedTuple):
             (bool), `client_id` (-1 if empty), `staleness` and further numbers of a result (NaN if empty).
         evaluation: metrics of x_stop.
         model: () -> (parameters, non-trainable state) of x_stop, NumPy arrays on the host.
-        parts: metrics of single clients (`diagnostics="per_client"`): `client_...` -> name of the client -> number.
+        parts: metric -> name -> number, of single clients (`client_...`, with `diagnostics="per_client"`) and of each
+            of several test sets (`test_...`).
     """
 
     run: Run
@@ -114,7 +115,8 @@ def scalars_of(chunk: Chunk) -> dict[str, float]:
     """Returns the metrics of a chunk, and the staleness (mean, largest) and mean norm of its updates.
 
     Metrics of clients are `client_accuracy/NAME` for each of at most 100 clients, `clients_median_accuracy`, and
-    `clients_worst_accuracy`, the mean of the worst 10 % (at least one client).
+    `clients_worst_accuracy`, the mean of the worst 10 % (at least one client). Those of test sets are
+    `test_accuracy/NAME`.
     """
     found = dict(chunk.evaluation)
     for name, values in chunk.parts.items():

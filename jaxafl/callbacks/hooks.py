@@ -159,7 +159,7 @@ class CallbackHook(Hook):
                     records=records,
                     evaluation={name: float(values[index]) for name, values in _pooled(progress).items()},
                     model=functools.partial(execution.model, index),
-                    parts=_of_clients(execution, progress, index),
+                    parts=_of_parts(execution, progress, index),
                 )
                 for one in callbacks:  # a stop must not keep the chunk from the callbacks after it
                     if answer := one.chunk(chunk):
@@ -189,15 +189,18 @@ def _of_arrivals(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return records | shown | {"client_id": records["client_id"], "arrived": arrived}
 
 
-def _of_clients(execution: Execution, progress: Progress, index: int) -> dict[str, dict[str, float]]:
-    """Returns the latest metrics of single clients of a run, by name of the metric and of the client."""
-    latest = {name: values[index] for name, values in progress.evaluations[-1].items() if values.ndim == 2}
-    if not latest:
-        return {}
+def _of_parts(execution: Execution, progress: Progress, index: int) -> dict[str, dict[str, float]]:
+    """Returns the latest metrics of single clients and test sets of a run, by name of the metric and of the part."""
     data = execution.problems[index].data
-    clients = data.owners.clients
-    labels = [str(one) for one in (clients if data.client_names is None else data.client_names[clients])]
-    return {name: dict(zip(labels, map(float, values), strict=True)) for name, values in latest.items()}
+    found = {}
+    for name, values in progress.evaluations[-1].items():
+        if values.ndim == 2:
+            labels: Any = data.test_sets
+            if "client_" in name:
+                clients = data.owners.clients
+                labels = clients if data.client_names is None else data.client_names[clients]
+            found[name] = dict(zip(map(str, labels), map(float, values[index]), strict=True))
+    return found
 
 
 def _pooled(progress: Progress) -> dict[str, np.ndarray]:

@@ -104,7 +104,8 @@ def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
 
 
 def _of_data(data: FederatedData) -> dict[str, Any]:
-    leaves = jax.tree.leaves((data.arrays, data.counts, data.x_test, data.y_test, data.test_clients, data.validation))
+    parts = (data.arrays, data.counts, data.x_test, data.y_test, data.test_clients, data.validation)
+    leaves = jax.tree.leaves((*parts, list(data.test_sets.values())[1:]))
     steps = [data.preprocessing.transform, data.preprocessing.augment, data.gather]
     described = {"name": data.name, **content(data.description)}
     return {**described, "content": content([np.asarray(leaf) for leaf in leaves]), "steps": content(steps)}

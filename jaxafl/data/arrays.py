@@ -16,7 +16,8 @@ from jaxafl.data.identities import check_ids
 from jaxafl.data.partition import by_user
 from jaxafl.data.partition.base import rows_of_each
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast
-from jaxafl.options import as_array, check_number, check_whole, named
+from jaxafl.data.test_sets import checked_test_sets
+from jaxafl.options import UserError, as_array, check_number, check_whole, named
 from jaxafl.readers.pictures import is_picture, pixels
 
 
@@ -29,6 +30,7 @@ def from_arrays(
     x_test: ArrayLike | Mapping[str, ArrayLike] | None = None,
     y_test: ArrayLike | None = None,
     test_fraction: float | None = None,
+    test: Mapping[str, tuple[Any, ArrayLike]] | None = None,
     num_classes: int | None = None,
     preprocessing: Preprocessing | None = None,
     name: str = "arrays",
@@ -52,6 +54,8 @@ def from_arrays(
         x_test: test samples `[n_test, ...]`.
         y_test: test targets `[n_test, ...]`, of the same kind.
         test_fraction: share of each client's samples held out for testing, in (0, 1), instead of `x_test` and `y_test`.
+        test: several test sets, name -> (x, y), instead of `x_test` and `y_test`. The first one gives `accuracy`; see
+            `FederatedData.with_test_sets`.
         num_classes: number of classes; by default one more than the largest label, test labels included. `None` for
             floats.
         preprocessing: cast and normalisation in the step. By default, float and uint8 samples are cast to JAX's float
@@ -89,18 +93,25 @@ def from_arrays(
             f"{name}: x, y and client_ids need one entry per sample; got shapes "
             f"{', '.join(map(str, shapes))}, {labels.shape} and {users.shape}"
         )
+    others, first = {}, ""
+    if test is not None:
+        if x_test is not None or y_test is not None or test_fraction is not None:
+            raise UserError(f"{name}: give test instead of x_test, y_test and test_fraction, not beside them")
+        others = checked_test_sets(name, test)
+        first = next(iter(others))
+        x_test, y_test = others.pop(first)
     if (x_test is None) != (y_test is None) or (x_test is None) == (test_fraction is None):
-        raise ValueError(f"{name}: give either x_test and y_test, or test_fraction")
+        raise ValueError(f"{name}: give either x_test and y_test, or test_fraction, or test")
     source: dict[str, str | int | float] = {"source": "arrays"}
     test_clients = None
     if test_fraction is None:
         held_out, held_out_labels = _samples(name, "x_test", x_test), as_array(name, "test labels", y_test)
     else:
         seed = check_whole(name, "seed", seed, least=0, most=None)
-        test = hold_out(name, users, test_fraction, np.random.default_rng(seed))
-        held_out, held_out_labels = jax.tree.map(lambda leaf: leaf[test], samples), labels[test]
-        test_clients = users[test].astype(np.int32)
-        samples, labels, users = jax.tree.map(lambda leaf: leaf[~test], samples), labels[~test], users[~test]
+        chosen = hold_out(name, users, test_fraction, np.random.default_rng(seed))
+        held_out, held_out_labels = jax.tree.map(lambda leaf: leaf[chosen], samples), labels[chosen]
+        test_clients = users[chosen].astype(np.int32)
+        samples, labels, users = jax.tree.map(lambda leaf: leaf[~chosen], samples), labels[~chosen], users[~chosen]
         source |= {"test_fraction": float(test_fraction), "test_seed": seed}
     if preprocessing is None:
         scaled = isinstance(samples, np.ndarray) and (samples.dtype == np.uint8 or samples.dtype.kind == "f")
@@ -112,7 +123,8 @@ def from_arrays(
         source=source,
         user_names=names,
     )
-    return dataset.partition(by_user()).owned_test(test_clients)
+    data = dataset.partition(by_user()).owned_test(test_clients)
+    return data.with_test_sets(others, first) if others else data
 
 
 def _samples(name: str, argument: str, x: Any) -> Any:

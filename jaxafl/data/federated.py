@@ -10,13 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxafl.data.form import DataForm
+from jaxafl.data.form import DataForm, kind_of_sample
 from jaxafl.data.held_out import MOST_CLIENTS, HeldOut, Owners, held_out, owners_of
 from jaxafl.data.identities import check_names
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.data.statistics import BLOCK, Gather, PartitionStatistics, labels_only, traverse
 from jaxafl.data.stored import divided_arrays, gather_divided, gather_stored
 from jaxafl.data.targets import quantile_bins, require_classes
+from jaxafl.data.test_sets import test_sets_of
 from jaxafl.device.buffers import num_bytes
 from jaxafl.options import Summarised, UserError
 
@@ -43,6 +44,7 @@ class FederatedData(Summarised):
         test_clients: int32 `[n_test]`, the client of each test sample, -1 for none; `None` if no test sample has one.
         validation: samples held out by `with_validation`.
         client_names: str `[N]`, distinct names of the clients (users, hospitals); `None` if they have none.
+        test_sets: name -> (x, y) of all test sets, `x_test` first, if `with_test_sets` added others.
     """
 
     name: str
@@ -58,6 +60,7 @@ class FederatedData(Summarised):
     test_clients: np.ndarray | None = None
     validation: HeldOut | None = None
     client_names: np.ndarray | None = None
+    test_sets: Mapping[str, tuple[Any, np.ndarray]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.counts) == 0:
@@ -164,6 +167,15 @@ class FederatedData(Summarised):
             self, counts=counts, gather=gather, arrays=arrays, validation=validation, description=description
         )
 
+    def with_test_sets(self, sets: Mapping[str, tuple[Any, Any]], first: str = "test") -> FederatedData:
+        """Returns a copy with further test sets, name -> (x, y). Evaluations report `test_accuracy` ... of each.
+
+        The present test set is called `first` and still gives `accuracy`. Raises `ValueError` for other shapes.
+        """
+        found = test_sets_of(self.name, first, self.test_arrays(), sets, self.num_classes)
+        described = {**self.description, "test_sets": ", ".join(found)}
+        return dataclasses.replace(self, test_sets=found, description=described)
+
     @functools.cached_property
     def owners(self) -> Owners:
         """Owners of the samples for evaluations per client: of the test set if known, else of the validation set.
@@ -215,12 +227,6 @@ class FederatedData(Summarised):
         for client, label in labels:
             np.add.at(histogram, (client if counted is None else np.searchsorted(counted, client), label), 1)
         return PartitionStatistics(self.name, sizes, histogram, counted, self.client_names, quantiles is not None)
-
-
-def kind_of_sample(x: Any) -> str:
-    """Returns dtype and shape of one sample in words; `x` is a pytree of arrays `[n, ...]`."""
-    kinds = jax.tree.map(lambda leaf: f"{np.asarray(leaf).dtype}{list(np.shape(leaf)[1:])}", x)
-    return str(kinds).replace("'", "")
 
 
 def kind_of_target(y: np.ndarray, num_classes: int | None) -> dict[str, Any]:

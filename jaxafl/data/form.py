@@ -50,3 +50,9 @@ class DataForm:
     def preprocess(self, x: Any) -> Any:
         """Casts and normalises a raw batch as `fetch` does, without augmentation; traceable."""
         return self.preprocessing.transform(x)
+
+
+def kind_of_sample(x: Any) -> str:
+    """Returns dtype and shape of one sample in words; `x` is a pytree of arrays `[n, ...]`."""
+    kinds = jax.tree.map(lambda leaf: f"{np.asarray(leaf).dtype}{list(np.shape(leaf)[1:])}", x)
+    return str(kinds).replace("'", "")

@@ -111,10 +111,12 @@ def compiled(
 
 def _compiled_once(lowered: Any, options: dict[str, str | bool], arguments: tuple[Any, ...]) -> Any:
     """Returns the program of lowered code; equal code with equal arguments is compiled once."""
-    constants = getattr(getattr(lowered, "_lowering", None), "const_args", ())  # newer versions omit them in the text
+    lowering = getattr(lowered, "_lowering", None)
+    constants = getattr(lowering, "const_args", ())  # newer versions omit them in the text
+    used = sorted(getattr(lowering, "compile_args", {}).get("kept_var_idx") or ())  # the text omits unused arguments
     parts = [lowered.as_text().encode(), *(np.asarray(constant).tobytes() for constant in constants)]
     digests = tuple(hashlib.sha256(part).digest() for part in parts)
-    key = _key((digests, lowered.out_tree, tuple(options.items())), arguments)
+    key = _key((digests, tuple(used), lowered.out_tree, tuple(options.items())), arguments)
     if (program := _by_code.get(key)) is None:
         program = _by_code[key] = lowered.compile(options)
     return program

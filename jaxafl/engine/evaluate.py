@@ -50,7 +50,7 @@ def evaluate(
     """
     found: dict[str, Array] = {}
     for prefix, (count, fetch) in sets_of(program.data, device).items():
-        each = clients if of_test == (not prefix) else None
+        each = clients if prefix == ("" if of_test else "validation_") else None
         roots: set[str] = set()
         sums, values = _summed(program, members, device.frozen, count, fetch, each is not None, model, roots)
         found |= {f"{prefix}{name}": jnp.sum(parts) / count for name, parts in sums.items()}
@@ -60,13 +60,31 @@ def evaluate(
                 found[f"client_{name}"] = total[:-1] / each.samples
         beginnings = (prefix,) if each is None else (prefix, "client_")
         found |= {f"{start}{name}": jnp.sqrt(found[f"{start}{name}"]) for start in beginnings for name in roots}
+    return with_test_sets(found, len(device.tests), jnp.stack)
+
+
+def with_test_sets(found: dict[str, Any], further: int, stack: Callable[[list[Any]], Any]) -> dict[str, Any]:
+    """Returns metrics with `test_...` [S] of all test sets in the place of `test_1_...`, `test_2_...` of further ones.
+
+    Args:
+        found: name -> metric.
+        further: S - 1.
+        stack: stacks the values of the test sets.
+    """
+    for name in [key.removeprefix("test_1_") for key in found if key.startswith("test_1_")]:
+        others = [found.pop(f"test_{number}_{name}") for number in range(1, further + 1)]
+        found[f"test_{name}"] = stack([found[name], *others])
     return found
 
 
 def sets_of(data: DataForm, device: DeviceData) -> dict[str, tuple[int, Callable[[Array], tuple[Any, Array]]]]:
     """Returns the evaluated sets by the prefix of their metrics: number of samples, and rows -> raw inputs, labels."""
-    x, y = device.test
-    sets = {"": (len(y), lambda rows: (jax.tree.map(lambda leaf: leaf[rows], x), y[rows]))}
+
+    def stored(x: Any, y: Array) -> tuple[int, Callable[[Array], tuple[Any, Array]]]:
+        return len(y), lambda rows: (jax.tree.map(lambda leaf: leaf[rows], x), y[rows])
+
+    sets = {"": stored(*device.test)}
+    sets |= {f"test_{number}_": stored(*one) for number, one in enumerate(device.tests, 1)}
     if device.validation is not None:
         held_out = device.validation
 

@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxafl.data.federated import FederatedData, kind_of_sample
+from jaxafl.data.federated import FederatedData
+from jaxafl.data.test_sets import like_samples
 from jaxafl.device import on_host
 from jaxafl.engine.diagnostics import check_diagnostics
 from jaxafl.engine.evaluate import BATCH
@@ -46,7 +47,7 @@ class Measured:
             raise UserError(f"predict: the parameters are not those of {model.name}; expected {_shapes(form[0])}")
         if _shapes(state) != _shapes(form[1]):
             raise UserError(f"predict: {model.name} needs its non-trainable state; pass the result of train")
-        samples = _samples(x, self.data)
+        samples = like_samples("predict", x, self.data.x_test)
         count = len(jax.tree.leaves(samples)[0])
         size = min(BATCH, count)
         parts = []
@@ -75,20 +76,3 @@ def _parameters_of(trained: Any) -> tuple[Any, Any]:
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     return {jax.tree_util.keystr(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-
-
-def _samples(x: Any, data: FederatedData) -> Any:
-    """Returns raw samples in the dtypes of the test set."""
-    given, expected = jax.tree.map(np.asarray, x), data.x_test
-    forms: list[Any] = [jax.tree.structure(tree) for tree in (given, expected)]
-    fits = bool(forms[0] == forms[1])
-    pairs = list(zip(jax.tree.leaves(given), jax.tree.leaves(expected), strict=True)) if fits else []
-    for leaf, like in pairs:
-        same = leaf.shape[1:] == like.shape[1:] and leaf.ndim and len(leaf) and leaf.dtype.kind == like.dtype.kind
-        fits = fits and bool(same) and (leaf.dtype.kind == "f" or np.array_equal(leaf, leaf.astype(like.dtype)))
-    if not fits:
-        shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", given)
-        raise UserError(
-            f"predict: x is {shapes}; expected samples [n, ...] of {kind_of_sample(expected)}, as in x_test"
-        )
-    return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype, copy=False), given, expected)

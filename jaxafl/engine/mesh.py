@@ -67,7 +67,8 @@ def put_data(data: FederatedData, model: Model, layout: Layout = Layout()) -> De
         arrays = data.divided(layout.shares).arrays if layout.divided else data.arrays
         counts = np.asarray(data.counts, np.int32)
         one: Any = (*data.form.example, np.ones(1, bool))
-        parts: Any = arrays, counts, model.held(Batch(*one)), data.test_arrays(), data.validation
+        further = list(data.test_sets.values())[1:]
+        parts: Any = arrays, counts, model.held(Batch(*one)), data.test_arrays(), data.validation, further
         given = DeviceData(*parts)
         places[where] = shard(layout, (Partition.DATA,), (given,))[0] if layout.mesh else on_device(given)
     return places[where]

@@ -68,6 +68,7 @@ class DeviceData(NamedTuple):
     frozen: Any  # what the model neither trains nor federates: one copy for all clients
     test: tuple[Any, Array]  # raw inputs, labels
     validation: Any  # (client, position) [V] of the validation set, or None
+    tests: Any = ()  # raw inputs and labels of each further test set
 
 
 class Speed(NamedTuple):

@@ -56,6 +56,9 @@ def metrics_of(model: Model, data: FederatedData) -> tuple[str, ...]:
         check_names(f"the model {model.name} records the metric {{}}", names, allowed=("accuracy",))
         check_better(f"the model {model.name}", model.better, (*names, "loss"))
         _metrics[model] = (*names, "loss")
+    clashing = [name for name in _metrics[model] if name.startswith("test_")]
+    if data.test_sets and clashing:
+        raise UserError(f"the metric {clashing[0]!r} of {model.name} has a name of metrics of test sets; rename it")
     return _metrics[model]
 
 

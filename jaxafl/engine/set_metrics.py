@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.data.federated import kind_of_sample
+from jaxafl.data.form import kind_of_sample
 from jaxafl.data.held_out import Owners
 from jaxafl.device import compiled, on_device, on_host
 from jaxafl.device.keys import jax_key
-from jaxafl.engine.evaluate import BATCH, sets_of
+from jaxafl.engine.evaluate import BATCH, sets_of, with_test_sets
 from jaxafl.engine.problem import DeviceData, Problem, Program
 from jaxafl.engine.state import Version
 from jaxafl.models.metrics import CONFUSION
@@ -56,11 +57,12 @@ class SetMetrics:
                 labels, outputs = self._outputs(prefix, model, member)
                 for name in self.metrics:
                     found.setdefault(f"{prefix}{name}", []).append(self._value(prefix, name, labels, outputs))
-                    if self.owners is not None and self.owners.of_test == (not prefix):
+                    if self.owners is not None and prefix == ("" if self.owners.of_test else "validation_"):
                         parts = _of_clients(self.owners, labels, outputs)
                         each = np.stack([self._value("client_", name, *part) for part in parts])
                         found.setdefault(f"client_{name}", []).append(each)
-        return {name: np.stack(values) for name, values in found.items()}
+        stacked = {name: np.stack(values) for name, values in found.items()}
+        return with_test_sets(stacked, len(self.device.tests), functools.partial(np.stack, axis=1))
 
     def _outputs(self, prefix: str, model: Version, member: int) -> tuple[np.ndarray, Any]:
         """Returns labels [n, ...] and outputs [n, ...] of a set, computed in batches."""

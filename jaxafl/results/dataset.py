@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.client import Client, sent_bytes
+from jaxafl.data import FederatedData
 from jaxafl.engine.loop import Trained
 from jaxafl.models.metrics import better_of, declared, metric_of
 from jaxafl.options import are_plain, options_of
@@ -24,7 +25,7 @@ from jaxafl.results.points import with_finals
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
-_AXES = {1: (), 2: ("held_out_client",), 3: ("label", "predicted"), 4: ("held_out_client", "label", "predicted")}
+_AXES = {1: (), 2: ("",), 3: ("label", "predicted"), 4: ("", "label", "predicted")}  # "": a client or a test set
 _LONG = 1000  # longer lists of numbers are not written out in attributes
 _UNITS = dict.fromkeys(("time", "started_at", "arrived_at", "eval_time"), "s")
 _UNITS |= dict.fromkeys(("eval_bytes", "bytes_up", "bytes_down"), "B")
@@ -87,6 +88,9 @@ _MEANINGS = {
     "confusion": "test samples by label and predicted class",
     "validation_confusion": "validation samples by label and predicted class",
     "client_confusion": "held-out samples of the client by label and predicted class",
+    "test_set": "name of the test set",
+    "test_loss": "mean loss on each test set",
+    "test_accuracy": "share of samples of each test set classified correctly",
     "validation_loss": "mean loss on the validation set",
     "validation_accuracy": "share of validation samples classified correctly",
     **_ERRORS,
@@ -104,10 +108,14 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     import xarray as xr
 
     schedule, records, server = trained.schedule, trained.records, parts["server"]
-    dataset = with_clients(xr.Dataset(_variables(trained, parts["client"])), parts["data"])
+    dataset = with_clients(xr.Dataset(_variables(trained, parts["client"], parts["data"])), parts["data"])
     # a dimension that a record adds has no coordinate, because its meaning is not known
-    indices = {str(name): np.arange(size) for name, size in dataset.sizes.items() if name in _MEANINGS}
+    indices = {
+        str(name): np.arange(size) for name, size in dataset.sizes.items() if name in {*_MEANINGS} - {"test_set"}
+    }
     dataset = dataset.assign_coords(indices | _coordinates(trained, dataset))
+    if parts["data"].test_sets:
+        dataset = dataset.assign_coords(test_set=list(parts["data"].test_sets))
     meanings = _MEANINGS | dict(server.meanings)
     for name, variable in dataset.variables.items():
         meaning = meanings.get(str(name), f"`{name}` as {server.name} reports it")
@@ -163,7 +171,7 @@ def options_of_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
     return {"data": dict(parts["data"].description), "model": model} | options
 
 
-def _variables(trained: Trained, client: Client) -> dict[str, Any]:
+def _variables(trained: Trained, client: Client, data: FederatedData) -> dict[str, Any]:
     schedule, mask, clients = trained.schedule, trained.schedule.mask, trained.schedule.num_clients
     variables: dict[str, Any] = {"time": (("step",), schedule.time)}
     variables |= {name: (("step",), values) for name, values in bytes_sent(trained, client).items()}
@@ -183,7 +191,9 @@ def _variables(trained: Trained, client: Client) -> dict[str, Any]:
         variables[name] = ((*dims, *extra), values)
     for name, values in trained.evaluations.items():
         if metric_of(name, trained.metrics) is None or not np.isnan(values).all():  # else its function always failed
-            variables[name] = (("evaluation", *_AXES[values.ndim]), values)
+            of_sets = bool(data.test_sets) and name.removeprefix("average_").startswith("test_")
+            part = "test_set" if of_sets else "held_out_client"
+            variables[name] = (("evaluation", *(part if axis == "" else axis for axis in _AXES[values.ndim])), values)
     return variables
 
 

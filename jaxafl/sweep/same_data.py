@@ -46,7 +46,10 @@ def _refuse(first: str, name: str, why: str) -> None:
 
 
 def _equal(one: FederatedData, other: FederatedData) -> bool:
-    trees = [(it.counts, it.arrays, it.x_test, it.y_test, it.test_clients, it.validation) for it in (one, other)]
+    trees = [
+        (it.counts, it.arrays, it.x_test, it.y_test, it.test_clients, it.validation, dict(it.test_sets))
+        for it in (one, other)
+    ]
     forms = [str(jax.tree.structure(tree)) for tree in trees]
     if forms[0] != forms[1] or one.num_classes != other.num_classes:
         return False

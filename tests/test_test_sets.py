@@ -1,0 +1,112 @@
+"""Several test sets: a dimension of the result."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxafl as afl
+from jaxafl.models import confusion_matrix
+from jaxafl.options import UserError
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 5)).astype(np.float32)
+Y = np.argmax(X[:, :3], axis=1)
+CLEAN = (X[40:50], Y[40:50])
+SHIFTED = (X[50:] + 0.5, Y[50:])  # of as many samples or others
+NOISY = (X[45:] + RNG.normal(size=(15, 5)).astype(np.float32), Y[45:])
+HOW: dict[str, Any] = {"server_steps": 6, "eval_every": 3}
+
+
+def data(test: Any = None, **given: Any) -> afl.data.FederatedData:
+    sets = {"clean": CLEAN, "shifted": SHIFTED, "noisy": NOISY} if test is None else test
+    return afl.data.from_arrays(X[:40], Y[:40], np.arange(40) % 4, test=sets, num_classes=3, **given)
+
+
+def simulation(data: afl.data.FederatedData) -> afl.Simulation:
+    clock = afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 2))
+    client = afl.Client(learning_rate=0.3, steps=2, batch_size=5)
+    return afl.Simulation(data, afl.models.logistic(3), client, afl.server.fedbuff(), clock)
+
+
+def test_each_set_has_the_metrics_of_a_run_that_is_tested_on_it_alone() -> None:
+    metrics = {"right": lambda y, outputs: (outputs.argmax(-1) == y).mean(), "confusion": confusion_matrix}
+    result = simulation(data()).run(**HOW, metrics=metrics, diagnostics="average")
+    assert result.test_set.values.tolist() == ["clean", "shifted", "noisy"]
+    assert result.test_accuracy.dims == ("evaluation", "test_set") and result.accuracy.dims == ("evaluation",)
+    assert result.test_confusion.dims == ("evaluation", "test_set", "label", "predicted")
+    np.testing.assert_array_equal(result.accuracy, result.test_accuracy.sel(test_set="clean"))
+    for name, (x, y) in {"clean": CLEAN, "shifted": SHIFTED, "noisy": NOISY}.items():
+        own = afl.data.from_arrays(X[:40], Y[:40], np.arange(40) % 4, x_test=x, y_test=y, num_classes=3)
+        alone = simulation(own).run(**HOW, metrics=metrics, diagnostics="average")
+        found = result.sel(test_set=name)
+        for metric in ("accuracy", "loss", "right", "confusion"):
+            np.testing.assert_allclose(found[f"test_{metric}"], alone[metric], rtol=1e-5, err_msg=metric)
+        np.testing.assert_allclose(found.average_test_accuracy, alone.average_accuracy)
+        np.testing.assert_allclose(found.final_test_accuracy, alone.final_accuracy)
+    assert "test_set" not in alone.dims and "test_accuracy" not in alone
+    assert result.test_accuracy.attrs["better"] == "higher"
+
+
+def test_the_sets_are_those_of_members_tables_trackers_and_files(tmp_path: pathlib.Path) -> None:
+    sim = simulation(data().with_validation(0.2, seed=0))
+    table = afl.callbacks.Csv(tmp_path / "log.csv")
+    how = {**HOW, "diagnostics": "per_client"}
+    one = sim.run(**how, callbacks=table, save=tmp_path / "one.nc")
+    np.testing.assert_array_equal(afl.load(tmp_path / "one.nc").test_set, ["clean", "shifted", "noisy"])
+    with (tmp_path / "log.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    shifted = [float(row["test_accuracy/shifted"]) for row in rows]
+    np.testing.assert_allclose(shifted, one.test_accuracy.sel(test_set="shifted"))
+    grid = afl.sweep(sim, {"client.learning_rate": [0.1, 0.3]}, **how)
+    np.testing.assert_array_equal(grid.test_accuracy.isel({"client.learning_rate": 1}), one.test_accuracy)
+    assert grid.client_accuracy.dims[-1] == "population"
+    assert len(afl.tidy(grid)) == 2 * one.sizes["evaluation"]
+    afl.plot.report(grid, tmp_path / "report.html")
+
+
+def test_sets_are_added_to_data_of_any_source() -> None:
+    held = afl.data.from_arrays(X, Y, np.arange(60) % 4, test_fraction=0.25)
+    more = held.with_test_sets({"shifted": (X[:7].astype(np.float64) + 1, Y[:7].astype(np.int64))}, first="clean")
+    assert more.description["test_sets"] == "clean, shifted" and more.test_clients is held.test_clients
+    assert more.test_sets["shifted"][0].dtype == np.float32 and more.test_sets["shifted"][1].dtype == np.int32
+    result = simulation(dataclasses.replace(more)).run(**HOW)
+    np.testing.assert_array_equal(result.loss, simulation(held).run(**HOW).loss)
+    assert result.test_loss.sizes["test_set"] == 2
+
+
+def test_other_sets_are_another_run(tmp_path: pathlib.Path) -> None:
+    simulation(data()).run(**HOW, checkpoint=tmp_path / "run")
+    with pytest.raises(UserError, match="content"):
+        simulation(data({"clean": CLEAN, "shifted": NOISY})).run(**HOW, checkpoint=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("test", "error", "text"),
+    [
+        ([CLEAN], TypeError, "name -> "),
+        ({"clean": X}, TypeError, "'clean' must be a pair"),
+        ({3: CLEAN}, TypeError, "must be a text"),
+        ({"clean": CLEAN, "small": (X[:5, :3], Y[:5])}, UserError, r"'small': x is float32\[5, 3\].*float32\[5\]"),
+        ({"clean": CLEAN, "short": (X[:5], Y[:4])}, UserError, r"'short': labels are int64\[4\]; expected int32\[5\]"),
+        ({"clean": CLEAN, "real": (X[:5], X[:5, 0])}, UserError, "'real': labels are float32"),
+        ({"clean": CLEAN, "pixels": (X[:5].astype(np.uint8), Y[:5])}, UserError, "'pixels': x is uint8"),
+        ({"clean": CLEAN, "lost": (np.full((5, 5), np.nan), Y[:5])}, UserError, "'lost': a value is NaN"),
+        ({"clean": CLEAN, "new": (X[:5], Y[:5] + 1)}, UserError, "'new': labels run from 2 to 3"),
+    ],
+)
+def test_unfit_sets_are_errors(test: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        data(test)
+
+
+def test_names_are_used_once() -> None:
+    with pytest.raises(UserError, match="two test sets are called 'clean'"):
+        data().with_test_sets({"clean": CLEAN}, first="clean")
+    with pytest.raises(UserError, match="instead of x_test"):
+        data(x_test=X, y_test=Y)
