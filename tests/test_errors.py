@@ -115,7 +115,16 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "server rate negative": (with_server(server.fadas, -1), "fadas: learning_rate must be >= 0, got -1"),
     "server rate a string": (with_server(server.fedbuff, "a"), "fedbuff: learning_rate.*'?a'?"),
     "server rate of several numbers": (with_server(server.fedbuff, [1.0, 2.0]), r"must be one number.*\(2,\)"),
-    "staleness unknown": (with_server(server.fedbuff, staleness="poly"), "'none', 'polynomial', got 'poly'"),
+    "staleness unknown": (
+        with_server(server.fedbuff, staleness="poly"),
+        "'none', 'polynomial', 'hinge', 'exponential' or a function, got 'poly'",
+    ),
+    "staleness of another shape": (
+        with_server(server.fedbuff, staleness=lambda tau: tau[:, None]),
+        r"the function returned an array of shape \(1, 1\) for 1 updates; expected one discount per update, \(1,\)",
+    ),
+    "exponent negative": (with_server(server.fedopt, exponent=-1), "exponent must be >= 0, got -1"),
+    "weights unknown": (with_server(server.fedbuff, weights="steps"), "'samples', 'local_steps', got 'steps'"),
     "server momentum 1": (with_server(server.fedbuff, momentum=1.0), r"momentum must be in \[0, 1\), got 1"),
     "alpha NaN": (with_server(server.fedasync, NAN), "alpha must be a finite number, got nan"),
     "lambda 0": (with_server(server.asyncfeded, base_rate=0), "base_rate must be > 0, got 0"),

@@ -133,17 +133,18 @@ def shown(value: Any) -> str:
     return repr(value) if getattr(value, "is_part", False) else reprlib.repr(value)
 
 
-def check_choice(owner: str, name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+def check_choice(owner: str, name: str, value: Any, allowed: tuple[Any, ...], also: str = "") -> None:
     """Raises `ValueError` if a value is none of the choices.
 
     Args:
         owner, name: the part and its option, for the message.
         value: the value.
         allowed: the choices.
+        also: further allowed values, in words, for the message.
     """
     if not any(value is option or (isinstance(value, str) and value == option) for option in allowed):
         raise UserError(
-            f"{owner}: {name} must be one of {', '.join(map(repr, allowed))}, got {value!r}"
+            f"{owner}: {name} must be one of {', '.join(map(repr, allowed))}{also}, got {value!r}"
             f"{did_you_mean(value, filter(None, allowed)) if isinstance(value, str) else ''}"
         )
 

@@ -196,9 +196,12 @@ def check_options(part: Any, num_clients: int | None = None) -> None:
 
 
 def _check_static(owner: str, name: str, value: Any, kind: Any, bounds: Bounds, optional: bool) -> None:
-    if typing.get_origin(kind) is Literal:
-        allowed = typing.get_args(kind)
-        check_choice(owner, name, value, (None, *allowed) if optional else allowed)
+    kinds = {typing.get_origin(one): one for one in (kind, *typing.get_args(kind))}
+    if Literal in kinds:
+        allowed, functions = typing.get_args(kinds[Literal]), collections.abc.Callable in kinds
+        if not (functions and callable(value)):
+            allowed = (None, *allowed) if optional else allowed
+            check_choice(owner, name, value, allowed, " or a function" if functions else "")
     elif kind is bool:
         check_flag(owner, name, value)
     elif kind is int:

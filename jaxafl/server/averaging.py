@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, counts, shares
-from jaxafl.server.fedopt import OptaxServer, discounted
+from jaxafl.server.fedopt import Discounting, OptaxServer
 from jaxafl.server.gradients import check_gradients
 from jaxafl.server.scheduled import Rate
 
@@ -52,32 +53,29 @@ class fedavg(_Mean):
         return shares(counts(arrivals) * (arrivals.samples if self.weights == "samples" else 1))
 
 
-class fedbuff(_Mean):
+class fedbuff(Discounting):
     """FedBuff: x ← x + η D with D = (1/M) Σ s(τ_i) Δ_i over a buffer of M arrivals.
 
     M is an option of the clock: the paper uses `free_running(buffer=10)`. With one arrival per server step nothing is
     buffered.
 
     Args:
-        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
-        staleness: discount s of stale updates. `"polynomial"`: s = 1/√(1 + τ), as in the paper. `"none"`: s = 1, as in
-            FADAS and DeFedAvg.
         momentum: server momentum β in [0, 1), with m ← βm + D and x ← x + ηm; `None` for no momentum.
-        reduce: reduction over the buffer. `"mean"` divides by M, `"sum"` does not.
+        reduce: reduction over the buffer. `"mean"` is D; `"sum"` is MD, so that uniform weights are not divided by M.
 
     References:
         Nguyen et al., "Federated learning with buffered asynchronous aggregation", AISTATS 2022.
     """
 
-    staleness: Literal["none", "polynomial"] = static(default="polynomial")
     momentum: Number | None = number(default=None, least=0, below=1)
     reduce: Literal["mean", "sum"] = static(default="mean")
 
     buffer = 10
     references = ("nguyen2022",)
 
-    def weigh(self, arrivals: Arrivals) -> Array:
-        return discounted(self.staleness, arrivals, mean=self.reduce == "mean")
+    def divisor(self, weights: Array, times: Array) -> Array:
+        total = super().divisor(weights, times)
+        return total if self.reduce == "mean" else total / jnp.maximum(jnp.sum(times), 1)
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
         return optax.sgd(self.learning_rate, self.momentum)

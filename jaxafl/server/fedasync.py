@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -11,6 +12,7 @@ from jaxafl.clock.contract import Delivery
 from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree
 from jaxafl.server.scheduled import Rate
+from jaxafl.server.staleness import discount
 
 Array = jax.Array
 
@@ -29,9 +31,10 @@ class fedasync(Server):
             uses 0.9, halved during the run, and their scripts try 0.4 to 0.9. The value that AsyncFedED used with
             `hinge` is unpublished.
         staleness: staleness discount s. `"constant"`: s = 1. `"polynomial"`: s = (1 + τ)^(-a). `"hinge"`: s = 1 if
-            τ <= b, else 1 / (a (τ - b) + 1). The paper proposes all three, and most papers that compare with FedAsync
-            use the polynomial with a = 1/2.
-        exponent: exponent a of `polynomial` or slope a of `hinge`; at least 0. `None` uses the paper's 0.5 and 10.
+            τ <= b, else 1 / (a (τ - b) + 1). The paper proposes these three, and most papers that compare with FedAsync
+            use the polynomial with a = 1/2. `"exponential"`: s = e^(-aτ). A function gets τ, float [A], and returns s,
+            float [A].
+        exponent: exponent or slope a; at least 0. `None` uses the paper's 0.5 and 10, and 0.5 for `exponential`.
         threshold: largest staleness b that `hinge` does not discount; at least 0.
         mix: mixed quantity. `"model"`: the client's model x_i^K. `"delta"`: x ← x + α_t Δ_i, which FADAS's code calls
             FedAsync (with α = 1).
@@ -41,7 +44,9 @@ class fedasync(Server):
     """
 
     alpha: Rate = number(default=0.5, least=0)
-    staleness: Literal["constant", "polynomial", "hinge"] = static(default="polynomial")
+    staleness: Literal["constant", "polynomial", "hinge", "exponential"] | Callable[[Array], Array] = static(
+        default="polynomial"
+    )
     exponent: Number | None = number(default=None, least=0)
     threshold: Number = number(default=4.0, least=0)
     mix: Literal["model", "delta"] = static(default="model")
@@ -77,10 +82,5 @@ class fedasync(Server):
         return Outcome(params, state, {"server_rate": rate}, weights=weights, kept=left[0])
 
     def _discount(self, staleness: Array) -> Array:
-        if self.staleness == "constant":
-            return jnp.ones_like(staleness)
-        if self.staleness == "polynomial":
-            return (1 + staleness) ** (-jnp.asarray(0.5 if self.exponent is None else self.exponent, staleness.dtype))
-        late = jnp.maximum(staleness - self.threshold, 0)
-        slope = 10.0 if self.exponent is None else self.exponent
-        return jnp.where(staleness <= self.threshold, 1.0, 1 / (slope * late + 1))
+        power = 0.5 if self.exponent is None and self.staleness == "polynomial" else self.exponent
+        return discount(self.staleness, staleness, power, self.threshold)

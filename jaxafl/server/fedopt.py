@@ -18,6 +18,7 @@ from jaxafl.device.keys import words_of
 from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, shares
 from jaxafl.server.scheduled import Rate
+from jaxafl.server.staleness import Staleness, discount
 
 Array = jax.Array
 _INJECTED = (optax.InjectHyperparamsState, optax.InjectStatefulHyperparamsState)
@@ -99,16 +100,38 @@ def _nodes(state: optax.OptState, kinds: tuple[type, ...]) -> list[Any]:
     return [node for node in nodes if isinstance(node, kinds)]
 
 
-def discounted(staleness: Literal["none", "polynomial"], arrivals: Arrivals, mean: bool = True) -> Array:
-    """Computes the weights s(τ_i), float [A], with s = 1 or 1/√(1 + τ); divided by M if `mean`."""
-    weights = counts(arrivals)
-    total = jnp.maximum(jnp.sum(weights), 1)
-    if staleness == "polynomial":
-        weights = weights / jnp.sqrt(1 + arrivals.staleness.astype(weights.dtype))
-    return weights / total if mean else weights
+class Discounting(OptaxServer):
+    """Base of servers with the discounted mean D = Σ s(τ_i) w_i Δ_i of a buffer.
+
+    Args:
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
+        staleness: discount s of stale updates. `"polynomial"`: s = (1 + τ)^(-a), in the paper with a = 1/2. `"none"`: s
+            = 1. `"hinge"`: s = 1 if τ <= b, else 1 / (a (τ - b) + 1). `"exponential"`: s = e^(-aτ). A function gets τ,
+            float [A], and returns s, float [A].
+        exponent: exponent or slope a; at least 0. `None`: 1/2, and 10 for `hinge`.
+        threshold: largest staleness b that `hinge` does not discount; at least 0.
+        weights: weights w_i of the updates before the discount. `"uniform"`: 1/M. `"samples"`: n_i / Σ n over the
+            buffer. `"local_steps"`: K_i / ΣK over the buffer, for runs of unequal length.
+    """
+
+    learning_rate: Rate = number(default=1.0, least=0)
+    staleness: Staleness = static(default="polynomial")
+    exponent: Number | None = number(default=None, least=0, kw_only=True)
+    threshold: Number = number(default=4.0, least=0, kw_only=True)
+    weights: Literal["uniform", "samples", "local_steps"] = static(default="uniform", kw_only=True)
+
+    def weigh(self, arrivals: Arrivals) -> Array:
+        times = counts(arrivals)
+        weights = times if self.weights == "uniform" else times * getattr(arrivals, self.weights)
+        factor = discount(self.staleness, arrivals.staleness.astype(times.dtype), self.exponent, self.threshold)
+        return jnp.where(arrivals.mask, weights * factor, 0) / self.divisor(weights, times)
+
+    def divisor(self, weights: Array, times: Array) -> Array:
+        """Returns the divisor of the weights: their sum, or 1 without arrivals. `times`: multiplicities, float [A]."""
+        return jnp.maximum(jnp.sum(weights), 1)
 
 
-class fedopt(Optimised, OptaxServer, init=False):
+class fedopt(Discounting, Optimised, init=False):
     """Any Optax optimiser on the discounted mean of a buffer: x ← x + u, u its step on -D, D = (1/M) Σ s(τ_i) Δ_i.
 
     For example `fedopt(optax.adamw, 1e-3, b2=0.99, weight_decay=1e-4)`. With `optax.sgd` it is `fedbuff`.
@@ -120,15 +143,11 @@ class fedopt(Optimised, OptaxServer, init=False):
         learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps. The result's
             `server_rate` is the applied rate: η, or the one of `optax.inject_hyperparams`. It is omitted if a
             user-defined constructor, or a schedule within a made optimiser, changes the rate.
-        staleness: discount s of stale updates. `"polynomial"`: s = 1/√(1 + τ). `"none"`: s = 1.
 
     References:
         Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 1; the discount of Nguyen et al.,
         "Federated learning with buffered asynchronous aggregation", AISTATS 2022.
     """
-
-    learning_rate: Rate = number(default=1.0, least=0)
-    staleness: Literal["none", "polynomial"] = static(default="polynomial")
 
     buffer = 10
     references = ("reddi2021", "nguyen2022")
@@ -147,9 +166,6 @@ class fedopt(Optimised, OptaxServer, init=False):
                     f"fedopt: {self.optimizer_name} keeps its learning_rate in its state (optax.inject_hyperparams), "
                     "where a schedule of server steps has no effect. Give the optimiser itself, such as optax.adam"
                 )
-
-    def weigh(self, arrivals: Arrivals) -> Array:
-        return discounted(self.staleness, arrivals)
 
     def applied_rate(self, state: optax.OptState) -> Number | None:
         rate = super().applied_rate(state)

@@ -6,7 +6,7 @@ Without arrivals FedAvg, FedBuff and FADAS leave the parameters and their own st
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -44,10 +44,16 @@ class FedAsync:
     """
 
     def __init__(
-        self, *, alpha: float, weighting: str = "constant", a: float = 0.5, b: float = 4.0, mix: str = "model"
+        self,
+        *,
+        alpha: float,
+        weighting: str | Callable[[int], float] = "constant",
+        a: float = 0.5,
+        b: float = 4.0,
+        mix: str = "model",
     ) -> None:
-        if weighting not in ("constant", "polynomial", "hinge"):
-            raise ValueError(f'weighting must be "constant", "polynomial" or "hinge", got {weighting!r}')
+        if weighting not in ("constant", "polynomial", "hinge") and not callable(weighting):
+            raise ValueError(f'weighting must be "constant", "polynomial", "hinge" or a function, got {weighting!r}')
         if mix not in ("model", "delta"):
             raise ValueError(f'mix must be "model" or "delta", got {mix!r}')
         self.alpha, self.weighting, self.a, self.b, self.mix = alpha, weighting, a, b, mix
@@ -62,6 +68,8 @@ class FedAsync:
         return x
 
     def _staleness_weight(self, tau: int) -> float:
+        if callable(self.weighting):
+            return self.weighting(tau)
         if self.weighting == "polynomial":
             return float((1 + tau) ** -self.a)
         if self.weighting == "hinge" and tau > self.b:
@@ -121,29 +129,37 @@ class AsyncFedED:
 
 
 class FedBuff:
-    """D = (1/M) sum_i s(tau_i) Delta_i (reduce="sum": without 1/M); m = beta m + D; x += eta m.
+    """D = sum_i s(tau_i) w_i Delta_i, w_i = 1/M (reduce="sum": times M); m = beta m + D; x += eta m.
 
-    s(tau) is 1 (scaling=None) or 1 / sqrt(1 + tau) (scaling="sqrt"). Nguyen et al. 2022, Algorithm 1.
+    s(tau) is 1 (scaling=None), 1 / sqrt(1 + tau) (scaling="sqrt") or a function of tau; w_i may also be the share of
+    the samples or of the local steps. Nguyen et al. 2022, Algorithm 1.
     """
 
     def __init__(
-        self, *, eta: float = 1.0, scaling: str | None = None, momentum: float = 0.0, reduce: str = "mean"
+        self,
+        *,
+        eta: float = 1.0,
+        scaling: str | Callable[[int], float] | None = None,
+        momentum: float = 0.0,
+        reduce: str = "mean",
+        weights: str = "uniform",
     ) -> None:
-        if scaling not in (None, "sqrt"):
-            raise ValueError(f'scaling must be None or "sqrt", got {scaling!r}')
+        if scaling not in (None, "sqrt") and not callable(scaling):
+            raise ValueError(f'scaling must be None, "sqrt" or a function, got {scaling!r}')
         if reduce not in ("mean", "sum"):
             raise ValueError(f'reduce must be "mean" or "sum", got {reduce!r}')
-        self.eta, self.scaling, self.momentum, self.reduce = eta, scaling, momentum, reduce
+        self.eta, self.momentum, self.reduce = eta, momentum, reduce
+        self.discount = scaling if callable(scaling) else lambda tau: 1.0 if scaling is None else (1 + tau) ** -0.5
+        self.field = {"uniform": "multiplicity", "samples": "num_samples", "local_steps": "local_steps"}[weights]
         self.m: Array | None = None
         self.info = StepInfo(eta=eta)
 
     def step(self, x: Array, arrivals: Sequence[Update]) -> Array:
         if not arrivals:
             return x
-        weights = [u.multiplicity * (1.0 if self.scaling is None else (1 + u.staleness) ** -0.5) for u in arrivals]
-        if self.reduce == "mean":
-            count = sum(u.multiplicity for u in arrivals)
-            weights = [weight / count for weight in weights]
+        size = [getattr(u, self.field) * (1 if self.field == "multiplicity" else u.multiplicity) for u in arrivals]
+        factor = 1 / sum(size) if self.reduce == "mean" else sum(u.multiplicity for u in arrivals) / sum(size)
+        weights = [factor * one * self.discount(u.staleness) for one, u in zip(size, arrivals, strict=True)]
         direction = weighted_sum(weights, [u.delta for u in arrivals])
         self.m = direction if self.m is None else self.momentum * self.m + direction
         return x + self.eta * self.m

@@ -93,6 +93,19 @@ def test_fedbuff():
 
 
 @pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ("uniform", 2.5),  # (2 + 6/2) / 2
+        ("samples", 2.75),  # 1/4 2 + 3/4 6/2
+        ("local_steps", 2.2),  # 4/5 2 + 1/5 6/2
+    ],
+)
+def test_fedbuff_weights(weights, expected):
+    buffer = [update(0, 2.0, local_steps=4), update(1, 6.0, staleness=3, num_samples=3)]
+    assert FedBuff(scaling="sqrt", weights=weights).step(vector(0.0), buffer) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
     ("bias_correction", "expected"),
     [
         # D = 2: m = .2, v = v_hat = .04, step eta. D = 0: m = .18, v_hat stays .04: step .9 eta.

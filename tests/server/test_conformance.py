@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,26 @@ FREE: dict[str, tuple[Any, Callable[[], Any], int]] = {
         server.fedbuff(0.7, staleness="polynomial"),
         lambda: oracle.FedBuff(eta=0.7, scaling="sqrt"),
         2,
+    ),
+    "fedbuff hinge of samples": (
+        server.fedbuff(0.7, "hinge", exponent=2.0, threshold=1.0, weights="samples"),
+        lambda: oracle.FedBuff(eta=0.7, scaling=lambda tau: 1 / (2.0 * max(tau - 1, 0) + 1), weights="samples"),
+        2,
+    ),
+    "fedbuff exponential": (
+        server.fedbuff(0.3, "exponential", exponent=0.3, reduce="sum", weights="samples"),
+        lambda: oracle.FedBuff(eta=0.3, scaling=lambda tau: math.exp(-0.3 * tau), reduce="sum", weights="samples"),
+        2,
+    ),
+    "fedbuff function": (
+        server.fedbuff(0.7, lambda tau: 1 / (1 + tau**2)),
+        lambda: oracle.FedBuff(eta=0.7, scaling=lambda tau: 1 / (1 + tau**2)),
+        2,
+    ),
+    "fedasync exponential": (
+        server.fedasync(0.6, "exponential", exponent=0.2),
+        lambda: oracle.FedAsync(alpha=0.6, weighting=lambda tau: math.exp(-0.2 * tau)),
+        1,
     ),
     "fedbuff momentum": (server.fedbuff(0.7, "none", momentum=0.4), lambda: oracle.FedBuff(eta=0.7, momentum=0.4), 2),
     "fedbuff sum": (
@@ -123,6 +144,7 @@ USUAL = [
         "fedasync polynomial",
         "fedasync delta, buffer",
         "fedbuff sum",
+        "fedbuff hinge of samples",
         "fadas authors eq77",
     ),
 )

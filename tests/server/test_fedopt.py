@@ -92,7 +92,7 @@ def test_invalid_options_raise() -> None:
         simulate(quadratic(), server.fedopt(optax.sgd(0.1), 0.5), bernoulli(0.4, 0.7), 2)
     with pytest.raises(ValueError, match=r"fedopt: learning_rate must be >= 0, got -1"):
         simulate(quadratic(), server.fedopt(optax.adam, -1.0), bernoulli(0.4, 0.7), 2)
-    with pytest.raises(ValueError, match=r"fedopt: staleness must be one of 'none', 'polynomial', got 'linear'"):
+    with pytest.raises(ValueError, match=r"fedopt: staleness must be one of 'none', .* or a function, got 'linear'"):
         simulate(quadratic(), server.fedopt(optax.adam, 1.0, "linear"), bernoulli(0.4, 0.7), 2)
 
 
