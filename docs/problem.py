@@ -30,7 +30,8 @@ def methods() -> dict[str, afl.Simulation]:
     steps = clock.uniform(1, 10, per="client") * clock.constant(0.1, per="step")
     speeds = steps + clock.suspension(0.2)
     each, buffered = (clock.free_running(concurrency=_AT_WORK, buffer=m, durations=speeds) for m in (1, 5))
-    everyone = clock.free_running(concurrency=_CLIENTS, buffer=5, durations=speeds)
+    all_single, everyone = (clock.free_running(concurrency=_CLIENTS, buffer=m, durations=speeds) for m in (1, 5))
+    at_steps = clock.free_running(concurrency=_AT_WORK, buffer=5, durations=speeds, dispatch="step")
     rounds, ticks = clock.synchronous(cohort=_AT_WORK, durations=speeds), clock.bernoulli(upload=0.3)
     contacts = clock.interrupting(period=3.0, contacted=3, durations=steps)
     stale = clock.stale_rounds(participants=5, max_staleness=4, durations=speeds)
@@ -39,13 +40,17 @@ def methods() -> dict[str, afl.Simulation]:
     gradient = afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=10)
     whole = afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)
     parts: dict[str, tuple[Any, Any, Any]] = {
+        "ace": (server.ace(0.5), all_single, usual),
+        "aced": (server.aced(0.5), all_single, usual),
         "afl": (server.afl(), stale, usual),
+        "area": (server.area(), buffered, usual),
         "asyncfeded": (server.asyncfeded(0.5, 1.0, target_staleness=3.0, kappa=0.05, max_steps=20), each, usual),
         "asysg": (server.asysg(0.1), buffered, gradient),
         "audg": (server.audg(0.2), ticks, whole),
         "ca2fl": (server.ca2fl(0.5), buffered, usual),
         "defedavg_iid": (server.defedavg_iid(), everyone, usual),
         "defedavg_niid": (server.defedavg_niid(), clock.sampled(drawn=5, durations=speeds), usual),
+        "delay_adaptive": (server.delay_adaptive(0.5), each, usual),
         "fadas": (server.fadas(0.003), buffered, usual),
         "favano": (server.favano(), contacts, usual),
         "fedadagrad": (server.fedadagrad(0.03, eps=1e-3), rounds, usual),
@@ -54,9 +59,15 @@ def methods() -> dict[str, afl.Simulation]:
         "fedasync": (server.fedasync(0.5, "polynomial", exponent=0.5), each, usual),
         "fedavg": (server.fedavg(), rounds, usual),
         "fedbuff": (server.fedbuff(), buffered, usual),
+        "fedfa": (server.fedfa(), each, usual),
+        "fednova": (server.fednova(), rounds, usual),
         "fedopt": (server.fedopt(optax.adamw, 0.003), buffered, usual),
         "fedprox": (server.fedavg(), rounds, proximal),
+        "fedstale": (server.fedstale(), rounds, usual),
         "fedyogi": (server.fedyogi(0.01, eps=1e-3), rounds, usual),
+        "ia2sgd": (server.ia2sgd(0.5), all_single, usual),
+        "mifa": (server.mifa(), rounds, usual),
+        "port": (server.port(), at_steps, usual),
         "psurdg": (server.psurdg(0.2), ticks, whole),
         "quafl": (server.quafl(), contacts, usual),
         "safa": (server.safa(), clock.semi_async(fraction=0.5, lag=2, durations=speeds), usual),

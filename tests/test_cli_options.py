@@ -123,7 +123,7 @@ def test_help_shows_hyphens_and_underscores_are_read(capsys):
 
 def test_help_shows_the_values_that_the_docstring_names(capsys):
     assert main(["run", "--server", "fedasync", "--help"]) == 0
-    assert "--server.staleness {constant,polynomial,hinge}" in capsys.readouterr().out
+    assert "--server.staleness {constant,polynomial,hinge,exponential}" in capsys.readouterr().out
     assert main(["run", "--server", "fadas", "--help"]) == 0
     assert "--server.delay-scaling {None,eq4,eq77}" in capsys.readouterr().out
 

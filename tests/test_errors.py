@@ -121,7 +121,12 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "staleness of another shape": (
         with_server(server.fedbuff, staleness=lambda tau: tau[:, None]),
-        r"the function returned an array of shape \(1, 1\) for 1 updates; expected one discount per update, \(1,\)",
+        r"fedbuff: staleness=<lambda> is \[\[0.\]\s+\[1.\]\] for τ = 0 and 1; expected a function from τ",
+    ),
+    "staleness infinite": (with_server(server.fedopt, staleness=lambda tau: 1 / tau), r"is \[inf.*finite numbers"),
+    "staleness by cases": (
+        with_server(server.fedasync, staleness=lambda tau: 1.0 if tau < 1 else 0.5),
+        "fedasync: staleness=<lambda> cannot be traced.*jax.numpy",
     ),
     "exponent negative": (with_server(server.fedopt, exponent=-1), "exponent must be >= 0, got -1"),
     "weights unknown": (with_server(server.fedbuff, weights="steps"), "'samples', 'local_steps', got 'steps'"),

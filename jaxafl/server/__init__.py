@@ -4,15 +4,22 @@ from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows, weighted_sum
 from jaxafl.server.adaptive import fedadagrad, fedadam, fedyogi
 from jaxafl.server.afl import afl, afl_rate
+from jaxafl.server.area import area
 from jaxafl.server.asyncfeded import asyncfeded
 from jaxafl.server.averaging import asysg, defedavg_iid, defedavg_niid, fedavg, fedbuff
 from jaxafl.server.ca2fl import ca2fl
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, mean_delta, norm
+from jaxafl.server.delay_adaptive import delay_adaptive
 from jaxafl.server.delayed_gradients import audg, psurdg
 from jaxafl.server.fadas import fadas, fedams
 from jaxafl.server.favano import favano
 from jaxafl.server.fedasync import fedasync
+from jaxafl.server.fedfa import fedfa
+from jaxafl.server.fednova import fednova
 from jaxafl.server.fedopt import OptaxServer, fedopt
+from jaxafl.server.fedstale import fedstale
+from jaxafl.server.incremental import ace, aced, ia2sgd, mifa
+from jaxafl.server.port import port
 from jaxafl.server.quafl import quafl
 from jaxafl.server.safa import safa
 
@@ -24,14 +31,18 @@ __all__ = [
     "Outcome",
     "Rows",
     "Server",
+    "ace",
+    "aced",
     "afl",
     "afl_rate",
+    "area",
     "asyncfeded",
     "asysg",
     "audg",
     "ca2fl",
     "defedavg_iid",
     "defedavg_niid",
+    "delay_adaptive",
     "fadas",
     "favano",
     "fedadagrad",
@@ -40,10 +51,16 @@ __all__ = [
     "fedasync",
     "fedavg",
     "fedbuff",
+    "fedfa",
+    "fednova",
     "fedopt",
+    "fedstale",
     "fedyogi",
+    "ia2sgd",
     "mean_delta",
+    "mifa",
     "norm",
+    "port",
     "psurdg",
     "quafl",
     "safa",

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
+from jaxafl.server.checks import check_single
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, norm
 from jaxafl.server.scheduled import Rate
 
@@ -63,11 +64,7 @@ class asyncfeded(Server):
     }
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        if clock.capacity(num_clients) != 1:
-            raise ValueError(
-                f"asyncfeded steps for every arrival, but the clock {clock.name} brings {clock.capacity(num_clients)} "
-                "per server step; use free_running with buffer=1"
-            )
+        check_single(self.name, clock, num_clients)
         unit = "steps" if client.epochs is None else "epochs"
         begins = getattr(client, unit)
         if isinstance(begins, int) and begins > self.max_steps:

@@ -11,9 +11,9 @@ import optax
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
+from jaxafl.server.checks import check_everyone, check_gradients
 from jaxafl.server.contract import Arrivals, counts, shares
 from jaxafl.server.fedopt import Discounting, OptaxServer
-from jaxafl.server.gradients import check_gradients
 from jaxafl.server.scheduled import Rate
 
 Array = jax.Array
@@ -123,16 +123,7 @@ class defedavg_iid(_Mean):
     references = ("wang2024defedavg",)
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        if clock.in_flight(num_clients) != num_clients:
-            raise ValueError(
-                f"{self.name}: all clients train all the time: give free_running(concurrency={num_clients}), "
-                f"not {clock.in_flight(num_clients)}"
-            )
-        if getattr(clock, "dispatch", "arrival") != "arrival" or getattr(clock, "before_step", False):
-            raise ValueError(
-                f"{self.name}: a client that finishes starts again at once from the newest model: give "
-                "free_running(dispatch='arrival', before_step=False)"
-            )
+        check_everyone(self.name, clock, num_clients)
 
 
 class defedavg_niid(_Mean):

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.clock.contract import Delivery
-from jaxafl.device import Rows, buffers
+from jaxafl.device import Rows
 from jaxafl.options import number
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, stepped
+from jaxafl.server.last_updates import enter
 from jaxafl.server.scheduled import Rate
 
 Array = jax.Array
@@ -50,29 +51,9 @@ class ca2fl(Server):
         return CA2FLState(Rows.filled(nothing, samples.shape[0]), nothing)
 
     def update(self, params: Tree, state: CA2FLState, arrivals: Arrivals) -> Outcome:
-        cache = state.cache
-        here = arrivals.mask & cache.has(arrivals.client)
-        places = jnp.arange(here.shape[0], dtype=jnp.int32)
-        again = here & (arrivals.client == arrivals.client[:, None]) & (places < places[:, None])
-        before = jnp.max(jnp.where(again, places, -1), axis=1)  # the client's last arrival in this buffer, or -1
-
-        # XLA copies the whole cache unless all rows are read before the first write, and the writes depend on the reads
-        held = cache.read_local(arrivals.client)
-
-        def moved(d: Array, h: Array) -> Array:
-            old = jnp.where(buffers.expand(before < 0, d), h, d[before])
-            return jnp.where(buffers.expand(here, d), d - old, 0)
-
-        def added(entry: Array, total: Tree) -> Tree:
-            return jax.tree.map(jnp.add, total, buffers.read(moves, entry))
-
-        moves = jax.tree.map(moved, arrivals.delta, held)
-        nothing = jax.tree.map(jnp.zeros_like, params)
-        change = cache.psum(jax.lax.fori_loop(0, here.shape[0], added, nothing))
-        new = jax.tree.map(lambda d, h: jnp.where(buffers.expand(here, d), d, h), arrivals.delta, held)
-        last = here & ~jnp.any(again, axis=0)
-        cache = cache.write_many(arrivals.client, last, new)
+        entered = enter(state.cache, arrivals, arrivals.delta)
+        change = entered.change()
         size = jnp.maximum(jnp.sum(counts(arrivals)), 1)
         step = jax.tree.map(lambda h, d: h + d / size.astype(d.dtype), state.mean, change)
-        mean = jax.tree.map(lambda h, d: h + d / cache.count, state.mean, change)
-        return Outcome(stepped(params, self.learning_rate, step), CA2FLState(cache, mean), {})
+        mean = jax.tree.map(lambda h, d: h + d / state.cache.count, state.mean, change)
+        return Outcome(stepped(params, self.learning_rate, step), CA2FLState(entered.table, mean), {})

@@ -18,7 +18,7 @@ from jaxafl.device.keys import words_of
 from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, shares
 from jaxafl.server.scheduled import Rate
-from jaxafl.server.staleness import Staleness, discount
+from jaxafl.server.staleness import Staleness, check_discount, discount
 
 Array = jax.Array
 _INJECTED = (optax.InjectHyperparamsState, optax.InjectStatefulHyperparamsState)
@@ -120,6 +120,9 @@ class Discounting(OptaxServer):
     threshold: Number = number(default=4.0, least=0, kw_only=True)
     weights: Literal["uniform", "samples", "local_steps"] = static(default="uniform", kw_only=True)
 
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        check_discount(self.name, self.staleness)
+
     def weigh(self, arrivals: Arrivals) -> Array:
         times = counts(arrivals)
         weights = times if self.weights == "uniform" else times * getattr(arrivals, self.weights)
@@ -153,6 +156,7 @@ class fedopt(Discounting, Optimised, init=False):
     references = ("reddi2021", "nguyen2022")
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        super().check(clock, client, num_clients)
         self.check_hyperparameters()
         if isinstance(self.optimizer, MadeOptimizer) and self.learning_rate != 1:
             raise ValueError(

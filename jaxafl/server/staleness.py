@@ -7,8 +7,10 @@ from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxafl.options import Number, UserError
+from jaxafl.options.checks import shown
 
 Array = jax.Array
 Staleness: TypeAlias = Literal["none", "polynomial", "hinge", "exponential"] | Callable[[Array], Array]
@@ -23,18 +25,9 @@ def discount(rule: str | Callable[[Array], Array], tau: Array, exponent: Number 
         tau: staleness τ, float [A].
         exponent: exponent or slope a; `None` stands for 1/2, and for 10 with `"hinge"`.
         threshold: largest staleness b that `"hinge"` does not discount.
-
-    Raises:
-        UserError: the function returns another shape than [A].
     """
     if callable(rule):
-        found = jnp.asarray(rule(tau), tau.dtype)
-        if found.shape not in ((), tau.shape):
-            raise UserError(
-                f"staleness: the function returned an array of shape {found.shape} for {tau.shape[0]} updates; "
-                f"expected one discount per update, {tau.shape}. Apply it to each τ"
-            )
-        return jnp.broadcast_to(found, tau.shape)
+        return jnp.broadcast_to(jnp.asarray(rule(tau), tau.dtype), tau.shape)
     if rule == "polynomial":
         return 1 / jnp.sqrt(1 + tau) if exponent is None else (1 + tau) ** -jnp.asarray(exponent, tau.dtype)
     if rule == "hinge":
@@ -43,3 +36,22 @@ def discount(rule: str | Callable[[Array], Array], tau: Array, exponent: Number 
     if rule == "exponential":
         return jnp.exp(-jnp.asarray(0.5 if exponent is None else exponent, tau.dtype) * tau)
     return jnp.ones_like(tau)
+
+
+def check_discount(owner: str, rule: str | Callable[[Array], Array]) -> None:
+    """Raises `UserError` if a discount is a function that does not return one finite number per update.
+
+    Args:
+        owner: name of the server, for messages.
+        rule: discount, see `discount`.
+    """
+    if not callable(rule):
+        return
+    wanted = "expected a function from τ, float [A], to s, float [A]. Write it with jax.numpy"
+    try:
+        jax.eval_shape(rule, jnp.arange(2.0))
+        found = np.asarray(rule(jnp.arange(2.0)))
+    except Exception as error:
+        raise UserError(f"{owner}: staleness={shown(rule)} cannot be traced: {error}; {wanted}") from error
+    if found.shape not in ((), (2,)) or not np.isfinite(found).all():
+        raise UserError(f"{owner}: staleness={shown(rule)} is {found} for τ = 0 and 1; {wanted}, and finite numbers")

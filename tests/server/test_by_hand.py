@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tests.oracle.test_oracle_server as by_hand
+import tests.oracle.test_oracle_tables as by_hand_tables
 from jaxafl import clock, server
 from jaxafl.client.options import Moment
 from jaxafl.clock.semi_async import RESYNCHRONISED, UNDRAFTED
@@ -38,6 +39,18 @@ from tests.oracle.test_oracle_server import (  # noqa: F401 (collected here too,
     test_quafl,
     test_safa,
 )
+from tests.oracle.test_oracle_tables import (  # noqa: F401 (likewise)
+    test_ace,
+    test_aced,
+    test_area,
+    test_delay_adaptive,
+    test_fedfa,
+    test_fednova,
+    test_fedstale,
+    test_ia2sgd,
+    test_mifa,
+    test_port,
+)
 from tests.oracle.update import StepInfo, Update
 
 NAMES = {"eta": "learning_rate", "a": "exponent", "b": "threshold", "weighting": "staleness"}
@@ -62,7 +75,7 @@ class Engine:
         params, samples = {"x": jnp.asarray(x)}, jnp.asarray(self.samples, jnp.float64)
         if self.state is None:
             self.state = made.init(params, samples)
-        entries: list[Update | None] = list(updates)
+        entries: list[Update | None] = list(updates) or [None]  # a step without arrivals has padding
         if made.requires & Delivery.BY_CLIENT:  # entry i is client i
             entries = [next((one for one in updates if one.client == k), None) for k in range(len(self.samples))]
         nobody = Update(client=0, delta=np.zeros_like(x), x_start=np.zeros_like(x), local_steps=0, num_samples=0)
@@ -149,6 +162,28 @@ def favano(normaliser: Sequence[float], reweight: str) -> Engine:
     return Engine(dataclasses.replace(server.favano(reweight), table=np.asarray(normaliser)))
 
 
+def last_updates(begin: str) -> Engine:
+    """MIFA or ACE; IA2SGD is MIFA that waits."""
+    made = server.ace(0.5) if begin == "full" else server.mifa(0.5, wait=begin == "later")
+    assert begin != "later" or server.ia2sgd.update is server.mifa.update
+    return Engine(made, (1, 1))
+
+
+def fedstale(beta: float, p: Sequence[float]) -> Engine:
+    return Engine(dataclasses.replace(server.fedstale(memory=beta), table=np.asarray(p)), (1, 1))
+
+
+def area(x0: np.ndarray) -> Engine:
+    made = Engine(server.area(), (1, 1))
+    with jax.enable_x64(True):
+        made.state = made.server.init({"x": jnp.asarray(x0)}, jnp.ones(2))
+    return made
+
+
+def delay_adaptive(eta: float, c: float, rule: str, smoothness: float | None = None) -> Engine:
+    return Engine(server.delay_adaptive(eta, rule, c, smoothness))
+
+
 @pytest.fixture(autouse=True)
 def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package's servers in the place of the oracle's."""
@@ -161,6 +196,13 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(by_hand, name, engine(getattr(server, name.lower())))
     for name in ("PSURDG", "AsySG", "CA2FL"):
         monkeypatch.setattr(by_hand, name, engine(getattr(server, name.lower())))
+    monkeypatch.setattr(by_hand_tables, "last_updates", last_updates)
+    monkeypatch.setattr(by_hand_tables, "aced", lambda oldest, age: Engine(server.aced(0.5, oldest, age), (1, 1)))
+    monkeypatch.setattr(by_hand_tables, "fedstale", fedstale)
+    monkeypatch.setattr(by_hand_tables, "area", area)
+    monkeypatch.setattr(by_hand_tables, "DelayAdaptive", delay_adaptive)
+    for name in ("FedNova", "FedFa", "PORT"):
+        monkeypatch.setattr(by_hand_tables, name, engine(getattr(server, name.lower())))
     yield
     monkeypatch.undo()
 

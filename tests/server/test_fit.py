@@ -26,6 +26,7 @@ from jaxafl.simulation import Simulation
 from tests.problems import GD, quadratic
 
 CLIENTS = quadratic().num_clients
+PLAIN = Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=None)
 GRADIENT = Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)
 
 SERVERS: dict[str, Any] = {
@@ -49,6 +50,16 @@ SERVERS: dict[str, Any] = {
     "favano": server.favano(),
     "quafl": server.quafl(),
     "safa": server.safa(),
+    "fednova": server.fednova(),
+    "delay_adaptive": server.delay_adaptive(),
+    "mifa": server.mifa(),
+    "ia2sgd": server.ia2sgd(),
+    "ace": server.ace(),
+    "aced": server.aced(),
+    "fedstale": server.fedstale(participation=0.5),
+    "area": server.area(),
+    "fedfa": server.fedfa(),
+    "port": server.port(),
 }
 CLOCKS: dict[str, Any] = {
     "synchronous": synchronous(cohort=3, durations=constant(1)),
@@ -60,11 +71,14 @@ CLOCKS: dict[str, Any] = {
     "stale_rounds": stale_rounds(participants=3, max_staleness=2, durations=constant(1)),
     "semi_async": semi_async(fraction=0.5, lag=2, durations=constant(1)),
 }
+BUFFERED = {"fedasync", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"}
+BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port"}
 TABLE: dict[str, set[str]] = {
-    "synchronous": {"fedavg", "fedadagrad", "fedadam", "fedyogi", "fedams", "fedbuff", "fedopt", "fadas", "ca2fl"},
-    "free_running": {"fedasync", "asyncfeded", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"},
-    "free_running, buffer": {"fedasync", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"},
-    "bernoulli": {"audg", "psurdg", "fedavg", "fedbuff", "fedopt", "fadas"},
+    "synchronous": {"fedavg", "fedadagrad", "fedadam", "fedyogi", "fedams", "fedbuff", "fedopt", "fadas", "ca2fl"}
+    | {"fednova", "mifa", "fedstale", "area", "port"},
+    "free_running": BUFFERED | {"asyncfeded", "delay_adaptive", "fedfa"},
+    "free_running, buffer": BUFFERED,
+    "bernoulli": {"audg", "psurdg", "fedavg", "fedbuff", "fedopt", "fadas", "mifa", "fedstale"},
     "sampled": {"defedavg_niid"},
     "interrupting": {"quafl", "favano"},
     "stale_rounds": {"afl", "fedasync", "fedbuff", "fedopt", "fadas"},
@@ -76,7 +90,7 @@ GRADIENTS = {"asysg", "audg", "psurdg"}
 def simulation(name: str, clock: Any, **changes: Any) -> Simulation:
     """A server with the local training that it takes."""
     problem = quadratic()
-    local = changes.pop("client", GRADIENT if name in GRADIENTS else GD)
+    local = changes.pop("client", GRADIENT if name in GRADIENTS else PLAIN if name == "fednova" else GD)
     return Simulation(problem.data, problem.model, local, changes.pop("server", SERVERS[name]), clock)
 
 
@@ -139,6 +153,9 @@ BAD: dict[str, tuple[Any, str]] = {
         ("a rate schedule", {"steps": None, "epochs": 1, "rate_schedule": server.afl_rate(0.1)}, "one gradient"),
     )
 } | {
+    "fednova with momentum": (lambda: with_client("fednova", "synchronous", momentum=0.9), "is not plain SGD"),
+    "fednova with a proximal term": (lambda: with_client("fednova", "synchronous", proximal=0.1), "is not plain SGD"),
+    "fednova with Adam": (lambda: with_client("fednova", "synchronous", optimizer=optax.adam), "is not plain SGD"),
     "audg on mini-batches": (lambda: with_client("audg", "bernoulli", batch_size=2), "audg takes full gradients"),
     "psurdg on mini-batches": (lambda: with_client("psurdg", "bernoulli", batch_size=2), "psurdg takes full gradients"),
     "audg with a negative rate": (
@@ -152,6 +169,57 @@ BAD: dict[str, tuple[Any, str]] = {
     "asyncfeded beyond its most steps": (
         lambda: with_server("asyncfeded", "free_running", server.asyncfeded(max_steps=2)),
         "steps=3, more than max_steps=2",
+    ),
+    "fedfa on a buffer": (lambda: simulation("fedfa", CLOCKS["free_running, buffer"]), "fedfa.*buffer=1"),
+    "fedfa without a window": (
+        lambda: with_server("fedfa", "free_running", server.fedfa(0)),
+        "fedfa: window must be at least 1, got 0",
+    ),
+    "delay_adaptive on a buffer": (
+        lambda: simulation("delay_adaptive", CLOCKS["free_running, buffer"]),
+        "delay_adaptive.*buffer=1",
+    ),
+    "delay_adaptive without smoothness": (
+        lambda: with_server("delay_adaptive", "free_running", server.delay_adaptive(rule="koloskova")),
+        "rule='koloskova' without smoothness.*Give both, or neither",
+    ),
+    "delay_adaptive with a smoothness without use": (
+        lambda: with_server("delay_adaptive", "free_running", server.delay_adaptive(smoothness=2.0)),
+        "rule='ratio' with smoothness=2.0.*Give both, or neither",
+    ),
+    "ace with idle clients": (
+        lambda: simulation("ace", free_running(concurrency=4, durations=constant(1))),
+        f"ace: .*concurrency={CLIENTS}",
+    ),
+    "aced with restarts at steps": (
+        lambda: simulation("aced", free_running(concurrency=CLIENTS, dispatch="step", durations=constant(1))),
+        "aced: .*dispatch='arrival'",
+    ),
+    "aced with a negative age": (
+        lambda: with_server("aced", "free_running", server.aced(max_age=-1)),
+        "aced: max_age must be >= 0, got -1",
+    ),
+    "fedstale at unknown participation": (
+        lambda: with_server("fedstale", "bernoulli", server.fedstale()),
+        "participation=None on the clock bernoulli is unknown.*a number or one per client",
+    ),
+    "fedstale with repeated draws": (
+        lambda: simulation(
+            "fedstale", synchronous(cohort=3, replacement=True, durations=constant(1)), server=server.fedstale()
+        ),
+        "participation=None on the clock synchronous is unknown",
+    ),
+    "fedstale for other clients": (
+        lambda: with_server("fedstale", "synchronous", server.fedstale(participation=np.full(4, 0.5))),
+        rf"participation must be a number or an array of one number per client \({CLIENTS},\), got shape \(4,\)",
+    ),
+    "fedstale that remembers more than all": (
+        lambda: with_server("fedstale", "synchronous", server.fedstale(memory=1.5)),
+        r"fedstale: memory must be in \[0, 1\], got 1.5",
+    ),
+    "port without a bound": (
+        lambda: with_server("port", "free_running, buffer", server.port(staleness_bound=0)),
+        "port: staleness_bound must be > 0, got 0",
     ),
     "defedavg_iid with idle clients": (
         lambda: simulation("defedavg_iid", free_running(concurrency=4, buffer=2, durations=constant(1))),

@@ -1,4 +1,4 @@
-"""Check of the local training for servers that need one gradient per run."""
+"""Checks of clock and local training that several servers share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import optax
 
 from jaxafl.client import Client
+from jaxafl.clock.contract import Clock
 from jaxafl.options import shown
 
 
@@ -31,3 +32,26 @@ def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
         raise ValueError(f"{server} has no local rate: give Client(learning_rate=1.0), not {shown(rate)}")
     if full_batch and client.batch_size is not None:
         raise ValueError(f"{server} takes full gradients: give Client(batch_size=None), not {client.batch_size}")
+
+
+def check_single(server: str, clock: Clock, num_clients: int) -> None:
+    """Raises `ValueError` if a clock delivers several arrivals per server step. `server`: its name, for messages."""
+    if clock.capacity(num_clients) != 1:
+        raise ValueError(
+            f"{server} steps for every arrival, but the clock {clock.name} brings {clock.capacity(num_clients)} "
+            "per server step; use free_running with buffer=1"
+        )
+
+
+def check_everyone(server: str, clock: Clock, num_clients: int) -> None:
+    """Raises `ValueError` unless every client is always in flight. `server`: its name, for messages."""
+    if clock.in_flight(num_clients) != num_clients:
+        raise ValueError(
+            f"{server}: all clients train all the time: give free_running(concurrency={num_clients}), "
+            f"not {clock.in_flight(num_clients)}"
+        )
+    if getattr(clock, "dispatch", "arrival") != "arrival" or getattr(clock, "before_step", False):
+        raise ValueError(
+            f"{server}: a client that finishes starts again at once from the newest model: give "
+            "free_running(dispatch='arrival', before_step=False)"
+        )

@@ -1,0 +1,87 @@
+"""FedStale, a mixture of fresh updates and remembered ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.client import Client
+from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.device import Rows
+from jaxafl.options import Number, number, recording, static
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, stepped
+from jaxafl.server.last_updates import enter
+from jaxafl.server.scheduled import Rate
+
+Array = jax.Array
+
+
+class FedStaleState(NamedTuple):
+    """Remembered updates, their weighted sum, and the weights of the clients."""
+
+    table: Rows  # h_i, the last update of client i, 0 before the first
+    mean: Tree  # Σ_i α_i h_i, shaped like the parameters
+    weights: Array  # float [N], α_i
+
+
+class fedstale(Server):
+    """FedStale: x ← x + η (Σ_{i in S} (α_i/p_i) (Δ_i - β h_i) + β Σ_{i=1..N} α_i h_i), then h_i ← Δ_i for i in S.
+
+    S are the participants of a round, p_i their probability to participate, and h_i the last update of client i. With
+    β = 0 it is FedAvg with weights 1/p_i, with β = 1 FedVARP. Participants train from the newest model
+    (`synchronous`); uploads that fail at random (`bernoulli`), whose updates may be stale, are our extension. A round
+    without participants steps along the remembered updates. Keeps one row of parameters per client. Checked against
+    the authors' code.
+
+    Args:
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
+        memory: weight β of the remembered updates, in [0, 1].
+        participation: probabilities p_i, in (0, 1], a number or one per client. `None` uses n/N for a cohort of n
+            clients drawn without replacement.
+        weights: weights α_i of the clients. `"samples"`: n_i / Σ n over all clients. `"uniform"`: 1/N.
+
+    References:
+        Rodio and Neglia, "FedStale: leveraging stale client updates in federated learning", ECAI 2024.
+    """
+
+    learning_rate: Rate = number(default=1.0, least=0)
+    memory: Number = number(default=0.5, least=0, most=1)
+    participation: Number | None = number(default=None, above=0, most=1, per_client=True)
+    weights: Literal["samples", "uniform"] = static(default="samples")
+    table: Any = recording(default=None)  # float [N], p_i
+
+    accepts = Delivery.STALE | Delivery.MULTIPLE | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
+    references = ("rodio2024",)
+    needs = Needs(client_rows=1, empty_steps=True)
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        drawn = Delivery.BY_CLIENT not in clock.delivers and not getattr(clock, "replacement", False)
+        if self.participation is None and not drawn:
+            raise ValueError(
+                f"fedstale: participation=None on the clock {clock.name} is unknown; expected the probability with "
+                "which a client takes part in a server step. Give participation=..., a number or one per client"
+            )
+
+    def prepare(self, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[fedstale, Client]:
+        num_clients = len(counts)
+        given = clock.capacity(num_clients) / num_clients if self.participation is None else self.participation
+        table = np.broadcast_to(np.asarray(given, np.float64), (num_clients,))
+        return dataclasses.replace(self, table=table), client
+
+    def init(self, params: Tree, samples: Array) -> FedStaleState:
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        size = samples if self.weights == "samples" else jnp.ones_like(samples)
+        return FedStaleState(Rows.filled(nothing, samples.shape[0]), nothing, size / jnp.sum(size))
+
+    def update(self, params: Tree, state: FedStaleState, arrivals: Arrivals) -> Outcome:
+        entered = enter(state.table, arrivals, arrivals.delta)
+        weight = jnp.where(arrivals.mask, state.weights[arrivals.client], 0)
+        fresh = entered.change(weight / jnp.asarray(self.table, weight.dtype)[arrivals.client], self.memory)
+        step = stepped(fresh, self.memory, state.mean)
+        mean = jax.tree.map(jnp.add, state.mean, entered.change(weight))
+        after = FedStaleState(entered.table, mean, state.weights)
+        return Outcome(stepped(params, self.learning_rate, step), after, weights=weight)

@@ -1,0 +1,185 @@
+"""MIFA, IA²SGD, ACE and ACED: steps along the mean of the last updates of all clients."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.client import Client
+from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.device import Rows
+from jaxafl.options import Number, number, static
+from jaxafl.server.checks import check_everyone
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, stepped
+from jaxafl.server.last_updates import enter
+from jaxafl.server.scheduled import Rate
+
+Array = jax.Array
+
+
+class TableState(NamedTuple):
+    """Last update of every client, and their mean."""
+
+    table: Rows  # last update of client i, 0 before the first
+    mean: Tree  # (1/N) Σ_i table_i, shaped like the parameters
+    stamp: Array  # int32 [N], server step of the last arrival; -1 before the first
+
+
+class _Incremental(Server):
+    """Base of servers with x ← x + η v, v = (1/N) Σ_i Δ_i over the last updates of all clients."""
+
+    learning_rate: Rate = number(default=1.0, least=0)
+
+    needs = Needs(client_rows=1)
+
+    def steps(self, before: Array, after: Array) -> Array:
+        """Returns True if a server step moves the model, from the stamps [N] before and after its arrivals."""
+        return jnp.all(before >= 0)
+
+    def stamps(self, arrivals: Arrivals) -> Array:
+        """Returns the stamps of the arrivals, int32 [A]."""
+        return jnp.broadcast_to(arrivals.step, arrivals.client.shape)
+
+    def direction(self, state: TableState, arrivals: Arrivals) -> Tree:
+        """Returns v, from the state after the arrivals."""
+        return state.mean
+
+    def init(self, params: Tree, samples: Array) -> TableState:
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        number_of_clients = samples.shape[0]
+        return TableState(Rows.filled(nothing, number_of_clients), nothing, jnp.full(number_of_clients, -1, jnp.int32))
+
+    def update(self, params: Tree, state: TableState, arrivals: Arrivals) -> Outcome:
+        entered = enter(state.table, arrivals, arrivals.delta)
+        mean = stepped(state.mean, 1 / state.table.count, entered.change())
+        place = jnp.where(arrivals.mask, arrivals.client, state.table.count)  # padding is dropped
+        stamp = state.stamp.at[place].max(self.stamps(arrivals), mode="drop")
+        moves = self.steps(state.stamp, stamp)
+        after = TableState(entered.table, mean, stamp)
+        rate = jnp.where(moves, self.learning_rate, 0).astype(arrivals.loss.dtype)
+        params = stepped(params, rate, self.direction(after, arrivals))
+        return Outcome(params, after, {"server_rate": rate}, weights=jnp.where(moves, counts(arrivals), 0))
+
+
+class mifa(_Incremental):
+    """MIFA: rounds with x ← x + η (1/N) Σ_{i=1..N} Δ_i over ALL clients, Δ_i the last update of client i.
+
+    An inactive client counts by its last update, so its absence does not bias the model. In the paper the table holds
+    Δ_i/η_l and the rate is η_t, so η = η_t/η_l here, for a constant local rate. Active clients come from `synchronous`
+    or from the ticks of `bernoulli`; single arrivals (`free_running`) are our extension. A round without arrivals steps
+    along the table. Keeps one row of parameters per client. Checked against the authors' code.
+
+    Args:
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
+        wait: keep the model at x_0 until all clients have been active once. The round that completes the table does not
+            step, as in the authors' code. With `False` a client counts as 0 before its first update.
+
+    References:
+        Gu et al., "Fast federated learning in the presence of arbitrary device unavailability", NeurIPS 2021.
+    """
+
+    wait: bool = static(default=True)
+
+    accepts = (
+        Delivery.STALE
+        | Delivery.CONTINUOUS
+        | Delivery.MULTIPLE
+        | Delivery.REPEATED
+        | Delivery.EMPTY
+        | Delivery.BY_CLIENT
+    )
+    references = ("gu2021",)
+    needs = Needs(client_rows=1, empty_steps=True)
+
+    def steps(self, before: Array, after: Array) -> Array:
+        return jnp.all(before >= 0) | (not self.wait)
+
+
+class _Always(_Incremental):
+    """Base of servers for clients that train all the time."""
+
+    learning_rate: Rate = number(default=0.1, least=0)
+
+    requires = Delivery.CONTINUOUS
+    accepts = Delivery.STALE
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        check_everyone(self.name, clock, num_clients)
+
+
+class ia2sgd(_Always):
+    """IA²SGD, also known as DuDe-ASGD: x ← x - η (1/N) Σ_{i=1..N} g_i at every arrival, g_i the last gradient of i.
+
+    The model stays at x_0 until every client has arrived once, and in the step of the arrival that completes the
+    table. These steps count as versions. All clients are always in flight: `free_running(concurrency=N)`. One gradient
+    per run is `Client(optax.sgd, learning_rate=1.0, steps=1)`, so that Δ_i = -g_i; several local steps are our
+    extension. Keeps one row of parameters per client. Checked against the code of Ringleader's authors, in which it is
+    a baseline.
+
+    Args:
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
+
+    References:
+        Wang et al., "Dual-delayed asynchronous SGD for arbitrarily heterogeneous data", 2024.
+    """
+
+    references = ("wang2024dude",)
+
+
+class ace(_Always):
+    """ACE: x ← x - η (1/N) Σ_{i=1..N} g_i at every arrival, g_i the last gradient of i, as soon as all have arrived.
+
+    In the paper all clients compute ∇f_i(x_0) first, x_1 = x_0 - η · mean, and all start again from x_1. Here the
+    model stays at x_0 until every client has arrived once. The arrival that completes the table steps with the full
+    mean; clients in flight at that time still compute at x_0. All clients are always in flight:
+    `free_running(concurrency=N)`. One gradient per run is `Client(optax.sgd, learning_rate=1.0, steps=1)`; several
+    local steps are our extension. Keeps one row of parameters per client. Checked against the first author's code, in
+    which we take the method called AC-AFL for ACE.
+
+    Args:
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
+
+    References:
+        Chang et al., "Mitigating participation imbalance bias in asynchronous federated learning", 2025.
+    """
+
+    references = ("chang2025",)
+
+    def steps(self, before: Array, after: Array) -> Array:
+        return jnp.all(after >= 0)
+
+
+class aced(ace):
+    """ACED: x ← x - η (1/|A|) Σ_{i in A} g_i at every arrival, A = {i : t - s_i <= τ_max}, g_i the last gradient of i.
+
+    It is `ace` without the gradients of clients that have been silent for long. An empty A changes nothing. The
+    authors' loop steps after every N arrivals; their paper, and this server, at every arrival. Checked against the
+    first author's code, in which we take the method called BDA for ACED.
+
+    Args:
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
+        max_age: largest age τ_max of a gradient that counts, in server steps; at least 0. `None` uses N, as the
+            authors' code does.
+        age: start s_i of the age. `"dispatch"`: server step after which client i last received the model, as in the
+            authors' code. `"row"`: version at which g_i was computed.
+
+    References:
+        Chang et al., "Mitigating participation imbalance bias in asynchronous federated learning", 2025.
+    """
+
+    max_age: Number | None = number(default=None, least=0)
+    age: Literal["dispatch", "row"] = static(default="dispatch")
+
+    needs = Needs(client_rows=1)
+
+    def stamps(self, arrivals: Arrivals) -> Array:
+        started = super().stamps(arrivals)
+        return started if self.age == "dispatch" else started - arrivals.staleness
+
+    def direction(self, state: TableState, arrivals: Arrivals) -> Tree:
+        oldest = state.table.count if self.max_age is None else self.max_age
+        active = arrivals.step - state.stamp <= oldest
+        total = jnp.maximum(jnp.sum(active), 1)
+        return state.table.weighted_sum((active / total).astype(arrivals.loss.dtype))
