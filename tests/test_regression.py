@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import flax.linen as nn
@@ -12,6 +13,7 @@ import pytest
 from flax import nnx
 
 import jaxafl as afl
+from jaxafl.callbacks import Live
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 4)).astype(np.float32)
@@ -67,6 +69,11 @@ def test_errors_of_single_clients_and_of_the_validation_set() -> None:
     np.testing.assert_allclose(result.client_rmse[-1], expected, rtol=1e-4)
     np.testing.assert_allclose(result.validation_rmse, np.sqrt(result.validation_loss), rtol=1e-5)
     assert np.unique(result.client_rmse[-1]).size == 3
+    median, worst = afl.plot.client_spread(result, metric="rmse").axes[0].lines
+    np.testing.assert_allclose(worst.get_ydata(), result.client_rmse.max("population"))
+    np.testing.assert_allclose(median.get_ydata(), result.client_rmse.median("population"))
+    with pytest.raises(ValueError, match=r"has no client_accuracy.*client_rmse"):
+        afl.plot.client_spread(result)
 
 
 def test_targets_of_float64_train_in_float64() -> None:
@@ -129,3 +136,20 @@ def test_a_sweep_and_early_stopping_follow_the_error() -> None:
     assert found.final_rmse[1] < found.final_rmse[0]
     stopped = sim.run(40, eval_every=1, callbacks=afl.callbacks.StopAt(rmse=0.5))
     assert stopped.rmse[-1] <= 0.5 < stopped.rmse[-2]
+
+
+def test_figures_and_the_live_plot_show_another_metric(tmp_path: pathlib.Path) -> None:
+    result = simulation(Y, linear(2, "squared_error")).run(
+        4, eval_every=1, callbacks=[live := Live(tmp_path / "l.png")]
+    )
+    axes = afl.plot.accuracy_vs_time(result, metric="rmse").axes[0]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), result.rmse)
+    assert axes.get_ylabel() == "test rmse (unit of y)"
+    np.testing.assert_allclose(live.lines[live.name][1], result.loss, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"has no accuracy.*metric='loss'"):
+        afl.plot.accuracy_vs_steps(result)
+
+
+def test_a_confusion_matrix_leaves_padding_out() -> None:
+    labels, outputs = np.array([[0, 1], [-1, 1]]), np.eye(2)[[[0, 0], [1, 1]]]
+    np.testing.assert_array_equal(afl.models.confusion_matrix(labels, outputs), [[1, 0], [1, 1]])

@@ -1,4 +1,4 @@
-"""A live plot of accuracy."""
+"""A live plot of accuracy, or of the loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _drawing = threading.Lock()  # members on several devices draw from several thre
 
 
 class Live(Callback):
-    """Redraws test accuracy against simulated time after every evaluation.
+    """Redraws test accuracy against simulated time after every evaluation; the loss, of models without an accuracy.
 
     The figure appears below the cell of a notebook, in a window, or in an image file. Members of a sweep share it.
 
@@ -39,7 +39,8 @@ class Live(Callback):
         with _drawing:
             times, values = self.lines[self.name]
             times.append(chunk.time)
-            values.append(100 * chunk.evaluation.get("accuracy", float("nan")))
+            self.metric = "accuracy" if "accuracy" in chunk.evaluation else "loss"
+            values.append(100 * chunk.evaluation["accuracy"] if self.metric == "accuracy" else chunk.evaluation["loss"])
             self._draw()
 
     def _draw(self) -> None:
@@ -50,7 +51,8 @@ class Live(Callback):
         ax.clear()
         for (name, line), style in zip(self.lines.items(), line_styles(len(self.lines)), strict=True):
             ax.plot(*line, label=name, linewidth=1.8, **style)
-        ax.set(xlabel="simulated time (s)", ylabel="test accuracy (%)", xlim=(0, None), ylim=(0, None))
+        label = "test accuracy (%)" if self.metric == "accuracy" else "test loss"
+        ax.set(xlabel="simulated time (s)", ylabel=label, xlim=(0, None), ylim=(0, None))
         tidy(ax)
         if len(self.lines) > 1:
             legend_beside(ax, len(self.lines))

@@ -127,7 +127,7 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     if options.plot:
         from jaxafl.plot import accuracy_vs_time
 
-        accuracy_vs_time(result, path=options.plot)
+        accuracy_vs_time(result, path=options.plot, metric="accuracy" if "accuracy" in result else "loss")
         print(f"wrote {options.plot}")
     failed, runs = failures(result)
     if failed:

@@ -101,7 +101,7 @@ def confusion_matrix(labels: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     """Counts the samples by label and predicted class, for `run(metrics={"confusion": confusion_matrix})`.
 
     Args:
-        labels: int [n, ...] in [0, C).
+        labels: int [n, ...] in [0, C); negative ones are padding and do not count.
         outputs: float [n, ..., C]; the predicted class is the one with the largest output.
 
     Returns:
@@ -114,7 +114,7 @@ def confusion_matrix(labels: np.ndarray, outputs: np.ndarray) -> np.ndarray:
         [[1, 1], [0, 1]]
     """
     classes = outputs.shape[-1]
-    cells = labels.ravel() * classes + outputs.argmax(-1).ravel()
+    cells = (labels * classes + outputs.argmax(-1))[labels >= 0]
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
 

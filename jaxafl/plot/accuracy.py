@@ -1,4 +1,4 @@
-"""Accuracy against simulated time, server steps and bytes."""
+"""Accuracy, or another metric, against simulated time, server steps and bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _GRID = 400  # points at which the runs of different seeds are averaged
 
 
 @named
-def accuracy_vs_time(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
+def accuracy_vs_time(
+    results: Results, ax: Axes | None = None, path: ImagePath = None, metric: str = "accuracy"
+) -> Figure:
     """Draws test accuracy in percent against simulated time in seconds.
 
     Runs that differ only in their seed become one line, their mean, in a band of one standard deviation to each side.
@@ -37,42 +39,57 @@ def accuracy_vs_time(results: Results, ax: Axes | None = None, path: ImagePath =
         results: a result, a dict of results by name, or a sweep: one line for each member but `seed`.
         ax: axes to draw into; `None` creates a figure.
         path: file of the figure (its ending sets the format); `None` saves nothing.
+        metric: metric of the evaluations to draw in the place of accuracy, such as `"rmse"` of a regression.
 
     Returns:
         The figure.
 
     Raises:
-        TypeError, ValueError: these are not results, or they have no accuracy.
+        TypeError, ValueError: these are not results, or they lack the metric.
     """
-    return _accuracy(results, "eval_time", "simulated time (s)", ax, path)
+    return _curves(results, metric, "eval_time", "simulated time (s)", ax, path)
 
 
 @named
-def accuracy_vs_steps(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
+def accuracy_vs_steps(
+    results: Results, ax: Axes | None = None, path: ImagePath = None, metric: str = "accuracy"
+) -> Figure:
     """Draws test accuracy in percent against server steps; otherwise like `accuracy_vs_time`."""
-    return _accuracy(results, "eval_step", "server steps", ax, path)
+    return _curves(results, metric, "eval_step", "server steps", ax, path)
 
 
 @named
-def accuracy_vs_bytes(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
+def accuracy_vs_bytes(
+    results: Results, ax: Axes | None = None, path: ImagePath = None, metric: str = "accuracy"
+) -> Figure:
     """Draws test accuracy in percent against bytes sent, up and down; otherwise like `accuracy_vs_time`."""
-    return _accuracy(results, "eval_bytes", "bytes sent, up and down", ax, path, EngFormatter("B"))
+    return _curves(results, metric, "eval_bytes", "bytes sent, up and down", ax, path, EngFormatter("B"))
 
 
-def _accuracy(
-    results: Results, against: str, axis_label: str, ax: Axes | None, path: ImagePath, unit: Formatter | None = None
+def _curves(
+    results: Results,
+    metric: str,
+    against: str,
+    axis_label: str,
+    ax: Axes | None,
+    path: ImagePath,
+    unit: Formatter | None = None,
 ) -> Figure:
     file = check_image_path(path)
-    lines = members(results, "accuracy", against)
+    lines = members(results, metric, against)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
     labels, header = _legend(lines)
     failed = 0
     for line, label, style in zip(lines, labels, line_styles(len(lines)), strict=True):
         with user_errors(line.name):
-            at, mean, deviation = _mean(line.runs, against)
+            at, mean, deviation = _mean(line.runs, metric, against)
         style["marker"] = "" if len(at) > 1 else "o"
         failed += draw_line(ax, line, at, mean, (mean - deviation, mean + deviation), label=label, **style)
-    ax.set(xlabel=axis_label, ylabel="test accuracy (%)", title=heading(results), xlim=(0, None), ylim=(0, None))
+    units = lines[0].runs[0][metric].attrs.get("units", "1")
+    said = {100: " (%)"}.get(scale_of(metric), f" ({units})" if units != "1" else "")
+    ax.set(xlabel=axis_label, ylabel=f"test {metric}{said}", title=heading(results), xlim=(0, None))
+    if scale_of(metric) == 100 or ax.dataLim.ymin >= 0:
+        ax.set_ylim(0, None)
     if unit is not None:
         ax.xaxis.set_major_formatter(unit)
     tidy(ax)
@@ -93,11 +110,16 @@ def _legend(lines: list[Member]) -> tuple[list[str], str | None]:
     return counted, "mean ± std over seeds"
 
 
-def _mean(runs: list[xr.Dataset], against: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns points of the axis, and mean and standard deviation over the runs, in percent."""
-    curves = [curve(run, against, "accuracy") for run in runs]
+def scale_of(metric: str) -> int:
+    """Returns the factor with which figures draw a metric: 100 for accuracies, which are in percent, else 1."""
+    return 100 if metric.endswith("accuracy") else 1
+
+
+def _mean(runs: list[xr.Dataset], metric: str, against: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns points of the axis, and mean and standard deviation over the runs; accuracies in percent."""
+    curves = [curve(run, against, metric) for run in runs]
     if not all(one.at.size for one in curves):
-        raise UserError("a result has no evaluation with a finite accuracy; there is nothing to plot")
+        raise UserError(f"a result has no evaluation with a finite {metric}; there is nothing to plot")
     if len(curves) == 1:
-        return curves[0].at, 100 * curves[0].values, np.zeros_like(curves[0].values)
-    return over_seeds(curves, _GRID, 100)
+        return curves[0].at, scale_of(metric) * curves[0].values, np.zeros_like(curves[0].values)
+    return over_seeds(curves, _GRID, scale_of(metric))

@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named
+from jaxafl.plot.accuracy import scale_of
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of, tidy
 from jaxafl.results.clients import names_of, standard_interval, worst_tenth
-from jaxafl.results.curves import Curve, over_seeds
+from jaxafl.results.curves import Curve, falls, over_seeds
 from jaxafl.results.members import heading, members
 
 _NAMED = 30  # names are drawn for at most this number of clients
@@ -20,8 +21,10 @@ _DOTS = (12.0, 150.0)  # smallest and largest area of a dot
 
 
 @named
-def client_spread(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = None) -> Figure:
-    """Draws the accuracy of single clients against simulated time.
+def client_spread(
+    result: xr.Dataset, ax: Axes | None = None, path: ImagePath = None, metric: str = "accuracy"
+) -> Figure:
+    """Draws the accuracy, or another metric, of single clients against simulated time.
 
     It shows the median, bands of 10 to 90 and 25 to 75 percent of the clients, and the mean of the worst 10 % (at least
     one client). Of several seeds, median and worst tenth have error bars of one standard deviation over seeds, and the
@@ -31,16 +34,19 @@ def client_spread(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = 
         result: the result of a run, or of a sweep over `seed` alone, with `diagnostics="per_client"`.
         ax: axes to draw into; `None` creates a figure.
         path: file of the figure (its ending sets the format); `None` saves nothing.
+        metric: metric to draw in the place of accuracy, such as `"rmse"`; its direction decides what is worst.
 
     Returns:
         The figure.
 
     Raises:
-        TypeError, ValueError: the result varies in more than the seed, or it has no accuracies of clients.
+        TypeError, ValueError: the result varies in more than the seed, or it lacks the metric of clients.
     """
     file = check_image_path(path)
-    runs = _seeds(result)
-    found = [(one["eval_time"].values, 100 * _evaluated(one)) for one in runs]
+    variable = f"client_{metric}"
+    runs = _seeds(result, variable)
+    scale, rising = scale_of(metric), not falls(runs, variable, "client_spread")
+    found = [(one["eval_time"].values, scale * one[variable].dropna("population", how="all").values) for one in runs]
 
     def over(summary: object) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         curves = [Curve(at, summary(accuracy)) for at, accuracy in found]  # type: ignore[operator]
@@ -53,15 +59,20 @@ def client_spread(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = 
         edges = [over(lambda accuracy, edge=edge: np.percentile(accuracy, edge, axis=1)) for edge in (low, high)]
         label = f"{low} to {high} % of clients"
         ax.fill_between(edges[0][0], edges[0][1], edges[1][1], color="#0072B2", alpha=opacity, linewidth=0, label=label)
-    lines = (("median", "#0072B2", "-", lambda a: np.median(a, axis=1)), ("worst 10 %", "#D55E00", "--", worst_tenth))
+    lines = (
+        ("median", "#0072B2", "-", lambda values: np.median(values, axis=1)),
+        ("worst 10 %", "#D55E00", "--", lambda values: worst_tenth(values, rising)),
+    )
     for label, colour, dashes, summary in lines:
         at, mean, deviation = over(summary)
         ax.plot(at, mean, color=colour, linewidth=1.8, linestyle=dashes, label=label)
         if len(runs) > 1:
             few = slice(None, None, max(1, len(at) // 12))
             ax.errorbar(at[few], mean[few], deviation[few], fmt="none", ecolor=colour, elinewidth=1, capsize=2)
-    ylabel = f"accuracy on their own samples (%), {found[0][1].shape[1]} clients"
-    ax.set(xlabel="simulated time (s)", ylabel=ylabel, title=heading(result), xlim=(0, None), ylim=(0, None))
+    ylabel = f"{metric} on their own samples{' (%)' * (scale == 100)}, {found[0][1].shape[1]} clients"
+    ax.set(xlabel="simulated time (s)", ylabel=ylabel, title=heading(result), xlim=(0, None))
+    if scale == 100 or ax.dataLim.ymin >= 0:
+        ax.set_ylim(0, None)
     ax.legend(frameon=False, fontsize=9, title=f"error bars: std of {len(runs)} seeds" if len(runs) > 1 else None)
     tidy(ax)
     return finish(figure, file)
@@ -77,7 +88,7 @@ def accuracy_vs_participation(result: xr.Dataset, ax: Axes | None = None, path: 
     over seeds. Up to 30 clients are labelled. Otherwise like `client_spread`.
     """
     file = check_image_path(path)
-    runs = _seeds(result)
+    runs = _seeds(result, "client_accuracy")
     final = np.stack([run["client_accuracy"].values[-1] for run in runs])
     known = np.isfinite(final).all(axis=0)
     final, samples = final[:, known], runs[0]["client_samples"].values[known]
@@ -113,17 +124,12 @@ def accuracy_vs_participation(result: xr.Dataset, ax: Axes | None = None, path: 
     return finish(figure, file)
 
 
-def _seeds(result: xr.Dataset) -> list[xr.Dataset]:
-    """Returns the runs of a result that varies in nothing but the seed."""
-    found = members(result, "client_accuracy", "participation")
+def _seeds(result: xr.Dataset, variable: str) -> list[xr.Dataset]:
+    """Returns the runs of a result that varies in nothing but the seed, and has a metric of clients."""
+    found = members(result, variable, "participation")
     if len(found) != 1:
         raise UserError(
             f"this figure takes a run or its seeds, got {len(found)} configurations; choose one, e.g. "
             f"result.isel({{{next(iter(found[0].place), 'name')!r}: 0}})"
         )
     return found[0].runs
-
-
-def _evaluated(run: xr.Dataset) -> np.ndarray:
-    """Returns the accuracies of the clients with held-out samples, float [evaluations, clients]."""
-    return run["client_accuracy"].dropna("population", how="all").values

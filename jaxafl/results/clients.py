@@ -52,13 +52,15 @@ def names_of(run: xr.Dataset) -> list[str]:
     return [str(client) for client in clients]
 
 
-def worst_tenth(accuracy: np.ndarray) -> np.ndarray:
-    """Returns the mean accuracy of the worst 10 % of the clients, at least one client, float [evaluations].
+def worst_tenth(values: np.ndarray, rising: bool = True) -> np.ndarray:
+    """Returns the mean metric of the worst 10 % of the clients, at least one client, float [evaluations].
 
     Args:
-        accuracy: float [evaluations, clients].
+        values: accuracies, or another metric, float [evaluations, clients].
+        rising: True if higher values are better.
     """
-    return np.sort(accuracy, axis=1)[:, : max(1, round(0.1 * accuracy.shape[1]))].mean(axis=1)
+    worst_first = np.sort(values, axis=1) if rising else -np.sort(-values, axis=1)
+    return worst_first[:, : max(1, round(0.1 * values.shape[1]))].mean(axis=1)
 
 
 def standard_interval(share: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

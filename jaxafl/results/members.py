@@ -19,7 +19,8 @@ OF_A_RUN = {"step", "arrival", "evaluation", "version", "population", "label", "
 _SEED = "seed"
 _NO_CLIENTS = '. run(diagnostics="per_client") evaluates single clients, in a shell jaxafl run --per-client'
 _NO_ACCURACY = (
-    ". A model's loss function records an accuracy if it returns afl.models.softmax_cross_entropy(logits, batch), or "
+    ". metric='loss' draws the loss. A model's loss function records an accuracy if it returns "
+    "afl.models.softmax_cross_entropy(logits, batch), or "
     'afl.models.Outputs(loss, {"accuracy": correct}), each [B]'
 )
 
@@ -50,7 +51,7 @@ def members(results: Results, *variables: str) -> list[Member]:
         if missing:
             label = name or dataset.attrs.get("title", "")
             known = ", ".join(map(str, dataset.data_vars))
-            remedy = _NO_ACCURACY if "accuracy" in missing else _NO_CLIENTS if "client_accuracy" in missing else ""
+            remedy = _NO_ACCURACY if "accuracy" in missing else _NO_CLIENTS if missing[0].startswith("client_") else ""
             close = "" if remedy else did_you_mean(missing[0], dataset.data_vars)
             raise UserError(f"the result {label} has no {', '.join(missing)}; it has {known}{close}{remedy}")
     found = [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
