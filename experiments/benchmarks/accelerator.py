@@ -63,7 +63,7 @@ def tests(clock: Clock, small: bool) -> Iterator[Row]:
     """Servers, clocks and invariances, with products in float32; and what is marked for GPUs."""
     chosen = ["tests/server/test_by_hand.py"] if small else ["tests/server", "tests/clock", "tests/test_invariance.py"]
     environment = os.environ | {"JAX_DEFAULT_MATMUL_PRECISION": "float32", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    command = [sys.executable, "-m", "pytest", "-m", "not slow and not data", "-n", "4", *chosen]
+    command = [sys.executable, "-m", "pytest", "-m", "not slow and not data and not tfds", "-n", "4", *chosen]
     begun = time.monotonic()
     made = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:

@@ -17,7 +17,7 @@ def data(names: Positional[tuple[str, ...]] = (), data_dir: pathlib.Path | None 
 
     Args:
         names: datasets to download (complete files are only checked); without names, all datasets are read and listed
-        data_dir: data directory; by default $JAXAFL_DATA_DIR, else ~/tensorflow_datasets
+        data_dir: data directory; by default $JAXAFL_DATA_DIR, else the default of TensorFlow Datasets
     """
     for name in names:
         print(f"{name}: complete in {download(name, data_dir)}")

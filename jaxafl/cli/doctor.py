@@ -29,6 +29,7 @@ PURPOSES = {
     "slurm": "sweeps on Slurm",
     "tensorboard": "callbacks.TensorBoard",
     "test": "running the tests",
+    "tfds": "preparing and reading datasets of TensorFlow Datasets",
     "wandb": "callbacks.WandB",
 }
 """Purpose of each extra."""
@@ -40,7 +41,7 @@ def doctor(json: bool = False, data: bool = True, data_dir: pathlib.Path | None 
     Args:
         json: print JSON
         data: read the datasets that are there: some seconds, but minutes for all of LEAF's json
-        data_dir: data directory; by default $JAXAFL_DATA_DIR, else ~/tensorflow_datasets
+        data_dir: data directory; by default $JAXAFL_DATA_DIR, else the default of TensorFlow Datasets
     """
     found = examination(data, data_dir)
     print(json_format.dumps(found, indent=2, ensure_ascii=False) if json else "\n".join(_lines(found)))

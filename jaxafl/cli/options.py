@@ -66,7 +66,7 @@ class Run:
         chunk: lanes that advance together, a divisor of lanes; changes speed, never results
         devices: devices of this process that share the work, a number or all; on a CPU the cores
         precision: precision of the model: float32, tf32 (GPUs) or bfloat16
-        data_dir: data directory; by default $JAXAFL_DATA_DIR, else ~/tensorflow_datasets
+        data_dir: data directory; by default $JAXAFL_DATA_DIR, else that of TensorFlow Datasets
         download: download the files of the dataset if they are missing
         partition_seed: seed of the split of a pooled dataset over clients
         validation: share of every client's training samples that is held out as a validation set

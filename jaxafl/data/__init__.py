@@ -25,7 +25,8 @@ from jaxafl.data.preprocessing import Preprocessing, as_is, cast, crop_and_flip,
 from jaxafl.data.shakespeare import shakespeare
 from jaxafl.data.statistics import PartitionStatistics, heat_map
 from jaxafl.data.synthetic import synthetic
-from jaxafl.readers.download import download, prepare_tfds
+from jaxafl.readers.download import download
+from jaxafl.readers.tfds_source import prepare_tfds
 
 __all__ = [
     "Dataset",

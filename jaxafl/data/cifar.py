@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, from the canonical binary files or their archive."""
+"""CIFAR-10 and CIFAR-100, from the canonical binary files, their archive, or TensorFlow Datasets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxafl.data.dataset import Dataset
+from jaxafl.data.images import Images, images_of
 from jaxafl.data.preprocessing import crop_and_flip, normalise
 from jaxafl.options import check_flag, named
 from jaxafl.readers.archive import SHA256, check_sha256, damaged, partial_dataset, read_members
-from jaxafl.readers.directory import data_directory, missing_dataset
+from jaxafl.readers.directory import data_directory
 from jaxafl.readers.download import downloadable
 
 
@@ -23,12 +24,15 @@ def cifar10(
 ) -> Dataset:
     """Loads CIFAR-10: 50,000 training and 10,000 test colour images of objects, 10 classes.
 
-    The folder `cifar-10-batches-bin` (`data_batch_1.bin` to `data_batch_5.bin`, `test_batch.bin`) or the archive
-    `cifar-10-binary.tar.gz` is searched in `<data_dir>/cifar10`, then in `<data_dir>`. The archive is read in memory,
-    and is also used if the folder next to it lacks files.
+    The places are searched in this order; every one gives the same images in the same order:
+
+    1. in `<data_dir>/cifar10`, then in `<data_dir>`: the folder `cifar-10-batches-bin` (`data_batch_1.bin` to
+       `data_batch_5.bin`, `test_batch.bin`), or the archive `cifar-10-binary.tar.gz`. The archive is read in memory. It
+       is also used if the folder next to it lacks files;
+    2. `<data_dir>/cifar10/<version>`, prepared by TensorFlow Datasets (see `prepare_tfds`) and read without TensorFlow.
 
     Args:
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
         augment: if True, crop and flip training images at random in the step, see `crop_and_flip`.
         download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
@@ -55,10 +59,10 @@ def cifar100(
     """Loads CIFAR-100: 50,000 training and 10,000 test colour images of objects, 100 (fine) classes.
 
     The search follows `cifar10`: the folder `cifar-100-binary` (`train.bin`, `test.bin`) or the archive
-    `cifar-100-binary.tar.gz`, in `<data_dir>/cifar100`, then in `<data_dir>`.
+    `cifar-100-binary.tar.gz`, in `<data_dir>/cifar100`, then in `<data_dir>`; then TensorFlow Datasets.
 
     Args:
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
         augment: if True, crop and flip training images at random in the step, see `crop_and_flip`.
         download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
@@ -111,17 +115,20 @@ _PIXELS = 3 * 32 * 32
 
 def _load(source: _Source, data_dir: str | os.PathLike[str] | None, augment: bool) -> Dataset:
     check_flag(source.name, "augment", augment)
-    x, y, x_test, y_test = _read_binary(source, data_directory(data_dir))
+    directory = data_directory(data_dir)
     augmentation = crop_and_flip() if augment else None
+    canonical = _read_binary(source, directory)
+    files = f"the canonical archive {source.archive}, or its folder {source.folder},"
+    route, (x, y, x_test, y_test) = images_of(source.name, directory, canonical, files, numbered=True)
     scale = normalise(255.0, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), augment=augmentation)
     classes = source.labels[-1]
-    return Dataset(source.name, x, y, x_test, y_test, classes, scale, None, {"source": "binary"}, ("krizhevsky2009",))
+    said: dict[str, str | int | float] = {"source": route}
+    return Dataset(source.name, x, y, x_test, y_test, classes, scale, None, said, ("krizhevsky2009",))
 
 
-def _read_binary(source: _Source, directory: pathlib.Path) -> list[np.ndarray]:
-    """Reads x uint8 `[n, 32, 32, 3]`, y, x_test and y_test from the first canonical folder or archive that exists."""
-    places = [directory / source.name, directory]
-    for place in places:
+def _read_binary(source: _Source, directory: pathlib.Path) -> Images | None:
+    """Reads the first canonical folder or archive that exists; `None` if none does."""
+    for place in (directory / source.name, directory):
         folder, archive = place / source.folder, place / source.archive
         absent = [file for file in source.files if not (folder / file).is_file()]
         if not absent:
@@ -137,9 +144,8 @@ def _read_binary(source: _Source, directory: pathlib.Path) -> list[np.ndarray]:
             continue
         parts = [_decode(source, origin / file, content) for file, content in zip(source.files, contents, strict=True)]
         x, y = (np.concatenate(columns) for columns in zip(*parts[:-1], strict=True))
-        return [x, y, *parts[-1]]
-    files = f"the canonical archive {source.archive}, or its folder {source.folder},"
-    raise missing_dataset(source.name, places, [f"Put {files} into {places[0]}."])
+        return "binary", [x, y, *parts[-1]]
+    return None
 
 
 def _decode(source: _Source, path: pathlib.Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:

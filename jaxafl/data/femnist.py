@@ -51,7 +51,7 @@ def femnist(
 
     Args:
         clients: number of writers; `None` for all that the files hold.
-        data_dir: data directory for more than ten writers; by default `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+        data_dir: data directory for more than ten writers; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
         download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:

@@ -17,6 +17,7 @@ from jaxafl.readers.directory import data_directory, missing_dataset
 from jaxafl.readers.download import downloadable
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
 from jaxafl.readers.text import read_tsv
+from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_prepared
 
 
 @named
@@ -30,12 +31,12 @@ def glue_rte(
 ) -> Dataset:
     """Loads RTE of GLUE: does the first sentence entail the second? 2,490 training and 277 test pairs.
 
-    Classes: 0 entailment, 1 not_entailment. The search follows `glue_mrpc`, with the folder `RTE`.
+    Classes, numbered as in TFDS: 0 entailment, 1 not_entailment. The search follows `glue_mrpc`, with the folder `RTE`.
 
     Args:
         tokenizer: folder or name of the checkpoint with the tokenizer, usually the model's checkpoint.
         max_length: the most tokens of a pair; longer pairs are cut and counted.
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
         download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
@@ -66,13 +67,15 @@ def glue_mrpc(
     GLUE's test set has no labels. The places are searched in this order (tsv files may be gzipped as `*.gz`):
 
     1. `train.tsv` and `dev.tsv` in `<data_dir>/glue/MRPC` or `<data_dir>/MRPC`;
-    2. `MRPC_train.tsv` and `MRPC_dev.tsv` in `<data_dir>/glue`.
+    2. `MRPC_train.tsv` and `MRPC_dev.tsv` in `<data_dir>/glue`;
+    3. `<data_dir>/glue/mrpc/<version>`, prepared by TensorFlow Datasets (see `prepare_tfds`) and read without
+       TensorFlow. Its samples have another order.
 
     Args:
         tokenizer: folder or name of the checkpoint with the tokenizer, usually the model's checkpoint (see
             `jaxafl.readers.pretrained.pretrained_directory`).
         max_length: the most tokens of a pair; longer pairs are cut and counted (`truncated_...` in the description).
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
         download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
@@ -103,12 +106,12 @@ def glue_sst2(
 ) -> Dataset:
     """Loads SST-2 of GLUE: the sentiment of a phrase from a film review, 67,349 training and 872 test phrases.
 
-    Classes: 0 negative, 1 positive. The search follows `glue_mrpc`, with the folder `SST-2`.
+    Classes: 0 negative, 1 positive. The search follows `glue_mrpc`, with the folder `SST-2`, and `sst2` in TFDS.
 
     Args:
         tokenizer: folder or name of the checkpoint with the tokenizer, usually the model's checkpoint.
         max_length: the most tokens of a phrase; longer phrases are cut and counted.
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
         download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
@@ -132,19 +135,20 @@ class _Task(NamedTuple):
 
     name: str
     folder: str
+    prepared: str
     columns: tuple[str, ...]
     label: str
     labels: Mapping[str, int]
+    features: tuple[str, ...]
     reference: str
 
 
 _TOKENS = Preprocessing(as_integers, None, "WordPiece tokens")
+_PAIR = ("sentence1", "sentence2")
 _BINARY = {"0": 0, "1": 1}
-_RTE = _Task(
-    "glue_rte", "RTE", ("sentence1", "sentence2"), "label", {"entailment": 0, "not_entailment": 1}, "dagan2006"
-)
-_MRPC = _Task("glue_mrpc", "MRPC", ("#1 String", "#2 String"), "Quality", _BINARY, "dolan2005")
-_SST2 = _Task("glue_sst2", "SST-2", ("sentence",), "label", _BINARY, "socher2013")
+_RTE = _Task("glue_rte", "RTE", "glue/rte", _PAIR, "label", {"entailment": 0, "not_entailment": 1}, _PAIR, "dagan2006")
+_MRPC = _Task("glue_mrpc", "MRPC", "glue/mrpc", ("#1 String", "#2 String"), "Quality", _BINARY, _PAIR, "dolan2005")
+_SST2 = _Task("glue_sst2", "SST-2", "glue/sst2", ("sentence",), "label", _BINARY, ("sentence",), "socher2013")
 
 
 def _load(task: _Task, name: str, max_length: int, data_dir: str | os.PathLike[str] | None) -> Dataset:
@@ -171,8 +175,19 @@ def _read(task: _Task, directory: pathlib.Path) -> tuple[str, list[Half]]:
     places = {folder: names, directory / task.folder: names, folder.parent: [f"{task.folder}_{name}" for name in names]}
     if files := find_files(task.name, places.items()):
         return "tsv", [read_tsv(path, task.columns, task.label, task.labels) for path in files]
-    ways = [f"Put GLUE's train.tsv and dev.tsv of {task.folder} (gzipped as *.gz or not) into {folder}."]
-    raise missing_dataset(task.name, [*places], ways)
+    if prepared := prepared_directory(task.prepared, directory):
+        return f"tfds {prepared.name}", [_read_prepared(task, prepared, split) for split in ("train", "validation")]
+    ways = [
+        f"Put GLUE's train.tsv and dev.tsv of {task.folder} (gzipped as *.gz or not) into {folder}.",
+        how_to_prepare(task.prepared),
+    ]
+    raise missing_dataset(task.name, [*places, directory / task.prepared], ways)
+
+
+def _read_prepared(task: _Task, prepared: pathlib.Path, split: str) -> Half:
+    *sentences, labels = read_prepared(prepared, split, *task.features, "label")
+    columns = [[text.decode("utf-8") for text in column] for column in sentences]
+    return list(zip(*columns, strict=True)), labels
 
 
 def _padded(arrays: dict[str, np.ndarray], width: int) -> dict[str, np.ndarray]:

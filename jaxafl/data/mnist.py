@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST, from the canonical idx files."""
+"""MNIST and Fashion-MNIST, from the canonical idx files or from TensorFlow Datasets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import pathlib
 import numpy as np
 
 from jaxafl.data.dataset import Dataset
+from jaxafl.data.images import images_of
 from jaxafl.data.preprocessing import Preprocessing, normalise
 from jaxafl.options import check_choice, named
 from jaxafl.readers.archive import SHA256, find_files, read_idx
-from jaxafl.readers.directory import data_directory, find_file, missing_dataset
+from jaxafl.readers.directory import data_directory, find_file
 from jaxafl.readers.download import downloadable
+from jaxafl.readers.tfds_source import prepared_directory
 
 
 @named
@@ -21,14 +23,20 @@ from jaxafl.readers.download import downloadable
 def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = None, download: bool = False) -> Dataset:
     """Loads MNIST: 60,000 training and 10,000 test images of handwritten digits, 10 classes.
 
-    The four canonical idx files (`train-images-idx3-ubyte` and so on, gzipped or not) are searched in
-    `<data_dir>/mnist`, then in `<data_dir>`.
+    The places are searched in this order:
+
+    1. the four canonical idx files (`train-images-idx3-ubyte` and so on, gzipped or not) in `<data_dir>/mnist`, then in
+       `<data_dir>`;
+    2. `<data_dir>/mnist/<version>`, prepared by TensorFlow Datasets (see `prepare_tfds`) and read without TensorFlow.
+
+    TFDS stores the images in another order, so the two sources give different (equally valid) partitions.
+    `description` records the source.
 
     Args:
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
         by: `"writer"` adds the writer of each training image, for `partition(by_user())`: 539 clients of 19 to 131
             images (median 116). It needs the file `qmnist-train-labels-idx2-int` of QMNIST (gzipped or not) next to
-            the idx files.
+            the idx files, and does not work with TFDS, because QMNIST numbers the images in the order of the idx files.
         download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
@@ -59,7 +67,7 @@ def fashion_mnist(data_dir: str | os.PathLike[str] | None = None, *, download: b
     The search follows `mnist`, with the folder `<data_dir>/fashion_mnist`.
 
     Args:
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
         download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:
@@ -85,19 +93,29 @@ _WRITER_COLUMN = 2  # of class, HSF series, writer, index of the digit for this 
 
 def _load(name: str, data_dir: str | os.PathLike[str] | None, scale: Preprocessing, reference: str) -> Dataset:
     directory = data_directory(data_dir)
-    places = [directory / name, directory]
-    paths = find_files(name, [(place, _FILES) for place in places])
-    if not paths:
-        files = f"the four canonical files ({', '.join(_FILES)}; gzipped as *.gz or not)"
-        raise missing_dataset(name, places, [f"Put {files} into {directory / name}."])
-    x, y, x_test, y_test = map(read_idx, paths, [SHA256[f"{name}/{file}"] for file in _FILES])
-    x, x_test = x[..., None], x_test[..., None]
-    return Dataset(name, x, y, x_test, y_test, 10, scale, source={"source": "idx"}, references=(reference,))
+    images = None
+    if paths := _idx_files(name, directory):
+        x, y, x_test, y_test = map(read_idx, paths, [SHA256[f"{name}/{file}"] for file in _FILES])
+        images = "idx", [x[..., None], y, x_test[..., None], y_test]
+    files = f"the four canonical files ({', '.join(_FILES)}; gzipped as *.gz or not)"
+    route, (x, y, x_test, y_test) = images_of(name, directory, images, files)
+    source = {"source": route}
+    return Dataset(name, x, y, x_test, y_test, 10, scale, source=source, references=(reference,))
+
+
+def _idx_files(name: str, directory: pathlib.Path) -> list[pathlib.Path]:
+    return find_files(name, [(directory / name, _FILES), (directory, _FILES)])
 
 
 def _writers(directory: pathlib.Path) -> np.ndarray:
     """Reads NIST's number of the writer of each training image, int32 `[60000]`, in the order of the idx files."""
     folder = directory / "mnist"
+    if not _idx_files("mnist", directory) and prepared_directory("mnist", directory):
+        raise FileNotFoundError(
+            "mnist(by='writer') needs the four canonical idx files: TensorFlow Datasets stores the images in another "
+            f"order than QMNIST numbers them. Put {', '.join(_FILES)} and {_WRITERS} (gzipped as *.gz or not) into "
+            f"{folder}."
+        )
     paths = [place / file for place in (folder, directory) for file in (f"{_WRITERS}.gz", _WRITERS)]
     ways = [
         f"Put {_WRITERS}.gz of the QMNIST project (github.com/facebookresearch/qmnist) into {folder}, beside "

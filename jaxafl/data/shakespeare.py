@@ -68,7 +68,7 @@ def shakespeare(
         test_samples: number of windows of the test set, evenly spaced over all test windows in use, to limit the time
             of an evaluation (2000 windows measure an accuracy to about 1 point). `None` keeps all, some hundred
             thousand for all roles.
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
         download: if True, missing files are downloaded first, see `jaxafl.data.download`.
 
     Returns:

@@ -14,13 +14,13 @@ class MissingDataset(FileNotFoundError):
 
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """Returns the directory of datasets: `data_dir`, else `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+    """Returns the directory of datasets: `data_dir`, else `$JAXAFL_DATA_DIR`, else the default of TensorFlow Datasets.
 
     Args:
         data_dir: a directory; `None` takes the next choice.
 
     Returns:
-        The directory, which need not exist. `$TFDS_DATA_DIR` replaces `~/tensorflow_datasets`.
+        The directory, which need not exist. The default of TFDS is `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`.
     """
     chosen = data_dir or os.environ.get("JAXAFL_DATA_DIR") or os.environ.get("TFDS_DATA_DIR")
     return as_path(chosen or "~/tensorflow_datasets")
@@ -50,5 +50,5 @@ def missing_dataset(name: str, looked_in: Sequence[pathlib.Path], ways: Sequence
     return MissingDataset(
         f"dataset {name!r} was not found. Looked in:{places}\nWays to get it:{choices}\n"
         "The data directory is the data_dir argument (--data-dir on the command line), else the environment variable "
-        "JAXAFL_DATA_DIR, else ~/tensorflow_datasets."
+        "JAXAFL_DATA_DIR, else TensorFlow Datasets' own default."
     )

@@ -11,7 +11,6 @@ import pathlib
 import shutil
 import tarfile
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
@@ -46,7 +45,7 @@ def download(name: str, data_dir: str | os.PathLike[str] | None = None) -> pathl
         name: `"mnist"` (with QMNIST's writers), `"fashion_mnist"`, `"cifar10"`, `"cifar100"`, `"femnist"` and
             `"shakespeare"` (LEAF's writers and roles, as TensorFlow Federated publishes them),
             `"glue_rte"`, `"glue_mrpc"` or `"glue_sst2"`.
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
 
     Returns:
         The folder with the files.
@@ -91,12 +90,6 @@ def download(name: str, data_dir: str | os.PathLike[str] | None = None) -> pathl
                 str(path.parent),
             ) from error
     return folder
-
-
-def prepare_tfds(name: str, data_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """Downloads the files of a dataset; the earlier name of `download`, which needs no TensorFlow."""
-    warnings.warn("prepare_tfds is now called download; the earlier name will be removed", FutureWarning, stacklevel=2)
-    return download(name, data_dir)
 
 
 def downloadable(load: Callable[P, T]) -> Callable[P, T]:

@@ -34,7 +34,7 @@ def pretrained_directory(
     Args:
         checkpoint: a folder, or a name such as `"bert-base-uncased"` or `"owner/name"`.
         needed: names of files, at least one of which must exist in the folder.
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else TFDS's own default.
 
     Returns:
         The folder.

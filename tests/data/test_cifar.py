@@ -159,7 +159,7 @@ def test_a_missing_dataset_is_one_clear_error(load, file, folder, tmp_path, monk
     message = str(raised.value)
     assert repr(load.__name__) in message
     assert f"{tmp_path / 'nowhere' / load.__name__} (does not exist)" in message
-    assert file in message and folder in message
+    assert file in message and folder in message and f"prepare_tfds('{load.__name__}'" in message
 
 
 def test_a_truncated_archive_is_refused(tmp_path):

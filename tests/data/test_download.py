@@ -393,12 +393,6 @@ def test_the_published_files_have_the_registered_sums(name, server, data_dir, tm
     assert os.listdir(tmp_path / name)
 
 
-def test_the_earlier_name_works_with_a_warning(server, tmp_path):
-    with pytest.warns(FutureWarning, match="prepare_tfds is now called download"):
-        assert afl.data.prepare_tfds("fashion_mnist", tmp_path) == tmp_path / "fashion_mnist"
-    assert shown(tmp_path / "fashion_mnist") == ["train.gz"]
-
-
 def test_no_download_is_offered_for_windows_of_leaf(server, tmp_path):
     with pytest.raises(FileNotFoundError, match="dataset 'shakespeare as LEAF json' was not found"):
         afl.data.shakespeare(source="leaf", data_dir=tmp_path, download=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 import struct
 
@@ -65,7 +66,7 @@ def test_a_missing_dataset_is_one_clear_error(load, tmp_path, monkeypatch):
     message = str(raised.value)
     assert repr(load.__name__) in message
     assert f"{tmp_path / 'nowhere' / load.__name__} (does not exist)" in message
-    assert "train-images-idx3-ubyte" in message and "JAXAFL_DATA_DIR" in message
+    assert "train-images-idx3-ubyte" in message and "prepare_tfds" in message and "JAXAFL_DATA_DIR" in message
 
 
 def test_a_dataset_in_parts_says_what_is_missing(tmp_path):
@@ -124,6 +125,15 @@ def test_writers_that_are_not_there_say_where_to_get_them(tmp_path, monkeypatch)
     message = str(raised.value)
     assert f"{tmp_path / 'mnist' / WRITERS}.gz (does not exist)" in message
     assert "QMNIST" in message and "mnist() without writers" in message
+
+
+def test_writers_cannot_be_told_in_the_order_of_tfds(tmp_path):
+    prepared = tmp_path / "mnist" / "3.0.1"
+    prepared.mkdir(parents=True)
+    (prepared / "dataset_info.json").write_text(json.dumps({"name": "mnist", "fileFormat": "array_record"}))
+    (tmp_path / "mnist" / f"{WRITERS}.gz").write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match=r"in another order than QMNIST numbers them\. Put train-images"):
+        data.mnist(tmp_path, by="writer")
 
 
 def test_damaged_writers_are_refused(tmp_path):

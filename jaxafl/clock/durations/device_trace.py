@@ -74,7 +74,7 @@ class device_trace(Duration):
             with `freeze=True` refuse it.
         phones: set of phones. `"three"`: FLASH's three measured phones. `"benchmark"`: the phones of the AI-Benchmark
             list, with log t interpolated in log(score) between these three and constant outside of them.
-        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+        data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else the directory of TFDS.
 
     Raises:
         ValueError: an option has an invalid value, or a file is not in the documented format.

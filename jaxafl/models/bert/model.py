@@ -63,7 +63,7 @@ def bert(
         r: rank of LoRA; 0 trains the head alone.
         alpha: α of LoRA; the low-rank term is scaled by α / r.
         dropout: rate in [0, 1) of all dropout in training; `None` takes the rates of the checkpoint (usually 0.1).
-        data_dir: data directory to search for a name; by default `$JAXAFL_DATA_DIR`, else `~/tensorflow_datasets`.
+        data_dir: data directory to search for a name; by default `$JAXAFL_DATA_DIR`, else TFDS's default.
 
     Returns:
         The model. Inputs are a dict of integers [B, L], such as those of `glue_mrpc`: `input_ids`, `token_type_ids` and
