@@ -210,6 +210,14 @@ def test_a_sweep_with_another_target_is_another_sweep(tmp_path: Any) -> None:
         afl.sweep(sim, axes, until={"updates": 12, "loss": 0.1}, folder=tmp_path)
 
 
+def test_runs_that_ended_as_asked_are_no_warning_in_a_report(tmp_path: Any) -> None:
+    sim, axes = fedbuff(), {"seed": [0, 1]}
+    page = afl.plot.report(afl.sweep(sim, axes, until={"updates": 12}), tmp_path / "page.html").read_text()
+    assert "2 of 2 runs ended as asked: until updates 12." in page and "runs ended early" not in page
+    stopped = afl.sweep(sim, axes, until={"updates": 12}, callbacks=afl.callbacks.StopAt(loss=1e9))
+    assert "2 of 2 runs ended early" in afl.plot.report(stopped, tmp_path / "page.html").read_text()
+
+
 def test_the_shell_and_the_report_name_the_limits_that_ended_runs() -> None:
     one = xr.Dataset({"time": ("step", [1.0, 8.0])}, attrs={"stopped": "until time 9"})
     assert limits_reached(one) == ["ended by a limit: until time 9"]

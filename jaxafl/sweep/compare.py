@@ -175,10 +175,10 @@ def _check_metrics(
                     )
 
 
-def seeds_of(owner: str, seeds: Any) -> list[int]:
-    """Returns the seeds; a number n means 0 .. n - 1."""
+def seeds_of(owner: str, seeds: Any, first: int = 0) -> list[int]:
+    """Returns the seeds; a number n means n seeds from `first` on."""
     if isinstance(seeds, int | np.integer) or not isinstance(seeds, Iterable):
-        return list(range(check_whole(owner, "seeds", seeds)))
+        return list(range(first, first + check_whole(owner, "seeds", seeds)))
     found = [check_whole(owner, "seeds", seed, least=0, most=2**64 - 1) for seed in seeds]
     if not found or len(set(found)) < len(found):
         raise UserError(f"{owner}: seeds must be at least one, each once; got {found}")

@@ -15,14 +15,13 @@ from jaxafl.results.curves import AXES, check_at, falls, has_failed, reach, valu
 from jaxafl.results.paired import Difference, First, Summary, TimeTo, common_horizon, difference, first, summary
 from jaxafl.results.paired import time_to as time_to_target
 from jaxafl.results.points import in_words
-from jaxafl.results.tables import Cell, decimals, table
+from jaxafl.results.tables import Cell, table
 from jaxafl.sweep.assemble import concatenated
+from jaxafl.sweep.comparison_table import Spread, against, means, notes, times
 from jaxafl.sweep.same_data import check_results
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
-
-_SIGNS = str.maketrans("-", "−")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,7 +100,7 @@ class Comparison:
             ValueError: the metric or the point does not exist.
         """
         check_number("summary", "confidence", confidence, above=0, below=1)
-        words = in_words(self._at(at))
+        words = in_words(self.point(at))
         return {name: summary(one, confidence)._replace(at=words) for name, one in self._values(metric, at).items()}
 
     def differences(
@@ -120,7 +119,7 @@ class Comparison:
         check_choice("differences", "reference", reference, tuple(self.results))
         check_number("differences", "confidence", confidence, above=0, below=1)
         values = self._values(metric, at)
-        words = in_words(self._at(at))
+        words = in_words(self.point(at))
         base = values.pop(reference)
         lower = falls(self.results.values(), metric, "differences")
         found = {name: difference(one, base, lower, confidence) for name, one in values.items()}
@@ -159,27 +158,37 @@ class Comparison:
         reference: str | None = None,
         targets: float | Sequence[float] = (),
         axis: str = "time",
+        spread: Spread = "std",
+        confidence: float = 0.95,
     ) -> str:
         """Returns a table for a paper: one row per method, the best value of each column bold.
 
+        Below it (in LaTeX as comments) are sentences about ±, the test, and the number of comparisons.
+
         Args:
             format: `"markdown"` or `"latex"` (booktabs).
-            metrics: columns of mean ± standard deviation over seeds; accuracies in percent. A method with failed runs
+            metrics: columns of means over seeds with their spread; accuracies in percent. A method with failed runs
                 shows their number instead.
             at: the point of comparison, named in the headers; `None` takes `Comparison.at`.
-            reference: a method; adds a column of the differences to it in the first metric, with 95 % intervals.
+            reference: a method; adds a column of the paired differences to it in the first metric, with intervals.
             targets: targets of the first metric; adds columns of the median time to each and the number of runs that
                 reach it. If fewer than half do, the time is `> t`, t being the end of the longest run that does not.
             axis: axis of these times, as in `time_to`.
+            spread: `"std"`: mean ± one standard deviation. `"interval"`: mean and Student's t interval.
+            confidence: confidence of all intervals. 1 - 0.05/k corrects k comparisons (Bonferroni).
         """
+        check_choice("table", "spread", spread, ("std", "interval"))
+        check_number("table", "confidence", confidence, above=0, below=1)
         metrics = [metrics] if isinstance(metrics, str) else list(metrics)
         targets = [float(targets)] if isinstance(targets, int | float) else list(targets)
-        columns = [self._means(metric, at) for metric in metrics]
+        columns = [means(self, metric, at, spread, confidence) for metric in metrics]
         if reference is not None:
-            columns.append(self._against(reference, metrics[0], at))
-        columns += [self._times(target, metrics[0], axis) for target in targets]
+            columns.append(against(self, reference, metrics[0], at, confidence))
+        columns += [times(self, target, metrics[0], axis) for target in targets]
         rows = [[Cell(name), *(column[name] for _, column in columns)] for name in self.results]
-        return table(format, ["method", *(header for header, _ in columns)], rows)
+        body = table(format, ["method", *(header for header, _ in columns)], rows)
+        said = notes(self, spread, confidence, reference, targets)
+        return f"{body}\n{'% ' if format == 'latex' else chr(10)}{said}" if said else body
 
     def plot(self, **options: Any) -> Any:
         """Plots the comparison with a mark at its point: `jaxafl.plot.comparison(self, **options)`."""
@@ -199,14 +208,15 @@ class Comparison:
         known = [str(name) for name, values in self.dataset.data_vars.items() if "evaluation" in values.dims]
         check_choice("compare", "metric", metric, tuple(known))
 
-    def _at(self, at: str | Mapping[str, Any] | None) -> str | Mapping[str, Any]:
+    def point(self, at: str | Mapping[str, Any] | None = None) -> str | Mapping[str, Any]:
+        """Returns the checked point of comparison; `None` takes `Comparison.at`."""
         chosen = self.at if at is None else at
         check_at(chosen)
         return chosen
 
     def _values(self, metric: str, at: str | Mapping[str, Any] | None) -> dict[str, np.ndarray]:
         self._check(metric)
-        at = self._at(at)
+        at = self.point(at)
         found = {}
         for name in self.results:
             with user_errors(f"method {name}"):
@@ -224,51 +234,6 @@ class Comparison:
             found[name] = np.asarray([at for at, _ in pairs]), np.asarray([reached for _, reached in pairs])
         return found
 
-    def _means(self, metric: str, at: str | Mapping[str, Any] | None) -> tuple[str, dict[str, Cell]]:
-        found = self.summary(metric, at)
-        scale = _scale(metric)
-        lower = falls(self.results.values(), metric, "table")
-        places = decimals([scale * one.std for one in found.values()])
-        best = _best(found, lower)
-        cells = {}
-        for name, one in found.items():
-            finite = np.isfinite(one.values)
-            text = f"{scale * one.mean:.{places}f}"
-            if not finite.all():
-                text = f"{'failed' if name in self.failed else 'missing'} ({(~finite).sum()}/{len(finite)})"
-            elif len(finite) > 1:
-                text += f" ± {scale * one.std:.{places}f}"
-            cells[name] = Cell(text.translate(_SIGNS), one.mean == best)
-        return f"{_named(metric)} {in_words(self._at(at))}", cells
-
-    def _against(self, reference: str, metric: str, at: str | Mapping[str, Any] | None) -> tuple[str, dict[str, Cell]]:
-        found = self.differences(reference, metric, at)
-        scale = _scale(metric)
-        places = decimals([scale * (one.high - one.low) / 2 for one in found.values()])
-        cells = {reference: Cell("—")}
-        for name, one in found.items():
-            mean, low, high = (f"{scale * number:+.{places}f}" for number in (one.mean, one.low, one.high))
-            text = f"{mean} [{low}, {high}], {one.verdict}" if np.isfinite(one.low) else one.verdict
-            text = text if np.isfinite(one.mean) else "a run failed, or is missing"
-            cells[name] = Cell(text.translate(_SIGNS))
-        return f"minus {reference} {in_words(self._at(at))}, 95 % interval", cells
-
-    def _times(self, target: float, metric: str, axis: str) -> tuple[str, dict[str, Cell]]:
-        found = self.time_to(target, metric, axis)
-        unit = AXES[axis]
-        best = min((one.median for one in found.values() if np.isfinite(one.median)), default=None)
-        cells = {}
-        for name, one in found.items():
-            ends = one.at[~one.reached & np.isfinite(one.at)]
-            shown = one.median if np.isfinite(one.median) else ends.max(initial=0.0)
-            count = f"({one.reached.sum()}/{len(one.reached)})"
-            text = f"{'' if np.isfinite(one.median) else '> '}{_short(shown / unit.scale)} {count}"
-            known = np.isfinite(one.median) or shown > 0
-            cells[name] = Cell(text if known else f"never {count}", one.median == best)
-        amount = f"{_scale(metric) * target:g} %" if _scale(metric) != 1 else f"{target:g}"
-        header = unit._replace(name=f"{unit.name} to {metric.replace('_', ' ')} {amount}").label
-        return header, cells
-
 
 def _seeds(name: str, result: Any) -> list[int]:
     swept = getattr(getattr(result, "loss", None), "dims", ())
@@ -278,21 +243,3 @@ def _seeds(name: str, result: Any) -> list[int]:
             f"over nothing else; got {f'dimensions {swept}' if swept else shown(result)}"
         )
     return [int(seed) for seed in result.seed.values]
-
-
-def _best(found: Mapping[str, Summary], lower: bool) -> float | None:
-    means = [one.mean for one in found.values() if np.isfinite(one.mean)]
-    return (min(means) if lower else max(means)) if means else None
-
-
-def _scale(metric: str) -> float:
-    return 100.0 if metric.endswith("accuracy") else 1.0
-
-
-def _named(metric: str) -> str:
-    name = metric.replace("_", " ")
-    return f"{name} (%)" if _scale(metric) != 1 else name
-
-
-def _short(number: float) -> str:
-    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import os
 import pathlib
 import warnings
@@ -20,66 +18,20 @@ from jaxafl.engine.recorded import evaluated
 from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_whole, did_you_mean, named, shown
 from jaxafl.results.curves import check_at, value
-from jaxafl.results.tables import Cell, table
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import dimensions
 from jaxafl.sweep.axes import NamedPaths, axes_of
 from jaxafl.sweep.compare import named_progress, seeds_of
 from jaxafl.sweep.members import Member, members_of
 from jaxafl.sweep.run import SweepOptions, sweep
+from jaxafl.sweep.tuned import CONFIGURATION, Tuned
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
 
-_AXIS = "configuration"
 _SPLIT = "validation_"
+_FIRST_SEED = 1000
 _CHECKS = 5  # evaluations of the shortest runs, by default
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Tuned:
-    """The result of a search.
-
-    Attributes:
-        best: path -> value of the best configuration.
-        simulation: the simulation with these values. Its data still holds out the validation split;
-            `dataclasses.replace(tuned.simulation, data=full)` trains on all of it.
-        dataset: `score` (rung, configuration), the mean over seeds: NaN for a dropped configuration, ±∞ (the worst) if
-            a run failed; `values` (rung, configuration, seed); `local_steps` (rung, configuration), the sum over seeds.
-            Coordinates are `server_steps` of the longest run and limits `until` of each rung, and the options of each
-            configuration.
-        results: the sweep of each rung.
-        failed: descriptions of the runs without a finite score.
-    """
-
-    best: dict[str, Any]
-    simulation: Simulation
-    dataset: xr.Dataset
-    results: tuple[xr.Dataset, ...]
-    failed: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        sizes = self.dataset.sizes
-        return f"Tuned(best={self.best}, configurations={sizes[_AXIS]}, rungs={sizes['rung']})"
-
-    def table(self, format: str = "markdown") -> str:
-        """Returns a table with a row per configuration: its score at each rung and its local steps; the best is bold.
-
-        Args:
-            format: `"markdown"` or `"latex"`.
-        """
-        data = self.dataset
-        ends = [f"after {steps:,} server steps" for steps in data.server_steps.values]
-        if "until" in data.coords:
-            ends = [f"until {limits}" for limits in data.until.values]
-        metric = data.attrs["metric"].replace("_", " ")
-        header = [_AXIS, *(f"{metric} {end}" for end in ends), "local steps"]
-        rows = []
-        for place in range(data.sizes[_AXIS]):
-            scores = [_shown(number) for number in data.score.values[:, place]]
-            texts = [data.configuration.values[place], *scores, f"{data.local_steps.values[:, place].sum():,.0f}"]
-            rows.append([Cell(text, place == data.attrs["best"]) for text in texts])
-        return table(format, header, rows)
 
 
 @named
@@ -118,7 +70,7 @@ def tune(
         server_steps: T of the last rung. Optional with a limit of time, updates or bytes, as in `jaxafl.sweep`.
         until: limits of every run of the last rung, as in `Simulation.run`. Earlier rungs divide time, updates, bytes
             and seconds as they divide T. Targets are metrics on the validation split.
-        seeds: the number of seeds (0, 1, ...), or the seeds.
+        seeds: the seeds, or their number: 1000, 1001, ..., which a comparison with 0, 1, ... does not use.
         factor: a rung keeps 1 / factor of its configurations; >= 2.
         rungs: number of rungs; the default leaves at most `factor` configurations for the last. 1 is a grid search.
         at: the evaluation that counts, as in `Comparison.summary`. The first rung has to pass a point of an axis.
@@ -129,7 +81,8 @@ def tune(
             `lanes`, `chunk`, `observe`, `diagnostics`, `metrics`, `progress`, `deterministic`.
 
     Returns:
-        The best options, the tuned simulation, and scores and costs of all rungs.
+        The best options, the tuned simulation, and scores and costs of all rungs, which `print` shows. A warning names
+        the options with the best value at an edge of the grid.
 
     Raises:
         ValueError, TypeError: an option cannot work, the data have no validation split, or all scores are infinite.
@@ -147,7 +100,7 @@ def tune(
         >>> tuned.best
         {'client.learning_rate': 0.01}
     """
-    chosen = seeds_of("tune", seeds)
+    chosen = seeds_of("tune", seeds, first=_FIRST_SEED)
     exact = limits_of("tune", until).exact
     if server_steps is not None:
         check_whole("tune", "server_steps", server_steps)
@@ -210,7 +163,23 @@ def tune(
         texts = [", ".join(f"{name} {limit:g}" for name, limit in (one or {}).items()) for one in limits]
         dataset = dataset.assign_coords(until=("rung", texts))
     dataset.attrs |= {"metric": metric, "best": best, "factor": factor}
-    return Tuned(dict(zip(paths, rows[best], strict=True)), members[best].simulation, dataset, tuple(results), failed)
+    chosen_values = dict(zip(paths, rows[best], strict=True))
+    edges = _edges(simulation, grid, chosen_values)
+    if edges:
+        warnings.warn(f"tune: {'; '.join(edges)}: widen the grid", stacklevel=3)
+    return Tuned(chosen_values, members[best].simulation, dataset, tuple(results), failed, edges)
+
+
+def _edges(simulation: Simulation, grid: Any, best: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns a description of each option with the best value at an edge of its grid of numbers."""
+    found = []
+    for axis in axes_of(simulation, grid)[1]:
+        values = {value for (value, *more) in axis.rows if not more and isinstance(value, int | float | np.number)}
+        values -= {True, False} if any(isinstance(value, bool) for value in values) else set()
+        if len(values) > 1 and best[axis.paths[0]] in (min(values), max(values)):
+            place = "smallest" if best[axis.paths[0]] == min(values) else "largest"
+            found.append(f"the best {axis.paths[0]}, {best[axis.paths[0]]:g}, is the {place} of its grid")
+    return tuple(found)
 
 
 def _on_split(metric: str) -> str:
@@ -237,7 +206,10 @@ def _lower(members: Sequence[Member], metric: str, of_sets: Any) -> bool:
 
 def _judged(found: xr.Dataset, metric: str, at: str | Mapping[str, float], bad: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns values [configurations, seeds] (`bad` for a failed run) and local steps [configurations] of a rung."""
-    runs = [[found.isel({_AXIS: i, "seed": j}) for j in range(found.sizes["seed"])] for i in range(found.sizes[_AXIS])]
+    runs = [
+        [found.isel({CONFIGURATION: i, "seed": j}) for j in range(found.sizes["seed"])]
+        for i in range(found.sizes[CONFIGURATION])
+    ]
     values = np.asarray([[value(run, metric, at) for run in row] for row in runs])
     spent = np.asarray([[np.nanmax(run.eval_local_steps.values, initial=0) for run in row] for row in runs])
     return np.where(np.isnan(values), bad, values), spent.sum(axis=1)
@@ -271,7 +243,7 @@ def _configurations(simulation: Any, grid: Any) -> tuple[NamedPaths, list[tuple[
             )
         places = zip(axes, member.position, strict=True)
         rows.append(tuple(one for axis, place in places for one in axis.rows[place]))
-    return NamedPaths(paths, _AXIS), rows, members
+    return NamedPaths(paths, CONFIGURATION), rows, members
 
 
 def _dataset(
@@ -284,15 +256,11 @@ def _dataset(
 ) -> xr.Dataset:
     import xarray as xr
 
-    options = {name: (_AXIS, [member.labels[name] for member in members]) for name in members[0].labels}
+    options = {name: (CONFIGURATION, [member.labels[name] for member in members]) for name in members[0].labels}
     variables = {
-        "score": (("rung", _AXIS), values.mean(axis=2)),
-        "values": (("rung", _AXIS, "seed"), values),
-        "local_steps": (("rung", _AXIS), spent.astype(np.int64)),
+        "score": (("rung", CONFIGURATION), values.mean(axis=2)),
+        "values": (("rung", CONFIGURATION, "seed"), values),
+        "local_steps": (("rung", CONFIGURATION), spent.astype(np.int64)),
     }
-    coords = {_AXIS: words, "seed": list(seeds), "server_steps": ("rung", list(lengths))}
+    coords = {CONFIGURATION: words, "seed": list(seeds), "server_steps": ("rung", list(lengths))}
     return xr.Dataset(variables, options | coords)
-
-
-def _shown(score: float) -> str:
-    return "" if math.isnan(score) else f"{score:.4g}" if math.isfinite(score) else "failed"

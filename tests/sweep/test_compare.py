@@ -122,6 +122,9 @@ def test_the_table_says_what_was_not_reached_and_what_is_best() -> None:
         "| --- | ---: | ---: |",
         "| fast | **80 ± 10** | **10 (3/3)** |",
         "| slow_one | 37 ± 21 | > 20 (1/3) |",
+        "",
+        "± is one standard deviation over 3 seeds. Times are medians over seeds (Kaplan and Meier), with the runs that "
+        "reach the target in brackets.",
     ]
     assert both.first_to(0.5, "fast")["slow_one"][:3] == (0, 3, 0)
     assert both.time_to(0.5, axis="server_steps")["fast"].median == 2
@@ -131,6 +134,26 @@ def test_the_table_says_what_was_not_reached_and_what_is_best() -> None:
         r"minus slow\_one at the best evaluation of each run, 95 \% interval & simulated time to loss 0.35 (s) \\"
     )
     assert r"\textbf{0.20 $\pm$ 0.10} & \textbf{80 $\pm$ 10} & $-$0.43 [$-$0.81, $-$0.05], better &" in decided
+    assert decided.splitlines()[-1].startswith("% ± is one standard deviation over 3 seeds. Differences are paired")
+
+
+def test_a_table_names_its_test_and_how_many_comparisons_it_makes() -> None:
+    rows = {
+        name: [[0.1, level + 0.1 * seed] for seed in range(4)]
+        for name, level in zip("abc", (0.1, 0.2, 0.5), strict=True)
+    }
+    three = artificial(**rows)
+    said = three.table(reference="a").splitlines()[-1]
+    assert "Student's t at 5 %" in said
+    assert "The 2 comparisons are not corrected" in said and "confidence=0.975 corrects them (Bonferroni)" in said
+    wider = three.table(reference="a", spread="interval", confidence=0.975)
+    one = three.summary(confidence=0.975)["b"]
+    assert f"35 [{100 * one.low:.0f}, {100 * one.high:.0f}]" in wider and "97.5 % interval" in wider
+    assert "Brackets behind means are 97.5 % intervals of Student's t over 4 seeds." in wider
+    two = artificial(a=rows["a"], b=rows["b"]).table(reference="a")
+    assert "not corrected" not in two
+    with pytest.raises(ValueError, match="spread must be one of 'std', 'interval'"):
+        three.table(spread="range")
 
 
 @pytest.mark.slow

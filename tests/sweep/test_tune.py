@@ -118,6 +118,22 @@ def test_the_table_has_scores_and_costs(found: tuple[Any, Any]) -> None:
     assert "| failed |  | " in lines[2 + 2]
 
 
+def test_seeds_are_not_those_of_a_comparison_and_edges_are_named() -> None:
+    with pytest.warns(
+        UserWarning, match=r"the best client.learning_rate, 0.1, is the largest of its grid: widen the grid"
+    ):
+        tuned = afl.tune(
+            held_out(), {"client.learning_rate": [1e-9, 1e-8, 0.1]}, "loss", server_steps=2, seeds=2, rungs=1
+        )
+    assert tuned.dataset.seed.values.tolist() == [1000, 1001]
+    assert tuned.edges == ("the best client.learning_rate, 0.1, is the largest of its grid",)
+    lines = str(tuned).splitlines()
+    assert lines[-2:] == ["best: client.learning_rate=0.1", f"{tuned.edges[0]}: widen the grid"]
+    assert lines[4].startswith("| **client.learning_rate=0.1** |")
+    inside = afl.tune(held_out(), {"client.learning_rate": [1e-9, 0.1, 1e30]}, "loss", server_steps=2, rungs=1)
+    assert inside.edges == () and "widen" not in str(inside)
+
+
 @pytest.mark.slow
 def test_a_repeated_call_resumes_from_its_folder(found: tuple[Any, Any]) -> None:
     folder, tuned = found
