@@ -30,6 +30,7 @@ PURPOSES = {
     "tensorboard": "callbacks.TensorBoard",
     "test": "running the tests",
     "tfds": "preparing and reading datasets of TensorFlow Datasets",
+    "torch": "models from PyTorch modules",
     "wandb": "callbacks.WandB",
 }
 """Purpose of each extra."""

@@ -16,6 +16,7 @@ from jaxafl.models.nnx_adapter import from_nnx
 from jaxafl.models.normalisation import BatchNorm
 from jaxafl.models.recurrent import LSTM, char_lstm
 from jaxafl.models.resnet import resnet18, resnet20
+from jaxafl.models.torch_adapter import from_torch
 
 __all__ = [
     "LSTM",
@@ -40,6 +41,7 @@ __all__ = [
     "from_functions",
     "from_linen",
     "from_nnx",
+    "from_torch",
     "initialised",
     "load_parameters",
     "logistic",
