@@ -74,7 +74,7 @@ class Simulation(Stepwise, Measured, Summarised):
         if not isinstance(self.model, Model):
             raise TypeError(
                 f"Simulation(model=...) got {self.model!r}; make a model of a network with jaxafl.models.from_linen, "
-                "from_nnx or from_functions"
+                "from_nnx, from_torch or from_functions"
             )
         for name, method in (("data", "fetch"), ("client", "local_steps"), ("server", "update"), ("clock", "next")):
             value = getattr(self, name)

@@ -1,12 +1,13 @@
 """The code blocks of a page, and how they run: Python as it stands, `jaxafl` lines of a shell with few server steps.
 
-The words after a block's language say what to do with it: nothing (run it), `slow` (run it with the slow tests), or
-`no-run: why` (only read it).
+The words after a block's language say what to do with it: nothing (run it), `slow` (run it with the slow tests),
+`needs torchax` (run it if that is installed), or `no-run: why` (only read it).
 """
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import pathlib
 import re
 import shlex
@@ -21,8 +22,14 @@ class Block(NamedTuple):
     """A fenced block."""
 
     language: str
-    how: str  # "", "slow" or "no-run: why"
+    how: str  # "", "slow", "needs package" or "no-run: why"
     text: str
+
+    @property
+    def runs(self) -> bool:
+        """True if it is to be run, and can be with the installed packages."""
+        needed = self.how.removeprefix("needs ") if self.how.startswith("needs ") else "jaxafl"
+        return not self.how.startswith("no-run") and importlib.util.find_spec(needed) is not None
 
 
 def blocks_of(page: pathlib.Path) -> list[Block]:

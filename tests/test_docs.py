@@ -71,7 +71,7 @@ def test_python_of_a_page_runs_from_top_to_bottom(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(page):
-        if block.language == "python" and not block.how.startswith("no-run"):
+        if block.language == "python" and block.runs:
             run_python(SHORTER.sub(r"\g<1>100", block.text), names, name_of(page))
     assert capsys.readouterr().out.strip()
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from jaxafl.device.keys import drawing_key
-from jaxafl.models.adapters import Loss, check_loss, per_example, tried, what
+from jaxafl.models.adapters import Loss, check_loss, outputs_of, tried, what
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
 from jaxafl.models.unreached import changed, probed
@@ -102,7 +102,8 @@ def from_torch(
             with env.active():
                 out = net(**x) if isinstance(x, Mapping) else net(*x) if isinstance(x, tuple | list) else net(x)
         except Exception as error:
-            turned = images == "NHWC" and any(jnp.ndim(leaf) == 4 for leaf in jax.tree.leaves(batch.x))
+            moved = images == "NHWC" and any(jnp.ndim(leaf) == 4 for leaf in jax.tree.leaves(batch.x))
+            turned = moved and not isinstance(error, (UserError, *_VALUES))
             advice = '. Images are passed as [C, H, W]; if the dataset stores them so, give images="NCHW"' * turned
             raise UserError(f"from_torch: {_explained(error, net)}{advice}") from error
         for one, value in env.t2j_iso(dict(net.named_parameters())).items():
@@ -162,7 +163,7 @@ def from_torch(
         frozen: Mapping[str, Any] = types.MappingProxyType({}),
     ) -> tuple[Outputs, State]:
         predictions, new = called({**frozen, **params, **state}, batch, key, train)
-        return per_example(loss(predictions, batch), batch), {**state, **_only(new, state)} if train else state
+        return outputs_of(loss, predictions, batch), {**state, **_only(new, state)} if train else state
 
     of_norms = tuple(path for path, one in module.named_modules() if isinstance(one, environment.BATCH_NORMS))
     sees_mask = all(one.rpartition(".")[0] in of_norms for one, value in buffers.items() if value.dtype.kind == "f")

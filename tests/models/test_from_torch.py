@@ -181,6 +181,8 @@ def test_losses_parameters_and_statistics_are_those_of_pytorch_step_by_step(name
     outputs, same = apply(params, state, batch, KEY, False)
     np.testing.assert_allclose(outputs.loss, slow.reshape(len(batch.mask), -1).mean(1), rtol=1e-3, atol=1e-4)
     assert all(np.array_equal(same[path], state[path]) for path in state)
+    predictions = model.outputs(params, batch.x, state)
+    np.testing.assert_allclose(np.asarray(predictions).reshape(logits.shape), logits, atol=1e-3)
 
 
 def test_shared_parameters_are_one_and_frozen_ones_are_not_sent():
