@@ -99,7 +99,7 @@ LOSSES: dict[str, Callable[[Any, Batch], Outputs]] = {
     "huber": of_errors(optax.huber_loss),
     "log_cosh": of_errors(optax.log_cosh),
 }
-"""Losses by the names that `from_linen` and `from_nnx` take."""
+"""Losses by the names that `from_linen`, `from_nnx` and `from_torch` take."""
 
 
 def _paired(name: str, predictions: Any, targets: Array) -> tuple[Array, Array]:

@@ -36,7 +36,7 @@ _VALUES = (
 @named
 def from_torch(
     module: TorchModule,
-    loss: Loss = softmax_cross_entropy,
+    loss: Loss | str = softmax_cross_entropy,
     name: str | None = None,
     references: tuple[str, ...] = (),
     better: Mapping[str, Better] = types.MappingProxyType({}),
@@ -60,8 +60,8 @@ def from_torch(
 
     Args:
         module: the network; maps inputs [B, ...] to predictions [B, ...].
-        loss: `(predictions, batch) -> Outputs`, or a loss per example [B], which records no accuracy. It is computed in
-            JAX: `optax` has the losses of `torch.nn`.
+        loss: a name such as `"squared_error"`, a loss of Optax, or a function in JAX `(predictions, batch) -> Outputs`,
+            or a loss per example [B]; see `from_linen`.
         name: the name in results, by default the module's class name.
         references: see `Model`.
         better: metric -> `"higher"` or `"lower"`, for metrics with other names than `Model` lists.
@@ -82,6 +82,7 @@ def from_torch(
     """
     environment = _environment()
     module = _checked(module, loss, images)
+    loss_of = check_loss("from_torch", loss)
     network = type(module).__name__
     trained = {one: _array(value) for one, value in module.named_parameters() if value.requires_grad}
     held = {one: _array(value) for one, value in module.named_parameters() if not value.requires_grad}
@@ -163,7 +164,7 @@ def from_torch(
         frozen: Mapping[str, Any] = types.MappingProxyType({}),
     ) -> tuple[Outputs, State]:
         predictions, new = called({**frozen, **params, **state}, batch, key, train)
-        return outputs_of(loss, predictions, batch), {**state, **_only(new, state)} if train else state
+        return outputs_of(loss_of, predictions, batch), {**state, **_only(new, state)} if train else state
 
     of_norms = tuple(path for path, one in module.named_modules() if isinstance(one, environment.BATCH_NORMS))
     sees_mask = all(one.rpartition(".")[0] in of_norms for one, value in buffers.items() if value.dtype.kind == "f")
@@ -171,7 +172,8 @@ def from_torch(
         name or network,
         tried(make, apply, held or None),
         apply,
-        {"network": network, "framework": "torch", "initial": _initial(trained, names, buffers)},
+        {"network": network, "framework": "torch", "initial": _initial(trained, names, buffers)}
+        | ({"loss": loss} if isinstance(loss, str) else {}),
         held or None,
         sees_mask,
         references,
@@ -198,10 +200,9 @@ def _checked(module: TorchModule, loss: Any, images: str) -> TorchModule:
         raise TypeError(f"from_torch needs a torch.nn.Module that is not scripted, got {what(module)}{advice}")
     if isinstance(loss, torch.nn.Module):
         raise TypeError(
-            f"from_torch: the loss is {type(loss).__name__} of PyTorch; expected a function in JAX, (predictions, "
-            "batch) -> a loss per example. Leave it out for the cross-entropy, or write it with optax and batch.y"
+            f"from_torch: the loss is {type(loss).__name__} of PyTorch; expected a name, such as 'squared_error' for "
+            "nn.MSELoss, or a function in JAX. Leave it out for nn.CrossEntropyLoss"
         )
-    check_loss("from_torch", loss)
     check_choice("from_torch", "images", images, ("NHWC", "NCHW"))
     network = type(module).__name__
     for path, part in module.named_modules():

@@ -413,7 +413,7 @@ def test_what_cannot_be_compiled_is_an_error_with_the_line_of_the_module(name):
     ("module", "options", "error", "message"),
     [
         (nn.Linear, {}, TypeError, r"got the class Linear. Give an instance, such as Net\(\)"),
-        (nn.Linear(2, 2), {"loss": nn.MSELoss()}, TypeError, "loss is MSELoss of PyTorch; expected a function in JAX"),
+        (nn.Linear(2, 2), {"loss": nn.MSELoss()}, TypeError, "MSELoss of PyTorch; expected a name, such as 'squared"),
         (nn.Linear(2, 2), {"images": "CHW"}, ValueError, "images"),
         (nn.Linear(2, 2).requires_grad_(False), {}, ValueError, "nothing is left to train"),
         (nn.LazyLinear(2), {}, ValueError, "lazy parameters"),
@@ -451,6 +451,10 @@ def test_inputs_by_name_or_position_and_losses_of_optax():
     def loss(predictions, batch):
         return optax.squared_error(predictions, batch.y)
 
+    named = afl.models.from_torch(nn.Linear(3, 1), "huber")
+    outputs, _ = named.apply(*named.init(KEY, rows := ROWS._replace(y=jnp.arange(6.0))), rows, KEY, True)
+    predictions = torch.tensor(np.array(named.outputs(named.init(KEY, rows)[0], rows.x)))[:, 0]
+    np.testing.assert_allclose(outputs.loss, F.huber_loss(predictions, torch.arange(6.0), reduction="none"), rtol=1e-5)
     net = Two()
     y = jnp.arange(6.0)
     for x in ({"left": ROWS.x, "right": ROWS.x}, (ROWS.x, ROWS.x)):
