@@ -14,6 +14,7 @@ from flax import nnx
 
 import jaxafl as afl
 from jaxafl.callbacks import Live
+from jaxafl.cli import main
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 4)).astype(np.float32)
@@ -153,3 +154,33 @@ def test_figures_and_the_live_plot_show_another_metric(tmp_path: pathlib.Path) -
 def test_a_confusion_matrix_leaves_padding_out() -> None:
     labels, outputs = np.array([[0, 1], [-1, 1]]), np.eye(2)[[[0, 0], [1, 1]]]
     np.testing.assert_array_equal(afl.models.confusion_matrix(labels, outputs), [[1, 0], [1, 1]])
+
+
+PARTS = """
+import flax.linen as nn
+import jaxafl as afl
+from tests.test_regression import X, Y
+
+def houses():
+    return afl.data.Dataset("houses", X[:20], Y[:20, 0], X[20:], Y[20:, 0], None, afl.data.as_is())
+
+def net():
+    return afl.models.from_linen(nn.Dense(1), loss="squared_error")
+"""
+
+
+def test_a_regression_runs_from_a_shell(tmp_path: pathlib.Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("regression_parts.py").write_text(PARTS)
+    partition = ["--partition", "classes_per_client", "--partition.k", "1", "--partition.clients", "4"]
+    command = ["run", "--data", "regression_parts:houses", *partition, "--server-steps", "4", "--no-progress"]
+    quantiles, own = ["--partition-quantiles", "4"], ["--model", "regression_parts:net"]
+    assert main([*command, *own]) == 2
+    assert "in a shell --partition-quantiles 4" in capsys.readouterr().err
+    assert main([*command, *quantiles, "--model", "logistic"]) == 2
+    assert "logistic is a model of classes, but the targets" in capsys.readouterr().err
+    assert main([*command, *quantiles, *own, "--per-client", "--output", "r.nc", "--plot", "loss.png"]) == 0
+    assert afl.load("r.nc").sizes["population"] == 4
+    assert main(["plot", "r.nc", "--output", "r.png", "--metric", "rmse"]) == 0
+    assert main(["plot", "r.nc", "--output", "r.png", "--metric", "rmse", "--kind", "timeline"]) == 2
+    assert "timeline draws no other metric" in capsys.readouterr().err

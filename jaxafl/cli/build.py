@@ -60,7 +60,9 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
     pooled = data = _called(names["data"], values["data"], data_dir=options.data_dir, download=options.download)
     test: Any = "per_client" if options.per_client and options.validation is None else "shared"
     if isinstance(pooled, Dataset) and "partition" in names:
-        data = pooled.partition(names["partition"].call(**values["partition"]), seed=options.partition_seed, test=test)
+        split = names["partition"].call(**values["partition"])
+        how: Any = {"seed": options.partition_seed, "quantiles": options.partition_quantiles}
+        data = pooled.partition(split, **how, test=test)
     elif isinstance(pooled, Dataset):
         raise UserError(f"{names['data'].name} {_POOLED}")
     elif "partition" in names:
@@ -72,6 +74,12 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
     if values["clock"].get("buffer", 0) is None:
         of_paper: int = getattr(names["server"].call, "buffer", 1)
         values["clock"]["buffer"] = min(of_paper, values["clock"].get("concurrency", of_paper))
+    takes = inspect.signature(names["model"].call).parameters.get("num_classes")
+    if data.num_classes is None and takes is not None and takes.default is takes.empty:
+        raise UserError(
+            f"{names['model'].name} is a model of classes, but the targets of {names['data'].name} are real numbers; "
+            "give a model of your own with the loss of a regression, --model mypackage.mymodule:my_model"
+        )
     model = _called(names["model"], values["model"], num_classes=data.num_classes, data_dir=options.data_dir)
     client = _client(names, values["client"], axes)
     server, clock = (names[part].call(**values[part]) for part in ("server", "clock"))

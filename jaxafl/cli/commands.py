@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json as json_format
 import pathlib
 from collections.abc import Sequence
@@ -66,18 +67,23 @@ def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None)
     return 0
 
 
-def plot_results(files: Files, output: _Image, kind: _Kind = "accuracy_vs_time") -> int:
+def plot_results(files: Files, output: _Image, kind: _Kind = "accuracy_vs_time", metric: str | None = None) -> int:
     """Draw results: accuracy against simulated time or server steps, staleness, or who trained when.
 
     Args:
         files: result files (NetCDF)
         output: image to write; its ending sets the format
         kind: kind of figure
+        metric: metric that a figure of accuracy draws in its place, e.g. rmse
     """
     from jaxafl import plot as figures
 
+    draw = getattr(figures, kind)
+    if metric is not None and "metric" not in inspect.signature(draw).parameters:
+        raise UserError(f"plot: {kind} draws no other metric; leave --metric out")
     named = named_results("plot", files)
-    getattr(figures, kind)(next(iter(named.values())) if len(named) == 1 else named, path=output)
+    drawn = next(iter(named.values())) if len(named) == 1 else named
+    draw(drawn, path=output, **({} if metric is None else {"metric": metric}))
     print(f"wrote {output}")
     return 0
 

@@ -69,6 +69,7 @@ class Run:
         data_dir: data directory; by default $JAXAFL_DATA_DIR, else that of TensorFlow Datasets
         download: download the files of the dataset if they are missing
         partition_seed: seed of the split of a pooled dataset over clients
+        partition_quantiles: number of quantiles of a regression's targets that the partition takes for classes
         validation: share of every client's training samples that is held out as a validation set
         per_client: evaluate single clients too, on their test samples, or on what --validation holds out
         stop_at: accuracy at which a run stops, or another metric and its target, e.g. validation_loss=0.5
@@ -95,6 +96,7 @@ class Run:
     data_dir: pathlib.Path | None = None
     download: bool = False
     partition_seed: int = 0
+    partition_quantiles: int | None = None
     validation: float | None = None
     per_client: bool = False
     stop_at: str | None = None

@@ -115,5 +115,8 @@ def _found(y: np.ndarray) -> str:
 def _remedy(y: np.ndarray) -> str:
     """Returns advice for targets that are not one class per sample."""
     if y.ndim == 1:
-        return "Take quantiles of y as classes: dataset.partition(..., quantiles=4), data.statistics(quantiles=4)"
+        return (
+            "Take quantiles of y as classes: dataset.partition(..., quantiles=4), data.statistics(quantiles=4), in a "
+            "shell --partition-quantiles 4"
+        )
     return "Split without classes (iid, sizes, by_user), or give client ids of your own: from_arrays(x, y, client_ids)"

@@ -19,8 +19,8 @@ OF_A_RUN = {"step", "arrival", "evaluation", "version", "population", "label", "
 _SEED = "seed"
 _NO_CLIENTS = '. run(diagnostics="per_client") evaluates single clients, in a shell jaxafl run --per-client'
 _NO_ACCURACY = (
-    ". metric='loss' draws the loss. A model's loss function records an accuracy if it returns "
-    "afl.models.softmax_cross_entropy(logits, batch), or "
+    ". metric='loss' draws the loss, in a shell --metric loss. A model's loss function records an accuracy if it "
+    "returns afl.models.softmax_cross_entropy(logits, batch), or "
     'afl.models.Outputs(loss, {"accuracy": correct}), each [B]'
 )
 
