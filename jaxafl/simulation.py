@@ -167,7 +167,8 @@ class Simulation(Stepwise, Measured, Summarised):
                 ‖∇F(x_t) - (x_t - x_{t+1}) / η‖, for servers with a `learning_rate` η. `"average"`: test metrics of the
                 mean of all versions x_1 .. x_t (of x_0 at first). `"per_client"`: metrics along `population`, on each
                 client's own test samples, else on those of `data.with_validation`; NaN for clients without any. Of
-                more than 10,000 clients, a fixed random sample.
+                more than 10,000 clients, a fixed random sample. `"local_accuracy"`: accuracy of the client's own model
+                on these samples, for every arrival, before it is merged.
             metrics: metrics of whole sets, name -> function of (labels [n, ...], outputs [n, ...]) or `models.Metric`,
                 e.g. `{"auc": roc}`, computed on the host. `models.confusion_matrix` gives `confusion` [C, C]. A metric
                 that raises or returns an array is left out with a warning.
@@ -292,7 +293,7 @@ class Simulation(Stepwise, Measured, Summarised):
         client = client.executed(int(self.data.counts.max()))
         hyperparameters = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
         parts = self.summary()
-        device = put_data(self.data, parts["model"], layout)
+        device = put_data(self.data, parts["model"], layout, "local_accuracy" in recording.diagnostics)
         return Problem(
             **parts, hyperparameters=hyperparameters, device=device, seed=seed, recording=recording, layout=layout
         )

@@ -112,7 +112,7 @@ class Callback:
 
 
 def scalars_of(chunk: Chunk) -> dict[str, float]:
-    """Returns the metrics of a chunk, and the staleness (mean, largest) and mean norm of its updates.
+    """Returns the metrics of a chunk, and the staleness (mean, largest), norm and `local_accuracy` (means) of updates.
 
     Metrics of clients are `client_accuracy/NAME` for each of at most 100 clients, `clients_median_accuracy`, and
     `clients_worst_accuracy`, the mean of the worst 10 % (at least one client). Those of test sets are
@@ -135,6 +135,9 @@ def scalars_of(chunk: Chunk) -> dict[str, float]:
         if arrived.any():
             found |= {"staleness_mean": float(staleness.mean()), "staleness_max": float(staleness.max())}
             found |= {"delta_norm": float(norms.mean())}
+            own = chunk.records.get("local_accuracy", np.zeros(0))
+            if np.isfinite(own).any():
+                found["local_accuracy"] = float(np.nanmean(own))
     return found
 
 

@@ -32,6 +32,15 @@ class Owners(NamedTuple):
     of_test: bool  # True for the test set, False for the validation set
 
 
+class OwnedRows(NamedTuple):
+    """Held-out samples of each client in its set, to be read inside a program."""
+
+    first: np.ndarray  # int32 [N], place of the client's first sample in `rows`
+    samples: np.ndarray  # int32 [N], held-out samples of the client, 0 for none
+    rows: np.ndarray  # int32 [n], the samples of the set in the order of the clients
+    positions: np.ndarray  # int32 [B], 0 .. B - 1; B samples are evaluated at once
+
+
 def held_out(
     name: str, counts: np.ndarray, gather: Gather, arrays: Any, share: float, seed: int
 ) -> tuple[np.ndarray, Gather, Any, HeldOut]:
@@ -97,6 +106,21 @@ def owners_of(owner: np.ndarray, num_clients: int, of_test: bool) -> Owners:
     place[clients] = np.arange(len(clients), dtype=np.int32)
     index = place[owner]
     return Owners(clients, index, np.bincount(index, minlength=len(clients) + 1)[:-1].astype(np.int32), of_test)
+
+
+def owned_rows(owners: Owners, num_clients: int, most: int) -> OwnedRows:
+    """Returns the held-out samples of each client.
+
+    Args:
+        owners: owners of the samples of the set.
+        num_clients: N.
+        most: largest B.
+    """
+    first, samples = np.zeros((2, num_clients), np.int32)
+    samples[owners.clients] = owners.samples
+    first[owners.clients] = np.cumsum(owners.samples) - owners.samples
+    rows = np.argsort(owners.owner, kind="stable").astype(np.int32)
+    return OwnedRows(first, samples, rows, np.arange(min(most, samples.max()), dtype=np.int32))
 
 
 @dataclasses.dataclass(frozen=True)

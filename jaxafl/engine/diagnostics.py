@@ -9,15 +9,17 @@ import jax.numpy as jnp
 
 from jaxafl.data.form import DataForm
 from jaxafl.device.keys import jax_key
+from jaxafl.engine.evaluate import sets_of
+from jaxafl.engine.problem import DeviceData, Program
 from jaxafl.models.model import Apply, Batch
 from jaxafl.options import UserError, did_you_mean
-from jaxafl.server.contract import norm
+from jaxafl.server.contract import Arrivals, norm
 
 Array = jax.Array
 Tree = Any
 _PIECE = 256  # samples per gradient evaluation of a full pass
 
-DIAGNOSTICS = ("drift", "gradient_norm", "asynchronous_error", "average", "per_client")
+DIAGNOSTICS = ("drift", "gradient_norm", "asynchronous_error", "average", "per_client", "local_accuracy")
 """Names of `Simulation.run(diagnostics=...)`."""
 
 
@@ -48,6 +50,36 @@ def check_diagnostics(names: Any, server: Any) -> tuple[str, ...]:
 def drift(params: Tree, start: Tree) -> Array:
     """‖x_t - x_s‖ of every arrival, [A]: Definition 1 of the AFL paper."""
     return jax.vmap(lambda x_s: norm(jax.tree.map(jnp.subtract, params, x_s)))(start)
+
+
+def local_accuracy(program: Program, device: DeviceData, arrivals: Arrivals, states: Tree) -> Array:
+    """Accuracy of the clients' own models x_i^K = x_s + Δ_i on their held-out samples, [A]; NaN without any.
+
+    Args:
+        program, device: of the run.
+        arrivals: of the server step.
+        states: non-trainable model state of each arrival.
+    """
+    ((prefix, owned),) = device.owned.items()
+    _, fetch = sets_of(program.data, device)[prefix]
+    apply, key = program.model.bound(device.frozen), jax_key((jnp.uint32(0), jnp.uint32(0)))
+
+    def one(arrival: tuple[Array, Tree, Tree]) -> Array:
+        client, params, state = arrival
+        count, size = owned.samples[client], len(owned.positions)
+
+        def piece(index: Array, total: Array) -> Array:
+            places = index * size + owned.positions
+            inside = places < count
+            raw, y = fetch(owned.rows[owned.first[client] + jnp.minimum(places, count - 1)])
+            outputs, _ = apply(params, state, Batch(program.data.preprocess(raw), y, inside), key, False)
+            return total + jnp.sum(jnp.where(inside, outputs.metrics["accuracy"], 0))
+
+        total = jax.lax.fori_loop(0, -(-count // size), piece, jnp.zeros((), arrivals.loss.dtype))
+        return total / count.astype(total.dtype)
+
+    params = jax.tree.map(jnp.add, arrivals.base, arrivals.delta)
+    return jax.lax.map(one, (arrivals.client, params, states))
 
 
 def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tree, rate: Any) -> dict[str, Array]:

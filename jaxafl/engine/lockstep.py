@@ -35,7 +35,7 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
         speed: execution options.
     """
     first = problems[0]
-    keep_base = first.server.needs.base or "drift" in first.recording.diagnostics
+    keep_base = first.server.needs.base or first.recording.needs_base
     lanes = speed.lanes or min(
         lanes_in_memory(first, len(problems)),
         *(plan_of(schedule, first.server, None).lanes for schedule in schedules),

@@ -13,7 +13,7 @@ from jaxafl.device import on_host
 from jaxafl.engine.diagnostics import check_diagnostics
 from jaxafl.engine.evaluate import BATCH
 from jaxafl.engine.problem import Recording
-from jaxafl.engine.recorded import check_metrics
+from jaxafl.engine.recorded import check_metrics, metrics_of
 from jaxafl.engine.state import example_batch
 from jaxafl.engine.validate import check_observe
 from jaxafl.models.model import Model
@@ -62,9 +62,12 @@ class Measured:
         if observe is not None:
             check_observe(observe, self.model, self.data)
         names = check_diagnostics(diagnostics, self.server)
-        if "per_client" in names:
+        if {"per_client", "local_accuracy"} & {*names}:
             _ = self.data.owners  # raises where no client has held-out samples
-        return Recording(observe, names, check_metrics(metrics, self.model.at(self.precision), self.data))
+        model = self.model.at(self.precision)
+        if "local_accuracy" in names and "accuracy" not in metrics_of(model, self.data):
+            raise UserError(f"run: local_accuracy needs the metric accuracy, which {model.name} does not record")
+        return Recording(observe, names, check_metrics(metrics, model, self.data))
 
 
 def _parameters_of(trained: Any) -> tuple[Any, Any]:

@@ -19,10 +19,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxafl.data.federated import FederatedData
+from jaxafl.data.held_out import owned_rows
 from jaxafl.device import Rows, available_bytes, compiled, on_device
 from jaxafl.device.buffers import num_bytes
 from jaxafl.device.rows import AXIS
 from jaxafl.engine.batched import state_axes
+from jaxafl.engine.evaluate import BATCH
 from jaxafl.engine.problem import DeviceData, Layout, MemberHyperparameters, Program
 from jaxafl.engine.state import State
 from jaxafl.models.model import Batch, Model
@@ -59,10 +61,20 @@ def layout_of(data: FederatedData, devices: Sequence[Any], members: bool) -> Lay
     return Layout(mesh, len(devices), divided)
 
 
-def put_data(data: FederatedData, model: Model, layout: Layout = Layout()) -> DeviceData:  # noqa: B008 (immutable)
-    """Puts the data and the model's frozen arrays on the devices, once for each layout and setting of x64."""
+def put_data(
+    data: FederatedData,
+    model: Model,
+    layout: Layout = Layout(),  # noqa: B008 (immutable)
+    owned: bool = False,
+) -> DeviceData:
+    """Puts the data and the model's frozen arrays on the devices, once for each layout and setting of x64.
+
+    Args:
+        data, model, layout: of the run.
+        owned: True if the clients' own models are evaluated.
+    """
     places = _placed.setdefault(data, weakref.WeakKeyDictionary()).setdefault(model, {})
-    where = layout, jnp.result_type(float) == jnp.float64
+    where = layout, jnp.result_type(float) == jnp.float64, owned
     if where not in places:
         arrays = data.divided(layout.shares).arrays if layout.divided else data.arrays
         counts = np.asarray(data.counts, np.int32)
@@ -70,6 +82,9 @@ def put_data(data: FederatedData, model: Model, layout: Layout = Layout()) -> De
         further = list(data.test_sets.values())[1:]
         parts: Any = arrays, counts, model.held(Batch(*one)), data.test_arrays(), data.validation, further
         given = DeviceData(*parts)
+        if owned:
+            prefix = "" if data.owners.of_test else "validation_"
+            given = given._replace(owned={prefix: owned_rows(data.owners, data.num_clients, BATCH)})
         places[where] = shard(layout, (Partition.DATA,), (given,))[0] if layout.mesh else on_device(given)
     return places[where]
 

@@ -160,7 +160,7 @@ def build_online_step(
     """Builds step(number, state) -> (state, record): one server step."""
     client, num_clients = hyperparameters.client, device.counts.shape[0]
     online_clock = cast(OnlineClock, clock)
-    keep_base = hyperparameters.server.needs.base or "drift" in program.recording.diagnostics
+    keep_base = hyperparameters.server.needs.base or program.recording.needs_base
     always_full = type(clock).__module__.startswith("jaxafl.")  # a buffer of `free_running` is always full
 
     def step(number: Array, state: State) -> tuple[State, Records]:

@@ -111,7 +111,7 @@ def planned(
     size = None if single_window else window_steps(in_flight, capacity, block_of(every, server_steps))
     block = block_of(every, server_steps, origin.step if origin is not None else 0, size or 0)
     sharded = _updates_sharded(first)
-    keep_base = first.server.needs.base or "drift" in first.recording.diagnostics
+    keep_base = first.server.needs.base or first.recording.needs_base
 
     def make(lanes: int | None, schedule: Schedule, origin: Origin | None) -> Plan:
         return plan_of(schedule, first.server, lanes, keep_base, origin, layout, sharded)
@@ -202,7 +202,7 @@ def _updates_sharded(problem: Problem) -> bool:
     """Returns True if updates stay on the device that trains them: devices share the run, the server needs sums of
     updates only, and the model has no non-trainable state."""
     needs = problem.server.needs
-    if problem.layout.shares == 1 or not needs.linear:
+    if problem.layout.shares == 1 or not needs.linear or "local_accuracy" in problem.recording.diagnostics:
         return False
     made = functools.partial(first_model, problem.model, problem.data.form)
     return not jax.tree.leaves(jax.eval_shape(made, problem.key).model_state)

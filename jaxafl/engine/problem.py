@@ -69,6 +69,7 @@ class DeviceData(NamedTuple):
     test: tuple[Any, Array]  # raw inputs, labels
     validation: Any  # (client, position) [V] of the validation set, or None
     tests: Any = ()  # raw inputs and labels of each further test set
+    owned: Any = None  # prefix of a set (see `sets_of`) -> `OwnedRows` in it, if local models are evaluated
 
 
 class Speed(NamedTuple):
@@ -118,6 +119,11 @@ class Recording(NamedTuple):
     observe: Observe | None = None
     diagnostics: tuple[str, ...] = ()
     metrics: tuple[tuple[str, Metric], ...] = ()
+
+    @property
+    def needs_base(self) -> bool:
+        """True if the start models of arrivals are recorded, or local models computed from them."""
+        return bool({"drift", "local_accuracy"} & {*self.diagnostics})
 
     @property
     def asked(self) -> dict[str, Any]:

@@ -104,11 +104,13 @@ def build_server_step(
         return outcome._replace(params=params, state=server_state)
 
     def recorded(
-        row: Steps, arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version
+        row: Steps, arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version, states: Tree
     ) -> dict[str, Array]:
         each = {name: value for name, value in outcome.info.items() if jnp.ndim(value)}
         if "drift" in asked_diagnostics:
             each["drift"] = diagnostics.drift(before.params, arrivals.base)
+        if "local_accuracy" in asked_diagnostics:
+            each["local_accuracy"] = diagnostics.local_accuracy(program, device, arrivals, states)
         if client.patience is not None:
             each["executed_local_steps"] = arrivals.local_steps
         each["local_loss"] = arrivals.loss
@@ -144,7 +146,7 @@ def build_server_step(
                 weights, kept = (one / jnp.where(largest > 0, largest, 1) for one in (weights, outcome.kept))
             mean_state = _mean_state(weights, model_states, mean_state, None if kept is None else jnp.asarray(kept))
         model = Version(outcome.params, mean_state)
-        record = recorded(row, arrivals, outcome, jnp.sqrt(lengths), state.model, model)
+        record = recorded(row, arrivals, outcome, jnp.sqrt(lengths), state.model, model, model_states)
         client_models = state.clients
         if outcome.client_params is not None:  # the server's answers; arrivals are of distinct clients
             client_models = client_models.write_many(arrivals.client, arrivals.mask, outcome.client_params)

@@ -67,6 +67,7 @@ _MEANINGS = {
     "loss": "mean test loss",
     "accuracy": "share of test samples classified correctly",
     "server_rate": "learning rate of the server step, from the server's report or its option; 0 without arrivals",
+    "local_accuracy": "accuracy of the client's own model, before it is merged, on its held-out samples",
     "drift": "Euclidean distance from the version that the update is measured against to x_t",
     "gradient_norm_squared": "squared norm of the full training gradient at x_t, before the step",
     "asynchronous_error": "norm of the full gradient at x_t minus the applied one, (x_t - x_(t+1)) / server_rate",
