@@ -19,6 +19,7 @@ from typing import Any
 import tyro
 
 from jaxafl.callbacks import Interrupted
+from jaxafl.cli import methods
 from jaxafl.cli.commands import compare, gather, list_names, plot_results
 from jaxafl.cli.data import data
 from jaxafl.cli.doctor import doctor
@@ -32,6 +33,8 @@ from jaxafl.references import version
 COMMANDS: dict[str, Any] = dict(
     run=run,
     sweep=sweep,
+    compare=methods.compare,
+    tune=methods.tune,
     resume=resume,
     gather=gather,
     list=list_names,
@@ -67,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if name not in COMMANDS:
             raise UserError(f"there is no command {name!r}; choose from {', '.join(COMMANDS)}")
-        if name in ("run", "sweep"):
+        if name in ("run", "sweep", "compare", "tune"):
             # hides the time of this import behind that of tracing
             threading.Thread(target=importlib.import_module, args=("xarray",), daemon=True).start()
             return COMMANDS[name](arguments)
@@ -75,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as ended:  # the option parser has printed the reason
         return int(ended.code or 0)
     except Interrupted as ended:
-        lost = name in ("run", "sweep") and not is_given(arguments, "--checkpoint")
+        lost = name in ("run", "sweep") and not is_given(arguments, "--checkpoint", "--folder")
         print(f"jaxafl: {ended}{'; nothing of it is kept, as --checkpoint does' if lost else ''}", file=sys.stderr)
         return 128 + ended.signal
     except KeyboardInterrupt:

@@ -34,7 +34,7 @@ def report(
     results: Any = next(iter(named.values())) if len(named) == 1 else named
     if len(named) > 1:
         try:
-            results = Comparison(named, _point(at))
+            results = Comparison(named, point(at))
         except UserError as why:  # the results are not sweeps over the same seeds
             if reference is not None or at is not None:
                 raise UserError(f"--reference and --at are for sweeps over the same seeds: {why}") from why
@@ -44,7 +44,7 @@ def report(
     return 0
 
 
-def _point(at: str | None) -> str | dict[str, float]:
+def point(at: str | None) -> str | dict[str, float]:
     """Returns a point of comparison from `time=200`, or `last`."""
     axis, equals, number = (at or "last").partition("=")
     try:

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,9 +18,19 @@ from tyro.conf import Positional
 from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.store import check_folder, log_info
 from jaxafl.cli import tables
-from jaxafl.cli.build import as_paths, make_simulation, read_axes
+from jaxafl.cli.build import Axes, as_paths, make_simulation, read_axes
 from jaxafl.cli.files import with_arrays, without_files
-from jaxafl.cli.options import Run, chosen, current_arguments, is_given, options_type, program, refuse, values_of
+from jaxafl.cli.options import (
+    Names,
+    Run,
+    chosen,
+    current_arguments,
+    is_given,
+    options_type,
+    program,
+    refuse,
+    values_of,
+)
 from jaxafl.cli.sweep_options import Sweep
 from jaxafl.device import keep_programs, make_cpu_devices
 from jaxafl.device.keys import seed_key
@@ -43,11 +54,13 @@ def sweep(arguments: list[str]) -> int:
     return _simulate(sweep, Sweep, arguments)
 
 
-def resume(folder: Positional[pathlib.Path]) -> int:
-    """Go on with an interrupted run or sweep, from the folder of its --checkpoint.
+def resume(folder: Positional[pathlib.Path], server_steps: int | None = None, until: str | None = None) -> int:
+    """Go on with an interrupted run or sweep, from the folder of its --checkpoint, also further than it was to go.
 
     Args:
         folder: the folder
+        server_steps: server steps T instead of those of the command
+        until: limits instead of those of the command, e.g. time=3600,accuracy=0.9
     """
     file = folder / _COMMAND
     if not file.is_file():
@@ -58,23 +71,30 @@ def resume(folder: Positional[pathlib.Path]) -> int:
     if pathlib.Path(known["directory"]) != pathlib.Path.cwd():
         log_info(f"in {known['directory']}, where the command was given")
     os.chdir(known["directory"])
-    for number, argument in enumerate(arguments):  # the folder may have been moved
-        if argument == "--checkpoint":
-            arguments[number + 1] = place
-        elif argument.startswith("--checkpoint="):
-            arguments[number] = f"--checkpoint={place}"
+    changed = {"--server-steps": server_steps, "--until": until}
+    given = {flag: str(value) for flag, value in changed.items() if value is not None}
+    given["--checkpoint"] = place  # the folder may have been moved
+    replaced = {*given, "--folder"}
+    if re.search(r"\b(time|updates|bytes)\s*=", until or ""):  # such a limit ends the run instead
+        replaced.add("--server-steps")
+    arguments = without(arguments, *replaced)
+    arguments += [word for pair in given.items() for word in pair]
     return {"run": run, "sweep": sweep}[known["command"]](arguments)
 
 
-def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[str]) -> int:
-    """Runs the described configurations; returns exit code 1 if every run failed, else 0."""
-    _make_devices(arguments)
-    arguments = current_arguments(arguments)
-    axes = read_axes(arguments) if kind is Sweep else {}
+def parsed(command: Callable[..., int], kind: type[Run], arguments: Sequence[str]) -> tuple[Names, Any, Axes]:
+    """Parses a command line: the names of its parts, its options, and its axes if it has `--axis`.
+
+    Args:
+        command: the function of the command, with its description.
+        kind: its options.
+        arguments: the command line, with current names.
+    """
+    axes = read_axes(arguments) if "axis" in kind.__dataclass_fields__ else {}
     names = chosen(arguments, axes)
     plain, arrays = without_files(arguments, names)
     more = (
-        "\n\nOptions depend on the data, model, server and clock that the command line names (see jaxafl list). "
+        "\n\nOptions depend on the data, model, server and clock that the command line names (see jaxafl list).\n\n"
         "A file gives a number per client: --client.learning-rate @rates.npy, also in an --axis."
     )
     options: Any
@@ -88,8 +108,8 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     options = with_arrays(options, arrays)
     if unknown:
         refuse(unknown, names, options)
-    if kind is Sweep and not axes:
-        raise UserError("a sweep needs at least one --axis, e.g. --axis server.base_rate=1,3,5 --axis seed=0:5")
+    if "axis" in kind.__dataclass_fields__ and not axes:
+        raise UserError(f"{command.__name__} needs at least one --axis, e.g. --axis server.base_rate=1,3,5")
     with user_errors():
         _check_outputs(options)
         if options.plot:  # drawing takes a second to import
@@ -98,6 +118,15 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
             check_image_path(options.plot)
         if options.cache is not None:
             keep_programs(check_folder("cache", options.cache))
+    return names, options, axes
+
+
+def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[str]) -> int:
+    """Runs the described configurations; returns exit code 1 if every run failed, else 0."""
+    make_devices(arguments)
+    arguments = current_arguments(arguments)
+    names, options, axes = parsed(command, kind, arguments)
+    with user_errors():
         simulation = make_simulation(names, options, axes)
         varied = as_paths(axes, names, simulation) | ({} if "seed" in axes else {"seed": [options.seed]})
         for axis in axes_of(simulation, varied)[1]:
@@ -144,7 +173,17 @@ def _check_outputs(options: Any) -> None:
             raise UserError(f"--{other} and --{name} name the same file, {given}; give each its own")
 
 
-def _make_devices(arguments: Sequence[str]) -> None:
+def without(arguments: Sequence[str], *flags: str) -> list[str]:
+    """Returns the arguments without some flags and their values, each written `--flag value` or `--flag=value`."""
+    kept, skip = [], False
+    for argument in arguments:
+        if not skip and argument.partition("=")[0] not in flags:
+            kept.append(argument)
+        skip = not skip and argument in flags
+    return kept
+
+
+def make_devices(arguments: Sequence[str]) -> None:
     """Configures devices. Must run before JAX looks for them."""
     make_cpu_devices(["", *values_of(arguments, "--devices")][-1])
     if is_given(arguments, "--workers"):  # otherwise this process reserves the GPU memory that its workers need

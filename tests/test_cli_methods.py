@@ -1,0 +1,77 @@
+"""`jaxafl compare`, `jaxafl tune`, and `jaxafl resume` beyond what was asked."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxafl as afl
+from jaxafl.cli import main
+
+PARTS = (
+    "--data synthetic --data.alpha 1 --data.beta 1 --data.clients 6 --data.max-size 60 --model logistic --no-progress"
+)
+SMALL = PARTS.split()
+CLOCK = ["--clock.concurrency", "4"]
+
+
+@pytest.mark.slow
+def test_compare_runs_methods_as_python_does(tmp_path: pathlib.Path, capsys: Any) -> None:
+    methods = {"A": "--server fedbuff --clock.buffer 2", "B": "--server fedasync --server.alpha 0.3"}
+    given = [word for name, text in methods.items() for word in ("--method", f"{name}={text}")]
+    how = ["--seeds", "2", "--until", "time=9", "--targets", "0.1", "--plot", str(tmp_path / "both.png")]
+    assert main(["compare", *SMALL, *CLOCK, *given, *how]) == 0
+    said = capsys.readouterr().out
+    data = afl.data.synthetic(1.0, 1.0, clients=6, max_size=60)
+    client = afl.Client(learning_rate=0.05, steps=10, batch_size=32)
+    clocks = [afl.clock.free_running(concurrency=4, buffer=m, durations=afl.clock.uniform(1, 5)) for m in (2, 1)]
+    parts = data, afl.models.logistic(num_classes=10), client
+    servers = [afl.server.fedbuff(), afl.server.fedasync(0.3)]
+    sims = {
+        name: afl.Simulation(*parts, *pair) for name, pair in zip("AB", zip(servers, clocks, strict=True), strict=True)
+    }
+    table = afl.compare(sims, 2, until={"time": 9.0}).table(reference="A", targets=0.1)
+    assert said.startswith(table) and (tmp_path / "both.png").stat().st_size > 5000
+
+
+@pytest.mark.slow
+def test_tune_prints_scores_and_the_options_of_the_best(capsys: Any) -> None:
+    grid = ["--axis", "client.learning_rate=1e-9,0.02", "--server-steps", "8", "--validation", "0.2"]
+    assert main(["tune", *SMALL, *CLOCK, "--server", "fedbuff", "--clock.buffer", "2", *grid]) == 0
+    said = capsys.readouterr().out
+    assert "| **client.learning_rate=0.02** |" in said and "is the largest of its grid: widen the grid" in said
+    assert said.splitlines()[-1] == "in jaxafl run: --client.learning-rate 0.02"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compare", *SMALL], "compare needs methods: write --method NAME="),
+        (["compare", *SMALL, "--method", "A"], "--method 'A': write --method NAME="),
+        (["compare", *SMALL, "--method", "A=--server fedbuf"], "there is no server 'fedbuf'"),
+        (["compare", *SMALL, "--method", "A=--server fedbuff", "--output", "x.nc"], "--folder keeps all runs"),
+        (["tune", *SMALL, "--axis", "client.learning_rate=0.1,0.2"], "give --validation 0.2"),
+        (["tune", *SMALL, "--validation", "0.2"], "tune needs at least one --axis"),
+    ],
+)
+def test_what_they_need_is_said(arguments: list[str], said: str, capsys: Any) -> None:
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--checkpoint", "--folder"])
+def test_a_run_goes_further_than_it_was_asked_to(flag: str, tmp_path: pathlib.Path, capsys: Any) -> None:
+    run = ["run", *SMALL, *CLOCK, "--server", "fedbuff", "--clock.buffer", "2", "--eval-every", "4"]
+    output = tmp_path / "result.nc"
+    assert main([*run, "--server-steps", "4", flag, str(tmp_path / "run"), "--output", str(output)]) == 0
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert main(["resume", str(tmp_path / "moved"), "--server-steps", "12"]) == 0
+    longer = afl.load(output)
+    assert longer.eval_step.values.tolist() == [0, 4, 8, 12]
+    assert main([*run, "--server-steps", "12", "--output", str(tmp_path / "whole.nc")]) == 0
+    np.testing.assert_array_equal(longer.loss, afl.load(tmp_path / "whole.nc").loss)
+    assert main(["resume", str(tmp_path / "moved"), "--until", "updates=32"]) == 0
+    assert afl.load(output).sizes["step"] == 16
