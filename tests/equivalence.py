@@ -131,6 +131,15 @@ SERVERS: dict[str, tuple[Any, tuple[str, ...], Any]] = {
     "afl_weighted": (server.afl(0.5, 0.2), ("stale",), GD),
     "afl_local": (server.afl(broadcast=False), ("fresh_rounds",), SGD),
     "safa": (server.safa(), ("semi_async",), SGD),
+    "area": (server.area(), ("buffer",), SGD),
+    "aced": (server.aced(0.3, 3), ("everyone",), STOCHASTIC),
+    "delay_adaptive": (server.delay_adaptive(0.3), ("arrival",), SGD),
+    "fedfa": (server.fedfa(3), ("arrival",), SGD),
+    "fednova": (server.fednova(), ("cohort",), STOCHASTIC),
+    "fedstale": (server.fedstale(participation=0.5), ("cohort", "bernoulli"), SGD),
+    "ia2sgd": (server.ia2sgd(0.3), ("everyone",), STOCHASTIC),
+    "mifa": (server.mifa(0.5), ("cohort", "bernoulli"), GD),
+    "port": (server.port(), ("step",), SGD),
     "asyncfeded": (server.asyncfeded(0.8, eps=0.9, target_staleness=1.5, kappa=1.3), ("arrival", "everyone"), GD),
     "asyncfeded_clipped": (
         server.asyncfeded(0.5, eps=0.5, target_staleness=4.0, max_steps=5, rounding="truncate"), ("everyone",), GD

@@ -72,6 +72,7 @@ adaptive = st.one_of(
 asyncfeded = st.builds(
     server.asyncfeded, base_rate=number, eps=st.floats(0.5, 2), target_staleness=st.floats(0, 3), kappa=st.floats(0, 1)
 )
+remembering = st.one_of(st.just(server.area()), st.builds(server.port, number, number, number))
 gradients = {make: st.builds(make, number) for make in (server.audg, server.psurdg, server.asysg)}
 
 anything = st.one_of(
@@ -119,6 +120,25 @@ SEMI_ASYNC = st.builds(semi_async, fraction=st.floats(0.1, 1), lag=st.integers(0
 combinations = st.one_of(
     st.tuples(st.one_of(fedavg, fedbuff, fadas, ca2fl, adaptive), ROUNDS, anything),
     st.tuples(st.one_of(fedasync, fedbuff, fadas, ca2fl), FREE, anything),
+    st.tuples(remembering, st.one_of(ROUNDS, FREE), anything),
+    st.tuples(st.builds(server.mifa, number), st.one_of(ROUNDS, FREE, LOSSY), anything),
+    st.tuples(st.builds(server.fedstale, number, decay, st.floats(0.2, 1)), st.one_of(ROUNDS, LOSSY), anything),
+    st.tuples(st.builds(server.fednova, number), ROUNDS, plain),
+    st.tuples(
+        st.one_of(
+            st.builds(server.ia2sgd, number), st.builds(server.ace, number), st.builds(server.aced, number, number)
+        ),
+        everyone(st.integers(1, 4)),
+        anything,
+    ),
+    st.tuples(
+        st.one_of(
+            st.builds(server.delay_adaptive, number, st.sampled_from(["ratio", "drop"])),
+            st.builds(server.fedfa, st.integers(1, 4)),
+        ),
+        everyone(st.just(1)),
+        anything,
+    ),
     st.tuples(asyncfeded, everyone(st.just(1)), plain),
     st.tuples(gradients[server.asysg], FREE, gradient),
     st.tuples(st.builds(server.defedavg_iid, number), everyone(st.integers(1, CLIENTS)), anything),

@@ -180,3 +180,27 @@ def test_numbers_are_swept_without_compilation() -> None:
             single = afl.Simulation(of.data, of.model, GD, member, clock).run(8)
             np.testing.assert_allclose(found.loss.values.reshape(2, -1)[place], single.loss.values, rtol=1e-5)
         assert not np.allclose(*found.loss.values.reshape(2, -1))
+
+
+ALL = {
+    "ace": (server.ace(0.3), EVERYONE),
+    "aced": (server.aced(0.3, 2), EVERYONE),
+    "area": (server.area(), {"concurrency": 4, "buffer": 2}),
+    "delay_adaptive": (server.delay_adaptive(0.3), {"concurrency": 4}),
+    "fedbuff": (server.fedbuff(0.5, lambda tau: 1 / (1 + tau**2)), {"concurrency": 4, "buffer": 2}),
+    "fedfa": (server.fedfa(3), {"concurrency": 4}),
+    "mifa": (server.mifa(0.3), {"concurrency": 4, "buffer": 2}),
+    "port": (server.port(), {"concurrency": 4, "buffer": 2}),
+}
+
+
+@pytest.mark.parametrize("name", slow_but(ALL, "aced"))
+def test_a_resumed_run_is_the_uninterrupted_one(name: str, tmp_path: Any) -> None:
+    one, options = ALL[name]
+    of = quadratic()
+    clock = afl.clock.free_running(durations=afl.clock.uniform(1, 5), **options)
+    sim = afl.Simulation(of.data, of.model, GD, one, clock)
+    sim.run(9, checkpoint=tmp_path)
+    found, expected = sim.run(STEPS, checkpoint=tmp_path), sim.run(STEPS)
+    np.testing.assert_array_equal(found.loss.values[-1], expected.loss.values[-1])
+    np.testing.assert_array_equal(found.staleness, expected.staleness)
