@@ -117,6 +117,7 @@ SERVERS: dict[str, tuple[Any, tuple[str, ...], Any]] = {
     "fadas_authors": (server.fadas(0.05, bias_correction="authors", delay_scaling="eq77"), ("step", "stale"), SGD),
     "fadas_optax": (server.fadas(0.5, bias_correction="optax", delay_scaling="eq4", tau_c=0.5), ("buffer",), GD),
     "ca2fl": (server.ca2fl(0.5), ("cohort", "synchronous", "arrival", "buffer", "step"), SGD),
+    "fadas_scheduled": (server.fadas(optax.cosine_decay_schedule(0.1, 10)), ("buffer", "cohort"), SGD),
     "asysg": (server.asysg(0.1), ("arrival", "buffer", "everyone"), STOCHASTIC),
     "audg": (server.audg(0.2), ("bernoulli",), GRADIENT),
     "psurdg": (server.psurdg(0.1), ("bernoulli",), GRADIENT),
@@ -162,6 +163,13 @@ CLIENTS_OPTIONS: dict[str, Any] = {
     "steps_each": afl.Client(optax.sgd, learning_rate=0.1, steps=[1, 2, 3, 4, 5, 6], batch_size=2),
     "steps_runs": afl.Client(optax.sgd, learning_rate=0.1, steps=[[1, 2, 3]] * 3 + [[4, 1, 2]] * 3, batch_size=2),
     "micro_batch": afl.Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=None, micro_batch=2),
+    "each": afl.Client(
+        learning_rate=[0.1, 0.2, 0.05, 0.1, 0.3, 0.15],
+        proximal=[0.0, 0.1, 0.2, 0.3, 0.4, 0.5],
+        epochs=[1, 2, 1, 3, 1, 2],
+        batch_size=[2, 1, 3, 2, 4, 1],
+        rate_schedule=lambda moment: 0.9**moment.version / (1 + moment.client),
+    ),
     "pieces": afl.Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=5, micro_batch=2),
 }
 EXECUTED = dataclasses.replace(ADAM, patience=1, charge="executed")

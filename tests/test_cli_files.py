@@ -44,6 +44,8 @@ def test_a_number_per_client_comes_from_a_file(folder: pathlib.Path) -> None:
     np.testing.assert_array_equal(sim.client.hyperparameters["learning_rate"], RATES)
     np.testing.assert_array_equal(sim.client.hyperparameters["momentum"], RATES)
     assert sim.client.batch_size == sim.client.epochs == (8, 16, 4, 2) and sim.client.steps is None
+    fedprox = simulation(*DATA, "--server", "fedprox", "--server.mu", "@rates.npy", "--clock", "synchronous")
+    assert fedprox.client.proximal.tolist() == RATES
     upload = ("--clock", "bernoulli", "--clock.upload", "@short.csv", "--server", "fedavg")
     assert simulation(*DATA, *upload).clock.upload.tolist() == [0.1, 0.2, 0.3]
 

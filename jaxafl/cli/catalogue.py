@@ -76,7 +76,7 @@ def offered(kind: str) -> dict[str, Constructor]:
     every = [getattr(module, name) for name in sorted(module.__all__) if name.islower()]
     found = {call.__name__: describe(call, kind == "durations") for call in every if _makes(call, kind)}
     if kind == "servers":  # FedProx is FedAvg with another client
-        mu = Option("mu", "float", 0.01, ">= 0", "μ of the proximal term.", int | float)
+        mu = Option("mu", "float", 0.01, ">= 0, also one per client", "μ of the proximal term.", int | float)
         options = (*found["fedavg"].options, mu)
         found["fedprox"] = found["fedavg"]._replace(name="fedprox", summary=_PROXIMAL, options=options)
     return dict(sorted(found.items()))

@@ -14,9 +14,11 @@ import pytest
 
 import jaxafl as afl
 from jaxafl import server
+from jaxafl.cli.catalogue import offered
 from jaxafl.clock import bernoulli, free_running, trace, uniform
 from jaxafl.options import Number, UserError, number
 from jaxafl.server import Outcome, Server, mean_delta
+from jaxafl.server.scheduled import Scheduled
 from tests.oracle import server as oracle
 from tests.oracle.clock_bernoulli import bernoulli as oracle_bernoulli
 from tests.oracle.server_buffered import CA2FL
@@ -27,6 +29,10 @@ from tests.variants import slow_but
 
 STEPS = 10
 DECAY = optax.exponential_decay(0.8, 1, 0.9)  # 0.8 · 0.9^t, in single precision
+
+
+def has_rate(constructor: Any) -> bool:
+    return "learning_rate" in [option.name for option in constructor.options]
 
 
 def decay(step: Any) -> Any:
@@ -121,6 +127,14 @@ def test_a_sweep_has_schedules_and_numbers_on_one_axis() -> None:
     single = simulation().run(4, eval_every=4, seed=1)
     np.testing.assert_array_equal(swept.isel({"server.learning_rate": 1}).loss[1], single.loss)
     np.testing.assert_allclose(single.server_rate, 0.8 * 0.9 ** np.arange(4), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, one in offered("servers").items() if has_rate(one)))
+def test_every_server_with_a_rate_takes_a_schedule(name: str) -> None:
+    mine = offered("servers")[name].call(learning_rate=decay)
+    assert isinstance(mine.learning_rate, Scheduled)
+    assert float(mine.at_step(3).learning_rate) == pytest.approx(0.8 * 0.9**3)
+    assert offered("servers")[name].call(learning_rate=0.5).at_step(3).learning_rate == 0.5
 
 
 def test_a_servers_own_numbers_may_be_schedules_too() -> None:
