@@ -218,6 +218,16 @@ def test_a_reply_changes_the_steps_of_clients_that_differ() -> None:
         np.testing.assert_allclose(versions[step + 1], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
+def test_a_reply_counts_epochs_of_batches_of_several_sizes() -> None:
+    clock = free_running(concurrency=4, durations=uniform(1, 5))
+    client = afl.Client(learning_rate=RATES, epochs=2, batch_size=BATCHES)
+    result = simulate(quadratic(sizes=SIZES), server.asyncfeded(0.8, kappa=0.0), clock, 8, client)
+    steps = np.array([2 * -(-count // size) for count, size in zip(SIZES, BATCHES, strict=True)])
+    np.testing.assert_array_equal(result.local_steps[:, 0], steps[result.client_id[:, 0].values.astype(int)])
+    assert (result.next_local_steps == 2).all()
+
+
 def test_one_number_is_not_gathered() -> None:
     one = afl.Client(learning_rate=0.1, proximal=0.1, steps=1).executed(4)
     many = afl.Client(learning_rate=RATES, proximal=0.1, steps=1, batch_size=BATCHES).executed(4)
