@@ -92,7 +92,7 @@ def test_blocks_say_what_is_done_with_them() -> None:
     ]
     assert len(marked) > 30
     for page, block in marked:
-        assert re.fullmatch(r"|slow|no-run: \S.+", block.how), (page, block.how)
+        assert re.fullmatch(r"|slow|needs \w+|no-run: \S.+", block.how), (page, block.how)
         if block.language == "python":
             check_python(block.text)
 

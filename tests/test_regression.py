@@ -139,6 +139,19 @@ def test_a_sweep_and_early_stopping_follow_the_error() -> None:
     assert stopped.rmse[-1] <= 0.5 < stopped.rmse[-2]
 
 
+def test_several_test_sets_of_targets() -> None:
+    sets = {"clean": (X[::2], Y[::2]), "shifted": (X[::2] + 1, Y[::2].astype(float))}
+    sim = simulation(Y, linear(2, "squared_error"))
+    data = afl.data.from_arrays(X, Y, OWNERS, test=sets)
+    result = afl.Simulation(data, sim.model, sim.client, sim.server, sim.clock).run(2, eval_every=1)
+    errors = [np.array([x @ w - y for w in by_hand(2)]) for x, y in sets.values()]
+    np.testing.assert_allclose(result.test_rmse.T, [np.sqrt((one**2).mean((1, 2))) for one in errors], rtol=1e-4)
+    assert result.test_rmse.attrs["units"] == "unit of y"
+    for y, said in ((Y[::2, 0], r"expected float32\[15, 2\]"), (Y[::2] / np.nan, "30 of the test targets are NaN")):
+        with pytest.raises(ValueError, match=said):
+            afl.data.from_arrays(X, Y, OWNERS, test=sets | {"bad": (X[::2], y)})
+
+
 def test_figures_and_the_live_plot_show_another_metric(tmp_path: pathlib.Path) -> None:
     result = simulation(Y, linear(2, "squared_error")).run(
         4, eval_every=1, callbacks=[live := Live(tmp_path / "l.png")]

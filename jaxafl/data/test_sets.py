@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from jaxafl.data.form import kind_of_sample
+from jaxafl.data.targets import as_targets, check_range
 from jaxafl.options import UserError, shown
 
 
@@ -62,16 +63,16 @@ def _like_test_set(owner: str, given: tuple[Any, Any], test: tuple[Any, np.ndarr
         ValueError: shapes or dtypes differ from those of the test set, a value is not finite, or a label is unknown.
     """
     x = like_samples(owner, given[0], test[0])
-    y, known = np.asarray(given[1]), test[1]
+    y, known = as_targets(owner, "test", given[1]), test[1]
     count = len(jax.tree.leaves(x)[0])
     if y.shape != (count, *known.shape[1:]) or y.dtype.kind != known.dtype.kind:
         expected = f"{known.dtype}{[count, *known.shape[1:]]}"
         raise UserError(f"{owner}: labels are {y.dtype}{list(y.shape)}; expected {expected}, as in the first test set")
-    for leaf in (*jax.tree.leaves(x), y):
+    for leaf in jax.tree.leaves(x):
         if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
             raise UserError(f"{owner}: a value is NaN or infinite; remove or replace such samples first")
-    if y.ndim == 1 and y.dtype.kind in "iu" and classes is not None and not (y.min() >= 0 and y.max() < classes):
-        raise UserError(f"{owner}: labels run from {y.min()} to {y.max()}; expected 0..{classes - 1}")
+    if classes is not None:
+        check_range(owner, "test", y, classes)
     return x, y.astype(known.dtype)
 
 

@@ -34,6 +34,7 @@ _ERRORS = {
     for name, error in (("mae", "mean absolute error"), ("rmse", "root of the mean squared error"))
     for start, held_out in (
         ("", "on the test set"),
+        ("test_", "on each test set"),
         ("validation_", "on the validation set"),
         ("client_", "on the client's held-out samples"),
         ("average_", "of the average of all versions on the test set"),
