@@ -93,11 +93,11 @@ def test_other_sets_are_another_run(tmp_path: pathlib.Path) -> None:
         ({"clean": X}, TypeError, "'clean' must be a pair"),
         ({3: CLEAN}, TypeError, "must be a text"),
         ({"clean": CLEAN, "small": (X[:5, :3], Y[:5])}, UserError, r"'small': x is float32\[5, 3\].*float32\[5\]"),
-        ({"clean": CLEAN, "short": (X[:5], Y[:4])}, UserError, r"'short': labels are int64\[4\]; expected int32\[5\]"),
+        ({"clean": CLEAN, "short": (X[:5], Y[:4])}, UserError, r"'short': labels are int32\[4\]; expected int32\[5\]"),
         ({"clean": CLEAN, "real": (X[:5], X[:5, 0])}, UserError, "'real': labels are float32"),
         ({"clean": CLEAN, "pixels": (X[:5].astype(np.uint8), Y[:5])}, UserError, "'pixels': x is uint8"),
         ({"clean": CLEAN, "lost": (np.full((5, 5), np.nan), Y[:5])}, UserError, "'lost': a value is NaN"),
-        ({"clean": CLEAN, "new": (X[:5], Y[:5] + 1)}, UserError, "'new': labels run from 2 to 3"),
+        ({"clean": CLEAN, "new": (X[:5], Y[:5] + 1)}, UserError, "'new': test labels run from 2 to 3"),
     ],
 )
 def test_unfit_sets_are_errors(test: Any, error: type[Exception], text: str) -> None:

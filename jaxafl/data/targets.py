@@ -70,7 +70,7 @@ def check_range(name: str, part: str, y: np.ndarray, num_classes: int) -> None:
                 "; leave out samples without a label (-1, as in test sets that are published without), and number "
                 "other classes by numpy.unique(y, return_inverse=True)[1]; targets of a regression are floats"
             )
-        raise ValueError(
+        raise UserError(
             f"{name}: {part} labels run from {y.min()} to {high}, outside 0..{num_classes - 1} "
             f"(num_classes={num_classes}){negative}"
         )
