@@ -5,6 +5,7 @@ from jaxafl.clock.contract import Clock, Delivery, Runs, ServerStep, Starts, Wor
 from jaxafl.clock.durations.device_trace import device_trace
 from jaxafl.clock.durations.distributions import exponential, half_normal, lognormal, uniform
 from jaxafl.clock.durations.duration import Distribution, Duration, constant
+from jaxafl.clock.durations.fleet import available, stragglers
 from jaxafl.clock.durations.papers import mac_network, suspension, three_tier, transmission
 from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.clock.free_running import free_running
@@ -29,6 +30,7 @@ __all__ = [
     "ServerStep",
     "Starts",
     "Workload",
+    "available",
     "bernoulli",
     "constant",
     "device_trace",
@@ -44,6 +46,7 @@ __all__ = [
     "schedule",
     "semi_async",
     "stale_rounds",
+    "stragglers",
     "suspension",
     "synchronous",
     "three_tier",

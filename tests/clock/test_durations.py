@@ -320,6 +320,70 @@ def test_expected_times_are_of_durations_linear_in_the_local_steps() -> None:
         square().step_times(3)
 
 
+def lasted(durations: Any, clients: int, steps: int, seed: int = 0) -> dict[int, set[float]]:
+    """The durations of the runs of each client, rounded."""
+    found = run_clock(free_running(concurrency=clients, durations=durations), clients, 1, steps, seed)
+    seconds = np.round(found.arrived - found.started, 9)
+    return {client: set(seconds[(found.client == client) & found.mask].tolist()) for client in range(clients)}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_stragglers_are_a_share_drawn_by_seed_or_those_that_are_listed(seed: int) -> None:
+    found = lasted(constant(1.0) * clocks.stragglers(0.3, factor=5.0), 10, 200, seed)
+    assert sorted(map(tuple, found.values())) == [(1.0,)] * 7 + [(5.0,)] * 3
+    listed = lasted(constant(2.0) * clocks.stragglers(factor=4, clients=[0, 3]), 5, 100, seed)
+    assert listed == {0: {8.0}, 1: {2.0}, 2: {2.0}, 3: {8.0}, 4: {2.0}}
+    assert lasted(constant(1.0) * clocks.stragglers(0.0), 3, 9) == {0: {1.0}, 1: {1.0}, 2: {1.0}}
+
+
+def test_stragglers_differ_between_seeds_and_can_be_swept() -> None:
+    slow = [
+        tuple(
+            client
+            for client, found in lasted(constant(1.0) * clocks.stragglers(0.3), 10, 200, seed).items()
+            if 10.0 in found
+        )
+        for seed in range(4)
+    ]
+    assert len(set(slow)) > 1 and all(len(one) == 3 for one in slow)
+
+
+def test_available_clients_wait_for_their_hours() -> None:
+    """Each client against the hours by hand: from 22 to 6, from 8 to 12, always; a day of 240 s has hours of 10 s."""
+    begin, end = np.array([22.0, 8.0, 5.0]), np.array([6.0, 12.0, 5.0])
+    durations = constant(7.0) + clocks.available(begin, end, day=240.0)
+    found = run_clock(free_running(concurrency=3, durations=durations), 3, 1, 120, 0)
+    waits = (found.arrived - found.started - 7.0)[found.mask]
+    for client, start, wait in zip(found.client[found.mask], found.started[found.mask], waits, strict=True):
+        hour = start / 10 % 24
+        inside = {0: hour >= 22 or hour < 6, 1: 8 <= hour < 12, 2: True}[int(client)]
+        to_begin = (begin[client] - hour) % 24
+        assert wait == pytest.approx(0.0 if inside else 10 * to_begin, abs=1e-9)
+    assert 0 < (waits > 0).sum() < len(waits)
+
+
+def test_zones_shift_the_hours() -> None:
+    """Four zones of six hours: at midnight in zone 0, clients that begin at 18 wait 18, 12, 6 or 0 hours."""
+    durations = constant(1e-3) + clocks.available(18, 19, zones=4, day=24.0)
+    found = run_clock(free_running(concurrency=40, buffer=40, dispatch="step", durations=durations), 40, 1, 1, 0)
+    assert set(np.round(found.arrived[0], 2).tolist()) == {0.0, 6.0, 12.0, 18.0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: constant(1.0) * clocks.stragglers(1.5), r"share must be in \[0, 1\]"),
+        (lambda: constant(1.0) * clocks.stragglers(clients=[0, 7]), r"client 7 does not exist; expected 0 \.\. 3"),
+        (lambda: constant(1.0) + clocks.available(8, 25), r"end must be in \[0, 24\]"),
+        (lambda: constant(1.0) + clocks.available(8, 9, zones=0), "zones must be at least 1"),
+        (lambda: constant(1.0) * clocks.available(8, 9), "can be added to, not multiplied"),
+    ],
+)
+def test_stragglers_and_hours_that_cannot_be(wrong: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        run_clock(free_running(concurrency=2, durations=wrong()), 4, 1, 3)
+
+
 def test_a_schedule_longer_than_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """200 steps of 100 arrivals take about 2 MB."""
     clock = free_running(concurrency=100, buffer=100, durations=constant(1))

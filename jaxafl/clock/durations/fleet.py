@@ -1,0 +1,91 @@
+"""Differences between devices: some are stragglers, and devices have hours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.durations.runs import Draw, Run, worked
+from jaxafl.device.keys import Key, below, per_client, uniform
+from jaxafl.options import Number, UserError, as_numbers, number, static
+
+
+class stragglers(Duration):
+    """Factor of slow clients, and 1 for the others: `uniform(1, 5) * stragglers(0.1, factor=10)`.
+
+    The clients are drawn once per seed, or listed. Every run of a slow client is slow, for the complete simulation.
+
+    Args:
+        share: share of slow clients in [0, 1]; round(share · N) clients are drawn without replacement.
+        factor: factor of their durations, at least 0, without unit.
+        clients: indices of the slow clients, instead of a draw; `share` has no effect.
+    """
+
+    share: Number = number(default=0.1, least=0, most=1)
+    factor: Number = number(default=10.0, least=0)
+    clients: Sequence[int] | None = static(default=None)
+
+    terms = 1
+
+    def __post_init__(self) -> None:
+        if self.clients is not None:
+            listed = np.ravel(as_numbers("stragglers", "clients", self.clients))
+            object.__setattr__(self, "clients", tuple(map(int, listed)))
+        super().__post_init__()
+
+    def check(self, num_clients: int) -> None:
+        wrong = [one for one in self.clients or () if not 0 <= one < num_clients]
+        if wrong:
+            raise UserError(f"stragglers: client {wrong[0]} does not exist; expected 0 .. {num_clients - 1}")
+
+    def prepare(self, keys: Sequence[Key], num_clients: int) -> Array:
+        if self.clients is not None:
+            listed = np.isin(np.arange(num_clients), self.clients)
+            return jnp.where(listed, jnp.asarray(self.factor, jnp.float64), 1.0)
+        order = jnp.argsort(uniform(per_client(keys[0], jnp.arange(num_clients)), jnp.float64))
+        count = jnp.round(jnp.asarray(self.share, jnp.float64) * num_clients)
+        slow = jnp.zeros(num_clients, bool).at[order].set(jnp.arange(num_clients) < count)
+        return jnp.where(slow, jnp.asarray(self.factor, jnp.float64), 1.0)
+
+    def draw(self, prepared: Array, run: Run) -> Draw:
+        return worked(prepared[run.client])
+
+
+class available(Duration):
+    """Wait at the start of a run until the client's hours begin: `uniform(60, 300) + available(22, 6, zones=4)`.
+
+    The client keeps its place in flight while it waits, and trains from the model that it downloaded before. A run that
+    has begun goes on beyond the hours. Waiting counts as hanging, not as work. Simulated time 0 is midnight in zone 0.
+
+    Args:
+        begin: hour of the day at which the client becomes available, in [0, 24]; a number or an array [N].
+        end: hour of the day until which it is available, in [0, 24]; a number or an array [N]. An end before the begin
+            means the next day. Equal hours mean always.
+        zones: number of time zones. In zone k it is k · 24/zones hours later; a client's zone is drawn once per seed.
+        day: simulated seconds of a day, above 0.
+    """
+
+    begin: Number = number(least=0, most=24, per_client=True)
+    end: Number = number(least=0, most=24, per_client=True)
+    zones: int = static(default=1)
+    day: Number = number(default=86400.0, above=0)
+
+    terms = 1
+
+    def prepare(self, keys: Sequence[Key], num_clients: int) -> tuple[Array, Array, Array]:
+        drawn = below(per_client(keys[0], jnp.arange(num_clients, dtype=jnp.int32))[0], jnp.uint32(self.zones))
+        begin, end = (
+            jnp.broadcast_to(jnp.asarray(hour, jnp.float64), (num_clients,)) for hour in (self.begin, self.end)
+        )
+        return begin, jnp.where(begin == end, 24.0, (end - begin) % 24), drawn * (24 / self.zones)
+
+    def draw(self, prepared: tuple[Array, Array, Array], run: Run) -> Draw:
+        begin, length, zone = (values[run.client] for values in prepared)
+        hour = jnp.asarray(self.day, jnp.float64) / 24
+        since = (run.now / hour + zone - begin) % 24  # hours since the client's last begin
+        wait = jnp.where(since < length, 0.0, 24 - since) * hour
+        return Draw(jnp.zeros_like(wait), wait)
