@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flax import linen
 
 import jaxafl as afl
 from jaxafl.models import confusion_matrix
@@ -26,6 +27,12 @@ HOW: dict[str, Any] = {"server_steps": 6, "eval_every": 3}
 def data(test: Any = None, **given: Any) -> afl.data.FederatedData:
     sets = {"clean": CLEAN, "shifted": SHIFTED, "noisy": NOISY} if test is None else test
     return afl.data.from_arrays(X[:40], Y[:40], np.arange(40) % 4, test=sets, num_classes=3, **given)
+
+
+class Net(linen.Module):
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        return linen.Dense(1)(x)[:, 0]
 
 
 def simulation(data: afl.data.FederatedData) -> afl.Simulation:
@@ -51,6 +58,21 @@ def test_each_set_has_the_metrics_of_a_run_that_is_tested_on_it_alone() -> None:
         np.testing.assert_allclose(found.final_test_accuracy, alone.final_accuracy)
     assert "test_set" not in alone.dims and "test_accuracy" not in alone
     assert result.test_accuracy.attrs["better"] == "higher"
+    assert result.test_accuracy.attrs["long_name"] == f"{result.accuracy.attrs['long_name']}, for each test set"
+
+
+def test_targets_of_other_kinds_have_several_sets_too() -> None:
+    real = X @ np.arange(5.0)
+    sets = {"clean": (X[40:50], real[40:50]), "shifted": (X[50:] + 1, real[50:])}
+    held = afl.data.from_arrays(X[:40], real[:40], np.arange(40) % 4, test=sets)
+    model = afl.models.from_linen(Net(), loss="squared_error")
+    result = dataclasses.replace(simulation(held), model=model).run(**HOW)
+    assert result.test_rmse.attrs["units"] == result.rmse.attrs["units"]
+    np.testing.assert_allclose(result.test_rmse**2, result.test_loss, rtol=1e-4)
+    flags = np.stack([real > 0, real > 2], axis=1)
+    sets = {"clean": (X[40:50], flags[40:50]), "shifted": (X[50:] + 1, flags[50:])}
+    held = afl.data.from_arrays(X[:40], flags[:40], np.arange(40) % 4, test=sets)
+    assert held.test_sets["shifted"][1].tolist() == flags[50:].astype(int).tolist()
 
 
 def test_the_sets_are_those_of_members_tables_trackers_and_files(tmp_path: pathlib.Path) -> None:

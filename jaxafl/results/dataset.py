@@ -91,8 +91,6 @@ _MEANINGS = {
     "validation_confusion": "validation samples by label and predicted class",
     "client_confusion": "held-out samples of the client by label and predicted class",
     "test_set": "name of the test set",
-    "test_loss": "mean loss on each test set",
-    "test_accuracy": "share of samples of each test set classified correctly",
     "validation_loss": "mean loss on the validation set",
     "validation_accuracy": "share of validation samples classified correctly",
     **_ERRORS,
@@ -128,7 +126,11 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
         if name not in dataset:
             continue
         of_set = metric_of(name, trained.metrics)
-        if name not in meanings:
+        base = name.replace("test_", "", 1) if "test_set" in dataset[name].dims else name
+        if base in meanings and base != name:
+            said = {"units": _UNITS.get(base, "1"), "long_name": f"{meanings[base]}, for each test set"}
+            dataset[name].attrs |= said
+        elif base not in meanings:
             kind = "mean of the metric" if of_set is None else "metric of all outputs,"
             dataset[name].attrs["long_name"] = f"{kind} `{name}` of {parts['model'].name}"
         if of_set is not None:
