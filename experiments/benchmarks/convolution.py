@@ -1,4 +1,4 @@
-"""Local training of the convolutional networks: convolution as matrix products against lax.conv and PyTorch.
+"""Local training of networks: convolution as matrix products against lax.conv, PyTorch, and `from_torch` of its module.
 
 Trains every client for some steps of SGD from the same parameters, with the parameters carried in a compiled loop, the
 clients either one after another ("looped") or in one `jax.vmap`. All variants run in turn in each repeat, so that a
@@ -10,6 +10,7 @@ busy machine slows all alike.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from jaxafl.models import Batch
 
 LEARNING_RATE = 0.01
 MODELS: dict[str, Callable[[int], models.Model]] = {
+    "mlp": lambda classes: models.mlp(classes, hidden=(128,)),
     "cnn_small": models.cnn_small,
     "cnn_defedavg": models.cnn_defedavg,
     "cnn_asyncfeded": models.cnn_asyncfeded,
@@ -74,6 +76,11 @@ def network_loss(name: str, convolve: Callable[..., jax.Array], pool: Callable[[
     return loss
 
 
+def loss_of(model: models.Model) -> Loss:
+    """The mean loss of a model in training."""
+    return lambda params, batch: model.apply(params, {}, batch, jax.random.key(0), True)[0].loss.mean()
+
+
 def local_training(loss: Loss) -> dict[str, Callable[..., Any]]:
     """Compiled functions (params, batches [clients, steps, ...]) -> the clients' mean parameters."""
 
@@ -97,18 +104,28 @@ def local_training(loss: Loss) -> dict[str, Callable[..., Any]]:
     return {"looped": jax.jit(looped), "vmap": jax.jit(vectorised)}
 
 
-def torch_training(name: str, batches: Batch) -> Callable[[], None]:
-    """The same work in eager PyTorch, one client after another."""
+def torch_network(name: str) -> Any:
+    """The network in PyTorch."""
     import torch
     from torch import nn
 
+    torch.manual_seed(0)
     relu, pool, flat = nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
     conv, dense = nn.Conv2d, nn.Linear
     small = [conv(1, 10, 5), relu, pool, conv(10, 20, 5), relu, pool, flat, dense(320, 50), relu, dense(50, 10)]
     defedavg = [conv(1, 32, 5), relu, pool, conv(32, 64, 5), relu, pool, flat, dense(1024, 512), relu, dense(512, 10)]
     asyncfeded = [conv(1, 32, 3), relu, conv(32, 64, 3), relu, pool, flat, dense(9216, 10)]
-    layers = {"cnn_small": small, "cnn_defedavg": defedavg, "cnn_asyncfeded": asyncfeded}
-    network = nn.Sequential(*layers[name])
+    mlp = [flat, dense(784, 128), relu, dense(128, 10)]
+    return nn.Sequential(
+        *{"mlp": mlp, "cnn_small": small, "cnn_defedavg": defedavg, "cnn_asyncfeded": asyncfeded}[name]
+    )
+
+
+def torch_training(network: Any, batches: Batch) -> Callable[[], None]:
+    """The same work in eager PyTorch, one client after another."""
+    import torch
+    from torch import nn
+
     start = {key: value.clone() for key, value in network.state_dict().items()}
     images = torch.tensor(np.asarray(batches.x)).permute(0, 1, 2, 5, 3, 4).contiguous()
     labels = torch.tensor(np.asarray(batches.y), dtype=torch.long)
@@ -149,12 +166,12 @@ def main() -> None:
         jnp.ones(shape, bool),
     )
     model = MODELS[options.model](10)
-    params, _ = model.init(jax.random.key(0), jax.tree.map(lambda leaf: leaf[0, 0, :1], batches))
-    losses: dict[str, Loss] = {
-        "jaxafl": lambda params, batch: model.apply(params, {}, batch, jax.random.key(0), True)[0].loss.mean(),
-        "full patches": network_loss(options.model, patches_convolution, plain_pool),
-    }
-    if not options.skip_lax:
+    example = jax.tree.map(lambda leaf: leaf[0, 0, :1], batches)
+    params, _ = model.init(jax.random.key(0), example)
+    losses: dict[str, Loss] = {"jaxafl": loss_of(model)}
+    if options.model != "mlp":
+        losses["full patches"] = network_loss(options.model, patches_convolution, plain_pool)
+    if options.model != "mlp" and not options.skip_lax:
         losses["lax.conv"] = network_loss(options.model, lax_convolution, lax_pool)
 
     first = jax.tree.map(lambda leaf: leaf[0, 0], batches)
@@ -164,16 +181,19 @@ def main() -> None:
 
     runs: dict[tuple[str, str], Callable[[], Any]] = {}
     compile_seconds: dict[tuple[str, str], float] = {}
+    starts = dict.fromkeys(losses, params)
+    with contextlib.suppress(ImportError):
+        network = torch_network(options.model)
+        runs["PyTorch eager", "looped"] = torch_training(network, batches)
+        module = models.from_torch(network, reset=False)
+        losses["from_torch"] = loss_of(module)
+        starts["from_torch"], _ = module.init(jax.random.key(0), example)
     for variant, loss in losses.items():
         for mode, function in local_training(loss).items():
             start = time.perf_counter()
-            executable = function.lower(params, batches).compile()  # type: ignore[attr-defined]
+            executable = function.lower(starts[variant], batches).compile()  # type: ignore[attr-defined]
             compile_seconds[variant, mode] = time.perf_counter() - start
-            runs[variant, mode] = partial(executable, params, batches)
-    try:
-        runs["PyTorch eager", "looped"] = torch_training(options.model, batches)
-    except ImportError:
-        print("PyTorch is not installed: left out")
+            runs[variant, mode] = partial(executable, starts[variant], batches)
 
     for run in runs.values():
         seconds(run)
