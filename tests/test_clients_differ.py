@@ -24,7 +24,7 @@ from jaxafl.engine.loop import run_to_end
 from jaxafl.engine.problem import Speed
 from jaxafl.engine.validate import _pads
 from jaxafl.options import UserError
-from jaxafl.theory.estimate import _per_batch
+from jaxafl.theory.estimate import _per_batch, _rates
 from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining
 from tests.problems import assert_same, drawn, quadratic, record, reference, simulate
@@ -249,6 +249,10 @@ def test_a_smaller_batch_is_padded() -> None:
 def test_theory_knows_the_batches_of_single_clients() -> None:
     client = afl.Client(learning_rate=0.1, steps=1, batch_size=[2, 4, 8])
     np.testing.assert_allclose(_per_batch(client, np.array([9, 9]), np.array([2, 0])), [1 / 8, 1 / 2])
+    for momentum, names in (([0.0] * 6, {"local_rate"}), (NUMBERS["momentum"], set())):
+        sim = simulation(afl.Client(learning_rate=0.1, momentum=momentum, steps=1), server.fedbuff(lambda t: 0.5))
+        assert _rates(sim).keys() == names
+    assert not _rates(simulation(afl.Client(learning_rate=RATES, steps=1), server.fedbuff(lambda t: 0.5)))
 
 
 def test_a_checkpoint_compares_the_arrays(tmp_path: Any) -> None:

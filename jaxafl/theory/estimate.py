@@ -198,7 +198,8 @@ def _of_run(sim: Simulation, trained: Trained, weights: str) -> dict[str, float]
 def _rates(sim: Simulation) -> dict[str, tuple[str, float]]:
     """Returns the constants that options of client and server give: name -> (option, value)."""
     found: dict[str, tuple[str, Any]] = {}
-    if sim.client.optimizer is optax.sgd and not sim.client.hyperparameters.get("momentum"):
+    momentum = sim.client.hyperparameters.get("momentum")
+    if sim.client.optimizer is optax.sgd and (momentum is None or not np.any(momentum)):
         found["local_rate"] = "client.learning_rate", sim.client.hyperparameters.get("learning_rate")
     role = next((role for role, servers in _ROLES.items() if isinstance(sim.server, servers)), "")
     names = {"learning_rate": role, "eps": "epsilon", "tau_c": "staleness_threshold"} if role else {}
