@@ -54,12 +54,14 @@ class fedavg(_Mean):
 
 
 class fedbuff(Discounting):
-    """FedBuff: x ← x + η D with D = (1/M) Σ s(τ_i) Δ_i over a buffer of M arrivals.
+    """FedBuff: x ← x + η D with D = Σ_i w_i s(τ_i) Δ_i over a buffer of M arrivals, in the paper with w_i = 1/M.
 
     M is an option of the clock: the paper uses `free_running(buffer=10)`. With one arrival per server step nothing is
     buffered.
 
     Args:
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
+        staleness, exponent, threshold, weights: s and w_i; see `jaxafl.server.fedopt.Discounting`.
         momentum: server momentum β in [0, 1), with m ← βm + D and x ← x + ηm; `None` for no momentum.
         reduce: reduction over the buffer. `"mean"` is D; `"sum"` is MD, so that uniform weights are not divided by M.
 

@@ -101,7 +101,7 @@ def _nodes(state: optax.OptState, kinds: tuple[type, ...]) -> list[Any]:
 
 
 class Discounting(OptaxServer):
-    """Base of servers with the discounted mean D = Σ s(τ_i) w_i Δ_i of a buffer.
+    """Base of servers with the discounted mean D = Σ_i w_i s(τ_i) Δ_i of a buffer.
 
     Args:
         learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
@@ -135,7 +135,7 @@ class Discounting(OptaxServer):
 
 
 class fedopt(Discounting, Optimised, init=False):
-    """Any Optax optimiser on the discounted mean of a buffer: x ← x + u, u its step on -D, D = (1/M) Σ s(τ_i) Δ_i.
+    """Any Optax optimiser on the discounted mean of a buffer: x ← x + u, u its step on -D, D = Σ_i w_i s(τ_i) Δ_i.
 
     For example `fedopt(optax.adamw, 1e-3, b2=0.99, weight_decay=1e-4)`. With `optax.sgd` it is `fedbuff`.
 
@@ -146,6 +146,7 @@ class fedopt(Discounting, Optimised, init=False):
         learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps. The result's
             `server_rate` is the applied rate: η, or the one of `optax.inject_hyperparams`. It is omitted if a
             user-defined constructor, or a schedule within a made optimiser, changes the rate.
+        staleness, exponent, threshold, weights: s and w_i; see `jaxafl.server.fedopt.Discounting`.
 
     References:
         Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 1; the discount of Nguyen et al.,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,7 +18,18 @@ from tests.oracle import clock as oracle_clock
 from tests.oracle.clock_bernoulli import bernoulli as oracle_bernoulli
 from tests.oracle.server_tables import ACED, AREA, FedStale, LastUpdates
 from tests.oracle.server_weighted import PORT, DelayAdaptive, FedFa, FedNova
-from tests.problems import GD, ORACLE_GD, START, assert_same, quadratic, record, reference, simulate
+from tests.problems import (
+    GD,
+    ORACLE_GD,
+    START,
+    assert_same,
+    observe_w,
+    quadratic,
+    quadratic_loss,
+    record,
+    reference,
+    simulate,
+)
 from tests.variants import slow_but
 
 CLIENTS, STEPS = 6, 24
@@ -180,6 +192,31 @@ def test_numbers_are_swept_without_compilation() -> None:
             single = afl.Simulation(of.data, of.model, GD, member, clock).run(8)
             np.testing.assert_allclose(found.loss.values.reshape(2, -1)[place], single.loss.values, rtol=1e-5)
         assert not np.allclose(*found.loss.values.reshape(2, -1))
+
+
+TIMELINES: dict[str, tuple[Any, list[float]]] = {
+    # the table is full at 3; client 1 computes its second gradient at x_0 again
+    "ia2sgd": (server.ia2sgd(0.5), [2, 2, 2, 2, 2, 1, 0.25, -0.3125, -0.875]),
+    # the arrival at 3 that fills the table steps with gradients 1 and 3, all at x_0
+    "ace": (server.ace(0.5), [2, 2, 2, 2, 1]),
+    # uploads 1, 1, 1, -1
+    "fedfa": (server.fedfa(2), [2, 2, 1, 1, 0]),
+    # c = 2: the client that takes three seconds has staleness 3, so that its step is 2/3 as long
+    "delay_adaptive": (server.delay_adaptive(0.5), [2, 1.5, 1.25, 1.125, 1.125 - 0.5 * 2 / 3 * 3]),
+}
+
+
+@pytest.mark.parametrize("name", TIMELINES)
+def test_two_clients_by_hand(name: str) -> None:
+    """f_0' = x - 1 and f_1' = x + 1, x_0 = 2; runs of one and of three seconds, one gradient each."""
+    one, expected = TIMELINES[name]
+    points = np.asarray([[1.0, 1.0], [1.0, -1.0]])  # curvature and centre
+    data = afl.data.from_arrays(points, np.zeros(2, int), np.arange(2), x_test=points, y_test=np.zeros(2, int))
+    model = afl.models.from_functions(lambda key, batch: {"w": jnp.full(1, 2.0)}, quadratic_loss, "quadratic")
+    clock = trace(afl.clock.free_running, concurrency=2, durations=np.tile([[1.0], [3.0]], 12))
+    client = afl.Client(learning_rate=1.0, steps=1, batch_size=None)
+    result = afl.Simulation(data, model, client, one, clock).run(len(expected) - 1, observe=observe_w)
+    np.testing.assert_allclose(result.observe_w.values[:, 0], expected, rtol=1e-6)
 
 
 ALL = {
