@@ -30,6 +30,7 @@ _Kind = Literal[  # functions of `jaxafl.plot`
     "client_spread",
     "comparison",
     "confusion",
+    "heat_map",
     "staleness_histogram",
     "timeline",
 ]

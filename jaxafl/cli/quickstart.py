@@ -113,7 +113,7 @@ def table(found: dict[str, xr.Dataset]) -> Table:
     title = "Ten writers of FEMNIST with stragglers"
     reach = f"time to\n{100 * target:.0f} %"
     columns = ("best\naccuracy", reach, "simulated\ntime", "staleness\nmean / max", "local\nsteps", "updates\nper s")
-    shown = numbers_table(title, Column("method", no_wrap=True), columns, pad_edge=False, collapse_padding=True)
+    shown = numbers_table(title, [Column("method", no_wrap=True)], columns, pad_edge=False, collapse_padding=True)
     for name, run in found.items():
         reached = np.flatnonzero(run["accuracy"].values >= target)
         stale = run["staleness"].values[run["staleness"].values >= 0]

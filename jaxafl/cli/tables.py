@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -91,10 +92,15 @@ def show_result(result: xr.Dataset) -> None:
     columns = [title.replace("accuracy", metric) for title in _COLUMNS]
     seeds = len(found[0].runs)
     any_failed = any(has_failed(run) for member in found for run in member.runs)
-    first = Column(f"mean ± std of {seeds} seeds" if seeds > 1 else "", overflow="fold")
-    table = numbers_table(heading(result), first, [*columns, "failed"] if any_failed else columns)
+    axes = list(found[0].place)
+    swept = [Column(re.sub(r"[._]", r"\g<0>\n", axis), no_wrap=True, justify="right") for axis in axes] or [Column("")]
+    table = numbers_table(heading(result), swept, [*columns, "failed"] if any_failed else columns)
+    table.caption = f"mean ± std of {seeds} seeds" if seeds > 1 else None
     for member in found:
-        table.add_row(member.name, *_numbers(member.runs, metric), *([_failed(member.runs)] if any_failed else []))
+        values = [member.place[axis].removeprefix(f"{axis}=") for axis in axes]
+        table.add_row(
+            *(values or [member.name]), *_numbers(member.runs, metric), *([_failed(member.runs)] if any_failed else [])
+        )
     console = Console()
     console.print(table)
     for line in limits_reached(result):
@@ -148,10 +154,10 @@ def _member(values: xr.DataArray, place: tuple[int, ...]) -> str:
     return ", ".join(f"{name}={values[name].values[at]}" for name, at in zip(values.dims, place, strict=True))
 
 
-def numbers_table(title: str, first: Column, columns: Sequence[str], **style: Any) -> Table:
-    """Returns a table without rows: a first column of names, and right-aligned columns of numbers."""
+def numbers_table(title: str, first: Sequence[Column], columns: Sequence[str], **style: Any) -> Table:
+    """Returns a table without rows: first columns of names, and right-aligned columns of numbers."""
     numbers = (Column(header, justify="right", no_wrap=True) for header in columns)
-    return Table(first, *numbers, title=title, box=SIMPLE_HEAD, **style)
+    return Table(*first, *numbers, title=title, box=SIMPLE_HEAD, **style)
 
 
 def _failed(runs: Sequence[xr.Dataset]) -> str:

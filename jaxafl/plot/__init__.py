@@ -8,6 +8,7 @@ from jaxafl.plot.bound import bound
 from jaxafl.plot.clients import accuracy_vs_participation, client_spread
 from jaxafl.plot.comparison import comparison
 from jaxafl.plot.confusion import confusion
+from jaxafl.plot.heat_map import heat_map
 from jaxafl.plot.plan import plan
 from jaxafl.plot.report.page import report
 from jaxafl.plot.staleness import staleness_histogram
@@ -22,8 +23,14 @@ __all__ = [
     "client_spread",
     "comparison",
     "confusion",
+    "heat_map",
     "plan",
     "report",
     "staleness_histogram",
     "timeline",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the functions, without the modules that define them."""
+    return __all__

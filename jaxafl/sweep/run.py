@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import pods
 from jaxafl.sweep.assemble import assembled
-from jaxafl.sweep.axes import axes_of
+from jaxafl.sweep.axes import Axis, axes_of
 from jaxafl.sweep.devices import DeviceExecutor, at_once
 from jaxafl.sweep.executors import ExecutorRun, check_executor
 from jaxafl.sweep.folder import SweepFolder, check_no_member
@@ -139,6 +140,8 @@ def sweep(
     if together is not None:
         check_whole("sweep", "together", together)
     limits = limits_of("sweep", until)
+    if not limits.exact:
+        _check_equal_work(varied, server_steps)
     chosen = devices_of(devices)
     check_executor(executor, folder, devices, retries)
     speed = Speed(lanes, chunk, deterministic, tuple(chosen))
@@ -181,6 +184,19 @@ def sweep(
     if path is not None and jax.process_index() == 0:
         results.keep(dataset, path)
     return warned(dataset)
+
+
+def _check_equal_work(axes: Sequence[Axis], server_steps: int | None) -> None:
+    """Warns if members take different numbers of updates in equally many server steps."""
+    for axis in axes:
+        sizes = [size for size in axis.column("clock.buffer") if size] if "clock.buffer" in axis.paths else []
+        if len(set(sizes)) > 1 and server_steps:
+            least, most = (f"{size * server_steps:,} updates with buffer={size}" for size in (min(sizes), max(sizes)))
+            warnings.warn(
+                f"sweep: {server_steps:,} server steps are {least}, but {most}; until={{'updates': ...}} gives all "
+                "members as many",
+                stacklevel=4,
+            )
 
 
 def _run_batches(

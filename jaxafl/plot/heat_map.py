@@ -1,0 +1,98 @@
+"""Heat map of a final value over two swept options."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from jaxafl.options import UserError, check_choice, named
+from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of
+from jaxafl.results.curves import falls
+from jaxafl.results.members import heading, members
+from jaxafl.results.tables import decimals
+
+_WRITTEN = 150  # numbers are written into at most this number of cells
+
+
+@named
+def heat_map(
+    result: xr.Dataset,
+    metric: str = "accuracy",
+    *,
+    rows: str | None = None,
+    ax: Axes | None = None,
+    path: ImagePath = None,
+) -> Figure:
+    """Draws the final value of a metric over two swept options: the mean over seeds, and ± one standard deviation.
+
+    The best cell has a frame. A configuration with a failed run is grey, since a mean without this run would be biased.
+
+    Args:
+        result: a sweep over two axes, and perhaps `seed`. Choose a value of a third axis by `result.isel(...)`.
+        metric: metric of the evaluations, such as `"loss"`; accuracies are in percent.
+        rows: the axis of the rows; by default the first.
+        ax: axes to draw into; `None` creates a figure.
+        path: file of the figure (its ending sets the format); `None` saves nothing.
+
+    Returns:
+        The figure.
+
+    Raises:
+        TypeError, ValueError: the result has not two axes, or no final value of the metric.
+
+    Examples:
+        >>> import jaxafl as afl
+        >>> problem = afl.theory.quadratic(clients=4)
+        >>> client = afl.Client(learning_rate=0.1, steps=2, batch_size=None)
+        >>> clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))
+        >>> sim = afl.Simulation(problem.data, problem.model, client, afl.server.fedasync(), clock)
+        >>> axes = {"server.alpha": [0.3, 0.6], "client.learning_rate": [0.01, 0.1, 0.2], "seed": range(2)}
+        >>> figure = afl.plot.heat_map(afl.sweep(sim, axes, server_steps=10), "loss")
+        >>> figure.axes[0].get_ylabel(), figure.axes[0].get_xlabel()
+        ('server.alpha', 'client.learning_rate')
+    """
+    file = check_image_path(path)
+    found = members(result, f"final_{metric}")
+    axes = list(found[0].place)
+    if len(axes) != 2:
+        raise UserError(f"heat_map: the result varies in {', '.join(axes) or 'nothing'}; expected two swept options")
+    if rows is not None:
+        check_choice("heat_map", "rows", rows, tuple(axes))
+        axes = [rows, *(axis for axis in axes if axis != rows)]
+    percent = metric.endswith("accuracy")
+    dims = [*axes, "seed"]
+    values = result[f"final_{metric}"]
+    values = values.expand_dims("seed") if "seed" not in values.dims else values
+    final = values.transpose(*dims).values.astype(float) * (100 if percent else 1)
+    if "failed_step" in result.variables:
+        failed = (result["failed_step"] >= 0).broadcast_like(values).transpose(*dims).values
+        final = np.where(failed, np.nan, final)
+    mean, seeds = final.mean(axis=2), final.shape[2]
+    std = final.std(axis=2, ddof=1) if seeds > 1 else np.full(mean.shape, np.nan)
+    labels = [list(dict.fromkeys(member.place[axis].rpartition("=")[2] for member in found)) for axis in axes]
+    figure, [ax] = panels_of(ax, 2.8 + 0.95 * mean.shape[1], 1.6 + 0.5 * mean.shape[0])
+    image = ax.imshow(np.ma.masked_invalid(mean), aspect="auto", cmap=colormaps["viridis"].with_extremes(bad="0.8"))
+    ax.set_xticks(range(mean.shape[1]), labels[1])
+    ax.set_yticks(range(mean.shape[0]), labels[0])
+    places = decimals(list(std[np.isfinite(std)]) or [float(np.nanmax(mean) - np.nanmin(mean)) / 10])
+    if mean.size <= _WRITTEN:
+        middle = (np.nanmax(mean) + np.nanmin(mean)) / 2
+        for (row, column), one in np.ndenumerate(mean):
+            spread = f"\n± {std[row, column]:.{places}f}" if np.isfinite(std[row, column]) else ""
+            text = f"{one:.{places}f}{spread}" if np.isfinite(one) else "failed"
+            dark = np.isfinite(one) and one < middle
+            ax.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+    if np.isfinite(mean).any():
+        best = np.nanargmin(mean) if falls(result, metric, "heat_map") else np.nanargmax(mean)
+        row, column = np.unravel_index(best, mean.shape)
+        ax.add_patch(Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=2))
+    shown = f"final {metric.replace('_', ' ')}{' (%)' if percent else ''}"
+    figure.colorbar(image, ax=ax, label=shown)
+    said = f"mean ± std of {seeds} seeds" if seeds > 1 else "one seed"
+    ax.set(xlabel=axes[1], ylabel=axes[0])
+    ax.set_title("\n".join(filter(None, [heading(result), f"{said}, best framed"])), fontsize=10)
+    return finish(figure, file)
