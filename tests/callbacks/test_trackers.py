@@ -16,6 +16,13 @@ from jaxafl.callbacks import MLflow, TensorBoard, WandB
 from tests.callbacks.conftest import Boom, simulation
 
 
+def right(labels: np.ndarray, outputs: np.ndarray) -> float:
+    return float((outputs.argmax(-1) == labels).mean())
+
+
+EXTRA: dict[str, Any] = {"metrics": {"right": right}, "diagnostics": "per_client"}  # what all trackers record too
+
+
 def curve(folder: pathlib.Path, name: str) -> tuple[list[int], list[float]]:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = reader.EventAccumulator(str(folder))
@@ -29,11 +36,13 @@ def test_tensorboard_reads_what_is_written(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("tensorboardX")
     pytest.importorskip("tensorboard")
     sim = simulation()
-    how = {"eval_every": 4, "checkpoint": tmp_path / "run", "checkpoint_every": 2}
+    how = {"eval_every": 4, "checkpoint": tmp_path / "run", "checkpoint_every": 2, **EXTRA}
     with pytest.raises(RuntimeError):
         sim.run(20, callbacks=[TensorBoard(tmp_path / "board"), Boom(12)], **how)
     result = sim.run(20, callbacks=TensorBoard(tmp_path / "board"), **how)  # the run goes on, so do its curves
     steps, values = curve(tmp_path / "board", "accuracy")
+    np.testing.assert_allclose(curve(tmp_path / "board", "right")[1], result.right, rtol=1e-6)
+    np.testing.assert_allclose(curve(tmp_path / "board", "client_right/1")[1], result.client_right[:, 1], rtol=1e-6)
     assert steps == result.eval_step.values.tolist()
     other = sim.run(8, eval_every=4, seed=1, callbacks=TensorBoard(tmp_path / "board"))  # has a curve of its own
     assert curve(tmp_path / "board", "accuracy") == (steps, values)
@@ -67,7 +76,7 @@ def test_wandb_keeps_runs_offline(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     result = afl.sweep(
-        simulation(), {"seed": [0, 1]}, 8, eval_every=4, callbacks=WandB("jaxafl-test", dir=str(tmp_path))
+        simulation(), {"seed": [0, 1]}, 8, eval_every=4, callbacks=WandB("jaxafl-test", dir=str(tmp_path)), **EXTRA
     )
     files = sorted(tmp_path.rglob("*.wandb"))
     assert len(files) == 2 and wandb.run is None
@@ -83,6 +92,8 @@ def test_wandb_keeps_runs_offline(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
         member = int(names[0].removeprefix("seed="))
         assert [row["_step"] for row in history] == [0, 4, 8]
         np.testing.assert_allclose([row["accuracy"] for row in history], result.accuracy.values[member])
+        np.testing.assert_allclose([row["right"] for row in history], result.right.values[member])
+        np.testing.assert_allclose([row["client_right/1"] for row in history], result.client_right.values[member, :, 1])
         assert groups[0].startswith("fedbuff on free_running")
 
 
@@ -90,8 +101,7 @@ def test_wandb_keeps_runs_offline(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
 def test_mlflow_keeps_a_run_each_in_a_database(tmp_path: pathlib.Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     uri, sim = f"sqlite:///{tmp_path}/runs.db", simulation()
-    how = {"eval_every": 4, "checkpoint": tmp_path / "run", "checkpoint_every": 2, "diagnostics": "per_client"}
-    how["metrics"] = {"right": lambda labels, outputs: (outputs.argmax(-1) == labels).mean()}
+    how = {"eval_every": 4, "checkpoint": tmp_path / "run", "checkpoint_every": 2, **EXTRA}
     with pytest.raises(RuntimeError):
         sim.run(20, callbacks=[MLflow("one", uri), Boom(12)], **how)
     result = sim.run(20, callbacks=MLflow("one", uri), **how)  # continues
