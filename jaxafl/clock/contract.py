@@ -116,6 +116,7 @@ class FaultCode(enum.IntEnum):
     SETS_END = "the recorded sets run out at round {round}"
     MASKS_END = "the recorded uploads or downloads run out at tick {round}"
     STALE_END = "the recorded stale versions run out at round {round}"
+    FULL = "more updates arrive at server step {round} than the clock's capacity, at {time:,.6g} s; give a larger capacity"
 
 
 class Fault(NamedTuple):
@@ -136,6 +137,9 @@ class Starts(NamedTuple):
     longest: Float[Array, ""]  # longest run so far in seconds, hangs excluded
     fault: Fault
     prepared: Any  # result of `Duration.prepare`
+    refused: Int32[Array, ""] | int = 0  # runs whose update the server discarded
+    stopped: Int32[Array, ""] | int = 0  # runs that the server stopped
+    lost: Int32[Array, ""] | int = 0  # runs whose upload failed
 
 
 class Workload(Part):

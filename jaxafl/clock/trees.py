@@ -6,6 +6,7 @@ of all levels, from the leaves up. An update is a loop over the levels that chan
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -75,6 +76,21 @@ def arrival_times(arrivals: Arrivals, size: int) -> Array:
 def all_idle(num_clients: int) -> Array:
     """Returns a tree of the numbers of busy clients, int32 [rows, width], with all clients idle."""
     return jnp.zeros((_begins(num_clients)[-1], _WIDTH), jnp.int32)
+
+
+def none_idle(num_clients: int) -> Array:
+    """Returns a tree as `all_idle` does, with all clients busy."""
+    begins = _begins(num_clients)
+    tree = np.zeros((begins[-1], _WIDTH), np.int32)
+    for level, (begin, end) in enumerate(itertools.pairwise(begins)):
+        first = np.arange((end - begin) * _WIDTH) * _WIDTH**level
+        tree[begin:end] = np.clip(num_clients - first, 0, _WIDTH**level).reshape(-1, _WIDTH)
+    return jnp.asarray(tree)
+
+
+def count_idle(busy: Array, num_clients: int) -> Array:
+    """Returns the number of idle clients."""
+    return num_clients - jnp.sum(busy[-1])
 
 
 def becomes_busy(busy: Array, num_clients: int, client: Array, change: Array) -> Array:
