@@ -9,8 +9,10 @@ from jaxafl.clock.durations.fleet import available, stragglers
 from jaxafl.clock.durations.papers import mac_network, suspension, three_tier, transmission
 from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.clock.free_running import free_running
+from jaxafl.clock.harmonic import harmonic
 from jaxafl.clock.interrupting import interrupting
 from jaxafl.clock.rounds import stale_rounds, synchronous
+from jaxafl.clock.rounds_until_all import rounds_until_all
 from jaxafl.clock.sampled import sampled
 from jaxafl.clock.schedules import schedule
 from jaxafl.clock.semi_async import semi_async
@@ -37,11 +39,13 @@ __all__ = [
     "exponential",
     "free_running",
     "half_normal",
+    "harmonic",
     "interrupting",
     "lognormal",
     "mac_network",
     "no_starts",
     "recorded",
+    "rounds_until_all",
     "sampled",
     "schedule",
     "semi_async",

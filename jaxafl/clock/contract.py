@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, cast
 
 import jax
@@ -43,6 +44,18 @@ class Delivery(enum.Flag):
     BY_CLIENT = enum.auto()  # entry i is client i
     KINDS = enum.auto()  # `kind` distinguishes arrivals
     REPLIES = enum.auto()  # the server may answer with the local steps of a client's next run
+
+
+class Delivers:
+    """Descriptor for `Clock.delivers` of a clock whose options change the properties of its arrivals."""
+
+    def __init__(self, default: Delivery, of: Callable[[Any], Delivery]) -> None:
+        """Takes the properties with default options, which the class has, and those of an instance."""
+        self.default = default
+        self.of = of
+
+    def __get__(self, clock: Any, owner: type) -> Delivery:
+        return self.default if clock is None else self.of(clock)
 
 
 class Runs(NamedTuple):
@@ -116,7 +129,9 @@ class FaultCode(enum.IntEnum):
     SETS_END = "the recorded sets run out at round {round}"
     MASKS_END = "the recorded uploads or downloads run out at tick {round}"
     STALE_END = "the recorded stale versions run out at round {round}"
-    FULL = "more updates arrive at server step {round} than the clock's capacity, at {time:,.6g} s; give a larger capacity"
+    FULL = (
+        "more updates arrive at server step {round} than the clock's capacity, at {time:,.6g} s; give a larger capacity"
+    )
 
 
 class Fault(NamedTuple):
@@ -130,6 +145,15 @@ class Fault(NamedTuple):
     time: Float[Array, ""]  # simulated seconds
 
 
+class RunCounts(NamedTuple):
+    """Numbers of runs up to a server step, int32."""
+
+    started: Any
+    refused: Any  # runs whose update the server discarded
+    stopped: Any  # runs that the server stopped
+    lost: Any  # runs whose upload failed
+
+
 class Starts(NamedTuple):
     """Record of the runs that a clock has started, in the field `starts` of its state."""
 
@@ -137,9 +161,14 @@ class Starts(NamedTuple):
     longest: Float[Array, ""]  # longest run so far in seconds, hangs excluded
     fault: Fault
     prepared: Any  # result of `Duration.prepare`
-    refused: Int32[Array, ""] | int = 0  # runs whose update the server discarded
-    stopped: Int32[Array, ""] | int = 0  # runs that the server stopped
-    lost: Int32[Array, ""] | int = 0  # runs whose upload failed
+    refused: Int32[Array, ""] | int = 0  # see `RunCounts`
+    stopped: Int32[Array, ""] | int = 0
+    lost: Int32[Array, ""] | int = 0
+
+    @property
+    def counts(self) -> RunCounts:
+        """Numbers of runs so far."""
+        return RunCounts(self.count, *(jnp.asarray(one, jnp.int32) for one in (self.refused, self.stopped, self.lost)))
 
 
 class Workload(Part):

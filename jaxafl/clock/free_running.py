@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxafl.clock import trees
-from jaxafl.clock.checks import check_at_most, check_durations, check_starts
-from jaxafl.clock.contract import Delivery, FaultCode, InFlight, Recording, Runs
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.events import Event, Events, State, Verdict
+from jaxafl.clock.checks import check_at_most, check_starts
+from jaxafl.clock.contract import Delivers, Delivery, FaultCode, InFlight, Recording, Runs
+from jaxafl.clock.event_loop import Event, State, Verdict
+from jaxafl.clock.events import Events
 from jaxafl.clock.starts import recorded_or
-from jaxafl.options import recording, static
+from jaxafl.device.keys import Key, Purpose, per_run, purpose_key, uniform
+from jaxafl.options import Number, number, recording, static
 
 Array = jax.Array
+
+
+class Rules(NamedTuple):
+    """State of the protocol."""
+
+    windows: Array | None  # index of the next window's end
+    lost_key: Key | None
 
 
 class free_running(Events):
@@ -29,7 +37,7 @@ class free_running(Events):
     Args:
         concurrency: number of clients in flight M_c, at most N.
         durations: duration of a run in simulated seconds.
-        buffer: arrivals per server step M.
+        buffer: arrivals per server step M; `None` is 1, or any number if `period` is given.
         dispatch: time of restarts. `"arrival"`: each arrival starts one client, drawn uniformly from the idle ones,
             from the newest version. `"step"`: the M replacements start at the server step (the clock of FADAS's
             published numbers).
@@ -37,26 +45,46 @@ class free_running(Events):
             (`"arrival"` only). The arrival that completes a buffer then hands out x_t instead of x_{t+1}.
         start_skew: imitate FADAS's released code (`"step"` only), for comparison. The first M - 1 of M new runs train
             from x_{t-1}, but are stamped t, and their updates are relative to x_t.
+        max_staleness: bound R >= 1 of staleness; `None` for no bound. τ is measured at the delivery.
+        on_bound: treatment of the bound. `"refuse"`: an update with τ >= R is discarded; its client restarts as after
+            any arrival (Ringmaster ASGD without stops). `"stop"`: in addition a run is stopped as soon as t - s >= R,
+            and its client restarts from x_t (Ringmaster ASGD, and Rennala SGD with R = 1). `"wait"`: a server step that
+            would leave a run in flight with t - s > R waits for it, and takes all updates that arrive meanwhile.
+        period: seconds between server steps, which take all updates that have arrived since the last one, or none;
+            `None` for steps by `buffer` only. If both are given, the server steps at whichever comes first.
+        max_arrivals: most arrivals of one server step, with `period` or `on_bound="wait"`. More are an error. `None`
+            is M with `period` and `buffer`, and N otherwise.
+        lost: probability that an upload fails, a number or an array [N]. The run takes its time and is never trained;
+            its client restarts as after any arrival.
 
     References:
         FADAS (Wang et al., 2024), Algorithm 1; AsyncFedED (Wang et al., 2022); FedBuff (Nguyen et al., 2022).
+        Maranjyan, Tyurin & Richtárik, "Ringmaster ASGD: the first asynchronous SGD with optimal time complexity", ICML
+        2025; Tyurin & Richtárik, "Optimal time complexities of parallel stochastic optimization methods under a fixed
+        computation model" (Rennala SGD), NeurIPS 2023. The bound follows their texts and the authors' code.
     """
 
     concurrency: int = static(kw_only=True)
-    buffer: int = static(default=1, kw_only=True)
+    buffer: int | None = static(default=None, kw_only=True)
     dispatch: Literal["arrival", "step"] = static(default="arrival", kw_only=True)
     before_step: bool = static(default=False, kw_only=True)
     start_skew: bool = static(default=False, kw_only=True)
+    max_staleness: int | None = static(default=None, kw_only=True)
+    on_bound: Literal["refuse", "stop", "wait"] = static(default="refuse", kw_only=True)
+    period: Number | None = number(default=None, kw_only=True, above=0)
+    max_arrivals: int | None = static(default=None, kw_only=True)
+    lost: Number | None = number(default=None, kw_only=True, least=0, below=1, per_client=True)
     starts: Recording = recording(default=None)
 
-    delivers: ClassVar[Delivery] = Events.delivers | Delivery.REPLIES
+    delivers = Delivers(Events.delivers | Delivery.REPLIES, lambda clock: clock._delivers)
     event_by_event: ClassVar[bool] = True
 
     def check(self, num_clients: int) -> None:
+        super().check(num_clients)
         check_at_most(self.name, "concurrency", self.concurrency, num_clients)
-        if self.dispatch == "step" and self.buffer > self.concurrency:
+        if self.dispatch == "step" and self._size > self.concurrency:
             raise ValueError(
-                f"a buffer of {self.buffer} can never fill: with dispatch='step' at most concurrency="
+                f"a buffer of {self._size} can never fill: with dispatch='step' at most concurrency="
                 f"{self.concurrency} updates arrive before the next server step; use a buffer <= concurrency or "
                 "dispatch='arrival'"
             )
@@ -70,11 +98,45 @@ class free_running(Events):
                 f"{self.name}: start_skew=True needs dispatch='step', got {self.dispatch!r}: it is how FADAS's "
                 "released code starts M newcomers"
             )
+        if self.on_bound != "refuse" and self.max_staleness is None:
+            raise ValueError(f"{self.name}: on_bound={self.on_bound!r} needs a bound: give max_staleness=R")
+        if self.max_arrivals is not None and not self._varies:
+            raise ValueError(
+                f"{self.name}: max_arrivals bounds the server steps of period=... and on_bound='wait'; give buffer=M"
+            )
+        if self._varies and self.dispatch != "arrival":
+            raise ValueError(
+                f"{self.name}: with period=... or on_bound='wait' clients restart at their arrival: give "
+                f"dispatch='arrival', not {self.dispatch!r}"
+            )
+        if self.tracks_oldest and self.starts is not None:
+            raise ValueError(f"{self.name}: recorded starts go with on_bound='refuse', not {self.on_bound!r}")
         check_starts(self.name, self.starts, num_clients)
-        check_durations(self.name, self.durations, num_clients)
+
+    @property
+    def _varies(self) -> bool:
+        """True if the server steps differ in their numbers of arrivals."""
+        return self.period is not None or self.on_bound == "wait"
+
+    @property
+    def _size(self) -> int:
+        """M, without `period`."""
+        return self.buffer or 1
+
+    @property
+    def _delivers(self) -> Delivery:
+        """Properties of the arrivals with these options."""
+        empty = Delivery.EMPTY if self.period is not None else Delivery.NONE
+        return Events.delivers | (empty if self._varies else Delivery.REPLIES)
+
+    @property
+    def tracks_oldest(self) -> bool:
+        return self.on_bound != "refuse"
 
     def capacity(self, num_clients: int) -> int:
-        return self.buffer
+        if self._varies:
+            return self.max_arrivals or (self.period is not None and self.buffer) or num_clients
+        return self._size
 
     def in_flight(self, num_clients: int) -> int:
         return self.concurrency
@@ -82,11 +144,39 @@ class free_running(Events):
     def ring_slots(self, num_clients: int) -> int:
         return self.concurrency + 1 + self.start_skew
 
-    def arrives(self, rules: Any, event: Event) -> Verdict:
-        return Verdict(rules, closes=event.taken + 1 == self.buffer)
+    def begin(self, key: Key, num_clients: int) -> Rules:
+        windows = None if self.period is None else jnp.int32(1)
+        return Rules(windows, None if self.lost is None else purpose_key(key, Purpose.LOST))
+
+    def arrives(self, rules: Rules, event: Event) -> Verdict:
+        run = event.run
+        late = lost = jnp.bool_(False)
+        bound = self.max_staleness or 0
+        if bound and self.on_bound != "wait":
+            reference = run.version if run.reference is None else run.reference
+            late = event.version - reference >= bound
+        if rules.lost_key is not None:
+            odds = jnp.asarray(self.lost)
+            drawn = uniform(per_run(rules.lost_key, run.client, run.run), jnp.float64)
+            lost = drawn < (odds[run.client] if odds.ndim else odds)
+        if self.period is not None and self.buffer is None:
+            return Verdict(rules, False, late, lost)
+        closes = event.taken + (~late & ~lost) >= self._size
+        if self.on_bound == "wait":
+            closes &= event.version + 1 - event.oldest <= bound
+        return Verdict(rules, closes, late, lost)
+
+    def last_stopped(self, rules: Rules, version: Array) -> Array | None:
+        return version - (self.max_staleness or 0) if self.on_bound == "stop" else None
+
+    def alarm(self, rules: Rules) -> Array | None:
+        return None if rules.windows is None else rules.windows * jnp.asarray(self.period, jnp.float64)
+
+    def rings(self, rules: Rules) -> Rules:
+        return rules._replace(windows=jnp.asarray(rules.windows) + 1)
 
     def replaced(self, takes: Array, closes: Array) -> Array:
-        return closes * self.buffer if self.dispatch == "step" else super().replaced(takes, closes)
+        return jnp.where(takes, closes * self._size, 1) if self.dispatch == "step" else super().replaced(takes, closes)
 
     def choose(self, state: State, num_clients: int) -> tuple[Array, Array]:
         drawn = functools.partial(super().choose, state, num_clients)
@@ -102,7 +192,7 @@ class free_running(Events):
         if not self.start_skew:
             return super().start_version(state)
         # all but the last of M newcomers train from the model before this step
-        last = (state.waiting - 1) % self.buffer == 0
+        last = (state.waiting - 1) % self._size == 0
         return jnp.where(last, state.version, jnp.maximum(state.version - 1, 0)), state.version
 
     def in_flight_runs(self, state: State) -> InFlight:

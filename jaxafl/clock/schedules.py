@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import Clock, Fault, FaultCode, Runs, ServerStep, Workload, first_state
+from jaxafl.clock.contract import Clock, Fault, FaultCode, RunCounts, Runs, ServerStep, Workload, first_state
 from jaxafl.clock.patience import call_interruptibly
 from jaxafl.clock.rules import Earlier, check_ends, check_next, check_steps, held_by
 from jaxafl.clock.tables import Schedule, Source
@@ -83,7 +83,7 @@ class Clockwork:
                 self.state, *outputs = self._interruptible(program, arguments, count)
             else:
                 self.state, *outputs = program(*arguments)
-            steps, runs_begun, fault, held = jax.device_get(outputs)
+            steps, counts, fault, held = jax.device_get(outputs)
         before = self.times
         start = len(before)
         self.fault = fault
@@ -91,10 +91,10 @@ class Clockwork:
             raise_fault(fault)
             check_ends(self.clock, steps, start)
         if self.check and self.user_defined:
-            check_steps(self.clock, self.num_clients, steps, runs_begun, start, self.earlier)
+            check_steps(self.clock, self.num_clients, steps, counts.started, start, self.earlier)
         self.times = np.concatenate([before, steps.time])
         versions = np.unique(np.concatenate([np.zeros(0, np.int32), *map(np.ravel, held)])).tolist()
-        found = schedule_of(self.clock, self.num_clients, steps, runs_begun, before)
+        found = schedule_of(self.clock, self.num_clients, steps, counts, before)
         return dataclasses.replace(found, held=tuple(versions), start=start)
 
     def complete(self, count: int) -> Schedule:
@@ -137,7 +137,7 @@ def one_step(clock: Clock, workload: Workload, state: Any) -> Callable[[Any], An
 
 
 def schedule_of(
-    clock: Clock, num_clients: int, steps: ServerStep, runs_begun: np.ndarray, times: np.ndarray | None = None
+    clock: Clock, num_clients: int, steps: ServerStep, counts: RunCounts, times: np.ndarray | None = None
 ) -> Schedule:
     """Builds a schedule from server steps on the host.
 
@@ -148,7 +148,7 @@ def schedule_of(
         clock: the clock.
         num_clients: N.
         steps: complete server steps [T, ...] (`ServerStep.complete`).
-        runs_begun: int32 [T], runs started up to each server step.
+        counts: int32 [T], numbers of runs up to each server step.
         times: float64, times of all earlier server steps, without pauses.
     """
     runs = steps.runs
@@ -167,7 +167,10 @@ def schedule_of(
         mask=np.asarray(steps.mask),
         multiplicity=np.asarray(steps.multiplicity),
         kind=np.asarray(steps.kind),
-        runs_begun=runs_begun,
+        runs_begun=counts.started,
+        runs_refused=counts.refused,
+        runs_stopped=counts.stopped,
+        runs_lost=counts.lost,
         kinds=clock.kinds,
         **columns._asdict(),
     )
@@ -221,15 +224,15 @@ def _begin(num_clients: int, clock: Clock, key: Key) -> Any:
 
 def _scan(
     server_steps: int, clock: Clock, workload: Workload, state: Any
-) -> tuple[Any, ServerStep, jax.Array, Fault, list[jax.Array]]:
+) -> tuple[Any, ServerStep, RunCounts, Fault, list[jax.Array]]:
 
-    def one(state: Any, _: None) -> tuple[Any, tuple[ServerStep, jax.Array]]:
+    def one(state: Any, _: None) -> tuple[Any, tuple[ServerStep, RunCounts]]:
         with refuse_host_draws(f"the clock {clock.name}", "a key that `init` keeps in the state"):
             result = clock.next(state, workload)
         check_next(clock, workload.num_clients, state, result)
         state, step = result
-        return state, (step.complete(), state.starts.count)
+        return state, (step.complete(), state.starts.counts)
 
-    state, (steps, runs_begun) = jax.lax.scan(one, state, length=server_steps)
+    state, (steps, counts) = jax.lax.scan(one, state, length=server_steps)
     held = held_by(clock, state)
-    return state, steps, runs_begun, state.starts.fault, held  # XLA updates the donated state in place
+    return state, steps, counts, state.starts.fault, held  # XLA updates the donated state in place

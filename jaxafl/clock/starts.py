@@ -33,7 +33,15 @@ def no_starts(
     prepared: Any = ()
     if durations is not None and key is not None:
         prepared = prepared_of(durations, stream_keys(key, durations), num_clients)
-    return Starts(jnp.int32(count), jnp.float64(0), Fault(none, none, none, none, none, jnp.float64(0)), prepared, none, none, none)
+    return Starts(
+        jnp.int32(count),
+        jnp.float64(0),
+        Fault(none, none, none, none, none, jnp.float64(0)),
+        prepared,
+        none,
+        none,
+        none,
+    )
 
 
 def first_fault(starts: Starts, code: Array | int, **where: Array) -> Starts:

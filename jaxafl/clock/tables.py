@@ -41,6 +41,8 @@ class Schedule(Summarised):
         multiplicity: int32 [T, A], number of times the update counts.
         kind: int32 [T, A], kind of the arrival as an index into `kinds`.
         runs_begun: int32 [T], runs started up to each server step.
+        runs_refused, runs_stopped, runs_lost: int32 [T], runs up to each server step whose update the server discarded,
+            that the server stopped, and whose upload failed. No server step consumes them, and they are never trained.
         kinds: meanings of the kinds, if there are several.
         held: versions that server steps after the last one may still need, see `Clock.held`.
         start: index of the first server step.
@@ -64,6 +66,9 @@ class Schedule(Summarised):
     multiplicity: np.ndarray
     kind: np.ndarray
     runs_begun: np.ndarray
+    runs_refused: np.ndarray
+    runs_stopped: np.ndarray
+    runs_lost: np.ndarray
     kinds: tuple[str, ...] = ()
     held: tuple[int, ...] = ()
     start: int = 0

@@ -237,11 +237,11 @@ class Execution:
         """
         ended = []
         for index, (problem, length) in enumerate(zip(self.problems, lengths, strict=True)):
-            info, _, event, runs_begun = jax.tree.map(lambda values, index=index: values[index], records)
+            info, _, event, counts = jax.tree.map(lambda values, index=index: values[index], records)
             made = (
                 self.schedules[index]
                 if self.schedules is not None
-                else schedule_of(problem.clock, problem.data.num_clients, event, runs_begun)
+                else schedule_of(problem.clock, problem.data.num_clients, event, counts)
             )
             made = first_steps(made, length)
             info = {name: values[:length] for name, values in info.items()}

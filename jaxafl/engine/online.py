@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import Clock, OnlineClock, Workload, first_state
+from jaxafl.clock.contract import Clock, Delivery, OnlineClock, Workload, first_state
 from jaxafl.clock.rules import Earlier, check_next, check_steps
 from jaxafl.clock.schedules import raise_fault
 from jaxafl.device import as_arrays, buffers, on_device, on_host
@@ -98,8 +98,8 @@ def _check(clock: Clock, num_clients: int, earlier: Earlier, state: State, recor
     if not type(clock).__module__.startswith("jaxafl."):  # as ahead of training
         (failed,) = on_host(state.failure.step)
         end = failed + 1 - start if failed >= 0 else None  # a run that fails takes no steps after that
-        event, runs_begun = jax.tree.map(lambda leaf: leaf[0, :end], (records.event, records.runs_begun))
-        check_steps(clock, num_clients, event, runs_begun, start, earlier)
+        event, counts = jax.tree.map(lambda leaf: leaf[0, :end], (records.event, records.counts))
+        check_steps(clock, num_clients, event, counts.started, start, earlier)
 
 
 def begin_online(program: Program, num_clients: int, clock: Clock, state: State, key: Key, local_steps: Array) -> State:
@@ -161,7 +161,8 @@ def build_online_step(
     client, num_clients = hyperparameters.client, device.counts.shape[0]
     online_clock = cast(OnlineClock, clock)
     keep_base = hyperparameters.server.needs.base or program.recording.needs_base
-    always_full = type(clock).__module__.startswith("jaxafl.")  # a buffer of `free_running` is always full
+    shipped = type(clock).__module__.startswith("jaxafl.")
+    always_full = shipped and Delivery.EMPTY not in clock.delivers  # a buffer of `free_running` is always full
 
     def step(number: Array, state: State) -> tuple[State, Records]:
         x64 = state.lanes.loss.dtype == jnp.float64
@@ -203,7 +204,7 @@ def build_online_step(
                 next_steps = next_steps.at[where].set(outcome.next_steps.astype(jnp.int32), mode="drop")
             held = state.online.slot_version.at[row.write_slot].set(number + 1)
             after = state.online._replace(clock=pack(clock_state), next_steps=next_steps, slot_version=held)
-        return state._replace(online=after), Records(info, None, event, clock_state.starts.count)
+        return state._replace(online=after), Records(info, None, event, clock_state.starts.counts)
 
     return step
 

@@ -71,7 +71,7 @@ class Records(NamedTuple):
     info: dict[str, Array]
     taken: Any = None  # bool, of members with plans of their own: the steps that this call has taken
     event: Any = None  # the clock's `ServerStep`, if it is advanced inside the training loop
-    runs_begun: Any = None  # int32, runs started until this step, if so
+    counts: Any = None  # `RunCounts` until this step, if so
 
 
 def initial(

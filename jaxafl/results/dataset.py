@@ -157,6 +157,9 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
         "runs_started": schedule.runs_started,
         "runs_never_consumed": schedule.runs_started - len(np.unique(schedule.run_id[schedule.mask])),
     }
+    for name in ("runs_refused", "runs_stopped", "runs_lost"):
+        if (count := int(getattr(schedule, name)[-1:].sum())) > 0:
+            attributes[name] = count
     if not trained.failure:
         found = schedule.statistics()
         attributes |= {name: found[name] for name in ("staleness_mean", "staleness_max")}
@@ -205,12 +208,15 @@ def bytes_sent(trained: Trained, client: Client) -> dict[str, np.ndarray]:
     """Returns the bytes sent in every server step, `bytes_up` and `bytes_down`, int64 [T].
 
     Trained parameters and non-trainable state are sent in the precision in which they are kept: up with every arrival,
-    down with every run that starts, abandoned runs included. Leaves that the client's optimiser freezes are not sent.
+    refused and lost ones included, and down with every run that starts, stopped ones included. Leaves that the client's
+    optimiser freezes are not sent.
     """
     schedule = trained.schedule
     size = sent_bytes(client, trained.params, trained.model_state)
     begun = np.diff(schedule.runs_begun, prepend=0)
-    return {"bytes_up": schedule.mask.sum(axis=1) * np.int64(size), "bytes_down": begun * np.int64(size)}
+    unused = np.diff(schedule.runs_refused + schedule.runs_lost, prepend=0)
+    up = schedule.mask.sum(axis=1) + unused
+    return {"bytes_up": up * np.int64(size), "bytes_down": begun * np.int64(size)}
 
 
 def _coordinates(trained: Trained, dataset: xr.Dataset) -> dict[str, Any]:

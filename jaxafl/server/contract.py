@@ -180,7 +180,8 @@ class Server(Part):
         if not keeps_promise(cls, "needs", "update"):
             cls.needs = InheritedNeeds(inspect.getattr_static(cls, "needs"))  # type: ignore[assignment, method-assign]
         shipped = (clock for clock in _descendants(Clock) if clock.__module__.startswith("jaxafl."))
-        cls.clocks = frozenset(clock.name for clock in shipped if not unfit(cls, clock))
+        complete = (clock for clock in shipped if clock.capacity is not Clock.capacity)
+        cls.clocks = frozenset(clock.name for clock in complete if not unfit(cls, clock))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -243,8 +244,8 @@ def unfit(server: type[Server] | Server, clock: type[Clock] | Clock) -> str:
     missing = server.requires & ~clock.delivers
     if missing:
         return f"it needs arrivals that are {_words(missing)}"
-    # a clock with replies runs servers that never reply, too
-    foreign = clock.delivers & ~server.accepts & ~server.requires & ~Delivery.REPLIES
+    # a clock with replies runs servers that never reply; a step without arrivals changes nothing, see `Needs`
+    foreign = clock.delivers & ~server.accepts & ~server.requires & ~(Delivery.REPLIES | Delivery.EMPTY)
     return f"it does not accept arrivals that are {_words(foreign)}" if foreign else ""
 
 

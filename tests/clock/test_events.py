@@ -1,0 +1,212 @@
+"""Protocols that refuse, stop, wait or lose runs, in windows and rounds, against slow event loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxafl import clock
+from jaxafl.clock import Schedule
+from jaxafl.clock import schedule as run_clock
+from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
+from tests.oracle import clock_events as oracle
+from tests.problems_protocols import KINDS, durations, lookup
+
+CLIENTS, STEPS = 4, 30
+COLUMNS = ("client", "run", "run_id", "version", "started", "arrived")
+
+
+def assert_log(schedule: Schedule, log: oracle.Log) -> None:
+    """All fields of all arrivals, the times of the steps, and the counts."""
+    np.testing.assert_array_equal(schedule.time, [time for time, _, _ in log.steps])
+    for t, (_, arrivals, kind) in enumerate(log.steps):
+        mask = schedule.mask[t]
+        mine = [tuple(getattr(schedule, name)[t][i] for name in COLUMNS) for i in np.flatnonzero(mask)]
+        assert mine == arrivals, f"server step {t}"
+        assert (schedule.kind[t][mask] == kind).all()
+    counted = ("runs_begun", "runs_refused", "runs_stopped", "runs_lost")
+    np.testing.assert_array_equal(np.stack([getattr(schedule, name) for name in counted], 1), log.counts)
+
+
+def losses(seed: int, odds: float) -> Callable[[int, int], bool]:
+    """The uploads that fail, by the draws of the clock."""
+    key = purpose_key(seed_key(seed), Purpose.LOST)
+
+    def is_lost(client: int, run: int) -> bool:
+        high, low = (int(word) for word in per_run(key, np.uint32(client), np.uint32(run)))
+        return high * 2.0**-32 + (low >> 11) * 2.0**-53 < odds
+
+    return is_lost
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "ringmaster": ({"max_staleness": 3}, {"bound": 3}),
+    "ringmaster with stops": ({"max_staleness": 2, "on_bound": "stop"}, {"bound": 2, "how": "stop"}),
+    "rennala": ({"max_staleness": 1, "on_bound": "stop", "buffer": 3}, {"bound": 1, "how": "stop", "buffer": 3}),
+    "rennala without stops": ({"max_staleness": 1, "buffer": 3}, {"bound": 1, "buffer": 3}),
+    "wait": (
+        {"max_staleness": 2, "on_bound": "wait", "buffer": 2, "max_arrivals": 60},
+        {"bound": 2, "how": "wait", "buffer": 2},
+    ),
+    "windows": ({"period": 1.5, "max_arrivals": 60}, {"buffer": None, "period": 1.5}),
+    "windows and a buffer": ({"period": 1.5, "buffer": 3}, {"buffer": 3, "period": 1.5}),
+    "lost": ({"lost": 0.3, "buffer": 2}, {"buffer": 2, "odds": 0.3}),
+    "lost, in windows, bounded": (
+        {"lost": 0.3, "period": 0.5, "max_arrivals": 60, "max_staleness": 4},
+        {"odds": 0.3, "buffer": None, "period": 0.5, "bound": 4},
+    ),
+}
+
+
+def check_case(name: str, kind: str, seed: int) -> None:
+    mine, theirs = CASES[name]
+    times = durations(np.random.default_rng(seed), CLIENTS, 400, kind)
+    options = {"concurrency": CLIENTS, "durations": clock.recorded(times), **mine}
+    found = run_clock(clock.free_running(**options), CLIENTS, 1, STEPS, seed)
+    odds = theirs.get("odds", 0.0)
+    told = {name: value for name, value in theirs.items() if name != "odds"} | {"is_lost": losses(seed, odds)}
+    assert_log(found, oracle.bounded(CLIENTS, lookup(times), STEPS, **told))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bounds_windows_and_losses_follow_the_event_loop(name: str) -> None:
+    check_case(name, "ties", 3)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(list(CASES)), kind=st.sampled_from(KINDS), seed=st.integers(0, 2**32 - 1))
+def test_they_follow_it_on_all_kinds_of_durations(name: str, kind: str, seed: int) -> None:
+    check_case(name, kind, seed)
+
+
+@pytest.mark.parametrize(("batch", "stop"), [(0.0, True), (9.0, True), (9.0, False)])
+def test_harmonic_steps_when_every_client_has_sent_enough(batch: float, stop: bool) -> None:
+    for kind in KINDS:
+        times = durations(np.random.default_rng(5), CLIENTS, 2000, kind)
+        made = clock.harmonic(batch=batch, stop=stop, durations=clock.recorded(times), max_arrivals=600)
+        assert_log(run_clock(made, CLIENTS, 1, 12, 0), oracle.harmonic(CLIENTS, lookup(times), 12, batch, stop))
+
+
+def test_rounds_end_when_every_client_has_come() -> None:
+    for kind in KINDS:
+        times = durations(np.random.default_rng(6), CLIENTS, 400, kind)
+        made = clock.rounds_until_all(durations=clock.recorded(times))
+        assert_log(run_clock(made, CLIENTS, 1, 60, 0), oracle.rounds_until_all(CLIENTS, lookup(times), 60))
+
+
+# ---- expected values, worked out by hand
+
+
+def two(first: float, second: float, runs: int = 40) -> Any:
+    return clock.recorded(np.tile([[first], [second]], (1, runs)))
+
+
+def test_ringmaster_ignores_what_is_too_old() -> None:
+    made = clock.free_running(concurrency=2, durations=two(1, 2.5), max_staleness=2)
+    found = run_clock(made, 2, 1, 6)
+    assert found.time.tolist() == [1, 2, 3, 4, 5, 6] and (found.client == 0).all()
+    assert found.runs_refused.tolist() == [0, 0, 1, 1, 1, 2]  # at 2.5, and at 5 after client 0
+    stopped = run_clock(
+        clock.free_running(concurrency=2, durations=two(1, 2.5), max_staleness=2, on_bound="stop"), 2, 1, 6
+    )
+    assert (stopped.client == 0).all() and stopped.runs_stopped[-1] == 2 and stopped.runs_refused[-1] == 0
+    loose = run_clock(clock.free_running(concurrency=2, durations=two(1, 2.5), max_staleness=3), 2, 1, 6)
+    assert loose.client.ravel().tolist() == [0, 0, 1, 0, 0, 0] and loose.time.tolist() == [1, 2, 2.5, 3, 4, 5]
+
+
+def test_rennala_and_malenia_close_at_their_times() -> None:
+    rennala = {"concurrency": 2, "durations": two(1, 2.5), "buffer": 3, "max_staleness": 1}
+    stops = run_clock(clock.free_running(**rennala, on_bound="stop"), 2, 1, 2)
+    assert stops.arrived.tolist() == [[1, 2, 2.5], [3.5, 4.5, 5]]
+    ignores = run_clock(clock.free_running(**rennala), 2, 1, 2)
+    assert ignores.arrived.tolist() == [[1, 2, 2.5], [4, 5, 5]] and ignores.runs_refused.tolist() == [0, 1]
+    malenia = run_clock(clock.harmonic(durations=two(1, 2.5), batch=2), 2, 1, 1)
+    assert malenia.time.tolist() == [2.5] and malenia.client[malenia.mask].tolist() == [0, 0, 1]
+
+
+def test_round_times_are_those_of_the_theory() -> None:
+    """min{t: Σ⌊t/τ_i⌋ >= B} is 7 s for τ = (1, 2, 10), B = 10; Malenia's S = 6 takes 10 s."""
+    times = np.tile([[1.0], [2.0], [10.0]], (1, 100))
+    options = {
+        "concurrency": 3,
+        "durations": clock.recorded(times),
+        "buffer": 10,
+        "max_staleness": 1,
+        "on_bound": "stop",
+    }
+    assert run_clock(clock.free_running(**options), 3, 1, 3).time.tolist() == [7, 14, 21]
+    malenia = clock.harmonic(durations=clock.recorded(times), batch=6, max_arrivals=20)
+    assert run_clock(malenia, 3, 1, 2).time.tolist() == [10, 20]
+
+
+def test_throttle_restarts_everybody_at_the_end_of_a_round() -> None:
+    found = run_clock(clock.rounds_until_all(durations=two(1, 2.5)), 2, 1, 6)
+    assert found.time.tolist() == [1, 2, 2.5, 3.5, 4.5, 5]
+    assert found.client.ravel().tolist() == [0, 0, 1, 0, 0, 1]
+    assert [found.kinds[kind] for kind in found.kind.ravel()] == ["first", "again", "last"] * 2
+    assert found.version.ravel().tolist() == [0, 1, 0, 3, 4, 3]
+    assert found.runs_stopped.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+# ---- invariants
+
+
+@pytest.mark.parametrize(("bound", "stop", "concurrency"), [(1, True, 6), (2, True, 4), (3, False, 6), (2, False, 4)])
+def test_no_update_is_older_than_the_bound(bound: int, stop: bool, concurrency: int) -> None:
+    made = clock.free_running(
+        concurrency=concurrency,
+        durations=clock.uniform(0.1, 3.0),
+        max_staleness=bound,
+        on_bound="stop" if stop else "refuse",
+    )
+    found = run_clock(made, 6, 1, 60, 7)
+    assert found.staleness.max() <= bound - 1
+    if stop:
+        assert not found.runs_refused.any()  # stopped before they could arrive too late
+    for client in range(6):  # no two runs of a client overlap
+        mine = found.client[found.mask] == client
+        begun, ended = found.started[found.mask][mine], found.arrived[found.mask][mine]
+        assert (begun[1:] >= ended[:-1]).all()
+
+
+def test_staleness_sums_to_the_identity_without_refusals() -> None:
+    """Σ τ of T steps plus Σ (T - s) of the runs in flight is T (N - 1), all clients training."""
+    found = run_clock(clock.free_running(concurrency=5, durations=clock.lognormal(0.0, 1.0)), 5, 1, 200, 1)
+    last = {
+        int(c): int(t) + 1 for t, c in enumerate(found.client.ravel())
+    }  # version that the client's next run starts from
+    flying = sum(200 - last.get(client, 0) for client in range(5))
+    assert found.staleness.sum() + flying == 200 * 4
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_staleness": 0}, "max_staleness"),
+        ({"on_bound": "stop"}, "give max_staleness=R"),
+        ({"max_arrivals": 5}, "give buffer=M"),
+        ({"period": 0.0}, "period"),
+        ({"lost": 1.0}, "lost"),
+        ({"lost": np.full(3, 0.1)}, "4"),
+        ({"period": 1.0, "dispatch": "step"}, "give dispatch='arrival'"),
+    ],
+)
+def test_what_cannot_be_is_said_before(options: dict[str, Any], text: str) -> None:
+    made = clock.free_running(**{"concurrency": 4, "durations": clock.uniform(1, 2)} | options)
+    with pytest.raises(ValueError, match=text):
+        run_clock(made, 4, 1, 3)
+
+
+def test_too_many_arrivals_are_an_error() -> None:
+    made = clock.free_running(concurrency=4, durations=clock.constant(1.0), period=10.0)
+    with pytest.raises(ValueError, match="than the clock's capacity"):
+        run_clock(made, 4, 1, 3)

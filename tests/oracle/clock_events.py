@@ -1,0 +1,164 @@
+"""Event loops in plain Python for protocols that refuse, stop, wait, lose or count arrivals, in windows or rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Duration = Callable[[int, int], float]
+"""Seconds of a run: `duration(client, run)`."""
+
+
+@dataclass
+class Flying:
+    """A run in flight."""
+
+    client: int
+    run: int
+    number: int
+    version: int
+    started: float
+    arrived: float
+
+
+@dataclass
+class Log:
+    """Server steps as (time, [(client, run, number, version, started, arrived)], kind), and counts after each."""
+
+    steps: list[tuple[float, list[tuple[Any, ...]], int]] = field(default_factory=list)
+    counts: list[tuple[int, int, int, int]] = field(default_factory=list)  # started, refused, stopped, lost
+
+
+class Fleet:
+    """N clients that all train all the time; O(N) per event."""
+
+    def __init__(self, num_clients: int, duration: Duration) -> None:
+        self.duration, self.runs = duration, [0] * num_clients
+        self.flying: dict[int, Flying] = {}
+        self.due = set(range(num_clients))
+        self.now, self.version, self.started = 0.0, 0, 0
+        self.refused = self.stopped = self.lost = 0
+        self.log = Log()
+
+    def start_due(self) -> None:
+        for client in sorted(self.due):
+            run = self.runs[client]
+            self.runs[client] += 1
+            ends = self.now + self.duration(client, run)
+            self.flying[client] = Flying(client, run, self.started, self.version, self.now, ends)
+            self.started += 1
+        self.due = set()
+
+    def stop_up_to(self, version: int) -> None:
+        for client in [one for one, run in self.flying.items() if run.version <= version]:
+            del self.flying[client]
+            self.due.add(client)
+            self.stopped += 1
+
+    def step(self, taken: list[Flying], kind: int = 0) -> None:
+        arrivals = [(r.client, r.run, r.number, r.version, r.started, r.arrived) for r in taken]
+        self.log.steps.append((self.now, arrivals, kind))
+        self.log.counts.append((self.started, self.refused, self.stopped, self.lost))
+        self.version += 1
+
+    def instants(self, alarm: Callable[[], float], ring: Callable[[], None]) -> Any:
+        """Yields the runs that arrive, in order; starts who is due when the clock leaves an instant."""
+        while True:
+            at_now = sorted(
+                (r.client, r) for r in self.flying.values() if r.arrived == self.now and r.started < self.now
+            )
+            if at_now:
+                run = self.flying.pop(at_now[0][0])
+                self.due.add(run.client)
+                yield run
+                continue
+            if alarm() == self.now:
+                ring()
+                continue
+            yield None  # the instant is over
+            self.start_due()
+            self.now = min(min((r.arrived for r in self.flying.values()), default=math.inf), alarm())
+
+
+def bounded(
+    num_clients: int,
+    duration: Duration,
+    server_steps: int,
+    *,
+    buffer: int | None = 1,
+    bound: int | None = None,
+    how: str = "refuse",
+    period: float | None = None,
+    is_lost: Callable[[int, int], bool] = lambda client, run: False,
+) -> Log:
+    """Steps by a buffer, by windows or both, with a bound on staleness."""
+    fleet, taken, windows = Fleet(num_clients, duration), [], [1]
+
+    def ring() -> None:
+        fleet.step(list(taken))
+        taken.clear()
+        windows[0] += 1
+
+    alarm = (lambda: math.inf) if period is None else lambda: windows[0] * period
+    for run in fleet.instants(alarm, ring):
+        if len(fleet.log.steps) >= server_steps:
+            return fleet.log
+        if run is None:
+            if how == "stop" and bound is not None:
+                fleet.stop_up_to(fleet.version - bound)
+            continue
+        if is_lost(run.client, run.run):
+            fleet.lost += 1
+        elif bound is not None and how != "wait" and fleet.version - run.version >= bound:
+            fleet.refused += 1
+            continue
+        else:
+            taken.append(run)
+        oldest = min((r.version for r in fleet.flying.values()), default=fleet.version)
+        late = how == "wait" and bound is not None and fleet.version + 1 - oldest > bound
+        if buffer is not None and len(taken) >= buffer and not late:
+            fleet.step(list(taken))
+            taken.clear()
+    raise AssertionError
+
+
+def harmonic(num_clients: int, duration: Duration, server_steps: int, batch: float, stop: bool = True) -> Log:
+    """Malenia SGD: steps when the harmonic mean of the counts exceeds S / n."""
+    fleet, taken = Fleet(num_clients, duration), []
+    for run in fleet.instants(lambda: math.inf, lambda: None):
+        if len(fleet.log.steps) >= server_steps:
+            return fleet.log
+        if run is None:
+            if stop:
+                fleet.stop_up_to(fleet.version - 1)
+            continue
+        if run.version < fleet.version:
+            fleet.refused += 1
+            continue
+        taken.append(run)
+        counts = [sum(r.client == client for r in taken) for client in range(num_clients)]
+        if all(counts) and 1 / (sum(1 / b for b in counts) / num_clients) > batch / num_clients + 1e-9:
+            fleet.step(list(taken))
+            taken.clear()
+    raise AssertionError
+
+
+def rounds_until_all(num_clients: int, duration: Duration, server_steps: int) -> Log:
+    """THROTTLE: a step per arrival; the round ends, and all restart, when everybody has come."""
+    fleet, heard, ended = Fleet(num_clients, duration), set(), [-1]
+    for run in fleet.instants(lambda: math.inf, lambda: None):
+        if len(fleet.log.steps) >= server_steps:
+            return fleet.log
+        if run is None:
+            fleet.stop_up_to(ended[0])
+            continue
+        again = run.client in heard
+        heard.add(run.client)
+        ends = len(heard) == num_clients
+        fleet.step([run], 2 if ends else int(again))
+        if ends:
+            heard.clear()
+            ended[0] = fleet.version - 1
+    raise AssertionError
