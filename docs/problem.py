@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,13 @@ def methods() -> dict[str, afl.Simulation]:
         "fedstale": (server.fedstale(), rounds, usual),
         "fedyogi": (server.fedyogi(0.01, eps=1e-3), rounds, usual),
         "ia2sgd": (server.ia2sgd(0.5), all_single, usual),
+        "malenia": (server.malenia(0.5), clock.harmonic(durations=speeds, batch=30), usual),
         "mifa": (server.mifa(), rounds, usual),
         "port": (server.port(), at_steps, usual),
         "psurdg": (server.psurdg(0.2), ticks, whole),
         "quafl": (server.quafl(), contacts, usual),
         "safa": (server.safa(), clock.semi_async(fraction=0.5, lag=2, durations=speeds), usual),
+        "throttle": (server.throttle(0.1), clock.rounds_until_all(durations=speeds), usual),
     }
     data, model = afl.data.synthetic(1.0, 1.0, clients=_CLIENTS), afl.models.logistic(num_classes=10)
     return {name: afl.Simulation(data, model, own, made, chosen) for name, (made, chosen, own) in parts.items()}
@@ -89,6 +92,8 @@ def clocks() -> dict[str, tuple[Any, int]]:
         "interrupting": (clock.interrupting(period=3.0, contacted=3, durations=steps), 8),
         "stale_rounds": (clock.stale_rounds(participants=4, max_staleness=3, durations=times), 5),
         "semi_async": (clock.semi_async(fraction=0.5, lag=2, durations=times), 6),
+        "harmonic": (clock.harmonic(durations=times, batch=10), 4),
+        "rounds_until_all": (clock.rounds_until_all(durations=times), 20),
         "trace": (clock.trace(clock.free_running, concurrency=8, durations=recorded), 20),
     }
 
@@ -98,24 +103,33 @@ def described(sim: afl.Simulation) -> dict[str, str]:
     return {name: repr(getattr(sim, name)) for name in ("server", "clock", "client")}
 
 
-def draw() -> None:
-    """Draws all pictures and writes all numbers."""
+def draw(*only: str) -> None:
+    """Draws all pictures and writes all numbers, or those of some algorithms and clocks."""
     FOLDER.mkdir(exist_ok=True)
-    results = {name: _run(sim) for name, sim in methods().items()}
-    numbers = {name: described(sim) | _numbers(results[name]) for name, sim in methods().items()}
+    before = set(FOLDER.glob("*.png")) if only else set()
+    chosen = {name: sim for name, sim in methods().items() if not only or name in (*only, "fedavg")}
+    results = {name: _run(sim) for name, sim in chosen.items()}
+    known = json.loads(NUMBERS.read_text(encoding="utf-8")) if only else {}
+    numbers = known | {name: described(sim) | _numbers(results[name]) for name, sim in chosen.items()}
+    numbers = {name: numbers[name] for name in methods()}
     NUMBERS.write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for name, result in results.items():
+        if only and name not in only:
+            continue
         curves = {name: result} | ({} if name == "fedavg" else {"fedavg": results["fedavg"]})
         afl.plot.accuracy_vs_time(curves, path=FOLDER / f"{name}.png")
     for name, (clock, steps) in clocks().items():
+        if only and name not in only:
+            continue
         afl.plot.timeline(afl.clock.schedule(clock, 8, 10, steps, seed=1), path=FOLDER / f"clock_{name}.png")
-    _ideas(results)
-    for picture in FOLDER.glob("*.png"):
+    if not only:
+        _ideas(results)
+    for picture in set(FOLDER.glob("*.png")) - before:
         _small(picture)
 
 
 def _run(sim: afl.Simulation) -> xr.Dataset:
-    on_average = {"bernoulli": 6, "semi_async": 10}  # arrivals per tick, per round
+    on_average = {"bernoulli": 6, "semi_async": 10, "harmonic": 50}  # arrivals per tick, round or step
     arrivals = on_average.get(sim.clock.name, sim.clock.capacity(_CLIENTS))
     server_steps = (GRADIENTS if sim.client.steps == 1 else UPDATES) // arrivals
     return afl.sweep(sim, {"seed": range(SEEDS)}, server_steps, eval_every=max(1, server_steps // 40))
@@ -163,4 +177,4 @@ def _small(picture: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    draw()
+    draw(*sys.argv[1:])

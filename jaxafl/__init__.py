@@ -25,6 +25,7 @@ from jaxafl.client import Client
 from jaxafl.clock import Schedule
 from jaxafl.references import version
 from jaxafl.results import at, load, save, tidy
+from jaxafl.server import presets
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import Comparison, compare, gather, process_pool, sample, sweep, tune
 
@@ -44,6 +45,7 @@ __all__ = [
     "load",
     "models",
     "plot",
+    "presets",
     "process_pool",
     "sample",
     "save",

@@ -8,6 +8,8 @@ from jaxafl.clock.durations.duration import Distribution, Duration, constant
 from jaxafl.clock.durations.fleet import available, stragglers
 from jaxafl.clock.durations.papers import mac_network, suspension, three_tier, transmission
 from jaxafl.clock.durations.runs import Draw, Run, worked
+from jaxafl.clock.event_loop import Event, Verdict
+from jaxafl.clock.events import Events
 from jaxafl.clock.free_running import free_running
 from jaxafl.clock.harmonic import harmonic
 from jaxafl.clock.interrupting import interrupting
@@ -26,11 +28,14 @@ __all__ = [
     "Distribution",
     "Draw",
     "Duration",
+    "Event",
+    "Events",
     "Run",
     "Runs",
     "Schedule",
     "ServerStep",
     "Starts",
+    "Verdict",
     "Workload",
     "available",
     "bernoulli",

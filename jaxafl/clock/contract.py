@@ -130,7 +130,8 @@ class FaultCode(enum.IntEnum):
     MASKS_END = "the recorded uploads or downloads run out at tick {round}"
     STALE_END = "the recorded stale versions run out at round {round}"
     FULL = (
-        "more updates arrive at server step {round} than the clock's capacity, at {time:,.6g} s; give a larger capacity"
+        "more updates arrive at server step {round} than the clock's capacity, at {time:,.6g} s; give a larger "
+        "max_arrivals"
     )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,6 @@ import jax.numpy as jnp
 from jaxafl.clock import selection, trees
 from jaxafl.clock.checks import check_durations
 from jaxafl.clock.contract import Clock, Delivery, FaultCode, InFlight, Runs, ServerStep, Workload
-from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.event_loop import Carry, Event, State, Verdict, deliver, start, stop
 from jaxafl.clock.starts import blank_runs, no_starts
 from jaxafl.device.keys import Key, Purpose, purpose_key
@@ -27,11 +25,8 @@ class Events(Clock):
     and overrides further methods as needed. The default starts one client after every arrival, from the newest version:
     an idle client drawn uniformly, or the arrived one if all N clients are in flight.
 
-    Args:
-        durations: duration of a run in simulated seconds.
+    Subclasses have the option `durations`, the duration of a run in simulated seconds.
     """
-
-    durations: Duration = dataclasses.field(kw_only=True)
 
     delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS
     event_by_event: ClassVar[bool] = True
@@ -88,7 +83,7 @@ class Events(Clock):
     # ---- the clock
 
     def check(self, num_clients: int) -> None:
-        check_durations(self.name, self.durations, num_clients)
+        check_durations(self.name, cast(Any, self).durations, num_clients)
 
     def init(self, key: Key, num_clients: int) -> State:
         size = self.in_flight(num_clients)
@@ -106,7 +101,7 @@ class Events(Clock):
             row=jnp.int32(0),
             busy=trees.all_idle(num_clients),
             runs=selection.no_runs(num_clients),
-            starts=no_starts(self.durations, key, num_clients),
+            starts=no_starts(cast(Any, self).durations, key, num_clients),
             start_key=purpose_key(key, Purpose.START),
             rules=self.begin(key, num_clients),
             versions=trees.no_arrivals(size) if self.tracks_oldest else None,

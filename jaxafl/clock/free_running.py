@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import ClassVar, Literal, NamedTuple
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from jaxafl.clock import trees
 from jaxafl.clock.checks import check_at_most, check_starts
 from jaxafl.clock.contract import Delivers, Delivery, FaultCode, InFlight, Recording, Runs
+from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.event_loop import Event, State, Verdict
 from jaxafl.clock.events import Events
 from jaxafl.clock.starts import recorded_or
@@ -65,6 +67,7 @@ class free_running(Events):
     """
 
     concurrency: int = static(kw_only=True)
+    durations: Duration = dataclasses.field(kw_only=True)
     buffer: int | None = static(default=None, kw_only=True)
     dispatch: Literal["arrival", "step"] = static(default="arrival", kw_only=True)
     before_step: bool = static(default=False, kw_only=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.event_loop import Event, Verdict
 from jaxafl.clock.events import Events
 from jaxafl.device.keys import Key
@@ -42,6 +44,7 @@ class harmonic(Events):
         computation model", NeurIPS 2023, Method 6. The rule follows a later text of the first author.
     """
 
+    durations: Duration = dataclasses.field(kw_only=True)
     batch: Number = number(default=0.0, least=0, kw_only=True)
     max_arrivals: int | None = static(default=None, kw_only=True)
     stop: bool = static(default=True, kw_only=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jaxafl.clock.contract import Delivery
+from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.event_loop import Event, Verdict
 from jaxafl.clock.events import Events
 from jaxafl.device.keys import Key
@@ -37,6 +40,9 @@ class rounds_until_all(Events):
         Otsuka et al., THROTTLE, 2026, Algorithm 1.
     """
 
+    durations: Duration = dataclasses.field(kw_only=True)
+
+    delivers: ClassVar[Delivery] = Events.delivers | Delivery.KINDS
     kinds: ClassVar[tuple[str, ...]] = ("first", "again", "last")
 
     def capacity(self, num_clients: int) -> int:

@@ -19,9 +19,11 @@ from jaxafl.server.fednova import fednova
 from jaxafl.server.fedopt import OptaxServer, fedopt
 from jaxafl.server.fedstale import fedstale
 from jaxafl.server.incremental import ace, aced, ia2sgd, mifa
+from jaxafl.server.malenia import malenia
 from jaxafl.server.port import port
 from jaxafl.server.quafl import quafl
 from jaxafl.server.safa import safa
+from jaxafl.server.throttle import throttle
 
 __all__ = [
     "Arrivals",
@@ -57,6 +59,7 @@ __all__ = [
     "fedstale",
     "fedyogi",
     "ia2sgd",
+    "malenia",
     "mean_delta",
     "mifa",
     "norm",
@@ -64,5 +67,6 @@ __all__ = [
     "psurdg",
     "quafl",
     "safa",
+    "throttle",
     "weighted_sum",
 ]

@@ -163,7 +163,7 @@ class Server(Part):
         ...         step = mean_delta(arrivals)
         ...         return Outcome(jax.tree.map(lambda x, d: x + self.learning_rate / 2 * d, params, step), state, {})
         >>> half_buff(learning_rate=0.5), sorted(half_buff.clocks)
-        (half_buff(learning_rate=0.5), ['free_running', 'stale_rounds', 'synchronous'])
+        (half_buff(learning_rate=0.5), ['free_running', 'harmonic', 'stale_rounds', 'synchronous'])
     """
 
     requires: ClassVar[Delivery] = Delivery.NONE

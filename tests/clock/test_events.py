@@ -208,5 +208,5 @@ def test_what_cannot_be_is_said_before(options: dict[str, Any], text: str) -> No
 
 def test_too_many_arrivals_are_an_error() -> None:
     made = clock.free_running(concurrency=4, durations=clock.constant(1.0), period=10.0)
-    with pytest.raises(ValueError, match="than the clock's capacity"):
+    with pytest.raises(ValueError, match="than the clock's capacity, at 10 s; give a larger max_arrivals"):
         run_clock(made, 4, 1, 3)

@@ -15,7 +15,9 @@ from jaxafl.clock import (
     bernoulli,
     constant,
     free_running,
+    harmonic,
     interrupting,
+    rounds_until_all,
     sampled,
     semi_async,
     stale_rounds,
@@ -60,6 +62,8 @@ SERVERS: dict[str, Any] = {
     "area": server.area(),
     "fedfa": server.fedfa(),
     "port": server.port(),
+    "malenia": server.malenia(),
+    "throttle": server.throttle(),
 }
 CLOCKS: dict[str, Any] = {
     "synchronous": synchronous(cohort=3, durations=constant(1)),
@@ -70,9 +74,11 @@ CLOCKS: dict[str, Any] = {
     "interrupting": interrupting(period=1.0, contacted=2, durations=constant(0.3, per="step")),
     "stale_rounds": stale_rounds(participants=3, max_staleness=2, durations=constant(1)),
     "semi_async": semi_async(fraction=0.5, lag=2, durations=constant(1)),
+    "harmonic": harmonic(durations=constant(1)),
+    "rounds_until_all": rounds_until_all(durations=constant(1)),
 }
 BUFFERED = {"fedasync", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"}
-BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port"}
+BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia"}
 TABLE: dict[str, set[str]] = {
     "synchronous": {"fedavg", "fedadagrad", "fedadam", "fedyogi", "fedams", "fedbuff", "fedopt", "fadas", "ca2fl"}
     | {"fednova", "mifa", "fedstale", "area", "port"},
@@ -83,6 +89,8 @@ TABLE: dict[str, set[str]] = {
     "interrupting": {"quafl", "favano"},
     "stale_rounds": {"afl", "fedasync", "fedbuff", "fedopt", "fadas"},
     "semi_async": {"safa"},
+    "harmonic": BUFFERED,
+    "rounds_until_all": {"throttle"},
 }
 GRADIENTS = {"asysg", "audg", "psurdg"}
 

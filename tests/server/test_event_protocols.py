@@ -1,0 +1,170 @@
+"""Servers on clocks that refuse, stop, count or restart runs, against their formulas along the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl import clock, presets, server
+from jaxafl.clock import Schedule
+from tests.problems import START, observe_w, quadratic
+
+GRADIENT = afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)
+CLIENTS, STEPS, ETA = 6, 40, 0.3
+DURATIONS = clock.uniform(0.5, 4.0, per="client") * clock.uniform(0.8, 1.2)
+Step = Callable[[np.ndarray, list[int], list[np.ndarray], int], np.ndarray]
+"""(x, clients, deltas, kind) -> next x."""
+
+
+def gradient(client: int, w: np.ndarray) -> np.ndarray:
+    one = quadratic().clients[client]
+    return np.asarray((one.a * (w - one.c)).mean(axis=0))
+
+
+def along(schedule: Schedule, step: Step) -> np.ndarray:
+    """x_0 .. x_T, by one formula per server step."""
+    xs = [np.asarray(START)]
+    for t in range(schedule.server_steps):
+        here = np.flatnonzero(schedule.mask[t])
+        clients = schedule.client[t][here].tolist()
+        deltas = [-gradient(c, xs[s]) for c, s in zip(clients, schedule.version[t][here], strict=True)]
+        kind = int(schedule.kind[t][here[0]]) if len(here) else 0
+        xs.append(step(xs[-1], clients, deltas, kind) if clients else xs[-1])
+    return np.stack(xs)
+
+
+def mean(x: np.ndarray, clients: list[int], deltas: list[np.ndarray], kind: int) -> np.ndarray:
+    return x + ETA * np.mean(deltas, axis=0)
+
+
+def mean_of_means(x: np.ndarray, clients: list[int], deltas: list[np.ndarray], kind: int) -> np.ndarray:
+    each = [np.mean([d for c, d in zip(clients, deltas, strict=True) if c == one], axis=0) for one in set(clients)]
+    return x + ETA * np.mean(each, axis=0)
+
+
+def clip(v: np.ndarray, radius: float | None) -> np.ndarray:
+    length = float(np.linalg.norm(v))
+    return v if radius is None or length <= radius else v * (radius / length)
+
+
+class Throttle:
+    """Algorithm 1, with centred clipping of first updates."""
+
+    def __init__(self, q: float, tau: float | None, lam: float | None, bound: float | None) -> None:
+        self.q, self.tau, self.lam, self.bound = q, tau, lam, bound
+        self.counts, self.side, self.first = np.zeros(CLIENTS, int), np.zeros(len(START)), []
+
+    def __call__(self, x: np.ndarray, clients: list[int], deltas: list[np.ndarray], kind: int) -> np.ndarray:
+        (client,), (delta,) = clients, deltas
+        if self.counts[client] == 0:
+            self.first.append(delta)
+            x = x + ETA / CLIENTS * (self.side + clip(delta - self.side, self.tau))
+        else:
+            x = x + ETA / self.q ** self.counts[client] * clip(delta, self.lam)
+        self.counts[client] += 1
+        if (self.counts > 0).all():
+            assert kind == 2
+            self.side, self.first = clip(np.mean(self.first, axis=0), self.bound), []
+            self.counts[:] = 0
+        return x
+
+
+RADII: dict[str, Any] = {"first_radius": 0.4, "later_radius": 0.3, "side_radius": 0.5}
+CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
+    "ringmaster": (presets.ringmaster(CLIENTS, DURATIONS, max_staleness=4, learning_rate=ETA), lambda: mean),
+    "ringmaster without stops": (
+        presets.ringmaster(CLIENTS, DURATIONS, max_staleness=4, learning_rate=ETA, stop=False),
+        lambda: mean,
+    ),
+    "rennala": (presets.rennala(CLIENTS, DURATIONS, batch=5, learning_rate=ETA), lambda: mean),
+    "malenia": ((server.malenia(ETA), clock.harmonic(durations=DURATIONS, batch=8)), lambda: mean_of_means),
+    "throttle": (
+        (server.throttle(ETA), clock.rounds_until_all(durations=DURATIONS)),
+        lambda: Throttle(1.5, None, None, None),
+    ),
+    "throttle, clipped": (
+        (server.throttle(ETA, 2.0, **RADII), clock.rounds_until_all(durations=DURATIONS)),
+        lambda: Throttle(2.0, *RADII.values()),
+    ),
+    "windows": (
+        (server.fedbuff(ETA, "none"), clock.free_running(concurrency=4, durations=DURATIONS, period=0.7, lost=0.2)),
+        lambda: mean,
+    ),
+    "wait": (
+        (
+            server.fedbuff(ETA, "none"),
+            clock.free_running(
+                concurrency=CLIENTS, buffer=2, durations=DURATIONS, max_staleness=3, on_bound="wait", max_arrivals=30
+            ),
+        ),
+        lambda: mean,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_servers_follow_their_formulas_along_the_schedule(name: str) -> None:
+    pair, expected = CASES[name]
+    problem = quadratic()
+    sim = afl.Simulation(problem.data, problem.model, GRADIENT, *pair)
+    schedule = sim.schedule(STEPS, seed=2)
+    with jax.enable_x64(True):
+        result = sim.run(STEPS, seed=2, eval_every=7, lanes=3, observe=observe_w)
+    np.testing.assert_allclose(result.observe_w.values, along(schedule, expected()), rtol=1e-12, atol=1e-14)
+    counted = {word: int(getattr(schedule, f"runs_{word}")[-1]) for word in ("refused", "stopped", "lost")}
+    assert {word: result.attrs.get(f"runs_{word}", 0) for word in counted} == counted
+    assert sum(counted.values()) > 0 or name == "wait"
+    sent = schedule.mask.sum() + counted["refused"] + counted["lost"]
+    assert int(result.bytes_up.sum()) == sent * len(START) * 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_lanes_sweeps_checkpoints_and_evaluations_change_nothing(name: str, tmp_path: Any) -> None:
+    pair, _ = CASES[name]
+    problem = quadratic()
+    sim = afl.Simulation(problem.data, problem.model, GRADIENT, *pair)
+    whole = sim.run(20, seed=1, eval_every=5)
+    np.testing.assert_array_equal(sim.run(20, seed=1, eval_every=5, lanes=1).loss, whole.loss)
+    sim.run(10, seed=1, eval_every=5, checkpoint=tmp_path)
+    np.testing.assert_array_equal(sim.run(20, seed=1, eval_every=5, checkpoint=tmp_path).loss, whole.loss)
+    both = afl.sweep(sim, {"seed": [0, 1]}, 20, eval_every=5)
+    np.testing.assert_allclose(both.loss.sel(seed=1), whole.loss, rtol=1e-6)
+    assert afl.plot.timeline(sim.schedule(20)) is not None
+
+
+def test_throttle_by_hand() -> None:
+    """f = x²/2 for both, x_0 = 1, η = 0.4, q = 2, times 1 and 2.5."""
+    expected = [1, 0.8, 0.64, 0.44, 0.352, 0.2816, 0.1936]
+    data = afl.data.from_arrays(
+        np.ones((2, 1)), np.zeros(2, int), [0, 1], x_test=np.ones((1, 1)), y_test=np.zeros(1, int)
+    )
+    model = afl.models.from_functions(
+        lambda key, batch: {"w": jax.numpy.ones(1)},
+        lambda p, batch, key: 0.5 * (batch.x * p["w"] ** 2).sum(1),
+        "square",
+    )
+    made = clock.rounds_until_all(durations=clock.recorded(np.tile([[1.0], [2.5]], (1, 20))))
+    result = afl.Simulation(data, model, GRADIENT, server.throttle(0.4, 2.0), made).run(6, observe=observe_w)
+    np.testing.assert_allclose(result.observe_w.values.ravel(), expected, rtol=1e-6)
+
+
+def test_asyncfeded_runs_where_late_updates_are_refused() -> None:
+    """The clock inside the loop refuses, stops and counts as the one ahead of it."""
+    problem = quadratic()
+    local = afl.Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=None)
+    for on_bound in ("refuse", "stop"):
+        made = clock.free_running(concurrency=6, durations=DURATIONS, max_staleness=3, on_bound=on_bound)
+        constant = server.asyncfeded(kappa=0.0)  # K stays, so that the schedule ahead is that of the run
+        result = afl.Simulation(problem.data, problem.model, local, constant, made).run(30, seed=2)
+        ahead = afl.Simulation(problem.data, problem.model, local, server.fedasync(), made).schedule(30, seed=2)
+        np.testing.assert_array_equal(result.client_id.values, ahead.client)
+        name = "runs_refused" if on_bound == "refuse" else "runs_stopped"
+        assert result.attrs[name] == getattr(ahead, name)[-1] > 0
+        assert int(result.staleness.max()) <= 2
