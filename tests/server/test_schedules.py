@@ -57,7 +57,6 @@ class PerStep:
 
 
 FREE: dict[str, tuple[Server, Callable[[], PerStep], int]] = {
-    "fedavg": (server.fedavg(decay), lambda: PerStep(oracle.FedAvg(eta=1)), 3),
     "fedbuff": (
         server.fedbuff(decay, momentum=0.4),
         lambda: PerStep(oracle.FedBuff(eta=1, scaling="sqrt", momentum=0.4)),
