@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import pkgutil
 
 import pytest
 
 import jaxafl
 
-MODULES = ["jaxafl", *(one.name for one in pkgutil.walk_packages(jaxafl.__path__, "jaxafl."))]
+NEED_TORCH = ("jaxafl.models.torch_environment", "jaxafl.models.torch_functions")  # and import it at their top
+NAMES = ["jaxafl", *(one.name for one in pkgutil.walk_packages(jaxafl.__path__, "jaxafl."))]
+MODULES = [name for name in NAMES if name not in NEED_TORCH or importlib.util.find_spec("torchax")]
 FOUND = {
     test.name: test
     for name in MODULES
