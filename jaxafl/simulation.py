@@ -231,8 +231,7 @@ class Simulation(Stepwise, Measured, Summarised):
         asked = keeper.eval_every if asked is None and keeper is not None else asked
         every = evaluation_interval(asked, server_steps)
         recording = self.recording(options.get("observe"), options.get("diagnostics", ()), options.get("metrics"))
-        name = f"{self.server.name} on {self.clock.name}"
-        reporter = reporter_of(options.get("progress", False), name, server_steps)
+        reporter = reporter_of(options.get("progress", False), f"{self.server.name} on {self.clock.name}", server_steps)
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)
         devices, origin = tuple(devices_of(options.get("devices"))), None
         if keeper is not None:
@@ -240,6 +239,8 @@ class Simulation(Stepwise, Measured, Summarised):
             kept |= {"deterministic": deterministic, "devices": len(devices) if len(devices) > 1 else None}
             current = identity(self.summary(), **recording.asked, **kept)
             keeper.accept(current, server_steps, options.get("until"))
+            if keeper.longer:  # its beginning is computed again, with the same bits, and the folder stays as it is
+                return self._execute(limited, finish, {**options, "checkpoint": None, "eval_every": asked})
             if keeper.ends_before:
                 before = dataclasses.replace(limited, server_steps=keeper.ends_before, why="")
                 self._execute(before, finish, {**options, "progress": False})

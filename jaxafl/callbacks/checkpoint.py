@@ -57,6 +57,7 @@ class Checkpoint(Hook):
         self.last = (time.monotonic(), -1)
         self.stretched = False
         self.failures = 0
+        self.longer = False  # True if the run in the folder is longer than the asked one
         self.writing: Future[float] | None = None
         self.held = 0.0
         self.saved, self.damaged = newest(self.folder)
@@ -278,18 +279,18 @@ class Checkpoint(Hook):
         return ({"resumed": self.changed} if self.changed else {}) | failures
 
     def _check(self, about: dict[str, Any]) -> None:
-        """Raises `ValueError` if the folder holds other runs."""
+        """Raises `ValueError` if the folder holds other runs; sets `longer` if it holds a longer one."""
         changed = check_identity(self.folder, about["identity"], self.identity)
         self.changed = "; ".join(filter(None, (self.changed, changed)))
         if about["over"]:
             return
-        done = about["place"]
-        known = about["server_steps"]
+        done, known = about["place"], about["server_steps"]
         if self.server_steps < known and (about["kept"] is not None or self.server_steps < done):
-            raise UserError(
-                f"{self.folder} holds a run of {known} server steps ({done} are made), more than server_steps="
-                f"{self.server_steps}; name another folder, or at least as many"
-            )
+            text = f"{self.folder} holds a run of {known} server steps ({done} are made), more than server_steps="
+            if not self.at_end:  # members of a sweep are kept in their folder only
+                raise UserError(f"{text}{self.server_steps}; name another folder")
+            self.longer = True
+            log_info(f"{text}{self.server_steps}; computed anew")
 
 
 def _plan_digest(execution: Execution) -> Any:
