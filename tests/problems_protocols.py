@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from jaxafl.clock import Schedule
+from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
 from tests.oracle import simulate as oracle_simulate
 from tests.oracle.clock import Arrival, ServerStep
 
@@ -104,3 +105,14 @@ def mean_and_error(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
     """Mean over independent repetitions (leading axis) and its standard error."""
     array = np.asarray(values, float)
     return array.mean(axis=0), array.std(axis=0, ddof=1) / np.sqrt(len(array))
+
+
+def losses(seed: int, odds: float) -> Callable[[int, int], bool]:
+    """The uploads that fail, by the draws of the clock."""
+    key = purpose_key(seed_key(seed), Purpose.LOST)
+
+    def is_lost(client: int, run: int) -> bool:
+        high, low = (int(word) for word in per_run(key, np.uint32(client), np.uint32(run)))
+        return high * 2.0**-32 + (low >> 11) * 2.0**-53 < odds
+
+    return is_lost

@@ -46,15 +46,15 @@ class Delivery(enum.Flag):
     REPLIES = enum.auto()  # the server may answer with the local steps of a client's next run
 
 
-class Delivers:
-    """Descriptor for `Clock.delivers` of a clock whose options change the properties of its arrivals."""
+class ByOptions:
+    """Descriptor for an attribute of a clock (`delivers`, `order_free`) that depends on the clock's options."""
 
-    def __init__(self, default: Delivery, of: Callable[[Any], Delivery]) -> None:
-        """Takes the properties with default options, which the class has, and those of an instance."""
+    def __init__(self, default: Any, of: Callable[[Any], Any]) -> None:
+        """Takes the value with default options, which the class has, and the value of an instance."""
         self.default = default
         self.of = of
 
-    def __get__(self, clock: Any, owner: type) -> Delivery:
+    def __get__(self, clock: Any, owner: type) -> Any:
         return self.default if clock is None else self.of(clock)
 
 

@@ -163,7 +163,8 @@ def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_client
     mask, runs, kind = jax.tree.map(lambda column, value: column.at[index].set(value, mode="drop"), columns, entry)
     gone = jnp.where(delivers & jnp.isinf(earliest), FaultCode.ALL_GONE, FaultCode.NONE)
     full = jnp.where(takes & (count == size), FaultCode.FULL, FaultCode.NONE)
-    starts = first_fault(state.starts, jnp.maximum(gone, full), round=state.version, time=state.now)
+    when = jnp.where(jnp.isinf(earliest), state.now, earliest)
+    starts = first_fault(state.starts, jnp.maximum(gone, full), round=state.version, time=when)
     starts = starts._replace(refused=starts.refused + (refused & ~lost), lost=starts.lost + lost)
     rules = jax.tree.map(
         lambda new, old: new if jnp.ndim(new) else jnp.where(delivers, new, old), verdict.rules, state.rules

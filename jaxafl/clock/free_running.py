@@ -11,12 +11,12 @@ import jax.numpy as jnp
 
 from jaxafl.clock import trees
 from jaxafl.clock.checks import check_at_most, check_starts
-from jaxafl.clock.contract import Delivers, Delivery, FaultCode, InFlight, Recording, Runs
+from jaxafl.clock.contract import ByOptions, Delivery, FaultCode, InFlight, Recording, Runs
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.event_loop import Event, State, Verdict
 from jaxafl.clock.events import Events
-from jaxafl.clock.starts import recorded_or
-from jaxafl.device.keys import Key, Purpose, per_run, purpose_key, uniform
+from jaxafl.clock.starts import is_lost, recorded_or
+from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, recording, static
 
 Array = jax.Array
@@ -26,7 +26,7 @@ class Rules(NamedTuple):
     """State of the protocol."""
 
     windows: Array | None  # index of the next window's end
-    lost_key: Key | None
+    key: Key | None  # of the schedule, if uploads may fail
 
 
 class free_running(Events):
@@ -79,7 +79,7 @@ class free_running(Events):
     lost: Number | None = number(default=None, kw_only=True, least=0, below=1, per_client=True)
     starts: Recording = recording(default=None)
 
-    delivers = Delivers(Events.delivers | Delivery.REPLIES, lambda clock: clock._delivers)
+    delivers = ByOptions(Events.delivers | Delivery.REPLIES, lambda clock: clock._delivers)
     event_by_event: ClassVar[bool] = True
 
     def check(self, num_clients: int) -> None:
@@ -149,7 +149,7 @@ class free_running(Events):
 
     def begin(self, key: Key, num_clients: int) -> Rules:
         windows = None if self.period is None else jnp.int32(1)
-        return Rules(windows, None if self.lost is None else purpose_key(key, Purpose.LOST))
+        return Rules(windows, None if self.lost is None else key)
 
     def arrives(self, rules: Rules, event: Event) -> Verdict:
         run = event.run
@@ -158,10 +158,8 @@ class free_running(Events):
         if bound and self.on_bound != "wait":
             reference = run.version if run.reference is None else run.reference
             late = event.version - reference >= bound
-        if rules.lost_key is not None:
-            odds = jnp.asarray(self.lost)
-            drawn = uniform(per_run(rules.lost_key, run.client, run.run), jnp.float64)
-            lost = drawn < (odds[run.client] if odds.ndim else odds)
+        if rules.key is not None and self.lost is not None:
+            lost = is_lost(self.lost, rules.key, run)
         if self.period is not None and self.buffer is None:
             return Verdict(rules, False, late, lost)
         closes = event.taken + (~late & ~lost) >= self._size

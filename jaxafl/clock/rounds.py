@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.clock.checks import check_at_most, check_durations, check_sets, check_stale
-from jaxafl.clock.contract import Clock, Delivery, FaultCode, Recording, ServerStep, Starts, Workload
+from jaxafl.clock.contract import ByOptions, Clock, Delivery, FaultCode, Recording, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration, constant
-from jaxafl.clock.starts import distinct, drawn_clients, no_starts, replayed, start_runs
+from jaxafl.clock.starts import blank_runs, distinct, drawn_clients, is_lost, no_starts, replayed, start_runs
 from jaxafl.device.keys import Key, Purpose, below, purpose_key, threefry
-from jaxafl.options import recording, static
+from jaxafl.options import Number, number, recording, static
 
 Array = jax.Array
 
@@ -23,6 +23,7 @@ class State(NamedTuple):
 
     now: Array
     version: Array
+    drawn: Array  # number of rounds, failed ones included
     runs: Array  # int32 [N], number of runs that each client has started
     starts: Starts
     key: Key
@@ -35,6 +36,12 @@ class synchronous(Clock):
         cohort: clients per round n, drawn uniformly without replacement; `None` takes all clients.
         durations: duration of a run in simulated seconds. A round lasts as long as its slowest run.
         replacement: draw with replacement. A client drawn k times trains once, and its update counts k times.
+        extra: further clients o per round. The round ends with the n-th arrival, and the other runs are stopped.
+        deadline: seconds after which a round ends with the clients that have arrived, if there are any, or else with
+            the first one. An arrival at the deadline counts. The other runs are stopped.
+        deadline_quantile: q in (0, 1], for the arrival of the ⌈qm⌉-th of the round's m runs as the deadline.
+        lost: probability that an upload fails, a number or an array [N]. If all uploads of a round fail, it is repeated
+            from the same version, and its time passes.
 
     References:
         McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
@@ -43,14 +50,25 @@ class synchronous(Clock):
     cohort: int | None = static(default=None, kw_only=True)
     durations: Duration = dataclasses.field(default=constant(1.0), kw_only=True)
     replacement: bool = static(default=False, kw_only=True)
+    extra: int = static(default=0, least=0, kw_only=True)
+    deadline: Number | None = number(default=None, above=0, kw_only=True)
+    deadline_quantile: Number | None = number(default=None, above=0, most=1, kw_only=True)
+    lost: Number | None = number(default=None, least=0, below=1, per_client=True, kw_only=True)
     sets: Recording = recording(default=None)
 
     delivers: ClassVar[Delivery] = Delivery.MULTIPLE
-    order_free: ClassVar[bool] = True
+    order_free = ByOptions(True, lambda clock: not clock._closes_early)
 
     def check(self, num_clients: int) -> None:
         if self.cohort is not None and not self.replacement:
-            check_at_most(self.name, "cohort", self.cohort, num_clients)
+            check_at_most(self.name, "cohort + extra", self.cohort + self.extra, num_clients)
+        if self.extra and (self.cohort is None or self.replacement):
+            raise ValueError(
+                f"{self.name}: extra={self.extra} clients come on top of a cohort drawn without replacement: "
+                f"give cohort=n, and replacement=False"
+            )
+        if self.deadline is not None and self.deadline_quantile is not None:
+            raise ValueError(f"{self.name}: give deadline or deadline_quantile, not both")
         if self.cohort is None and self.replacement:
             raise ValueError(
                 f"{self.name}: replacement=True draws a cohort of a given size, and cohort=None: give cohort=n, e.g. "
@@ -59,8 +77,13 @@ class synchronous(Clock):
         check_sets(self.name, self.sets, self.capacity(num_clients), num_clients, repeats=self.replacement)
         check_durations(self.name, self.durations, num_clients)
 
+    @property
+    def _closes_early(self) -> bool:
+        """True if a round may end without all of its runs."""
+        return self.extra > 0 or any(one is not None for one in (self.deadline, self.deadline_quantile, self.lost))
+
     def capacity(self, num_clients: int) -> int:
-        return num_clients if self.cohort is None else self.cohort
+        return num_clients if self.cohort is None else self.cohort + self.extra
 
     def ring_slots(self, num_clients: int) -> int:
         return 2  # the version that the cohort trains from, and the one being written
@@ -70,6 +93,8 @@ class synchronous(Clock):
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """Computes one round: draws the cohort, and waits for its slowest client."""
+        if self._closes_early:
+            return self._early(state, workload)
         num_clients = workload.num_clients
         size = self.capacity(num_clients)
         state, client = drawn_clients(state, self.sets, size, num_clients, replacement=self.replacement)
@@ -80,6 +105,43 @@ class synchronous(Clock):
             client, mask, multiplicity = distinct(client)
         state, runs = start_runs(self.durations, state, mask, client, state.runs[client], workload)
         return _ended(state, ServerStep(jnp.max(runs.arrived), mask, runs, multiplicity))
+
+    def _early(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
+        """Computes one round that may end without all of its runs."""
+        size = self.capacity(workload.num_clients)
+
+        def attempt(carry: tuple[State, ServerStep]) -> tuple[State, ServerStep]:
+            state, _ = carry
+            as_round = state._replace(version=state.drawn)
+            as_round, drawn = drawn_clients(
+                as_round, self.sets, size, workload.num_clients, replacement=self.replacement
+            )
+            state = as_round._replace(version=state.version)
+            client, begins, multiplicity = distinct(drawn)
+            state, runs = start_runs(self.durations, state, begins, client, state.runs[client], workload)
+            arrives = begins if self.lost is None else begins & ~is_lost(self.lost, state.key, runs)
+            arrived = jnp.where(arrives, runs.arrived, jnp.inf)
+            ordered = jnp.sort(arrived)
+            last = ordered[size - self.extra - 1]
+            last = jnp.where(jnp.isinf(last), jnp.max(jnp.where(begins, runs.arrived, 0)), last)
+            deadline = jnp.inf if self.deadline is None else state.now + self.deadline
+            if self.deadline_quantile is not None:
+                place = jnp.ceil(jnp.asarray(self.deadline_quantile) * jnp.sum(begins)).astype(jnp.int32) - 1
+                deadline = jnp.sort(jnp.where(begins, runs.arrived, jnp.inf))[place]
+            time = jnp.maximum(jnp.minimum(last, deadline), jnp.where(jnp.isinf(ordered[0]), 0, ordered[0]))
+            mask = arrives & (arrived <= time) & (jnp.argsort(jnp.argsort(arrived)) < size - self.extra)
+            failed = begins & ~arrives & (runs.arrived <= time)
+            starts = state.starts._replace(
+                lost=state.starts.lost + jnp.sum(failed, dtype=jnp.int32),
+                stopped=state.starts.stopped + jnp.sum(begins & ~mask & ~failed, dtype=jnp.int32),
+            )
+            begun = state.runs.at[client].add(begins.astype(jnp.int32))
+            state = state._replace(now=time, starts=starts, runs=begun, drawn=state.drawn + 1)
+            return state, ServerStep(time, mask, runs, multiplicity)
+
+        none = ServerStep(state.now, jnp.zeros(size, bool), blank_runs(size), jnp.ones(size, jnp.int32))
+        state, step = jax.lax.while_loop(lambda carry: ~jnp.any(carry[1].mask), attempt, (state, none))
+        return state._replace(version=state.version + 1), step
 
 
 class stale_rounds(Clock):
@@ -150,6 +212,7 @@ def _initial(durations: Duration, key: Key, num_clients: int) -> State:
     return State(
         now=jnp.float64(0),
         version=jnp.int32(0),
+        drawn=jnp.int32(0),
         runs=jnp.zeros(num_clients, jnp.int32),
         starts=no_starts(durations, key, num_clients),
         key=key,

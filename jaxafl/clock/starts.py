@@ -12,7 +12,8 @@ from jaxafl.clock import selection
 from jaxafl.clock.contract import Fault, FaultCode, Recording, Runs, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import Draw, Run, draw_of, prepared_of, stream_keys
-from jaxafl.device.keys import Key, Purpose, purpose_key, threefry, uniform
+from jaxafl.device.keys import Key, Purpose, per_run, purpose_key, threefry, uniform
+from jaxafl.options import Number
 
 Array = jax.Array
 S = TypeVar("S", bound=Any)  # a clock's state: a NamedTuple with a field `starts`
@@ -125,6 +126,19 @@ def start_runs(
         longest=jnp.maximum(starts.longest, jnp.max(jnp.where(begins & fine & ~jnp.isinf(work), work, 0))),
     )
     return state._replace(starts=starts), runs
+
+
+def is_lost(odds: Number, key: Key, runs: Runs) -> Array:
+    """Draws the failed uploads, bool with the shape of the runs.
+
+    Args:
+        odds: probability that an upload fails, or [N] per client.
+        key: key of the schedule.
+        runs: the runs, whose clients and indices determine the draws.
+    """
+    drawn = uniform(per_run(purpose_key(key, Purpose.LOST), runs.client, runs.run), jnp.float64)
+    odds = jnp.asarray(odds)
+    return drawn < (odds[runs.client] if odds.ndim else odds)
 
 
 def blank_runs(size: int) -> Runs:

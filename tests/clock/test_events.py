@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 from jaxafl import clock
 from jaxafl.clock import Schedule
 from jaxafl.clock import schedule as run_clock
-from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
 from tests.oracle import clock_events as oracle
-from tests.problems_protocols import KINDS, durations, lookup
+from tests.problems_protocols import KINDS, durations, lookup, losses
 
 CLIENTS, STEPS = 4, 30
 COLUMNS = ("client", "run", "run_id", "version", "started", "arrived")
@@ -31,17 +29,6 @@ def assert_log(schedule: Schedule, log: oracle.Log) -> None:
         assert (schedule.kind[t][mask] == kind).all()
     counted = ("runs_begun", "runs_refused", "runs_stopped", "runs_lost")
     np.testing.assert_array_equal(np.stack([getattr(schedule, name) for name in counted], 1), log.counts)
-
-
-def losses(seed: int, odds: float) -> Callable[[int, int], bool]:
-    """The uploads that fail, by the draws of the clock."""
-    key = purpose_key(seed_key(seed), Purpose.LOST)
-
-    def is_lost(client: int, run: int) -> bool:
-        high, low = (int(word) for word in per_run(key, np.uint32(client), np.uint32(run)))
-        return high * 2.0**-32 + (low >> 11) * 2.0**-53 < odds
-
-    return is_lost
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -208,5 +195,5 @@ def test_what_cannot_be_is_said_before(options: dict[str, Any], text: str) -> No
 
 def test_too_many_arrivals_are_an_error() -> None:
     made = clock.free_running(concurrency=4, durations=clock.constant(1.0), period=10.0)
-    with pytest.raises(ValueError, match="than the clock's capacity, at 10 s; give a larger max_arrivals"):
+    with pytest.raises(ValueError, match="than the clock's capacity, at 2 s; give a larger max_arrivals"):
         run_clock(made, 4, 1, 3)
