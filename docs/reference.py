@@ -16,6 +16,7 @@ ROOMS = {
     "jaxafl": "The package",
     "jaxafl.clock": "Clocks and durations",
     "jaxafl.server": "Servers",
+    "jaxafl.presets": "Servers on their published clocks",
     "jaxafl.data": "Datasets and partitions",
     "jaxafl.models": "Models",
     "jaxafl.callbacks": "Callbacks",
@@ -29,7 +30,18 @@ ROOMS = {
 }
 _PAPERS = ("staleness", "delayed_gradients", "fadas", "asyncfeded", "defedavg", "afl")  # of jaxafl.theory
 _BASES = ("Simulation", "Comparison", "Schedule", "FederatedData", "Dataset", "Partition", "PartitionStatistics")
-_BASES += ("Server", "OptaxServer", "Rows", "Clock", "Duration", "Distribution", "Callback", "Model", "Quadratic")
+_BASES += (
+    "Server",
+    "OptaxServer",
+    "Rows",
+    "Clock",
+    "Events",
+    "Duration",
+    "Distribution",
+    "Callback",
+    "Model",
+    "Quadratic",
+)
 
 
 def page_of(room: str, title: str) -> str:

@@ -20,12 +20,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from jaxafl import callbacks, clock, data, models, server
+from jaxafl import callbacks, clock, data, models, presets, server
 from jaxafl.client import Client
 from jaxafl.clock import Schedule
 from jaxafl.references import version
 from jaxafl.results import at, load, save, tidy
-from jaxafl.server import presets
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import Comparison, compare, gather, process_pool, sample, sweep, tune
 

@@ -38,14 +38,14 @@ class Limits:
     stops: tuple[Callback, ...] = ()
 
     def reached(
-        self, time: np.ndarray, arrivals: np.ndarray, begun: np.ndarray, size: int, before: tuple[int, int] = (0, 0)
+        self, time: np.ndarray, arrivals: np.ndarray, others: np.ndarray, size: int, before: tuple[int, int] = (0, 0)
     ) -> tuple[int, str]:
         """Returns the number of server steps within the limits, and the limit that ends them (empty if none does).
 
         Args:
             time: float [T], simulated seconds of the server steps.
             arrivals: int [T], arrivals of the server steps.
-            begun: int [T], runs started up to each server step.
+            others: int [T], downloads, and uploads that were refused or lost, up to each server step.
             size: bytes of an update, and of a model that a client downloads.
             before: arrivals and runs started before the first server step.
 
@@ -53,7 +53,7 @@ class Limits:
             ValueError: the first server step of the run is later than the limit of time.
         """
         updates = before[0] + np.cumsum(arrivals, dtype=np.int64)
-        sent = (updates + begun.astype(np.int64)) * size
+        sent = (updates + others.astype(np.int64)) * size
         within: dict[str, int] = {}
         for name, limit in self.exact.items():
             if name == "time":  # a step after the limit would change the model at that time
@@ -87,7 +87,8 @@ class Limits:
         while done < most:
             part = clock.advance(min(count, most - done))
             taken = part.mask.sum(axis=1)
-            within, why = self.reached(part.time, taken, part.runs_begun, size, before)
+            others = part.runs_begun + part.runs_refused + part.runs_lost
+            within, why = self.reached(part.time, taken, others, size, before)
             if why:
                 if within < len(taken) and np.isnan(part.time[within]):
                     raise UserError(
@@ -168,9 +169,9 @@ class Limited:
         size = self.size
 
         def within(records: Records) -> tuple[int, str]:
-            _, _, event, begun = jax.tree.map(lambda values: values[0], records)
+            _, _, event, counts = jax.tree.map(lambda values: values[0], records)
             time = event.time + pause * (1 + np.arange(len(event.time)))
-            return limits.reached(time, event.mask.sum(axis=1), begun, size)
+            return limits.reached(time, event.mask.sum(axis=1), counts.started + counts.refused + counts.lost, size)
 
         return within
 

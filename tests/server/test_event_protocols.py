@@ -168,3 +168,13 @@ def test_asyncfeded_runs_where_late_updates_are_refused() -> None:
         name = "runs_refused" if on_bound == "refuse" else "runs_stopped"
         assert result.attrs[name] == getattr(ahead, name)[-1] > 0
         assert int(result.staleness.max()) <= 2
+
+
+def test_a_limit_of_bytes_counts_refused_uploads() -> None:
+    pair, _ = CASES["ringmaster without stops"]
+    problem = quadratic()
+    sim = afl.Simulation(problem.data, problem.model, GRADIENT, *pair)
+    whole = sim.run(40, seed=2)
+    assert whole.attrs["runs_refused"] > 0
+    sent = (whole.bytes_up + whole.bytes_down).values.cumsum()
+    assert sim.run(until={"bytes": int(sent[29])}, seed=2).sizes["step"] == 30

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from jaxafl.clock import Clock, Duration, free_running
 from jaxafl.options import Number
-from jaxafl.server.averaging import asysg, fedbuff
-from jaxafl.server.contract import Server
+from jaxafl.server import Server, asysg, fedbuff
+
+__all__ = ["Preset", "rennala", "ringmaster"]
 
 
 class Preset(NamedTuple):
