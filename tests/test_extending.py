@@ -81,7 +81,7 @@ def test_example_extensions_have_their_effect() -> None:
     """One fact of each that no part of the package shows."""
     run = {part: afl.Simulation(**USUAL | given).run(STEPS) for part, given in PYTHON.items()}
     assert float(run["server"].scale.min()) < 1
-    assert run["clock"].client.values[:, 0].tolist() == [0, 1, 2, 3] * 3
+    assert run["clock"].client_id.values[:, 0].tolist() == [0, 1, 2, 3] * 3
     assert run["clock"].staleness.values[:, 0].tolist() == [0, 1, 2, 3] + [3] * 8
     assert run["clock"].time.values.tolist() == [2.0 * (step + 1) for step in range(STEPS)]
     lasted = run["duration"].arrived_at - run["duration"].started_at

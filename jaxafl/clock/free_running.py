@@ -82,8 +82,18 @@ class free_running(Events):
     delivers = ByOptions(Events.delivers | Delivery.REPLIES, lambda clock: clock._delivers)
     event_by_event: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buffer is None and self.period is None:
+            object.__setattr__(self, "buffer", 1)
+
     def check(self, num_clients: int) -> None:
         super().check(num_clients)
+        if self.period is not None and self.buffer == 1:
+            raise ValueError(
+                f"{self.name}: with buffer=1 the server steps at every arrival, whatever the period is: give "
+                "buffer=None for steps by time alone, or a larger buffer"
+            )
         check_at_most(self.name, "concurrency", self.concurrency, num_clients)
         if self.dispatch == "step" and self._size > self.concurrency:
             raise ValueError(

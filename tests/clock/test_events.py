@@ -183,6 +183,7 @@ def test_staleness_sums_to_the_identity_without_refusals() -> None:
         ({"max_arrivals": 5}, "give buffer=M"),
         ({"period": 0.0}, "period"),
         ({"lost": 1.0}, "lost"),
+        ({"period": 1.0, "buffer": 1}, "give buffer=None"),
         ({"lost": np.full(3, 0.1)}, "4"),
         ({"period": 1.0, "dispatch": "step"}, "give dispatch='arrival'"),
     ],
