@@ -131,7 +131,7 @@ class FaultCode(enum.IntEnum):
     STALE_END = "the recorded stale versions run out at round {round}"
     FULL = (
         "more updates arrive at server step {round} than the clock's capacity, at {time:,.6g} s; give a larger "
-        "max_arrivals"
+        "max_arrivals, unless a client that the step waits for never comes, or runs take no time"
     )
 
 

@@ -162,7 +162,8 @@ def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_client
     entry = (takes, run, None if step.kind is None else jnp.asarray(verdict.kind, jnp.int32))
     mask, runs, kind = jax.tree.map(lambda column, value: column.at[index].set(value, mode="drop"), columns, entry)
     gone = jnp.where(delivers & jnp.isinf(earliest), FaultCode.ALL_GONE, FaultCode.NONE)
-    full = jnp.where(takes & (count == size), FaultCode.FULL, FaultCode.NONE)
+    exceeds = takes & (count == size)
+    full = jnp.where(exceeds, FaultCode.FULL, FaultCode.NONE)
     when = jnp.where(jnp.isinf(earliest), state.now, earliest)
     starts = first_fault(state.starts, jnp.maximum(gone, full), round=state.version, time=when)
     starts = starts._replace(refused=starts.refused + (refused & ~lost), lost=starts.lost + lost)
@@ -181,7 +182,12 @@ def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_client
         waiting=state.waiting + jnp.where(delivers, clock.replaced(takes, closes), 0),
         rules=rules,
     )
-    return state, step._replace(mask=mask, runs=runs, kind=kind), count + takes, stepped
+    return (
+        state,
+        step._replace(mask=mask, runs=runs, kind=kind),
+        count + takes,
+        stepped | exceeds,
+    )  # or the loop might never end
 
 
 def vacate(state: State, row: Array, client: Array, where: Array, num_clients: int) -> State:

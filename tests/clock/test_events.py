@@ -198,3 +198,16 @@ def test_too_many_arrivals_are_an_error() -> None:
     made = clock.free_running(concurrency=4, durations=clock.constant(1.0), period=10.0)
     with pytest.raises(ValueError, match="than the clock's capacity, at 2 s; give a larger max_arrivals"):
         run_clock(made, 4, 1, 3)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        clock.harmonic(durations=clock.recorded(np.array([[1.0] * 99, [np.inf] * 99]))),
+        clock.free_running(concurrency=2, durations=clock.constant(0.0), period=1.0),
+    ],
+)
+def test_a_step_that_would_never_end_is_an_error(made: Any) -> None:
+    """A client that never comes back, and runs that take no time."""
+    with pytest.raises(ValueError, match="than the clock's capacity"):
+        run_clock(made, 2, 1, 3)
