@@ -102,6 +102,14 @@ def test_sets_are_added_to_data_of_any_source() -> None:
     assert result.test_loss.sizes["test_set"] == 2
 
 
+def test_added_sets_keep_the_present_ones() -> None:
+    more = data().with_test_sets({"third": SHIFTED})
+    assert [*more.test_sets] == ["clean", "shifted", "noisy", "third"]
+    assert more.description["test_sets"] == "clean, shifted, noisy, third"
+    with pytest.raises(UserError, match="two test sets are called 'noisy'"):
+        data().with_test_sets({"noisy": CLEAN})
+
+
 def test_other_sets_are_another_run(tmp_path: pathlib.Path) -> None:
     simulation(data()).run(**HOW, checkpoint=tmp_path / "run")
     with pytest.raises(UserError, match="content"):

@@ -170,9 +170,11 @@ class FederatedData(Summarised):
     def with_test_sets(self, sets: Mapping[str, tuple[Any, Any]], first: str = "test") -> FederatedData:
         """Returns a copy with further test sets, name -> (x, y). Evaluations report `test_accuracy` ... of each.
 
-        The present test set is called `first` and still gives `accuracy`. Raises `ValueError` for other shapes.
+        The present test set still gives `accuracy`; it is called `first`, unless it has a name already. Raises
+        `ValueError` for other shapes, and for a name that is used twice.
         """
-        found = test_sets_of(self.name, first, self.test_arrays(), sets, self.num_classes)
+        known = self.test_sets or {first: self.test_arrays()}
+        found = test_sets_of(self.name, known, sets, self.num_classes)
         described = {**self.description, "test_sets": ", ".join(found)}
         return dataclasses.replace(self, test_sets=found, description=described)
 

@@ -31,23 +31,24 @@ def checked_test_sets(name: str, sets: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def test_sets_of(
-    name: str, first: str, test: tuple[Any, np.ndarray], further: Any, classes: Any
+    name: str, known: Mapping[str, tuple[Any, np.ndarray]], further: Any, classes: Any
 ) -> dict[str, tuple[Any, Any]]:
     """Returns all test sets by name, in the dtypes of the first one.
 
     Args:
         name: name of the dataset, for messages.
-        first, test: name, samples and labels of the first test set.
+        known: name -> (x, y) of the present test sets, at least one.
         further: name -> (x, y) of the others.
         classes: number of classes; `None` if labels are no classes.
     """
     others = checked_test_sets(name, further)
-    if first in others:
+    if twice := [key for key in others if key in known]:
         raise UserError(
-            f"{name}: two test sets are called {first!r}; rename one, e.g. with_test_sets(..., first='clean')"
+            f"{name}: two test sets are called {twice[0]!r}; rename one, e.g. with_test_sets(..., first='clean')"
         )
+    test = next(iter(known.values()))
     found = {key: _like_test_set(f"{name}, test set {key!r}", one, test, classes) for key, one in others.items()}
-    return {first: test, **found}
+    return {**known, **found}
 
 
 def _like_test_set(owner: str, given: tuple[Any, Any], test: tuple[Any, np.ndarray], classes: Any) -> Any:
