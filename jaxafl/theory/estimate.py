@@ -154,8 +154,7 @@ def _of_gradients(sim: Simulation, chosen: Sampled, found: list[AtModel]) -> dic
 
 
 def _per_batch(client: Any, counts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Returns the variance of a mini-batch's mean over the variance of a sample, for the
-    clients `chosen` with `counts` samples."""
+    """Returns the variance of a mini-batch's mean over that of a sample, for `chosen` clients with `counts` samples."""
     if client.batch_size is None:
         return np.zeros(len(counts))
     size = np.asarray(client.batch_size)[chosen] if isinstance(client.batch_size, tuple) else client.batch_size
@@ -202,9 +201,10 @@ def _rates(sim: Simulation) -> dict[str, tuple[str, float]]:
     if sim.client.optimizer is optax.sgd and (momentum is None or not np.any(momentum)):
         found["local_rate"] = "client.learning_rate", sim.client.hyperparameters.get("learning_rate")
     role = next((role for role, servers in _ROLES.items() if isinstance(sim.server, servers)), "")
-    names = {"learning_rate": role, "eps": "epsilon", "tau_c": "staleness_threshold"} if role else {}
-    for option in names.keys() & (names.keys() if role == "adaptive_rate" else {"learning_rate"}):
-        found[names[option]] = f"server.{option}", getattr(sim.server, option, None)
+    names = {role: "learning_rate"} if role else {}
+    if role == "adaptive_rate":
+        names |= {"epsilon": "eps", "staleness_threshold": "tau_c"}
+    found |= {name: (f"server.{option}", getattr(sim.server, option, None)) for name, option in names.items()}
     numbers = (int, float, np.number)
     return {name: (option, float(one)) for name, (option, one) in found.items() if isinstance(one, numbers)}
 
