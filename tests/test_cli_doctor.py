@@ -48,7 +48,7 @@ def test_it_names_versions_devices_datasets_and_extras(quick, tmp_path, capsys):
     assert "cpu: cpu" in shown
     for name in {*offered("datasets")} - {"synthetic", "from_leaf"}:
         assert f"  {name} " in shown
-    assert "mnist is missing. Download it: afl.data.mnist(download=True), jaxafl run --download or" in shown
+    assert f"  {'mnist':<20} missing; jaxafl data mnist downloads it\n" in shown
     for extra in importlib.metadata.metadata("jaxafl").get_all("Provides-Extra"):
         assert f"\n  {extra} " in shown
 

@@ -32,6 +32,7 @@ def lines(datasets: Iterable[tuple[str, dict[str, str]]]) -> Iterator[str]:
     """Yields the findings of `surroundings.datasets` as lines of text."""
     for name, one in datasets:
         first, *more = one["error"].splitlines() if "error" in one else [one["found"]]
+        if "Download it" in first:
+            first, more = f"missing; jaxafl data {name} downloads it", []
         yield f"  {name:<20} {first.removesuffix(' Looked in:')}"
-        ways = [] if "Download it" in first else more
-        yield from (f"      {line.strip()}" for line in ways if line.strip()[:2] in ("1.", "2."))
+        yield from (f"      {line.strip()}" for line in more if line.strip()[:2] in ("1.", "2."))

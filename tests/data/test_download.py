@@ -365,7 +365,7 @@ def test_the_command_lists_every_dataset(tmp_path, monkeypatch, capsys):
     listed = capsys.readouterr().out
     assert listed.startswith(f"datasets in {tmp_path} ")
     for name in download.PLACES:
-        assert f"  {name:<20} {name} is missing. Download it: afl.data.{name}(download=True)" in listed
+        assert f"  {name:<20} missing; jaxafl data {name} downloads it\n" in listed
 
 
 def test_a_run_downloads_its_dataset(server, tmp_path, capsys):
