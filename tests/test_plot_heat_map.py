@@ -51,6 +51,11 @@ def test_a_cell_is_the_mean_over_seeds_and_the_best_is_framed(tmp_path: pathlib.
     assert turned.axes[0].images[0].get_array().shape == (3, 2) and best(turned) == (2, 1)  # the smallest loss
 
 
+def test_values_that_look_equal_keep_their_rows() -> None:
+    close = grid().assign_coords({"server.alpha": [0.2, 0.2000000001]})
+    assert [one.get_text() for one in plot.heat_map(close).axes[0].get_yticklabels()] == ["0.2", "0.2"]
+
+
 def test_a_configuration_with_a_failed_run_has_no_mean() -> None:
     figure = plot.heat_map(grid(failed=True))
     assert figure.axes[0].texts[-1].get_text() == "failed" and best(figure) in ((0, 2), (1, 1))
@@ -65,6 +70,8 @@ def test_a_configuration_with_a_failed_run_has_no_mean() -> None:
         (lambda: plot.heat_map(grid(), "f1"), "has no final_f1"),
         (lambda: plot.heat_map(grid(), rows="seed"), "rows must be one of 'server.alpha', 'clock.buffer'"),
         (lambda: plot.heat_map([grid()]), "takes a result"),
+        (lambda: plot.heat_map({"a": grid(), "b": grid()}), "heat_map: there are several results; expected one sweep"),
+        (lambda: plot.heat_map(grid().expand_dims(test_set=2)), r"varies along test_set; .*result.isel\(test_set=0\)"),
     ],
 )
 def test_other_results_are_refused(how: Any, said: str) -> None:

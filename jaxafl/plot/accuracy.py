@@ -19,7 +19,7 @@ from jaxafl.plot.canvas import (
     panels_of,
     tidy,
 )
-from jaxafl.results.curves import curve, over_seeds
+from jaxafl.results.curves import curve, over_seeds, percent, scale_of
 from jaxafl.results.members import Member, Results, heading, members
 
 _GRID = 400  # points at which the runs of different seeds are averaged
@@ -86,9 +86,9 @@ def _curves(
         style["marker"] = "" if len(at) > 1 else "o"
         failed += draw_line(ax, line, at, mean, (mean - deviation, mean + deviation), label=label, **style)
     units = lines[0].runs[0][metric].attrs.get("units", "1")
-    said = {100: " (%)"}.get(scale_of(metric), f" ({units})" if units != "1" else "")
+    said = " (%)" if percent(metric) else f" ({units})" if units != "1" else ""
     ax.set(xlabel=axis_label, ylabel=f"test {metric}{said}", title=heading(results), xlim=(0, None))
-    if scale_of(metric) == 100 or ax.dataLim.ymin >= 0:
+    if percent(metric) or ax.dataLim.ymin >= 0:
         ax.set_ylim(0, None)
     if unit is not None:
         ax.xaxis.set_major_formatter(unit)
@@ -108,11 +108,6 @@ def _legend(lines: list[Member]) -> tuple[list[str], str | None]:
         return names, f"mean ± std of {seeds[0]} seeds"
     counted = [f"{name} ({count} seed{'s' * (count > 1)})" for name, count in zip(names, seeds, strict=True)]
     return counted, "mean ± std over seeds"
-
-
-def scale_of(metric: str) -> int:
-    """Returns the factor with which figures draw a metric: 100 for accuracies, which are in percent, else 1."""
-    return 100 if metric.endswith("accuracy") else 1
 
 
 def _mean(runs: list[xr.Dataset], metric: str, against: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

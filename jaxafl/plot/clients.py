@@ -8,10 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named
-from jaxafl.plot.accuracy import scale_of
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of, tidy
 from jaxafl.results.clients import names_of, standard_interval, worst_tenth
-from jaxafl.results.curves import Curve, falls, over_seeds
+from jaxafl.results.curves import Curve, falls, over_seeds, percent, scale_of
 from jaxafl.results.members import heading, members
 
 _NAMED = 30  # names are drawn for at most this number of clients
@@ -69,9 +68,9 @@ def client_spread(
         if len(runs) > 1:
             few = slice(None, None, max(1, len(at) // 12))
             ax.errorbar(at[few], mean[few], deviation[few], fmt="none", ecolor=colour, elinewidth=1, capsize=2)
-    ylabel = f"{metric} on their own samples{' (%)' * (scale == 100)}, {found[0][1].shape[1]} clients"
+    ylabel = f"{metric} on their own samples{' (%)' * percent(metric)}, {found[0][1].shape[1]} clients"
     ax.set(xlabel="simulated time (s)", ylabel=ylabel, title=heading(result), xlim=(0, None))
-    if scale == 100 or ax.dataLim.ymin >= 0:
+    if percent(metric) or ax.dataLim.ymin >= 0:
         ax.set_ylim(0, None)
     ax.legend(frameon=False, fontsize=9, title=f"error bars: std of {len(runs)} seeds" if len(runs) > 1 else None)
     tidy(ax)

@@ -20,7 +20,7 @@ from jaxafl.plot.canvas import (
     panels_of,
     tidy,
 )
-from jaxafl.results.curves import AXES, curve
+from jaxafl.results.curves import AXES, curve, percent, scale_of
 from jaxafl.results.members import Results, members
 from jaxafl.results.points import in_words
 
@@ -62,7 +62,6 @@ def comparison(
     at = getattr(results, "at", None) if hasattr(results, "differences") else None
     lines = members(results, metric, against.variable)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
-    percent = metric.endswith("accuracy")
     failed = 0
     for line, style in zip(lines, line_styles(len(lines)), strict=True):
         curves = [curve(run, against.variable, metric) for run in line.runs]
@@ -70,12 +69,12 @@ def comparison(
             raise UserError(f"{line.name}: a run has no evaluation with a finite {metric}; there is nothing to plot")
         grid = np.unique(np.concatenate([one.at for one in curves]))
         grid = grid[(grid >= max(one.at[0] for one in curves)) & (grid <= min(one.at[-1] for one in curves))]
-        values = np.stack([one.before(grid) for one in curves]) * (100 if percent else 1)
+        values = np.stack([one.before(grid) for one in curves]) * scale_of(metric)
         bottom, median, top = np.quantile(values, [low, 0.5, high], axis=0)
         style |= {"label": f"{line.name or 'all'} ({len(curves)} seed{'s' * (len(curves) > 1)})"}
         failed += draw_line(ax, line, grid / against.scale, median, (bottom, top), drawstyle="steps-post", **style)
     shown = metric.replace("_", " ") if metric.startswith("validation") else f"test {metric.replace('_', ' ')}"
-    ax.set(xlabel=against.label, ylabel=f"{shown} (%)" if percent else shown, xlim=(0, None))
+    ax.set(xlabel=against.label, ylabel=f"{shown} (%)" if percent(metric) else shown, xlim=(0, None))
     tidy(ax)
     title = f"median, {100 * low:g} to {100 * high:g} % of seeds"
     if at is not None:

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from jaxafl.options import UserError, check_choice, named
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of
-from jaxafl.results.curves import falls
+from jaxafl.results.curves import falls, has_failed, percent, scale_of
 from jaxafl.results.members import heading, members
 from jaxafl.results.tables import decimals
 
@@ -46,34 +46,35 @@ def heat_map(
 
     Examples:
         >>> import jaxafl as afl
-        >>> problem = afl.theory.quadratic(clients=4)
-        >>> client = afl.Client(learning_rate=0.1, steps=2, batch_size=None)
-        >>> clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))
-        >>> sim = afl.Simulation(problem.data, problem.model, client, afl.server.fedasync(), clock)
-        >>> axes = {"server.alpha": [0.3, 0.6], "client.learning_rate": [0.01, 0.1, 0.2], "seed": range(2)}
-        >>> figure = afl.plot.heat_map(afl.sweep(sim, axes, server_steps=10), "loss")
+        >>> import numpy as np
+        >>> import xarray as xr
+        >>> axes = {"server.alpha": [0.3, 0.6], "client.learning_rate": [0.01, 0.1, 0.2], "seed": [0, 1]}
+        >>> result = xr.Dataset({"final_loss": ([*axes], np.ones((2, 3, 2)))}, axes)  # as of afl.sweep(sim, axes)
+        >>> figure = afl.plot.heat_map(result, "loss")
         >>> figure.axes[0].get_ylabel(), figure.axes[0].get_xlabel()
         ('server.alpha', 'client.learning_rate')
     """
     file = check_image_path(path)
-    found = members(result, f"final_{metric}")
+    variable = f"final_{metric}"
+    found = members(result, variable)
+    if not isinstance(result, xr.Dataset):
+        raise UserError("heat_map: there are several results; expected one sweep over two options. Draw one at a time")
+    if inner := found[0].runs[0][variable].dims:
+        raise UserError(f"heat_map: {variable} varies along {inner[0]}; choose one value, result.isel({inner[0]}=0)")
     axes = list(found[0].place)
     if len(axes) != 2:
         raise UserError(f"heat_map: the result varies in {', '.join(axes) or 'nothing'}; expected two swept options")
+    final = np.array([[np.nan if has_failed(run) else run[variable] for run in one.runs] for one in found])
+    final = scale_of(metric) * final.reshape(*(result.sizes[axis] for axis in axes), -1)
+    columns = result.sizes[axes[1]]
+    labels = [[one.place[axis].rpartition("=")[2] for one in found] for axis in axes]
+    labels = [labels[0][::columns], labels[1][:columns]]
     if rows is not None:
         check_choice("heat_map", "rows", rows, tuple(axes))
-        axes = [rows, *(axis for axis in axes if axis != rows)]
-    percent = metric.endswith("accuracy")
-    dims = [*axes, "seed"]
-    values = result[f"final_{metric}"]
-    values = values.expand_dims("seed") if "seed" not in values.dims else values
-    final = values.transpose(*dims).values.astype(float) * (100 if percent else 1)
-    if "failed_step" in result.variables:
-        failed = (result["failed_step"] >= 0).broadcast_like(values).transpose(*dims).values
-        final = np.where(failed, np.nan, final)
+        if rows == axes[1]:
+            axes, labels, final = axes[::-1], labels[::-1], final.swapaxes(0, 1)
     mean, seeds = final.mean(axis=2), final.shape[2]
     std = final.std(axis=2, ddof=1) if seeds > 1 else np.full(mean.shape, np.nan)
-    labels = [list(dict.fromkeys(member.place[axis].rpartition("=")[2] for member in found)) for axis in axes]
     figure, [ax] = panels_of(ax, 2.8 + 0.95 * mean.shape[1], 1.6 + 0.5 * mean.shape[0])
     image = ax.imshow(np.ma.masked_invalid(mean), aspect="auto", cmap=colormaps["viridis"].with_extremes(bad="0.8"))
     ax.set_xticks(range(mean.shape[1]), labels[1])
@@ -90,7 +91,7 @@ def heat_map(
         best = np.nanargmin(mean) if falls(result, metric, "heat_map") else np.nanargmax(mean)
         row, column = np.unravel_index(best, mean.shape)
         ax.add_patch(Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=2))
-    shown = f"final {metric.replace('_', ' ')}{' (%)' if percent else ''}"
+    shown = f"final {metric.replace('_', ' ')}{' (%)' * percent(metric)}"
     figure.colorbar(image, ax=ax, label=shown)
     said = f"mean ± std of {seeds} seeds" if seeds > 1 else "one seed"
     ax.set(xlabel=axes[1], ylabel=axes[0])

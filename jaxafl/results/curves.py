@@ -77,6 +77,16 @@ def over_seeds(curves: Sequence[Curve], points: int, scale: float = 1.0) -> tupl
     return at, values.mean(axis=0), values.std(axis=0, ddof=1)
 
 
+def percent(metric: str) -> bool:
+    """Returns True if figures and tables show a metric in percent, as they do accuracies."""
+    return metric.endswith("accuracy")
+
+
+def scale_of(metric: str) -> float:
+    """Returns the factor from a metric to its shown value."""
+    return 100.0 if percent(metric) else 1.0
+
+
 def falls(results: xr.Dataset | Iterable[xr.Dataset], metric: str, owner: str = "") -> bool:
     """Returns True if lower values of a metric are better.
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxafl.results.curves import AXES, falls
+from jaxafl.results.curves import AXES, falls, percent, scale_of
 from jaxafl.results.paired import Summary
 from jaxafl.results.points import in_words
 from jaxafl.results.tables import Cell, decimals
@@ -22,7 +22,7 @@ Column = tuple[str, dict[str, Cell]]
 def means(comparison: Any, metric: str, at: Any, spread: Spread, confidence: float) -> Column:
     """Returns the column of the means of a metric, with standard deviations or intervals."""
     found = comparison.summary(metric, at, confidence)
-    scale = _scale(metric)
+    scale = scale_of(metric)
     lower = falls(comparison.results.values(), metric, "table")
     places = decimals([scale * (one.std if spread == "std" else (one.high - one.low) / 2) for one in found.values()])
     best = _best(found, lower)
@@ -42,7 +42,7 @@ def means(comparison: Any, metric: str, at: Any, spread: Spread, confidence: flo
 def against(comparison: Any, reference: str, metric: str, at: Any, confidence: float) -> Column:
     """Returns the column of the differences from a reference, with intervals and verdicts."""
     found = comparison.differences(reference, metric, at, confidence)
-    scale = _scale(metric)
+    scale = scale_of(metric)
     places = decimals([scale * (one.high - one.low) / 2 for one in found.values()])
     cells = {reference: Cell("—")}
     for name, one in found.items():
@@ -66,7 +66,7 @@ def times(comparison: Any, target: float, metric: str, axis: str) -> Column:
         text = f"{'' if np.isfinite(one.median) else '> '}{_short(shown / unit.scale)} {count}"
         known = np.isfinite(one.median) or shown > 0
         cells[name] = Cell(text if known else f"never {count}", one.median == best)
-    amount = f"{_scale(metric) * target:g} %" if _scale(metric) != 1 else f"{target:g}"
+    amount = f"{scale_of(metric) * target:g} %" if percent(metric) else f"{target:g}"
     header = unit._replace(name=f"{unit.name} to {metric.replace('_', ' ')} {amount}").label
     return header, cells
 
@@ -99,13 +99,9 @@ def _best(found: Mapping[str, Summary], lower: bool) -> float | None:
     return (min(means) if lower else max(means)) if means else None
 
 
-def _scale(metric: str) -> float:
-    return 100.0 if metric.endswith("accuracy") else 1.0
-
-
 def _named(metric: str) -> str:
     name = metric.replace("_", " ")
-    return f"{name} (%)" if _scale(metric) != 1 else name
+    return f"{name} (%)" if percent(metric) else name
 
 
 def _short(number: float) -> str:

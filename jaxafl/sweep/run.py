@@ -129,8 +129,6 @@ def sweep(
         >>> grid = afl.sweep(sim, {"server.alpha": [0.3, 0.6], "seed": range(3)}, server_steps=10, eval_every=5)
         >>> dict(grid.loss.sizes)
         {'server.alpha': 2, 'seed': 3, 'evaluation': 3}
-        >>> grid.loss.mean("seed").dims
-        ('server.alpha', 'evaluation')
     """
     path = results.check_result_path(save)
     check_no_member(folder, path)

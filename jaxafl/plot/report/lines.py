@@ -11,7 +11,7 @@ import xarray as xr
 
 from jaxafl.options import UserError
 from jaxafl.results.clients import NAMES, names_of, worst_tenth
-from jaxafl.results.curves import falls, has_failed, value
+from jaxafl.results.curves import falls, has_failed, percent, scale_of, value
 from jaxafl.results.members import OF_A_RUN, Results, by_name, members
 
 MANY = 7  # distinguishable colours; of more lines only the best are coloured
@@ -84,16 +84,6 @@ def metrics_of(lines: Sequence[Line]) -> dict[str, str]:
 def label_of(metric: str) -> str:
     """Returns the label of a metric, such as `test accuracy (%)`."""
     return _LABELS.get(metric, metric.replace("_", " ")) + (" (%)" if percent(metric) else "")
-
-
-def percent(metric: str) -> bool:
-    """Returns True if a metric is shown in percent."""
-    return metric.endswith("accuracy")
-
-
-def scale_of(metric: str) -> float:
-    """Returns the factor from a metric to its shown value."""
-    return 100.0 if percent(metric) else 1.0
 
 
 def amount(metric: str, shown: float) -> str:
