@@ -34,7 +34,8 @@ def from_leaf(
         folder: folder of `train/*.json` and `test/*.json`, or of files with `train` and `test` in their names; gzipped
             as `*.json.gz` or not.
         convert: converts the lists `x` and `y` of one user to arrays `[n, ...]` and `[n]`; raises `ValueError` if it
-            cannot. By default both are arrays of numbers. Whole numbers in `y` are classes, also if written as 3.0.
+            cannot. By default both are arrays of numbers. If all `y` are whole numbers, they are classes, also if written
+            as 3.0.
         num_classes, preprocessing: see `from_arrays`.
         name: name of the dataset; by default the name of the folder.
 
@@ -57,6 +58,8 @@ def from_leaf(
         raise missing_dataset(name, [place, place / "train", place / "test"], ways)
     *halves, split = read_halves(name, "users", train, test, convert or _numbers)
     (x, y, users), (x_test, y_test, owners) = map(pooled, halves)
+    if convert is None and all((one == np.round(one)).all() for one in (y, y_test)):
+        y, y_test = y.astype(int), y_test.astype(int)
     options: Any = {"num_classes": num_classes, "preprocessing": preprocessing, "name": name}
     data = from_arrays(x, y, users, x_test=x_test, y_test=y_test, **options)
     clients = np.searchsorted(np.unique(users), owners) if split == "sample" else np.full(len(owners), -1)
@@ -73,5 +76,4 @@ def _numbers(x: list[Any], y: list[Any]) -> Pair:
     for array in (samples, labels):
         if array.dtype.kind not in "fiu":
             raise ValueError(f"expected numbers, got {array.dtype}; convert=... makes arrays of other samples")
-    whole = labels.dtype.kind == "f" and (labels == np.round(labels)).all()
-    return samples, labels.astype(int) if whole else labels
+    return samples, labels

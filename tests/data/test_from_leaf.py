@@ -51,6 +51,13 @@ def test_classes_may_be_written_as_floats_and_files_lie_in_one_folder(tmp_path):
     assert data.num_classes == 5 and data.y_test.tolist() == [4] and data.name == tmp_path.name
 
 
+def test_targets_are_real_if_one_of_them_is_no_whole_number(tmp_path):
+    write(tmp_path / "train" / "a.json", {"eve": ([[1.0], [2.0]], [1.5, 2.0]), "ann": ([[3.0]], [4.0])})
+    write(tmp_path / "test" / "a.json", {"eve": ([[1.0]], [3.0])})
+    data = afl.data.from_leaf(tmp_path)
+    assert data.num_classes is None and data.y_test.dtype == np.float32
+
+
 def test_users_who_are_held_out_own_no_client(tmp_path):
     write(tmp_path / "train" / "a.json", TRAIN)
     write(tmp_path / "test" / "a.json", {"zoe": ([[0.5, 0.5]], [2])})
