@@ -293,7 +293,7 @@ def test_a_confusion_matrix_has_a_picture(tmp_path: pathlib.Path) -> None:
     shown = {(text.get_position(), text.get_text()) for text in figure.axes[0].texts}
     assert ((0, 0), f"{share[0, 0]:.0f}") in shown
     assert (tmp_path / "confusion.png").stat().st_size > 5000
-    with pytest.raises(UserError, match="confusion"):
+    with pytest.raises(UserError, match=r"has no confusion; .*models.confusion_matrix}\) records it"):
         afl.plot.confusion(simulation().run(1))
 
 

@@ -18,11 +18,12 @@ OF_A_RUN = {"step", "arrival", "evaluation", "version", "population", "label", "
 """Dimensions of the result of one run."""
 _SEED = "seed"
 _NO_CLIENTS = '. run(diagnostics="per_client") evaluates single clients, in a shell jaxafl run --per-client'
-_NO_ACCURACY = (
-    ". metric='loss' draws the loss, in a shell --metric loss. A model's loss function records an accuracy if it "
-    "returns afl.models.softmax_cross_entropy(logits, batch), or "
-    'afl.models.Outputs(loss, {"accuracy": correct}), each [B]'
-)
+_REMEDIES = {
+    "accuracy": ". metric='loss' draws the loss, in a shell --metric loss. A model's loss function records an accuracy "
+    'if it returns afl.models.softmax_cross_entropy(logits, batch), or afl.models.Outputs(loss, {"accuracy": correct}),'
+    " each [B]",
+    "confusion": '. run(metrics={"confusion": afl.models.confusion_matrix}) records it',
+}
 
 
 class Member(NamedTuple):
@@ -51,7 +52,7 @@ def members(results: Results, *variables: str) -> list[Member]:
         if missing:
             label = name or dataset.attrs.get("title", "")
             known = ", ".join(map(str, dataset.data_vars))
-            remedy = _NO_ACCURACY if "accuracy" in missing else _NO_CLIENTS if missing[0].startswith("client_") else ""
+            remedy = _NO_CLIENTS if missing[0].startswith("client_") else _REMEDIES.get(missing[0], "")
             close = "" if remedy else did_you_mean(missing[0], dataset.data_vars)
             raise UserError(f"the result {label} has no {', '.join(missing)}; it has {known}{close}{remedy}")
     found = [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
