@@ -34,8 +34,7 @@ def from_leaf(
         folder: folder of `train/*.json` and `test/*.json`, or of files with `train` and `test` in their names; gzipped
             as `*.json.gz` or not.
         convert: converts the lists `x` and `y` of one user to arrays `[n, ...]` and `[n]`; raises `ValueError` if it
-            cannot. By default both are arrays of numbers. If all `y` are whole numbers, they are classes, also if written
-            as 3.0.
+            cannot. By default both are arrays of numbers. If all `y` are whole numbers (also 3.0), they are classes.
         num_classes, preprocessing: see `from_arrays`.
         name: name of the dataset; by default the name of the folder.
 
