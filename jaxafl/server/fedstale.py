@@ -60,7 +60,7 @@ class fedstale(Server):
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         drawn = Delivery.BY_CLIENT not in clock.delivers and not getattr(clock, "replacement", False)
-        if self.participation is None and not drawn:
+        if self.participation is None and not (drawn and clock.order_free):
             raise ValueError(
                 f"fedstale: participation=None on the clock {clock.name} is unknown; expected the probability with "
                 "which a client takes part in a server step. Give participation=..., a number or one per client"

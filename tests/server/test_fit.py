@@ -219,6 +219,12 @@ BAD: dict[str, tuple[Any, str]] = {
         ),
         "participation=None on the clock synchronous is unknown",
     ),
+    "fedstale with lost uploads": (
+        lambda: simulation(
+            "fedstale", synchronous(cohort=3, lost=0.5, durations=constant(1)), server=server.fedstale()
+        ),
+        "participation=None on the clock synchronous is unknown",
+    ),
     "fedstale for other clients": (
         lambda: with_server("fedstale", "synchronous", server.fedstale(participation=np.full(4, 0.5))),
         rf"participation must be a number or an array of one number per client \({CLIENTS},\), got shape \(4,\)",
