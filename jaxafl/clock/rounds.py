@@ -16,6 +16,7 @@ from jaxafl.device.keys import Key, Purpose, below, purpose_key, threefry
 from jaxafl.options import Number, number, recording, static
 
 Array = jax.Array
+_ROUNDING = 1e-9  # 0.07 · 100 is above 7 in floating point
 
 
 class State(NamedTuple):
@@ -61,7 +62,8 @@ class synchronous(Clock):
 
     def check(self, num_clients: int) -> None:
         if self.cohort is not None and not self.replacement:
-            check_at_most(self.name, "cohort + extra", self.cohort + self.extra, num_clients)
+            name = "cohort + extra" if self.extra else "cohort"
+            check_at_most(self.name, name, self.cohort + self.extra, num_clients)
         if self.extra and (self.cohort is None or self.replacement):
             raise ValueError(
                 f"{self.name}: extra={self.extra} clients come on top of a cohort drawn without replacement: "
@@ -95,16 +97,17 @@ class synchronous(Clock):
         """Computes one round: draws the cohort, and waits for its slowest client."""
         if self._closes_early:
             return self._early(state, workload)
-        num_clients = workload.num_clients
-        size = self.capacity(num_clients)
-        state, client = drawn_clients(state, self.sets, size, num_clients, replacement=self.replacement)
-        client = jnp.sort(client)
-        mask = jnp.ones(size, bool)
-        multiplicity = None
-        if self.replacement:  # a client drawn twice trains once and counts twice
-            client, mask, multiplicity = distinct(client)
+        state, client, mask, multiplicity = self._cohort(state, workload.num_clients)
         state, runs = start_runs(self.durations, state, mask, client, state.runs[client], workload)
         return _ended(state, ServerStep(jnp.max(runs.arrived), mask, runs, multiplicity))
+
+    def _cohort(self, state: State, num_clients: int) -> tuple[State, Array, Array, Array | None]:
+        """Draws the clients of a round in client order, a mask of the runs, and their multiplicities if they differ."""
+        size = self.capacity(num_clients)
+        state, drawn = drawn_clients(state, self.sets, size, num_clients, replacement=self.replacement)
+        if self.replacement:  # a client drawn twice trains once and counts twice
+            return state, *distinct(drawn)
+        return state, jnp.sort(drawn), jnp.ones(size, bool), None
 
     def _early(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """Computes one round that may end without all of its runs."""
@@ -112,12 +115,10 @@ class synchronous(Clock):
 
         def attempt(carry: tuple[State, ServerStep]) -> tuple[State, ServerStep]:
             state, _ = carry
-            as_round = state._replace(version=state.drawn)
-            as_round, drawn = drawn_clients(
-                as_round, self.sets, size, workload.num_clients, replacement=self.replacement
+            as_round, client, begins, multiplicity = self._cohort(
+                state._replace(version=state.drawn), workload.num_clients
             )
             state = as_round._replace(version=state.version)
-            client, begins, multiplicity = distinct(drawn)
             state, runs = start_runs(self.durations, state, begins, client, state.runs[client], workload)
             arrives = begins if self.lost is None else begins & ~is_lost(self.lost, state.key, runs)
             arrived = jnp.where(arrives, runs.arrived, jnp.inf)
@@ -126,7 +127,9 @@ class synchronous(Clock):
             last = jnp.where(jnp.isinf(last), jnp.max(jnp.where(begins, runs.arrived, 0)), last)
             deadline = jnp.inf if self.deadline is None else state.now + self.deadline
             if self.deadline_quantile is not None:
-                place = jnp.ceil(jnp.asarray(self.deadline_quantile) * jnp.sum(begins)).astype(jnp.int32) - 1
+                place = (
+                    jnp.ceil(jnp.asarray(self.deadline_quantile) * jnp.sum(begins) - _ROUNDING).astype(jnp.int32) - 1
+                )
                 deadline = jnp.sort(jnp.where(begins, runs.arrived, jnp.inf))[place]
             time = jnp.maximum(jnp.minimum(last, deadline), jnp.where(jnp.isinf(ordered[0]), 0, ordered[0]))
             mask = arrives & (arrived <= time) & (jnp.argsort(jnp.argsort(arrived)) < size - self.extra)
@@ -139,7 +142,8 @@ class synchronous(Clock):
             state = state._replace(now=time, starts=starts, runs=begun, drawn=state.drawn + 1)
             return state, ServerStep(time, mask, runs, multiplicity)
 
-        none = ServerStep(state.now, jnp.zeros(size, bool), blank_runs(size), jnp.ones(size, jnp.int32))
+        multiplicity = jnp.ones(size, jnp.int32) if self.replacement else None
+        none = ServerStep(state.now, jnp.zeros(size, bool), blank_runs(size), multiplicity)
         state, step = jax.lax.while_loop(lambda carry: ~jnp.any(carry[1].mask), attempt, (state, none))
         return state._replace(version=state.version + 1), step
 

@@ -134,6 +134,13 @@ def test_rounds_end_early_as_the_reference_says(options: dict[str, Any], odds: f
     assert (found.staleness[found.mask] == 0).all()
 
 
+def test_a_quantile_of_a_whole_number_of_runs_is_not_rounded_up() -> None:
+    """0.07 · 100 is 7.000000000000001 in floating point."""
+    times = np.arange(1.0, 101.0)[:, None]
+    found = run_clock(synchronous(cohort=100, durations=recorded(times), deadline_quantile=0.07), 100, 1, 1)
+    assert found.time.tolist() == [7] and found.mask.sum() == 7
+
+
 def test_without_early_ends_the_draws_are_the_usual_ones() -> None:
     """A deadline that nobody misses changes nothing."""
     usual = run_clock(synchronous(cohort=3, durations=uniform(1, 2)), 8, 1, 20, 3)
