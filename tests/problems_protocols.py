@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from jaxafl.clock import Schedule
-from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
+from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key, threefry
 from tests.oracle import simulate as oracle_simulate
 from tests.oracle.clock import Arrival, ServerStep
 
@@ -116,3 +116,14 @@ def losses(seed: int, odds: float) -> Callable[[int, int], bool]:
         return high * 2.0**-32 + (low >> 11) * 2.0**-53 < odds
 
     return is_lost
+
+
+def ranks(seed: int) -> Callable[[int, int], int]:
+    """The ranks of started clients among the idle ones, by the draws of the clock: `rank(start, idle)`."""
+    key = purpose_key(seed_key(seed), Purpose.START)
+
+    def rank(start: int, idle: int) -> int:
+        high, low = (int(word) for word in threefry(key, np.uint32(start), np.uint32(0)))
+        return int((high * 2.0**-32 + (low >> 11) * 2.0**-53) * idle)
+
+    return rank

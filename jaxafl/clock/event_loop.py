@@ -79,6 +79,8 @@ def stop(clock: Any, state: State, num_clients: int) -> State:
     oldest, client, row = state.versions.first
     stops = ~state.restarting & (state.arrivals.first[0] > state.now) & (oldest <= last)
     state = vacate(state, row, client, stops, num_clients)
+    if clock.some_wait(num_clients):
+        state = restart_first(state, row, stops)
     starts = state.starts._replace(stopped=state.starts.stopped + stops)
     ended = _set(state.flight.arrived, row, state.now, stops)  # else it would count as in flight
     stopped = state.stopped
@@ -157,6 +159,8 @@ def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_client
     verdict = clock.arrives(state.rules, Event(run, count, state.version, oldest, delivers))
     refused, lost, closes = (jnp.asarray(one) & delivers for one in (verdict.refused, verdict.lost, verdict.closes))
     takes = delivers & ~refused & ~lost
+    if clock.some_wait(num_clients):
+        state = restart_first(state, row, refused | lost)
     index = jnp.where(takes, count, size)
     columns = (step.mask, step.runs, step.kind)
     entry = (takes, run, None if step.kind is None else jnp.asarray(verdict.kind, jnp.int32))
@@ -207,6 +211,15 @@ def vacate(state: State, row: Array, client: Array, where: Array, num_clients: i
         busy=trees.becomes_busy(state.busy, num_clients, client, -where.astype(jnp.int32)),
         versions=versions,
     )
+
+
+def restart_first(state: State, row: Array, where: Array) -> State:
+    """Moves the row that was just freed before those of clients that wait for a server step."""
+    size = len(state.freed)
+    place = jnp.where(where, state.starts.count + state.waiting, state.ended - 1) % size
+    freed = state.freed.at[(state.ended - 1) % size].set(state.freed[place])
+    freed = _set(freed, place, row, where)
+    return state._replace(freed=freed, row=freed[state.starts.count % size])
 
 
 def _none_to_stop(clock: Any, state: State) -> Array | bool:

@@ -50,11 +50,16 @@ class Events(Clock):
         started = state.starts.count
         if self.in_flight(num_clients) == num_clients:  # all clients are in flight: those that ended restart
             client = state.flight.client[state.row]
-            if self.last_stopped(state.rules, state.version) is not None:  # in client order, stopped ones among them
+            stops = self.last_stopped(state.rules, state.version) is not None
+            if stops and not self.some_wait(num_clients):  # in client order, stopped ones among them
                 client = trees.nth_idle(state.busy, num_clients, jnp.int32(0))
             return client, jnp.int32(FaultCode.NONE)
         rank = selection.idle_rank(state.start_key, started, started - state.ended, num_clients)
         return trees.nth_idle(state.busy, num_clients, rank), jnp.int32(FaultCode.NONE)
+
+    def some_wait(self, num_clients: int) -> bool:
+        """Returns True if clients may wait for a server step while others restart, although M_c = N."""
+        return False
 
     def start_version(self, state: State) -> tuple[Array, Array | None]:
         """Returns the version that the next run starts from, and its reference; `None` for the same version."""

@@ -50,8 +50,9 @@ class free_running(Events):
         max_staleness: bound R >= 1 of staleness; `None` for no bound. τ is measured at the delivery.
         on_bound: treatment of the bound. `"refuse"`: an update with τ >= R is discarded; its client restarts as after
             any arrival (Ringmaster ASGD without stops). `"stop"`: in addition a run is stopped as soon as t - s >= R,
-            and its client restarts from x_t (Ringmaster ASGD, and Rennala SGD with R = 1). `"wait"`: a server step that
-            would leave a run in flight with t - s > R waits for it, and takes all updates that arrive meanwhile.
+            and its client restarts from x_t (Ringmaster ASGD, and Rennala SGD with R = 1). `"wait"`, without `period`:
+            a server step that would leave a run in flight with t - s > R waits for it, and takes all updates that
+            arrive meanwhile.
         period: seconds between server steps, which take all updates that have arrived since the last one, or none;
             `None` for steps by `buffer` only. If both are given, the server steps at whichever comes first.
         max_arrivals: most arrivals of one server step, with `period` or `on_bound="wait"`. More are an error. `None`
@@ -113,6 +114,16 @@ class free_running(Events):
             )
         if self.on_bound != "refuse" and self.max_staleness is None:
             raise ValueError(f"{self.name}: on_bound={self.on_bound!r} needs a bound: give max_staleness=R")
+        if self.on_bound == "wait" and self.period is not None:
+            raise ValueError(
+                f"{self.name}: period={self.period} ends a server step at its time, but on_bound='wait' waits for late "
+                "runs: give buffer=M instead of the period, or on_bound='refuse' or 'stop'"
+            )
+        if self.on_bound == "stop" and (self.before_step or self.start_skew):
+            raise ValueError(
+                f"{self.name}: on_bound='stop' restarts clients from the newest version, but before_step=True and "
+                "start_skew=True hand out an older one: give on_bound='refuse'"
+            )
         if self.max_arrivals is not None and not self._varies:
             raise ValueError(
                 f"{self.name}: max_arrivals bounds the server steps of period=... and on_bound='wait'; give buffer=M"
@@ -188,6 +199,11 @@ class free_running(Events):
 
     def replaced(self, takes: Array, closes: Array) -> Array:
         return jnp.where(takes, closes * self._size, 1) if self.dispatch == "step" else super().replaced(takes, closes)
+
+    def some_wait(self, num_clients: int) -> bool:
+        refuses = self.max_staleness is not None or self.lost is not None
+        everyone = self.concurrency == num_clients and self.starts is None
+        return refuses and everyone and self.dispatch == "step"
 
     def choose(self, state: State, num_clients: int) -> tuple[Array, Array]:
         drawn = functools.partial(super().choose, state, num_clients)

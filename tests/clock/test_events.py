@@ -13,19 +13,20 @@ from jaxafl import clock
 from jaxafl.clock import Schedule
 from jaxafl.clock import schedule as run_clock
 from tests.oracle import clock_events as oracle
-from tests.problems_protocols import KINDS, durations, lookup, losses
+from tests.problems_protocols import KINDS, durations, lookup, losses, ranks
 
 CLIENTS, STEPS = 4, 30
 COLUMNS = ("client", "run", "run_id", "version", "started", "arrived")
 
 
-def assert_log(schedule: Schedule, log: oracle.Log) -> None:
+def assert_log(schedule: Schedule, log: oracle.Log, columns: tuple[str, ...] = COLUMNS) -> None:
     """All fields of all arrivals, the times of the steps, and the counts."""
     np.testing.assert_array_equal(schedule.time, [time for time, _, _ in log.steps])
     for t, (_, arrivals, kind) in enumerate(log.steps):
         mask = schedule.mask[t]
-        mine = [tuple(getattr(schedule, name)[t][i] for name in COLUMNS) for i in np.flatnonzero(mask)]
-        assert mine == arrivals, f"server step {t}"
+        mine = [tuple(getattr(schedule, name)[t][i] for name in columns) for i in np.flatnonzero(mask)]
+        theirs = [tuple(one[COLUMNS.index(name)] for name in columns) for one in arrivals]
+        assert mine == theirs, f"server step {t}"
         assert (schedule.kind[t][mask] == kind).all()
     counted = ("runs_begun", "runs_refused", "runs_stopped", "runs_lost")
     np.testing.assert_array_equal(np.stack([getattr(schedule, name) for name in counted], 1), log.counts)
@@ -47,17 +48,43 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"lost": 0.3, "period": 0.5, "max_arrivals": 60, "max_staleness": 4},
         {"odds": 0.3, "buffer": None, "period": 0.5, "bound": 4},
     ),
+    "lost while the server waits": (
+        {"lost": 0.4, "max_staleness": 1, "on_bound": "wait", "buffer": 2, "max_arrivals": 60},
+        {"odds": 0.4, "bound": 1, "how": "wait", "buffer": 2},
+    ),
+    "restarts at steps, bounded": (
+        {"dispatch": "step", "buffer": 2, "max_staleness": 1},
+        {"dispatch": "step", "buffer": 2, "bound": 1},
+    ),
+    "restarts at steps, lost": (
+        {"dispatch": "step", "buffer": 2, "lost": 0.3},
+        {"dispatch": "step", "buffer": 2, "odds": 0.3},
+    ),
+    "restarts at steps, with stops, lost": (
+        {"dispatch": "step", "buffer": 2, "lost": 0.3, "max_staleness": 2, "on_bound": "stop"},
+        {"dispatch": "step", "buffer": 2, "odds": 0.3, "bound": 2, "how": "stop"},
+    ),
 }
+DRAWN = ("ringmaster with stops", "wait", "windows and a buffer", "restarts at steps, with stops, lost")
 
 
-def check_case(name: str, kind: str, seed: int) -> None:
+def check_case(name: str, kind: str, seed: int, concurrency: int = CLIENTS) -> None:
     mine, theirs = CASES[name]
     times = durations(np.random.default_rng(seed), CLIENTS, 400, kind)
-    options = {"concurrency": CLIENTS, "durations": clock.recorded(times), **mine}
+    options = {"concurrency": concurrency, "durations": clock.recorded(times), **mine}
     found = run_clock(clock.free_running(**options), CLIENTS, 1, STEPS, seed)
     odds = theirs.get("odds", 0.0)
     told = {name: value for name, value in theirs.items() if name != "odds"} | {"is_lost": losses(seed, odds)}
-    assert_log(found, oracle.bounded(CLIENTS, lookup(times), STEPS, **told))
+    if concurrency < CLIENTS:
+        told |= {"in_flight": concurrency, "rank": ranks(seed)}
+    starts_at_steps = "dispatch" in mine  # the clients that start at one instant are in another order
+    columns = tuple(one for one in COLUMNS if one != "run_id" or not starts_at_steps)
+    assert_log(found, oracle.bounded(CLIENTS, lookup(times), STEPS, **told), columns)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_idle_clients_are_drawn_and_stopped_ones_restart_themselves(name: str) -> None:
+    check_case(name, "ties", 3, concurrency=3)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -186,6 +213,9 @@ def test_staleness_sums_to_the_identity_without_refusals() -> None:
         ({"period": 1.0, "buffer": 1}, "give buffer=None"),
         ({"lost": np.full(3, 0.1)}, "4"),
         ({"period": 1.0, "dispatch": "step"}, "give dispatch='arrival'"),
+        ({"period": 1.0, "max_staleness": 2, "on_bound": "wait"}, "give buffer=M instead of the period"),
+        ({"before_step": True, "max_staleness": 2, "on_bound": "stop"}, "give on_bound='refuse'"),
+        ({"dispatch": "step", "start_skew": True, "max_staleness": 2, "on_bound": "stop"}, "give on_bound='refuse'"),
     ],
 )
 def test_what_cannot_be_is_said_before(options: dict[str, Any], text: str) -> None:

@@ -32,24 +32,49 @@ class Log:
 
 
 class Fleet:
-    """N clients that all train all the time; O(N) per event."""
+    """M_c of N clients in training; O(N) per event. Stopped clients restart themselves; with M_c = N all do."""
 
-    def __init__(self, num_clients: int, duration: Duration) -> None:
-        self.duration, self.runs = duration, [0] * num_clients
+    def __init__(self, num_clients: int, duration: Duration, in_flight: int | None = None, rank: Any = None) -> None:
+        self.duration, self.runs, self.rank = duration, [0] * num_clients, rank
         self.flying: dict[int, Flying] = {}
-        self.due = set(range(num_clients))
+        self.draws = in_flight or 0  # starts of drawn idle clients that are due
+        self.due = set() if rank else set(range(num_clients))
+        self.held: list[int] = []  # clients that arrived, and wait for the server step
         self.now, self.version, self.started = 0.0, 0, 0
         self.refused = self.stopped = self.lost = 0
         self.log = Log()
 
     def start_due(self) -> None:
         for client in sorted(self.due):
-            run = self.runs[client]
-            self.runs[client] += 1
-            ends = self.now + self.duration(client, run)
-            self.flying[client] = Flying(client, run, self.started, self.version, self.now, ends)
-            self.started += 1
-        self.due = set()
+            self.start(client)
+        for _ in range(self.draws):
+            idle = [client for client in range(len(self.runs)) if client not in self.flying]
+            self.start(idle[self.rank(self.started, len(idle))])
+        self.due, self.draws = set(), 0
+
+    def start(self, client: int) -> None:
+        run = self.runs[client]
+        self.runs[client] += 1
+        ends = self.now + self.duration(client, run)
+        self.flying[client] = Flying(client, run, self.started, self.version, self.now, ends)
+        self.started += 1
+
+    def restart(self, client: int) -> None:
+        if self.rank:
+            self.draws += 1
+        else:
+            self.due.add(client)
+
+    def hold(self, client: int) -> None:
+        """Lets a start that is due wait for `release`."""
+        self.draws -= bool(self.rank)
+        self.due.discard(client)
+        self.held.append(client)
+
+    def release(self) -> None:
+        for client in self.held:
+            self.restart(client)
+        self.held = []
 
     def stop_up_to(self, version: int) -> None:
         for client in [one for one, run in self.flying.items() if run.version <= version]:
@@ -71,7 +96,7 @@ class Fleet:
             )
             if at_now:
                 run = self.flying.pop(at_now[0][0])
-                self.due.add(run.client)
+                self.restart(run.client)
                 yield run
                 continue
             if alarm() == self.now:
@@ -92,9 +117,12 @@ def bounded(
     how: str = "refuse",
     period: float | None = None,
     is_lost: Callable[[int, int], bool] = lambda client, run: False,
+    dispatch: str = "arrival",
+    in_flight: int | None = None,
+    rank: Callable[[int, int], int] | None = None,
 ) -> Log:
-    """Steps by a buffer, by windows or both, with a bound on staleness."""
-    fleet, taken, windows = Fleet(num_clients, duration), [], [1]
+    """Steps by a buffer, by windows or both, with a bound on staleness; `rank(start, idle)` draws an idle client."""
+    fleet, taken, windows = Fleet(num_clients, duration, in_flight, rank), [], [1]
 
     def ring() -> None:
         fleet.step(list(taken))
@@ -116,11 +144,14 @@ def bounded(
             continue
         else:
             taken.append(run)
+            if dispatch == "step":
+                fleet.hold(run.client)
         oldest = min((r.version for r in fleet.flying.values()), default=fleet.version)
         late = how == "wait" and bound is not None and fleet.version + 1 - oldest > bound
         if buffer is not None and len(taken) >= buffer and not late:
             fleet.step(list(taken))
             taken.clear()
+            fleet.release()
     raise AssertionError
 
 
