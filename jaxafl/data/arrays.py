@@ -16,6 +16,7 @@ from jaxafl.data.identities import check_ids
 from jaxafl.data.partition import by_user
 from jaxafl.data.partition.base import rows_of_each
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast
+from jaxafl.data.targets import as_targets
 from jaxafl.data.test_sets import checked_test_sets
 from jaxafl.options import UserError, as_array, check_number, check_whole, named
 from jaxafl.readers.pictures import is_picture, pixels
@@ -93,6 +94,7 @@ def from_arrays(
             f"{name}: x, y and client_ids need one entry per sample; got shapes "
             f"{', '.join(map(str, shapes))}, {labels.shape} and {users.shape}"
         )
+    labels = as_targets(name, "training", labels)  # after a split, the samples in errors would have other numbers
     others, first = {}, ""
     if test is not None:
         if x_test is not None or y_test is not None or test_fraction is not None:

@@ -56,6 +56,12 @@ def test_held_out_samples_keep_their_targets() -> None:
         np.testing.assert_array_equal(x[:, 0], targets)
 
 
+def test_a_target_that_is_not_finite_is_named_by_its_place_in_y_not_among_training_samples() -> None:
+    for at in (0, 20, len(Y) - 1):
+        with pytest.raises(ValueError, match=f"1 of the training targets .* the first in sample {at};"):
+            data.from_arrays(X, np.where(np.arange(len(Y)) == at, np.inf, Y), OWNERS, test_fraction=0.3)
+
+
 def test_samples_sharded_over_devices_keep_their_targets() -> None:
     federated = data.from_arrays(X, np.stack([Y, -Y], 1), OWNERS, x_test=X, y_test=np.stack([Y, Y], 1)).divided(2)
     second = jax.tree.map(lambda leaf: leaf[1:], federated.arrays)
