@@ -139,6 +139,20 @@ def test_a_metric_that_fails_at_one_evaluation_is_missing_there() -> None:
     assert np.isnan(result.second_fails).values.tolist() == [False, True, False]
 
 
+def test_a_metric_that_returns_nan_is_named_but_for_single_clients() -> None:
+    def undefined_for_few(labels: np.ndarray, outputs: np.ndarray) -> float:
+        return right(labels, outputs) if len(labels) > 10 else float("nan")
+
+    with pytest.warns(UserWarning, match="the metric 'undefined' returned NaN, so its value is missing"):
+        result = simulation(validation=False).run(STEPS, metrics={"undefined": lambda labels, outputs: float("nan")})
+    assert "undefined" not in result
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        given = {"few": undefined_for_few}
+        result = simulation().run(STEPS, eval_every=EVERY, metrics=given, diagnostics="per_client")
+    assert not np.isnan(result.few).any() and "client_few" not in result
+
+
 @pytest.mark.parametrize(
     ("metrics", "error", "text"),
     [
@@ -148,6 +162,7 @@ def test_a_metric_that_fails_at_one_evaluation_is_missing_there() -> None:
         ({"f1 score": right}, UserError, "f1_score"),
         ({"client_f1": right}, UserError, "client_"),
         ({"step": right}, UserError, "step"),
+        ({"cm": confusion_matrix}, UserError, "expected the name 'confusion'"),
         ({"f1": Metric(right, "up")}, ValueError, "higher"),  # type: ignore[arg-type]
     ],
 )

@@ -83,11 +83,10 @@ class SetMetrics:
         shape = (classes, classes) if classes else ()
         try:
             value = np.asarray(self.metrics[name].function(labels, outputs), float)
-            if value.shape == shape:
-                return value
-            problem = f"returned an array of shape {value.shape}; expected " + (
-                f"shape {shape}" if shape else "a number"
-            )
+            if value.shape == shape and (prefix == "client_" or not np.isnan(value).any()):
+                return value  # a client's samples may not determine a metric, such as the AUC of one class
+            problem = f"returned an array of shape {value.shape}; expected {f'shape {shape}' if shape else 'a number'}"
+            problem = "returned NaN" if value.shape == shape else problem
         except Exception as error:
             problem = f"raised {type(error).__name__}: {str(error).strip()[:300]}"
         if name not in self.warned:

@@ -77,6 +77,8 @@ def checked_metrics(metrics: Any) -> dict[str, Metric]:
             raise TypeError(
                 f"run: the metric {name!r} must be a function of (labels, outputs), got {shown(one.function)}"
             )
+        if one.function is confusion_matrix and name != CONFUSION:
+            raise UserError(f"run: metrics has the confusion matrix as {name!r}; expected the name {CONFUSION!r}")
         if one.better is not None:
             check_choice("run", f"metrics[{name!r}].better", one.better, ("higher", "lower"))
     return found
