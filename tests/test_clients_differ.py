@@ -316,8 +316,27 @@ def test_servers_that_need_equal_clients_say_so() -> None:
         problem.data, problem.model, afl.Client(learning_rate=[1.0] * 6, **one), gradients, bernoulli(0.5)
     ).check()
     clock = free_running(concurrency=4, durations=uniform(1, 5))
-    with pytest.raises(ValueError, match=r"asyncfeded adapts a number of local steps that all clients begin with"):
-        replies = afl.Client(learning_rate=0.1, epochs=EPOCHS)
+    with pytest.raises(ValueError, match=r"asyncfeded adapts the number of local steps .* or one per client"):
+        replies = afl.Client(learning_rate=0.1, steps=np.ones((6, 3), int))
         afl.Simulation(problem.data, problem.model, replies, server.asyncfeded(), clock).check()
+    with pytest.raises(ValueError, match=r"asyncfeded: the client begins with epochs=\d+, more than max_steps=1"):
+        replies = afl.Client(learning_rate=0.1, epochs=EPOCHS)
+        afl.Simulation(problem.data, problem.model, replies, server.asyncfeded(max_steps=1), clock).check()
     with pytest.raises(UserError, match=r"fedopt: b2 must be one number"):
         simulation(afl.Client(learning_rate=0.1, steps=1), server.fedopt(optax.adam, b2=[0.9] * 6)).check()
+
+
+@pytest.mark.parametrize("unit", ["steps", "epochs"])
+def test_the_replies_of_asyncfeded_change_the_number_that_each_client_begins_with(unit: str) -> None:
+    problem = quadratic(sizes=SIZES)
+    wanted = np.array([1, 2, 3, 4, 5, 6])
+    client = afl.Client(**{"learning_rate": 0.01, "batch_size": BATCHES, unit: wanted.tolist()})
+    clock = free_running(concurrency=4, durations=uniform(1, 5))
+    sim = afl.Simulation(problem.data, problem.model, client, server.asyncfeded(target_staleness=1.5), clock)
+    result = sim.run(40, eval_every=40)
+    batches = -(-problem.data.counts // np.asarray(BATCHES)) if unit == "epochs" else np.ones(6, int)
+    clients, replies = result.client_id.values.ravel(), result.next_local_steps.values.ravel()
+    assert set(clients) == set(range(6)) and set(replies) > {1, 2, 3}
+    for one, made, reply in zip(clients, result.local_steps.values.ravel(), replies, strict=True):
+        assert made == wanted[one] * batches[one]
+        wanted[one] = reply

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
@@ -24,10 +25,10 @@ class asyncfeded(Server):
     Δ_i; K_i ← max(1, K_i + ⌊κ (γ̄ - γ_i)⌋), returned with x_{t+1}.
 
     K counts mini-batch steps (`Client(steps=K_0)`): the paper's "epoch" k is one step of its eq. (2). With
-    `Client(epochs=K_0)` it counts true epochs: a run has K_i ⌈n_i / B⌉ steps. ⌊·⌋ floors negative numbers too, so
-    with κγ̄ < 1 K can only fall (as in the paper's FEMNIST setting). If ‖Δ_i‖ = 0 and the model has not moved since x_s,
-    γ = 0. If it has moved, the update is dropped and counted: the version advances, K stays, and γ is reported as
-    infinite.
+    `Client(epochs=K_0)` it counts true epochs: a run has K_i ⌈n_i / B⌉ steps. K_0 is one number or one per client.
+    ⌊·⌋ floors negative numbers too, so with κγ̄ < 1 K can only fall (as in the paper's FEMNIST setting). If ‖Δ_i‖ = 0
+    and the model has not moved since x_s, γ = 0. If it has moved, the update is dropped and counted: the version
+    advances, K stays, and γ is reported as infinite.
 
     Args:
         base_rate: numerator λ > 0 of the server rate, or an Optax schedule of server steps. The paper uses 1 on
@@ -66,8 +67,8 @@ class asyncfeded(Server):
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         check_single(self.name, clock, num_clients)
         unit = "steps" if client.epochs is None else "epochs"
-        begins = getattr(client, unit)
-        if isinstance(begins, int) and begins > self.max_steps:
+        begins = int(np.max(getattr(client, unit)))
+        if begins > self.max_steps:
             raise ValueError(
                 f"{self.name}: the client begins with {unit}={begins}, more than max_steps={self.max_steps}"
             )

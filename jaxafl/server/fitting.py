@@ -75,10 +75,10 @@ def _advice_to_accept(server: Server, clock: Clock) -> str:
 
 
 def _check_replies(server: Server, client: Client) -> None:
-    if np.ndim(np.asarray(client.epochs if client.steps is None else client.steps, object)):
+    if np.ndim(np.asarray(client.epochs if client.steps is None else client.steps, object)) > 1:
         raise ValueError(
-            f"{server.name} adapts a number of local steps that all clients begin with: give Client(steps=K) "
-            "or Client(epochs=K) one number"
+            f"{server.name} adapts the number of local steps that a client begins with: give Client(steps=K) or "
+            "Client(epochs=K) one number, or one per client"
         )
     if client.patience is not None:
         raise ValueError(f"patience does not work with {server.name}, which adapts local steps")
