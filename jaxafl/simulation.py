@@ -36,7 +36,7 @@ from jaxafl.engine.planned import plan_of, planned
 from jaxafl.engine.problem import Hyperparameters, Layout, Observe, Problem, Recording, Speed
 from jaxafl.engine.recorded import evaluated
 from jaxafl.engine.stepping import Stepwise
-from jaxafl.engine.validate import EVAL_EVERY, check_model, evaluation_interval
+from jaxafl.engine.validate import EVAL_EVERY, check_construction, check_model, evaluation_interval
 from jaxafl.models.model import Model, Precision
 from jaxafl.options import Summarised, all_named, check_whole
 from jaxafl.references import citation
@@ -80,7 +80,7 @@ class Simulation(Stepwise, Measured, Summarised):
             value = getattr(self, name)
             if not hasattr(value, method) or isinstance(value, type):
                 raise TypeError(f"Simulation({name}=...) got {value!r}, which is not a {name}; see jaxafl.{name}")
-        self.model.at(self.precision)  # raises if the model cannot be computed in this precision
+        check_construction(self.model.at(self.precision), self.data)  # `at` raises for a precision that cannot work
 
     def summary(self) -> dict[str, Any]:
         """Returns the parts, the model in its precision."""

@@ -40,13 +40,7 @@ _traced = weakref.WeakKeyDictionary()
 def check_model(model: Model, data: FederatedData, client: Client) -> None:
     """Raises `ValueError` for a model that cannot be trained so on such samples, or that would learn from padding."""
     check_switches()
-    known = _traced.setdefault(model, weakref.WeakKeyDictionary())
-    wide, found = jnp.result_type(float) == jnp.float64, known.setdefault(data, {})
-    if wide not in found:
-        _check_sizes(model, data)
-        found[wide] = (_state_of(model, data), set())
-        metrics_of(model, data)
-    state, clients = found[wide]
+    state, clients = _traced_once(model, data)
     form = jax.tree.structure(client), tuple(np.shape(leaf) for leaf in jax.tree.leaves(client))
     if form not in clients:
         _check_training(model, data, client)
@@ -57,6 +51,23 @@ def check_model(model: Model, data: FederatedData, client: Client) -> None:
             "that it would count the padding of local epochs and full batches. Let its __call__ take `mask` (bool [B]) "
             "and leave padding out, as jaxafl.models.BatchNorm does, or train with steps=... and a batch_size"
         )
+
+
+def check_construction(model: Model, data: FederatedData) -> None:
+    """Traces a PyTorch module, so that one that cannot be compiled raises where the simulation is constructed."""
+    if model.description.get("framework") == "torch":
+        _traced_once(model, data)
+
+
+def _traced_once(model: Model, data: FederatedData) -> tuple[Any, set[Any]]:
+    """Returns the shapes of the model's state, and the forms of local training that have been traced."""
+    known = _traced.setdefault(model, weakref.WeakKeyDictionary())
+    wide, found = jnp.result_type(float) == jnp.float64, known.setdefault(data, {})
+    if wide not in found:
+        _check_sizes(model, data)
+        found[wide] = (_state_of(model, data), set())
+        metrics_of(model, data)
+    return found[wide]
 
 
 def check_observe(observe: Callable[[Any], Any], model: Model, data: FederatedData) -> None:

@@ -198,10 +198,10 @@ def _checked(module: TorchModule, loss: Any, images: str) -> TorchModule:
     if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
         advice = ". Give an instance, such as Net()" if isinstance(module, type) else ""
         raise TypeError(f"from_torch needs a torch.nn.Module that is not scripted, got {what(module)}{advice}")
-    if isinstance(loss, torch.nn.Module):
+    if isinstance(loss, torch.nn.Module) or (getattr(loss, "__module__", None) or "").startswith("torch."):
         raise TypeError(
-            f"from_torch: the loss is {type(loss).__name__} of PyTorch; expected a name, such as 'squared_error' for "
-            "nn.MSELoss, or a function in JAX. Leave it out for nn.CrossEntropyLoss"
+            f"from_torch: the loss is {getattr(loss, '__name__', type(loss).__name__)} of PyTorch; expected a name, "
+            "such as 'squared_error' for nn.MSELoss, or a function in JAX. Leave it out for nn.CrossEntropyLoss"
         )
     check_choice("from_torch", "images", images, ("NHWC", "NCHW"))
     network = type(module).__name__

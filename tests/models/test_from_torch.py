@@ -409,11 +409,25 @@ def test_what_cannot_be_compiled_is_an_error_with_the_line_of_the_module(name):
         afl.models.from_torch(Made(forward)).init(KEY, ROWS)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_module_that_cannot_be_compiled_is_an_error_where_the_simulation_is_constructed(precision):
+    x = np.zeros((12, 3), np.float32)
+    data = afl.data.from_arrays(x, np.arange(12) % 3, np.arange(12) % 2, test_fraction=0.5)
+    clock = afl.clock.free_running(concurrency=1, durations=afl.clock.exponential(1.0))
+    parts = afl.Client(learning_rate=0.1, steps=1), afl.server.fedbuff(), clock
+    model = afl.models.from_torch(Made(branch))
+    with pytest.raises(UserError, match=r"needs values of a tensor.*torch.py:\d+: return net.linear\(x\) if x.sum"):
+        afl.Simulation(data, model, *parts, precision=precision)
+    afl.Simulation(data, afl.models.from_torch(nn.Linear(3, 3)), *parts, precision=precision)
+
+
 @pytest.mark.parametrize(
     ("module", "options", "error", "message"),
     [
         (nn.Linear, {}, TypeError, r"got the class Linear. Give an instance, such as Net\(\)"),
         (nn.Linear(2, 2), {"loss": nn.MSELoss()}, TypeError, "MSELoss of PyTorch; expected a name, such as 'squared"),
+        (nn.Linear(2, 2), {"loss": nn.MSELoss}, TypeError, "the loss is MSELoss of PyTorch; expected a name"),
+        (nn.Linear(2, 2), {"loss": F.cross_entropy}, TypeError, "the loss is cross_entropy of PyTorch"),
         (nn.Linear(2, 2), {"images": "CHW"}, ValueError, "images"),
         (nn.Linear(2, 2).requires_grad_(False), {}, ValueError, "nothing is left to train"),
         (nn.LazyLinear(2), {}, ValueError, "lazy parameters"),
