@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import tyro
 
@@ -255,3 +256,47 @@ def test_a_pooled_dataset_without_a_partition_is_an_error_that_says_what_to_add(
 def test_an_error_below_a_constructor_is_one_line(capsys, own_parts):
     assert main(["run", *SMALL, "--clock", f"{own_parts}:broken"]) == 2
     assert "no number" in capsys.readouterr().err
+
+
+METRICS = """
+from jaxafl.models import Metric, confusion_matrix
+
+
+def right(labels, outputs):
+    return (outputs.argmax(-1) == labels).mean()
+
+
+farthest = Metric(lambda labels, outputs: outputs.max(), better="lower")
+number = 3
+"""
+
+
+def test_metrics_of_whole_sets_are_named_by_module_and_function(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scores_of_mine.py").write_text(METRICS)
+    given = "share_accuracy=scores_of_mine:right,confusion=scores_of_mine:confusion_matrix,far=scores_of_mine:farthest"
+    command = ["run", *SMALL, "--server-steps", "4", "--metrics", given, "--output", "r.nc", "--csv", "log.csv"]
+    assert main([*command, "--stop-at", "share_accuracy=0.99"]) == 0
+    result = afl.load("r.nc")
+    np.testing.assert_allclose(result.share_accuracy, result.accuracy, rtol=1e-6)
+    assert result.confusion.dims == ("evaluation", "label", "predicted") and result.far.better == "lower"
+    assert {"share_accuracy", "far"} < set((tmp_path / "log.csv").read_text().splitlines()[0].split(","))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("f1", "expected NAME=MODULE:FUNCTION"),
+        ("f1=numbers", "expected NAME=MODULE:FUNCTION"),
+        ("f1=numbers:,auc=numbers:auc", "expected NAME=MODULE:FUNCTION"),
+        ("f1=math:sqrt,f1=math:exp", "each name once"),
+        ("f1=math:macro_f1", "there is no metric 'math:macro_f1': the module math has no class or function 'macro_f1'"),
+        ("f1=math:pi", "there is no metric 'math:pi'"),
+        ("f1=no_such_module:f1", "No module named 'no_such_module'"),
+        ("staleness=math:sqrt", "results have this name for something else"),
+    ],
+)
+def test_metrics_that_cannot_be_computed_are_one_line(given, said, capsys):
+    assert main(["run", *SMALL, "--server-steps", "4", "--metrics", given]) != 0
+    error = capsys.readouterr().err
+    assert said in error and len(error.strip().splitlines()) == 1

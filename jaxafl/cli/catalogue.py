@@ -24,6 +24,7 @@ import numpy.typing
 import optax
 
 from jaxafl.client import Client
+from jaxafl.models import Metric
 from jaxafl.options import Bounds, UserError, bounds_of, types_of
 from jaxafl.options.checks import MOST
 
@@ -90,20 +91,40 @@ def find(name: str, kind: str) -> Constructor:
         ImportError: the module was not found.
     """
     what = kind.removesuffix("s")
-    place, colon, attribute = name.partition(":")
+    place, colon, _ = name.partition(":")
     if not (place and colon):
         if name not in offered(kind):
             known = f"choose from {', '.join(offered(kind))}, or name your own as package.module:name"
             raise UserError(f"there is no {what} {name!r}; {known}")
         return offered(kind)[name]
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    call = getattr(importlib.import_module(place), attribute, None)
-    if not callable(call):
-        raise UserError(f"there is no {what} {name!r}: the module {place} has no class or function {attribute!r}")
+    call = _imported(name, what)
     if isinstance(call, type) and kind in KINDS and not _makes(call, kind):
         raise UserError(f"{name} is no {what}: it has no method {' or '.join(KINDS[kind][1])}")
     return describe(call)._replace(name=name)
+
+
+def metrics_of_text(text: str) -> dict[str, Any]:
+    """Returns the metrics of whole sets that `--metrics NAME=MODULE:FUNCTION,...` names."""
+    found = {}
+    for one in text.split(","):
+        name, equals, place = one.strip().partition("=")
+        if not (name and equals and all(place.partition(":"))) or name in found:
+            raise UserError(
+                f"--metrics {text!r}: expected NAME=MODULE:FUNCTION,..., each name once, e.g. f1=my_metrics:macro_f1"
+            )
+        found[name] = _imported(place, "metric")
+    return found
+
+
+def _imported(name: str, what: str) -> Any:
+    """Imports a user's `package.module:name`, also from the current directory."""
+    place, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    call = getattr(importlib.import_module(place), attribute, None)
+    if not (callable(call) or isinstance(call, Metric)):
+        raise UserError(f"there is no {what} {name!r}: the module {place} has no class or function {attribute!r}")
+    return call
 
 
 def describe(call: Any, arrays: bool = False) -> Constructor:

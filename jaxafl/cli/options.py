@@ -18,7 +18,7 @@ from tyro.conf import arg
 
 from jaxafl import callbacks
 from jaxafl.callbacks.limits import parsed_limits
-from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, offered
+from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, metrics_of_text, offered
 from jaxafl.client import Client
 from jaxafl.clock import Duration, constant
 from jaxafl.models.model import Precision
@@ -72,6 +72,7 @@ class Run:
         partition_quantiles: number of quantiles of a regression's targets that the partition takes for classes
         validation: share of every client's training samples that is held out as a validation set
         per_client: evaluate single clients too, on their test samples, or on what --validation holds out
+        metrics: functions of labels and outputs of a whole set, e.g. f1=my_metrics:macro_f1,auc=my_metrics:auc
         stop_at: accuracy at which a run stops, or another metric and its target, e.g. validation_loss=0.5
         csv: table of the evaluations to write while it runs
         tensorboard: folder of event files for TensorBoard
@@ -99,6 +100,7 @@ class Run:
     partition_quantiles: int | None = None
     validation: float | None = None
     per_client: bool = False
+    metrics: str | None = None
     stop_at: str | None = None
     csv: pathlib.Path | None = None
     tensorboard: pathlib.Path | None = None
@@ -123,6 +125,7 @@ class Run:
             "callbacks": [constructor(value) for value, constructor in given if value is not None],
             "checkpoint_every": every,
             "diagnostics": ("per_client",) if self.per_client else (),
+            "metrics": metrics_of_text(self.metrics) if self.metrics else None,
             "server_steps": 200 if self.server_steps is None and not self.until else self.server_steps,
             "until": parsed_limits(self.until) if self.until else None,
         }
