@@ -114,6 +114,7 @@ def test_a_metric_that_cannot_be_used_is_left_out_with_a_warning() -> None:
         return 0.0
 
     metrics = {"fails": fails, "each": lambda y, o: o.mean(0), "text": lambda y, o: "high", "writes": writes}
+    metrics |= {"nothing": lambda y, o: None}
     metrics |= {"confusion": lambda y, o: np.ones(3)}
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

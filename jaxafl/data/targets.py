@@ -53,7 +53,7 @@ def check_range(name: str, part: str, y: np.ndarray, num_classes: int) -> None:
     """Raises an error unless labels, int32 [n] or [n, L], lie in [0, C); negative ones of [n, L] are padding.
 
     Raises:
-        ValueError: a label lies outside the range.
+        ValueError: a label lies outside the range, or all labels of a sample are padding.
         TypeError: the targets are floats, which have no classes.
     """
     if y.dtype.kind == "f":
@@ -61,6 +61,12 @@ def check_range(name: str, part: str, y: np.ndarray, num_classes: int) -> None:
         raise TypeError(
             f"{name}: {part} labels must be integer classes if num_classes is given; got dtype {y.dtype}{whole}. For "
             "targets of a regression, leave num_classes out (None)"
+        )
+    empty = (y < 0).all(axis=tuple(range(1, y.ndim))) if y.ndim > 1 else np.zeros(0, bool)
+    if empty.any():
+        raise UserError(
+            f"{name}: {empty.sum()} of the {part} samples have no label but padding, the first is sample "
+            f"{empty.argmax()}. They would count as errors; remove them first"
         )
     low, high = int(y.min(initial=0)), int(y.max(initial=0))
     if high >= num_classes or (low < 0 and y.ndim == 1):

@@ -82,11 +82,13 @@ class SetMetrics:
         classes = outputs.shape[-1] if name == CONFUSION and hasattr(outputs, "shape") else 0
         shape = (classes, classes) if classes else ()
         try:
-            value = np.asarray(self.metrics[name].function(labels, outputs), float)
-            if value.shape == shape and (prefix == "client_" or not np.isnan(value).any()):
-                return value  # a client's samples may not determine a metric, such as the AUC of one class
-            problem = f"returned an array of shape {value.shape}; expected {f'shape {shape}' if shape else 'a number'}"
-            problem = "returned NaN" if value.shape == shape else problem
+            found = self.metrics[name].function(labels, outputs)
+            value = np.asarray(found, float)
+            known = prefix == "client_" or not np.isnan(value).any()  # one client's may be undefined: AUC of one class
+            if value.shape == shape and found is not None and known:
+                return value
+            got = f"an array of shape {value.shape}" if value.shape != shape else "NaN" if found is not None else "None"
+            problem = f"returned {got}; expected {f'shape {shape}' if shape else 'a number'}"
         except Exception as error:
             problem = f"raised {type(error).__name__}: {str(error).strip()[:300]}"
         if name not in self.warned:

@@ -15,11 +15,12 @@ import numpy as np
 from scipy import stats
 
 from jaxafl.device.keys import drawing_key
-from jaxafl.models.adapters import Loss, check_loss, outputs_of, tried, what
+from jaxafl.models.adapters import Loss, check_loss, outputs_of, tried
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State, softmax_cross_entropy
+from jaxafl.models.torch_checks import checked
 from jaxafl.models.unreached import changed, probed
-from jaxafl.options import UserError, check_choice, named
+from jaxafl.options import UserError, named
 
 TorchModule: TypeAlias = Any
 """A `torch.nn.Module`; functions import torch themselves, because it is optional."""
@@ -81,7 +82,7 @@ def from_torch(
         ValueError: no parameter is trained, or `reset=None` meets values that `reset_parameters` would not draw.
     """
     environment = _environment()
-    module = _checked(module, loss, images)
+    module = checked(module, loss, images)
     loss_of = check_loss("from_torch", loss)
     network = type(module).__name__
     trained = {one: _array(value) for one, value in module.named_parameters() if value.requires_grad}
@@ -189,34 +190,6 @@ def _environment() -> Any:
             raise
         raise ImportError(f'from_torch needs {error.name}: pip install "jaxafl[torch]"') from error
     return torch_environment
-
-
-def _checked(module: TorchModule, loss: Any, images: str) -> TorchModule:
-    """Checks the arguments, and returns a copy of the module in the main memory."""
-    import torch
-
-    if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
-        advice = ". Give an instance, such as Net()" if isinstance(module, type) else ""
-        raise TypeError(f"from_torch needs a torch.nn.Module that is not scripted, got {what(module)}{advice}")
-    if isinstance(loss, torch.nn.Module) or (getattr(loss, "__module__", None) or "").startswith("torch."):
-        raise TypeError(
-            f"from_torch: the loss is {getattr(loss, '__name__', type(loss).__name__)} of PyTorch; expected a name, "
-            "such as 'squared_error' for nn.MSELoss, or a function in JAX. Leave it out for nn.CrossEntropyLoss"
-        )
-    check_choice("from_torch", "images", images, ("NHWC", "NCHW"))
-    network = type(module).__name__
-    for path, part in module.named_modules():
-        norm = f"from_torch: the layer {path or network} is {type(part).__name__} with"
-        if any(map(torch.nn.parameter.is_lazy, (*part.parameters(False), *part.buffers(False)))):
-            raise UserError(f"{norm} lazy parameters without shapes. Call the module once on an example")
-        if isinstance(part, torch.nn.modules.batchnorm._NormBase) and part.track_running_stats:
-            if part.momentum is None:
-                raise UserError(f"{norm} momentum=None, whose statistics depend on a count; expected a number")
-            if isinstance(part, torch.nn.modules.instancenorm._InstanceNorm):
-                raise UserError(f"{norm} track_running_stats=True; expected False, the default of PyTorch")
-    if not any(one.requires_grad for one in module.parameters()):
-        raise UserError(f"from_torch: no parameter of {network} requires a gradient, so that nothing is left to train")
-    return copy.deepcopy(getattr(module, "_orig_mod", module)).cpu()  # torch.compile wraps modules
 
 
 def _array(tensor: Any) -> np.ndarray:

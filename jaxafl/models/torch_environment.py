@@ -19,7 +19,18 @@ import numpy as np
 import torch
 from jax import lax
 
-from jaxafl.models.torch_functions import batch_norm, conv2d, gru, lstm, max_pool2d, rnn_relu, rnn_tanh
+from jaxafl.models.torch_functions import (
+    as_data,
+    avg_pool,
+    batch_norm,
+    conv2d,
+    embedding_bag,
+    gru,
+    lstm,
+    max_pool2d,
+    rnn_relu,
+    rnn_tanh,
+)
 from jaxafl.options import UserError
 
 Array = jax.Array
@@ -118,6 +129,8 @@ class Environment(tensor.Environment):
 
     def dispatch(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Executes a function, at once if all its tensors are constants; without gradient under `torch.no_grad()`."""
+        written: Any = args[0] if args else None
+        before = getattr(written, "_elem", None)
         result = self._at_once(func, types, args, kwargs)
         if torch.is_grad_enabled():
             return result
@@ -130,8 +143,8 @@ class Environment(tensor.Environment):
                     root = root.parent
                 if any(root is one for one in self.writable):
                     return value  # a copy would no longer write to the buffer
-            elif in_place:
-                value._elem = lax.stop_gradient(value._elem)
+            elif in_place and value is written:
+                value._elem = as_data(before, value._elem)  # its gradient stays, as in PyTorch
                 return value
             return tensor.Tensor(lax.stop_gradient(value.jax()), self)
 
@@ -208,6 +221,12 @@ def _or_torchax(function: Callable[..., Any], takes_arrays: bool) -> Operator:
 
 _REPLACED = {
     torch.conv2d: _or_torchax(conv2d, True),
+    **dict.fromkeys(
+        (torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only), _or_torchax(embedding_bag, True)
+    ),
+    **dict.fromkeys(
+        (torch.avg_pool1d, torch.nn.functional.avg_pool2d, torch.nn.functional.avg_pool3d), _or_torchax(avg_pool, True)
+    ),
     torch.max_pool2d: _or_torchax(max_pool2d, True),
     torch.nn.functional.max_pool2d: _or_torchax(max_pool2d, True),
     torch.nn.functional.batch_norm: _or_torchax(batch_norm, False),

@@ -25,6 +25,17 @@ def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[-1])
 
 
+@jax.custom_jvp
+def as_data(old: Array, new: Array) -> Array:
+    """Returns `new` with the gradient of `old`: a value written without gradient, as `clamp_` by `torch.no_grad()`."""
+    return new.astype(old.dtype)
+
+
+@as_data.defjvp
+def _as_data_jvp(primals: tuple[Array, Array], tangents: tuple[Any, Any]) -> tuple[Array, Any]:
+    return as_data(*primals), tangents[0]
+
+
 def conv2d(
     x: Array,
     weight: Array,
@@ -54,6 +65,68 @@ def max_pool2d(
     if x.ndim != 4 or windows != ((2, 2), (2, 2), (0, 0), (1, 1)) or ceil_mode or return_indices:
         raise NotImplementedError("max_pool2d")
     return layers.max_pool(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
+def avg_pool(
+    x: Array,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Array:
+    """Averages windows with `ceil_mode`, where the last one may reach beyond the padding; torchax divides wrongly."""
+    if not ceil_mode:
+        raise NotImplementedError("avg_pool")
+    count = x.ndim - 2
+    size, step, around = (
+        [*one] * (count // len(one)) if isinstance(one, tuple | list) else [one] * count
+        for one in (kernel_size, stride or kernel_size, padding)
+    )
+    ends = []
+    for length, k, s, p in zip(x.shape[2:], size, step, around, strict=True):
+        windows = -(-(length + 2 * p - k) // s) + 1
+        windows -= (windows - 1) * s >= length + p  # no window begins after the samples and the padding before them
+        ends.append(max(0, (windows - 1) * s + k - length - 2 * p))
+
+    def summed(values: Array, width: list[tuple[int, int]]) -> Array:
+        return lax.reduce_window(values, 0.0, lax.add, (1, 1, *size), (1, 1, *step), ((0, 0), (0, 0), *width))
+
+    ones = jnp.ones((1, 1, *x.shape[2:]), x.dtype)
+    if count_include_pad:
+        ones = jnp.pad(ones, ((0, 0), (0, 0), *((p, p) for p in around)), constant_values=1)
+        counted = summed(ones, [(0, end) for end in ends])
+    else:
+        counted = summed(ones, [(p, p + end) for p, end in zip(around, ends, strict=True)])
+    total = summed(x, [(p, p + end) for p, end in zip(around, ends, strict=True)])
+    return total / (divisor_override or counted)
+
+
+def embedding_bag(
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Array | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Array, Array, Array, Array]:
+    """Reduces the rows of each bag by sum (mode 0), mean (1) or maximum (2), without those of `padding_idx`."""
+    bags = len(offsets) - include_last_offset
+    bag = jnp.searchsorted(offsets[:bags], jnp.arange(len(indices)), side="right") - 1
+    kept = (indices != padding_idx)[:, None]
+    rows = weight[indices] * (1 if per_sample_weights is None else per_sample_weights[:, None])
+    count = jax.ops.segment_sum(kept.astype(rows.dtype), bag, bags)
+    if mode == 2:
+        best = jax.ops.segment_max(jnp.where(kept, rows, -jnp.inf), bag, bags)
+        reduced = jnp.where(count > 0, best, 0)
+    else:
+        reduced = jax.ops.segment_sum(jnp.where(kept, rows, 0), bag, bags)
+        reduced = reduced / jnp.maximum(count, 1) if mode == 1 else reduced
+    return reduced, bag, count[:, 0].astype(bag.dtype), bag  # only the first is used outside of backward passes
 
 
 def batch_norm(

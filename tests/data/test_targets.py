@@ -120,6 +120,14 @@ def test_quantiles_need_one_target_and_a_number() -> None:
         data.from_arrays(X, TAGS, OWNERS, x_test=X, y_test=TAGS).statistics(quantiles=2)
 
 
+def test_a_sample_of_padding_alone_is_an_error() -> None:
+    labels = np.where(np.arange(len(X))[:, None] % 4 == 3, -1, TAGS)
+    with pytest.raises(ValueError, match="10 of the training samples have no label but padding, the first is sample 3"):
+        data.from_arrays(X, labels, OWNERS, x_test=X, y_test=TAGS)
+    with pytest.raises(ValueError, match="10 of the test samples have no label but padding"):
+        data.from_arrays(X, TAGS, OWNERS, x_test=X, y_test=labels)
+
+
 def test_equal_targets_share_a_quantile() -> None:
     federated = pooled(np.repeat([0.0, 1.0], [36, 4])).partition(data.iid(2))
     assert federated.statistics(quantiles=4).histogram.sum(0).tolist() == [0, 0, 0, 40]

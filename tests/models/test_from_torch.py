@@ -304,6 +304,13 @@ def without_gradient(net, x):
     return net.linear(features) + rows
 
 
+def clamped(net, x):
+    features = net.linear(x)
+    with torch.no_grad():
+        features.clamp_(min=0)
+    return features * features
+
+
 def written(net, x):
     rows = torch.zeros(x.shape[0], 3, device=x.device)
     rows[:, :2] = net.linear(x)[:, 1:]
@@ -316,6 +323,14 @@ ORDINARY = {
     "no_grad": without_gradient,
     "detach": lambda net, x: net.linear(net.linear(x).detach()),
     "in place": lambda net, x: net.linear(x).mul_(2).add_(1),
+    "in place without gradient": clamped,
+    "cosine": lambda net, x: F.cosine_similarity(net.linear(x)[:, None], net.linear.weight[None], dim=2),
+    "average at the end": lambda net, x: F.avg_pool1d(net.linear(x).repeat(1, 2)[:, None], 3, 2, ceil_mode=True)[:, 0],
+    "average of padding": lambda net, x: F.avg_pool2d(
+        net.linear(x).repeat(1, 8).view(-1, 1, 4, 6), (4, 2), 3, 1, True, count_include_pad=False
+    )[:, 0, 0],
+    "mean of a bag": lambda net, x: F.embedding_bag((x > 0).long(), net.linear.weight, mode="mean", padding_idx=0),
+    "maximum of a bag": lambda net, x: F.embedding_bag((x > 0).long(), net.linear.weight, mode="max", padding_idx=1),
     "moving buffer": moving_mean,
     "if on a constant": lambda net, x: net.linear(x) if (net.mean == 0).all() and torch.ones(2).sum() > 1 else x,
     "write into zeros": written,
@@ -345,6 +360,23 @@ def test_dropout_and_noise_follow_the_key_in_training_only():
     assert np.array_equal(one, again) and not np.allclose(one, other)
     still, too = (apply(params, state, ROWS, jax.random.key(seed), False)[0].loss for seed in (0, 1))
     assert np.array_equal(still, too)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_the_older_weight_norm_is_the_newer_one():
+    torch.manual_seed(0)
+    older = nn.utils.weight_norm(nn.Linear(3, 3))
+    newer = nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
+    newer.load_state_dict(older.state_dict())
+    losses = [steps_in_jax(afl.models.from_torch(one, reset=False), [ROWS] * 3)[0] for one in (older, newer)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
+    np.testing.assert_allclose(losses[0], steps_in_torch(newer, [ROWS] * 3)[0], rtol=1e-5)
+
+
+def with_hook():
+    layer = nn.Linear(2, 2)
+    layer.weight.register_hook(lambda gradient: 0 * gradient)
+    return layer
 
 
 class Sign(torch.autograd.Function):
@@ -431,6 +463,8 @@ def test_a_module_that_cannot_be_compiled_is_an_error_where_the_simulation_is_co
         (nn.Linear(2, 2), {"images": "CHW"}, ValueError, "images"),
         (nn.Linear(2, 2).requires_grad_(False), {}, ValueError, "nothing is left to train"),
         (nn.LazyLinear(2), {}, ValueError, "lazy parameters"),
+        (nn.Embedding(2, 2, scale_grad_by_freq=True), {}, ValueError, "scale_grad_by_freq=True, which changes grad"),
+        (with_hook(), {}, ValueError, "is Linear with hooks on gradients, which JAX does not call"),
         (nn.Sequential(nn.BatchNorm1d(2, momentum=None)), {}, ValueError, "layer 0 is BatchNorm1d with momentum=None"),
         (nn.InstanceNorm2d(2, affine=True, track_running_stats=True), {}, ValueError, "track_running_stats=True"),
     ],
