@@ -28,7 +28,16 @@ ROOMS = {
     "jaxafl.options": "Options",
     "jaxafl.device": "The device",
 }
-_PAPERS = ("staleness", "delayed_gradients", "fadas", "asyncfeded", "defedavg", "afl")  # of jaxafl.theory
+_PAPERS = (
+    "staleness",
+    "delayed_gradients",
+    "fadas",
+    "asyncfeded",
+    "defedavg",
+    "afl",
+    "optimal_times",
+    "queues",
+)  # of jaxafl.theory
 _BASES = ("Simulation", "Comparison", "Schedule", "FederatedData", "Dataset", "Partition", "PartitionStatistics")
 _BASES += (
     "Server",

@@ -144,7 +144,9 @@ def test_a_metric_that_returns_nan_is_named_but_for_single_clients() -> None:
     def undefined_for_few(labels: np.ndarray, outputs: np.ndarray) -> float:
         return right(labels, outputs) if len(labels) > 10 else float("nan")
 
-    with pytest.warns(UserWarning, match="the metric 'undefined' returned NaN; expected a number, so its value is missing"):
+    with pytest.warns(
+        UserWarning, match="the metric 'undefined' returned NaN; expected a number, so its value is missing"
+    ):
         result = simulation(validation=False).run(STEPS, metrics={"undefined": lambda labels, outputs: float("nan")})
     assert "undefined" not in result
     with warnings.catch_warnings():
