@@ -234,6 +234,8 @@ def test_durations_are_those_of_python():
     same = clock.uniform(1, 5, per="client") * clock.constant(0.1, per="step") + 2 * clock.suspension(0.1)
     assert parse_durations(text) == same + clock.lognormal(-1, 0.5)
     assert parse_durations("3") == clock.constant(3)
+    same = clock.constant([1] * 2 + [3]) * clock.stragglers(clients=[0, 2]) * clock.constant(0.25)
+    assert repr(parse_durations("constant([1] * 2 + [3]) * stragglers(clients=[0, 2]) / (9 - 5)")) == repr(same)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,8 @@ def test_durations_are_those_of_python():
         "uniform(open('x'), 1)", "(lambda: 1)()", "uniform(1, 2) ** 2", "uniform(1, 2) - 1", "uniform(1, *[2])",
         "suspension(**{'probability': 1})", "[uniform(1, 2)][0]", "uniform", "'uniform(1, 2)'", "True", "uniform(1, 2",
         "", "1 if 1 else 2", "free_running(1)", "uniform(1, 2, per=f'{1}')", "(" * 900 + "1" + ")" * 900, "x" * 9000,
-        "-" * 1500 + "1", "uniform(1, 2)\x00",
+        "-" * 1500 + "1", "uniform(1, 2)\x00", "1 / 0", "uniform([1] * 10 ** 9, 2)",
+        "constant([1] * 1000 * 1000 * 1000)", "constant([1] + 2)", "uniform(1, 2) / uniform(1, 2)", "2 / uniform(1, 2)",
     ],
 )  # fmt: skip
 def test_durations_are_never_evaluated_as_code(text):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,6 +28,13 @@ Axes = dict[str, list[Any]]
 _FORM = "write NAME=VALUE,VALUE,... or NAME=FIRST:STOP, e.g. server.base_rate=1,3,5 or seed=0:5"
 _WORDS = {"none": "None", "true": "True", "false": "False"}
 _LONGEST = 2000
+_MOST_ENTRIES = 1_000_000
+_OPERATORS: dict[type[ast.operator], Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 _POOLED = "is one pooled dataset: split it over clients, e.g. --partition iid --clients 10"
 _SPLIT = "comes with its own clients and takes no --partition; --data.clients says how many"
 
@@ -213,7 +221,8 @@ def parse_durations(text: str) -> Duration:
     """Builds the duration of an expression, without evaluating other code.
 
     Allowed are numbers, the durations of `jaxafl.clock` and of users (`package.module:name`) with numbers, strings and
-    lists as arguments, `+`, `*` and parentheses.
+    lists as arguments, `+`, `*` and parentheses. Numbers can also be subtracted and divided, a duration divided by a
+    number, and lists joined and repeated: `uniform([1] * 5 + [3] * 5, 5)`.
 
     Args:
         text: the expression, such as `uniform(1, 5, per="client") * 2 + suspension(0.1)`.
@@ -254,9 +263,8 @@ def _value(node: ast.expr, term: bool = True) -> Any:
             return -value
         case ast.List(elts=elements) | ast.Tuple(elts=elements) if not term:
             return [_value(element, term=False) for element in elements]
-        case ast.BinOp(left=left, op=ast.Add() | ast.Mult(), right=right):
-            operands = _value(left), _value(right)
-            return operands[0] + operands[1] if isinstance(node.op, ast.Add) else operands[0] * operands[1]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _computed(node, _value(left, term), _value(right, term))
         case ast.Call(func=called) if found := _duration(ast.unparse(called), node.keywords):
             arguments = [_value(argument, term=False) for argument in node.args]
             given = {str(one.arg): _value(one.value, term=False) for one in node.keywords}
@@ -266,5 +274,20 @@ def _value(node: ast.expr, term: bool = True) -> Any:
                 options = ", ".join(option.name for option in found.options)
                 raise UserError(f"durations: {ast.unparse(node)!r}: {error}; it is {found.name}({options})") from error
             return found.call(*arguments, **given)
-    allowed = f"write numbers, + and *, and any of {', '.join(offered('durations'))}"
+    allowed = f"write numbers, + - * /, and any of {', '.join(offered('durations'))}"
     raise UserError(f"durations: {ast.unparse(node)!r} is not allowed; {allowed}")
+
+
+def _computed(node: ast.BinOp, left: Any, right: Any) -> Any:
+    """Returns the result of an operation on durations (+ and *), numbers, or lists ([1] * 5 + [3] * 5)."""
+    if isinstance(node.op, ast.Div) and isinstance(left, Duration) and isinstance(right, int | float) and right:
+        return left * (1 / right)
+    repeated = isinstance(node.op, ast.Mult) and any(isinstance(one, list) for one in (left, right))
+    entries, times = (left, right) if isinstance(left, list) else (right, left)
+    if repeated and isinstance(times, int) and len(entries) * times > _MOST_ENTRIES:
+        raise UserError(f"durations: {ast.unparse(node)!r} is too long; at most {_MOST_ENTRIES:,} entries")
+    try:
+        return _OPERATORS[type(node.op)](left, right)
+    except (TypeError, ArithmeticError) as error:
+        problem = f"durations: {ast.unparse(node)!r} cannot be computed ({error})"
+        raise UserError(f"{problem}; durations take + and *, numbers also - and /") from error

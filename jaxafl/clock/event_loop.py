@@ -100,6 +100,10 @@ def start(clock: Any, state: State, workload: Workload) -> State:
         passed &= alarm > state.now
     passed &= _none_to_stop(clock, state)
     begins = (state.waiting > 0) & (state.restarting | passed)
+    restarting = state.restarting
+    if (opens := clock.opens(state, num_clients)) is not None:
+        begins &= opens <= state.now
+        restarting &= opens <= state.now  # else time would not advance to the hours of a client
     client, code = clock.choose(state, num_clients)
     stopped = state.stopped
     if stopped is not None:
@@ -125,7 +129,7 @@ def start(clock: Any, state: State, workload: Workload) -> State:
         versions = trees.expect(versions, len(state.freed), row, version.astype(jnp.float64), client, where)
     return state._replace(
         waiting=waiting,
-        restarting=jnp.where(begins, waiting > 0, state.restarting & (waiting > 0)),
+        restarting=jnp.where(begins, waiting > 0, restarting & (waiting > 0)),
         flight=_set(state.flight, row, begun, begins),
         arrivals=trees.expect(state.arrivals, len(state.freed), row, arrives, client, begins),
         busy=trees.becomes_busy(state.busy, num_clients, client, one),
@@ -145,10 +149,19 @@ def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_client
     """Delivers the earliest arrival, or rings the alarm, unless stops or starts come first."""
     size = len(step.mask)
     earliest, client, row = state.arrivals.first
-    settled = (state.waiting == 0) & _none_to_stop(clock, state)
+    alarm = clock.alarm(state.rules)
+    settled = state.waiting == 0
+    begun = state.now  # time at which the next client may start
+    if (opens := clock.opens(state, num_clients)) is not None:
+        sleeps = ~settled & (opens > state.now)
+        first = earliest if alarm is None else jnp.minimum(earliest, alarm)
+        wakes = sleeps & ~state.restarting & (opens < first)
+        settled = (settled | sleeps) & ~wakes
+        begun = jnp.where(wakes, opens, state.now)
+    settled &= _none_to_stop(clock, state)
     delivers = ~state.restarting & (settled | (earliest == state.now))
     rung = jnp.bool_(False)
-    if (alarm := clock.alarm(state.rules)) is not None:
+    if alarm is not None:
         rung = ~state.restarting & (settled | (alarm == state.now)) & (earliest > alarm)
         delivers &= earliest <= alarm
     run = jax.tree.map(lambda column: column[row], state.flight)
@@ -174,7 +187,7 @@ def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_client
     rules = jax.tree.map(
         lambda new, old: new if jnp.ndim(new) else jnp.where(delivers, new, old), verdict.rules, state.rules
     )
-    now = jnp.where(delivers, earliest, state.now)
+    now = jnp.where(delivers, earliest, begun)
     if alarm is not None:
         now = jnp.where(rung, alarm, now)
         rules = jax.tree.map(lambda new, old: jnp.where(rung, new, old), clock.rings(rules), rules)

@@ -57,6 +57,10 @@ class Events(Clock):
         rank = selection.idle_rank(state.start_key, started, started - state.ended, num_clients)
         return trees.nth_idle(state.busy, num_clients, rank), jnp.int32(FaultCode.NONE)
 
+    def opens(self, state: State, num_clients: int) -> Array | None:
+        """Returns the time from which an idle client may start, float64; `None` if clients may start at any time."""
+        return None
+
     def some_wait(self, num_clients: int) -> bool:
         """Returns True if clients may wait for a server step while others restart, although M_c = N."""
         return False

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxafl.clock import trees
+from jaxafl.clock import selection, trees
 from jaxafl.clock.checks import check_at_most, check_starts
 from jaxafl.clock.contract import ByOptions, Delivery, FaultCode, InFlight, Recording, Runs
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.event_loop import Event, State, Verdict
 from jaxafl.clock.events import Events
+from jaxafl.clock.hours import check_hours, nth, prepare_hours, within_hours
 from jaxafl.clock.starts import is_lost, recorded_or
 from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, recording, static
@@ -27,6 +28,7 @@ class Rules(NamedTuple):
 
     windows: Array | None  # index of the next window's end
     key: Key | None  # of the schedule, if uploads may fail
+    hours: Any  # result of `prepare_hours`
 
 
 class free_running(Events):
@@ -59,6 +61,9 @@ class free_running(Events):
             is M with `period` and `buffer`, and N otherwise.
         lost: probability that an upload fails, a number or an array [N]. The run takes its time and is never trained;
             its client restarts as after any arrival.
+        hours: hours outside which a client is not drawn, e.g. `available(22, 6, zones=4)`; `None` for all day. A start
+            that is due waits until an idle client is within its hours. Not with `on_bound="stop"`, `before_step` or
+            `start_skew`.
 
     References:
         FADAS (Wang et al., 2024), Algorithm 1; AsyncFedED (Wang et al., 2022); FedBuff (Nguyen et al., 2022).
@@ -78,6 +83,7 @@ class free_running(Events):
     period: Number | None = number(default=None, kw_only=True, above=0)
     max_arrivals: int | None = static(default=None, kw_only=True)
     lost: Number | None = number(default=None, kw_only=True, least=0, below=1, per_client=True)
+    hours: Duration | None = dataclasses.field(default=None, kw_only=True)
     starts: Recording = recording(default=None)
 
     delivers = ByOptions(Events.delivers | Delivery.REPLIES, lambda clock: clock._delivers)
@@ -136,6 +142,9 @@ class free_running(Events):
         if self.tracks_oldest and self.starts is not None:
             raise ValueError(f"{self.name}: recorded starts go with on_bound='refuse', not {self.on_bound!r}")
         check_starts(self.name, self.starts, num_clients)
+        older = {"before_step=True": self.before_step, "start_skew=True": self.start_skew}
+        others = {"on_bound='stop'": self.on_bound == "stop", "starts": self.starts is not None}
+        check_hours(self, num_clients, **older, **others)
 
     @property
     def _varies(self) -> bool:
@@ -170,7 +179,8 @@ class free_running(Events):
 
     def begin(self, key: Key, num_clients: int) -> Rules:
         windows = None if self.period is None else jnp.int32(1)
-        return Rules(windows, None if self.lost is None else key)
+        hours = prepare_hours(self.hours, key, num_clients)
+        return Rules(windows, None if self.lost is None else key, hours)
 
     def arrives(self, rules: Rules, event: Event) -> Verdict:
         run = event.run
@@ -202,16 +212,29 @@ class free_running(Events):
 
     def some_wait(self, num_clients: int) -> bool:
         refuses = self.max_staleness is not None or self.lost is not None
-        everyone = self.concurrency == num_clients and self.starts is None
+        everyone = self.concurrency == num_clients and self.starts is None and self.hours is None
         return refuses and everyone and self.dispatch == "step"
 
     def choose(self, state: State, num_clients: int) -> tuple[Array, Array]:
+        if self.hours is not None:
+            awake, _ = self._awake(state, num_clients)
+            others = num_clients - jnp.sum(awake, dtype=jnp.int32)
+            rank = selection.idle_rank(state.start_key, state.starts.count, others, num_clients)
+            return jnp.minimum(nth(awake, rank), num_clients - 1), jnp.int32(FaultCode.NONE)
         drawn = functools.partial(super().choose, state, num_clients)
         if self.starts is None:
             return drawn()
         client, missing = recorded_or(self.starts, state.starts.count, lambda: drawn()[0])
         taken = jnp.where(trees.is_busy(state.busy, client), FaultCode.BUSY, FaultCode.NONE)
         return client, jnp.where(missing, FaultCode.STARTS_END, taken).astype(jnp.int32)
+
+    def opens(self, state: State, num_clients: int) -> Array | None:
+        return None if self.hours is None else self._awake(state, num_clients)[1]
+
+    def _awake(self, state: State, num_clients: int) -> tuple[Array, Array]:
+        """Returns `within_hours` of the idle clients."""
+        idle = trees.idle_clients(state.busy, num_clients)
+        return within_hours(self.hours, state.rules.hours, state.now, idle)
 
     def start_version(self, state: State) -> tuple[Array, Array | None]:
         if self.before_step:

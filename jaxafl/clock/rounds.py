@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jaxafl.clock import selection
 from jaxafl.clock.checks import check_at_most, check_durations, check_sets, check_stale
 from jaxafl.clock.contract import ByOptions, Clock, Delivery, FaultCode, Recording, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration, constant
+from jaxafl.clock.hours import check_hours, draw_some, nth, prepare_hours, within_hours
 from jaxafl.clock.starts import blank_runs, distinct, drawn_clients, is_lost, no_starts, replayed, start_runs
 from jaxafl.device.keys import Key, Purpose, below, purpose_key, threefry
 from jaxafl.options import Number, number, recording, static
@@ -28,6 +30,7 @@ class State(NamedTuple):
     runs: Array  # int32 [N], number of runs that each client has started
     starts: Starts
     key: Key
+    hours: Any = None  # result of `prepare_hours`
 
 
 class synchronous(Clock):
@@ -43,6 +46,8 @@ class synchronous(Clock):
         deadline_quantile: q in (0, 1], for the arrival of the ⌈qm⌉-th of the round's m runs as the deadline.
         lost: probability that an upload fails, a number or an array [N]. If all uploads of a round fail, it is repeated
             from the same version, and its time passes.
+        hours: hours outside which a client is not drawn, e.g. `available(22, 6, zones=4)`; `None` for all day. A cohort
+            is smaller if fewer clients are within their hours. If there are none, the round begins when the first is.
 
     References:
         McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
@@ -55,10 +60,11 @@ class synchronous(Clock):
     deadline: Number | None = number(default=None, above=0, kw_only=True)
     deadline_quantile: Number | None = number(default=None, above=0, most=1, kw_only=True)
     lost: Number | None = number(default=None, least=0, below=1, per_client=True, kw_only=True)
+    hours: Duration | None = dataclasses.field(default=None, kw_only=True)
     sets: Recording = recording(default=None)
 
     delivers: ClassVar[Delivery] = Delivery.MULTIPLE
-    order_free = ByOptions(True, lambda clock: not clock._closes_early)
+    order_free = ByOptions(True, lambda clock: not clock._varies)
 
     def check(self, num_clients: int) -> None:
         if self.cohort is not None and not self.replacement:
@@ -78,11 +84,13 @@ class synchronous(Clock):
             )
         check_sets(self.name, self.sets, self.capacity(num_clients), num_clients, repeats=self.replacement)
         check_durations(self.name, self.durations, num_clients)
+        check_hours(self, num_clients, sets=self.sets is not None)
 
     @property
-    def _closes_early(self) -> bool:
-        """True if a round may end without all of its runs."""
-        return self.extra > 0 or any(one is not None for one in (self.deadline, self.deadline_quantile, self.lost))
+    def _varies(self) -> bool:
+        """True if a round may end without all of its runs, or begin with fewer."""
+        given = (self.deadline, self.deadline_quantile, self.lost, self.hours)
+        return self.extra > 0 or any(one is not None for one in given)
 
     def capacity(self, num_clients: int) -> int:
         return num_clients if self.cohort is None else self.cohort + self.extra
@@ -91,11 +99,12 @@ class synchronous(Clock):
         return 2  # the version that the cohort trains from, and the one being written
 
     def init(self, key: Key, num_clients: int) -> State:
-        return _initial(self.durations, key, num_clients)
+        state = _initial(self.durations, key, num_clients)
+        return state._replace(hours=prepare_hours(self.hours, key, num_clients))
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """Computes one round: draws the cohort, and waits for its slowest client."""
-        if self._closes_early:
+        if self._varies:
             return self._early(state, workload)
         state, client, mask, multiplicity = self._cohort(state, workload.num_clients)
         state, runs = start_runs(self.durations, state, mask, client, state.runs[client], workload)
@@ -104,10 +113,24 @@ class synchronous(Clock):
     def _cohort(self, state: State, num_clients: int) -> tuple[State, Array, Array, Array | None]:
         """Draws the clients of a round in client order, a mask of the runs, and their multiplicities if they differ."""
         size = self.capacity(num_clients)
+        if self.hours is not None:
+            return self._within_hours(state, size, num_clients)
         state, drawn = drawn_clients(state, self.sets, size, num_clients, replacement=self.replacement)
         if self.replacement:  # a client drawn twice trains once and counts twice
             return state, *distinct(drawn)
         return state, jnp.sort(drawn), jnp.ones(size, bool), None
+
+    def _within_hours(self, state: State, size: int, num_clients: int) -> tuple[State, Array, Array, Array | None]:
+        """Returns `_cohort` of the clients within their hours, at the first time at which there is one."""
+        everyone = jnp.ones(num_clients, bool)
+        state = state._replace(now=within_hours(self.hours, state.hours, state.now, everyone)[1])
+        awake, _ = within_hours(self.hours, state.hours, state.now, everyone)
+        key = purpose_key(state.key, Purpose.START)
+        if not self.replacement:
+            return state, *draw_some(key, state.version, awake, size), None
+        draws = state.version * size + jnp.arange(size, dtype=jnp.int32)
+        others = num_clients - jnp.sum(awake, dtype=jnp.int32)
+        return state, *distinct(nth(awake, selection.idle_rank(key, draws, others, num_clients)))
 
     def _early(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """Computes one round that may end without all of its runs."""

@@ -111,6 +111,11 @@ def is_busy(busy: Array, client: Array) -> Array:
     return busy[client // _WIDTH, client % _WIDTH] > 0
 
 
+def idle_clients(busy: Array, num_clients: int) -> Array:
+    """Returns bool [N], True for the idle clients."""
+    return busy[: _begins(num_clients)[1]].ravel()[:num_clients] == 0
+
+
 def nth_idle(busy: Array, num_clients: int, rank: Array) -> Array:
     """Returns the idle client of rank `rank`, from 0 on in client order."""
     begins = _begins(num_clients)

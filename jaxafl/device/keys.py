@@ -40,6 +40,7 @@ class Purpose(enum.IntEnum):
     DOWNLOAD = 6  # success of a download: counters (client, tick)
     STALE = 7  # the age of a version: counters (round, place)
     LOST = 8  # failure of an upload whose run ends: counters (client, run)
+    HOURS = 9  # the time zone of a client outside whose hours it is not drawn: counter (client)
     BATCH = 4  # mini-batches, dropout, augmentation: counters (client, run), then (local step, ...)
 
 

@@ -58,13 +58,14 @@ class stragglers(Duration):
 class available(Duration):
     """Wait at the start of a run until the client's hours begin: `uniform(60, 300) + available(22, 6, zones=4)`.
 
-    The client keeps its place in flight while it waits, and trains from the model that it downloaded before. A run that
+    The client keeps its place in flight while it waits, and trains from the model that it downloaded before. As
+    `hours=available(22, 6)` of `free_running` or `synchronous`, it is not drawn outside its hours instead. A run that
     has begun goes on beyond the hours. Waiting counts as hanging, not as work. Simulated time 0 is midnight in zone 0.
 
     Args:
         begin: hour of the day at which the client becomes available, in [0, 24]; a number or an array [N].
         end: hour of the day until which it is available, in [0, 24]; a number or an array [N]. An end before the begin
-            means the next day. Equal hours mean always.
+            means the next day. Equal hours, and 0 to 24, mean always.
         zones: number of time zones. In zone k it is k · 24/zones hours later; a client's zone is drawn once per seed.
         day: simulated seconds of a day, above 0.
     """
@@ -81,7 +82,8 @@ class available(Duration):
         begin, end = (
             jnp.broadcast_to(jnp.asarray(hour, jnp.float64), (num_clients,)) for hour in (self.begin, self.end)
         )
-        return begin, jnp.where(begin == end, 24.0, (end - begin) % 24), drawn * (24 / self.zones)
+        length = (end - begin) % 24
+        return begin, jnp.where(length == 0, 24.0, length), drawn * (24 / self.zones)  # 0 to 24 is the day, too
 
     def draw(self, prepared: tuple[Array, Array, Array], run: Run) -> Draw:
         begin, length, zone = (values[run.client] for values in prepared)
