@@ -72,6 +72,7 @@ def methods() -> dict[str, afl.Simulation]:
         "port": (server.port(), at_steps, usual),
         "psurdg": (server.psurdg(0.2), ticks, whole),
         "quafl": (server.quafl(), contacts, usual),
+        "ringleader": (server.ringleader(0.5), clock.ringleader(durations=speeds), usual),
         "safa": (server.safa(), clock.semi_async(fraction=0.5, lag=2, durations=speeds), usual),
         "throttle": (server.throttle(0.1), clock.rounds_until_all(durations=speeds), usual),
     }
@@ -93,6 +94,7 @@ def clocks() -> dict[str, tuple[Any, int]]:
         "stale_rounds": (clock.stale_rounds(participants=4, max_staleness=3, durations=times), 5),
         "semi_async": (clock.semi_async(fraction=0.5, lag=2, durations=times), 6),
         "harmonic": (clock.harmonic(durations=times, batch=10), 4),
+        "ringleader": (clock.ringleader(durations=times), 16),
         "rounds_until_all": (clock.rounds_until_all(durations=times), 20),
         "trace": (clock.trace(clock.free_running, concurrency=8, durations=recorded), 20),
     }
@@ -129,7 +131,7 @@ def draw(*only: str) -> None:
 
 
 def _run(sim: afl.Simulation) -> xr.Dataset:
-    on_average = {"bernoulli": 6, "semi_async": 10, "harmonic": 50}  # arrivals per tick, round or step
+    on_average = {"bernoulli": 6, "semi_async": 10, "harmonic": 50, "ringleader": 3}  # arrivals per tick, round or step
     arrivals = on_average.get(sim.clock.name, sim.clock.capacity(_CLIENTS))
     server_steps = (GRADIENTS if sim.client.steps == 1 else UPDATES) // arrivals
     return afl.sweep(sim, {"seed": range(SEEDS)}, server_steps, eval_every=max(1, server_steps // 40))

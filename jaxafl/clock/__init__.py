@@ -13,6 +13,7 @@ from jaxafl.clock.events import Events
 from jaxafl.clock.free_running import free_running
 from jaxafl.clock.harmonic import harmonic
 from jaxafl.clock.interrupting import interrupting
+from jaxafl.clock.ringleader import ringleader
 from jaxafl.clock.rounds import stale_rounds, synchronous
 from jaxafl.clock.rounds_until_all import rounds_until_all
 from jaxafl.clock.sampled import sampled
@@ -50,6 +51,7 @@ __all__ = [
     "mac_network",
     "no_starts",
     "recorded",
+    "ringleader",
     "rounds_until_all",
     "sampled",
     "schedule",

@@ -43,6 +43,7 @@ class Delivery(enum.Flag):
     PARTIAL = enum.auto()  # a run arrives with the local steps that it has completed, possibly 0
     BY_CLIENT = enum.auto()  # entry i is client i
     KINDS = enum.auto()  # `kind` distinguishes arrivals
+    HELD = enum.auto()  # a client may go on from the version that it holds
     REPLIES = enum.auto()  # the server may answer with the local steps of a client's next run
 
 

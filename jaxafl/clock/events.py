@@ -144,6 +144,10 @@ class Events(Clock):
         reference = None if runs.reference is None else jnp.where(busy, runs.reference, version)
         return InFlight(busy, runs._replace(version=version, reference=reference, arrived=arrived), busy)
 
+    def online_ring_slots(self, num_clients: int) -> int:
+        """Returns the number of model versions that must be kept if runs are trained at their arrival."""
+        return self.in_flight(num_clients) + 1
+
     def held(self, state: State) -> list[Array]:
         flight = self.in_flight_runs(state)
         runs = flight.runs.complete()

@@ -162,7 +162,7 @@ def build_online_step(
     online_clock = cast(OnlineClock, clock)
     keep_base = hyperparameters.server.needs.base or program.recording.needs_base
     shipped = type(clock).__module__.startswith("jaxafl.")
-    always_full = shipped and Delivery.EMPTY not in clock.delivers  # a buffer of `free_running` is always full
+    always_full = shipped and Delivery.REPLIES in clock.delivers  # a buffer of `free_running` is always full
 
     def step(number: Array, state: State) -> tuple[State, Records]:
         x64 = state.lanes.loss.dtype == jnp.float64

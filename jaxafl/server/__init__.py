@@ -22,6 +22,7 @@ from jaxafl.server.incremental import ace, aced, ia2sgd, mifa
 from jaxafl.server.malenia import malenia
 from jaxafl.server.port import port
 from jaxafl.server.quafl import quafl
+from jaxafl.server.ringleader import ringleader
 from jaxafl.server.safa import safa
 from jaxafl.server.throttle import throttle
 
@@ -66,6 +67,7 @@ __all__ = [
     "port",
     "psurdg",
     "quafl",
+    "ringleader",
     "safa",
     "throttle",
     "weighted_sum",

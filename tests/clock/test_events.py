@@ -114,6 +114,19 @@ def test_rounds_end_when_every_client_has_come() -> None:
         assert_log(run_clock(made, CLIENTS, 1, 60, 0), oracle.rounds_until_all(CLIENTS, lookup(times), 60))
 
 
+@pytest.mark.parametrize("restart", ["held", "newest"])
+def test_ringleader_steps_once_for_every_client(restart: Any) -> None:
+    """A client that takes ten times as long as the others lets them send many updates in between."""
+    for kind in KINDS:
+        times = durations(np.random.default_rng(7), CLIENTS, 2000, kind)
+        made = clock.ringleader(durations=clock.recorded(times), restart=restart, max_arrivals=90)
+        found = run_clock(made, CLIENTS, 1, 40, 0)
+        assert_log(found, oracle.ringleader(CLIENTS, lookup(times), 40, restart))
+        steps = found.client[(found.kind == 1) & found.mask].reshape(-1, CLIENTS)
+        assert (np.sort(steps) == np.arange(CLIENTS)).all()  # one step for each client in every round
+        assert (found.mask.sum(axis=1) > 1).any() and found.staleness.max() <= 2 * CLIENTS - 2
+
+
 # ---- expected values, worked out by hand
 
 

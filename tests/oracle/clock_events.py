@@ -25,9 +25,9 @@ class Flying:
 
 @dataclass
 class Log:
-    """Server steps as (time, [(client, run, number, version, started, arrived)], kind), and counts after each."""
+    """Server steps as (time, [(client, run, number, version, started, arrived)], kinds), and counts after each."""
 
-    steps: list[tuple[float, list[tuple[Any, ...]], int]] = field(default_factory=list)
+    steps: list[tuple[float, list[tuple[Any, ...]], int | list[int]]] = field(default_factory=list)
     counts: list[tuple[int, int, int, int]] = field(default_factory=list)  # started, refused, stopped, lost
 
 
@@ -39,6 +39,7 @@ class Fleet:
         self.flying: dict[int, Flying] = {}
         self.draws = in_flight or 0  # starts of drawn idle clients that are due
         self.due = set() if rank else set(range(num_clients))
+        self.points: dict[int, int] = {}  # versions from which clients start that do not get the newest one
         self.held: list[int] = []  # clients that arrived, and wait for the server step
         self.now, self.version, self.started = 0.0, 0, 0
         self.refused = self.stopped = self.lost = 0
@@ -56,7 +57,8 @@ class Fleet:
         run = self.runs[client]
         self.runs[client] += 1
         ends = self.now + self.duration(client, run)
-        self.flying[client] = Flying(client, run, self.started, self.version, self.now, ends)
+        version = self.points.pop(client, self.version)
+        self.flying[client] = Flying(client, run, self.started, version, self.now, ends)
         self.started += 1
 
     def restart(self, client: int) -> None:
@@ -82,7 +84,7 @@ class Fleet:
             self.due.add(client)
             self.stopped += 1
 
-    def step(self, taken: list[Flying], kind: int = 0) -> None:
+    def step(self, taken: list[Flying], kind: int | list[int] = 0) -> None:
         arrivals = [(r.client, r.run, r.number, r.version, r.started, r.arrived) for r in taken]
         self.log.steps.append((self.now, arrivals, kind))
         self.log.counts.append((self.started, self.refused, self.stopped, self.lost))
@@ -192,4 +194,37 @@ def rounds_until_all(num_clients: int, duration: Duration, server_steps: int) ->
         if ends:
             heard.clear()
             ended[0] = fleet.version - 1
+    raise AssertionError
+
+
+def ringleader(num_clients: int, duration: Duration, server_steps: int, restart: str = "held") -> Log:
+    """Ringleader ASGD with its tables as sets: collect one update of each, then a step for each; store the others."""
+    fleet, taken, kinds = Fleet(num_clients, duration), [], []
+    table, ahead, stepped, phase = set(), set(), set(), 1
+    for run in fleet.instants(lambda: math.inf, lambda: None):
+        if len(fleet.log.steps) >= server_steps:
+            return fleet.log
+        if run is None:
+            continue
+        client, steps = run.client, False
+        if phase == 2 and client in stepped:
+            ahead.add(client)
+            kind = 2
+        else:
+            table.add(client)
+            phase = 2 if len(table) == num_clients else phase
+            steps = phase == 2
+            kind = int(steps)
+        taken.append(run)
+        kinds.append(kind)
+        if not steps:
+            if restart == "held":
+                fleet.points[client] = run.version
+            continue
+        fleet.step(list(taken), list(kinds))
+        taken.clear()
+        kinds.clear()
+        stepped.add(client)
+        if len(stepped) == num_clients:
+            table, ahead, stepped, phase = ahead, set(), set(), 1
     raise AssertionError

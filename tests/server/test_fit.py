@@ -17,6 +17,7 @@ from jaxafl.clock import (
     free_running,
     harmonic,
     interrupting,
+    ringleader,
     rounds_until_all,
     sampled,
     semi_async,
@@ -63,6 +64,7 @@ SERVERS: dict[str, Any] = {
     "fedfa": server.fedfa(),
     "port": server.port(),
     "malenia": server.malenia(),
+    "ringleader": server.ringleader(),
     "throttle": server.throttle(),
 }
 CLOCKS: dict[str, Any] = {
@@ -75,6 +77,7 @@ CLOCKS: dict[str, Any] = {
     "stale_rounds": stale_rounds(participants=3, max_staleness=2, durations=constant(1)),
     "semi_async": semi_async(fraction=0.5, lag=2, durations=constant(1)),
     "harmonic": harmonic(durations=constant(1)),
+    "ringleader": ringleader(durations=constant(1)),
     "rounds_until_all": rounds_until_all(durations=constant(1)),
 }
 BUFFERED = {"fedasync", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"}
@@ -90,6 +93,7 @@ TABLE: dict[str, set[str]] = {
     "stale_rounds": {"afl", "fedasync", "fedbuff", "fedopt", "fadas"},
     "semi_async": {"safa"},
     "harmonic": BUFFERED,
+    "ringleader": {"ringleader"},
     "rounds_until_all": {"throttle"},
 }
 GRADIENTS = {"asysg", "audg", "psurdg"}

@@ -1,0 +1,93 @@
+"""Ringleader ASGD, steps along the mean over clients of the mean of their newest gradients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.clock.contract import Delivery
+from jaxafl.device import Rows, buffers
+from jaxafl.options import number
+from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, stepped
+from jaxafl.server.scheduled import Rate
+
+Array = jax.Array
+_STORED = 2  # kind of the updates that belong to the next round, see `jaxafl.clock.ringleader.kinds`
+
+
+class RingleaderState(NamedTuple):
+    """Tables of this round and of the next one; the rounds alternate between two sides."""
+
+    table: Rows  # mean update of client i on side s in row 2i + s
+    counts: Array  # int32 [2N], number b of updates in each row
+    mean: Tree  # (1/N) Σ_i of the rows of each side, each leaf [2, ...]
+    side: Array  # side of this round
+    steps: Array  # number of server steps in this round
+
+
+class ringleader(Server):
+    """Ringleader ASGD: x ← x + η (1/N) Σ_i (1/b_i) Σ_{j <= b_i} Δ_ij over a table of the last updates of all clients.
+
+    The clock `ringleader` collects at least one update of every client. Then a round has one step for each client, with
+    the client's update of this moment added to the table. Updates that a client sends after its step belong to the
+    table of the next round. All updates of a row start from one version, each client has the same weight however fast
+    it is, and no update is discarded. The paper takes one gradient per run: `Client(optax.sgd, learning_rate=1.0,
+    steps=1)`, so that Δ = -∇f_i; several local steps are our extension. Keeps two rows of parameters per client.
+    Checked against the authors' poster.
+
+    Args:
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps. Theory: min(1/(8NL),
+            εB/(10Lσ²)) with the smallest harmonic mean B of the b_i (quoted from a third party).
+
+    References:
+        Maranjyan & Richtárik, "Ringleader ASGD: the first asynchronous SGD with optimal time complexity under data
+        heterogeneity", ICLR 2026.
+    """
+
+    learning_rate: Rate = number(default=0.1, least=0)
+
+    requires = Delivery.KINDS | Delivery.CONTINUOUS | Delivery.HELD
+    accepts = Delivery.STALE
+    references = ("maranjyan2026",)
+    needs = Needs(client_rows=2)
+
+    def init(self, params: Tree, samples: Array) -> RingleaderState:
+        nothing, rows = jax.tree.map(jnp.zeros_like, params), 2 * len(samples)
+        sides = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), nothing)
+        none = jnp.int32(0)
+        return RingleaderState(Rows.filled(nothing, rows), jnp.zeros(rows, jnp.int32), sides, none, none)
+
+    def update(self, params: Tree, state: RingleaderState, arrivals: Arrivals) -> Outcome:
+        clients = len(state.counts) // 2
+        side = jnp.where(arrivals.kind == _STORED, 1 - state.side, state.side)
+
+        def enter(entry: Array, carry: tuple[Rows, Array, Tree]) -> tuple[Rows, Array, Tree]:
+            table, counts, change = carry
+            row, mask = (2 * arrivals.client + side)[entry][None], arrivals.mask[entry][None]
+            times = counts[row]
+            delta = buffers.read(arrivals.delta, entry)
+            old = jax.tree.map(lambda m: jnp.where(times[0] > 0, m, 0), table.read_local(row))
+            new = jax.tree.map(lambda m, d: m + (d - m) / (times[0] + 1).astype(m.dtype), old, delta)
+            moves = (mask & table.has(row))[0]
+            change = jax.tree.map(
+                lambda c, n, m: c.at[side[entry]].add(jnp.where(moves, (n - m)[0] / clients, 0)), change, new, old
+            )
+            return table.write_many(row, mask, new), counts.at[row].add(mask.astype(jnp.int32)), change
+
+        nothing = jax.tree.map(jnp.zeros_like, state.mean)
+        carry = (state.table, state.counts, nothing)
+        table, counts, change = jax.lax.fori_loop(0, len(arrivals.mask), enter, carry)
+        mean = jax.tree.map(jnp.add, state.mean, table.psum(change))
+        params = stepped(params, self.learning_rate, jax.tree.map(lambda leaf: leaf[state.side], mean))
+        ends = state.steps + 1 == clients
+        left = ends & (jnp.arange(2) == state.side)  # the table of a round that ends is emptied
+        after = RingleaderState(
+            table,
+            jnp.where(jnp.tile(left, clients), 0, counts),
+            jax.tree.map(lambda leaf: jnp.where(buffers.expand(left, leaf), 0, leaf), mean),
+            jnp.where(ends, 1 - state.side, state.side),
+            jnp.where(ends, 0, state.steps + 1),
+        )
+        return Outcome(params, after)
