@@ -142,7 +142,7 @@ def _clock(name: str) -> str:
         if one and call.delivers
         else "",
         f"![Timeline of eight clients](../pictures/clock_{name}.png)\n\n`{made!r}`, eight clients: a bar is a run, "
-        "dark if its update was stale; grey lines are server steps.\n",
+        "dark if its update was stale, crossed if it was refused, stopped or lost; grey lines are server steps.\n",
         f"## Options\n\n{_options(one)}\n" if one and one.options else _arguments(sections),
         f"## Source\n\n{_source(call)}\n",
     ]

@@ -170,6 +170,34 @@ def test_the_timeline_hatches_hangs_and_waits():
     np.testing.assert_allclose(found, expected)
 
 
+def ringmaster(how: str) -> clock.Clock:
+    durations = clock.constant(np.array([1, 2.5]))
+    return clock.free_running(concurrency=2, durations=durations, max_staleness=2, on_bound=how)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        pytest.param(ringmaster("stop"), [(0, 2), (2, 4)], marks=pytest.mark.slow),  # stopped again after the last step
+        pytest.param(ringmaster("refuse"), [(0, 2.5), (2.5, 5)], marks=pytest.mark.slow),
+        (
+            clock.synchronous(cohort=1, extra=1, durations=clock.constant(np.array([1, 2.5]))),
+            [(t, t + 1) for t in range(6)],
+        ),
+    ],
+)
+def test_the_timeline_crosses_refused_and_stopped_runs(made, expected):
+    """The slow client's runs, by hand, while the fast one steps at 1, 2, ... 6 s."""
+    schedule = compute_schedule(made, 2, 1, 6)
+    assert schedule.time.tolist() == [1, 2, 3, 4, 5, 6]
+    ax = plot.timeline(schedule).axes[0]
+    (crossed,) = [bars for bars in ax.collections if bars.get_hatch() == "xxxx"]
+    spans = [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in crossed.get_paths()]
+    assert spans == expected
+    assert all(0.5 < path.vertices[:, 1].mean() < 1.5 for path in crossed.get_paths())  # of client 1
+    assert "crossed: refused, stopped or lost" in ax.get_xlabel() and "without" not in ax.get_title()
+
+
 def test_timelines_that_are_compared_share_an_axis_and_until_ends_it():
     two = {
         n: compute_schedule(clock.free_running(concurrency=2, durations=clock.constant(n)), 4, 1, 8, 0) for n in (1, 3)

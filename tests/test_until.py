@@ -12,7 +12,7 @@ import xarray as xr
 
 import jaxafl as afl
 from jaxafl.callbacks.limits import parsed_limits
-from jaxafl.cli.tables import limits_reached
+from jaxafl.cli.tables import limits_reached, wasted_runs
 from jaxafl.plot.report.lines import ending
 from tests.equivalence import CLOCKS, GD, SERVERS, _simulation, observe
 
@@ -88,6 +88,15 @@ def test_a_run_with_a_limit_goes_on_in_its_folder(tmp_path: Any) -> None:
     assert first.sizes["step"] == again.sizes["step"] == 6
     assert longer.sizes["step"] == 10
     np.testing.assert_array_equal(longer.observe_all, sim.run(10, eval_every=3, observe=observe).observe_all)
+
+
+def test_the_shell_counts_refused_and_stopped_runs() -> None:
+    assert wasted_runs(xr.Dataset(attrs={"runs_refused": 3, "runs_lost": 1})) == [
+        "runs that no server step took: 3 refused, 1 lost"
+    ]
+    swept = xr.Dataset({"runs_stopped": ("seed", [2.0, np.nan])})  # the second member has none
+    assert wasted_runs(swept) == ["runs that no server step took: 1 stopped"]
+    assert wasted_runs(xr.Dataset()) == []
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from jaxafl.cli.catalogue import KINDS, REQUIRED, Option, offered
+from jaxafl.results.arrivals import discarded_runs
 from jaxafl.results.curves import failed_steps, falls, has_failed
 from jaxafl.sweep import Outlook
 
@@ -103,7 +104,7 @@ def show_result(result: xr.Dataset) -> None:
         )
     console = Console()
     console.print(table)
-    for line in limits_reached(result):
+    for line in [*limits_reached(result), *wasted_runs(result)]:
         console.print(line, markup=False, highlight=False)
 
 
@@ -116,6 +117,13 @@ def limits_reached(result: xr.Dataset) -> list[str]:
     share = " ({} of {} runs)" if len(known) > 1 else ""
     lines = [f"ended by a limit: {limit}{share.format(count, len(known))}" for limit, count in frequent]
     return lines + [f"and {rest} more runs"] * (rest > 0)
+
+
+def wasted_runs(result: xr.Dataset) -> list[str]:
+    """Returns a line with the numbers of refused, stopped and lost runs, means over members; none without them."""
+    counts = {name: discarded_runs(result, name) for name in ("refused", "stopped", "lost")}
+    listed = ", ".join(f"{count:,.6g} {name}" for name, count in counts.items() if count)
+    return [f"runs that no server step took: {listed}"] if listed else []
 
 
 def show_outlook(found: Outlook) -> None:

@@ -102,7 +102,7 @@ class Clockwork:
         found = self.advance(count)
         nodes = jax.tree.leaves(self.state, is_leaf=lambda node: isinstance(node, Runs))
         runs = tuple(jax.device_get([node for node in nodes if isinstance(node, Runs)]))
-        return dataclasses.replace(found, source=Source(self.clock, self.seed, runs))
+        return dataclasses.replace(found, source=Source(self.clock, self.seed, runs, self.workload.steps))
 
     def _begun(self) -> Any:
         """Computes the state before the first server step."""

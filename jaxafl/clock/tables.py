@@ -13,11 +13,12 @@ from jaxafl.options import Summarised
 
 
 class Source(NamedTuple):
-    """Clock and seed of a schedule, and the runs of the clock's state after the last server step."""
+    """Clock, seed and local steps of a schedule, and the runs of the clock's state after the last server step."""
 
     clock: Any
     seed: int
     runs: tuple[Any, ...]
+    local_steps: Any
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -75,12 +76,14 @@ class Schedule(Summarised):
     source: Source | None = None
 
     def summary(self) -> dict[str, Any]:
-        """Returns the protocol, the numbers of clients, server steps and arrivals, and the simulated time."""
+        """Returns the protocol, the numbers of clients, server steps, arrivals and discarded runs, and the time."""
+        discarded = {name: int(getattr(self, f"runs_{name}")[-1:].sum()) for name in ("refused", "stopped", "lost")}
         return {
             "protocol": self.protocol,
             "clients": self.num_clients,
             "server_steps": self.server_steps,
             "arrivals": int(self.mask.sum()),
+            **{name: count for name, count in discarded.items() if count},
             "time": f"{self.time[-1] if self.server_steps else 0:,.6g} s",
         }
 
@@ -101,7 +104,7 @@ class Schedule(Summarised):
         """
         found = [(np.zeros(0, int), np.zeros(0))]
         clock: Any
-        clock, _, known = self.source or (None, 0, ())
+        clock, _, known, _ = self.source or (None, 0, (), 0)
         for runs in known if self.server_steps else ():
             paused = clock.pause * np.asarray(runs.complete().reference)
             flying = (runs.started + paused <= self.time[-1]) & (runs.arrived + paused > self.time[-1])

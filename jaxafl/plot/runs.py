@@ -8,13 +8,14 @@ import numpy as np
 import xarray as xr
 
 from jaxafl.clock import Schedule
+from jaxafl.clock.discarded import NONE, Discarded, discarded
 from jaxafl.clock.durations.idle import idle_seconds
 
 _COLUMNS = ("client_id", "run_index", "started_at", "arrived_at", "staleness")
 
 
 class Runs(NamedTuple):
-    """Consumed local runs, sorted by start, and what else a timeline shows.
+    """Consumed local runs, sorted by start, and the other contents of a timeline.
 
     Attributes:
         clients: N.
@@ -24,7 +25,8 @@ class Runs(NamedTuple):
         steps: float64 [T], times of the server steps.
         flying: int [F], clients of the runs in flight at the end.
         since: float64 [F], starts of these runs.
-        missing: number of runs that no server step took and that are not shown.
+        discarded: refused, stopped and lost runs.
+        missing: number of further runs that no server step took and that are not shown.
     """
 
     clients: int
@@ -37,6 +39,7 @@ class Runs(NamedTuple):
     steps: np.ndarray
     flying: np.ndarray
     since: np.ndarray
+    discarded: Discarded = NONE
     missing: int = 0
 
 
@@ -44,8 +47,9 @@ def of_schedule(schedule: Schedule) -> Runs:
     """Returns the runs of a schedule, with those in flight at its end."""
     mask, flying = schedule.mask, schedule.under_way()
     columns = [schedule.client, schedule.run, schedule.started, schedule.arrived, schedule.staleness]
-    found = _sorted(schedule.num_clients, mask, columns, idle_seconds(schedule), schedule.time, flying)
-    missing = schedule.runs_started - len(np.unique(schedule.run_id[mask])) - len(flying[0])
+    wasted = discarded(schedule)
+    found = _sorted(schedule.num_clients, mask, columns, idle_seconds(schedule), schedule.time, flying, wasted)
+    missing = schedule.runs_started - len(np.unique(schedule.run_id[mask])) - len(flying[0]) - len(wasted.client)
     return found._replace(missing=max(missing, 0))
 
 
@@ -55,7 +59,7 @@ def of_result(run: xr.Dataset) -> Runs:
     columns = [run[name].values for name in _COLUMNS]
     clients = run.sizes.get("population", int(columns[0].max(initial=-1)) + 1)
     nothing = np.zeros(0, int), np.zeros(0)
-    found = _sorted(clients, columns[0] >= 0, columns, np.zeros(columns[0].shape), time, nothing)
+    found = _sorted(clients, columns[0] >= 0, columns, np.zeros(columns[0].shape), time, nothing, NONE)
     known = run["runs_never_consumed"] if "runs_never_consumed" in run.variables else 0
     return found._replace(missing=int(run.attrs.get("runs_never_consumed", known)))
 
@@ -71,11 +75,15 @@ def shown(runs: Runs, rows: int, bars: int, until: float | None) -> tuple[np.nda
     flying = np.isin(runs.flying, clients)
     columns = ("client", "started", "arrived", "staleness", "waited", "idle")
     found = runs._replace(**{name: getattr(runs, name)[kept] for name in columns})
+    wasted = np.isin(runs.discarded.client, clients) & (runs.discarded.started < end)
+    found = found._replace(discarded=Discarded(*(column[wasted] for column in runs.discarded)))
     found = found._replace(steps=runs.steps[runs.steps <= end], flying=runs.flying[flying], since=runs.since[flying])
     return clients, found, end
 
 
-def _sorted(clients: int, mask: np.ndarray, columns: Any, idle: np.ndarray, time: np.ndarray, flying: Any) -> Runs:
+def _sorted(
+    clients: int, mask: np.ndarray, columns: Any, idle: np.ndarray, time: np.ndarray, flying: Any, wasted: Discarded
+) -> Runs:
     """Returns the runs sorted by start; a run consumed by several server steps once, with its first staleness."""
     taken = np.broadcast_to(time[:, None], mask.shape)
     client, run, started, arrived, staleness, idle, taken = (values[mask] for values in [*columns, idle, taken])
@@ -83,12 +91,12 @@ def _sorted(clients: int, mask: np.ndarray, columns: Any, idle: np.ndarray, time
     order = first[np.argsort(started[first], kind="stable")]
     client = client[order].astype(int)
     flights, since = flying
-    who, begun = np.append(client, flights), np.append(started[order], since)
+    who = np.concatenate([client, flights, wasted.client])
+    begun = np.concatenate([started[order], since, wasted.started])
     following = np.full(len(who), np.inf)  # the next start of the client
     sort = np.lexsort((begun, who))
     following[sort[:-1]] = np.where(np.diff(who[sort]) == 0, begun[sort][1:], np.inf)
     waited = np.minimum(taken[order], following[: len(order)])
     steps = time[np.isfinite(time)]
-    return Runs(
-        clients, client, started[order], arrived[order], staleness[order], waited, idle[order], steps, flights, since
-    )
+    found = (client, started[order], arrived[order], staleness[order], waited, idle[order])
+    return Runs(clients, *found, steps, flights, since, wasted)

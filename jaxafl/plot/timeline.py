@@ -39,8 +39,9 @@ def timeline(
     """Draws a row per client with a bar for every local run from its start to its arrival, coloured by its staleness.
 
     Hatched are the seconds of a run in which its client hangs, and the wait of an update for its server step, up to the
-    client's next start. Faded bars are the runs in flight at the end. A result knows neither hangs nor runs that no
-    server step took: the title counts these runs, and `Simulation.schedule` has them.
+    client's next start. Crossed bars are refused, stopped and lost runs. Faded bars are the
+    runs in flight at the end. A result knows neither hangs nor runs that no server step took: the title counts these
+    runs, and `Simulation.schedule` has them.
 
     All panels have the same axis of time. Beyond the limits below, the figure shows evenly spaced clients and the first
     part of the simulated time, with a note in the title.
@@ -141,7 +142,8 @@ def _draw(
     ax.set(xlim=(0, end), ylim=(len(clients) - 0.4, -0.6), ylabel="client", xlabel=", ".join(notes))
     fewer = f"{len(clients)} of {runs.clients} clients, evenly spaced" if len(clients) < runs.clients else ""
     shorter = f"first {end:.4g} of {total:.4g} s" if end < total else ""
-    missing = f"without {runs.missing} runs that no server step took" if runs.missing else ""
+    hidden = runs.missing + (0 if still else len(runs.discarded.client))
+    missing = f"without {hidden} runs that no server step took" if hidden else ""
     ax.set_title(", ".join(filter(None, [name, fewer, shorter, missing])), fontsize=10)
     every = -(-len(clients) // 25)
     labels = [names[client] if client < len(names) else str(client) for client in clients[::every]]
@@ -151,7 +153,11 @@ def _draw(
 
 
 def _draw_rest(ax: Axes, clients: np.ndarray, row: np.ndarray, runs: Runs, end: float) -> list[str]:
-    """Draws hangs and waits hatched, and runs in flight at the end faded; returns the notes that explain them."""
+    """Draws hangs and waits hatched, discarded runs crossed, and runs in flight faded; returns notes about them."""
+    wasted = runs.discarded
+    if len(wasted.client):
+        corners = list(corners_of(wasted.started, wasted.ended, np.searchsorted(clients, wasted.client)))
+        ax.add_collection(PolyCollection(corners, facecolors="white", edgecolors="0.45", hatch="xxxx", linewidths=1.0))
     hangs = runs.idle > 0
     waits = runs.waited > runs.arrived
     left = np.concatenate([(runs.arrived - runs.idle)[hangs], runs.arrived[waits]])
@@ -162,6 +168,7 @@ def _draw_rest(ax: Axes, clients: np.ndarray, row: np.ndarray, runs: Runs, end: 
     corners = list(corners_of(runs.since, np.full(len(flying), end), flying))
     ax.add_collection(PolyCollection(corners, facecolors="0.85", edgecolors="white", linewidths=0.6))
     notes = ["hatched: hanging or waiting"] if len(left) else []
+    notes += ["crossed: refused, stopped or lost"] if len(wasted.client) else []
     return notes + (["faded: in flight at the end"] if len(flying) else [])
 
 

@@ -40,6 +40,13 @@ def staleness_of(runs: Sequence[xr.Dataset]) -> np.ndarray:
     return every[every >= 0]  # padding is NaN, or -1 in files of version 0.1
 
 
+def discarded_runs(run: xr.Dataset, name: str) -> float:
+    """Returns the number of runs that were `"refused"`, `"stopped"` or `"lost"`; the mean over members of a sweep."""
+    key = f"runs_{name}"
+    known = run[key].values if key in run.variables else run.attrs.get(key, 0)
+    return float(np.mean(np.nan_to_num(np.asarray(known, float))))
+
+
 def of_schedule(schedule: Schedule) -> dict[str, Any]:
     """Returns the variables of the arrivals of a schedule: name -> (dimensions, values)."""
     mask = schedule.mask

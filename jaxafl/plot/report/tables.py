@@ -11,7 +11,7 @@ from jaxafl.options import check_choice
 from jaxafl.plot.report.clients import sent
 from jaxafl.plot.report.lines import Line, ending, label_of, last, metrics_of, percent, scale_of, steps_made
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
-from jaxafl.results.arrivals import staleness_of
+from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import AXES
 from jaxafl.results.points import in_words
 from jaxafl.results.tables import decimals
@@ -36,6 +36,10 @@ def summary(lines: Sequence[Line]) -> Html:
     known = set(lines[0].runs[0].variables).intersection(*(line.runs[0].variables for line in lines))
     if "staleness" in known:
         columns["client updates"] = [_mean(line, lambda run: staleness_of([run]).size, ",.6g") for line in lines]
+        for what in ("refused", "stopped", "lost"):
+            if any(discarded_runs(run, what) for line in lines for run in line.runs):
+                counts = [np.mean([discarded_runs(run, what) for run in line.runs]) for line in lines]
+                columns[f"runs {what}"] = [_number(float(count), ",.6g") for count in counts]
         columns["staleness, mean"] = [_ages(line, np.mean) for line in lines]
         columns["staleness, largest"] = [_ages(line, np.max) for line in lines]
     if {"bytes_up", "bytes_down"} <= known:

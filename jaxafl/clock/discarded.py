@@ -1,0 +1,97 @@
+"""Runs that the server refused or stopped, and runs whose upload failed: no server step consumes them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.clock.contract import ServerStep
+from jaxafl.clock.event_loop import State, deliver, start, stop
+from jaxafl.clock.events import Events
+from jaxafl.clock.rounds import synchronous
+from jaxafl.clock.schedules import Clockwork
+from jaxafl.clock.tables import Schedule
+from jaxafl.device import compiled
+
+_EVENTS = 4096  # per call of the program
+
+
+class Discarded(NamedTuple):
+    """Discarded runs, [D]: client, start, and the end by an arrival or a stop, in simulated seconds."""
+
+    client: np.ndarray
+    started: np.ndarray
+    ended: np.ndarray
+
+
+NONE = Discarded(np.zeros(0, int), np.zeros(0), np.zeros(0))
+
+
+def discarded(schedule: Schedule) -> Discarded:
+    """Returns the refused, stopped and lost runs of a complete schedule.
+
+    A schedule has only their numbers, so an `Events` clock runs again, event by event. Rounds of `synchronous` have
+    them as padding, except in rounds that are repeated. Empty for other clocks, and for a part of a schedule.
+    """
+    clock = schedule.source.clock if schedule.source else None
+    counts = (schedule.runs_refused, schedule.runs_stopped, schedule.runs_lost)
+    if not any(count[-1:].any() for count in counts):
+        return NONE
+    if isinstance(clock, Events) and type(clock).next is Events.next:
+        return _of_events(schedule)
+    return _of_rounds(schedule) if isinstance(clock, synchronous) else NONE
+
+
+def _of_rounds(schedule: Schedule) -> Discarded:
+    run_id, first = np.unique(schedule.run_id, return_index=True)  # an entry without a run has that of another entry
+    first = first[~np.isin(run_id, schedule.run_id[schedule.mask]) & (run_id < schedule.runs_started)]
+    columns = (schedule.client, schedule.started, schedule.arrived)
+    client, started, arrived = (column.ravel()[first] for column in columns)
+    return Discarded(client, started, np.minimum(arrived, schedule.time[first // schedule.mask.shape[1]]))
+
+
+def _of_events(schedule: Schedule) -> Discarded:
+    """Returns the discarded runs of a clock that advances event by event."""
+    clock, seed, _, local_steps = schedule.source  # type: ignore[misc]
+    steps = schedule.server_steps
+    clockwork = Clockwork(clock, schedule.num_clients, local_steps, steps, seed)
+    found = []
+    with clockwork._computing():
+        carry = (clockwork.state, jnp.int32(0))
+        while int(carry[0].version) < steps:
+            arguments = (clockwork.numbers, clockwork.workload, carry)
+            program, _ = compiled(_scan, (_EVENTS,), arguments, whole=True)
+            carry, records = program(*arguments)
+            found.append(jax.device_get(records))
+    where, version, *_ = columns = [np.concatenate([one[place].ravel() for one in found]) for place in range(6)]
+    _, version, reference, client, started, ended = (column[where & (version < steps)] for column in columns)
+    return Discarded(client, started + clock.pause * reference, ended + clock.pause * version)
+
+
+def _scan(events: int, clock: Events, workload: Any, carry: tuple[State, Any]) -> Any:
+    """Advances by a number of events; returns which of them discard a run, the version, and the runs, [events, 2]."""
+    clients = workload.num_clients
+    size = clock.capacity(clients)
+
+    def one(carry: tuple[State, Any], _: Any) -> Any:
+        state, count = carry
+        before = state.starts
+        row = jnp.int32(0) if state.versions is None else state.versions.first[2]
+        oldest = jax.tree.map(lambda column: column[row], state.flight)
+        state = stop(clock, state, clients)
+        stops = state.starts.stopped > before.stopped
+        state = start(clock, state, workload)
+        version, now = state.version, state.now
+        run = jax.tree.map(lambda column: column[state.arrivals.first[2]], state.flight)
+        kind = jnp.zeros(size, jnp.int32) if clock.kinds else None
+        step = ServerStep(jnp.float64(0), jnp.zeros(size, bool), clock._no_runs(size), kind=kind)
+        state, step, count, closes = deliver(clock, state, step, count, clients)
+        drops = (state.starts.refused > before.refused) | (state.starts.lost > before.lost)
+        stopped = (stops, version, oldest.complete().reference, oldest.client, oldest.started, now)
+        dropped = (drops, version, run.complete().reference, run.client, run.started, run.arrived)
+        return (state, jnp.where(closes, 0, count)), jax.tree.map(lambda *pair: jnp.stack(pair), stopped, dropped)
+
+    return jax.lax.scan(one, carry, length=events)
