@@ -121,7 +121,7 @@ class FaultCode(enum.IntEnum):
     )
     ALL_GONE = (
         "all clients that are at work are gone (infinite durations) at {time:,.6g} simulated seconds, and server step "
-        "{round} needs arrivals; give fewer server steps"
+        "{round} needs arrivals; give fewer server steps, or finite durations"
     )
     NO_TIME = (
         "run {run} of client {client} (start number {run_id}) takes no time: it would be made again and again at one "

@@ -199,12 +199,8 @@ def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_client
         waiting=state.waiting + jnp.where(delivers, clock.replaced(takes, closes), 0),
         rules=rules,
     )
-    return (
-        state,
-        step._replace(mask=mask, runs=runs, kind=kind),
-        count + takes,
-        stepped | exceeds,
-    )  # or the loop might never end
+    ends = stepped | exceeds | (gone > 0)  # without the faults the loop might never end
+    return state, step._replace(mask=mask, runs=runs, kind=kind), count + takes, ends
 
 
 def vacate(state: State, row: Array, client: Array, where: Array, num_clients: int) -> State:

@@ -13,7 +13,16 @@ from jaxafl.clock.checks import check_at_most, check_durations, check_sets, chec
 from jaxafl.clock.contract import ByOptions, Clock, Delivery, FaultCode, Recording, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration, constant
 from jaxafl.clock.hours import check_hours, draw_some, nth, prepare_hours, within_hours
-from jaxafl.clock.starts import blank_runs, distinct, drawn_clients, is_lost, no_starts, replayed, start_runs
+from jaxafl.clock.starts import (
+    blank_runs,
+    distinct,
+    drawn_clients,
+    first_fault,
+    is_lost,
+    no_starts,
+    replayed,
+    start_runs,
+)
 from jaxafl.device.keys import Key, Purpose, below, purpose_key, threefry
 from jaxafl.options import Number, number, recording, static
 
@@ -42,7 +51,8 @@ class synchronous(Clock):
         replacement: draw with replacement. A client drawn k times trains once, and its update counts k times.
         extra: further clients o per round. The round ends with the n-th arrival, and the other runs are stopped.
         deadline: seconds after which a round ends with the clients that have arrived, if there are any, or else with
-            the first one. An arrival at the deadline counts. The other runs are stopped.
+            the first one. An arrival at the deadline counts. The other runs are stopped. A round in which no run ever
+            arrives (infinite durations) is repeated after the deadline.
         deadline_quantile: q in (0, 1], for the arrival of the ⌈qm⌉-th of the round's m runs as the deadline.
         lost: probability that an upload fails, a number or an array [N]. If all uploads of a round fail, it is repeated
             from the same version, and its time passes.
@@ -136,8 +146,8 @@ class synchronous(Clock):
         """Computes one round that may end without all of its runs."""
         size = self.capacity(workload.num_clients)
 
-        def attempt(carry: tuple[State, ServerStep]) -> tuple[State, ServerStep]:
-            state, _ = carry
+        def attempt(carry: tuple[State, ServerStep, Array, Array]) -> tuple[State, ServerStep, Array, Array]:
+            state, _, gone, _ = carry
             as_round, client, begins, multiplicity = self._cohort(
                 state._replace(version=state.drawn), workload.num_clients
             )
@@ -157,17 +167,24 @@ class synchronous(Clock):
             time = jnp.maximum(jnp.minimum(last, deadline), jnp.where(jnp.isinf(ordered[0]), 0, ordered[0]))
             mask = arrives & (arrived <= time) & (jnp.argsort(jnp.argsort(arrived)) < size - self.extra)
             failed = begins & ~arrives & (runs.arrived <= time)
+            place = jnp.where(begins, client, workload.num_clients)
+            gone = gone.at[place].set(jnp.isinf(runs.arrived), mode="drop")
+            code = jnp.where(jnp.all(gone) & ~jnp.any(mask), FaultCode.ALL_GONE, FaultCode.NONE)
+            state = state._replace(starts=first_fault(state.starts, code, round=state.version, time=state.now))
+            time = jnp.where(code > 0, jnp.inf, time)
             starts = state.starts._replace(
                 lost=state.starts.lost + jnp.sum(failed, dtype=jnp.int32),
                 stopped=state.starts.stopped + jnp.sum(begins & ~mask & ~failed, dtype=jnp.int32),
             )
             begun = state.runs.at[client].add(begins.astype(jnp.int32))
             state = state._replace(now=time, starts=starts, runs=begun, drawn=state.drawn + 1)
-            return state, ServerStep(time, mask, runs, multiplicity)
+            ends = jnp.any(mask) | (state.starts.fault.code > 0)  # a round without arrivals might be repeated for ever
+            return state, ServerStep(time, mask, runs, multiplicity), gone, ends
 
         multiplicity = jnp.ones(size, jnp.int32) if self.replacement else None
         none = ServerStep(state.now, jnp.zeros(size, bool), blank_runs(size), multiplicity)
-        state, step = jax.lax.while_loop(lambda carry: ~jnp.any(carry[1].mask), attempt, (state, none))
+        begin = (state, none, jnp.zeros(workload.num_clients, bool), jnp.bool_(False))
+        state, step, *_ = jax.lax.while_loop(lambda carry: ~carry[3], attempt, begin)
         return state._replace(version=state.version + 1), step
 
 

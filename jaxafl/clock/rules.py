@@ -165,8 +165,8 @@ def check_ends(clock: Clock, steps: ServerStep, start: int = 0) -> None:
         who = (*names, "runs")[0]
         raise UserError(
             f"the clock {clock.name} waits for {who} for ever at server step {start + t}: its duration is "
-            f"infinite. Of clients that never come back, free_running, interrupting and semi_async take notice of the "
-            "others alone"
+            f"infinite. Clocks that go on with the other clients are free_running, interrupting, semi_async and "
+            "synchronous(deadline=...)"
         )
 
 

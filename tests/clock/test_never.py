@@ -24,6 +24,7 @@ GONE = clocks.constant(NEVER)
         clocks.interrupting(period=2.0, contacted=2, durations=GONE),
         clocks.semi_async(fraction=0.5, lag=2, durations=GONE),
         clocks.semi_async(fraction=1.0, lag=2, durations=GONE),
+        clocks.synchronous(cohort=1, deadline=2.0, durations=GONE),
     ],
     ids=repr,
 )
@@ -58,3 +59,35 @@ def test_a_clock_without_remaining_clients_raises() -> None:
 def test_a_server_that_waits_for_a_client_that_is_gone_says_so(clock: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         run_clock(clock, 4, 1, 20)
+
+
+LAST = clocks.recorded([[np.inf], [1.0, 1.0, np.inf]])  # the newest run of client 1 never arrives either
+
+
+@pytest.mark.parametrize(
+    ("clock", "seconds"),
+    [
+        (clocks.synchronous(deadline=2.0, durations=clocks.constant(np.inf)), "0"),
+        (clocks.free_running(concurrency=2, max_staleness=1, durations=LAST), "2"),
+        *(
+            pytest.param(clock, seconds, marks=pytest.mark.slow)
+            for clock, seconds in (
+                (clocks.synchronous(cohort=1, deadline=2.0, lost=0.5, durations=clocks.constant(np.inf)), r"\d+"),
+                (clocks.free_running(concurrency=2, max_staleness=1, dispatch="step", durations=LAST), "2"),
+                (clocks.free_running(concurrency=2, lost=0.999, durations=clocks.constant(np.inf)), "0"),
+                (clocks.free_running(concurrency=2, max_staleness=1, on_bound="stop", durations=LAST), "2"),
+                (clocks.harmonic(stop=False, durations=clocks.recorded([[3.0, np.inf], [1.0] * 3 + [np.inf]])), "3"),
+            )
+        ),
+    ],
+    ids=repr,
+)
+def test_a_step_that_no_client_can_complete_is_an_error_and_not_an_endless_loop(clock: Any, seconds: str) -> None:
+    with pytest.raises(ValueError, match=rf"are gone .* at {seconds} simulated seconds, .* finite durations"):
+        run_clock(clock, 2, 1, 9)
+
+
+def test_recorded_cohorts_of_clients_that_are_gone_run_out() -> None:
+    clock = clocks.synchronous(cohort=1, deadline=2.0, durations=GONE, sets=[[0], [2], [2]])
+    with pytest.raises(ValueError, match="the recorded sets run out at round 3"):
+        run_clock(clock, 4, 1, 2)
