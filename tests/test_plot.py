@@ -245,6 +245,19 @@ def test_figures_draw_into_given_axes(draw):
     assert ax.get_ylabel()
 
 
+def test_axes_have_the_limits_that_are_given(tmp_path):
+    for draw in (plot.accuracy_vs_time, plot.accuracy_vs_steps, plot.comparison):
+        ax = draw(result(), metric="accuracy", xlim=(2, 5), ylim=(None, 80)).axes[0]
+        assert ax.get_xlim() == (2, 5) and ax.get_ylim() == (draw(result()).axes[0].get_ylim()[0], 80)
+    for wrong in ((5, 2), (1, 1), 3, (1, 2, 3), (0, np.inf)):
+        with pytest.raises(ValueError, match="are not limits of an axis; expected"):
+            plot.accuracy_vs_time(result(), xlim=wrong)
+    held_out = result().rename(accuracy="validation_accuracy")
+    assert (
+        plot.accuracy_vs_time(held_out, metric="validation_accuracy").axes[0].get_ylabel() == "validation accuracy (%)"
+    )
+
+
 def test_a_result_that_cannot_be_drawn_is_an_error_that_says_why(tmp_path):
     with pytest.raises(TypeError, match=r"xarray\.Dataset"):
         plot.accuracy_vs_time([1, 2])

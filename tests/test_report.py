@@ -189,6 +189,23 @@ def test_members_by_the_values_of_an_axis(tmp_path: pathlib.Path) -> None:
     np.testing.assert_allclose(y - low, last.std(axis=1, ddof=1), atol=1e-4)
 
 
+def test_a_sweep_over_two_options_has_a_heat_map_per_metric(tmp_path: pathlib.Path) -> None:
+    one = sweep()
+    both = xr.concat([one, one.assign(accuracy=one.accuracy + 0.01)], "client.steps").assign_coords(
+        {"client.steps": [2, 4]}
+    )
+    both = both.transpose("server.learning_rate", "client.steps", ...)
+    failed = (both["server.learning_rate"] == 0.5) & (both["client.steps"] == 2)
+    both["failed_step"] = xr.where(failed, 3, xr.full_like(both["seed"], -1))
+    page = Page(report(both, tmp_path / "report.html"))
+    shades = [attributes for attributes in page.all("span") if "--share" in (attributes.get("style") or "")]
+    best = 100 * both.accuracy.isel(evaluation=-1).mean("seed").where(~failed).max().item()
+    assert f"test accuracy (%); best {best:.1f} %" in page.text and "failed" in page.text
+    metrics = len([name for name in both if "evaluation" in both[name].dims and both[name].dtype.kind == "f"])
+    assert len(shades) == 3 * metrics and sum(one["class"] == "best" for one in shades) == metrics
+    assert "heat" not in Page(report(one, tmp_path / "one.html")).ids
+
+
 def test_staleness_participation_and_bytes_add_up(tmp_path: pathlib.Path) -> None:
     result = run()
     made = page(result, tmp_path)

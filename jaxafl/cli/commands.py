@@ -68,7 +68,14 @@ def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None)
     return 0
 
 
-def plot_results(files: Files, output: _Image, kind: _Kind = "accuracy_vs_time", metric: str | None = None) -> int:
+def plot_results(
+    files: Files,
+    output: _Image,
+    kind: _Kind = "accuracy_vs_time",
+    metric: str | None = None,
+    xlim: str | None = None,
+    ylim: str | None = None,
+) -> int:
     """Draw results: accuracy against simulated time or server steps, staleness, or who trained when.
 
     Args:
@@ -76,17 +83,35 @@ def plot_results(files: Files, output: _Image, kind: _Kind = "accuracy_vs_time",
         output: image to write; its ending sets the format
         kind: kind of figure
         metric: metric that a figure of accuracy draws in its place, e.g. rmse
+        xlim: limits of the horizontal axis, e.g. 0,500; 0, sets the lower one only
+        ylim: limits of the vertical axis, e.g. 60,90
     """
     from jaxafl import plot as figures
 
     draw = getattr(figures, kind)
-    if metric is not None and "metric" not in inspect.signature(draw).parameters:
-        raise UserError(f"plot: {kind} draws no other metric; leave --metric out")
+    given = {"metric": metric, "xlim": _limits("xlim", xlim), "ylim": _limits("ylim", ylim)}
+    given = {name: value for name, value in given.items() if value is not None}
+    if unknown := next((name for name in given if name not in inspect.signature(draw).parameters), None):
+        problem = {"metric": "draws no other metric"}.get(unknown, "has no such limits")
+        raise UserError(f"plot: {kind} {problem}; leave --{unknown} out")
     named = named_results("plot", files)
     drawn = next(iter(named.values())) if len(named) == 1 else named
-    draw(drawn, path=output, **({} if metric is None else {"metric": metric}))
+    draw(drawn, path=output, **given)
     print(f"wrote {output}")
     return 0
+
+
+def _limits(name: str, text: str | None) -> tuple[float | None, ...] | None:
+    """Returns the limits of an axis from `0,500`; an empty place is `None`."""
+    if text is None:
+        return None
+    try:
+        low, high = (float(one) if one.strip() else None for one in text.split(","))
+    except ValueError as error:
+        raise UserError(
+            f"--{name} {text!r} are not limits of an axis; expected low,high, e.g. --{name} 0,500"
+        ) from error
+    return low, high
 
 
 def named_results(command: str, files: Sequence[pathlib.Path]) -> dict[str, xr.Dataset]:

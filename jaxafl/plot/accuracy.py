@@ -11,10 +11,13 @@ from matplotlib.ticker import EngFormatter, Formatter
 from jaxafl.options import UserError, named, user_errors
 from jaxafl.plot.canvas import (
     ImagePath,
+    Limits,
+    axis_name,
     check_image_path,
     draw_line,
     finish,
     legend_beside,
+    limit,
     line_styles,
     panels_of,
     tidy,
@@ -27,7 +30,13 @@ _GRID = 400  # points at which the runs of different seeds are averaged
 
 @named
 def accuracy_vs_time(
-    results: Results, ax: Axes | None = None, path: ImagePath = None, metric: str = "accuracy"
+    results: Results,
+    ax: Axes | None = None,
+    path: ImagePath = None,
+    metric: str = "accuracy",
+    *,
+    xlim: Limits = None,
+    ylim: Limits = None,
 ) -> Figure:
     """Draws test accuracy in percent against simulated time in seconds.
 
@@ -40,6 +49,7 @@ def accuracy_vs_time(
         ax: axes to draw into; `None` creates a figure.
         path: file of the figure (its ending sets the format); `None` saves nothing.
         metric: metric of the evaluations to draw in the place of accuracy, such as `"rmse"` of a regression.
+        xlim, ylim: (low, high), limits of the axes in the units of the figure; `None` shows all.
 
     Returns:
         The figure.
@@ -47,23 +57,35 @@ def accuracy_vs_time(
     Raises:
         TypeError, ValueError: these are not results, or they lack the metric.
     """
-    return _curves(results, metric, "eval_time", "simulated time (s)", ax, path)
+    return _curves(results, metric, "eval_time", "simulated time (s)", ax, path, xlim, ylim)
 
 
 @named
 def accuracy_vs_steps(
-    results: Results, ax: Axes | None = None, path: ImagePath = None, metric: str = "accuracy"
+    results: Results,
+    ax: Axes | None = None,
+    path: ImagePath = None,
+    metric: str = "accuracy",
+    *,
+    xlim: Limits = None,
+    ylim: Limits = None,
 ) -> Figure:
     """Draws test accuracy in percent against server steps; otherwise like `accuracy_vs_time`."""
-    return _curves(results, metric, "eval_step", "server steps", ax, path)
+    return _curves(results, metric, "eval_step", "server steps", ax, path, xlim, ylim)
 
 
 @named
 def accuracy_vs_bytes(
-    results: Results, ax: Axes | None = None, path: ImagePath = None, metric: str = "accuracy"
+    results: Results,
+    ax: Axes | None = None,
+    path: ImagePath = None,
+    metric: str = "accuracy",
+    *,
+    xlim: Limits = None,
+    ylim: Limits = None,
 ) -> Figure:
     """Draws test accuracy in percent against bytes sent, up and down; otherwise like `accuracy_vs_time`."""
-    return _curves(results, metric, "eval_bytes", "bytes sent, up and down", ax, path, EngFormatter("B"))
+    return _curves(results, metric, "eval_bytes", "bytes sent, up and down", ax, path, xlim, ylim, EngFormatter("B"))
 
 
 def _curves(
@@ -73,6 +95,8 @@ def _curves(
     axis_label: str,
     ax: Axes | None,
     path: ImagePath,
+    xlim: Limits,
+    ylim: Limits,
     unit: Formatter | None = None,
 ) -> Figure:
     file = check_image_path(path)
@@ -87,11 +111,12 @@ def _curves(
         failed += draw_line(ax, line, at, mean, (mean - deviation, mean + deviation), label=label, **style)
     units = lines[0].runs[0][metric].attrs.get("units", "1")
     said = " (%)" if percent(metric) else f" ({units})" if units != "1" else ""
-    ax.set(xlabel=axis_label, ylabel=f"test {metric}{said}", title=heading(results), xlim=(0, None))
+    ax.set(xlabel=axis_label, ylabel=f"{axis_name(metric)}{said}", title=heading(results), xlim=(0, None))
     if percent(metric) or ax.dataLim.ymin >= 0:
         ax.set_ylim(0, None)
     if unit is not None:
         ax.xaxis.set_major_formatter(unit)
+    limit(ax, xlim, ylim)
     tidy(ax)
     if len(lines) > 1 or header or failed:
         legend_beside(ax, len(lines) + failed, header)

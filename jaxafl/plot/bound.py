@@ -10,7 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named, shown
-from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
+from jaxafl.plot.canvas import (
+    ImagePath,
+    Limits,
+    check_image_path,
+    finish,
+    legend_beside,
+    limit,
+    line_styles,
+    panels_of,
+    tidy,
+)
 from jaxafl.results.curves import curve
 from jaxafl.results.members import Results, heading, members
 
@@ -20,7 +30,14 @@ _DIAGNOSTICS = {"gradient_norm_squared": "gradient_norm", "average_loss": "avera
 
 @named
 def bound(
-    results: Results, bound: xr.Dataset, *, optimum: float = 0.0, ax: Axes | None = None, path: ImagePath = None
+    results: Results,
+    bound: xr.Dataset,
+    *,
+    optimum: float = 0.0,
+    ax: Axes | None = None,
+    path: ImagePath = None,
+    xlim: Limits = None,
+    ylim: Limits = None,
 ) -> Figure:
     """Draws the mean over seeds of a bounded quantity, its bound and the terms of the bound, against server steps T.
 
@@ -34,6 +51,7 @@ def bound(
         optimum: F*, subtracted from the loss of the running average.
         ax: axes to draw into; `None` creates a figure.
         path: file of the figure (its ending sets the format); `None` saves nothing.
+        xlim, ylim: (low, high), limits of the axes in the units of the figure; `None` shows all.
 
     Returns:
         The figure.
@@ -72,6 +90,7 @@ def bound(
             label = f"{name}: {bound[name].attrs['long_name']}"
             ax.plot(T, bound[name].values, label=label, linewidth=1, **style | {"linestyle": ":"})
     ax.set(xlabel="server steps T", ylabel=bound.attrs["bounds"], title=heading(results), yscale="log")
+    limit(ax, xlim, ylim)
     tidy(ax)
     legend_beside(ax, len(ax.lines))
     return finish(figure, file)

@@ -21,6 +21,8 @@ from jaxafl.results.members import Member
 
 ImagePath: TypeAlias = str | os.PathLike[str] | None
 """File of a figure; `None` saves nothing."""
+Limits: TypeAlias = tuple[float | None, float | None] | None
+"""Lower and upper limit of an axis; `None` leaves one, or both, as they are."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Palette of Okabe and Ito without yellow, which has too little contrast on white."""
 _DASHES = ("-", "--", ":", "-.")
@@ -92,6 +94,27 @@ def legend_beside(ax: Axes, entries: int, title: str | None = None) -> None:
         ncols=1 + (entries - 1) // 20,
     )
     legend.set_alignment("left")
+
+
+def axis_name(metric: str) -> str:
+    """Returns the name of a metric on an axis, such as `test accuracy`; metrics of validation sets say so."""
+    words = metric.replace("_", " ")
+    return words if words.startswith("validation ") else f"test {words}"
+
+
+def limit(ax: Axes, xlim: Limits, ylim: Limits) -> None:
+    """Sets the limits of axes, in the units of the figure.
+
+    Raises:
+        ValueError: limits are not two increasing numbers.
+    """
+    for name, limits in (("xlim", xlim), ("ylim", ylim)):
+        if limits is None:
+            continue
+        values = np.asarray([np.nan if one is None else one for one in np.ravel(np.asarray(limits, object))], float)
+        if values.shape != (2,) or np.isinf(values).any() or values[0] >= values[1]:
+            raise UserError(f"{name}={limits!r:.100} are not limits of an axis; expected (low, high) with low < high")
+        ax.set(**{name: tuple(None if np.isnan(one) else one for one in values)})
 
 
 def tidy(ax: Axes) -> None:

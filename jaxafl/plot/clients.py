@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of, tidy
+from jaxafl.plot.canvas import ImagePath, Limits, check_image_path, finish, limit, panels_of, tidy
 from jaxafl.results.clients import names_of, standard_interval, worst_tenth
 from jaxafl.results.curves import Curve, falls, over_seeds, percent, scale_of
 from jaxafl.results.members import heading, members
@@ -21,7 +21,13 @@ _DOTS = (12.0, 150.0)  # smallest and largest area of a dot
 
 @named
 def client_spread(
-    result: xr.Dataset, ax: Axes | None = None, path: ImagePath = None, metric: str = "accuracy"
+    result: xr.Dataset,
+    ax: Axes | None = None,
+    path: ImagePath = None,
+    metric: str = "accuracy",
+    *,
+    xlim: Limits = None,
+    ylim: Limits = None,
 ) -> Figure:
     """Draws the accuracy, or another metric, of single clients against simulated time.
 
@@ -34,6 +40,7 @@ def client_spread(
         ax: axes to draw into; `None` creates a figure.
         path: file of the figure (its ending sets the format); `None` saves nothing.
         metric: metric to draw in the place of accuracy, such as `"rmse"`; its direction decides what is worst.
+        xlim, ylim: (low, high), limits of the axes in the units of the figure; `None` shows all.
 
     Returns:
         The figure.
@@ -73,12 +80,20 @@ def client_spread(
     if percent(metric) or ax.dataLim.ymin >= 0:
         ax.set_ylim(0, None)
     ax.legend(frameon=False, fontsize=9, title=f"error bars: std of {len(runs)} seeds" if len(runs) > 1 else None)
+    limit(ax, xlim, ylim)
     tidy(ax)
     return finish(figure, file)
 
 
 @named
-def accuracy_vs_participation(result: xr.Dataset, ax: Axes | None = None, path: ImagePath = None) -> Figure:
+def accuracy_vs_participation(
+    result: xr.Dataset,
+    ax: Axes | None = None,
+    path: ImagePath = None,
+    *,
+    xlim: Limits = None,
+    ylim: Limits = None,
+) -> Figure:
     """Draws the final accuracy of clients against their arrivals, coloured by the mean staleness of their updates.
 
     The figure shows if the server forgets rare or slow clients. The area of a dot grows with the client's held-out
@@ -119,6 +134,7 @@ def accuracy_vs_participation(result: xr.Dataset, ax: Axes | None = None, path: 
     ax.set(xlabel="arrivals of the client", ylabel="accuracy on its own samples (%)")
     ax.set_title(title, fontsize=10)
     ax.margins(0.08)
+    limit(ax, xlim, ylim)
     tidy(ax)
     return finish(figure, file)
 

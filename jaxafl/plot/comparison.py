@@ -12,10 +12,13 @@ from matplotlib.figure import Figure
 from jaxafl.options import UserError, check_choice, named
 from jaxafl.plot.canvas import (
     ImagePath,
+    Limits,
+    axis_name,
     check_image_path,
     draw_line,
     finish,
     legend_beside,
+    limit,
     line_styles,
     panels_of,
     tidy,
@@ -33,6 +36,9 @@ def comparison(
     band: tuple[float, float] = (0.25, 0.75),
     ax: Axes | None = None,
     path: ImagePath = None,
+    *,
+    xlim: Limits = None,
+    ylim: Limits = None,
 ) -> Figure:
     """Draws a metric against its cost: the median over seeds, in a band between two quantiles.
 
@@ -46,6 +52,7 @@ def comparison(
         band: two quantiles over the seeds.
         ax: axes to draw into; `None` creates a figure.
         path: file of the figure (its ending sets the format); `None` saves nothing.
+        xlim, ylim: (low, high), limits of the axes in the units of the figure; `None` shows all.
 
     Returns:
         The figure.
@@ -73,8 +80,9 @@ def comparison(
         bottom, median, top = np.quantile(values, [low, 0.5, high], axis=0)
         style |= {"label": f"{line.name or 'all'} ({len(curves)} seed{'s' * (len(curves) > 1)})"}
         failed += draw_line(ax, line, grid / against.scale, median, (bottom, top), drawstyle="steps-post", **style)
-    shown = metric.replace("_", " ") if metric.startswith("validation") else f"test {metric.replace('_', ' ')}"
+    shown = axis_name(metric)
     ax.set(xlabel=against.label, ylabel=f"{shown} (%)" if percent(metric) else shown, xlim=(0, None))
+    limit(ax, xlim, ylim)
     tidy(ax)
     title = f"median, {100 * low:g} to {100 * high:g} % of seeds"
     if at is not None:

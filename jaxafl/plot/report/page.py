@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxafl.options import UserError, as_path
-from jaxafl.plot.report import clients, figures, settings, tables
+from jaxafl.plot.report import clients, figures, heat, settings, tables
 from jaxafl.plot.report.figures import Figure, Pool
 from jaxafl.plot.report.lines import MANY, Line, lines_of, metrics_of, named, score
 from jaxafl.plot.report.markup import Html, element, escaped, joined, section
@@ -28,9 +28,10 @@ def report(
 ) -> pathlib.Path:
     """Writes a report of results: one HTML page that needs a browser and no network.
 
-    It has a summary, interactive curves against their costs, staleness, participation, communication, the spread over
-    clients, all settings, code that repeats the run, and citations. Sections for which a result has no data are left
-    out. If there are more than seven lines, the best seven of those selected by the sweep's axes are coloured.
+    It has a summary, interactive curves against their costs, heat maps of a sweep over two options, staleness,
+    participation, communication, the spread over clients, all settings, code that repeats the run, and citations.
+    Sections for which a result has no data are left out. If there are more than seven lines, the best seven of those
+    selected by the sweep's axes are coloured.
 
     Args:
         results: a result of a run or a sweep, a dict of results by name, or a `jaxafl.Comparison`, with differences
@@ -68,7 +69,10 @@ def report(
     parts = [("summary", "Summary", joined([tables.endings(lines), tables.summary(lines)]))]
     if is_comparison:
         parts.append(("paired", "Paired differences", tables.paired(results, reference)))
-    parts += [(figure.key, figure.title, _figure(figure)) for figure in drawn]
+    for figure in drawn:
+        parts.append((figure.key, figure.title, _figure(figure)))
+        if figure.key == "axes" and (maps := heat.over_two_options(lines)):
+            parts.append(("heat", "Over two options", maps))
     parts.append(("settings", "Settings", settings.settings(lines)))
     parts.append(("again", "Run it again", settings.again(lines, by_name)))
     parts.append(("citation", "Citation", _citation(lines)))
