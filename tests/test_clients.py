@@ -60,6 +60,12 @@ def test_what_is_known_of_a_client_lies_along_one_dimension() -> None:
     assert product.dims == ("evaluation", "population") and product.client_name.values.tolist() == NAMES
     assert result.client_accuracy.isnull().values.tolist() == [[True, False, False, False]] * 3
     assert result.client_samples.values.tolist() == [0, 5, 6, 6] and result.client_accuracy.dtype == np.float32
+    share, count, error = (
+        float(result[name].isel(evaluation=-1, population=1, missing_dims="ignore"))
+        for name in ("client_accuracy", "client_samples", "client_accuracy_error")
+    )
+    ends = np.roots([1 + 1 / count, -2 * share - 1 / count, share**2])  # (p - q)² = q(1 - q)/n
+    assert error == pytest.approx(abs(ends[1] - ends[0]) / 2, rel=1e-5) and error > 0
     by_name = result.participation.swap_dims(population="client_name")
     assert by_name.sel(client_name="eve") == result.participation[2]
 

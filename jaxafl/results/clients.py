@@ -17,13 +17,22 @@ _EVALUATED = "held_out_client"  # dimension of the evaluated clients in the engi
 
 
 def with_clients(dataset: xr.Dataset, data: FederatedData) -> xr.Dataset:
-    """Returns a result with the clients' names, and metrics of single clients along `population`."""
+    """Returns a result with the clients' names, and metrics of single clients along `population`.
+
+    `client_samples` is the number n of held-out samples of each, and `client_accuracy_error` the standard error of its
+    accuracy p by n: half the width of `standard_interval`, close to √(p(1 - p)/n).
+    """
     coords = {"population": np.arange(data.num_clients)}
     if _EVALUATED in dataset.dims:
         owners = data.owners
         dataset = dataset.assign(client_samples=(_EVALUATED, owners.samples)).assign_coords(
             {_EVALUATED: owners.clients}
         )
+    if "client_accuracy" in dataset:
+        accuracy = dataset["client_accuracy"]
+        low, high = standard_interval(accuracy.values, dataset["client_samples"].values)
+        error = accuracy.copy(data=((high - low) / 2).astype(accuracy.dtype))
+        dataset = dataset.assign(client_accuracy_error=error)
     found = along_population(dataset.assign_coords(coords))
     return found if data.client_names is None else found.assign_coords({NAMES: ("population", data.client_names)})
 

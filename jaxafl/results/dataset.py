@@ -85,6 +85,7 @@ _MEANINGS = {
     "client_samples": "held-out samples on which the client is evaluated",
     "client_loss": "mean loss on the client's held-out samples",
     "client_accuracy": "share of the client's held-out samples classified correctly",
+    "client_accuracy_error": "standard error of client_accuracy by client_samples, half of Wilson's score interval",
     "label": "class of the label",
     "predicted": "predicted class",
     "confusion": "test samples by label and predicted class",
