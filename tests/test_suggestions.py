@@ -31,11 +31,20 @@ def simulation() -> afl.Simulation:
         ("ServerSteps", ["server_steps", "seed"], "'server_steps'"),
         ("f1", ["f1_macro", "loss", "f12"], "'f12'"),
         ("--sever-steps", ["--seed", "--server-steps"], "--server-steps"),
+        ("lr", ["steps", "learning_rate"], "'learning_rate'"),
         ("xyz", ["accuracy"], None),
     ],
 )
 def test_the_closest_name_is_offered(given: str, known: list[str], meant: str | None) -> None:
     assert did_you_mean(given, known) == (f"; did you mean {meant}?" if meant else "")
+
+
+@pytest.mark.parametrize(("given", "meant"), [("local_steps", "steps"), ("lr", "learning_rate"), ("bs", "batch_size")])
+def test_an_unknown_option_of_local_training_is_answered_by_those_of_client_and_optimiser(
+    given: str, meant: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"sgd has no option {given}; .*Client has .*; did you mean '{meant}'\?"):
+        afl.Client(**{given: 1})
 
 
 @pytest.mark.parametrize(

@@ -147,9 +147,11 @@ class Optimised(Part):
         known = inspect.signature(self.optimizer).parameters
         unknown = [name for name in given if name not in known]
         if unknown and not any(one.kind is one.VAR_KEYWORD for one in known.values()):
-            close = did_you_mean(unknown[0], known)
+            own = [*inspect.signature(type(self)).parameters][:-1]
+            close = did_you_mean(unknown[0], [*own, *known])
             raise TypeError(
-                f"{self.optimizer_name} has no option {', '.join(unknown)}; it has {', '.join(known)}{close}"
+                f"{self.optimizer_name} has no option {', '.join(unknown)}; it has {', '.join(known)}, and "
+                f"{self.name} has {', '.join(own)}{close}"
             )
         by_name = [one for one in known.values() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
         known_names = {*given, *(field.name for field in dataclasses.fields(self))}

@@ -25,6 +25,7 @@ def did_you_mean(given: object, known: Iterable[object]) -> str:
     wanted = _plain(str(given))
     close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.65)
     close = close or [name for name in names if min(len(wanted), len(name)) > 2 and (wanted in name or name in wanted)]
+    close = close or [name for name, whole in names.items() if [*wanted] == [word[:1] for word in whole.split("_")]]
     meant = [names[name] if names[name].startswith("-") else repr(names[name]) for name in close[:2]]
     return f"; did you mean {' or '.join(meant)}?" if meant else ""
 
