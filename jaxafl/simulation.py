@@ -115,8 +115,8 @@ class Simulation(Stepwise, Measured, Summarised):
 
     def clockwork(self, server_steps: int, seed: int, check: bool = True) -> Clockwork:
         """Returns the clock of a checked simulation, to be advanced ahead of the training."""
-        local_steps = self.client.local_steps(self.data.counts)
-        return Clockwork(self.clock, self.data.num_clients, local_steps, server_steps, seed, check)
+        counts, steps = self.data.counts, self.client.local_steps(self.data.counts)
+        return Clockwork(self.clock.prepare(counts), self.data.num_clients, steps, server_steps, seed, check)
 
     def compute_schedule(self, server_steps: int, seed: int) -> Schedule:
         """Computes the schedule of a checked simulation."""
@@ -293,7 +293,7 @@ class Simulation(Stepwise, Measured, Summarised):
         server, client = self.server.prepare(self.clock, self.client, self.data.counts, seed)
         client = client.executed(int(self.data.counts.max()))
         hyperparameters = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
-        parts = self.summary()
+        parts = self.summary() | {"clock": self.clock.prepare(self.data.counts)}
         device = put_data(self.data, parts["model"], layout, "local_accuracy" in recording.diagnostics)
         return Problem(
             **parts, hyperparameters=hyperparameters, device=device, seed=seed, recording=recording, layout=layout

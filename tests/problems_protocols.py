@@ -118,12 +118,25 @@ def losses(seed: int, odds: float) -> Callable[[int, int], bool]:
     return is_lost
 
 
-def ranks(seed: int) -> Callable[[int, int], int]:
-    """The ranks of started clients among the idle ones, by the draws of the clock: `rank(start, idle)`."""
+def picks(seed: int, weights: Sequence[float] | None = None) -> Callable[[int, list[int]], int]:
+    """The started clients among the idle ones, by the draws of the clock: `pick(start, idle)`."""
     key = purpose_key(seed_key(seed), Purpose.START)
 
-    def rank(start: int, idle: int) -> int:
+    def pick(start: int, idle: list[int]) -> int:
         high, low = (int(word) for word in threefry(key, np.uint32(start), np.uint32(0)))
-        return int((high * 2.0**-32 + (low >> 11) * 2.0**-53) * idle)
+        share = high * 2.0**-32 + (low >> 11) * 2.0**-53
+        until = np.cumsum([1.0 if weights is None else weights[client] for client in idle])
+        return idle[int(np.searchsorted(until, share * until[-1], side="right"))]
 
-    return rank
+    return pick
+
+
+def openings(seed: int, rate: float, interval: str, count: int = 400) -> list[float]:
+    """The times of starts at a rate, by the draws of the clock."""
+    if interval == "constant":
+        return [start / rate for start in range(1, count + 1)]
+    key, times = purpose_key(seed_key(seed), Purpose.OPENING), [0.0]
+    for start in range(count):
+        high, low = (int(word) for word in threefry(key, np.uint32(start), np.uint32(0)))
+        times.append(times[-1] - float(np.log1p(-(high * 2.0**-32 + (low >> 11) * 2.0**-53))) / rate)
+    return times[1:]

@@ -231,4 +231,5 @@ def arbitrary_schedule(rng: np.random.Generator) -> Schedule:
         "any", CLIENTS, 4 * STEPS, STEPS + 1, np.arange(STEPS, dtype=float), mask, **columns,
         started=times, arrived=times, multiplicity=np.ones(shape, np.int32), kind=np.zeros(shape, np.int32),
         runs_begun=np.full(STEPS, len(offered), np.int32), runs_refused=times, runs_stopped=times, runs_lost=times,
+        starts_skipped=times,
     )  # fmt: skip

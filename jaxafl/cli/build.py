@@ -77,11 +77,11 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
         raise UserError(f"{names['data'].name} {_SPLIT}")
     if options.validation is not None:
         data = data.with_validation(options.validation)
-    if values["clock"].get("concurrency", 0) is None:
+    if values["clock"].get("concurrency", 0) is None and values["clock"].get("rate") is None:
         values["clock"]["concurrency"] = min(CONCURRENCY, data.num_clients)
     if values["clock"].get("buffer", 0) is None and values["clock"].get("period") is None:
         of_paper: int = getattr(names["server"].call, "buffer", 1)
-        values["clock"]["buffer"] = min(of_paper, values["clock"].get("concurrency", of_paper))
+        values["clock"]["buffer"] = min(of_paper, values["clock"].get("concurrency") or of_paper)
     takes = inspect.signature(names["model"].call).parameters.get("num_classes")
     if data.num_classes is None and takes is not None and takes.default is takes.empty:
         raise UserError(

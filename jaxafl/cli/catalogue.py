@@ -181,6 +181,8 @@ def _typed(annotation: Any, default: Any) -> tuple[str, Any]:
     if name == "Sequence":
         typed = tuple[(*typing.get_args(parts[name]), ...)]  # type: ignore[misc]
     word = _WORDS.get(name, name.lower())
+    if name == "Literal" and "int" in parts:
+        word, typed = "int | str", int | typed
     return (f"{word} | None", typed | None) if typed and "NoneType" in parts else (word, typed)
 
 

@@ -22,6 +22,27 @@ def check_at_most(clock: str, name: str, value: int, num_clients: int) -> None:
         raise ValueError(f"{clock}: {name}={value} is more than the {num_clients} clients there are")
 
 
+def check_bound(clock: Any) -> None:
+    """Raises `ValueError` if `max_staleness`, `on_bound` and `rate` of a clock contradict its other options."""
+    if clock.on_bound != "refuse" and clock.max_staleness is None:
+        raise ValueError(f"{clock.name}: on_bound={clock.on_bound!r} needs a bound: give max_staleness=R")
+    if clock.on_bound == "wait" and clock.period is not None:
+        raise ValueError(
+            f"{clock.name}: period={clock.period} ends a server step at its time, but on_bound='wait' waits for late "
+            "runs: give buffer=M instead of the period, or on_bound='refuse' or 'stop'"
+        )
+    if clock.on_bound == "stop" and (clock.before_step or clock.start_skew):
+        raise ValueError(
+            f"{clock.name}: on_bound='stop' restarts clients from the newest version, but before_step=True and "
+            "start_skew=True hand out an older one: give on_bound='refuse'"
+        )
+    if clock.rate is not None and (clock.dispatch == "step" or clock.before_step or clock.on_bound == "stop"):
+        raise ValueError(
+            f"{clock.name}: rate={clock.rate} starts clients whenever updates arrive, but dispatch='step', "
+            "before_step=True and on_bound='stop' start them then; leave these out, or the rate"
+        )
+
+
 def check_durations(clock: str, durations: Any, num_clients: int) -> None:
     """Raises `TypeError` or `ValueError` unless `durations` is a valid duration for the clock."""
     if not isinstance(durations, Duration):

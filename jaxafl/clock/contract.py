@@ -154,6 +154,7 @@ class RunCounts(NamedTuple):
     refused: Any  # runs whose update the server discarded
     stopped: Any  # runs that the server stopped
     lost: Any  # runs whose upload failed
+    skipped: Any  # starts at a rate for which no client was idle
 
 
 class Starts(NamedTuple):
@@ -166,11 +167,13 @@ class Starts(NamedTuple):
     refused: Int32[Array, ""] | int = 0  # see `RunCounts`
     stopped: Int32[Array, ""] | int = 0
     lost: Int32[Array, ""] | int = 0
+    skipped: Int32[Array, ""] | int = 0
 
     @property
     def counts(self) -> RunCounts:
         """Numbers of runs so far."""
-        return RunCounts(self.count, *(jnp.asarray(one, jnp.int32) for one in (self.refused, self.stopped, self.lost)))
+        names = ("count", "refused", "stopped", "lost", "skipped")
+        return RunCounts(*(jnp.asarray(getattr(self, name), jnp.int32) for name in names))
 
 
 class Workload(Part):
@@ -190,10 +193,8 @@ class Workload(Part):
             version: index of the start model, from a clock that can run online.
             begins: False if this call is masked out and its result is ignored.
         """
-        if self.steps.ndim == 0:
-            return self.steps
-        if self.steps.ndim == 1:
-            return self.steps[client]
+        if self.steps.ndim < 2:
+            return self.steps[client] if self.steps.ndim else self.steps
         return self.steps[client, jnp.minimum(run, self.steps.shape[1] - 1)]
 
 
@@ -232,6 +233,10 @@ class Clock(Part):
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other; single options are checked before."""
 
+    def prepare(self, counts: np.ndarray) -> Clock:
+        """Returns the clock of a run on a dataset with the sample counts n_i, int [N]."""
+        return self
+
     def capacity(self, num_clients: int) -> int:
         """Returns A, the maximum number of arrivals of one server step."""
         raise NotImplementedError(f"the clock {self.name} has no capacity(num_clients)")
@@ -260,8 +265,7 @@ class Clock(Part):
     def held(self, state: Any) -> list[Array]:
         """Returns the versions that later server steps may still need, int32 arrays of any shape.
 
-        They are start models and references of runs; the default returns those of all `Runs` in the state. A simulation
-        that is extended later continues from them.
+        They are start models and references of runs; the default returns those of all `Runs` in the state.
         """
         nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Runs))
         runs = [node.complete() for node in nodes if isinstance(node, Runs)]

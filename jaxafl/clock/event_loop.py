@@ -65,6 +65,7 @@ class State(NamedTuple):
     rules: Any  # of the protocol
     versions: trees.Arrivals | None  # start versions of the runs in flight, if the oldest one is tracked
     stopped: Array | None  # stopped clients, which restart themselves, as idle ones of `trees.all_idle`, if M_c < N
+    weights: Array | None  # weights of the idle clients, see `trees.weights_of`, if the draws are weighted
 
 
 Carry = tuple[State, ServerStep, Array, Array]
@@ -78,7 +79,7 @@ def stop(clock: Any, state: State, num_clients: int) -> State:
         return state
     oldest, client, row = state.versions.first
     stops = ~state.restarting & (state.arrivals.first[0] > state.now) & (oldest <= last)
-    state = vacate(state, row, client, stops, num_clients)
+    state = vacate(clock, state, row, client, stops, num_clients)
     if clock.some_wait(num_clients):
         state = restart_first(state, row, stops)
     starts = state.starts._replace(stopped=state.starts.stopped + stops)
@@ -123,6 +124,9 @@ def start(clock: Any, state: State, workload: Workload) -> State:
     begun = Runs(client, run, known.count, version, local_steps, state.now, arrives, reference)
     one = begins.astype(jnp.int32)
     waiting = state.waiting - one
+    weights = state.weights
+    if weights is not None:
+        weights = trees.weigh(weights, num_clients, client, 0.0, begins)
     versions = state.versions
     if versions is not None:  # a client that never comes back cannot be waited for, nor stopped
         where = begins & jnp.isfinite(arrives)
@@ -142,15 +146,19 @@ def start(clock: Any, state: State, workload: Workload) -> State:
         ),
         versions=versions,
         stopped=stopped,
+        weights=weights,
     )
 
 
 def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_clients: int) -> Carry:
-    """Delivers the earliest arrival, or rings the alarm, unless stops or starts come first."""
+    """Delivers the earliest arrival, rings the alarm, or opens a start, unless stops or starts come first."""
     size = len(step.mask)
     earliest, client, row = state.arrivals.first
     alarm = clock.alarm(state.rules)
     settled = state.waiting == 0
+    if clock.next_start(state.rules) is not None:
+        state, early = _start_at_rate(clock, state)
+        settled &= ~early
     begun = state.now  # time at which the next client may start
     if (opens := clock.opens(state, num_clients)) is not None:
         sleeps = ~settled & (opens > state.now)
@@ -165,7 +173,7 @@ def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_client
         rung = ~state.restarting & (settled | (alarm == state.now)) & (earliest > alarm)
         delivers &= earliest <= alarm
     run = jax.tree.map(lambda column: column[row], state.flight)
-    state = vacate(state, row, client, delivers, num_clients)
+    state = vacate(clock, state, row, client, delivers, num_clients)
     oldest = state.version
     if state.versions is not None:
         oldest = jnp.minimum(state.versions.first[0], state.version).astype(jnp.int32)
@@ -203,7 +211,20 @@ def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_client
     return state, step._replace(mask=mask, runs=runs, kind=kind), count + takes, ends
 
 
-def vacate(state: State, row: Array, client: Array, where: Array, num_clients: int) -> State:
+def _start_at_rate(clock: Any, state: State) -> tuple[State, Array]:
+    """Makes a start due, or counts it as skipped, if its time comes first; returns the state, and True if it does."""
+    time, alarm = clock.next_start(state.rules), clock.alarm(state.rules)
+    next_event = state.arrivals.first[0] if alarm is None else jnp.minimum(state.arrivals.first[0], alarm)
+    full = state.starts.count - state.ended >= len(state.freed)
+    # if no run in flight ever arrives, the loop would skip starts for ever
+    opens = (state.waiting == 0) & ~state.restarting & (time < next_event) & ~(full & jnp.isinf(next_event))
+    rules = jax.tree.map(lambda new, old: jnp.where(opens, new, old), clock.after_start(state.rules), state.rules)
+    starts = state.starts._replace(skipped=state.starts.skipped + (opens & full))
+    waiting = state.waiting + (opens & ~full)
+    return state._replace(now=jnp.where(opens, time, state.now), rules=rules, waiting=waiting, starts=starts), opens
+
+
+def vacate(clock: Any, state: State, row: Array, client: Array, where: Array, num_clients: int) -> State:
     """Frees a row whose run has arrived or was stopped."""
     size = len(state.freed)
     never = jnp.float64(jnp.inf)
@@ -211,6 +232,12 @@ def vacate(state: State, row: Array, client: Array, where: Array, num_clients: i
     versions = state.versions
     if versions is not None:
         versions = trees.expect(versions, size, row, never, client, where)
+    weights = state.weights
+    if weights is not None:
+        known = jnp.minimum(
+            client, num_clients - 1
+        )  # without arrivals there is no client, and sums would be overwritten
+        weights = trees.weigh(weights, num_clients, known, clock.client_weights(num_clients)[known], where)
     return state._replace(
         ended=state.ended + where,
         handout=_set(state.handout, row, state.version, where),
@@ -219,6 +246,7 @@ def vacate(state: State, row: Array, client: Array, where: Array, num_clients: i
         row=freed[state.starts.count % size],  # XLA copies the array if it is read before the write
         busy=trees.becomes_busy(state.busy, num_clients, client, -where.astype(jnp.int32)),
         versions=versions,
+        weights=weights,
     )
 
 

@@ -48,11 +48,16 @@ class Events(Clock):
     def choose(self, state: State, num_clients: int) -> tuple[Array, Array]:
         """Returns the client to start, and a fault code."""
         started = state.starts.count
-        if self.in_flight(num_clients) == num_clients:  # all clients are in flight: those that ended restart
+        if (
+            self.in_flight(num_clients) == num_clients and self.next_start(state.rules) is None
+        ):  # all clients are in flight: those that ended restart
             client = state.flight.client[state.row]
             stops = self.last_stopped(state.rules, state.version) is not None
             if stops and not self.some_wait(num_clients):  # in client order, stopped ones among them
                 client = trees.nth_idle(state.busy, num_clients, jnp.int32(0))
+            return client, jnp.int32(FaultCode.NONE)
+        if state.weights is not None:
+            client = selection.weighted_client(state.start_key, started, state.weights, num_clients)
             return client, jnp.int32(FaultCode.NONE)
         rank = selection.idle_rank(state.start_key, started, started - state.ended, num_clients)
         return trees.nth_idle(state.busy, num_clients, rank), jnp.int32(FaultCode.NONE)
@@ -68,6 +73,10 @@ class Events(Clock):
     def start_version(self, state: State) -> tuple[Array, Array | None]:
         """Returns the version that the next run starts from, and its reference; `None` for the same version."""
         return state.version, None
+
+    def client_weights(self, num_clients: int) -> Array | None:
+        """Returns the weights of the clients in draws of idle ones, float64 [N]; `None` for uniform draws."""
+        return None
 
     @property
     def tracks_oldest(self) -> bool:
@@ -89,6 +98,14 @@ class Events(Clock):
         """Returns the protocol's state after an alarm."""
         return rules
 
+    def next_start(self, rules: Any) -> Array | None:
+        """Returns the next time at which a client starts whatever arrives, float64; arrivals and alarms come first."""
+        return None
+
+    def after_start(self, rules: Any) -> Any:
+        """Returns the protocol's state after such a start, or after one that is skipped as M_c runs are in flight."""
+        return rules
+
     # ---- the clock
 
     def check(self, num_clients: int) -> None:
@@ -97,12 +114,15 @@ class Events(Clock):
     def init(self, key: Key, num_clients: int) -> State:
         size = self.in_flight(num_clients)
         rows = jnp.arange(size, dtype=jnp.int32)
+        weights = self.client_weights(num_clients)
+        rules = self.begin(key, num_clients)
+        at_rate = self.next_start(rules) is not None
         state = State(
             now=jnp.float64(0),
             version=jnp.int32(0),
             ended=jnp.int32(0),
-            waiting=jnp.int32(size),
-            restarting=jnp.bool_(True),
+            waiting=jnp.int32(0 if at_rate else size),
+            restarting=jnp.bool_(not at_rate),
             flight=self._no_runs(size),
             handout=jnp.zeros_like(rows),
             arrivals=trees.no_arrivals(size),
@@ -112,9 +132,10 @@ class Events(Clock):
             runs=selection.no_runs(num_clients),
             starts=no_starts(cast(Any, self).durations, key, num_clients),
             start_key=purpose_key(key, Purpose.START),
-            rules=self.begin(key, num_clients),
+            rules=rules,
             versions=trees.no_arrivals(size) if self.tracks_oldest else None,
             stopped=None,
+            weights=None if weights is None else trees.weights_of(weights),
         )
         if self.last_stopped(state.rules, state.version) is None or size == num_clients:
             return state

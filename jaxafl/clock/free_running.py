@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxafl.clock import selection, trees
-from jaxafl.clock.checks import check_at_most, check_starts
+from jaxafl.clock.checks import check_at_most, check_bound, check_starts
 from jaxafl.clock.contract import ByOptions, Delivery, FaultCode, InFlight, Recording, Runs
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.event_loop import Event, State, Verdict
 from jaxafl.clock.events import Events
 from jaxafl.clock.hours import check_hours, nth, prepare_hours, within_hours
+from jaxafl.clock.openings import Interval, Opening, first_opening
 from jaxafl.clock.starts import is_lost, recorded_or
+from jaxafl.clock.weights import by_samples, check_weights, draws_by_weight, weights_of
 from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, recording, static
 
@@ -29,6 +32,7 @@ class Rules(NamedTuple):
     windows: Array | None  # index of the next window's end
     key: Key | None  # of the schedule, if uploads may fail
     hours: Any  # result of `prepare_hours`
+    opening: Opening | None  # next start, if they come at a rate
 
 
 class free_running(Events):
@@ -39,17 +43,18 @@ class free_running(Events):
     once. If all clients are in flight (M_c = N), the arrived client itself restarts.
 
     Args:
-        concurrency: number of clients in flight M_c, at most N.
+        concurrency: number of clients in flight M_c, at most N. With `rate` the most of them, and `None` is N.
         durations: duration of a run in simulated seconds.
         buffer: arrivals per server step M; `None` is 1, or any number if `period` is given.
-        dispatch: time of restarts. `"arrival"`: each arrival starts one client, drawn uniformly from the idle ones,
+        dispatch: time of restarts. `"arrival"`: each arrival starts one client, drawn from the idle ones (`select`),
             from the newest version. `"step"`: the M replacements start at the server step (the clock of FADAS's
             published numbers).
         before_step: hand out the version from just before the arrival's delivery, as FADAS's Algorithm 1 literally says
             (`"arrival"` only). The arrival that completes a buffer then hands out x_t instead of x_{t+1}.
         start_skew: imitate FADAS's released code (`"step"` only), for comparison. The first M - 1 of M new runs train
             from x_{t-1}, but are stamped t, and their updates are relative to x_t.
-        max_staleness: bound R >= 1 of staleness; `None` for no bound. τ is measured at the delivery.
+        max_staleness: bound R >= 1 of staleness; `None` for no bound. τ is measured at the delivery. `"sqrt"`: R =
+            ⌊√(t + 1)⌋ at the delivery to version t (Ringmaster with an adaptive bound).
         on_bound: treatment of the bound. `"refuse"`: an update with τ >= R is discarded; its client restarts as after
             any arrival (Ringmaster ASGD without stops). `"stop"`: in addition a run is stopped as soon as t - s >= R,
             and its client restarts from x_t (Ringmaster ASGD, and Rennala SGD with R = 1). `"wait"`, without `period`:
@@ -64,6 +69,12 @@ class free_running(Events):
         hours: hours outside which a client is not drawn, e.g. `available(22, 6, zones=4)`; `None` for all day. A start
             that is due waits until an idle client is within its hours. Not with `on_bound="stop"`, `before_step` or
             `start_skew`.
+        select: draws of idle clients. `"uniform"`, or `"samples"`: with probability ∝ n_i.
+        weights: weights w_i >= 0 instead of `select`, one per client; an idle client is drawn with probability ∝ w_i.
+        rate: starts per second r, whenever runs arrive; `None` starts a client for every arrival. An idle client is
+            drawn for each start. If M_c runs are in flight, the start is skipped, and counted in `starts_skipped`.
+        interval: seconds between starts at a rate. `"poisson"`: exponential, with mean 1/r. `"constant"`: 1/r. The
+            first start is after one interval.
 
     References:
         FADAS (Wang et al., 2024), Algorithm 1; AsyncFedED (Wang et al., 2022); FedBuff (Nguyen et al., 2022).
@@ -72,18 +83,22 @@ class free_running(Events):
         computation model" (Rennala SGD), NeurIPS 2023. The bound follows their texts and the authors' code.
     """
 
-    concurrency: int = static(kw_only=True)
+    concurrency: int | None = static(default=None, kw_only=True)
     durations: Duration = dataclasses.field(kw_only=True)
     buffer: int | None = static(default=None, kw_only=True)
     dispatch: Literal["arrival", "step"] = static(default="arrival", kw_only=True)
     before_step: bool = static(default=False, kw_only=True)
     start_skew: bool = static(default=False, kw_only=True)
-    max_staleness: int | None = static(default=None, kw_only=True)
+    max_staleness: int | Literal["sqrt"] | None = static(default=None, kw_only=True)
     on_bound: Literal["refuse", "stop", "wait"] = static(default="refuse", kw_only=True)
     period: Number | None = number(default=None, kw_only=True, above=0)
     max_arrivals: int | None = static(default=None, kw_only=True)
     lost: Number | None = number(default=None, kw_only=True, least=0, below=1, per_client=True)
     hours: Duration | None = dataclasses.field(default=None, kw_only=True)
+    select: Literal["uniform", "samples"] = static(default="uniform", kw_only=True)
+    weights: Number | None = number(default=None, kw_only=True, least=0, per_client=True)
+    rate: Number | None = number(default=None, kw_only=True, above=0)
+    interval: Interval = static(default="poisson", kw_only=True)
     starts: Recording = recording(default=None)
 
     delivers = ByOptions(Events.delivers | Delivery.REPLIES, lambda clock: clock._delivers)
@@ -101,11 +116,14 @@ class free_running(Events):
                 f"{self.name}: with buffer=1 the server steps at every arrival, whatever the period is: give "
                 "buffer=None for steps by time alone, or a larger buffer"
             )
-        check_at_most(self.name, "concurrency", self.concurrency, num_clients)
-        if self.dispatch == "step" and self._size > self.concurrency:
+        if self.concurrency is None and self.rate is None:
+            raise ValueError(f"{self.name}: the number of clients in flight is not given; give concurrency=M_c")
+        flying = self.in_flight(num_clients)
+        check_at_most(self.name, "concurrency", flying, num_clients)
+        if self.dispatch == "step" and self._size > flying:
             raise ValueError(
                 f"a buffer of {self._size} can never fill: with dispatch='step' at most concurrency="
-                f"{self.concurrency} updates arrive before the next server step; use a buffer <= concurrency or "
+                f"{flying} updates arrive before the next server step; use a buffer <= concurrency or "
                 "dispatch='arrival'"
             )
         if self.before_step and self.dispatch != "arrival":
@@ -118,18 +136,7 @@ class free_running(Events):
                 f"{self.name}: start_skew=True needs dispatch='step', got {self.dispatch!r}: it is how FADAS's "
                 "released code starts M newcomers"
             )
-        if self.on_bound != "refuse" and self.max_staleness is None:
-            raise ValueError(f"{self.name}: on_bound={self.on_bound!r} needs a bound: give max_staleness=R")
-        if self.on_bound == "wait" and self.period is not None:
-            raise ValueError(
-                f"{self.name}: period={self.period} ends a server step at its time, but on_bound='wait' waits for late "
-                "runs: give buffer=M instead of the period, or on_bound='refuse' or 'stop'"
-            )
-        if self.on_bound == "stop" and (self.before_step or self.start_skew):
-            raise ValueError(
-                f"{self.name}: on_bound='stop' restarts clients from the newest version, but before_step=True and "
-                "start_skew=True hand out an older one: give on_bound='refuse'"
-            )
+        check_bound(self)
         if self.max_arrivals is not None and not self._varies:
             raise ValueError(
                 f"{self.name}: max_arrivals bounds the server steps of period=... and on_bound='wait'; give buffer=M"
@@ -141,9 +148,11 @@ class free_running(Events):
             )
         if self.tracks_oldest and self.starts is not None:
             raise ValueError(f"{self.name}: recorded starts go with on_bound='refuse', not {self.on_bound!r}")
+        check_weights(self, num_clients, flying, self.rate is not None)
         check_starts(self.name, self.starts, num_clients)
         older = {"before_step=True": self.before_step, "start_skew=True": self.start_skew}
         others = {"on_bound='stop'": self.on_bound == "stop", "starts": self.starts is not None}
+        others |= {"rate": self.rate is not None, "weights": draws_by_weight(self)}
         check_hours(self, num_clients, **older, **others)
 
     @property
@@ -160,7 +169,7 @@ class free_running(Events):
     def _delivers(self) -> Delivery:
         """Properties of the arrivals with these options."""
         empty = Delivery.EMPTY if self.period is not None else Delivery.NONE
-        return Events.delivers | (empty if self._varies else Delivery.REPLIES)
+        return Events.delivers | empty | (Delivery.NONE if self._varies or self.rate is not None else Delivery.REPLIES)
 
     @property
     def tracks_oldest(self) -> bool:
@@ -172,34 +181,52 @@ class free_running(Events):
         return self._size
 
     def in_flight(self, num_clients: int) -> int:
-        return self.concurrency
+        return self.concurrency or num_clients
 
     def ring_slots(self, num_clients: int) -> int:
-        return self.concurrency + 1 + self.start_skew
+        return self.in_flight(num_clients) + 1 + self.start_skew
+
+    def prepare(self, counts: np.ndarray) -> free_running:
+        return by_samples(self, counts)
+
+    def client_weights(self, num_clients: int) -> Array | None:
+        return weights_of(self, num_clients)
 
     def begin(self, key: Key, num_clients: int) -> Rules:
         windows = None if self.period is None else jnp.int32(1)
+        opening = None if self.rate is None else first_opening(self.rate, self.interval, key)
         hours = prepare_hours(self.hours, key, num_clients)
-        return Rules(windows, None if self.lost is None else key, hours)
+        return Rules(windows, None if self.lost is None else key, hours, opening)
+
+    def next_start(self, rules: Rules) -> Array | None:
+        return None if rules.opening is None else rules.opening.time
+
+    def after_start(self, rules: Rules) -> Rules:
+        return rules._replace(opening=cast(Opening, rules.opening).after(self.rate, self.interval))
+
+    def _bound(self, version: Array) -> Array | int:
+        """Returns R at a version; 0 for no bound."""
+        if self.max_staleness == "sqrt":
+            return jnp.floor(jnp.sqrt(version + jnp.float64(1))).astype(jnp.int32)
+        return self.max_staleness or 0
 
     def arrives(self, rules: Rules, event: Event) -> Verdict:
         run = event.run
         late = lost = jnp.bool_(False)
-        bound = self.max_staleness or 0
-        if bound and self.on_bound != "wait":
+        if self.max_staleness is not None and self.on_bound != "wait":
             reference = run.version if run.reference is None else run.reference
-            late = event.version - reference >= bound
+            late = event.version - reference >= self._bound(event.version)
         if rules.key is not None and self.lost is not None:
             lost = is_lost(self.lost, rules.key, run)
         if self.period is not None and self.buffer is None:
             return Verdict(rules, False, late, lost)
         closes = event.taken + (~late & ~lost) >= self._size
         if self.on_bound == "wait":
-            closes &= event.version + 1 - event.oldest <= bound
+            closes &= event.version + 1 - event.oldest <= self._bound(event.version + 1)
         return Verdict(rules, closes, late, lost)
 
     def last_stopped(self, rules: Rules, version: Array) -> Array | None:
-        return version - (self.max_staleness or 0) if self.on_bound == "stop" else None
+        return version - self._bound(version) if self.on_bound == "stop" else None
 
     def alarm(self, rules: Rules) -> Array | None:
         return None if rules.windows is None else rules.windows * jnp.asarray(self.period, jnp.float64)
@@ -208,11 +235,13 @@ class free_running(Events):
         return rules._replace(windows=jnp.asarray(rules.windows) + 1)
 
     def replaced(self, takes: Array, closes: Array) -> Array:
+        if self.rate is not None:
+            return jnp.int32(0)
         return jnp.where(takes, closes * self._size, 1) if self.dispatch == "step" else super().replaced(takes, closes)
 
     def some_wait(self, num_clients: int) -> bool:
         refuses = self.max_staleness is not None or self.lost is not None
-        everyone = self.concurrency == num_clients and self.starts is None and self.hours is None
+        everyone = self.in_flight(num_clients) == num_clients and self.starts is None and self.hours is None
         return refuses and everyone and self.dispatch == "step"
 
     def choose(self, state: State, num_clients: int) -> tuple[Array, Array]:
@@ -255,7 +284,7 @@ class free_running(Events):
 
     def online_ring_slots(self, num_clients: int) -> int:
         # a skewed run needs two versions until it arrives
-        return self.concurrency * (2 if self.start_skew else 1) + 1
+        return self.in_flight(num_clients) * (2 if self.start_skew else 1) + 1
 
     def _no_runs(self, size: int) -> Runs:
         runs = super()._no_runs(size)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxafl.clock import selection
 from jaxafl.clock.checks import check_at_most, check_durations, check_sets, check_stale
@@ -23,6 +24,7 @@ from jaxafl.clock.starts import (
     replayed,
     start_runs,
 )
+from jaxafl.clock.weights import by_samples, check_weights, draws_by_weight, weights_of
 from jaxafl.device.keys import Key, Purpose, below, purpose_key, threefry
 from jaxafl.options import Number, number, recording, static
 
@@ -46,7 +48,7 @@ class synchronous(Clock):
     """Rounds of n clients that train from the newest version; the server waits for the slowest.
 
     Args:
-        cohort: clients per round n, drawn uniformly without replacement; `None` takes all clients.
+        cohort: clients per round n, drawn without replacement; `None` takes all clients.
         durations: duration of a run in simulated seconds. A round lasts as long as its slowest run.
         replacement: draw with replacement. A client drawn k times trains once, and its update counts k times.
         extra: further clients o per round. The round ends with the n-th arrival, and the other runs are stopped.
@@ -58,6 +60,8 @@ class synchronous(Clock):
             from the same version, and its time passes.
         hours: hours outside which a client is not drawn, e.g. `available(22, 6, zones=4)`; `None` for all day. A cohort
             is smaller if fewer clients are within their hours. If there are none, the round begins when the first is.
+        select: draws of clients, one after another. `"uniform"`, or `"samples"`: with probability ∝ n_i.
+        weights: weights w_i >= 0 instead of `select`, one per client; each draw has probability ∝ w_i.
 
     References:
         McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
@@ -71,6 +75,8 @@ class synchronous(Clock):
     deadline_quantile: Number | None = number(default=None, above=0, most=1, kw_only=True)
     lost: Number | None = number(default=None, least=0, below=1, per_client=True, kw_only=True)
     hours: Duration | None = dataclasses.field(default=None, kw_only=True)
+    select: Literal["uniform", "samples"] = static(default="uniform", kw_only=True)
+    weights: Number | None = number(default=None, least=0, per_client=True, kw_only=True)
     sets: Recording = recording(default=None)
 
     delivers: ClassVar[Delivery] = Delivery.MULTIPLE
@@ -93,14 +99,18 @@ class synchronous(Clock):
                 f"{num_clients}, the number of clients"
             )
         check_sets(self.name, self.sets, self.capacity(num_clients), num_clients, repeats=self.replacement)
+        check_weights(self, num_clients, 1 if self.replacement else self.capacity(num_clients))
         check_durations(self.name, self.durations, num_clients)
-        check_hours(self, num_clients, sets=self.sets is not None)
+        check_hours(self, num_clients, sets=self.sets is not None, weights=draws_by_weight(self))
 
     @property
     def _varies(self) -> bool:
         """True if a round may end without all of its runs, or begin with fewer."""
         given = (self.deadline, self.deadline_quantile, self.lost, self.hours)
         return self.extra > 0 or any(one is not None for one in given)
+
+    def prepare(self, counts: np.ndarray) -> synchronous:
+        return by_samples(self, counts)
 
     def capacity(self, num_clients: int) -> int:
         return num_clients if self.cohort is None else self.cohort + self.extra
@@ -125,7 +135,8 @@ class synchronous(Clock):
         size = self.capacity(num_clients)
         if self.hours is not None:
             return self._within_hours(state, size, num_clients)
-        state, drawn = drawn_clients(state, self.sets, size, num_clients, replacement=self.replacement)
+        weights = weights_of(self, num_clients)
+        state, drawn = drawn_clients(state, self.sets, size, num_clients, replacement=self.replacement, weights=weights)
         if self.replacement:  # a client drawn twice trains once and counts twice
             return state, *distinct(drawn)
         return state, jnp.sort(drawn), jnp.ones(size, bool), None

@@ -171,6 +171,7 @@ def schedule_of(
         runs_refused=counts.refused,
         runs_stopped=counts.stopped,
         runs_lost=counts.lost,
+        starts_skipped=counts.skipped,
         kinds=clock.kinds,
         **columns._asdict(),
     )

@@ -1,4 +1,4 @@
-"""Uniform draws of idle clients, at a cost that does not grow with the population.
+"""Draws of idle clients, at a cost that hardly grows with the population.
 
 The idle clients are ordered by client index (this order is part of a schedule's definition): the draw picks a rank
 among them. Only the busy clients are stored, as a sorted array padded with a value far past the last client.
@@ -11,6 +11,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from jaxafl.clock import trees
 from jaxafl.device.buffers import read, write
 from jaxafl.device.keys import Key, threefry, uniform
 
@@ -23,6 +24,11 @@ _PADDING = jnp.iinfo(jnp.int32).max
 def idle_rank(key: Key, draw: Array, num_busy: Array, num_clients: int) -> Array:
     """Draws the rank of an idle client in client order, int32 from 0 on, from the random bits of draw `draw`."""
     return jnp.floor(uniform(threefry(key, draw, 0), jnp.float64) * (num_clients - num_busy)).astype(jnp.int32)
+
+
+def weighted_client(key: Key, draw: Array, weights: Array, num_clients: int) -> Array:
+    """Draws a client from a tree of weights (`trees.weights_of`) with a probability proportional to its weight."""
+    return trees.weighted(weights, num_clients, uniform(threefry(key, draw, 0), jnp.float64))
 
 
 def idle_client(key: Key, draw: Array, busy: Array, num_busy: Array, num_clients: int) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxafl.clock import selection
+from jaxafl.clock import selection, trees
 from jaxafl.clock.contract import Fault, FaultCode, Recording, Runs, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import Draw, Run, draw_of, prepared_of, stream_keys
@@ -39,9 +39,7 @@ def no_starts(
         jnp.float64(0),
         Fault(none, none, none, none, none, jnp.float64(0)),
         prepared,
-        none,
-        none,
-        none,
+        *(none,) * 4,
     )
 
 
@@ -175,11 +173,17 @@ def replayed(
 
 
 def drawn_clients(
-    state: S, recorded: Recording, size: int, num_clients: int, *, replacement: bool = False
+    state: S,
+    recorded: Recording,
+    size: int,
+    num_clients: int,
+    *,
+    replacement: bool = False,
+    weights: Array | None = None,
 ) -> tuple[S, Array]:
     """Draws the clients of the next server step, int32 [size] in draw order, or returns the recorded ones.
 
-    Draws are uniform: from all clients with replacement, or from the clients not yet drawn without it.
+    Draws are uniform or weighted: from all clients with replacement, or from the clients not yet drawn without it.
 
     Args:
         state: state of the clock with the `key` of the schedule, and `version`, the index of the server step.
@@ -187,12 +191,20 @@ def drawn_clients(
         size: number of clients to draw.
         num_clients: N.
         replacement: draw with replacement.
+        weights: float64 [N], weights of the clients; `None` for uniform draws.
     """
     order = jnp.arange(size, dtype=jnp.int32)
 
     def draw() -> Array:
         key = purpose_key(state.key, Purpose.START)
         draws = state.version * size + order
+        if weights is not None:
+
+            def weighted(tree: Array, draw: Array) -> tuple[Array, Array]:
+                client = selection.weighted_client(key, draw, tree, num_clients)
+                return trees.weigh(tree, num_clients, client, 0.0, jnp.bool_(not replacement)), client
+
+            return jax.lax.scan(weighted, trees.weights_of(weights), draws)[1]
         if replacement:
             return jnp.floor(uniform(threefry(key, draws, 0), jnp.float64) * num_clients).astype(jnp.int32)
         if size == num_clients:

@@ -44,6 +44,7 @@ class Schedule(Summarised):
         runs_begun: int32 [T], runs started up to each server step.
         runs_refused, runs_stopped, runs_lost: int32 [T], runs up to each server step whose update the server discarded,
             that the server stopped, and whose upload failed. No server step consumes them, and they are never trained.
+        starts_skipped: int32 [T], starts at a rate up to each server step for which no client was idle.
         kinds: meanings of the kinds, if there are several.
         held: versions that server steps after the last one may still need, see `Clock.held`.
         start: index of the first server step.
@@ -70,6 +71,7 @@ class Schedule(Summarised):
     runs_refused: np.ndarray
     runs_stopped: np.ndarray
     runs_lost: np.ndarray
+    starts_skipped: np.ndarray
     kinds: tuple[str, ...] = ()
     held: tuple[int, ...] = ()
     start: int = 0

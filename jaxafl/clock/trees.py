@@ -137,6 +137,49 @@ def nth_idle(busy: Array, num_clients: int, rank: Array) -> Array:
     return jax.lax.fori_loop(0, levels, down, (jnp.int32(0), rank, jnp.int32(num_clients)))[0]
 
 
+def weights_of(weights: Array) -> Array:
+    """Returns a tree of the weights [N] of all clients, float64 [rows, width], in which an entry is a sum."""
+    levels, level = [], jnp.asarray(weights, jnp.float64)
+    for begin, end in itertools.pairwise(_begins(len(weights))):
+        padded = jnp.zeros((end - begin) * _WIDTH).at[: len(level)].set(level)
+        levels.append(padded.reshape(-1, _WIDTH))
+        level = jnp.sum(levels[-1], axis=1)
+    return jnp.concatenate(levels)
+
+
+def weigh(tree: Array, num_clients: int, client: Array, weight: Array | float, where: Array) -> Array:
+    """Sets the weight of a client if `where`, and sums up the tree again, so that rounding does not accumulate."""
+    begins = _begins(num_clients)
+
+    def up(level: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        tree, place, value = carry
+        row = jnp.asarray(begins)[level] + place // _WIDTH
+        changed = (jnp.arange(_WIDTH, dtype=jnp.int32) == place % _WIDTH) & (where | (level > 0))
+        entries = jnp.where(changed, value, read(tree, row))
+        return write(tree, row, entries), place // _WIDTH, jnp.sum(entries)
+
+    begin = (tree, client, jnp.asarray(weight, jnp.float64))
+    return jax.lax.fori_loop(0, len(begins) - 1, up, begin)[0]
+
+
+def weighted(tree: Array, num_clients: int, share: Array) -> Array:
+    """Returns the first client, in client order, at which the sum of the weights exceeds `share` in [0, 1) of all."""
+    begins = _begins(num_clients)
+    levels = len(begins) - 1
+
+    def down(step: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        row, target = carry
+        entries = read(tree, jnp.asarray(begins)[levels - 1 - step] + row)
+        until = jnp.cumsum(entries)
+        passes = (until > target) & (entries > 0)
+        last = _WIDTH - 1 - jax.lax.argmax(entries[::-1] > 0, 0, jnp.int32)  # rounding may put the target past the end
+        entry = jnp.where(jnp.any(passes), jax.lax.argmax(passes, 0, jnp.int32), last)
+        return row * _WIDTH + entry, target - (until[entry] - entries[entry])
+
+    begin = (jnp.int32(0), share * jnp.sum(tree[-1]))
+    return jax.lax.fori_loop(0, levels, down, begin)[0]
+
+
 def _begins(size: int) -> np.ndarray:
     """Returns the first row of each level, from the leaves up to the root, followed by the number of rows."""
     rows = [-(-size // _WIDTH)]

@@ -39,6 +39,7 @@ class Purpose(enum.IntEnum):
     UPLOAD = 5  # success of an upload: counters (client, tick)
     DOWNLOAD = 6  # success of a download: counters (client, tick)
     STALE = 7  # the age of a version: counters (round, place)
+    OPENING = 9  # seconds between starts at a rate: counter (start)
     LOST = 8  # failure of an upload whose run ends: counters (client, run)
     HOURS = 9  # the time zone of a client outside whose hours it is not drawn: counter (client)
     BATCH = 4  # mini-batches, dropout, augmentation: counters (client, run), then (local step, ...)

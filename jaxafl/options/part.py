@@ -198,10 +198,15 @@ def check_options(part: Any, num_clients: int | None = None) -> None:
 def _check_static(owner: str, name: str, value: Any, kind: Any, bounds: Bounds, optional: bool) -> None:
     kinds = {typing.get_origin(one): one for one in (kind, *typing.get_args(kind))}
     if Literal in kinds:
+        whole = int in typing.get_args(kind)
+        if whole and not (isinstance(value, str) or value is None):
+            check_whole(owner, name, value, int(bounds.least or 0), None if bounds.most is None else int(bounds.most))
+            return
         allowed, functions = typing.get_args(kinds[Literal]), collections.abc.Callable in kinds
         if not (functions and callable(value)):
             allowed = (None, *allowed) if optional else allowed
-            check_choice(owner, name, value, allowed, " or a function" if functions else "")
+            also = " or a function" if functions else " or a whole number" if whole else ""
+            check_choice(owner, name, value, allowed, also)
     elif kind is bool:
         check_flag(owner, name, value)
     elif kind is int:

@@ -158,7 +158,7 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
         "runs_started": schedule.runs_started,
         "runs_never_consumed": schedule.runs_started - len(np.unique(schedule.run_id[schedule.mask])),
     }
-    for name in ("runs_refused", "runs_stopped", "runs_lost"):
+    for name in ("runs_refused", "runs_stopped", "runs_lost", "starts_skipped"):
         if (count := int(getattr(schedule, name)[-1:].sum())) > 0:
             attributes[name] = count
     if not trained.failure:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from jaxafl import clock
 from jaxafl.clock import Schedule
 from jaxafl.clock import schedule as run_clock
 from tests.oracle import clock_events as oracle
-from tests.problems_protocols import KINDS, durations, lookup, losses, ranks
+from tests.problems_protocols import KINDS, durations, lookup, losses, openings, picks
 
 CLIENTS, STEPS = 4, 30
 COLUMNS = ("client", "run", "run_id", "version", "started", "arrived")
@@ -29,12 +31,19 @@ def assert_log(schedule: Schedule, log: oracle.Log, columns: tuple[str, ...] = C
         assert mine == theirs, f"server step {t}"
         assert (schedule.kind[t][mask] == kind).all()
     counted = ("runs_begun", "runs_refused", "runs_stopped", "runs_lost")
-    np.testing.assert_array_equal(np.stack([getattr(schedule, name) for name in counted], 1), log.counts)
+    np.testing.assert_array_equal(
+        np.stack([getattr(schedule, name) for name in counted], 1), np.array(log.counts)[:, :4]
+    )
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ringmaster": ({"max_staleness": 3}, {"bound": 3}),
     "ringmaster with stops": ({"max_staleness": 2, "on_bound": "stop"}, {"bound": 2, "how": "stop"}),
+    "adaptive": ({"max_staleness": "sqrt"}, {"bound": lambda version: math.isqrt(version + 1)}),
+    "adaptive, with stops": (
+        {"max_staleness": "sqrt", "on_bound": "stop"},
+        {"bound": lambda version: math.isqrt(version + 1), "how": "stop"},
+    ),
     "rennala": ({"max_staleness": 1, "on_bound": "stop", "buffer": 3}, {"bound": 1, "how": "stop", "buffer": 3}),
     "rennala without stops": ({"max_staleness": 1, "buffer": 3}, {"bound": 1, "buffer": 3}),
     "wait": (
@@ -65,18 +74,38 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"dispatch": "step", "buffer": 2, "odds": 0.3, "bound": 2, "how": "stop"},
     ),
 }
-DRAWN = ("ringmaster with stops", "wait", "windows and a buffer", "restarts at steps, with stops, lost")
+WEIGHTS: dict[str, Any] = {"weights": np.array([4.0, 0, 1, 2])}
+DRAWN_CASES = CASES | {
+    "weighted": (WEIGHTS, {}),
+    "weighted, with stops": ({**WEIGHTS, "on_bound": "stop", "max_staleness": 2}, {"bound": 2, "how": "stop"}),
+}
+AT_A_RATE = {
+    "poisson": {"rate": 1.4},
+    "constant, in windows, lost": {"rate": 1.0, "interval": "constant", "period": 1.5, "lost": 0.3, "max_arrivals": 60},
+    "weighted, wait": {
+        "rate": 2.5, "interval": "constant", "buffer": 2, "max_staleness": 1, "on_bound": "wait", "max_arrivals": 60,
+        **WEIGHTS,
+    },
+}  # fmt: skip
+DRAWN = (
+    "weighted",
+    "weighted, with stops",
+    "ringmaster with stops",
+    "wait",
+    "windows and a buffer",
+    "restarts at steps, with stops, lost",
+)
 
 
 def check_case(name: str, kind: str, seed: int, concurrency: int = CLIENTS) -> None:
-    mine, theirs = CASES[name]
+    mine, theirs = DRAWN_CASES[name]
     times = durations(np.random.default_rng(seed), CLIENTS, 400, kind)
     options = {"concurrency": concurrency, "durations": clock.recorded(times), **mine}
     found = run_clock(clock.free_running(**options), CLIENTS, 1, STEPS, seed)
     odds = theirs.get("odds", 0.0)
     told = {name: value for name, value in theirs.items() if name != "odds"} | {"is_lost": losses(seed, odds)}
     if concurrency < CLIENTS:
-        told |= {"in_flight": concurrency, "rank": ranks(seed)}
+        told |= {"in_flight": concurrency, "pick": picks(seed, mine.get("weights"))}
     starts_at_steps = "dispatch" in mine  # the clients that start at one instant are in another order
     columns = tuple(one for one in COLUMNS if one != "run_id" or not starts_at_steps)
     assert_log(found, oracle.bounded(CLIENTS, lookup(times), STEPS, **told), columns)
@@ -85,6 +114,48 @@ def check_case(name: str, kind: str, seed: int, concurrency: int = CLIENTS) -> N
 @pytest.mark.parametrize("name", DRAWN)
 def test_idle_clients_are_drawn_and_stopped_ones_restart_themselves(name: str) -> None:
     check_case(name, "ties", 3, concurrency=3)
+
+
+def check_rate(name: str, kind: str, seed: int) -> None:
+    """An idle client starts at each opening, which is skipped if all are busy."""
+    options, concurrency = AT_A_RATE[name], None if "lost" in name else 3
+    times = durations(np.random.default_rng(seed), CLIENTS, 400, kind)
+    made = clock.free_running(concurrency=concurrency, durations=clock.recorded(times), **options)
+    found = run_clock(made, CLIENTS, 1, STEPS, seed)
+    log = oracle.bounded(
+        CLIENTS, lookup(times), STEPS, in_flight=concurrency, buffer=made.buffer, bound=made.max_staleness,
+        how=made.on_bound, period=made.period, is_lost=losses(seed, options.get("lost", 0.0)),
+        pick=picks(seed, options.get("weights")), openings=openings(seed, options["rate"], made.interval),
+    )  # fmt: skip
+    log = dataclasses.replace(log, steps=[(round(time, 9), rounded(runs), kind) for time, runs, kind in log.steps])
+    columns = {name: getattr(found, name).round(9) for name in ("time", "started", "arrived")}
+    assert_log(dataclasses.replace(found, **columns), log)
+    np.testing.assert_array_equal(found.starts_skipped, [counts[-1] for counts in log.counts])
+
+
+def rounded(runs: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return [(*run[:4], round(run[4], 9), round(run[5], 9)) for run in runs]
+
+
+@pytest.mark.parametrize("name", AT_A_RATE)
+def test_clients_start_at_a_rate(name: str) -> None:
+    check_rate(name, "ties", 3)
+
+
+def test_draws_of_many_clients_follow_the_weights() -> None:
+    """A tree of three levels, emptied and filled again while nothing is in flight."""
+    times = durations(np.random.default_rng(1), 70, 40, "real")
+    weights = np.random.default_rng(2).integers(0, 5, 70)
+    made = clock.free_running(rate=0.5, durations=clock.recorded(times), weights=weights, concurrency=30)
+    log = oracle.bounded(70, lookup(times), 30, in_flight=30, pick=picks(0, weights), openings=openings(0, 0.5, ""))
+    assert run_clock(made, 70, 1, 30).client.ravel().tolist() == [runs[0][0] for _, runs, _ in log.steps]
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(name=st.sampled_from(list(AT_A_RATE)), kind=st.sampled_from(KINDS), seed=st.integers(0, 2**32 - 1))
+def test_they_start_at_a_rate_with_all_kinds_of_durations(name: str, kind: str, seed: int) -> None:
+    check_rate(name, kind, seed)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -228,6 +299,11 @@ def test_staleness_sums_to_the_identity_without_refusals() -> None:
         ({"period": 1.0, "dispatch": "step"}, "give dispatch='arrival'"),
         ({"period": 1.0, "max_staleness": 2, "on_bound": "wait"}, "give buffer=M instead of the period"),
         ({"before_step": True, "max_staleness": 2, "on_bound": "stop"}, "give on_bound='refuse'"),
+        ({"concurrency": None}, "give concurrency=M_c"),
+        ({"rate": 0.0}, "rate must be > 0"),
+        ({"rate": 1.0, "dispatch": "step"}, "leave these out, or the rate"),
+        ({"max_staleness": "root"}, "max_staleness must be one of None, 'sqrt' or a whole number"),
+        ({"max_staleness": 0}, "max_staleness must be at least 1"),
         ({"dispatch": "step", "start_skew": True, "max_staleness": 2, "on_bound": "stop"}, "give on_bound='refuse'"),
     ],
 )
@@ -246,11 +322,12 @@ def test_too_many_arrivals_are_an_error() -> None:
 @pytest.mark.parametrize(
     "made",
     [
+        clock.free_running(rate=1.0, durations=clock.recorded(np.full((2, 99), np.inf))),
         clock.harmonic(durations=clock.recorded(np.array([[1.0] * 99, [np.inf] * 99]))),
         clock.free_running(concurrency=2, durations=clock.constant(0.0), period=1.0),
     ],
 )
 def test_a_step_that_would_never_end_is_an_error(made: Any) -> None:
     """A client that never comes back, and runs that take no time."""
-    with pytest.raises(ValueError, match="than the clock's capacity"):
+    with pytest.raises(ValueError, match=r"than the clock's capacity|all clients that are at work are gone"):
         run_clock(made, 2, 1, 3)

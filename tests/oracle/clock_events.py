@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,21 +28,29 @@ class Log:
     """Server steps as (time, [(client, run, number, version, started, arrived)], kinds), and counts after each."""
 
     steps: list[tuple[float, list[tuple[Any, ...]], int | list[int]]] = field(default_factory=list)
-    counts: list[tuple[int, int, int, int]] = field(default_factory=list)  # started, refused, stopped, lost
+    counts: list[tuple[int, ...]] = field(default_factory=list)  # started, refused, stopped, lost, skipped
 
 
 class Fleet:
     """M_c of N clients in training; O(N) per event. Stopped clients restart themselves; with M_c = N all do."""
 
-    def __init__(self, num_clients: int, duration: Duration, in_flight: int | None = None, rank: Any = None) -> None:
-        self.duration, self.runs, self.rank = duration, [0] * num_clients, rank
+    def __init__(
+        self,
+        num_clients: int,
+        duration: Duration,
+        in_flight: int | None = None,
+        pick: Any = None,
+        openings: Sequence[float] = (),
+    ) -> None:
+        self.openings, self.limit = list(openings), in_flight or num_clients
+        self.duration, self.runs, self.pick = duration, [0] * num_clients, pick
         self.flying: dict[int, Flying] = {}
-        self.draws = in_flight or 0  # starts of drawn idle clients that are due
-        self.due = set() if rank else set(range(num_clients))
+        self.draws = 0 if openings else in_flight or 0  # starts of drawn idle clients that are due
+        self.due = set() if pick else set(range(num_clients))
         self.points: dict[int, int] = {}  # versions from which clients start that do not get the newest one
         self.held: list[int] = []  # clients that arrived, and wait for the server step
         self.now, self.version, self.started = 0.0, 0, 0
-        self.refused = self.stopped = self.lost = 0
+        self.refused = self.stopped = self.lost = self.skipped = 0
         self.log = Log()
 
     def start_due(self) -> None:
@@ -50,7 +58,7 @@ class Fleet:
             self.start(client)
         for _ in range(self.draws):
             idle = [client for client in range(len(self.runs)) if client not in self.flying]
-            self.start(idle[self.rank(self.started, len(idle))])
+            self.start(self.pick(self.started, idle))
         self.due, self.draws = set(), 0
 
     def start(self, client: int) -> None:
@@ -62,14 +70,16 @@ class Fleet:
         self.started += 1
 
     def restart(self, client: int) -> None:
-        if self.rank:
+        if self.openings:
+            return
+        if self.pick:
             self.draws += 1
         else:
             self.due.add(client)
 
     def hold(self, client: int) -> None:
         """Lets a start that is due wait for `release`."""
-        self.draws -= bool(self.rank)
+        self.draws -= bool(self.pick)
         self.due.discard(client)
         self.held.append(client)
 
@@ -87,7 +97,7 @@ class Fleet:
     def step(self, taken: list[Flying], kind: int | list[int] = 0) -> None:
         arrivals = [(r.client, r.run, r.number, r.version, r.started, r.arrived) for r in taken]
         self.log.steps.append((self.now, arrivals, kind))
-        self.log.counts.append((self.started, self.refused, self.stopped, self.lost))
+        self.log.counts.append((self.started, self.refused, self.stopped, self.lost, self.skipped))
         self.version += 1
 
     def instants(self, alarm: Callable[[], float], ring: Callable[[], None]) -> Any:
@@ -105,8 +115,14 @@ class Fleet:
                 ring()
                 continue
             yield None  # the instant is over
+            while self.openings and self.openings[0] == self.now:
+                self.openings.pop(0)
+                full = len(self.flying) + self.draws >= self.limit
+                self.draws += not full
+                self.skipped += full
             self.start_due()
-            self.now = min(min((r.arrived for r in self.flying.values()), default=math.inf), alarm())
+            times = [r.arrived for r in self.flying.values()] + self.openings[:1]
+            self.now = min(min(times, default=math.inf), alarm())
 
 
 def bounded(
@@ -115,16 +131,18 @@ def bounded(
     server_steps: int,
     *,
     buffer: int | None = 1,
-    bound: int | None = None,
+    bound: int | Callable[[int], int] | None = None,
     how: str = "refuse",
     period: float | None = None,
     is_lost: Callable[[int, int], bool] = lambda client, run: False,
     dispatch: str = "arrival",
     in_flight: int | None = None,
-    rank: Callable[[int, int], int] | None = None,
+    pick: Callable[[int, list[int]], int] | None = None,
+    openings: Sequence[float] = (),
 ) -> Log:
-    """Steps by a buffer, by windows or both, with a bound on staleness; `rank(start, idle)` draws an idle client."""
-    fleet, taken, windows = Fleet(num_clients, duration, in_flight, rank), [], [1]
+    """Steps by a buffer, by windows or both, with a bound on staleness; `pick(start, idle)` draws a client."""
+    fleet, taken, windows = Fleet(num_clients, duration, in_flight, pick, openings), [], [1]
+    at: Callable[[int], Any] = bound if callable(bound) else lambda version: bound
 
     def ring() -> None:
         fleet.step(list(taken))
@@ -137,11 +155,11 @@ def bounded(
             return fleet.log
         if run is None:
             if how == "stop" and bound is not None:
-                fleet.stop_up_to(fleet.version - bound)
+                fleet.stop_up_to(fleet.version - at(fleet.version))
             continue
         if is_lost(run.client, run.run):
             fleet.lost += 1
-        elif bound is not None and how != "wait" and fleet.version - run.version >= bound:
+        elif bound is not None and how != "wait" and fleet.version - run.version >= at(fleet.version):
             fleet.refused += 1
             continue
         else:
@@ -149,7 +167,7 @@ def bounded(
             if dispatch == "step":
                 fleet.hold(run.client)
         oldest = min((r.version for r in fleet.flying.values()), default=fleet.version)
-        late = how == "wait" and bound is not None and fleet.version + 1 - oldest > bound
+        late = how == "wait" and bound is not None and fleet.version + 1 - oldest > at(fleet.version + 1)
         if buffer is not None and len(taken) >= buffer and not late:
             fleet.step(list(taken))
             taken.clear()

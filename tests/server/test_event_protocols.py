@@ -122,6 +122,15 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
         (server.fedbuff(ETA, "none"), clock.free_running(concurrency=4, durations=DURATIONS, period=0.7, lost=0.2)),
         lambda: mean,
     ),
+    "at a rate, weighted": (
+        (
+            server.fedbuff(ETA, "none"),
+            clock.free_running(
+                concurrency=5, buffer=2, durations=DURATIONS, rate=2.0, select="samples", max_staleness="sqrt", lost=0.1
+            ),
+        ),
+        lambda: mean,
+    ),
     "wait": (
         (
             server.fedbuff(ETA, "none"),
