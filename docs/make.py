@@ -15,11 +15,12 @@ import re
 import sys
 from typing import Any
 
+import overview
 import problem
 import reference
 
 import jaxafl as afl
-from jaxafl.cli.catalogue import REQUIRED, Constructor, offered
+from jaxafl.cli.catalogue import QUESTIONS, REQUIRED, Constructor, offered
 from jaxafl.references import BIBTEX
 
 DOCS = pathlib.Path(__file__).resolve().parent
@@ -41,13 +42,19 @@ _HEADING = re.compile(r"^(Args|Attributes|Returns|Raises|References):$", re.M)
 def pages() -> dict[str, str]:
     """Returns the text of every generated page by its path below `docs`."""
     numbers = json.loads(problem.NUMBERS.read_text(encoding="utf-8"))
-    made = {f"algorithms/{name}.md": _algorithm(one, numbers) for name, one in offered("servers").items()}
+    made = {f"algorithms/{name}.md": _algorithm(one, numbers) for name, one in methods().items()}
     made |= {f"clocks/{name}.md": _clock(name) for name in problem.clocks()}
     made |= {f"api/{name}.md": reference.page_of(name, title) for name, title in reference.ROOMS.items()}
     made |= {f"{page}.md": _adopted(ROOT / path) for page, path in _ADOPTED.items()}
     tables = {"algorithms": _algorithms(numbers), "matrix": _matrix(), "clocks": _clocks()}
     tables |= {kind: _summaries(kind) for kind in ("datasets", "partitions", "models")} | {"durations": _durations()}
     return made | {f"made/{name}.md": table for name, table in tables.items()}
+
+
+def methods() -> dict[str, Constructor]:
+    """Returns the servers and the presets by name; a preset runs on the clock that it comes with."""
+    presets = {name: one._replace(clocks=("free_running",)) for name, one in offered("presets").items()}
+    return dict(sorted((offered("servers") | presets).items()))
 
 
 def write() -> None:
@@ -63,8 +70,8 @@ def complaints() -> list[str]:
     """Returns the committed pictures and numbers that no longer fit the package, with what to do."""
     kept = json.loads(problem.NUMBERS.read_text(encoding="utf-8"))
     found, sims = [], problem.methods()
-    if list(sims) != list(offered("servers")):
-        found.append(f"docs/problem.py runs {', '.join(sims)}, the package has {', '.join(offered('servers'))}")
+    if list(sims) != list(methods()):
+        found.append(f"docs/problem.py runs {', '.join(sims)}, the package has {', '.join(methods())}")
     shipped = {*offered("clocks"), "trace"}
     if {*problem.clocks()} != shipped:
         found.append(f"docs/problem.py draws {', '.join(problem.clocks())}, the package has {', '.join(shipped)}")
@@ -73,6 +80,8 @@ def complaints() -> list[str]:
         found += [
             f"{name} ran with {part} {then[part]}, it is now {now[part]}" for part in now if now[part] != then[part]
         ]
+    whole = {"updates_per_second", "reads", "keeps"}
+    found += [f"{name} lacks its speed or facts" for name in sims if not whole <= set(kept.get(name, {}))]
     pictures = {path.stem for path in problem.FOLDER.glob("*.png")}
     wanted = {*sims, *(f"clock_{name}" for name in problem.clocks()), "timeline", "waiting", "plan", "staleness"}
     found += [f"docs/pictures/{name}.png is missing" for name in sorted(wanted - pictures)]
@@ -107,15 +116,15 @@ def _algorithm(one: Constructor, numbers: dict[str, Any]) -> str:
     ran = numbers[one.name]
     if one.name == "fedprox":
         first, rest = _set(one.summary), f"{first}\n\n{rest}"
-    keys = [BIBTEX.get(key, key) for key in getattr(one.call, "references", ())]
-    keys += [BIBTEX["li2020"]] if one.name == "fedprox" else []
-    bibtex = "\n\n".join(keys)
+    bibtex = "\n\n".join(BIBTEX[key] for key in overview.keys_of(one))
+    preset = one.name in offered("presets")
+    home = f"{{py:func}}`jaxafl.presets.{one.name}`" if preset else f"{{py:class}}`jaxafl.server.{one.call.__name__}`"
     spread = f"{100 * ran['accuracy']:.1f} ± {100 * ran['spread']:.1f} %"
     lines = [
         f"# {one.name}\n\n:::{{div}} formula\n{first}\n:::\n\n{rest}\n",
         f"**From:** {' '.join(sections.get('References', '').split())}\n",
         f"**Runs on:** {', '.join(f'[`{clock}`](../clocks/{clock}.md)' for clock in one.clocks)}.\n",
-        f"**Name:** {{py:class}}`jaxafl.server.{one.call.__name__}`, `jaxafl run --server {one.name}`.\n",
+        f"**Name:** {home}{'' if preset else f', `jaxafl run --server {one.name}`'}.\n",
         f"## Options\n\n{_options(one)}\n" if one.options else "It has no options.\n",
         f"## On one common problem\n\n![Test accuracy against simulated time](../pictures/{one.name}.png)\n",
         f"[The problem of all these pages](index.md#the-common-problem), with `{ran['server']}`, `{ran['clock']}` and "
@@ -174,13 +183,14 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def _algorithms(numbers: dict[str, Any]) -> str:
-    rows = []
-    for name, one in offered("servers").items():
-        ran = numbers[name]
-        result = f"{100 * ran['accuracy']:.1f} ± {100 * ran['spread']:.1f} %"
-        link = f"[`{name}`](../algorithms/{name}.md)"
-        rows.append((link, _set(one.summary), result, f"{ran['seconds']:,.0f} s", f"{ran['staleness']}"))
-    return _table(("algorithm", "in one line", "accuracy", "time", "staleness"), rows)
+    parts = []
+    for key, question in QUESTIONS.items():
+        entries = {name: one for name, one in methods().items() if one.question == key}
+        rows = [overview.row(one, numbers[name]) for name, one in entries.items()]
+        lines = [f"- [`{name}`](../algorithms/{name}.md): {_set(one.summary)}" for name, one in entries.items()]
+        text = _table(overview.HEAD, [tuple(map(_set, row)) for row in rows])
+        parts.append(f"## {question}\n\n{text}\n\n" + "\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def _matrix() -> str:

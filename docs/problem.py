@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import optax
+import overview
 import xarray as xr
 
 import jaxafl as afl
@@ -72,7 +73,9 @@ def methods() -> dict[str, afl.Simulation]:
         "port": (server.port(), at_steps, usual),
         "psurdg": (server.psurdg(0.2), ticks, whole),
         "quafl": (server.quafl(), contacts, usual),
+        "rennala": (*afl.presets.rennala(_CLIENTS, speeds, batch=20, learning_rate=0.2), gradient),
         "ringleader": (server.ringleader(0.5), clock.ringleader(durations=speeds), usual),
+        "ringmaster": (*afl.presets.ringmaster(_CLIENTS, speeds, max_staleness=10, learning_rate=0.1), gradient),
         "safa": (server.safa(), clock.semi_async(fraction=0.5, lag=2, durations=speeds), usual),
         "throttle": (server.throttle(0.1), clock.rounds_until_all(durations=speeds), usual),
     }
@@ -108,13 +111,11 @@ def described(sim: afl.Simulation) -> dict[str, str]:
 def draw(*only: str) -> None:
     """Draws all pictures and writes all numbers, or those of some algorithms and clocks."""
     FOLDER.mkdir(exist_ok=True)
-    before = set(FOLDER.glob("*.png")) if only else set()
     chosen = {name: sim for name, sim in methods().items() if not only or name in (*only, "fedavg")}
     results = {name: _run(sim) for name, sim in chosen.items()}
     known = json.loads(NUMBERS.read_text(encoding="utf-8")) if only else {}
-    numbers = known | {name: described(sim) | _numbers(results[name]) for name, sim in chosen.items()}
-    numbers = {name: numbers[name] for name in methods()}
-    NUMBERS.write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    measured = {name: sim for name, sim in chosen.items() if not only or name in only}
+    _keep(known | {name: described(sim) | _numbers(results[name]) | _measured(sim) for name, sim in measured.items()})
     for name, result in results.items():
         if only and name not in only:
             continue
@@ -126,15 +127,41 @@ def draw(*only: str) -> None:
         afl.plot.timeline(afl.clock.schedule(clock, 8, 10, steps, seed=1), path=FOLDER / f"clock_{name}.png")
     if not only:
         _ideas(results)
-    for picture in set(FOLDER.glob("*.png")) - before:
-        _small(picture)
+    for picture in FOLDER.glob("*.png"):
+        if not only or picture.stem.removeprefix("clock_") in only:
+            _small(picture)
+
+
+def measure() -> None:
+    """Measures the speed of all methods again, in one go on one machine."""
+    known = json.loads(NUMBERS.read_text(encoding="utf-8"))
+    _keep({name: known[name] | _measured(sim) for name, sim in methods().items()})
+
+
+def _measured(sim: afl.Simulation) -> dict[str, Any]:
+    """Returns facts about the server, and client updates per second of the fastest of six runs, without compilation."""
+    server_steps = _server_steps(sim)
+    runs = [sim.run(server_steps, eval_every=server_steps) for _ in range(6)]  # the first one compiles
+    rate = float(runs[0].arrived.sum()) / min(run.attrs["run_seconds"] for run in runs)
+    return {"updates_per_second": float(f"{rate:.2g}")} | overview.facts(sim)
+
+
+def _keep(numbers: dict[str, Any]) -> None:
+    """Writes the numbers of all methods, in their order."""
+    numbers = {name: numbers[name] for name in methods()}
+    NUMBERS.write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _run(sim: afl.Simulation) -> xr.Dataset:
+    server_steps = _server_steps(sim)
+    return afl.sweep(sim, {"seed": range(SEEDS)}, server_steps, eval_every=max(1, server_steps // 40))
+
+
+def _server_steps(sim: afl.Simulation) -> int:
+    """Returns the number of server steps that take about as many updates as those of the other methods."""
     on_average = {"bernoulli": 6, "semi_async": 10, "harmonic": 50, "ringleader": 3}  # arrivals per tick, round or step
     arrivals = on_average.get(sim.clock.name, sim.clock.capacity(_CLIENTS))
-    server_steps = (GRADIENTS if sim.client.steps == 1 else UPDATES) // arrivals
-    return afl.sweep(sim, {"seed": range(SEEDS)}, server_steps, eval_every=max(1, server_steps // 40))
+    return (GRADIENTS if sim.client.steps == 1 else UPDATES) // arrivals
 
 
 def _numbers(result: xr.Dataset) -> dict[str, float]:
@@ -179,4 +206,4 @@ def _small(picture: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    draw(*sys.argv[1:])
+    measure() if sys.argv[1:] == ["--speed"] else draw(*sys.argv[1:])

@@ -10,6 +10,9 @@ from jaxafl.server import Server, asysg, fedbuff
 
 __all__ = ["Preset", "rennala", "ringmaster"]
 
+REFERENCES = {"rennala": ("tyurin2023",), "ringmaster": ("maranjyan2025",)}
+"""Keys of `jaxafl.references.BIBTEX` by preset."""
+
 
 class Preset(NamedTuple):
     """Server and clock of an algorithm, for `Simulation(data, model, client, *preset)`."""
@@ -21,7 +24,11 @@ class Preset(NamedTuple):
 def ringmaster(
     clients: int, durations: Duration, *, max_staleness: int, learning_rate: Number = 0.1, stop: bool = True
 ) -> Preset:
-    """Returns Ringmaster ASGD: asynchronous SGD that applies no gradient with τ >= R.
+    """Builds Ringmaster ASGD: asynchronous SGD that applies no gradient with τ >= R.
+
+    It is `asysg` on `free_running(concurrency=N, max_staleness=R)`. One gradient per run, `Client(optax.sgd,
+    learning_rate=1.0, steps=1)`. In a shell: `--server asysg --clock free_running --clock.concurrency N
+    --clock.max-staleness R --clock.on-bound stop`. Checked against the authors' poster and code.
 
     Args:
         clients: N, which all train all the time.
@@ -41,7 +48,12 @@ def ringmaster(
 
 
 def rennala(clients: int, durations: Duration, *, batch: int, learning_rate: Number = 0.1, stop: bool = True) -> Preset:
-    """Returns Rennala SGD: steps on the mean of B gradients at the newest model, from whichever clients send them.
+    """Builds Rennala SGD: steps on the mean of B gradients at the newest model, from whichever clients send them.
+
+    It is `fedbuff` without a discount on `free_running(concurrency=N, buffer=B, max_staleness=1)`. One gradient per
+    run, `Client(optax.sgd, learning_rate=1.0, steps=1)`. In a shell: `--server fedbuff --server.staleness none --clock
+    free_running --clock.concurrency N --clock.buffer B --clock.max-staleness 1 --clock.on-bound stop`. Checked against
+    the authors' code.
 
     Args:
         clients: N, which all train all the time.

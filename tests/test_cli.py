@@ -18,7 +18,7 @@ import jaxafl.cli.quickstart as quickstart
 from jaxafl import cli
 from jaxafl.cli import main
 from jaxafl.cli.build import make_simulation, parse_durations
-from jaxafl.cli.catalogue import KINDS, offered
+from jaxafl.cli.catalogue import KINDS, QUESTIONS, offered
 from jaxafl.cli.options import Run, chosen, options_type
 from jaxafl.server import Server
 
@@ -76,7 +76,7 @@ def test_sweep_makes_an_axis_of_each_option(tmp_path, capsys):
 def test_list_as_json_names_everything_with_its_options(capsys):
     assert main(["list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert set(listed) == {"datasets", "partitions", "models", "servers", "clocks", "durations"}
+    assert set(listed) == {"datasets", "partitions", "models", "servers", "presets", "clocks", "durations"}
     servers = {entry["name"]: entry for entry in listed["servers"]}
     assert {"fedavg", "fedprox", "fedasync", "fedbuff", "fadas", "asyncfeded"} <= set(servers)
     assert servers["asyncfeded"]["clocks"] == ["free_running"]
@@ -95,6 +95,27 @@ def test_list_for_people_shows_every_name(capsys):
     shown = capsys.readouterr().out
     assert all(name in shown for kind in KINDS for name in offered(kind))
     assert "`" not in shown and "\\" not in shown
+
+
+def test_list_of_a_kind_is_grouped_by_question_within_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["list", "servers", "presets"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    found, title = {}, ""
+    for line in lines:
+        title = line if line in QUESTIONS.values() else title
+        if line[:1].strip() and line != title:
+            found.setdefault(line.split()[0], title)
+    expected = {
+        "fedbuff": "tolerated",
+        "fedavg": "waits",
+        "fedprox": "waits",
+        "ringmaster": "refused",
+        "safa": "remembered",
+    }
+    assert {name: found[name] for name in expected} == {name: QUESTIONS[key] for name, key in expected.items()}
+    assert "synthetic" not in found and set(offered("servers")) | set(offered("presets")) <= set(found)
 
 
 def test_every_public_constructor_of_a_server_is_offered():

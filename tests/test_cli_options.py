@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import pathlib
+import re
 
 import optax
 import pytest
@@ -34,6 +35,19 @@ def simulation(*arguments: str) -> afl.Simulation:
 def test_every_server_works_with_the_defaults_of_the_command_line(name):
     clock = chosen(["--server", name])["clock"].name
     simulation(*DATA, "--server", name, *REQUIRED.get(clock, ())).check()
+
+
+@pytest.mark.parametrize(
+    ("preset", "numbers"),
+    [(afl.presets.ringmaster, {"N": 5, "R": 3}), (afl.presets.rennala, {"N": 5, "B": 4})],
+)
+def test_the_command_line_of_a_preset_gives_its_server_and_clock(preset, numbers):
+    text = re.search("In a shell: `(.*?)`", " ".join(preset.__doc__.split()))[1]
+    arguments = [str(numbers.get(word, word)) for word in text.split()]
+    made = simulation(*DATA, *arguments, "--clock.durations", "uniform(1, 5)", "--server.learning-rate", "0.1")
+    own = {"N": "clients", "R": "max_staleness", "B": "batch"}
+    expected = preset(durations=afl.clock.uniform(1, 5), **{own[name]: value for name, value in numbers.items()})
+    assert (repr(made.server), repr(made.clock)) == (repr(expected.server), repr(expected.clock))
 
 
 @pytest.mark.parametrize("name", sorted(offered("servers")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pathlib
 import re
 import subprocess
@@ -171,6 +172,20 @@ def test_every_algorithm_and_clock_has_its_page(make: Any) -> None:
             assert all(f"`{option}`" in page for option in (o.name for o in make.offered("servers")[name].options))
             assert f":pyobject: {name}\n" in page and f"pictures/{name}.png" in page
     assert {f"clocks/{name}.md" for name in make.offered("clocks")} <= set(pages)
+    for name in make.offered("presets"):
+        assert f":pyobject: {name}\n" in pages[f"algorithms/{name}.md"]
+    table = pages["made/algorithms.md"]
+    assert all(table.count(f"| [`{name}`](../algorithms/{name}.md) |") == 1 for name in make.methods())
+
+
+@pytest.mark.slow
+def test_the_table_says_what_servers_read_and_keep(make: Any) -> None:
+    numbers = json.loads(make.problem.NUMBERS.read_text())
+    found = {name: make.overview.facts(sim) for name, sim in make.problem.methods().items()}
+    assert found == {name: {part: numbers[name][part] for part in ("reads", "keeps")} for name in found}
+    assert found["fedasync"]["reads"] == ["Δ", "x_s", "τ", "client"]  # its paper mixes models by staleness
+    assert found["fedadam"]["keeps"] == ["2 models"]  # moments m and v
+    assert found["ringleader"]["keeps"][0] == "2 rows per client"
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from jaxafl.client import Client
 from jaxafl.models import Metric
 from jaxafl.options import Bounds, UserError, bounds_of, types_of
 from jaxafl.options.checks import MOST
+from jaxafl.server import Needs
 
 REQUIRED = dataclasses.MISSING
 KINDS = {  # kind -> package, and methods, one of which every object of the kind has
@@ -34,9 +35,18 @@ KINDS = {  # kind -> package, and methods, one of which every object of the kind
     "partitions": ("jaxafl.data.partition", ("split",)),
     "models": ("jaxafl.models", ("bound",)),
     "servers": ("jaxafl.server", ("update",)),
+    "presets": ("jaxafl.presets", ("server",)),
     "clocks": ("jaxafl.clock", ("next",)),
     "durations": ("jaxafl.clock", ("draw",)),
 }
+QUESTIONS = {
+    "tolerated": "Which staleness is tolerated? Any: updates count as they come, or by their age",
+    "waits": "Who waits? The server, for all clients of a round",
+    "refused": "Who is refused? Updates that are too old, and runs that a step stops",
+    "remembered": "What is remembered? The last update or the model of every client",
+}
+"""Questions that group the servers and presets in lists, by a word for the answer."""
+_REFUSED = ("malenia", "throttle", "ringmaster", "rennala")  # on their papers' clocks, which stop or refuse runs
 _ARRAYS = (jax.typing.ArrayLike, numpy.typing.ArrayLike)  # types without a form on a command line
 _SUPPLIED = ("data_dir", "num_classes")  # given by --data-dir and by the data, so not options of a part
 _OPTIMIZERS = (optax.sgd, optax.adam, optax.adamw, optax.amsgrad, optax.adagrad, optax.rmsprop, optax.yogi, optax.lion)
@@ -66,6 +76,17 @@ class Constructor(NamedTuple):
     summary: str
     options: tuple[Option, ...]
     clocks: tuple[str, ...] = ()  # for a server: the shipped clocks that it runs on
+
+    @property
+    def question(self) -> str:
+        """Key of `QUESTIONS` for a server or a preset, from its requirements and clocks."""
+        needs = getattr(self.call, "needs", None)
+        if isinstance(needs, Needs) and (needs.client_rows or needs.client_models):
+            return "remembered"
+        if self.name in _REFUSED:
+            return "refused"
+        fresh = "synchronous" in self.clocks and "free_running" not in self.clocks
+        return "waits" if fresh else "tolerated"
 
 
 @functools.cache

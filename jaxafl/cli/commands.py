@@ -36,10 +36,14 @@ _Kind = Literal[  # functions of `jaxafl.plot`
 ]
 
 
-def list_names(json: bool = False, markdown: bool = False) -> int:
-    """List datasets, partitions, models, servers (and their clocks), clocks and durations, with their options.
+_Part = Literal["datasets", "partitions", "models", "servers", "presets", "clocks", "durations"]
+
+
+def list_names(kinds: Positional[tuple[_Part, ...]] = (), json: bool = False, markdown: bool = False) -> int:
+    """List datasets, partitions, models, servers (and their clocks), presets, clocks and durations, with their options.
 
     Args:
+        kinds: kinds to list, such as servers; all by default
         json: print JSON, with the type, default, allowed values and help of every option
         markdown: print a page of tables
     """
@@ -48,7 +52,7 @@ def list_names(json: bool = False, markdown: bool = False) -> int:
     elif markdown:
         print(tables.as_markdown())
     else:
-        tables.show_list()
+        tables.show_list(*kinds)
     return 0
 
 

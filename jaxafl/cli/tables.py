@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from jaxafl.cli.catalogue import KINDS, REQUIRED, Option, offered
+from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, Constructor, Option, offered
 from jaxafl.results.arrivals import discarded_runs
 from jaxafl.results.curves import failed_steps, falls, has_failed
 from jaxafl.sweep import Outlook
@@ -36,7 +36,7 @@ def as_json() -> dict[str, list[dict[str, Any]]]:
     listed: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for kind, entries in listed.items():
         for one in offered(kind).values():
-            clocks = {"clocks": list(one.clocks)} if kind == "servers" else {}
+            clocks = {"clocks": list(one.clocks), "question": one.question} if kind == "servers" else {}
             options = [_plain(option) for option in one.options]
             entries.append({"name": one.name, "summary": one.summary, "options": options} | clocks)
     return listed
@@ -67,21 +67,32 @@ def _default(option: Option) -> str:
     return "required" if option.default is REQUIRED else f"`{option.default!r}`"
 
 
-def show_list() -> None:
-    """Prints a table per kind, with summary, options, and the clocks of servers."""
+def show_list(*kinds: str) -> None:
+    """Prints the parts of some kinds (of all by default), with summary, options, and the clocks of servers."""
     console = Console()
     width = max(len(name) for kind in KINDS for name in offered(kind))
-    for kind in KINDS:
+    for kind in kinds or KINDS:
         console.print(f"\n[bold underline]{kind}[/]")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="bold", width=width, no_wrap=True)
-        table.add_column()
-        for one in offered(kind).values():
-            options = (o.name if o.default is REQUIRED else f"{o.name}={o.default!r}" for o in one.options)
-            dim = [", ".join(options), f"runs on {', '.join(one.clocks)}" if one.clocks else ""]
-            lines = [escape(one.summary.replace("`", "")), *(f"[dim]{escape(line)}[/dim]" for line in dim if line)]
-            table.add_row(one.name, "\n".join(lines))
-        console.print(table, highlight=False)
+        for title, entries in _groups(kind).items():
+            console.print(f"\n[italic]{title}[/]\n" if title else "", end="", highlight=False)
+            table = Table.grid(padding=(0, 2))
+            table.add_column(style="bold", width=width, no_wrap=True)
+            table.add_column()
+            for one in entries:
+                options = (o.name if o.default is REQUIRED else f"{o.name}={o.default!r}" for o in one.options)
+                dim = [", ".join(options), f"runs on {', '.join(one.clocks)}" if one.clocks else ""]
+                lines = [escape(one.summary.replace("`", "")), *(f"[dim]{escape(line)}[/dim]" for line in dim if line)]
+                table.add_row(one.name, "\n".join(lines))
+            console.print(table, highlight=False)
+
+
+def _groups(kind: str) -> dict[str, list[Constructor]]:
+    """Returns the entries of a kind by question; of kinds without questions all under no title."""
+    every = list(offered(kind).values())
+    if kind not in ("servers", "presets"):
+        return {"": every}
+    found = {title: [one for one in every if one.question == key] for key, title in QUESTIONS.items()}
+    return {title: entries for title, entries in found.items() if entries}
 
 
 def show_result(result: xr.Dataset) -> None:

@@ -74,6 +74,15 @@ def test_steps_of_ringmaster_last_no_longer_than_predicted(stop: bool) -> None:
         assert found.staleness.max() <= bound - 1
 
 
+@pytest.mark.slow
+def test_steps_of_ringleader_last_no_longer_than_predicted() -> None:
+    for times in (TIMES, np.array([43.0, 61.0, 87.0])):
+        found = afl.clock.schedule(afl.clock.ringleader(durations=afl.clock.constant(times), max_arrivals=40), 3, 1, 60)
+        assert (found.time[3:] - found.time[:-3]).max() <= 2 * times.max()
+        assert found.staleness.max() <= 2 * 3 - 2
+        assert optimal_times.ringleader(times, EFFORT).seconds % (2 * times.max()) == 0
+
+
 def test_invalid_constants_are_errors_that_name_them() -> None:
     with pytest.raises(UserError, match="either gap, or strong_convexity and distance"):
         optimal_times.effort(0.1, smoothness=1, local_variance=1)
