@@ -99,6 +99,7 @@ def clocks() -> dict[str, tuple[Any, int]]:
         "harmonic": (clock.harmonic(durations=times, batch=10), 4),
         "ringleader": (clock.ringleader(durations=times), 16),
         "rounds_until_all": (clock.rounds_until_all(durations=times), 20),
+        "warm_up": (clock.warm_up(clock.free_running(concurrency=8, durations=times), first="next"), 14),
         "trace": (clock.trace(clock.free_running, concurrency=8, durations=recorded), 20),
     }
 

@@ -18,7 +18,7 @@ from jaxafl.cli.catalogue import Constructor, find, offered
 from jaxafl.cli.files import read_numbers
 from jaxafl.cli.options import CONCURRENCY, Names, chooser, is_given, local_training, values_of
 from jaxafl.client import Client
-from jaxafl.clock import Duration, constant
+from jaxafl.clock import Clock, Duration, constant
 from jaxafl.data import Dataset
 from jaxafl.options import UserError
 from jaxafl.simulation import Simulation
@@ -116,7 +116,7 @@ def _called(constructor: Constructor, values: dict[str, Any], **further: Any) ->
 
 def durations_of(constructor: Constructor) -> list[str]:
     """Returns the names of a constructor's options that are written as expressions."""
-    return [option.name for option in constructor.options if option.type.startswith("duration")]
+    return [option.name for option in constructor.options if option.type.startswith(("duration", "clock"))]
 
 
 def read_axes(arguments: Sequence[str]) -> Axes:
@@ -217,7 +217,7 @@ def _axis_value(name: str, text: str) -> Any:
     return value if isinstance(value, int | float | str | list | None) else text
 
 
-def parse_durations(text: str) -> Duration:
+def parse_durations(text: str) -> Duration | Clock:
     """Builds the duration of an expression, without evaluating other code.
 
     Allowed are numbers, the durations of `jaxafl.clock` and of users (`package.module:name`) with numbers, strings and
@@ -234,7 +234,7 @@ def parse_durations(text: str) -> Duration:
         raise UserError(f"durations: {len(text)} characters are too long (at most {_LONGEST}); use Python instead")
     try:
         value = _value(ast.parse(re.sub(r"(\w):(\w+\()", r"\1.\2", text.strip()), mode="eval").body)
-        return value if isinstance(value, Duration) else constant(value)
+        return value if isinstance(value, Duration | Clock) else constant(value)
     except SyntaxError as error:
         problem = f"is not an expression: {error.msg}; e.g. 'uniform(1, 5) + suspension(0.1)'"
         raise UserError(f"durations {text!r} {problem}") from error
@@ -243,11 +243,11 @@ def parse_durations(text: str) -> Duration:
 
 
 def _duration(name: str, keywords: list[ast.keyword]) -> Constructor | None:
-    """Returns the duration with a name, or with `module.name`; `None` if there is none."""
+    """Returns the duration or clock with a name, or the duration `module.name`; `None` if there is none."""
     if not re.fullmatch(r"[\w.]+", name) or not all(one.arg for one in keywords):
         return None
     if "." not in name:
-        return offered("durations").get(name)
+        return offered("durations").get(name) or offered("clocks").get(name)
     found = find(":".join(name.rsplit(".", 1)), "durations")
     return found if isinstance(found.call, type) else None
 

@@ -22,6 +22,7 @@ from jaxafl.clock.semi_async import semi_async
 from jaxafl.clock.starts import no_starts
 from jaxafl.clock.tables import Schedule
 from jaxafl.clock.trace import recorded, trace
+from jaxafl.clock.warm_up import warm_up
 
 __all__ = [
     "Clock",
@@ -64,5 +65,6 @@ __all__ = [
     "trace",
     "transmission",
     "uniform",
+    "warm_up",
     "worked",
 ]

@@ -80,7 +80,8 @@ class ServerStep(NamedTuple):
     """Arrivals of one server step, in delivery order; A is the clock's capacity.
 
     A run may be consumed by several server steps (if a client offers its update until an upload succeeds), by one, or
-    by none.
+    by none. With `advances` False the arrivals make no version: the next step that makes one takes them, too, before
+    its own. `next` may then return fewer than A entries. Versions, staleness and server steps do not count such a step.
     """
 
     time: Float[Array, ""]  # time of the step, that is of its last arrival, in simulated seconds
@@ -88,6 +89,7 @@ class ServerStep(NamedTuple):
     runs: Runs  # [A]
     multiplicity: Int32[Array, " A"] | None = None  # number of times the update counts; `None`: 1
     kind: Int32[Array, " A"] | None = None  # index into the clock's `kinds`; `None`: 0
+    advances: Bool[Array, ""] | None = None  # True if the step makes a version; `None`: it always does
 
     def complete(self) -> ServerStep:
         """Returns the step with `multiplicity`, `kind` and `reference` filled in."""
@@ -127,6 +129,7 @@ class FaultCode(enum.IntEnum):
         "run {run} of client {client} (start number {run_id}) takes no time: it would be made again and again at one "
         "instant; give durations above 0"
     )
+    SILENT = "client {client} has not arrived in {run} steps, and the first server step waits for all clients"
     SETS_END = "the recorded sets run out at round {round}"
     MASKS_END = "the recorded uploads or downloads run out at tick {round}"
     STALE_END = "the recorded stale versions run out at round {round}"

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.clock.contract import Clock, ServerStep, Workload
+from jaxafl.clock.versions import next_version
 from jaxafl.device import cpu
 from jaxafl.device.dependence import inputs_read
 from jaxafl.device.keys import seed_key
@@ -24,8 +25,7 @@ def steps_change_order(clock: Clock, num_clients: int) -> bool:
     """
 
     def advance(steps: jax.Array, state: Any) -> tuple[Any, ServerStep]:
-        state, step = clock.next(state, Workload(steps, num_clients))
-        return state, step.complete()
+        return next_version(clock, state, Workload(steps, num_clients))
 
     with jax.enable_x64(True), jax.default_device(cpu()):
         state = jax.eval_shape(lambda: clock.init(seed_key(0), num_clients))

@@ -15,6 +15,7 @@ from jaxafl.options import UserError
 
 Rule: TypeAlias = tuple[np.ndarray, str, str]  # violations, bool [n]; names of the values to show; text of the rule
 _NAMES = ("client", "run", "run_id")
+_TYPES = {"time": "float64", "started": "float64", "arrived": "float64", "mask": "bool", "advances": "bool"}
 
 
 @dataclasses.dataclass
@@ -77,11 +78,15 @@ def check_next(clock: Clock, num_clients: int, before: Any, result: Any) -> None
                 f"state{path} was {was.get(path)}, it is {now.get(path)}"
             )
     size = clock.capacity(num_clients)
+    if step.advances is not None and jnp.ndim(step.mask) == 1:  # the steps of one version share its entries
+        size = min(size, len(step.mask))
     columns = {**step.runs.complete()._asdict(), **step.complete()._asdict()}
     del columns["runs"]
     for name, value in columns.items():
-        word = {"time": "float64", "started": "float64", "arrived": "float64", "mask": "bool"}.get(name, "integer")
-        shape = () if name == "time" else (size,)
+        if value is None:  # `advances`
+            continue
+        word = _TYPES.get(name, "integer")
+        shape = () if name in ("time", "advances") else (size,)
         found = jnp.shape(value)
         dtype = jnp.result_type(value)
         fits = dtype == word if word == "float64" else dtype.kind in {"bool": "b", "integer": "iu"}[word]
@@ -128,6 +133,8 @@ def check_steps(
     mask = np.asarray(steps.mask)
     place, entry = np.nonzero(mask)
     of_steps = {"time": np.asarray(steps.time), "runs_begun": np.asarray(runs_begun), "arrivals": mask.sum(axis=1)}
+    if steps.advances is not None:
+        of_steps["advances"] = np.asarray(steps.advances)
     columns = {**steps.runs._asdict(), "multiplicity": steps.multiplicity, "kind": steps.kind}
     of_arrivals = {name: np.asarray(value)[mask] for name, value in columns.items()}
     of_arrivals |= {name: of_steps[name][place] for name in ("time", "runs_begun")}
@@ -174,6 +181,8 @@ def _of_steps(clock: Clock, of: dict[str, np.ndarray], earlier: Earlier) -> Iter
     backwards = np.diff(of["time"], prepend=earlier.last("time")) < 0
     yield ~np.isfinite(of["time"]) | backwards, "time", "times are finite, none is before that of the step before or 0"
     yield np.diff(of["runs_begun"], prepend=earlier.last("runs_begun")) < 0, "runs_begun", "`starts.count` never falls"
+    if "advances" in of:
+        yield ~of["advances"], "arrivals", "more arrive before it makes a version; give the clock a larger capacity"
     if Delivery.EMPTY not in clock.delivers:
         yield of["arrivals"] == 0, "arrivals", "steps without any need Delivery.EMPTY in `delivers`"
 

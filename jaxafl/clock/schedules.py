@@ -14,10 +14,10 @@ import numpy as np
 
 from jaxafl.clock.contract import Clock, Fault, FaultCode, RunCounts, Runs, ServerStep, Workload, first_state
 from jaxafl.clock.patience import call_interruptibly
-from jaxafl.clock.rules import Earlier, check_ends, check_next, check_steps, held_by
+from jaxafl.clock.rules import Earlier, check_ends, check_steps, held_by
 from jaxafl.clock.tables import Schedule, Source
+from jaxafl.clock.versions import next_version
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
-from jaxafl.device.host_draws import refuse_host_draws
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.device.switches import check_switches
 from jaxafl.options import UserError, check_options, check_whole
@@ -228,11 +228,8 @@ def _scan(
 ) -> tuple[Any, ServerStep, RunCounts, Fault, list[jax.Array]]:
 
     def one(state: Any, _: None) -> tuple[Any, tuple[ServerStep, RunCounts]]:
-        with refuse_host_draws(f"the clock {clock.name}", "a key that `init` keeps in the state"):
-            result = clock.next(state, workload)
-        check_next(clock, workload.num_clients, state, result)
-        state, step = result
-        return state, (step.complete(), state.starts.counts)
+        state, step = next_version(clock, state, workload)
+        return state, (step, state.starts.counts)
 
     state, (steps, counts) = jax.lax.scan(one, state, length=server_steps)
     held = held_by(clock, state)

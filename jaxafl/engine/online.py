@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import Clock, Delivery, OnlineClock, Workload, first_state
-from jaxafl.clock.rules import Earlier, check_next, check_steps
+from jaxafl.clock.rules import Earlier, check_steps
 from jaxafl.clock.schedules import raise_fault
+from jaxafl.clock.versions import next_version
 from jaxafl.device import as_arrays, buffers, on_device, on_host
-from jaxafl.device.host_draws import refuse_host_draws
 from jaxafl.device.key_leaves import pack, unpack
 from jaxafl.device.keys import Key
 from jaxafl.engine.batched import over_members
@@ -175,11 +175,7 @@ def build_online_step(
         workload = Workload(steps, num_clients)
         if client.charge == "executed":
             workload = ExecutedWorkload(steps, num_clients, executed_steps, x64, state)
-        clock_before = unpack(before.clock)
-        with refuse_host_draws(f"the clock {clock.name}", "a key that `init` keeps in the state"):
-            made = clock.next(clock_before, workload)
-        check_next(clock, num_clients, clock_before, made)
-        clock_state, event = made[0], made[1].complete()
+        clock_state, event = next_version(clock, unpack(before.clock), workload)
         flight = online_clock.in_flight_runs(clock_state) if hasattr(clock, "in_flight_runs") else None
         if flight is not None:
             flight = flight._replace(runs=flight.runs.complete())

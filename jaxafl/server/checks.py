@@ -50,6 +50,7 @@ def check_everyone(server: str, clock: Clock, num_clients: int) -> None:
             f"{server}: all clients train all the time: give free_running(concurrency={num_clients}), "
             f"not {clock.in_flight(num_clients)}"
         )
+    clock = getattr(clock, "clock", clock)  # of `warm_up`
     if getattr(clock, "dispatch", "arrival") != "arrival" or getattr(clock, "before_step", False):
         raise ValueError(
             f"{server}: a client that finishes starts again at once from the newest model: give "

@@ -36,7 +36,7 @@ class _Incremental(Server):
 
     def steps(self, before: Array, after: Array) -> Array:
         """Returns True if a server step moves the model, from the stamps [N] before and after its arrivals."""
-        return jnp.all(before >= 0)
+        return jnp.all(before >= 0) | (jnp.all(before < 0) & jnp.all(after >= 0))
 
     def stamps(self, arrivals: Arrivals) -> Array:
         """Returns the stamps of the arrivals, int32 [A]."""
@@ -74,7 +74,8 @@ class mifa(_Incremental):
     Args:
         learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
         wait: keep the model at x_0 until all clients have been active once. The round that completes the table does not
-            step, as in the authors' code. With `False` a client counts as 0 before its first update.
+            step, as in the authors' code, unless it is the first one. These rounds count as versions, except on
+            `warm_up(synchronous(cohort=n), first="next")`. With `False` a client counts as 0 before its first update.
 
     References:
         Gu et al., "Fast federated learning in the presence of arbitrary device unavailability", NeurIPS 2021.
@@ -94,7 +95,7 @@ class mifa(_Incremental):
     needs = Needs(client_rows=1, empty_steps=True)
 
     def steps(self, before: Array, after: Array) -> Array:
-        return jnp.all(before >= 0) | (not self.wait)
+        return super().steps(before, after) | (not self.wait)
 
 
 class _Always(_Incremental):
@@ -113,10 +114,10 @@ class ia2sgd(_Always):
     """IA²SGD, also known as DuDe-ASGD: x ← x - η (1/N) Σ_{i=1..N} g_i at every arrival, g_i the last gradient of i.
 
     The model stays at x_0 until every client has arrived once, and in the step of the arrival that completes the
-    table. These steps count as versions. All clients are always in flight: `free_running(concurrency=N)`. One gradient
-    per run is `Client(optax.sgd, learning_rate=1.0, steps=1)`, so that Δ_i = -g_i; several local steps are our
-    extension. Keeps one row of parameters per client. Checked against the code of Ringleader's authors, in which it is
-    a baseline.
+    table. On `warm_up(free_running(concurrency=N), first="next")` these arrivals make no version, as in the authors'
+    code; on `free_running(concurrency=N)` each makes one. All clients are always in flight. One gradient per run is
+    `Client(optax.sgd, learning_rate=1.0, steps=1)`, so that Δ_i = -g_i; several local steps are our extension. Keeps
+    one row of parameters per client. Checked against the code of Ringleader's authors, in which it is a baseline.
 
     Args:
         learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
@@ -131,12 +132,12 @@ class ia2sgd(_Always):
 class ace(_Always):
     """ACE: x ← x - η (1/N) Σ_{i=1..N} g_i at every arrival, g_i the last gradient of i, as soon as all have arrived.
 
-    In the paper all clients compute ∇f_i(x_0) first, x_1 = x_0 - η · mean, and all start again from x_1. Here the
-    model stays at x_0 until every client has arrived once. The arrival that completes the table steps with the full
-    mean; clients in flight at that time still compute at x_0. All clients are always in flight:
-    `free_running(concurrency=N)`. One gradient per run is `Client(optax.sgd, learning_rate=1.0, steps=1)`; several
-    local steps are our extension. Keeps one row of parameters per client. Checked against the first author's code, in
-    which we take the method called AC-AFL for ACE.
+    In the paper all clients compute ∇f_i(x_0) first, x_1 = x_0 - η · mean, and all start again from x_1: this is
+    `warm_up(free_running(concurrency=N), first="all")`. On `free_running(concurrency=N)` the model stays at x_0 until
+    every client has arrived once. The arrival that completes the table steps with the full mean; clients in flight at
+    that time still compute at x_0. All clients are always in flight. One gradient per run is `Client(optax.sgd,
+    learning_rate=1.0, steps=1)`; several local steps are our extension. Keeps one row of parameters per client. Checked
+    against the first author's code, in which we take the method called AC-AFL for ACE.
 
     Args:
         learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.

@@ -20,8 +20,9 @@ class LastUpdates:
         num_clients: N.
         dim: Number of parameters.
         begin: From when on it steps: "at once" (rows of clients that have not come are 0), "full" (with the arrivals by
-            which every client has come once) or "later" (with the first step after those). MIFA waits with "later"
-            (Gu et al. 2021, the authors' code), as IA2SGD does; ACE begins with "full" (Chang et al. 2025).
+            which every client has come once) or "later" (with the first step after those, or with them if they are all
+            in the first step). MIFA waits with "later" (Gu et al. 2021, the authors' code), as IA2SGD does; ACE begins
+            with "full" (Chang et al. 2025).
     """
 
     def __init__(self, *, eta: float, num_clients: int, dim: int, begin: str) -> None:
@@ -34,6 +35,8 @@ class LastUpdates:
     def step(self, x: Array, arrivals: Sequence[Update]) -> Array:
         t, self.count = self.count, self.count + 1
         begins = {"at once": True, "later": None not in self.stamps}.get(self.begin)
+        if begins is False and len({update.client for update in arrivals}) == len(self.rows):
+            begins = set(self.stamps) == {None}
         for update in arrivals:
             self.rows[update.client] = update.delta
             self.stamps[update.client] = self.stamp(t, update)

@@ -24,6 +24,7 @@ from jaxafl.clock import (
     stale_rounds,
     synchronous,
     trace,
+    warm_up,
 )
 from jaxafl.simulation import Simulation
 from tests.problems import GD, quadratic
@@ -79,6 +80,7 @@ CLOCKS: dict[str, Any] = {
     "harmonic": harmonic(durations=constant(1)),
     "ringleader": ringleader(durations=constant(1)),
     "rounds_until_all": rounds_until_all(durations=constant(1)),
+    "warm_up": warm_up(free_running(concurrency=CLIENTS, durations=constant(1))),
 }
 BUFFERED = {"fedasync", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"}
 BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia"}
@@ -95,6 +97,7 @@ TABLE: dict[str, set[str]] = {
     "harmonic": BUFFERED,
     "ringleader": {"ringleader"},
     "rounds_until_all": {"throttle"},
+    "warm_up": BUFFERED,
 }
 GRADIENTS = {"asysg", "audg", "psurdg"}
 
@@ -124,7 +127,7 @@ def test_which_server_runs_on_which_clock(name: str, clock: str) -> None:
 def test_a_server_names_the_clocks_that_it_fits(name: str) -> None:
     expected = {clock.split(",")[0] for clock, servers in TABLE.items() if name in servers}
     if name in {"delay_adaptive", "fedfa"}:  # they step for every arrival, and refuse it by its capacity
-        expected |= {"harmonic"}
+        expected |= {"harmonic", "warm_up"}
     assert SERVERS[name].clocks == type(SERVERS[name]).clocks == expected
 
 

@@ -1,0 +1,55 @@
+"""Advance of a clock to its next version, through the steps that make none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.clock.contract import Clock, ServerStep, Workload
+from jaxafl.clock.rules import check_next
+from jaxafl.device.host_draws import refuse_host_draws
+
+Array = jax.Array
+
+
+def next_version(clock: Clock, state: Any, workload: Workload) -> tuple[Any, ServerStep]:
+    """Advances a clock to the next step that makes a version, and returns it with all arrivals since the last one.
+
+    Raises:
+        ValueError: `next` returns no valid state or server step.
+    """
+    size = clock.capacity(workload.num_clients)
+
+    def once(state: Any) -> tuple[Any, ServerStep]:
+        with refuse_host_draws(f"the clock {clock.name}", "a key that `init` keeps in the state"):
+            result = clock.next(state, workload)
+        check_next(clock, workload.num_clients, state, result)
+        return result[0], result[1].complete()
+
+    after, step = once(state)
+    if step.advances is None:
+        return after, step
+
+    def gather(carry: tuple[Any, ServerStep, Array, Array]) -> tuple[Any, ServerStep, Array, Array]:
+        before, whole, count, _ = carry
+        state, step = once(before)
+        places = jnp.where(step.mask, count + jnp.cumsum(step.mask, dtype=jnp.int32) - 1, size)
+        columns = jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), _columns(whole), _columns(step))
+        count += jnp.sum(step.mask, dtype=jnp.int32)
+        exceeds = count > size  # `check_steps` raises
+        advances = jnp.asarray(step.advances) & ~exceeds
+        return state, whole._replace(time=step.time, advances=advances, **columns), count, advances | exceeds
+
+    def blank(column: Array) -> Array:
+        return jnp.zeros((size, *column.shape[1:]), column.dtype)
+
+    none = step._replace(advances=jnp.bool_(False), **jax.tree.map(blank, _columns(step)))
+    carry = (state, none, jnp.int32(0), jnp.bool_(False))
+    return jax.lax.while_loop(lambda carry: ~carry[3], gather, carry)[:2]
+
+
+def _columns(step: ServerStep) -> dict[str, Any]:
+    """Returns the fields with an entry for each arrival."""
+    return {name: value for name, value in step._asdict().items() if name not in ("time", "advances")}
