@@ -80,8 +80,8 @@ class ServerStep(NamedTuple):
     """Arrivals of one server step, in delivery order; A is the clock's capacity.
 
     A run may be consumed by several server steps (if a client offers its update until an upload succeeds), by one, or
-    by none. With `advances` False the arrivals make no version: the next step that makes one takes them, too, before
-    its own. `next` may then return fewer than A entries. Versions, staleness and server steps do not count such a step.
+    by none. With `advances` False the arrivals make no version. The next step that makes one takes them, too, and only
+    that step counts. `next` may then return fewer than A entries.
     """
 
     time: Float[Array, ""]  # time of the step, that is of its last arrival, in simulated seconds
@@ -125,10 +125,7 @@ class FaultCode(enum.IntEnum):
         "all clients that are at work are gone (infinite durations) at {time:,.6g} simulated seconds, and server step "
         "{round} needs arrivals; give fewer server steps, or finite durations"
     )
-    NO_TIME = (
-        "run {run} of client {client} (start number {run_id}) takes no time: it would be made again and again at one "
-        "instant; give durations above 0"
-    )
+    NO_TIME = "run {run} of client {client} (start number {run_id}) takes no time; give durations above 0"
     SILENT = "client {client} has not arrived in {run} steps, and the first server step waits for all clients"
     SETS_END = "the recorded sets run out at round {round}"
     MASKS_END = "the recorded uploads or downloads run out at tick {round}"

@@ -33,14 +33,16 @@ def next_version(clock: Clock, state: Any, workload: Workload) -> tuple[Any, Ser
         return after, step
 
     def gather(carry: tuple[Any, ServerStep, Array, Array]) -> tuple[Any, ServerStep, Array, Array]:
-        before, whole, count, _ = carry
+        before, gathered, count, _ = carry
         state, step = once(before)
         places = jnp.where(step.mask, count + jnp.cumsum(step.mask, dtype=jnp.int32) - 1, size)
-        columns = jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), _columns(whole), _columns(step))
+        columns = jax.tree.map(
+            lambda old, new: old.at[places].set(new, mode="drop"), _columns(gathered), _columns(step)
+        )
         count += jnp.sum(step.mask, dtype=jnp.int32)
         exceeds = count > size  # `check_steps` raises
         advances = jnp.asarray(step.advances) & ~exceeds
-        return state, whole._replace(time=step.time, advances=advances, **columns), count, advances | exceeds
+        return state, gathered._replace(time=step.time, advances=advances, **columns), count, advances | exceeds
 
     def blank(column: Array) -> Array:
         return jnp.zeros((size, *column.shape[1:]), column.dtype)

@@ -106,10 +106,10 @@ class warm_up(Clock):
         later = Workload(steps[:, 1:], clients) if early and steps.ndim == 2 and steps.shape[1] > 1 else workload
 
         def advance(carry: tuple[Any, ServerStep, Array, Array, Array]) -> tuple[Any, ServerStep, Array, Array, Array]:
-            before, whole, refused, count, _ = carry
+            before, gathered, refused, count, _ = carry
             inner, step = self.clock.next(before, later)
-            entered, replaced = _entered(whole, step.complete(), clients, begins)
-            decides = whole if self.first == "next" else entered
+            entered, replaced = _entered(gathered, step.complete(), clients, begins)
+            decides = gathered if self.first == "next" else entered
             ends = ~begins | jnp.all(decides.mask[:clients]) | (count + 1 >= _MOST * clients)
             return inner, entered, refused + replaced, count + 1, ends
 
@@ -164,23 +164,23 @@ def _at_once(workload: Workload, size: int) -> ServerStep:
     return ServerStep(jnp.float64(0), entries < workload.num_clients, runs).complete()
 
 
-def _entered(whole: ServerStep, step: ServerStep, clients: int, by_client: Array) -> tuple[ServerStep, Array]:
+def _entered(gathered: ServerStep, step: ServerStep, clients: int, by_client: Array) -> tuple[ServerStep, Array]:
     """Enters the arrivals of a step into another one; `by_client`: in the place of their client, the last one of each.
 
     Returns:
         The step, and the number of arrivals that were replaced.
     """
-    size, client = len(whole.mask), step.runs.client
+    size, client = len(gathered.mask), step.runs.client
     entries = jnp.arange(len(step.mask), dtype=jnp.int32)
     last = jnp.full(clients, -1, jnp.int32).at[jnp.where(step.mask, client, clients)].max(entries, mode="drop")
     enters = step.mask & (~by_client | (last[client] == entries))
     places = jnp.where(by_client, client, entries)
-    replaced = jnp.where(by_client, jnp.sum(step.mask & (~enters | whole.mask[places])), 0).astype(jnp.int32)
+    replaced = jnp.where(by_client, jnp.sum(step.mask & (~enters | gathered.mask[places])), 0).astype(jnp.int32)
     columns = {name: getattr(step, name) for name in ("mask", "runs", "multiplicity", "kind")}
-    known = {name: getattr(whole, name) for name in columns}
+    known = {name: getattr(gathered, name) for name in columns}
     places = jnp.where(enters, places, size)
     columns = jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), known, columns)
-    return whole._replace(time=step.time, **columns), replaced
+    return gathered._replace(time=step.time, **columns), replaced
 
 
 def _shifted(runs: Runs, shift: Array) -> Runs:
