@@ -76,6 +76,7 @@ def methods() -> dict[str, afl.Simulation]:
         "rennala": (*afl.presets.rennala(_CLIENTS, speeds, batch=20, learning_rate=0.2), gradient),
         "ringleader": (server.ringleader(0.5), clock.ringleader(durations=speeds), usual),
         "ringmaster": (*afl.presets.ringmaster(_CLIENTS, speeds, max_staleness=10, learning_rate=0.1), gradient),
+        "routed_sgd": (server.routed_sgd(0.5), clock.routed(tasks=_AT_WORK, durations=speeds), usual),
         "safa": (server.safa(), clock.semi_async(fraction=0.5, lag=2, durations=speeds), usual),
         "throttle": (server.throttle(0.1), clock.rounds_until_all(durations=speeds), usual),
     }
@@ -100,6 +101,7 @@ def clocks() -> dict[str, tuple[Any, int]]:
         "ringleader": (clock.ringleader(durations=times), 16),
         "rounds_until_all": (clock.rounds_until_all(durations=times), 20),
         "warm_up": (clock.warm_up(clock.free_running(concurrency=8, durations=times), first="next"), 14),
+        "routed": (clock.routed(tasks=12, durations=times), 20),
         "trace": (clock.trace(clock.free_running, concurrency=8, durations=recorded), 20),
     }
 

@@ -16,6 +16,7 @@ from jaxafl.clock.interrupting import interrupting
 from jaxafl.clock.ringleader import ringleader
 from jaxafl.clock.rounds import stale_rounds, synchronous
 from jaxafl.clock.rounds_until_all import rounds_until_all
+from jaxafl.clock.routed import routed
 from jaxafl.clock.sampled import sampled
 from jaxafl.clock.schedules import schedule
 from jaxafl.clock.semi_async import semi_async
@@ -54,6 +55,7 @@ __all__ = [
     "recorded",
     "ringleader",
     "rounds_until_all",
+    "routed",
     "sampled",
     "schedule",
     "semi_async",

@@ -11,15 +11,15 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
-from jaxafl.device.keys import Key, jax_key, words_of
-from jaxafl.options import Part, UserError, static
+from jaxafl.device.keys import Key
+from jaxafl.options import Part, static
 from jaxafl.options.promises import keeps_promise
 
 Recording: TypeAlias = jax.Array | np.ndarray | None
@@ -44,6 +44,7 @@ class Delivery(enum.Flag):
     BY_CLIENT = enum.auto()  # entry i is client i
     KINDS = enum.auto()  # `kind` distinguishes arrivals
     HELD = enum.auto()  # a client may go on from the version that it holds
+    QUEUED = enum.auto()  # a run may wait at its client before it starts, with the model that was sent
     REPLIES = enum.auto()  # the server may answer with the local steps of a client's next run
 
 
@@ -276,18 +277,6 @@ class Clock(Part):
         """Simulated seconds per server step in which no client computes, summed over the clock's durations."""
         names = {"durations", *(field.name for field in dataclasses.fields(self))}
         return float(sum(getattr(getattr(self, name, None), "pause", 0.0) for name in sorted(names)))
-
-
-def first_state(clock: Clock, key: Key, num_clients: int) -> Any:
-    """Returns the state before the first server step; a user's `init` gets a key for `jax.random`."""
-    shipped = type(clock).init.__module__.startswith("jaxafl.")
-    state = clock.init(key if shipped else cast(Any, jax_key(words_of(key))), num_clients)
-    if not hasattr(state, "starts"):
-        raise UserError(
-            f"the clock {clock.name}: init(key, num_clients) must return a state with a field `starts` "
-            f"(jaxafl.clock.Starts), {type(state).__name__} has none"
-        )
-    return state
 
 
 class OnlineClock(Protocol):

@@ -114,14 +114,15 @@ def start(clock: Any, state: State, workload: Workload) -> State:
     runs, run = selection.count_run(state.runs, client, begins)
     version, reference = clock.start_version(state)
     local_steps = workload.local_steps(client, run, version, begins).astype(jnp.int32)
-    drawn = draw_of(clock.durations, known.prepared, Run(client, run, local_steps, known.longest, state.now))
+    started = clock.begins(state, client)
+    drawn = draw_of(clock.durations, known.prepared, Run(client, run, local_steps, known.longest, started))
     duration = drawn.work + drawn.hang
     fine = valid(duration)
     code = jnp.where((code > 0) | fine, code, invalid_code(duration))
     code = jnp.where(begins, code, FaultCode.NONE)
     known = first_fault(known, code, run_id=known.count, client=client, run=run, round=state.version)
-    arrives = state.now + jnp.where(fine, duration, 1)
-    begun = Runs(client, run, known.count, version, local_steps, state.now, arrives, reference)
+    arrives = started + jnp.where(fine, duration, 1)
+    begun = Runs(client, run, known.count, version, local_steps, started, arrives, reference)
     one = begins.astype(jnp.int32)
     waiting = state.waiting - one
     weights = state.weights
@@ -147,6 +148,7 @@ def start(clock: Any, state: State, workload: Workload) -> State:
         versions=versions,
         stopped=stopped,
         weights=weights,
+        rules=clock.begun(state.rules, begun, begins),
     )
 
 

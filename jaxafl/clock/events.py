@@ -78,6 +78,14 @@ class Events(Clock):
         """Returns the weights of the clients in draws of idle ones, float64 [N]; `None` for uniform draws."""
         return None
 
+    def begins(self, state: State, client: Array) -> Array:
+        """Returns the time at which a run begins that the server sends out now, float64."""
+        return state.now
+
+    def begun(self, rules: Any, run: Runs, where: Array) -> Any:
+        """Returns the protocol's state after a client has been sent a run, if `where`."""
+        return rules
+
     @property
     def tracks_oldest(self) -> bool:
         """True if `arrives` or `last_stopped` needs the start versions of all runs in flight."""

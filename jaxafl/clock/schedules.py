@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import Clock, Fault, FaultCode, RunCounts, Runs, ServerStep, Workload, first_state
+from jaxafl.clock.contract import Clock, Fault, FaultCode, RunCounts, Runs, ServerStep, Workload
 from jaxafl.clock.patience import call_interruptibly
 from jaxafl.clock.rules import Earlier, check_ends, check_steps, held_by
+from jaxafl.clock.starts import first_state
 from jaxafl.clock.tables import Schedule, Source
 from jaxafl.clock.versions import next_version
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device

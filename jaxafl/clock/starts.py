@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 
 from jaxafl.clock import selection, trees
-from jaxafl.clock.contract import Fault, FaultCode, Recording, Runs, Starts, Workload
+from jaxafl.clock.contract import Clock, Fault, FaultCode, Recording, Runs, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import Draw, Run, draw_of, prepared_of, stream_keys
-from jaxafl.device.keys import Key, Purpose, per_run, purpose_key, threefry, uniform
-from jaxafl.options import Number
+from jaxafl.device.keys import Key, Purpose, jax_key, per_run, purpose_key, threefry, uniform, words_of
+from jaxafl.options import Number, UserError
 
 Array = jax.Array
 S = TypeVar("S", bound=Any)  # a clock's state: a NamedTuple with a field `starts`
@@ -41,6 +41,18 @@ def no_starts(
         prepared,
         *(none,) * 4,
     )
+
+
+def first_state(clock: Clock, key: Key, num_clients: int) -> Any:
+    """Returns the state before the first server step; a user's `init` gets a key for `jax.random`."""
+    shipped = type(clock).init.__module__.startswith("jaxafl.")
+    state = clock.init(key if shipped else cast(Any, jax_key(words_of(key))), num_clients)
+    if not hasattr(state, "starts"):
+        raise UserError(
+            f"the clock {clock.name}: init(key, num_clients) must return a state with a field `starts` "
+            f"(jaxafl.clock.Starts), {type(state).__name__} has none"
+        )
+    return state
 
 
 def first_fault(starts: Starts, code: Array | int, **where: Array) -> Starts:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxafl.clock.contract import (
     ByOptions,
@@ -17,9 +19,8 @@ from jaxafl.clock.contract import (
     ServerStep,
     Starts,
     Workload,
-    first_state,
 )
-from jaxafl.clock.starts import first_fault
+from jaxafl.clock.starts import first_fault, first_state
 from jaxafl.device.keys import Key
 from jaxafl.options import check_options, static
 
@@ -82,6 +83,9 @@ class warm_up(Clock):
             )
         check_options(self.clock, num_clients)
         self.clock.check(num_clients)
+
+    def prepare(self, counts: np.ndarray) -> warm_up:
+        return dataclasses.replace(self, clock=self.clock.prepare(counts))
 
     def capacity(self, num_clients: int) -> int:
         return max(num_clients, self.clock.capacity(num_clients))

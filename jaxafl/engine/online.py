@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import Clock, Delivery, OnlineClock, Workload, first_state
+from jaxafl.clock.contract import Clock, Delivery, OnlineClock, Workload
 from jaxafl.clock.rules import Earlier, check_steps
 from jaxafl.clock.schedules import raise_fault
+from jaxafl.clock.starts import first_state
 from jaxafl.clock.versions import next_version
 from jaxafl.device import as_arrays, buffers, on_device, on_host
 from jaxafl.device.key_leaves import pack, unpack

@@ -23,6 +23,7 @@ from jaxafl.server.malenia import malenia
 from jaxafl.server.port import port
 from jaxafl.server.quafl import quafl
 from jaxafl.server.ringleader import ringleader
+from jaxafl.server.routed_sgd import routed_sgd
 from jaxafl.server.safa import safa
 from jaxafl.server.throttle import throttle
 
@@ -68,6 +69,7 @@ __all__ = [
     "psurdg",
     "quafl",
     "ringleader",
+    "routed_sgd",
     "safa",
     "throttle",
     "weighted_sum",

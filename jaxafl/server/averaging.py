@@ -99,7 +99,7 @@ class asysg(_Mean):
     learning_rate: Rate = number(default=0.1, least=0)
 
     requires = Delivery.CONTINUOUS
-    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    accepts = Delivery.STALE | Delivery.CONTINUOUS | Delivery.QUEUED
     references = ("lian2015",)
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:

@@ -59,6 +59,11 @@ def test_samples_of_the_data_are_weights() -> None:
         (afl.server.fedasync(), clock.free_running(concurrency=2, durations=clock.uniform(1, 2))),
         (afl.server.fedavg(), clock.synchronous(cohort=2)),
     ]
+    sim = afl.Simulation(
+        problem.data, problem.model, client, afl.server.fedasync(),
+        clock.warm_up(clock.free_running(concurrency=2, durations=clock.uniform(1, 2), select="samples")),
+    )  # fmt: skip
+    assert (sim.schedule(30).client < problem.data.num_clients).all()
     for server, made in pairs:
         both = []
         for options in ({"select": "samples"}, {"weights": counts}):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -246,3 +247,33 @@ def ringleader(num_clients: int, duration: Duration, server_steps: int, restart:
         if len(stepped) == num_clients:
             table, ahead, stepped, phase = ahead, set(), set(), 1
     raise AssertionError
+
+
+def routed(
+    num_clients: int, duration: Duration, server_steps: int, tasks: int, pick: Callable[[int, list[int]], int]
+) -> Log:
+    """Generalized AsyncSGD: every arrival is a step, after which a task is sent to a drawn client's queue."""
+    log, now, version, sent, due = Log(), 0.0, 0, 0, tasks
+    queues: list[deque[tuple[int, int]]] = [deque() for _ in range(num_clients)]  # (number, version)
+    working: dict[int, Flying] = {}
+    runs = [0] * num_clients
+    while True:
+        for _ in range(due):
+            queues[pick(sent, list(range(num_clients)))].append((sent, version))
+            sent += 1
+        due = 0
+        for client, queue in enumerate(queues):
+            if queue and client not in working:
+                number, sent_at = queue.popleft()
+                ends = now + duration(client, runs[client])
+                working[client] = Flying(client, runs[client], number, sent_at, now, ends)
+                runs[client] += 1
+        now = min(run.arrived for run in working.values())
+        for client in sorted(working):
+            if working[client].arrived == now:
+                run = working.pop(client)
+                log.steps.append((now, [(client, run.run, run.number, run.version, run.started, now)], 0))
+                log.counts.append((sent, 0, 0, 0, 0))
+                version, due = version + 1, due + 1
+                if len(log.steps) == server_steps:
+                    return log

@@ -111,6 +111,13 @@ def table() -> Step:
 
 
 FREE = clock.free_running(concurrency=CLIENTS, durations=DURATIONS)
+P = np.array([0.3, 0.1, 0.1, 0.2, 0.05, 0.25])
+
+
+def routed(x: np.ndarray, clients: list[int], deltas: list[np.ndarray], kind: int) -> np.ndarray:
+    return x + ETA / (CLIENTS * P[clients[0]]) * deltas[0]
+
+
 RADII: dict[str, Any] = {"first_radius": 0.4, "later_radius": 0.3, "side_radius": 0.5}
 CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
     "ringmaster": (presets.ringmaster(CLIENTS, DURATIONS, max_staleness=4, learning_rate=ETA), lambda: mean),
@@ -119,6 +126,10 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
         lambda: mean,
     ),
     "rennala": (presets.rennala(CLIENTS, DURATIONS, batch=5, learning_rate=ETA), lambda: mean),
+    "routed": (
+        (server.routed_sgd(ETA), clock.routed(tasks=9, durations=DURATIONS, probabilities=P)),
+        lambda: routed,
+    ),
     "malenia": ((server.malenia(ETA), clock.harmonic(durations=DURATIONS, batch=8)), lambda: mean_of_means),
     "throttle": (
         (server.throttle(ETA), clock.rounds_until_all(durations=DURATIONS)),
@@ -174,7 +185,7 @@ def test_servers_follow_their_formulas_along_the_schedule(name: str) -> None:
     np.testing.assert_allclose(result.observe_w.values, along(schedule, expected()), rtol=1e-12, atol=1e-14)
     counted = {word: int(getattr(schedule, f"runs_{word}")[-1]) for word in ("refused", "stopped", "lost")}
     assert {word: result.attrs.get(f"runs_{word}", 0) for word in counted} == counted
-    assert sum(counted.values()) > 0 or name in ("wait", "ringleader", "ace")
+    assert sum(counted.values()) > 0 or name in ("wait", "ringleader", "ace", "routed")
     sent = schedule.mask.sum() + counted["refused"] + counted["lost"]
     assert int(result.bytes_up.sum()) == sent * len(START) * 8
 

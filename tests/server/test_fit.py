@@ -19,6 +19,7 @@ from jaxafl.clock import (
     interrupting,
     ringleader,
     rounds_until_all,
+    routed,
     sampled,
     semi_async,
     stale_rounds,
@@ -67,6 +68,7 @@ SERVERS: dict[str, Any] = {
     "malenia": server.malenia(),
     "ringleader": server.ringleader(),
     "throttle": server.throttle(),
+    "routed_sgd": server.routed_sgd(),
 }
 CLOCKS: dict[str, Any] = {
     "synchronous": synchronous(cohort=3, durations=constant(1)),
@@ -81,6 +83,7 @@ CLOCKS: dict[str, Any] = {
     "ringleader": ringleader(durations=constant(1)),
     "rounds_until_all": rounds_until_all(durations=constant(1)),
     "warm_up": warm_up(free_running(concurrency=CLIENTS, durations=constant(1))),
+    "routed": routed(tasks=3, durations=constant(1)),
 }
 BUFFERED = {"fedasync", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"}
 BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia"}
@@ -98,6 +101,7 @@ TABLE: dict[str, set[str]] = {
     "ringleader": {"ringleader"},
     "rounds_until_all": {"throttle"},
     "warm_up": BUFFERED,
+    "routed": {"routed_sgd", "asysg"},
 }
 GRADIENTS = {"asysg", "audg", "psurdg"}
 
