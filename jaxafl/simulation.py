@@ -143,7 +143,7 @@ class Simulation(Stepwise, Measured, Summarised):
         deterministic: bool = False,
         devices: Any = None,
         callbacks: Sequence[Callback] | Callback = (),
-        checkpoint: str | os.PathLike[str] | None = None,
+        folder: str | os.PathLike[str] | None = None,
         checkpoint_every: int | str = "30s",
         keep: int = 2,
     ) -> xr.Dataset:
@@ -179,7 +179,7 @@ class Simulation(Stepwise, Measured, Summarised):
             devices: `"all"`, a number, or devices that share the run. The lanes and the per-client tables are sharded;
                 the samples are sharded only if a replica on each device would not fit.
             callbacks: receive every chunk of server steps, and can stop the run: see `jaxafl.callbacks`.
-            checkpoint: folder in which the run is saved. The same call resumes it; `server_steps` can be larger, and
+            folder: folder in which the run is saved. The same call resumes it; `server_steps` can be larger, and
                 `until` another. Options, data and model must be the same.
             checkpoint_every: server steps between saves, or a time such as `"30s"` or `"5min"`, lengthened
                 automatically so that saving blocks at most 2 % of the run and writing takes at most a fifth of it.
@@ -223,7 +223,7 @@ class Simulation(Stepwise, Measured, Summarised):
     def _execute(self, limited: Limited, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
         begun, server_steps = time.perf_counter(), limited.server_steps
         callbacks, seed = check_callbacks(options.get("callbacks", ())), options.get("seed", 0)
-        folder, how = options.get("checkpoint"), (options.get("checkpoint_every", "30s"), options.get("keep", 2))
+        folder, how = options.get("folder"), (options.get("checkpoint_every", "30s"), options.get("keep", 2))
         interval_of(how[0])
         check_whole("run", "keep", how[1])
         keeper = None if folder is None else Checkpoint(folder, *how)
@@ -240,7 +240,7 @@ class Simulation(Stepwise, Measured, Summarised):
             current = identity(self.summary(), **recording.asked, **kept)
             keeper.accept(current, server_steps, options.get("until"))
             if keeper.longer:  # its beginning is computed again, with the same bits, and the folder stays as it is
-                return self._execute(limited, finish, {**options, "checkpoint": None, "eval_every": asked})
+                return self._execute(limited, finish, {**options, "folder": None, "eval_every": asked})
             if keeper.ends_before:
                 before = dataclasses.replace(limited, server_steps=keeper.ends_before, why="")
                 self._execute(before, finish, {**options, "progress": False})

@@ -202,7 +202,7 @@ def _resumed(sim: Any, devices: int) -> Any:
         def end(self, result: Any) -> None: ...
 
     with tempfile.TemporaryDirectory() as folder:
-        how: dict[str, Any] = dict(eval_every=5, checkpoint=folder, checkpoint_every=3)
+        how: dict[str, Any] = dict(eval_every=5, folder=folder, checkpoint_every=3)
         with contextlib.suppress(Interruption):
             sim.run(STEPS, devices=devices, callbacks=[Interrupting()], **how)
         for other in (None, devices + 1):
@@ -215,7 +215,7 @@ def _lengthened(sim: Any, devices: int) -> Any:
     """A run of seven server steps that is made longer."""
     with tempfile.TemporaryDirectory() as folder:
         for steps in (7, STEPS):
-            result = sim.run(steps, eval_every=5, devices=devices, checkpoint=folder)
+            result = sim.run(steps, eval_every=5, devices=devices, folder=folder)
     return result
 
 

@@ -256,11 +256,11 @@ def test_theory_knows_the_batches_of_single_clients() -> None:
 
 
 def test_a_checkpoint_compares_the_arrays(tmp_path: Any) -> None:
-    simulation(afl.Client(learning_rate=RATES, steps=1)).run(2, checkpoint=tmp_path)
+    simulation(afl.Client(learning_rate=RATES, steps=1)).run(2, folder=tmp_path)
     same = afl.Client(learning_rate=np.array(RATES), steps=1)
-    assert simulation(same).run(3, checkpoint=tmp_path).sizes["step"] == 3
+    assert simulation(same).run(3, folder=tmp_path).sizes["step"] == 3
     with pytest.raises(UserError, match=r"holds something else: client\.learning_rate"):
-        simulation(afl.Client(learning_rate=RATES[::-1], steps=1)).run(4, checkpoint=tmp_path)
+        simulation(afl.Client(learning_rate=RATES[::-1], steps=1)).run(4, folder=tmp_path)
 
 
 def counting(learning_rate: float, width: int = 2, scale: float = 1.0) -> optax.GradientTransformation:

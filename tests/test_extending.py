@@ -112,5 +112,5 @@ def test_their_options_are_swept_and_checked_as_any() -> None:
 def test_a_run_on_a_clock_of_ones_own_can_be_made_longer(tmp_path: pathlib.Path) -> None:
     sim = afl.Simulation(**USUAL | PYTHON["clock"])
     for steps in (3, 7, STEPS):
-        longer = sim.run(steps, checkpoint=tmp_path)
+        longer = sim.run(steps, folder=tmp_path)
     np.testing.assert_array_equal(longer.loss[-1], sim.run(STEPS).loss[-1])

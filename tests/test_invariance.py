@@ -147,7 +147,7 @@ def test_blocks_of_server_steps_change_no_result(
     failing = Client(optax.sgd, learning_rate=1e15, steps=3, batch_size=2)
 
     def results(folder: str) -> list[xr.Dataset]:
-        at_sevenths = dict(checkpoint=tmp_path / folder, checkpoint_every=7)
+        at_sevenths = dict(folder=tmp_path / folder, checkpoint_every=7)
         return [run(name, even), run(name, even, eval_every=12, **at_sevenths), run(name, failing)]
 
     blocks: list[int] = []

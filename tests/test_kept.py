@@ -67,7 +67,7 @@ def test_a_run_that_was_made_longer_is_resumed_as_that(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A call that the folder refuses is not what is resumed."""
-    folder = ["--checkpoint", str(tmp_path)]
+    folder = ["--folder", str(tmp_path)]
     assert main([*RUN, *folder]) == 0
     assert main([*RUN, "--server-steps", "6", *folder]) == 0
     assert main([*RUN, "--server-steps", "6", "--seed", "1", *folder]) == 2

@@ -63,7 +63,7 @@ def test_runs_and_sweeps_are_kept_at_home(home: pathlib.Path) -> None:
     data = afl.data.synthetic(clients=3, max_size=50)
     client = afl.Client(learning_rate=0.01, steps=1, batch_size=5)
     sim = afl.Simulation(data, afl.models.logistic(10), client, afl.server.fedavg(), afl.clock.synchronous())
-    sim.run(2, save="~/run.nc", checkpoint="~/kept")
+    sim.run(2, save="~/run.nc", folder="~/kept")
     afl.sweep(sim, {"seed": [0, 1]}, 2, folder="~/swept")
     assert afl.gather("~/swept").sizes["seed"] == 2
     assert {path.name for path in home.iterdir()} == {"run.nc", "kept", "swept", "elsewhere"}

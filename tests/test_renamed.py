@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import pathlib
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 import jaxafl as afl
 from jaxafl.callbacks.identity import check_identity
 from jaxafl.cli.options import current_arguments
-from jaxafl.options import Number, number
+from jaxafl.options import Number, UserError, number
 from jaxafl.sweep.axes import axes_of
+from tests.callbacks.conftest import simulation
 from tests.problems import quadratic
 
 NAMES: list[tuple[Any, str, str]] = [
@@ -33,6 +35,17 @@ def test_an_earlier_name_works_with_a_warning(part: Any, earlier: str, now: str)
     assert getattr(dataclasses.replace(made, **{now: 0.25}), now) == 0.25
     with pytest.raises(TypeError, match="are two names of one option"), pytest.warns(FutureWarning):
         part(**{earlier: 0.5, now: 0.5})
+
+
+@pytest.mark.parametrize("method", ["run", "train"])
+def test_the_folder_of_a_run_has_an_earlier_name(method: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "sweep.json").touch()  # so that it ends before it compiles
+    with (
+        pytest.warns(FutureWarning, match="'checkpoint' is now called 'folder'") as warned,
+        pytest.raises(UserError, match="is the folder of a sweep"),
+    ):
+        getattr(simulation(), method)(2, checkpoint=tmp_path)
+    assert warned[0].filename == __file__
 
 
 def test_a_subclass_of_a_user_takes_the_earlier_name() -> None:

@@ -263,7 +263,7 @@ def test_predictions_of_unfit_samples_are_errors(monkeypatch: pytest.MonkeyPatch
 def test_a_restored_run_keeps_its_metrics_and_refuses_others(tmp_path: pathlib.Path) -> None:
     sim = simulation()
     metrics = {"macro_f1": macro_f1, "confusion": confusion_matrix}
-    how: dict[str, Any] = {"eval_every": 2, "checkpoint": tmp_path / "run", "checkpoint_every": 2}
+    how: dict[str, Any] = {"eval_every": 2, "folder": tmp_path / "run", "checkpoint_every": 2}
     with pytest.raises(RuntimeError):
         sim.run(STEPS, callbacks=Boom(4), metrics=metrics, **how)
     found = sim.run(STEPS, metrics=metrics, **how)

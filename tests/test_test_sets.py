@@ -111,9 +111,9 @@ def test_added_sets_keep_the_present_ones() -> None:
 
 
 def test_other_sets_are_another_run(tmp_path: pathlib.Path) -> None:
-    simulation(data()).run(**HOW, checkpoint=tmp_path / "run")
+    simulation(data()).run(**HOW, folder=tmp_path / "run")
     with pytest.raises(UserError, match="content"):
-        simulation(data({"clean": CLEAN, "shifted": NOISY})).run(**HOW, checkpoint=tmp_path / "run")
+        simulation(data({"clean": CLEAN, "shifted": NOISY})).run(**HOW, folder=tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_run_that_reaches_none_of_its_limits_says_so(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_a_run_with_a_limit_goes_on_in_its_folder(tmp_path: Any) -> None:
-    sim, options = fedbuff(), {"eval_every": 3, "checkpoint": tmp_path, "checkpoint_every": 2, "observe": observe}
+    sim, options = fedbuff(), {"eval_every": 3, "folder": tmp_path, "checkpoint_every": 2, "observe": observe}
     first = sim.run(until={"updates": 12}, **options)
     again = sim.run(until={"updates": 12}, **options)
     longer = sim.run(until={"updates": 20}, **options)
@@ -157,7 +157,7 @@ def test_the_shell_takes_limits() -> None:
 def test_a_run_beside_its_clock_goes_on_under_a_later_limit(limit: str, tmp_path: Any) -> None:
     sim, options = adaptive(), {"eval_every": 3, "observe": observe}
     first, later = ({limit: value} for value in {"time": (9.0, 15.0), "updates": (8, 20)}[limit])
-    kept = {"checkpoint": tmp_path, "checkpoint_every": 2}
+    kept = {"folder": tmp_path, "checkpoint_every": 2}
     ended = sim.run(until=first, **options, **kept)
     again = sim.run(until=first, **options, **kept)
     assert ended.eval_step.values.tolist() == again.eval_step.values.tolist() == [0, 3, 6, 8]
@@ -192,22 +192,22 @@ def test_a_run_that_a_target_stopped_goes_on_to_another_target(tmp_path: Any) ->
     sim, options = fedbuff(), {"eval_every": 1, "observe": observe}
     whole = sim.run(WHOLE, **options)
     targets = float(whole.loss[1:].max()), float(whole.loss.min())
-    ended = sim.run(WHOLE, until={"loss": targets[0]}, checkpoint=tmp_path, **options)
+    ended = sim.run(WHOLE, until={"loss": targets[0]}, folder=tmp_path, **options)
     assert ended.sizes["step"] < int(np.argmin(whole.loss.values))
-    longer = sim.run(WHOLE, until={"loss": targets[1]}, checkpoint=tmp_path, **options)
+    longer = sim.run(WHOLE, until={"loss": targets[1]}, folder=tmp_path, **options)
     assert longer.sizes["step"] == int(np.argmin(whole.loss.values))
-    everything = sim.run(WHOLE, checkpoint=tmp_path, **options)
+    everything = sim.run(WHOLE, folder=tmp_path, **options)
     assert "stopped" not in everything.attrs
     np.testing.assert_array_equal(everything.observe_all, whole.observe_all)
 
 
 def test_a_limit_does_not_change_how_often_a_run_in_a_folder_is_evaluated(tmp_path: Any) -> None:
     sim = fedbuff()
-    first = sim.run(24, checkpoint=tmp_path)
+    first = sim.run(24, folder=tmp_path)
     assert first.eval_step.values.tolist() == [0, 20, 24]
-    ended = sim.run(until={"loss": float(first.loss.min()) / 2, "updates": 90}, checkpoint=tmp_path)
+    ended = sim.run(until={"loss": float(first.loss.min()) / 2, "updates": 90}, folder=tmp_path)
     assert ended.eval_step.values.tolist() == [0, 20, 40, 45]
-    unlimited = sim.run(until={"loss": float(ended.loss.min())}, server_steps=60, checkpoint=tmp_path)
+    unlimited = sim.run(until={"loss": float(ended.loss.min())}, server_steps=60, folder=tmp_path)
     assert unlimited.eval_step.values.tolist() == [0, 20, 40, 60]
 
 

@@ -75,7 +75,7 @@ def test_a_run_goes_on_in_the_middle_of_a_window_and_is_made_longer(
     algorithm, _, client = SERVERS["fedbuff"]
     simulation = _simulation(algorithm, CLOCKS[clock], client)
     options: dict[str, Any] = {"eval_every": 3, "seed": 3, "observe": observe}
-    kept: dict[str, Any] = {"checkpoint": tmp_path / "run", "checkpoint_every": 2}
+    kept: dict[str, Any] = {"folder": tmp_path / "run", "checkpoint_every": 2}
     whole = {steps: simulation.run(steps, **options) for steps in (STEPS, STEPS + 13)}
     begun = short_windows(monkeypatch, 4 * CLOCKS[clock].capacity(simulation.data.num_clients))
     with pytest.raises(Broken):
@@ -93,7 +93,7 @@ def test_a_longer_run_in_blocks_goes_on_in_the_middle(tmp_path: Any, monkeypatch
     algorithm, _, client = SERVERS["fedbuff"]
     simulation = _simulation(algorithm, CLOCKS["buffer"], client)
     options: dict[str, Any] = {"eval_every": 10, "observe": observe}
-    kept: dict[str, Any] = {"checkpoint": tmp_path, "checkpoint_every": 5}
+    kept: dict[str, Any] = {"folder": tmp_path, "checkpoint_every": 5}
     whole = simulation.run(120, **options)
     short_windows(monkeypatch, 34)
     simulation.run(55, **options, **kept)

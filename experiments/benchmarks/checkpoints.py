@@ -64,7 +64,7 @@ def cost(pairs: int) -> None:
                 if kept:
                     saving.clear()
                 with tempfile.TemporaryDirectory() as folder:
-                    how: dict[str, Any] = {"checkpoint": folder} if kept else {}
+                    how: dict[str, Any] = {"folder": folder} if kept else {}
                     result = sim.run(steps, eval_every=steps, **how)
                     seconds[kept] = result.attrs["run_seconds"]
                     went_on([result.attrs["failed_step"] >= 0])
@@ -84,7 +84,7 @@ def whole(kind: str, folder: str | None) -> Any:
     if kind == "sweep":
         kept = {} if folder is None else {"folder": folder, "checkpoint_every": 40}
         return afl.sweep(sim, {"seed": [0, 1, 2]}, 400, eval_every=50, **kept)
-    return sim.run(400, eval_every=50, **({} if folder is None else {"checkpoint": folder, "checkpoint_every": 40}))
+    return sim.run(400, eval_every=50, **({} if folder is None else {"folder": folder, "checkpoint_every": 40}))
 
 
 def names(folder: pathlib.Path) -> set[str]:

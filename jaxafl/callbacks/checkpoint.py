@@ -46,7 +46,7 @@ class Checkpoint(Hook):
             keep: number of checkpoints to keep.
             at_end: if True, runs are also saved at their end, so that they can be extended.
         """
-        self.folder = check_folder("checkpoint", folder)
+        self.folder = check_folder("folder", folder)
         if (self.folder / "sweep.json").exists():
             raise UserError(f"{self.folder} is the folder of a sweep; name another one")
         self.steps, self.interval = interval_of(every)

@@ -32,5 +32,5 @@ class RunOptions(SharedOptions, total=False):
     eval_every: int | None
     seed: int
     callbacks: Sequence[Callback] | Callback
-    checkpoint: str | os.PathLike[str] | None
+    folder: str | os.PathLike[str] | None
     until: Mapping[str, float] | None

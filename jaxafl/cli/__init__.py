@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(ended.code or 0)
     except Interrupted as ended:
         lost = name in ("run", "sweep") and not is_given(arguments, "--checkpoint", "--folder")
-        print(f"jaxafl: {ended}{'; nothing of it is kept, as --checkpoint does' if lost else ''}", file=sys.stderr)
+        print(f"jaxafl: {ended}{'; nothing of it is kept, as --folder does' if lost else ''}", file=sys.stderr)
         return 128 + ended.signal
     except KeyboardInterrupt:
         print("jaxafl: interrupted", file=sys.stderr)

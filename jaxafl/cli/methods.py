@@ -115,4 +115,4 @@ def _settings(options: Any, command: Any) -> dict[str, Any]:
         raise UserError(f"{command.__name__} writes no --output or --csv; --folder keeps all runs")
     settings = {name: getattr(options, name) for name in ("eval_every", "lanes", "chunk", "progress")}
     settings |= options.recording() | options.placement()
-    return settings | {"folder": options.checkpoint}
+    return settings | {"folder": options.folder}

@@ -78,7 +78,7 @@ class Run:
         tensorboard: folder of event files for TensorBoard
         wandb: project of Weights & Biases to log to
         mlflow: experiment of MLflow to log to, in mlflow.db of the working folder
-        checkpoint: folder to save in, from which the same command, or jaxafl resume, goes on
+        folder: folder to save in, from which the same command, or jaxafl resume, goes on
         checkpoint_every: server steps between saves, or a time such as 30s or 5min
         cache: folder of compiled programs, which later commands read instead of compiling; must be trusted
     """
@@ -106,7 +106,7 @@ class Run:
     tensorboard: pathlib.Path | None = None
     wandb: str | None = None
     mlflow: str | None = None
-    checkpoint: Annotated[pathlib.Path | None, arg(aliases=("--folder",))] = None
+    folder: Annotated[pathlib.Path | None, arg(aliases=("--checkpoint",))] = None
     checkpoint_every: str = "30s"
     cache: pathlib.Path | None = None
 

@@ -55,7 +55,7 @@ def sweep(arguments: list[str]) -> int:
 
 
 def resume(folder: Positional[pathlib.Path], server_steps: int | None = None, until: str | None = None) -> int:
-    """Go on with an interrupted run or sweep, from the folder of its --checkpoint, also further than it was to go.
+    """Go on with an interrupted run or sweep, from its --folder, also further than it was to go.
 
     Args:
         folder: the folder
@@ -64,7 +64,7 @@ def resume(folder: Positional[pathlib.Path], server_steps: int | None = None, un
     """
     file = folder / _COMMAND
     if not file.is_file():
-        raise UserError(f"{folder} is not the folder of a --checkpoint: there is no {_COMMAND} in it")
+        raise UserError(f"{folder} is not the --folder of a run or sweep: there is no {_COMMAND} in it")
     known = json.loads(file.read_text())
     place = str(folder.resolve())
     arguments = list(known["arguments"])
@@ -73,8 +73,8 @@ def resume(folder: Positional[pathlib.Path], server_steps: int | None = None, un
     os.chdir(known["directory"])
     changed = {"--server-steps": server_steps, "--until": until}
     given = {flag: str(value) for flag, value in changed.items() if value is not None}
-    given["--checkpoint"] = place  # the folder may have been moved
-    replaced = {*given, "--folder"}
+    given["--folder"] = place  # the folder may have been moved
+    replaced = {*given, "--checkpoint"}
     if re.search(r"\b(time|updates|bytes)\s*=", until or ""):  # such a limit ends the run instead
         replaced.add("--server-steps")
     arguments = without(arguments, *replaced)
@@ -138,15 +138,15 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     with user_errors():
         settings |= {"save": options.output, **options.recording()}
         settings |= options.placement()
-        known = _Command(options.checkpoint, command.__name__, arguments)
+        known = _Command(options.folder, command.__name__, arguments)
     if axes:
         if options.plan:
             tables.show_outlook(outlook(simulation, varied, **options.timing()))
             return 0
-        execute = functools.partial(run_sweep, simulation, varied, folder=options.checkpoint, **settings)
+        execute = functools.partial(run_sweep, simulation, varied, folder=options.folder, **settings)
     else:
-        settings["callbacks"] += [known] if options.checkpoint else []
-        execute = functools.partial(simulation.run, seed=options.seed, checkpoint=options.checkpoint, **settings)
+        settings["callbacks"] += [known] if options.folder else []
+        execute = functools.partial(simulation.run, seed=options.seed, folder=options.folder, **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FailedRun)  # failures are printed below the table
         result = execute()
@@ -196,7 +196,7 @@ class _Command(Callback):
     def __init__(self, folder: pathlib.Path | None, command: str, arguments: Sequence[str]) -> None:
         self.known = {"command": command, "arguments": list(arguments), "directory": os.getcwd()}
         if folder is not None:
-            self.file = check_folder("--checkpoint", folder) / _COMMAND
+            self.file = check_folder("--folder", folder) / _COMMAND
             if not self.file.exists() or all(one.name == _COMMAND for one in self.file.parent.iterdir()):
                 self.begin()
 

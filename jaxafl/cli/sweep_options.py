@@ -20,9 +20,9 @@ class Sweep(Run):
         axis: values of the seed, seed=0:5 (0 to 4), or of an option of server, client or clock, server.base_rate=1,3,5;
             repeat it for a grid. Values are numbers, words, none, true, false, lists [1,2], durations and names of
             optimisers
-        workers: processes of this machine that run at once, each with its share of cores and GPUs; needs checkpoint
-        dask: address of a Dask scheduler whose workers run the sweep; needs checkpoint
-        slurm: parameters of jobs that run it, e.g. partition=gpu,gpus_per_node=1,timeout_min=240; needs checkpoint
+        workers: processes of this machine that run at once, each with its share of cores and GPUs; needs folder
+        dask: address of a Dask scheduler whose workers run the sweep; needs folder
+        slurm: parameters of jobs that run it, e.g. partition=gpu,gpus_per_node=1,timeout_min=240; needs folder
         plan: only print programs, batches, memory and an estimate of the time
     """
 
@@ -44,10 +44,10 @@ class Sweep(Run):
             raise UserError(f"--{given[0]} and --{given[1]} do not go together: give one of them")
         if given in ([], ["devices"]):
             return super().placement()
-        if self.checkpoint is None:
+        if self.folder is None:
             raise UserError(f"--{given[0]} needs --folder DIR, which all workers see: their results are left there")
         if self.workers is not None:
             return {"executor": process_pool(self.workers)}
         if self.dask is not None:
             return {"executor": dask_executor(self.dask)}
-        return {"executor": slurm_executor(str(self.slurm), self.checkpoint / "slurm")}
+        return {"executor": slurm_executor(str(self.slurm), self.folder / "slurm")}

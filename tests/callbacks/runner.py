@@ -17,7 +17,7 @@ def run(kind: str, folder: str | None) -> Any:
     if kind == "sweep":
         kept = {} if folder is None else {"folder": folder, "checkpoint_every": 5}
         return afl.sweep(simulation(), {"seed": [0, 1, 2]}, STEPS, **how, **kept)
-    kept = {} if folder is None else {"checkpoint": folder, "checkpoint_every": 5}
+    kept = {} if folder is None else {"folder": folder, "checkpoint_every": 5}
     return simulation(kind).run(STEPS, **how, **kept)
 
 

@@ -137,7 +137,7 @@ def rows_of(path: pathlib.Path) -> list[dict[str, str]]:
 @pytest.mark.slow
 def test_a_table_of_evaluations(tmp_path: pathlib.Path) -> None:
     path, sim = tmp_path / "log.csv", simulation()
-    how = {"eval_every": 4, "checkpoint": tmp_path / "run", "checkpoint_every": 2}
+    how = {"eval_every": 4, "folder": tmp_path / "run", "checkpoint_every": 2}
     with pytest.raises(RuntimeError):
         sim.run(20, callbacks=[Csv(path), Boom(12)], **how)
     assert [row["step"] for row in rows_of(path)] == ["0", "4", "8", "12"]
@@ -220,7 +220,7 @@ def test_the_best_model_of_an_earlier_run_is_set_aside(tmp_path: pathlib.Path) -
 
     sim.run(4, eval_every=2, seed=1, callbacks=Best(path, "loss"))
     first = kept()[path.name]
-    options: dict[str, Any] = {"eval_every": 2, "checkpoint": tmp_path / "run", "checkpoint_every": 2}
+    options: dict[str, Any] = {"eval_every": 2, "folder": tmp_path / "run", "checkpoint_every": 2}
     with pytest.raises(RuntimeError):
         sim.run(8, callbacks=[Best(path, "loss"), Boom(4)], **options)
     assert list(kept()) == ["best-1.safetensors", path.name] and kept()["best-1.safetensors"] == first

@@ -31,7 +31,7 @@ slow = pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(PAIRS, "planned"))
 def test_a_run_that_was_ended_goes_on_and_can_be_made_longer(name: str, tmp_path: pathlib.Path, capsys: Any) -> None:
     """Each time as if it had been made in one go."""
-    sim, how = simulation(name), {"checkpoint": tmp_path / "run", "checkpoint_every": 3, "eval_every": EVERY}
+    sim, how = simulation(name), {"folder": tmp_path / "run", "checkpoint_every": 3, "eval_every": EVERY}
     with pytest.raises(RuntimeError, match="boom") as caught:
         sim.run(20, callbacks=Boom(12), **how)
     assert caught.value.dataset.sizes["step"] == 12
@@ -46,24 +46,24 @@ def test_a_run_that_was_ended_goes_on_and_can_be_made_longer(name: str, tmp_path
 @pytest.mark.slow
 def test_a_longer_run_begins_where_the_shorter_one_ended(tmp_path: pathlib.Path, capsys: Any) -> None:
     sim = simulation()
-    sim.run(10, checkpoint=tmp_path, eval_every=EVERY)
-    again = sim.run(17, checkpoint=tmp_path)  # its interval of evaluations is kept
+    sim.run(10, folder=tmp_path, eval_every=EVERY)
+    again = sim.run(17, folder=tmp_path)  # its interval of evaluations is kept
     assert f"going on after 10 server steps, from {tmp_path}" in capsys.readouterr().err
     assert_same(again, sim.run(17, eval_every=EVERY))
     capsys.readouterr()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert_same(sim.run(12, checkpoint=tmp_path), sim.run(12, eval_every=EVERY))  # a shorter one is computed anew
+    assert_same(sim.run(12, folder=tmp_path), sim.run(12, eval_every=EVERY))  # a shorter one is computed anew
     said = f"{tmp_path} holds a run of 17 server steps (17 are made), more than server_steps=12; computed anew"
     assert said in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    assert_same(sim.run(20, checkpoint=tmp_path), sim.run(20, eval_every=EVERY))
+    assert_same(sim.run(20, folder=tmp_path), sim.run(20, eval_every=EVERY))
 
 
 @pytest.mark.slow
 def test_a_resumed_run_repeats_at_most_one_checkpoint_interval(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sim, how = simulation(), {"checkpoint": tmp_path, "checkpoint_every": 2, "eval_every": 10}
+    sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 2, "eval_every": 10}
     with pytest.raises(RuntimeError):
         sim.run(40, callbacks=Boom(30), **how)
     made: list[tuple[int, int]] = []
@@ -83,7 +83,7 @@ def test_dtypes_are_restored(wide: bool, tmp_path: pathlib.Path) -> None:
     """The clock beside the training is float64 whatever the training is."""
     sim = simulation("online")
     with jax.enable_x64(wide):
-        sim.run(6, checkpoint=tmp_path, eval_every=3)
+        sim.run(6, folder=tmp_path, eval_every=3)
         saved = store.newest(tmp_path)[0]
     assert saved is not None
     kinds = {name: array.dtype for name, array in saved.arrays.items() if name.startswith("state/")}
@@ -119,7 +119,7 @@ def test_members_in_lockstep_resume(tmp_path: pathlib.Path, monkeypatch: pytest.
 
 def test_resuming_another_run_names_the_difference(tmp_path: pathlib.Path) -> None:
     sim = simulation()
-    sim.run(4, checkpoint=tmp_path, eval_every=2)
+    sim.run(4, folder=tmp_path, eval_every=2)
     x = np.ones((48, 3), np.float32)
     other = afl.data.from_arrays(x, np.arange(48) % 2, np.arange(48) % 6, test_fraction=0.25, name="points")
     wrong: list[tuple[afl.Simulation, dict[str, Any], str]] = [
@@ -138,32 +138,32 @@ def test_resuming_another_run_names_the_difference(tmp_path: pathlib.Path) -> No
     ]
     for changed, options, said in wrong:
         with pytest.raises(ValueError, match=said):
-            changed.run(4, checkpoint=tmp_path, **({"eval_every": 2} | options))
+            changed.run(4, folder=tmp_path, **({"eval_every": 2} | options))
 
 
 def test_other_versions_go_on_with_a_warning_that_is_kept(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sim = simulation()
-    sim.run(4, checkpoint=tmp_path, eval_every=2)
+    sim.run(4, folder=tmp_path, eval_every=2)
     monkeypatch.setattr("numpy.__version__", "9.9")
     with pytest.warns(UserWarning, match=r"though numpy was '.*' and is '9\.9': last digits may differ"):
-        found = sim.run(8, checkpoint=tmp_path, eval_every=2)
+        found = sim.run(8, folder=tmp_path, eval_every=2)
     assert "is '9.9'" in found.attrs["resumed"]
 
 
 @pytest.mark.parametrize(
     ("how", "error", "said"),
     [
-        ({"checkpoint": None, "checkpoint_every": "30 minutes"}, ValueError, "got '30 minutes'"),
+        ({"folder": None, "checkpoint_every": "30 minutes"}, ValueError, "got '30 minutes'"),
         ({"eval_every": 0}, ValueError, "eval_every must be at least 1, got 0"),
         ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be at least 1, got 0"),
         ({"checkpoint_every": "30 minutes"}, ValueError, r"such as \"30s\", \"5min\" or \"2h\", got '30 minutes'"),
         ({"checkpoint_every": "0s"}, ValueError, "got '0s'"),
         ({"keep": 0}, ValueError, "keep must be at least 1"),
-        ({"checkpoint": 3}, TypeError, "checkpoint must be a folder, got 3"),
-        ({"checkpoint": "file"}, NotADirectoryError, "is a file"),
-        ({"checkpoint": "file/below"}, NotADirectoryError, "lies in one"),
+        ({"folder": 3}, TypeError, "folder must be a folder, got 3"),
+        ({"folder": "file"}, NotADirectoryError, "is a file"),
+        ({"folder": "file/below"}, NotADirectoryError, "lies in one"),
     ],
 )
 def test_bad_input_is_named_before_anything_is_compiled(
@@ -173,14 +173,14 @@ def test_bad_input_is_named_before_anything_is_compiled(
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(planned, "prepared", None)
     with pytest.raises(error, match=said):
-        simulation().run(4, **({"checkpoint": "run"} | how))
+        simulation().run(4, **({"folder": "run"} | how))
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Any]:
     """A folder with checkpoints after 8 and 16 of 20 server steps, and the result of the whole run."""
     folder = tmp_path_factory.mktemp("saved")
-    sim, how = simulation(), {"checkpoint": folder, "checkpoint_every": 8, "eval_every": EVERY}
+    sim, how = simulation(), {"folder": folder, "checkpoint_every": 8, "eval_every": EVERY}
     with pytest.raises(RuntimeError):
         sim.run(20, callbacks=Boom(20), **how)
     assert sorted(path.name for path in folder.iterdir()) == ["0", "1"]
@@ -239,7 +239,7 @@ def test_from_an_earlier_checkpoint_the_result_is_the_same(
     folder, expected = saved
     shutil.copytree(folder, tmp_path / "run")
     (tmp_path / "run" / "1" / "checkpoint.npz").write_bytes(b"")
-    how = {"checkpoint": tmp_path / "run", "checkpoint_every": 8, "eval_every": EVERY}
+    how = {"folder": tmp_path / "run", "checkpoint_every": 8, "eval_every": EVERY}
     with pytest.warns(UserWarning, match="checkpoint 1 .* is damaged and passed over"):
         found = simulation().run(20, **how)
     assert "going on after 8 server steps" in capsys.readouterr().err
@@ -252,7 +252,7 @@ def test_checkpoints_of_jaxafl_02_are_read(saved: tuple[pathlib.Path, Any], tmp_
     shutil.copytree(folder, tmp_path / "run")
     for number in (0, 1):
         as_before(tmp_path / "run", number)
-    how = {"checkpoint": tmp_path / "run", "checkpoint_every": 8, "eval_every": EVERY, "keep": 1}
+    how = {"folder": tmp_path / "run", "checkpoint_every": 8, "eval_every": EVERY, "keep": 1}
     assert_same(simulation().run(20, **how), expected)
     assert [path.name for path in (tmp_path / "run").rglob("*.*")] == ["checkpoint.npz"]
 
@@ -300,7 +300,7 @@ def test_folders_of_other_content_stay(tmp_path: pathlib.Path) -> None:
 def test_a_disk_that_is_full_ends_the_save_and_not_the_run(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sim, how = simulation(), {"checkpoint": tmp_path, "checkpoint_every": 5, "eval_every": 5}
+    sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 5, "eval_every": 5}
     sim.run(10, **how)
     before = store.newest(tmp_path)[0]
 
@@ -320,7 +320,7 @@ def test_an_interval_is_stretched_where_saving_takes_long(
 ) -> None:
     monkeypatch.setattr(checkpoint, "_BLOCKING_SHARE", 1e-6)
     monkeypatch.setattr(checkpoint, "_WRITING_SHARE", 1e-6)
-    simulation().run(12, checkpoint=tmp_path, checkpoint_every="0.01s", eval_every=4)
+    simulation().run(12, folder=tmp_path, checkpoint_every="0.01s", eval_every=4)
     assert "so it is done every" in capsys.readouterr().err
     assert len(list(tmp_path.iterdir())) <= 2
 
@@ -342,7 +342,7 @@ def test_local_optimisers_and_early_stopping_go_on(tmp_path: pathlib.Path) -> No
         one = simulation(name)
         server = afl.server.fedavg() if name == "synchronous" else one.server
         sim = afl.Simulation(one.data, one.model, client, server, one.clock)
-        how = {"checkpoint": tmp_path / name, "checkpoint_every": 3, "eval_every": EVERY}
+        how = {"folder": tmp_path / name, "checkpoint_every": 3, "eval_every": EVERY}
         with pytest.raises(RuntimeError):
             sim.run(12, callbacks=Boom(8), **how)
         assert_same(sim.run(12, **how), sim.run(12, eval_every=EVERY))
@@ -360,7 +360,7 @@ class StopHere(afl.callbacks.Callback):
 
 
 def test_a_run_that_was_stopped_stays_stopped(tmp_path: pathlib.Path) -> None:
-    sim, how = simulation(), {"checkpoint": tmp_path, "checkpoint_every": 2, "eval_every": EVERY}
+    sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 2, "eval_every": EVERY}
     first = sim.run(20, callbacks=StopHere(), **how)
     assert first.sizes["step"] == 8
     for steps in (20, 20, 32):
@@ -372,7 +372,7 @@ def test_a_run_that_was_stopped_stays_stopped(tmp_path: pathlib.Path) -> None:
 def test_a_run_that_has_failed_does_not_go_on(tmp_path: pathlib.Path) -> None:
     one = simulation(learning_rate=1e30)
     sim = afl.Simulation(one.data, one.model, one.client, afl.server.fedbuff(1e30), one.clock)
-    how = {"checkpoint": tmp_path, "eval_every": EVERY}
+    how = {"folder": tmp_path, "eval_every": EVERY}
     first = sim.run(20, **how)
     assert first.attrs["failed_step"] >= 0
     for steps in (20, 32):
@@ -396,7 +396,7 @@ def test_a_run_that_was_planned_otherwise_does_not_go_on(
     name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its store would be read by another plan; one whose clock runs beside the training has none."""
-    sim, how = simulation(name), {"checkpoint": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
+    sim, how = simulation(name), {"folder": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
     with pytest.raises(RuntimeError):
         sim.run(20, callbacks=Boom(12), **how)
     reversed_ = lambda first, last, taken=(): (lambda at, count: ([count - 1 - place for place in at], count))(  # noqa: E731
@@ -414,7 +414,7 @@ def test_a_run_that_was_planned_otherwise_does_not_go_on(
 @pytest.mark.slow
 def test_lanes_of_another_device_are_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would choose others by itself."""
-    sim, how = simulation(), {"checkpoint": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
+    sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
     with pytest.raises(RuntimeError):
         sim.run(20, callbacks=Boom(12), **how)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -427,13 +427,13 @@ def test_lanes_of_another_device_are_kept(tmp_path: pathlib.Path, monkeypatch: p
 def test_folders_of_runs_and_sweeps_are_told_apart(tmp_path: pathlib.Path) -> None:
     sim = simulation()
     (tmp_path / "run" / "2024").mkdir(parents=True)  # of the user's own
-    sim.run(4, checkpoint=tmp_path / "run", eval_every=2)
+    sim.run(4, folder=tmp_path / "run", eval_every=2)
     assert (tmp_path / "run" / "2024").is_dir()
     with pytest.raises(ValueError, match="holds checkpoints of a run"):
         afl.sweep(sim, {"seed": [0]}, 4, folder=tmp_path / "run")
     afl.sweep(sim, {"seed": [0]}, 4, folder=tmp_path / "sweep")
     with pytest.raises(ValueError, match="is the folder of a sweep"):
-        sim.run(4, checkpoint=tmp_path / "sweep")
+        sim.run(4, folder=tmp_path / "sweep")
 
 
 @pytest.mark.slow

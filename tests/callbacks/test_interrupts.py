@@ -39,7 +39,7 @@ def test_a_signal_ends_a_run_with_what_it_has_made(number: int, tmp_path: pathli
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     told = Signals(number)
     with pytest.raises(Interrupted, match=f"{signal.Signals(number).name} after 8 server steps; saved in") as caught:
-        simulation().run(20, eval_every=4, checkpoint=tmp_path, callbacks=told)
+        simulation().run(20, eval_every=4, folder=tmp_path, callbacks=told)
     assert caught.value.signal == number
     assert caught.value.dataset.sizes["step"] == 8
     assert told.ended is caught.value.dataset  # so that trackers are closed
@@ -51,7 +51,7 @@ def test_a_signal_ends_a_run_with_what_it_has_made(number: int, tmp_path: pathli
         if name in ("participation", "mean_staleness") or name.startswith("final_")
     }
     assert_same(found, whole.isel(step=slice(8), evaluation=slice(3)).assign(of_all_steps))
-    assert_same(simulation().run(20, eval_every=4, checkpoint=tmp_path), whole)
+    assert_same(simulation().run(20, eval_every=4, folder=tmp_path), whole)
 
 
 def test_an_interrupt_that_is_not_caught_is_one_line(
@@ -134,15 +134,15 @@ def test_nothing_is_installed_off_the_main_thread() -> None:
 def test_the_command_line_says_so_and_resumes(tmp_path: pathlib.Path, monkeypatch: Any, capsys: Any) -> None:
     data = ["--data", "synthetic", "--data.max-size", "60", "--data.clients", "4", "--model", "logistic"]
     folder, output = str(tmp_path / "run"), str(tmp_path / "result.nc")
-    how = ["--server-steps", "12", "--eval-every", "4", "--no-progress", "--checkpoint", folder, "--output", output]
+    how = ["--server-steps", "12", "--eval-every", "4", "--no-progress", "--folder", folder, "--output", output]
     stop = Signals(signal.SIGTERM)
     monkeypatch.setattr(afl.callbacks, "Csv", lambda path: stop)
     assert main(["run", *data, *how, "--csv", str(tmp_path / "log.csv")]) == 128 + signal.SIGTERM
     assert "interrupted by SIGTERM after 8 server steps; saved in" in capsys.readouterr().err
     assert main(["run", *data, *how[:5], "--csv", str(tmp_path / "other.csv")]) == 128 + signal.SIGTERM
-    assert "after 8 server steps; nothing of it is kept, as --checkpoint does" in capsys.readouterr().err
+    assert "after 8 server steps; nothing of it is kept, as --folder does" in capsys.readouterr().err
     stop.after = -1
     assert main(["resume", folder]) == 0
     assert afl.load(output).sizes["step"] == 12
     assert main(["resume", str(tmp_path)]) == 2
-    assert "is not the folder of a --checkpoint" in capsys.readouterr().err
+    assert "is not the --folder of a run or sweep" in capsys.readouterr().err

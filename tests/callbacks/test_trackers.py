@@ -36,7 +36,7 @@ def test_tensorboard_reads_what_is_written(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("tensorboardX")
     pytest.importorskip("tensorboard")
     sim = simulation()
-    how = {"eval_every": 4, "checkpoint": tmp_path / "run", "checkpoint_every": 2, **EXTRA}
+    how = {"eval_every": 4, "folder": tmp_path / "run", "checkpoint_every": 2, **EXTRA}
     with pytest.raises(RuntimeError):
         sim.run(20, callbacks=[TensorBoard(tmp_path / "board"), Boom(12)], **how)
     result = sim.run(20, callbacks=TensorBoard(tmp_path / "board"), **how)  # the run goes on, so do its curves
@@ -101,7 +101,7 @@ def test_wandb_keeps_runs_offline(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
 def test_mlflow_keeps_a_run_each_in_a_database(tmp_path: pathlib.Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     uri, sim = f"sqlite:///{tmp_path}/runs.db", simulation()
-    how = {"eval_every": 4, "checkpoint": tmp_path / "run", "checkpoint_every": 2, **EXTRA}
+    how = {"eval_every": 4, "folder": tmp_path / "run", "checkpoint_every": 2, **EXTRA}
     with pytest.raises(RuntimeError):
         sim.run(20, callbacks=[MLflow("one", uri), Boom(12)], **how)
     result = sim.run(20, callbacks=MLflow("one", uri), **how)  # continues

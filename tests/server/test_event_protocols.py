@@ -198,8 +198,8 @@ def test_lanes_sweeps_checkpoints_and_evaluations_change_nothing(name: str, tmp_
     sim = afl.Simulation(problem.data, problem.model, GRADIENT, *pair)
     whole = sim.run(20, seed=1, eval_every=5)
     np.testing.assert_array_equal(sim.run(20, seed=1, eval_every=5, lanes=1).loss, whole.loss)
-    sim.run(10, seed=1, eval_every=5, checkpoint=tmp_path)
-    np.testing.assert_array_equal(sim.run(20, seed=1, eval_every=5, checkpoint=tmp_path).loss, whole.loss)
+    sim.run(10, seed=1, eval_every=5, folder=tmp_path)
+    np.testing.assert_array_equal(sim.run(20, seed=1, eval_every=5, folder=tmp_path).loss, whole.loss)
     both = afl.sweep(sim, {"seed": [0, 1]}, 20, eval_every=5)
     np.testing.assert_allclose(both.loss.sel(seed=1), whole.loss, rtol=1e-6)
     assert afl.plot.timeline(sim.schedule(20)) is not None

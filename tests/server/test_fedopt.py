@@ -126,10 +126,10 @@ def test_a_checkpoint_knows_the_numbers_of_a_made_optimiser(tmp_path: Any) -> No
         return afl.Simulation(of.data, of.model, client, server.fedbuff(), clock)
 
     assert repr(simulation(0.1).client).startswith("Client(optimizer=GradientTransformation")
-    simulation(0.1).run(2, checkpoint=tmp_path)
-    assert simulation(0.1).run(3, checkpoint=tmp_path).sizes["step"] == 3
+    simulation(0.1).run(2, folder=tmp_path)
+    assert simulation(0.1).run(3, folder=tmp_path).sizes["step"] == 3
     with pytest.raises(UserError, match="holds something else: client"):
-        simulation(0.2).run(4, checkpoint=tmp_path)
+        simulation(0.2).run(4, folder=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -154,11 +154,11 @@ def test_a_servers_own_numbers_may_be_schedules_too() -> None:
 
 def test_schedules_are_named_and_compared_by_their_numbers(tmp_path: Any) -> None:
     assert repr(server.fedbuff(DECAY)) == "fedbuff(learning_rate=exponential_decay)"
-    result = simulation().run(2, checkpoint=tmp_path)
+    result = simulation().run(2, folder=tmp_path)
     assert json.loads(result.attrs["server"])["learning_rate"] == "exponential_decay"
-    assert simulation(optax.exponential_decay(0.8, 1, 0.9)).run(3, checkpoint=tmp_path).sizes["step"] == 3
+    assert simulation(optax.exponential_decay(0.8, 1, 0.9)).run(3, folder=tmp_path).sizes["step"] == 3
     with pytest.raises(UserError, match="holds something else: server"):
-        simulation(optax.exponential_decay(0.8, 1, 0.95)).run(4, checkpoint=tmp_path)
+        simulation(optax.exponential_decay(0.8, 1, 0.95)).run(4, folder=tmp_path)
 
 
 @pytest.mark.parametrize(
