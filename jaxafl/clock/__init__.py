@@ -8,6 +8,7 @@ from jaxafl.clock.durations.duration import Distribution, Duration, constant
 from jaxafl.clock.durations.fleet import available, stragglers
 from jaxafl.clock.durations.papers import mac_network, suspension, three_tier, transmission
 from jaxafl.clock.durations.runs import Draw, Run, worked
+from jaxafl.clock.durations.sessions import sessions
 from jaxafl.clock.event_loop import Event, Verdict
 from jaxafl.clock.events import Events
 from jaxafl.clock.free_running import free_running
@@ -59,6 +60,7 @@ __all__ = [
     "sampled",
     "schedule",
     "semi_async",
+    "sessions",
     "stale_rounds",
     "stragglers",
     "suspension",

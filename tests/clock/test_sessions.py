@@ -1,0 +1,109 @@
+"""Sessions of devices, against a walk from session to session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxafl import clock
+from jaxafl.clock import Run
+from jaxafl.clock import schedule as run_clock
+from jaxafl.clock.durations.runs import draw_of, prepared_of, stream_keys
+from jaxafl.device.keys import seed_key
+
+CLIENTS, COUNT = 5, 6
+
+
+def walk(on: np.ndarray, off: np.ndarray, now: float, work: float, cut: str, most: int = 10_000) -> tuple[float, int]:
+    """The end of a run that starts at `now`, and the index of its session."""
+    begin = 0.0
+    left = work
+    for index in range(most):
+        end = begin + on[index % COUNT]
+        start = max(now, begin)
+        if start < end or (start == end and left == 0):
+            if start + left <= end:
+                return start + left, index
+            left = left - (end - start) if cut == "pause" else work
+        begin = end + off[index % COUNT]
+    return np.inf, most
+
+
+def drawn(duration: Any, runs: Run, num_clients: int = CLIENTS) -> tuple[np.ndarray, Any]:
+    with jax.enable_x64(True):
+        prepared = prepared_of(duration, stream_keys(seed_key(0), duration), num_clients)
+        draw = jax.vmap(lambda run: draw_of(duration, prepared, run))(jax.tree.map(jnp.asarray, runs))
+        known = duration.prepare(stream_keys(seed_key(0), duration), num_clients)
+        return np.asarray(draw.work + draw.hang), jax.tree.map(np.asarray, known)
+
+
+def check(seed: int, cut: Any, groups: int | None, leave: float) -> None:
+    rng = np.random.default_rng(seed)
+    on, off = rng.integers(1, 9, (2, CLIENTS, COUNT)) / 2
+    work = rng.integers(1, 24, (CLIENTS, 40)) / 4
+    made = clock.sessions(
+        clock.recorded(work), clock.recorded(on), off=clock.recorded(off), cut=cut, groups=groups, count=COUNT,
+        leave=leave,
+    )  # fmt: skip
+    client, run = (axis.ravel().astype(np.int32) for axis in np.mgrid[0:CLIENTS, 0:40])
+    now = rng.integers(0, 400, client.size) / 4
+    seconds, known = drawn(made, Run(client, run, np.ones_like(client), 0 * now, now))
+    for c, r, start, found in zip(client, run, now, seconds, strict=True):
+        group = c % (groups or CLIENTS)
+        end, session = walk(on[group], off[group], start, work[c, r], cut, 400)
+        expected = np.inf if session >= known.last[c] else end - start
+        assert found == pytest.approx(expected, abs=1e-9), (c, r)
+
+
+@pytest.mark.parametrize(("cut", "groups", "leave"), [("pause", None, 0.1), ("restart", 2, 0.0)])
+def test_runs_end_as_in_a_walk_through_the_sessions(cut: str, groups: int | None, leave: float) -> None:
+    check(1, cut, groups, leave)
+
+
+@pytest.mark.slow
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["pause", "restart"]), st.sampled_from([None, 2]))
+def test_they_do_so_for_all_sessions(seed: int, cut: str, groups: int | None) -> None:
+    check(seed, cut, groups, 0.05)
+
+
+def test_a_client_works_only_in_its_sessions() -> None:
+    """3 s of work in sessions of 2 s with breaks of 1 s: [0, 2] + [3, 4], [4, 5] + [6, 8], ..."""
+    made = clock.sessions(clock.constant(3.0), clock.constant(2.0), off=clock.constant(1.0))
+    found = run_clock(clock.free_running(concurrency=1, durations=made), 1, 1, 4)
+    assert found.time.tolist() == pytest.approx([4, 8, 13, 17])
+    short = clock.sessions(clock.constant(1.5), clock.constant(2.0), off=clock.constant(1.0), cut="restart")
+    found = run_clock(clock.free_running(concurrency=1, durations=short), 1, 1, 3)
+    assert found.time.tolist() == pytest.approx([1.5, 4.5, 7.5])
+
+
+def test_clients_leave_after_a_geometric_number_of_sessions() -> None:
+    many = 20_000
+    made = clock.sessions(clock.constant(1.0), clock.constant(2.0), off=clock.constant(1.0), leave=0.25, count=2)
+    client = np.arange(4, dtype=np.int32)
+    _, known = drawn(made, Run(client, client, client, 0.0 * client, 0.0 * client), many)
+    share = [float((known.last == sessions).mean()) for sessions in (1, 2, 3)]
+    assert share == pytest.approx([0.25, 0.1875, 0.140625], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (lambda c: c.sessions(c.constant(1.0), 5.0, off=c.constant(1.0)), "on is 5.0; expected a duration"),
+        (lambda c: c.sessions(c.available(22, 6), c.constant(1.0), off=c.constant(1.0)), "Add other waits outside"),
+        (lambda c: c.sessions(c.constant(1.0), c.suspension(0.1), off=c.constant(1.0)), "on=suspension"),
+        (lambda c: c.sessions(c.constant(1.0), c.constant(1.0), off=c.constant(1.0), leave=1.0), "leave must be in"),
+        (lambda c: c.sessions(c.constant(3.0), c.constant(1.0), off=c.constant(1.0), cut="restart"), "are gone"),
+        (lambda c: c.sessions(c.constant(3.0), c.constant(1.0), off=c.constant(1.0), cut="stop"), "'restart'"),
+        (lambda c: c.sessions(c.constant(3.0), c.constant(0.0), off=c.constant(1.0)), "are gone"),
+    ],
+)
+def test_wrong_sessions_are_refused(made: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        run_clock(clock.free_running(concurrency=1, durations=made(clock)), 2, 1, 3)
