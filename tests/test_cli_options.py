@@ -44,6 +44,8 @@ def test_every_server_works_with_the_defaults_of_the_command_line(name):
 def test_the_command_line_of_a_preset_gives_its_server_and_clock(preset, numbers):
     text = re.search("In a shell: `(.*?)`", " ".join(preset.__doc__.split()))[1]
     arguments = [str(numbers.get(word, word)) for word in text.split()]
+    with pytest.raises(ValueError, match=f"{preset.__name__} is a server on a certain clock; write {text}"):
+        chosen(["--server", preset.__name__])
     made = simulation(*DATA, *arguments, "--clock.durations", "uniform(1, 5)", "--server.learning-rate", "0.1")
     own = {"N": "clients", "R": "max_staleness", "B": "batch"}
     expected = preset(durations=afl.clock.uniform(1, 5), **{own[name]: value for name, value in numbers.items()})

@@ -114,6 +114,10 @@ def find(name: str, kind: str) -> Constructor:
     what = kind.removesuffix("s")
     place, colon, _ = name.partition(":")
     if not (place and colon):
+        if kind == "servers" and name in offered("presets"):
+            written = " ".join((inspect.getdoc(offered("presets")[name].call) or "").split())
+            line = written.partition("In a shell: `")[2].partition("`")[0]
+            raise UserError(f"{name} is a server on a certain clock; write {line}")
         if name not in offered(kind):
             known = f"choose from {', '.join(offered(kind))}, or name your own as package.module:name"
             raise UserError(f"there is no {what} {name!r}; {known}")
