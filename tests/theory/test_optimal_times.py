@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 
 import numpy as np
@@ -119,26 +118,12 @@ def test_a_closed_network_has_the_means_of_all_its_states() -> None:
 
 
 @pytest.mark.slow
-def test_a_simulated_network_has_the_predicted_staleness() -> None:
-    p, mu, tasks, steps = np.array([0.2, 0.5, 0.3]), np.array([0.3, 2.0, 1.0]), 5, 200_000
-    rng = np.random.default_rng(0)
-    waiting: list[list[int]] = [[], [], []]
-    events: list[tuple[float, int]] = []
-
-    def send(client: int, version: int, now: float) -> None:
-        waiting[client].append(version)
-        if len(waiting[client]) == 1:
-            heapq.heappush(events, (now + rng.exponential(1 / mu[client]), client))
-
-    for client in rng.choice(3, tasks, p=p):
-        send(client, 0, 0.0)
-    late = np.zeros((2, 3))
-    for step, drawn in enumerate(rng.choice(3, steps, p=p)):
-        now, client = heapq.heappop(events)
-        late[:, client] += step - waiting[client].pop(0), 1
-        if waiting[client]:
-            heapq.heappush(events, (now + rng.exponential(1 / mu[client]), client))
-        send(drawn, step + 1, now)
-    found = queues.closed_network(p, mu, tasks)
-    assert steps / now == pytest.approx(found["throughput"].item(), rel=0.02)
-    assert late[0] / late[1] == pytest.approx(found["staleness"].values, rel=0.03)
+def test_schedules_of_routed_tasks_have_the_predicted_throughput_and_staleness() -> None:
+    p, mu, tasks, steps = np.array([0.2, 0.5, 0.3]), np.array([0.3, 2.0, 1.0]), 5, 100_000
+    made = afl.clock.routed(tasks=tasks, durations=afl.clock.exponential(1 / mu), probabilities=p)
+    found, expected = afl.clock.schedule(made, 3, 1, steps), queues.closed_network(p, mu, tasks)
+    client, late, busy = found.client.ravel(), found.staleness.ravel(), (found.arrived - found.started).ravel()
+    assert steps / found.time[-1] == pytest.approx(expected["throughput"].item(), rel=0.02)
+    counts = np.bincount(client)
+    assert np.bincount(client, late) / counts == pytest.approx(expected["staleness"].values, rel=0.05)
+    assert np.bincount(client, busy) / found.time[-1] == pytest.approx(expected["busy"].values, rel=0.02)
