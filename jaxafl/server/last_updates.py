@@ -53,15 +53,29 @@ def enter(table: Rows, arrivals: Arrivals, new: Tree) -> Entered:
         new: their rows, each leaf [A, ...].
     """
     local = arrivals.mask & table.has(arrivals.client)
-    places = jnp.arange(local.shape[0], dtype=jnp.int32)
-    client = jnp.where(local, arrivals.client, table.count + places)
-    order = jnp.argsort(client, stable=True)  # arrivals of one client are neighbours, in order of delivery
-    again = client[order[1:]] == client[order[:-1]]
-    before = jnp.full_like(places, -1).at[order[1:]].set(jnp.where(again, order[:-1], -1).astype(jnp.int32))
-    last = local.at[order[:-1]].min(~again)
-
+    before, last = in_turn(jnp.where(local, arrivals.client, -1))
     # XLA copies the whole table unless all rows are read before the first write, and the writes depend on the reads
     held = table.read_local(arrivals.client)
+    return replaced(table, arrivals.client, local, before, last, held, new)
+
+
+def in_turn(rows: Array) -> tuple[Array, Array]:
+    """Returns the entry before each entry in the same row, int32 [A], and True for the last entry of each row.
+
+    Args:
+        rows: int32 [A], the row of each entry; -1 for no entry, to which nothing applies.
+    """
+    places = jnp.arange(rows.shape[0], dtype=jnp.int32)
+    real = rows >= 0
+    row = jnp.where(real, rows, jnp.max(rows, initial=0) + 1 + places)
+    order = jnp.argsort(row, stable=True)  # entries of one row are neighbours, in order of delivery
+    again = row[order[1:]] == row[order[:-1]]
+    before = jnp.full_like(places, -1).at[order[1:]].set(jnp.where(again, order[:-1], -1).astype(jnp.int32))
+    return before, real.at[order[:-1]].min(~again)
+
+
+def replaced(table: Rows, rows: Array, local: Array, before: Array, last: Array, held: Tree, new: Tree) -> Entered:
+    """Writes new rows into a table; `before` and `last` are those of `in_turn`, `held` the rows before, [A, ...]."""
     old = jax.tree.map(lambda n, h: jnp.where(buffers.expand(before < 0, n), h, n[before]), new, held)
-    rows = jax.tree.map(lambda n, h: jnp.where(buffers.expand(local, n), n, h), new, held)
-    return Entered(table.write_many(arrivals.client, last, rows), new, old, local)
+    written = jax.tree.map(lambda n, h: jnp.where(buffers.expand(local, n), n, h), new, held)
+    return Entered(table.write_many(rows, last, written), new, old, local)

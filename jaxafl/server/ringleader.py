@@ -11,6 +11,7 @@ from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows, buffers
 from jaxafl.options import number
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, stepped
+from jaxafl.server.last_updates import in_turn, replaced
 from jaxafl.server.scheduled import Rate
 
 Array = jax.Array
@@ -62,29 +63,37 @@ class ringleader(Server):
     def update(self, params: Tree, state: RingleaderState, arrivals: Arrivals) -> Outcome:
         clients = len(state.counts) // 2
         side = jnp.where(arrivals.kind == _STORED, 1 - state.side, state.side)
+        row = 2 * arrivals.client + side
+        local = arrivals.mask & state.table.has(row)
+        before, last = in_turn(jnp.where(local, row, -1))
+        counts = state.counts.at[jnp.where(arrivals.mask, row, 2 * clients)].add(1, mode="drop")
 
-        def enter(entry: Array, carry: tuple[Rows, Array, Tree]) -> tuple[Rows, Array, Tree]:
-            table, counts, change = carry
-            row, mask = (2 * arrivals.client + side)[entry][None], arrivals.mask[entry][None]
-            times = counts[row]
+        def number_of(entry: Array, numbers: Array) -> Array:
+            earlier = before[entry]
+            return numbers.at[entry].set(1 + jnp.where(earlier < 0, state.counts[row[entry]], numbers[earlier]))
+
+        numbers = jax.lax.fori_loop(0, len(row), number_of, jnp.zeros_like(row))
+        some = state.counts[row] > 0
+        held = state.table.read_local(row)
+        held = jax.tree.map(lambda leaf: jnp.where(buffers.expand(some, leaf), leaf, 0), held)
+
+        def enter(entry: Array, means: Tree) -> Tree:
+            first, earlier = buffers.read(held, entry), buffers.read(means, jnp.maximum(before[entry], 0))
+            mean = jax.tree.map(lambda f, e: jnp.where(before[entry] < 0, f, e), first, earlier)
             delta = buffers.read(arrivals.delta, entry)
-            old = jax.tree.map(lambda m: jnp.where(times[0] > 0, m, 0), table.read_local(row))
-            new = jax.tree.map(lambda m, d: m + (d - m) / (times[0] + 1).astype(m.dtype), old, delta)
-            moves = (mask & table.has(row))[0]
-            change = jax.tree.map(
-                lambda c, n, m: c.at[side[entry]].add(jnp.where(moves, (n - m)[0] / clients, 0)), change, new, old
-            )
-            return table.write_many(row, mask, new), counts.at[row].add(mask.astype(jnp.int32)), change
+            new = jax.tree.map(lambda m, d: m + (d - m) / numbers[entry].astype(m.dtype), mean, delta)
+            return buffers.write(means, entry, new)
 
-        nothing = jax.tree.map(jnp.zeros_like, state.mean)
-        carry = (state.table, state.counts, nothing)
-        table, counts, change = jax.lax.fori_loop(0, len(arrivals.mask), enter, carry)
-        mean = jax.tree.map(jnp.add, state.mean, table.psum(change))
+        means = jax.lax.fori_loop(0, len(row), enter, jax.tree.map(jnp.zeros_like, held))
+        entered = replaced(state.table, row, local, before, last, held, means)
+        sides = [entered.change((side == one) / clients) for one in range(2)]
+        change = jax.tree.map(lambda *leaves: jnp.stack(leaves), *sides)
+        mean = jax.tree.map(jnp.add, state.mean, change)
         params = stepped(params, self.learning_rate, jax.tree.map(lambda leaf: leaf[state.side], mean))
         ends = state.steps + 1 == clients
         left = ends & (jnp.arange(2) == state.side)  # the table of a round that ends is emptied
         after = RingleaderState(
-            table,
+            entered.table,
             jnp.where(jnp.tile(left, clients), 0, counts),
             jax.tree.map(lambda leaf: jnp.where(buffers.expand(left, leaf), 0, leaf), mean),
             jnp.where(ends, 1 - state.side, state.side),
