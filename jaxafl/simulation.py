@@ -89,7 +89,7 @@ class Simulation(Stepwise, Measured, Summarised):
 
     def check(self) -> None:
         """Raises `ValueError` or `TypeError` for anything that cannot work; `schedule` and `run` call it first."""
-        check_parts(self.server, self.clock, self.client, self.data.counts)
+        check_parts(self.server, self.clock_of_run(), self.client, self.data.counts)
         check_model(self.model.at(self.precision), self.data, self.client)
 
     @property
@@ -115,8 +115,8 @@ class Simulation(Stepwise, Measured, Summarised):
 
     def clockwork(self, server_steps: int, seed: int, check: bool = True) -> Clockwork:
         """Returns the clock of a checked simulation, to be advanced ahead of the training."""
-        counts, steps = self.data.counts, self.client.local_steps(self.data.counts)
-        return Clockwork(self.clock.prepare(counts), self.data.num_clients, steps, server_steps, seed, check)
+        steps = self.client.local_steps(self.data.counts)
+        return Clockwork(self.clock_of_run(), self.data.num_clients, steps, server_steps, seed, check)
 
     def compute_schedule(self, server_steps: int, seed: int) -> Schedule:
         """Computes the schedule of a checked simulation."""
@@ -290,10 +290,10 @@ class Simulation(Stepwise, Measured, Summarised):
         layout: Layout = Layout(),  # noqa: B008 (immutable)
     ) -> Problem:
         """Returns the problem that the engine runs; the simulation must have been checked."""
-        server, client = self.server.prepare(self.clock, self.client, self.data.counts, seed)
+        parts = self.summary() | {"clock": self.clock_of_run()}
+        server, client = self.server.prepare(parts["clock"], self.client, self.data.counts, seed)
         client = client.executed(int(self.data.counts.max()))
         hyperparameters = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
-        parts = self.summary() | {"clock": self.clock.prepare(self.data.counts)}
         device = put_data(self.data, parts["model"], layout, "local_accuracy" in recording.diagnostics)
         return Problem(
             **parts, hyperparameters=hyperparameters, device=device, seed=seed, recording=recording, layout=layout

@@ -6,6 +6,7 @@ from jaxafl.clock.durations.device_trace import device_trace
 from jaxafl.clock.durations.distributions import exponential, half_normal, lognormal, uniform
 from jaxafl.clock.durations.duration import Distribution, Duration, constant
 from jaxafl.clock.durations.fleet import available, stragglers
+from jaxafl.clock.durations.link import link
 from jaxafl.clock.durations.papers import mac_network, suspension, three_tier, transmission
 from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.clock.durations.sessions import sessions
@@ -50,6 +51,7 @@ __all__ = [
     "half_normal",
     "harmonic",
     "interrupting",
+    "link",
     "lognormal",
     "mac_network",
     "no_starts",

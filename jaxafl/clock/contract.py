@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
+from jaxafl.clock.durations.runs import with_size
 from jaxafl.device.keys import Key
 from jaxafl.options import Part, static
 from jaxafl.options.promises import keeps_promise
@@ -234,9 +235,9 @@ class Clock(Part):
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other; single options are checked before."""
 
-    def prepare(self, counts: np.ndarray) -> Clock:
-        """Returns the clock of a run on a dataset with the sample counts n_i, int [N]."""
-        return self
+    def prepare(self, counts: np.ndarray, size: Callable[[], int]) -> Self:
+        """Returns the clock of a run with sample counts n_i, int [N], and `size()` bytes sent each way."""
+        return with_size(self, size)
 
     def capacity(self, num_clients: int) -> int:
         """Returns A, the maximum number of arrivals of one server step."""

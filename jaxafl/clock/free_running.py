@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import jax
@@ -186,8 +187,8 @@ class free_running(Events):
     def ring_slots(self, num_clients: int) -> int:
         return self.in_flight(num_clients) + 1 + self.start_skew
 
-    def prepare(self, counts: np.ndarray) -> free_running:
-        return by_samples(self, counts)
+    def prepare(self, counts: np.ndarray, size: Callable[[], int]) -> free_running:
+        return by_samples(super().prepare(counts, size), counts)
 
     def client_weights(self, num_clients: int) -> Array | None:
         return weights_of(self, num_clients)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -109,8 +110,8 @@ class synchronous(Clock):
         given = (self.deadline, self.deadline_quantile, self.lost, self.hours)
         return self.extra > 0 or any(one is not None for one in given)
 
-    def prepare(self, counts: np.ndarray) -> synchronous:
-        return by_samples(self, counts)
+    def prepare(self, counts: np.ndarray, size: Callable[[], int]) -> synchronous:
+        return by_samples(super().prepare(counts, size), counts)
 
     def capacity(self, num_clients: int) -> int:
         return num_clients if self.cohort is None else self.cohort + self.extra

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -84,8 +85,8 @@ class warm_up(Clock):
         check_options(self.clock, num_clients)
         self.clock.check(num_clients)
 
-    def prepare(self, counts: np.ndarray) -> warm_up:
-        return dataclasses.replace(self, clock=self.clock.prepare(counts))
+    def prepare(self, counts: np.ndarray, size: Callable[[], int]) -> warm_up:
+        return dataclasses.replace(self, clock=self.clock.prepare(counts, size))
 
     def capacity(self, num_clients: int) -> int:
         return max(num_clients, self.clock.capacity(num_clients))

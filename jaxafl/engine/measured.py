@@ -7,6 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxafl.client import Client
+from jaxafl.client.frozen import sent_bytes
+from jaxafl.clock import Clock
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.test_sets import like_samples
 from jaxafl.device import on_host
@@ -26,6 +29,8 @@ class Measured:
     data: FederatedData
     model: Model
     precision: Any
+    client: Client
+    clock: Clock
     server: Any
 
     def predict(self, trained: Any, x: Any) -> Any:
@@ -56,6 +61,16 @@ class Measured:
             inputs = self.data.preprocess(jax.tree.map(lambda leaf, rows=rows: leaf[rows], samples))
             parts.append(on_host(model.outputs(params, inputs, state)))
         return jax.tree.map(lambda *pieces: np.concatenate(pieces)[:count], *parts)
+
+    def clock_of_run(self) -> Clock:
+        """Returns the clock for the data, the model and the local training."""
+        return self.clock.prepare(self.data.counts, self._bytes)
+
+    def _bytes(self) -> int:
+        """Returns the bytes that a client sends."""
+        model = self.model.at(self.precision)
+        form = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(self.data.form)))
+        return sent_bytes(self.client, *form)
 
     def recording(self, observe: Any = None, diagnostics: Any = (), metrics: Any = None) -> Recording:
         """Returns the checked records of a run."""

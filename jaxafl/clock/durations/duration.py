@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.durations.runs import Draw, Run, draw_of, prepared_of, reads, stream_keys, worked
+from jaxafl.clock.durations.runs import Draw, Run, draw_of, prepared_of, reads, stream_keys, with_size, worked
 from jaxafl.device import cpu
 from jaxafl.device.keys import Key, per_client, per_run, seed_key
 from jaxafl.device.keys import uniform as uniform_from_bits
@@ -61,6 +61,10 @@ class Duration(Part):
 
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other; single options are checked before."""
+
+    def prepare_size(self, size: Callable[[], int]) -> Duration:
+        """Returns the duration of runs that send `size()` bytes each way."""
+        return with_size(self, size)
 
     def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:
         """Draws or reads values that are fixed per client, and returns them as a pytree.

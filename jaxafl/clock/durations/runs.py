@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from jaxafl.device.keys import Key, Purpose, jax_key, purpose_key, words_of
 from jaxafl.options import UserError
 
 Array = jax.Array
+P = TypeVar("P")
 
 
 class Run(NamedTuple):
@@ -45,6 +47,14 @@ def prepared_of(duration: Any, keys: Sequence[Key], num_clients: int) -> Any:
     """Returns the packed result of a duration's `prepare`; a user-defined class gets keys for `jax.random`."""
     shipped = type(duration).__module__.startswith("jaxafl.")
     return pack(duration.prepare(keys if shipped else [jax_key(words_of(key)) for key in keys], num_clients))
+
+
+def with_size(part: P, size: Callable[[], int]) -> P:
+    """Returns a clock or duration with its durations for runs that send `size()` bytes each way."""
+    parts = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}  # type: ignore[arg-type]
+    changes = {name: old.prepare_size(size) for name, old in parts.items() if hasattr(old, "prepare_size")}
+    changes = {name: new for name, new in changes.items() if new is not parts[name]}
+    return dataclasses.replace(part, **changes) if changes else part  # type: ignore[type-var]
 
 
 def worked(time: Array) -> Draw:
