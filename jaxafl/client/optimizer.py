@@ -14,29 +14,18 @@ import numpy as np
 import optax
 
 from jaxafl.client.stepping import objective_arguments, optimizer_step
-from jaxafl.options import Bounds, Number, Part, UserError, as_array, check_number, did_you_mean, static
+from jaxafl.options import Bounds, Number, Part, UserError, Wrapped, as_array, check_number, did_you_mean, static
 from jaxafl.options.renamed import current_names
 
 
-class MadeOptimizer:
+class MadeOptimizer(Wrapped):
     """Constructor, without arguments, of a `GradientTransformation` that the user has made; its numbers are static."""
 
-    __name__ = "GradientTransformation"
-
     def __init__(self, transformation: optax.GradientTransformation) -> None:
-        self.transformation = transformation
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MadeOptimizer) and self.transformation == other.transformation
-
-    def __hash__(self) -> int:
-        return hash(self.transformation)
-
-    def __repr__(self) -> str:
-        return self.__name__
+        super().__init__(transformation, "GradientTransformation")
 
     def __call__(self) -> optax.GradientTransformation:
-        return self.transformation
+        return self.content
 
 
 class Optimised(Part):

@@ -29,8 +29,7 @@ Recording: TypeAlias = jax.Array | np.ndarray | None
 class Delivery(enum.Flag):
     """Properties of a protocol's arrivals.
 
-    A clock lists them in `Clock.delivers`. A server lists required ones in `Server.requires` and accepted ones in
-    `Server.accepts`.
+    A clock lists them in `Clock.delivers`, a server in `Server.requires` and `Server.accepts`.
     """
 
     NONE = 0
@@ -39,6 +38,7 @@ class Delivery(enum.Flag):
     AGED = enum.auto()  # runs start from versions of a drawn age
     REPEATED = enum.auto()  # several server steps can take the same update
     EMPTY = enum.auto()  # a server step may have no arrivals
+    SEVERAL = enum.auto()  # a server step may have several arrivals, with any options
     MULTIPLE = enum.auto()  # an update may count several times (`multiplicity`)
     PULLED = enum.auto()  # the server chooses the clients of the next arrivals after they have started
     PARTIAL = enum.auto()  # a run arrives with the local steps that it has completed, possibly 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jaxafl.clock.contract import Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.event_loop import Event, Verdict
 from jaxafl.clock.events import Events
@@ -48,6 +49,8 @@ class harmonic(Events):
     batch: Number = number(default=0.0, least=0, kw_only=True)
     max_arrivals: int | None = static(default=None, kw_only=True)
     stop: bool = static(default=True, kw_only=True)
+
+    delivers: ClassVar[Delivery] = Events.delivers | Delivery.SEVERAL
 
     def capacity(self, num_clients: int) -> int:
         return self.max_arrivals or 4 * num_clients

@@ -56,7 +56,7 @@ class ringleader(Events):
     max_arrivals: int | None = static(default=None, kw_only=True)
 
     references: ClassVar[tuple[str, ...]] = ("maranjyan2026",)
-    delivers: ClassVar[Delivery] = Events.delivers | Delivery.KINDS | Delivery.HELD
+    delivers: ClassVar[Delivery] = Events.delivers | Delivery.SEVERAL | Delivery.KINDS | Delivery.HELD
     kinds: ClassVar[tuple[str, ...]] = ("collected", "step", "stored")
 
     def capacity(self, num_clients: int) -> int:

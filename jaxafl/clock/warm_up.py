@@ -27,7 +27,7 @@ from jaxafl.options import check_options, static
 
 Array = jax.Array
 _TAKES = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE | Delivery.REPEATED | Delivery.EMPTY
-_TAKES |= Delivery.BY_CLIENT | Delivery.REPLIES
+_TAKES |= Delivery.BY_CLIENT | Delivery.REPLIES | Delivery.SEVERAL
 _MOST = 1000  # steps of the protocol for each client, without which a client that never comes would be waited for
 
 
@@ -63,7 +63,10 @@ class warm_up(Clock):
     clock: Clock
     first: Literal["complete", "next", "all"] = static(default="complete", kw_only=True)
 
-    delivers = ByOptions(Delivery.STALE | Delivery.CONTINUOUS, lambda clock: clock.clock.delivers & ~Delivery.REPLIES)
+    delivers = ByOptions(
+        Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL,
+        lambda clock: (clock.clock.delivers & ~Delivery.REPLIES) | Delivery.SEVERAL,
+    )
     order_free = ByOptions(False, lambda clock: clock.clock.order_free)
 
     def check(self, num_clients: int) -> None:

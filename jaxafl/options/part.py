@@ -116,6 +116,23 @@ class Part:
         return f"{type(self).__name__}({', '.join(f'{name}={shown(value)}' for name, value in given.items())})"
 
 
+class Wrapped:
+    """Base of named static values around another one; two of one class are equal if their contents are."""
+
+    def __init__(self, content: Any, name: str) -> None:
+        self.content = content
+        self.__name__ = name
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.content == other.content
+
+    def __hash__(self) -> int:
+        return hash(self.content)
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
 class Summarised:
     """Base class of large objects whose representation is `summary()`: one line, or a table in a notebook."""
 

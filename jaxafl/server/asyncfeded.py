@@ -11,7 +11,6 @@ import numpy as np
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.checks import check_single
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, norm
 from jaxafl.server.scheduled import Rate
 
@@ -57,6 +56,7 @@ class asyncfeded(Server):
     accepts = Delivery.STALE | Delivery.CONTINUOUS
     references = ("wang2022asyncfeded",)
     renamed: ClassVar[dict[str, str]] = {"lam": "base_rate"}
+    single = True
     needs = Needs(base=True, replies=True)
     counters = ("dropped", "clipped")
     meanings: ClassVar[dict[str, str]] = {
@@ -65,7 +65,6 @@ class asyncfeded(Server):
     }
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        check_single(self.name, clock, num_clients)
         unit = "steps" if client.epochs is None else "epochs"
         begins = int(np.max(getattr(client, unit)))
         if begins > self.max_steps:

@@ -34,15 +34,6 @@ def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
         raise ValueError(f"{server} takes full gradients: give Client(batch_size=None), not {client.batch_size}")
 
 
-def check_single(server: str, clock: Clock, num_clients: int) -> None:
-    """Raises `ValueError` if a clock delivers several arrivals per server step. `server`: its name, for messages."""
-    if clock.capacity(num_clients) != 1:
-        raise ValueError(
-            f"{server} steps for every arrival, but the clock {clock.name} brings {clock.capacity(num_clients)} "
-            "per server step; use free_running with buffer=1"
-        )
-
-
 def check_everyone(server: str, clock: Clock, num_clients: int) -> None:
     """Raises `ValueError` unless every client is always in flight. `server`: its name, for messages."""
     if clock.in_flight(num_clients) != num_clients:

@@ -148,7 +148,8 @@ class Server(Part):
         needs: requirements on the engine. A subclass that overrides `update` does not inherit `linear`.
         buffer: arrivals per server step M in the paper, for servers that buffer. The command line uses it as default,
             and a clock with single arrivals raises a warning.
-        clocks: names of the compatible clocks of jaxafl, derived from `requires` and `accepts`.
+        single: True for servers that step for every arrival, which refuse clocks with several per server step.
+        clocks: names of the compatible clocks of jaxafl, derived from `requires`, `accepts` and `single`.
         counters: names of diagnostics that are also summed over the run, as attributes `count_...` of the result.
         meanings: descriptions of diagnostics, by name, for the result.
 
@@ -169,6 +170,7 @@ class Server(Part):
     requires: ClassVar[Delivery] = Delivery.NONE
     accepts: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.AGED | Delivery.MULTIPLE
     buffer: ClassVar[int] = 1
+    single: ClassVar[bool] = False
     clocks: ClassVar[frozenset[str]] = frozenset()
     counters: ClassVar[tuple[str, ...]] = ()
     meanings: ClassVar[dict[str, str]] = {}
@@ -245,7 +247,8 @@ def unfit(server: type[Server] | Server, clock: type[Clock] | Clock) -> str:
     if missing:
         return f"it needs arrivals that are {_words(missing)}"
     # a clock with replies runs servers that never reply; a step without arrivals changes nothing, see `Needs`
-    foreign = clock.delivers & ~server.accepts & ~server.requires & ~(Delivery.REPLIES | Delivery.EMPTY)
+    harmless = Delivery.REPLIES | Delivery.EMPTY | (Delivery.NONE if server.single else Delivery.SEVERAL)
+    foreign = clock.delivers & ~server.accepts & ~server.requires & ~harmless
     return f"it does not accept arrivals that are {_words(foreign)}" if foreign else ""
 
 

@@ -13,7 +13,6 @@ import optax
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.checks import check_single
 from jaxafl.server.contract import Arrivals, counts
 from jaxafl.server.fedopt import OptaxServer
 from jaxafl.server.scheduled import Rate
@@ -51,10 +50,10 @@ class delay_adaptive(OptaxServer):
 
     requires = Delivery.CONTINUOUS
     accepts = Delivery.STALE | Delivery.CONTINUOUS
+    single = True
     references = ("mishchenko2022", "koloskova2022")
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        check_single(self.name, clock, num_clients)
         if (self.rule == "koloskova") != (self.smoothness is not None):
             given = "without smoothness" if self.smoothness is None else f"with smoothness={self.smoothness}"
             raise ValueError(

@@ -7,11 +7,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client import Client
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import Delivery
 from jaxafl.device import buffers
 from jaxafl.options import static
-from jaxafl.server.checks import check_single
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree
 
 Array = jax.Array
@@ -43,10 +41,8 @@ class fedfa(Server):
     requires = Delivery.CONTINUOUS
     accepts = Delivery.STALE
     references = ("xu2024",)
+    single = True
     needs = Needs(base=True)
-
-    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        check_single(self.name, clock, num_clients)
 
     def init(self, params: Tree, samples: Array) -> FedFaState:
         return FedFaState(buffers.allocate(params, self.window), jnp.int32(0))

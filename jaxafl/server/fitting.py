@@ -35,6 +35,11 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
         raise ValueError(
             f"the server {server.name} does not run on the clock {clock.name}; it runs on {fitting} ({why})"
         )
+    if server.single and clock.capacity(clients) != 1:
+        raise ValueError(
+            f"{server.name} steps for every arrival, but the clock {clock.name} brings {clock.capacity(clients)} per "
+            "server step; use free_running with buffer=1"
+        )
     server.check(clock, client, clients)
     if server.buffer > 1 and Delivery.CONTINUOUS in clock.delivers and clock.capacity(clients) == 1:
         warnings.warn(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.options import Number, UserError
+from jaxafl.options import Number, UserError, Wrapped
 
 if TYPE_CHECKING:
     Rate: TypeAlias = Any  # inside `update` it is a number, which the type of a union would hide
@@ -18,24 +18,15 @@ else:
 
 
 @jax.tree_util.register_static
-class Scheduled:
+class Scheduled(Wrapped):
     """Option whose value is a function of the server step t (traced int32, from 0); it has no pytree leaf."""
 
     def __init__(self, schedule: Callable[[Any], Any]) -> None:
-        self.__wrapped__ = schedule  # fingerprints compare the wrapped function with its closure
         name = getattr(schedule, "__name__", type(schedule).__name__)
         if str(getattr(schedule, "__module__", "")).startswith("optax."):  # "schedule", in a function with a name
             name = schedule.__qualname__.partition(".")[0]
-        self.__name__ = name
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Scheduled) and self.__wrapped__ == other.__wrapped__
-
-    def __hash__(self) -> int:
-        return hash(self.__wrapped__)
-
-    def __repr__(self) -> str:
-        return self.__name__
+        super().__init__(schedule, name)
+        self.__wrapped__ = schedule  # fingerprints compare the wrapped function with its closure
 
     def __call__(self, step: Any) -> jax.Array:
         """Returns the value at server step t, a float scalar."""

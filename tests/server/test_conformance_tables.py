@@ -22,8 +22,8 @@ from tests.problems import (
     GD,
     ORACLE_GD,
     START,
+    Problem,
     assert_same,
-    observe_w,
     quadratic,
     quadratic_loss,
     record,
@@ -230,7 +230,7 @@ def test_two_clients_by_hand(name: str) -> None:
     model = afl.models.from_functions(lambda key, batch: {"w": jnp.full(1, 2.0)}, quadratic_loss, "quadratic")
     clock = begins(trace(afl.clock.free_running, concurrency=2, durations=np.tile([[1.0], [3.0]], 12)))
     client = afl.Client(learning_rate=1.0, steps=1, batch_size=None)
-    result = afl.Simulation(data, model, client, one, clock).run(len(expected) - 1, observe=observe_w)
+    result = simulate(Problem(data, model, []), one, clock, len(expected) - 1, client)
     np.testing.assert_allclose(result.observe_w.values[:, 0], expected, rtol=1e-6)
 
 

@@ -130,8 +130,6 @@ def test_which_server_runs_on_which_clock(name: str, clock: str) -> None:
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_names_the_clocks_that_it_fits(name: str) -> None:
     expected = {clock.split(",")[0] for clock, servers in TABLE.items() if name in servers}
-    if name in {"delay_adaptive", "fedfa"}:  # they step for every arrival, and refuse it by its capacity
-        expected |= {"harmonic", "warm_up"}
     assert SERVERS[name].clocks == type(SERVERS[name]).clocks == expected
 
 
