@@ -174,7 +174,7 @@ def test_help_is_of_the_server_that_is_named(capsys):
     ("arguments", "said"),
     [
         (["bogus"], "there is no command 'bogus'"),
-        (["run", "--server", "fedfoo"], "there is no server 'fedfoo'"),
+        (["run", "--server", "fedfoo"], "there is no server 'fedfoo'; did you mean 'fedfa'? Choose from ace, "),
         (["run", "--server", "asyncfeded", "--clock", "synchronous"], "does not run on the clock synchronous"),
         (["run", *SMALL, "--clock.cohort", "20"], "more than the 6 clients"),
         (["run", *SMALL, "--server-steps", "0"], "at least 1"),

@@ -304,3 +304,12 @@ def test_more_lines_than_colours_still_differ():
 def test_plotting_does_not_import_pyplot():
     code = "import sys, jaxafl.plot; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_comparison_goes_on_to_the_limit_of_time_that_ended_its_runs():
+    ended = {name: result(stretch=stretch).assign_attrs(until_time=40.0) for name, stretch in (("a", 1.0), ("b", 1.5))}
+    for line, one in zip(plot.comparison(ended).axes[0].lines, ended.values(), strict=True):
+        assert line.get_xdata()[-1] == 40 > one.eval_time[-1]
+        assert line.get_ydata()[-1] == pytest.approx(100 * one.accuracy[-1].item())
+    steps = plot.comparison(ended, axis="server_steps").axes[0].lines[0]
+    assert steps.get_xdata()[-1] == ended["a"].eval_step[-1]

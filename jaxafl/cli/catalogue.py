@@ -25,7 +25,7 @@ import optax
 
 from jaxafl.client import Client
 from jaxafl.models import Metric
-from jaxafl.options import Bounds, UserError, bounds_of, types_of
+from jaxafl.options import Bounds, UserError, bounds_of, did_you_mean, types_of
 from jaxafl.options.checks import MOST
 from jaxafl.server import Needs
 
@@ -119,8 +119,9 @@ def find(name: str, kind: str) -> Constructor:
             line = written.partition("In a shell: `")[2].partition("`")[0]
             raise UserError(f"{name} is a server on a certain clock; write {line}")
         if name not in offered(kind):
-            known = f"choose from {', '.join(offered(kind))}, or name your own as package.module:name"
-            raise UserError(f"there is no {what} {name!r}; {known}")
+            close = did_you_mean(name, offered(kind))
+            known = f"{', '.join(offered(kind))}, or name your own as package.module:name"
+            raise UserError(f"there is no {what} {name!r}{f'{close} Choose' if close else '; choose'} from {known}")
         return offered(kind)[name]
     call = _imported(name, what)
     if isinstance(call, type) and kind in KINDS and not _makes(call, kind):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -23,7 +24,7 @@ from jaxafl.plot.canvas import (
     panels_of,
     tidy,
 )
-from jaxafl.results.curves import AXES, curve, percent, scale_of
+from jaxafl.results.curves import AXES, Curve, curve, has_failed, known_until, percent, scale_of
 from jaxafl.results.members import Results, members
 from jaxafl.results.points import in_words
 
@@ -42,7 +43,8 @@ def comparison(
 ) -> Figure:
     """Draws a metric against its cost: the median over seeds, in a band between two quantiles.
 
-    A run keeps the value of its last evaluation until the next. Lines and bands end with the shortest of the seeds.
+    A run keeps the value of its last evaluation until the next, and until a limit of time that ended it. Lines and
+    bands end with the shortest of the seeds.
 
     Args:
         results: a `Comparison`; or a result, a dict of results by name, or a sweep. The legend names the point of a
@@ -71,7 +73,7 @@ def comparison(
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
     failed = 0
     for line, style in zip(lines, line_styles(len(lines)), strict=True):
-        curves = [curve(run, against.variable, metric) for run in line.runs]
+        curves = [_to_its_end(run, curve(run, against.variable, metric), axis) for run in line.runs]
         if not all(one.at.size for one in curves):
             raise UserError(f"{line.name}: a run has no evaluation with a finite {metric}; there is nothing to plot")
         grid = np.unique(np.concatenate([one.at for one in curves]))
@@ -91,3 +93,11 @@ def comparison(
         ax.axvline(at[axis] / against.scale, color="0.4", linestyle=":", linewidth=1.2)
     legend_beside(ax, len(lines) + failed, title)
     return finish(figure, file)
+
+
+def _to_its_end(run: xr.Dataset, found: Curve, axis: str) -> Curve:
+    """Returns a curve against time that goes on to the limit of time that ended its run."""
+    if axis != "time" or not found.at.size or has_failed(run):
+        return found
+    end = float(known_until(run, found.at[-1]))
+    return found._replace(at=np.append(found.at, end), values=np.append(found.values, found.values[-1]))
