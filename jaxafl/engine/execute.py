@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -56,8 +57,27 @@ def advance(
         take = jax.jit(lambda place, number, state: server_step(buffers.read(steps, place), number, state), inline=True)
 
         def take_step(number: Array, state: State, records: Records) -> tuple[State, Records]:
+            if program.loops.widths:
+                return take_narrow(number, state, records)
             state, _, info = take(number - origin, number, state)
             return state, buffers.write(records, number - first_step, Records(info))
+
+        def take_narrow(number: Array, state: State, records: Records) -> tuple[State, Records]:
+            row = buffers.read(steps, number - origin)
+            size, carry = row.mask.shape[0], (state, records)
+            used = jnp.max(jnp.where(row.mask, jnp.arange(1, size + 1), 0), initial=0)
+            for least, most in itertools.pairwise((-1, *program.loops.widths, size)):
+
+                def one(entry: Array, carry: tuple[State, Records], most: int = most) -> tuple[State, Records]:
+                    first = jax.tree.map(lambda column: column[:most] if column.ndim else column, row)
+                    state, _, info = server_step(first, number, carry[0])
+                    info = jax.tree.map(_padded, info, jax.tree.map(lambda leaf: leaf[0], carry[1].info))
+                    return state, buffers.write(carry[1], number - first_step, Records(info))
+
+                # a loop of at most one pass: a conditional would copy the buffers that it passes through
+                fits = (used > least) & (used <= most)
+                carry = jax.lax.fori_loop(0, fits.astype(jnp.int32), one, carry)
+            return carry
 
         def take_masked(number: Array, taken: Array, state: State, records: Records) -> tuple[State, Records]:
             last, scratch = len(steps.time) - 1, len(jax.tree.leaves(state.ring)[0]) - 1
@@ -128,6 +148,11 @@ def over_rows(
 def _repeat(count: Any, body: Callable[[Any, Any], Any], carry: Any) -> Any:
     """Executes `body(index, carry)` `count` times; once without a loop."""
     return body(0, carry) if isinstance(count, int) and count == 1 else jax.lax.fori_loop(0, count, body, carry)
+
+
+def _padded(leaf: Array, form: Array) -> Array:
+    """Returns the leaf with zeros appended along its axes, to the shape of `form`."""
+    return jnp.zeros_like(form).at[tuple(map(slice, leaf.shape))].set(leaf)
 
 
 def _or_one(count: Array | None) -> Array | int:

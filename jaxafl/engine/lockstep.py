@@ -47,7 +47,7 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
     execution = prepared(
         problems,
         schedules,
-        first.program(Loops(every, block_of(*chunk_start.tolist()), lanes, **lengths)),
+        first.program(Loops(every, block_of(*chunk_start.tolist()), lanes, **lengths, widths=())),
         BufferSizes(lanes, max(plan.slots for plan in plans) + 1, max(plan.rows for plan in plans)),
         speed.deterministic,
         shared=False,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
-from jaxafl.clock import Schedule
+from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.schedules import UNBOUNDED, Clockwork, check_length
 from jaxafl.device import on_cpu, on_device, on_host
 from jaxafl.engine.execute import advance
@@ -28,6 +28,7 @@ from jaxafl.server.contract import Server
 
 _MOST_EXECUTED = 1.5  # local steps, masked ones included, for each needed one, if lanes are chosen on an accelerator
 _BLOCK = 10  # amortises the host sync of the loop predicate; at most 9 more steps run after a failure or Ctrl-C
+_WIDTHS, _PADDED = (1, 8, 64), 32  # arrivals of narrow server steps, which are compiled if A is so many times larger
 KINDS = (Partition.HYPERPARAMETERS, Partition.DATA, Partition.TABLES)
 
 
@@ -124,7 +125,9 @@ def planned(
     chunk = chunk_of(lanes, speed.chunk, lambda: lanes_in_memory(first, len(problems)))
     local_updates = _most_of_one(plan, layout.shares) if sharded else 0
     form = form_of(plan, layout.shares, chunk, bool(local_updates), keep_base, first.client.rate_schedule is not None)
-    loops = Loops(steps_per_call=every, rows_per_check=block, lanes_per_vmap=chunk, **form.trip_counts)
+    narrow = on_cpu() and form.mask and layout.shares == 1 and Delivery.CONTINUOUS in first.clock.delivers
+    widths = tuple(width for width in _WIDTHS if narrow and width * _PADDED <= capacity)
+    loops = Loops(every, block, chunk, **form.trip_counts, widths=widths)
     ring, store = _buffers(window)
     execution = prepared(
         problems,

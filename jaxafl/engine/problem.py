@@ -146,6 +146,7 @@ class Loops(NamedTuple):
         local_steps: trip count: local steps of all active lanes of every segment.
         segments: trip count: segments of every row.
         steps: trip count: server steps of every row.
+        widths: numbers of arrivals < A for which a server step is compiled, too, because most steps have fewer.
     """
 
     steps_per_call: int = 1
@@ -154,6 +155,7 @@ class Loops(NamedTuple):
     local_steps: int | None = None
     segments: int | None = None
     steps: int | None = None
+    widths: tuple[int, ...] = ()
 
 
 class BufferSizes(NamedTuple):

@@ -140,7 +140,7 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
         lambda: Throttle(2.0, *RADII.values()),
     ),
     "ringleader": (
-        (server.ringleader(ETA), clock.ringleader(durations=DURATIONS)),
+        (server.ringleader(ETA), clock.ringleader(durations=DURATIONS, max_arrivals=256)),
         lambda: Ringleader(CLIENTS, len(START), ETA),
     ),
     "ia2sgd": ((server.ia2sgd(ETA), clock.warm_up(FREE, first="next")), table),
@@ -236,7 +236,10 @@ def test_ringleader_by_hand() -> None:
     """The timeline of the authors' poster: runs of 43, 61 and 87 s, η = 0.3; the same inside the loop."""
     durations = clock.recorded(np.tile([[43.0], [61.0], [87.0]], (1, 20)))
     sim = afl.Simulation(
-        *centres([1.0, 0.0, -4.0]), GRADIENT, server.ringleader(0.3), clock.ringleader(durations=durations)
+        *centres([1.0, 0.0, -4.0]),
+        GRADIENT,
+        server.ringleader(0.3),
+        clock.ringleader(durations=durations, max_arrivals=32),  # so that steps of one arrival are computed apart
     )
     schedule = sim.schedule(9)
     assert schedule.time.tolist() == [87, 122, 129, 183, 215, 261, 348, 366, 387]
