@@ -42,7 +42,8 @@ def next_version(clock: Clock, state: Any, workload: Workload) -> tuple[Any, Ser
         count += jnp.sum(step.mask, dtype=jnp.int32)
         exceeds = count > size  # `check_steps` raises
         advances = jnp.asarray(step.advances) & ~exceeds
-        return state, gathered._replace(time=step.time, advances=advances, **columns), count, advances | exceeds
+        ends = advances | exceeds | (state.starts.fault.code > 0)  # after a fault there might never be a version
+        return state, gathered._replace(time=step.time, advances=advances, **columns), count, ends
 
     def blank(column: Array) -> Array:
         return jnp.zeros((size, *column.shape[1:]), column.dtype)

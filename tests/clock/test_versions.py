@@ -61,6 +61,14 @@ def test_versions_staleness_and_server_steps_do_not_count_them() -> None:
         run_clock(by_three(concurrency=4, durations=DURATIONS, wrong=True), 6, 1, 3)
 
 
+@pytest.mark.slow
+def test_a_version_that_no_client_can_complete_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"all clients that are at work are gone .* at 2 simulated seconds"):
+        run_clock(
+            by_three(concurrency=6, room=9, durations=clocks.recorded([[1.0, 1.0, np.inf], *[[np.inf]] * 5])), 6, 1, 3
+        )
+
+
 def test_clocks_without_them_compile_to_the_same_program() -> None:
     with jax.enable_x64(True):
         state = as_arrays(BUFFER, jnp.float64).init(seed_key(0), 6)
