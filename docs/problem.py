@@ -61,6 +61,7 @@ def methods() -> dict[str, afl.Simulation]:
         "fedasync": (server.fedasync(0.5, "polynomial", exponent=0.5), each, usual),
         "fedavg": (server.fedavg(), rounds, usual),
         "fedbuff": (server.fedbuff(), buffered, usual),
+        "fedcompass": (server.fedcompass(), clock.compass(durations=steps, min_steps=5, max_steps=25), usual),
         "fedfa": (server.fedfa(), each, usual),
         "fednova": (server.fednova(), rounds, usual),
         "fedopt": (server.fedopt(optax.adamw, 0.003), buffered, usual),
@@ -101,6 +102,7 @@ def clocks() -> dict[str, tuple[Any, int]]:
         "ringleader": (clock.ringleader(durations=times), 16),
         "rounds_until_all": (clock.rounds_until_all(durations=times), 20),
         "warm_up": (clock.warm_up(clock.free_running(concurrency=8, durations=times), first="next"), 14),
+        "compass": (clock.compass(durations=steps * 5, min_steps=5, max_steps=25), 8),
         "routed": (clock.routed(tasks=12, durations=times), 20),
         "trace": (clock.trace(clock.free_running, concurrency=8, durations=recorded), 20),
     }

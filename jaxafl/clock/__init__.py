@@ -1,6 +1,7 @@
 """Clocks, which schedule training and arrivals; see `contract`, and `durations.duration` for durations."""
 
 from jaxafl.clock.bernoulli import bernoulli
+from jaxafl.clock.compass import compass
 from jaxafl.clock.contract import Clock, Delivery, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.durations.device_trace import device_trace
 from jaxafl.clock.durations.distributions import exponential, half_normal, lognormal, uniform
@@ -44,6 +45,7 @@ __all__ = [
     "Workload",
     "available",
     "bernoulli",
+    "compass",
     "constant",
     "device_trace",
     "exponential",

@@ -14,6 +14,7 @@ from jaxafl.server.delayed_gradients import audg, psurdg
 from jaxafl.server.fadas import fadas, fedams
 from jaxafl.server.favano import favano
 from jaxafl.server.fedasync import fedasync
+from jaxafl.server.fedcompass import fedcompass
 from jaxafl.server.fedfa import fedfa
 from jaxafl.server.fednova import fednova
 from jaxafl.server.fedopt import OptaxServer, fedopt
@@ -55,6 +56,7 @@ __all__ = [
     "fedasync",
     "fedavg",
     "fedbuff",
+    "fedcompass",
     "fedfa",
     "fednova",
     "fedopt",

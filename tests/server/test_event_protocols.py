@@ -118,6 +118,10 @@ def routed(x: np.ndarray, clients: list[int], deltas: list[np.ndarray], kind: in
     return x + ETA / (CLIENTS * P[clients[0]]) * deltas[0]
 
 
+def share_of_sum(x: np.ndarray, clients: list[int], deltas: list[np.ndarray], kinds: list[int]) -> np.ndarray:
+    return x + ETA / CLIENTS * np.sum(deltas, axis=0)
+
+
 RADII: dict[str, Any] = {"first_radius": 0.4, "later_radius": 0.3, "side_radius": 0.5}
 CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
     "ringmaster": (presets.ringmaster(CLIENTS, DURATIONS, max_staleness=4, learning_rate=ETA), lambda: mean),
@@ -126,6 +130,10 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
         lambda: mean,
     ),
     "rennala": (presets.rennala(CLIENTS, DURATIONS, batch=5, learning_rate=ETA), lambda: mean),
+    "fedcompass": (
+        (server.fedcompass(ETA, "none"), clock.compass(durations=DURATIONS, min_steps=1, max_steps=1)),
+        lambda: share_of_sum,
+    ),
     "routed": (
         (server.routed_sgd(ETA), clock.routed(tasks=9, durations=DURATIONS, probabilities=P)),
         lambda: routed,
@@ -185,7 +193,7 @@ def test_servers_follow_their_formulas_along_the_schedule(name: str) -> None:
     np.testing.assert_allclose(result.observe_w.values, along(schedule, expected()), rtol=1e-12, atol=1e-14)
     counted = {word: int(getattr(schedule, f"runs_{word}")[-1]) for word in ("refused", "stopped", "lost")}
     assert {word: result.attrs.get(f"runs_{word}", 0) for word in counted} == counted
-    assert sum(counted.values()) > 0 or name in ("wait", "ringleader", "ace", "routed")
+    assert sum(counted.values()) > 0 or name in ("wait", "ringleader", "ace", "routed", "fedcompass")
     sent = schedule.mask.sum() + counted["refused"] + counted["lost"]
     assert int(result.bytes_up.sum()) == sent * len(START) * 8
 

@@ -13,6 +13,7 @@ from jaxafl import server
 from jaxafl.client import Client
 from jaxafl.clock import (
     bernoulli,
+    compass,
     constant,
     free_running,
     harmonic,
@@ -68,6 +69,7 @@ SERVERS: dict[str, Any] = {
     "malenia": server.malenia(),
     "ringleader": server.ringleader(),
     "throttle": server.throttle(),
+    "fedcompass": server.fedcompass(),
     "routed_sgd": server.routed_sgd(),
 }
 CLOCKS: dict[str, Any] = {
@@ -83,10 +85,11 @@ CLOCKS: dict[str, Any] = {
     "ringleader": ringleader(durations=constant(1)),
     "rounds_until_all": rounds_until_all(durations=constant(1)),
     "warm_up": warm_up(free_running(concurrency=CLIENTS, durations=constant(1))),
+    "compass": compass(durations=constant(1)),
     "routed": routed(tasks=3, durations=constant(1)),
 }
 BUFFERED = {"fedasync", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"}
-BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia"}
+BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia", "fedcompass"}
 TABLE: dict[str, set[str]] = {
     "synchronous": {"fedavg", "fedadagrad", "fedadam", "fedyogi", "fedams", "fedbuff", "fedopt", "fadas", "ca2fl"}
     | {"fednova", "mifa", "fedstale", "area", "port"},
@@ -101,6 +104,7 @@ TABLE: dict[str, set[str]] = {
     "ringleader": {"ringleader"},
     "rounds_until_all": {"throttle"},
     "warm_up": BUFFERED,
+    "compass": BUFFERED,
     "routed": {"routed_sgd", "asysg"},
 }
 GRADIENTS = {"asysg", "audg", "psurdg"}
