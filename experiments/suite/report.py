@@ -65,8 +65,9 @@ def own_methods(experiment: Experiment, results: xr.Dataset) -> list[str]:
                 found = summary(numbers)
                 interval = f" [{found.low:+.3g}, {found.high:+.3g}]" if len(numbers) > 1 else ""
                 seeds = f"{len(numbers)} seed{'s' * (len(numbers) > 1)}"
+                unit = " points" if one.unit == " %" else one.unit  # a difference of percentages is not relative
                 lines.append(
-                    f"- {own} minus {method}, {column}: {found.mean:+.3g}{interval}{one.unit} ({seeds}, {measure})"
+                    f"- {own} minus {method}, {column}: {found.mean:+.3g}{interval}{unit} ({seeds}, {measure})"
                 )
     note = "Differences are paired by seed, with 95 % intervals of Student's t."
     return ["", note, "", *lines] if lines else []
