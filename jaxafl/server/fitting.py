@@ -71,7 +71,7 @@ def _advice_to_accept(server: Server, clock: Clock) -> str:
     """Returns advice for a class that overrides `update` if a parent class accepts the clock; empty otherwise."""
     for parent in type(server).__mro__[1:]:
         overridden = getattr(parent, "update", None) is not type(server).update
-        if issubclass(parent, Server) and overridden and not unfit(parent, clock):
+        if issubclass(parent, Server) and parent is not Server and overridden and not unfit(parent, clock):
             name = parent.__name__
             return (
                 f"; {name} does, but its `update` is overridden: if the new one does too, say accepts = {name}.accepts"
