@@ -102,6 +102,7 @@ def cases() -> dict[str, tuple[Any, Any, Any]]:
         "area": (kinds.area(), flying, some),
         "aced": (kinds.aced(0.1, 3), afl.clock.free_running(concurrency=6, durations=times), some),
         "fedstale": (kinds.fedstale(participation=0.4), afl.clock.bernoulli(0.4), some),
+        "ringleader": (kinds.ringleader(0.1), afl.clock.ringleader(durations=times), some),
         "safa": (kinds.safa(), afl.clock.semi_async(fraction=0.5, lag=3, durations=times), some),
         "quafl": (kinds.quafl(), contacts, some),
         "asyncfeded": (kinds.asyncfeded(kappa=0.5), one, some),
