@@ -68,8 +68,8 @@ class free_running(Events):
         lost: probability that an upload fails, a number or an array [N]. The run takes its time and is never trained;
             its client restarts as after any arrival.
         hours: hours outside which a client is not drawn, e.g. `available(22, 6, zones=4)`; `None` for all day. A start
-            that is due waits until an idle client is within its hours. Not with `on_bound="stop"`, `before_step` or
-            `start_skew`.
+            that is due waits until an idle client is within its hours. Not with `on_bound="stop"`, `before_step`,
+            `start_skew`, `rate`, or draws by weight.
         select: draws of idle clients. `"uniform"`, or `"samples"`: with probability ∝ n_i.
         weights: weights w_i >= 0 instead of `select`, one per client; an idle client is drawn with probability ∝ w_i.
         rate: starts per second r, whenever runs arrive; `None` starts a client for every arrival. An idle client is
