@@ -12,7 +12,7 @@ from flax import linen as nn
 from flax import nnx
 
 import jaxafl as afl
-from jaxafl.client.frozen import sent_bytes
+from jaxafl.client import traffic
 from tests.variants import slow_but
 
 HEAD = 4 * (16 * 10 + 10)
@@ -97,7 +97,7 @@ def test_layers_that_an_optimiser_freezes_are_not_sent(name: str) -> None:
 def test_layers_stay_frozen_within_what_is_around(around: Any) -> None:
     client = afl.Client(lambda learning_rate: around(partition(learning_rate)), steps=1, learning_rate=0.1)
     params = {"encoder": {"kernel": np.ones((60, 16), np.float32)}, "head": {"kernel": np.ones((16, 10), np.float32)}}
-    assert sent_bytes(client, params, {}) == 4 * 16 * 10
+    assert traffic(client, params, {}).up == 4 * 16 * 10
 
 
 def test_an_optimiser_that_adds_gradients_as_they_are_or_nothing_is_refused() -> None:

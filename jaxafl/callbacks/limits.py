@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxafl.callbacks.base import Callback, Run
 from jaxafl.callbacks.stopping import StopAfter, StopAt
-from jaxafl.client import sent_bytes
+from jaxafl.client import Traffic, traffic
 from jaxafl.clock.schedules import UNBOUNDED, Clockwork, raise_fault
 from jaxafl.device.keys import seed_key
 from jaxafl.engine.loop import Trained
@@ -38,14 +38,21 @@ class Limits:
     stops: tuple[Callback, ...] = ()
 
     def reached(
-        self, time: np.ndarray, arrivals: np.ndarray, others: np.ndarray, size: int, before: tuple[int, int] = (0, 0)
+        self,
+        time: np.ndarray,
+        arrivals: np.ndarray,
+        unused: np.ndarray,
+        downloads: np.ndarray,
+        size: Traffic,
+        before: tuple[int, int] = (0, 0),
     ) -> tuple[int, str]:
         """Returns the number of server steps within the limits, and the limit that ends them (empty if none does).
 
         Args:
             time: float [T], simulated seconds of the server steps.
             arrivals: int [T], arrivals of the server steps.
-            others: int [T], downloads, and uploads that were refused or lost, up to each server step.
+            unused: int [T], uploads that were refused or lost up to each server step.
+            downloads: int [T], runs that were started up to each server step.
             size: bytes of an update, and of a model that a client downloads.
             before: arrivals and runs started before the first server step.
 
@@ -53,7 +60,7 @@ class Limits:
             ValueError: the first server step of the run is later than the limit of time.
         """
         updates = before[0] + np.cumsum(arrivals, dtype=np.int64)
-        sent = (updates + others.astype(np.int64)) * size
+        sent = (updates + unused.astype(np.int64)) * size.up + downloads.astype(np.int64) * size.down
         within: dict[str, int] = {}
         for name, limit in self.exact.items():
             if name == "time":  # a step after the limit would change the model at that time
@@ -70,12 +77,12 @@ class Limits:
             raise UserError(f"run: {why} s: the first server step is at {time[0]:.6g} s, later than that")
         return within[name], why
 
-    def ahead(self, clock: Clockwork, size: int, most: int) -> tuple[int, str]:
+    def ahead(self, clock: Clockwork, size: Traffic, most: int) -> tuple[int, str]:
         """Advances a clock until a limit is reached, and returns `reached` for it.
 
         Args:
             clock: the clock; it does not check its steps.
-            size: bytes of an update.
+            size: bytes of an update and of a model.
             most: the largest number of server steps.
 
         Raises:
@@ -87,8 +94,8 @@ class Limits:
         while done < most:
             part = clock.advance(min(count, most - done))
             taken = part.mask.sum(axis=1)
-            others = part.runs_begun + part.runs_refused + part.runs_lost
-            within, why = self.reached(part.time, taken, others, size, before)
+            unused = part.runs_refused + part.runs_lost
+            within, why = self.reached(part.time, taken, unused, part.runs_begun, size, before)
             if why:
                 if within < len(taken) and np.isnan(part.time[within]):
                     raise UserError(
@@ -109,13 +116,13 @@ class Limited:
     Attributes:
         server_steps: T.
         limits: limits of the run.
-        size: bytes of an update.
+        size: bytes of an update and of a model.
         why: the limit that determines T; empty if none does.
     """
 
     server_steps: int
     limits: Limits
-    size: int = 0
+    size: Traffic
     why: str = ""
 
     @classmethod
@@ -133,11 +140,11 @@ class Limited:
             raise TypeError(f"{owner} needs server_steps, or limits such as until={{'time': 3600, 'accuracy': 0.9}}")
         most = UNBOUNDED if server_steps is None else check_whole(owner, "server_steps", server_steps)
         limits = limits_of(owner, until)
-        size = 0
+        size = Traffic(0, 0)
         if "bytes" in limits.exact:
             model = simulation.model.at(simulation.precision)
             form = simulation.data.form
-            size = sent_bytes(simulation.client, *jax.eval_shape(lambda: first_model(model, form, seed_key(seed))))
+            size = traffic(simulation.client, *jax.eval_shape(lambda: first_model(model, form, seed_key(seed))))
         if not limits.exact or simulation.clock_sees_training:
             return cls(most, limits, size)
         steps, why = limits.ahead(simulation.clockwork(UNBOUNDED, seed, check=False), size, most)
@@ -171,7 +178,8 @@ class Limited:
         def within(records: Records) -> tuple[int, str]:
             _, _, event, counts = jax.tree.map(lambda values: values[0], records)
             time = event.time + pause * (1 + np.arange(len(event.time)))
-            return limits.reached(time, event.mask.sum(axis=1), counts.started + counts.refused + counts.lost, size)
+            unused = counts.refused + counts.lost
+            return limits.reached(time, event.mask.sum(axis=1), unused, counts.started, size)
 
         return within
 

@@ -1,8 +1,9 @@
 """Local training: options, local steps and mini-batches."""
 
-from jaxafl.client.frozen import frozen_by, sent_bytes
+from jaxafl.client.frozen import frozen_by
 from jaxafl.client.optimizer import MadeOptimizer, Optimised
 from jaxafl.client.options import Client, Moment, Timing
+from jaxafl.client.sending import Traffic, check_upload, sent_update, traffic
 from jaxafl.client.stepping import optimizer_step
 from jaxafl.client.training import Draw, Lane, begin, draw, local_step
 
@@ -14,10 +15,13 @@ __all__ = [
     "Moment",
     "Optimised",
     "Timing",
+    "Traffic",
     "begin",
+    "check_upload",
     "draw",
     "frozen_by",
     "local_step",
     "optimizer_step",
-    "sent_bytes",
+    "sent_update",
+    "traffic",
 ]

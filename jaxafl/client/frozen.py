@@ -48,13 +48,6 @@ def frozen_by(client: Optimised, params: Any) -> tuple[Any, Any]:
     return jax.tree.unflatten(structure, zero), jax.tree.unflatten(structure, same)
 
 
-def sent_bytes(client: Optimised, params: Any, model_state: Any) -> int:
-    """Returns the bytes of an update: trained parameters and non-trainable state, without frozen parameters."""
-    zero, _ = frozen_by(client, params)
-    moving = [leaf for leaf, still in zip(*map(jax.tree.leaves, (params, zero)), strict=True) if not still]
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in (*moving, *jax.tree.leaves(model_state)))
-
-
 @functools.lru_cache(256)
 def _known(parts: Any, numbers: tuple[Any, ...], structure: Any, shapes: tuple[Any, ...]) -> tuple[Any, Any]:
     params = jax.tree.unflatten(structure, shapes)

@@ -10,8 +10,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from jaxafl.client.optimizer import Optimised
+from jaxafl.client.upload import Upload, as_upload
 from jaxafl.device.dependence import inputs_read
 from jaxafl.options import Number, are_plain, check_whole, number, recording, shown, static
 
@@ -96,6 +98,8 @@ class Client(Optimised, init=False):
             arrival.
         micro_batch: samples per gradient evaluation; larger batches are accumulated. It changes only speed and memory,
             except for models with batch normalisation or dropout, which apply them within each micro-batch.
+        upload: transformation of every update Δ before it is sent, one of `jaxafl.upload` or a stateless Optax
+            transformation; `None` sends Δ. Non-trainable state is sent as it is.
 
     Raises:
         TypeError: the optimiser lacks a given hyperparameter, or needs a missing one.
@@ -123,6 +127,7 @@ class Client(Optimised, init=False):
     patience: int | None = static(default=None, kw_only=True)
     charge: Literal["planned", "executed"] = static(default="planned", kw_only=True)
     micro_batch: int | None = static(default=None, kw_only=True)
+    upload: Upload | None = dataclasses.field(default=None, kw_only=True)
     _sizes: Any = recording(default=None)  # batch sizes, int32 [N], or that of one client; set by `executed`
 
     renamed: ClassVar[dict[str, str]] = {"run_decay": "rate_decay_per_run"}
@@ -132,6 +137,8 @@ class Client(Optimised, init=False):
             value = getattr(self, name)
             if isinstance(value, np.ndarray | jax.Array) and (value.ndim or name == "steps"):
                 object.__setattr__(self, name, value.tolist())
+        if isinstance(self.upload, optax.GradientTransformation):
+            object.__setattr__(self, "upload", as_upload(self.upload))
         super().__post_init__()
         steps = self.steps if isinstance(self.steps, tuple) else ()
         if not are_plain(steps, int) and len({np.shape(np.asarray(runs, object)) for runs in steps}) > 1:
@@ -144,8 +151,8 @@ class Client(Optimised, init=False):
 
     @property
     def references(self) -> tuple[str, ...]:  # type: ignore[override]
-        """FedProx's reference if there is a proximal term."""
-        return () if self.proximal is None else ("li2020",)
+        """FedProx's reference if there is a proximal term, and those of the upload."""
+        return (*(() if self.proximal is None else ("li2020",)), *(self.upload.references if self.upload else ()))
 
     def moments_ahead(self, pause: float) -> list[str]:
         """Returns the fields of `Moment` that `rate_schedule` reads and a clock advanced during training lacks.
@@ -174,6 +181,8 @@ class Client(Optimised, init=False):
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other."""
         self.check_hyperparameters(num_clients)
+        if self.upload is not None:
+            as_upload(self.upload)
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"Client: give either steps or epochs, got steps={self.steps}, epochs={self.epochs}")
         for name, most_axes in (("steps", 2), ("epochs", 1), ("batch_size", 1)):

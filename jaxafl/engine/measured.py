@@ -77,6 +77,8 @@ class Measured:
         if observe is not None:
             check_observe(observe, self.model, self.data)
         names = check_diagnostics(diagnostics, self.server)
+        if "local_accuracy" in names and self.client.upload is not None:
+            raise UserError("run: local_accuracy is that of x_s + Δ, and Client(upload=...) changes Δ. Leave one out")
         if {"per_client", "local_accuracy"} & {*names}:
             _ = self.data.owners  # raises where no client has held-out samples
         model = self.model.at(self.precision)

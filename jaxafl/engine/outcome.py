@@ -30,7 +30,7 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
         error.add_note(f"raised in `update` of the server {server.name}, which is traced by JAX")
         if isinstance(arrivals.delta, ShardedUpdates):
             error.add_note(
-                "its `needs` have `sums`, and its updates are on several devices: it can take nothing of them but "
+                "its `needs` are `linear`, and its updates are on several devices: it can take nothing of them but "
                 "`weighted_sum(weights, arrivals.delta)` and `mean_delta(arrivals)`"
             )
         raise

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client import Draw, Lane, Timing, begin, draw, local_step
+from jaxafl.client import Draw, Lane, Timing, begin, draw, local_step, sent_update
 from jaxafl.device import buffers, on_cpu
 from jaxafl.device.buffers import expand
 from jaxafl.device.rows import AXIS
@@ -120,6 +120,7 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
             else:
                 reference = buffers.read(state.ring.params, segment.save_slot[place])
             delta = jax.tree.map(jnp.subtract, lane.params, reference)
+            delta = sent_update(client, delta, lane, device.counts[lane.client])
             loss = jnp.where(lane.step > 0, lane.loss / jnp.maximum(lane.step, 1), jnp.nan)
             return Stored(delta, lane.model_state, loss, lane.step)
 

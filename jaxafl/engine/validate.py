@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.client import Client, begin, frozen_by, local_step
+from jaxafl.client import Client, begin, check_upload, frozen_by, local_step
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
 from jaxafl.device.host_draws import refuse_host_draws
@@ -102,6 +102,7 @@ def _check_training(model: Model, data: FederatedData, client: Client) -> None:
         with refuse_host_draws(f"the model {model.name} or its training with {client.optimizer_name}", advice):
             lane, new = jax.eval_shape(steps, data.arrays, _frozen(model, data), numbers, seed_key(0), count)
         zero, same = frozen_by(client, lane.params)
+    check_upload(numbers, lane)
     state = jax.eval_shape(unpack, lane.optimizer_state)
     check_draws(name, _update_of(numbers.of(0)), state, lane.params, state, lane.params)
     if all(jax.tree.leaves(zero)):

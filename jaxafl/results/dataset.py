@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.client import Client, sent_bytes
+from jaxafl.client import Client, traffic
 from jaxafl.data import FederatedData
 from jaxafl.engine.loop import Trained
 from jaxafl.models.metrics import better_of, declared, metric_of
@@ -210,14 +210,14 @@ def bytes_sent(trained: Trained, client: Client) -> dict[str, np.ndarray]:
 
     Trained parameters and non-trainable state are sent in the precision in which they are kept: up with every arrival,
     refused and lost ones included, and down with every run that starts, stopped ones included. Leaves that the client's
-    optimiser freezes are not sent.
+    optimiser freezes are not sent. `Client(upload=...)` changes the size of an update.
     """
     schedule = trained.schedule
-    size = sent_bytes(client, trained.params, trained.model_state)
+    size = traffic(client, trained.params, trained.model_state)
     begun = np.diff(schedule.runs_begun, prepend=0)
     unused = np.diff(schedule.runs_refused + schedule.runs_lost, prepend=0)
     up = schedule.mask.sum(axis=1) + unused
-    return {"bytes_up": up * np.int64(size), "bytes_down": begun * np.int64(size)}
+    return {"bytes_up": up * np.int64(size.up), "bytes_down": begun * np.int64(size.down)}
 
 
 def _coordinates(trained: Trained, dataset: xr.Dataset) -> dict[str, Any]:

@@ -1,0 +1,207 @@
+"""Transformations of an update between local training and the server."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+
+from jaxafl.options import Part, UserError, static
+
+Array = jax.Array
+Tree = Any
+
+
+class Sent(NamedTuple):
+    """The run whose update is sent, as traced scalars."""
+
+    client: Array  # int32, index of the client
+    run: Array  # int32, index of the run among the client's runs
+    samples: Array  # int32, n_i
+    local_steps: Array  # int32, executed local steps
+    key: Array  # key of `jax.random`, derived from seed, client, run and the place in a chain
+
+
+class Size(NamedTuple):
+    """Size of a sent update. It is known before anything runs."""
+
+    entries: int  # numbers that are sent
+    bits: float  # of one number
+    index_bits: int = 0  # of the index of one number
+    extra: int = 0  # bits of all else, such as a norm
+
+    @property
+    def bytes(self) -> int:
+        """Bytes, rounded up."""
+        return math.ceil((self.entries * (self.bits + self.index_bits) + self.extra) / 8)
+
+
+class Upload(Part):
+    """Base class of transformations of an update Δ, applied once per local run, at its end.
+
+    A subclass defines `apply`, and `size` if it changes the size. Its fields are options, whose numbers can be swept.
+    """
+
+    def apply(self, delta: Tree, sent: Sent) -> Tree:
+        """Returns what the server receives in the place of Δ, with the structure, shapes and types of Δ.
+
+        Args:
+            delta: pytree of the trained parameters; frozen ones are `None`.
+            sent: the run.
+        """
+        raise NotImplementedError(f"the upload {self.name} has no apply(delta, sent)")
+
+    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+        """Returns the size of the transformed update.
+
+        Args:
+            size: size of the update before it.
+            leaves: numbers in each leaf of Δ.
+        """
+        return size
+
+    def check(self, leaves: tuple[int, ...]) -> None:
+        """Raises `ValueError` for options that do not fit Δ; `leaves`: numbers in each leaf of it."""
+
+
+class VectorUpload(Upload):
+    """Base class of transformations of a vector [d], the trained parameters one after another."""
+
+    def of_vector(self, v: Array, sent: Sent) -> Array:
+        """Returns the transformed vector [d]."""
+        raise NotImplementedError(f"the upload {self.name} has no of_vector(v, sent)")
+
+    def apply(self, delta: Tree, sent: Sent) -> Tree:
+        vector, restored = ravel_pytree(delta)
+        return restored(self.of_vector(vector, sent).astype(vector.dtype))
+
+
+class transformation(Upload):
+    """A stateless Optax transformation of Δ, e.g. `optax.clip(0.1)`; it sends as many bytes as Δ has.
+
+    Args:
+        transform: the `optax.GradientTransformation`. It is called without parameters.
+    """
+
+    transform: Any = static()
+
+    def apply(self, delta: Tree, sent: Sent) -> Tree:
+        return self.transform.update(delta, self.transform.init(delta), None)[0]
+
+    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+        if size.entries != sum(leaves) or size.index_bits or size.extra:
+            raise UserError(
+                "Client: the size of an update cannot be known after an Optax transformation of a compressed one; "
+                "expected it before the compression. Change the order of the chain"
+            )
+        return size
+
+    def check(self, leaves: tuple[int, ...]) -> None:
+        example = [jnp.zeros(count) for count in leaves[:1]]
+        try:
+            state = self.transform.init(example)
+            self.transform.update(example, state, None)
+        except Exception as error:
+            raise UserError(
+                f"Client: upload={self.transform!r:.60} cannot be called without parameters: {error}"
+            ) from error
+        if jax.tree.leaves(state):
+            raise UserError(
+                f"Client: upload={self.transform!r:.60} has a state, which would be forgotten after every run; "
+                "expected a stateless transformation, such as optax.clip(0.1)"
+            )
+
+
+class chain(Upload):
+    """Transformations one after another: the first gets Δ, the server receives what the last returns.
+
+    Parts have the names of their classes in sweeps, e.g. `client.upload.top_k.share`, or names of your own, given as
+    keywords after the others.
+
+    Args:
+        parts: name -> part, in order; given as `chain(part, ..., name=part, ...)`.
+        order: names of the parts, in order; derived from the arguments.
+
+    Raises:
+        ValueError: two parts have one name.
+        TypeError: a part is no transformation.
+
+    Examples:
+        >>> from jaxafl import upload
+        >>> upload.chain(upload.clip_by_global_norm(1.0), upload.top_k(share=0.01))
+        chain(clip_by_global_norm(1.0), top_k(share=0.01))
+    """
+
+    parts: dict[str, Any]
+    order: tuple[str, ...] = static()
+
+    def __init__(self, *given: Any, parts: Any = None, order: Any = None, **named: Any) -> None:
+        if parts is None:
+            uploads = [*map(as_upload, given)]
+            pairs = [*((one.name, one) for one in uploads), *((name, as_upload(one)) for name, one in named.items())]
+            parts, order = dict(pairs), tuple(name for name, _ in pairs)
+            if not pairs or len(parts) < len(pairs) or {"parts", "order"} & {*order}:
+                raise ValueError(
+                    f"chain: the parts are {', '.join(order) or 'none'}; expected one or more with different names, "
+                    "other than parts and order. Name one by chain(..., name=part)"
+                )
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "order", order)
+
+    @property
+    def references(self) -> tuple[str, ...]:  # type: ignore[override]
+        """References of all parts."""
+        return tuple(key for name in self.order for key in self.parts[name].references)
+
+    def __repr__(self) -> str:
+        parts = ((name, self.parts[name]) for name in self.order)
+        return f"chain({', '.join(repr(one) if one.name == name else f'{name}={one!r}' for name, one in parts)})"
+
+    def apply(self, delta: Tree, sent: Sent) -> Tree:
+        for place, name in enumerate(self.order):
+            delta = self.parts[name].apply(delta, sent._replace(key=jax.random.fold_in(sent.key, place)))
+        return delta
+
+    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+        for name in self.order:
+            size = self.parts[name].size(size, leaves)
+        return size
+
+    def check(self, leaves: tuple[int, ...]) -> None:
+        for name in self.order:
+            self.parts[name].check(leaves)
+
+
+def as_upload(given: Any) -> Upload:
+    """Returns an upload from one, or from a stateless Optax transformation.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(given, Upload):
+        return given
+    if isinstance(given, optax.GradientTransformation):
+        return transformation(given)
+    raise TypeError(
+        f"Client: upload={given!r:.60} is neither an upload nor an Optax transformation; expected e.g. "
+        "jaxafl.upload.top_k(share=0.01)"
+    )
+
+
+def received_size(upload: Upload | None, leaves: list[Any]) -> int:
+    """Returns the bytes of a sent update.
+
+    Args:
+        upload: transformation; `None` sends Δ.
+        leaves: arrays of Δ, or their shapes.
+    """
+    counts = tuple(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in leaves)
+    bits = sum(8 * count * leaf.dtype.itemsize for count, leaf in zip(counts, leaves, strict=True))
+    if upload is None or not sum(counts):
+        return bits // 8
+    return upload.size(Size(sum(counts), bits / sum(counts)), counts).bytes

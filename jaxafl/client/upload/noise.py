@@ -1,0 +1,51 @@
+"""Clipping and Gaussian noise of updates at the client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxafl.client.upload.contract import Array, Sent, Size, Upload, VectorUpload
+from jaxafl.device.keys import drawing_key
+from jaxafl.options import Number, number
+
+
+class clip_by_global_norm(Upload):
+    """Clips the norm of an update: Δ ← Δ · min(1, C / ‖Δ‖₂), the norm over all trained parameters as one vector.
+
+    Args:
+        max_norm: C > 0, one number or one per client.
+
+    References:
+        McMahan, Ramage, Talwar, Zhang (2018), "Learning differentially private recurrent language models", ICLR.
+    """
+
+    references = ("mcmahan2018",)
+
+    max_norm: Number = number(above=0, per_client=True)
+
+    def apply(self, delta: Any, sent: Sent) -> Any:
+        norm = optax.tree.norm(delta)
+        factor = jnp.where(norm > self.max_norm, self.max_norm / jnp.where(norm > 0, norm, 1), 1)
+        return jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), delta)
+
+
+class add_noise(VectorUpload):
+    """Adds Gaussian noise to an update: Δ ← Δ + N(0, σ² I), drawn for each run of each client.
+
+    Local differential privacy with noise multiplier z after `clip_by_global_norm(C)` takes σ = z C.
+
+    Args:
+        std: standard deviation σ ≥ 0 of every coordinate, one number or one per client.
+    """
+
+    std: Number = number(least=0, per_client=True)
+
+    def of_vector(self, v: Array, sent: Sent) -> Array:
+        return v + self.std * jax.random.normal(drawing_key(sent.key), v.shape, v.dtype)
+
+    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+        return Size(sum(leaves), size.bits if size.bits >= 16 else 32)

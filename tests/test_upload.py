@@ -1,0 +1,239 @@
+"""Transformations of updates against NumPy, the bytes that they send, and that they act once per run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl import upload
+from jaxafl.client.upload import Sent, Size
+from jaxafl.clock import Delivery
+from jaxafl.server import Needs, Outcome, Server
+from tests.problems import quadratic
+
+STEPS = 12
+PLACES = afl.clock.uniform(1, 3)
+
+
+class still(Server):
+    """Keeps x_0 and records what it receives, so that equal runs have equal updates whatever is sent."""
+
+    accepts = Server.accepts | Delivery.REPEATED | Delivery.BY_CLIENT
+
+    def update(self, params: Any, state: Any, arrivals: Any) -> Outcome:
+        return Outcome(params, state, {f"received_{place}": arrivals.delta["w"][:, place] for place in range(3)})
+
+
+class waiting(still):
+    """Also answers, so that its clock is advanced inside the training loop."""
+
+    needs = Needs(replies=True)
+
+    def update(self, params: Any, state: Any, arrivals: Any) -> Outcome:
+        return super().update(params, state, arrivals)._replace(next_steps=jnp.full_like(arrivals.client, 2))
+
+
+def simulation(part: Any = None, server: Any = None, clock: Any = None, **options: Any) -> afl.Simulation:
+    problem = quadratic()
+    client = afl.Client(learning_rate=0.1, steps=2, batch_size=1, upload=part, **options)
+    clock = clock or afl.clock.free_running(concurrency=4, buffer=2, durations=PLACES)
+    return afl.Simulation(problem.data, problem.model, client, server or still(), clock)
+
+
+def vectors(result: Any) -> np.ndarray:
+    return np.stack([result[f"received_{place}"].values for place in range(3)], -1)
+
+
+def received(*given: Any, **options: Any) -> np.ndarray:
+    return vectors(simulation(*given, **options).run(STEPS, seed=3))
+
+
+def largest(v: np.ndarray, count: int) -> np.ndarray:
+    kept = sorted(range(len(v)), key=lambda place: (-abs(v[place]), place))[:count]
+    return np.where(np.isin(np.arange(len(v)), kept), v, 0)
+
+
+def clipped(v: np.ndarray, norm: float) -> np.ndarray:
+    return v * min(1, norm / np.linalg.norm(v)) if v.any() else v
+
+
+FORMULAS = {
+    "clip": (upload.clip_by_global_norm(0.4), lambda v: clipped(v, 0.4)),
+    "top": (upload.top_k(count=2), lambda v: largest(v, 2)),
+    "share": (upload.top_k(share=0.3), lambda v: largest(v, 1)),
+    "sign": (upload.sign(), lambda v: np.sign(v) * np.abs(v).mean()),
+    "plain sign": (upload.sign(scale=False), np.sign),
+    "optax": (optax.clip(0.1), lambda v: np.clip(v, -0.1, 0.1)),
+    "chain": (
+        upload.chain(
+            upload.clip_by_global_norm(0.4), optax.clip(0.3), upload.top_k(count=2), last=upload.top_k(count=1)
+        ),
+        lambda v: largest(np.clip(clipped(v, 0.4), -0.3, 0.3), 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_the_server_receives_what_the_formula_says(name: str) -> None:
+    part, formula = FORMULAS[name]
+    whole = np.arange(12.0).reshape(4, 3) - 5
+    whole[1] = 0
+    sent = Sent(*map(jnp.int32, (0, 0, 1, 1)), jax.random.key(0))
+    part = afl.Client(upload=part, learning_rate=0.1).upload
+    for row in whole / 7:
+        found = part.apply({"w": jnp.asarray(row, jnp.float32)}, sent)["w"]
+        np.testing.assert_allclose(found, formula(row), rtol=1e-6, atol=1e-7)
+
+
+@pytest.fixture(scope="module")
+def computed() -> np.ndarray:
+    return received()
+
+
+def test_every_arrival_has_passed_the_chain_once(computed: np.ndarray) -> None:
+    part, formula = FORMULAS["chain"]
+    expected = np.stack([[formula(row) for row in step] for step in computed])
+    np.testing.assert_allclose(received(part), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(received(part, waiting()), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_noise_is_that_of_the_run_for_any_number_of_lanes_and_takings() -> None:
+    part = upload.add_noise(1.0)
+    first = simulation(part).run(STEPS, seed=3)
+    wide = simulation(part).run(STEPS, seed=3, lanes=4, chunk=2)
+    np.testing.assert_allclose(vectors(wide), vectors(first), rtol=1e-6)
+    assert not np.isclose(vectors(first), vectors(simulation(part).run(STEPS, seed=4))).any()
+    again = simulation(part, clock=afl.clock.bernoulli(1.0, 0.3)).run(STEPS, seed=3)
+    runs = again.run_index.values
+    same = (runs[1:] == runs[:-1]) & (runs[1:] >= 0)
+    assert same.any()
+    np.testing.assert_array_equal(vectors(again)[1:][same], vectors(again)[:-1][same])
+
+
+def test_draws_have_the_moments_of_the_formulas_and_are_independent() -> None:
+    v = jnp.asarray([3.0, 4.0, 0.0, -1.0])
+
+    def draws(part: Any) -> np.ndarray:
+        keys = jax.vmap(jax.random.key)(jnp.arange(4000))
+        zero = jnp.int32(0)
+        return np.asarray(jax.vmap(lambda key: part.apply(v, Sent(zero, zero, zero, zero, key)))(keys))
+
+    noise = draws(upload.add_noise(0.5)) - np.asarray(v)
+    np.testing.assert_allclose(np.cov(noise.T), 0.25 * np.eye(4), atol=0.02)
+    coarse = draws(upload.qsgd(levels=2))
+    np.testing.assert_allclose(coarse.mean(0), v, atol=0.12)
+    levels = np.linalg.norm(v) / 2 * np.arange(-2, 3)
+    assert np.abs(coarse[..., None] - levels).min(-1).max() < 1e-5
+    few = draws(upload.random_k(count=2))
+    assert ((few != 0).sum(1) <= 2).all()
+    np.testing.assert_allclose(few.mean(0), v, atol=0.25)
+    assert {*np.unique(draws(upload.random_k(count=1, unbiased=False)))} == {-1, 0, 3, 4}
+    two = draws(upload.chain(upload.add_noise(1.0), more=upload.add_noise(1.0))) - np.asarray(v)
+    np.testing.assert_allclose(two.std(0), 2**0.5, atol=0.07)  # 2 if both had one key
+
+
+def test_bytes_are_those_of_the_formulas() -> None:
+    size = Size(1000, 32)
+
+    def sent(part: Any) -> float:
+        return part.size(size, (600, 400)).bytes
+
+    assert sent(upload.clip_by_global_norm(1.0)) == sent(upload.add_noise(1.0)) == 4000
+    assert sent(upload.top_k(share=0.01)) == np.ceil(10 * (32 + 10) / 8)
+    assert sent(upload.random_k(count=10)) == (10 * 32 + 64) / 8
+    assert sent(upload.sign()) == np.ceil((1000 + 32) / 8)
+    assert sent(upload.qsgd(levels=16)) == np.ceil((1000 * 6 + 32) / 8)
+    assert sent(upload.chain(upload.top_k(count=10), upload.qsgd(levels=4))) == np.ceil((10 * (4 + 10) + 32) / 8)
+    assert sent(upload.chain(upload.top_k(count=10), upload.add_noise(1.0))) == 4000
+    result = simulation(upload.top_k(count=1), clock=afl.clock.synchronous()).run(3)
+    plain = simulation(clock=afl.clock.synchronous()).run(3)
+    assert (result.bytes_down == plain.bytes_down).all()
+    assert (result.bytes_up == 6 * np.ceil((32 + 2) / 8)).all()
+    assert (plain.bytes_up == 6 * 12).all()
+    steps = [simulation(part).run(until={"bytes": 204}).sizes["step"] for part in (upload.top_k(count=1), None)]
+    assert steps == [5, 4]  # 4 downloads at first, then 2 uploads and 2 downloads per step, 12 bytes each but for the 5
+
+
+def test_numbers_of_a_chain_are_swept_by_name_and_described() -> None:
+    sim = simulation(upload.chain(upload.clip_by_global_norm(1.0), upload.top_k(count=2)))
+    path = "client.upload.clip_by_global_norm.max_norm"
+    swept = afl.sweep(sim, {path: [0.05, 0.4]}, STEPS, seed=3)
+    for norm in (0.05, 0.4):
+        alone = received(upload.chain(upload.clip_by_global_norm(norm), upload.top_k(count=2)))
+        np.testing.assert_allclose(vectors(swept.sel({path: norm})), alone, rtol=1e-6)
+    kept = afl.sweep(sim, {"client.upload.top_k.count": [1, 3]}, STEPS, seed=3)
+    assert (vectors(kept) != 0).sum(-1).max((1, 2)).tolist() == [1, 3]
+    assert "chain(clip_by_global_norm(max_norm=1.0), top_k(count=2))" in repr(sim.client)
+
+
+def test_frozen_parameters_are_not_touched_and_a_norm_can_differ_by_client() -> None:
+    norms = np.linspace(0.01, 0.06, 6)
+    result = simulation(upload.clip_by_global_norm(norms)).run(STEPS, seed=3)
+    found = np.linalg.norm(vectors(result), axis=-1)
+    assert (found <= norms[result.client_id.values.astype(int)] * (1 + 1e-6)).all()
+    only = afl.Client(
+        lambda learning_rate: optax.partition(
+            {"train": optax.sgd(learning_rate), "hold": optax.set_to_zero()}, {"a": "train", "b": "hold"}
+        ),
+        learning_rate=0.1,
+        steps=1,
+        upload=upload.add_noise(1.0),
+    )
+    from jaxafl.client import begin, sent_update, traffic
+
+    params = {"a": jnp.ones(3), "b": jnp.ones(5)}
+    key = (jnp.uint32(0), jnp.uint32(1))
+    lane = begin(only.executed(4), params, (), key, jnp.int32(0), jnp.int32(0))
+    sent = sent_update(only, params, lane, jnp.int32(1))
+    assert (sent["b"] == 1).all()
+    assert (sent["a"] != 1).all()
+    assert traffic(only, params, ()) == (12, 12)
+
+
+class taller(upload.Upload):
+    def apply(self, delta: Any, sent: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), delta)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (lambda: upload.top_k(), "give either share or count"),
+        (lambda: upload.top_k(share=1.5), r"share must be in \(0, 1\], got 1.5"),
+        (lambda: upload.top_k(count=4), "count=4 exceeds the 3 numbers of an update"),
+        (lambda: upload.clip_by_global_norm(0.0), "max_norm must be > 0"),
+        (lambda: upload.chain(), "the parts are none"),
+        (lambda: upload.chain(optax.clip(1.0), optax.clip(2.0)), "with different names"),
+        (lambda: upload.chain(upload.sign(), optax.clip(1.0)), "size of an update cannot be known"),
+        (lambda: optax.trace(0.9), "has a state, which would be forgotten after every run"),
+        (lambda: optax.add_decayed_weights(0.1), "cannot be called without parameters"),
+        (lambda: "top_k", "neither an upload nor an Optax transformation"),
+        (lambda: taller(), "other shapes or types"),
+        (lambda: upload.qsgd(levels=0), "levels"),
+    ],
+)
+def test_an_upload_that_cannot_be_is_an_error_before_compilation(part: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        simulation(part()).check()
+
+
+def test_local_accuracy_is_refused() -> None:
+    with pytest.raises(ValueError, match="local_accuracy is that of x_s"):
+        simulation(upload.sign()).run(2, diagnostics="local_accuracy")
+
+
+def test_a_checkpoint_belongs_to_its_upload(tmp_path: Any) -> None:
+    sim = simulation(upload.chain(upload.clip_by_global_norm(0.4), upload.qsgd(levels=4)))
+    whole = vectors(sim.run(STEPS, seed=3))
+    sim.run(6, seed=3, checkpoint=tmp_path)
+    np.testing.assert_array_equal(vectors(sim.run(STEPS, seed=3, checkpoint=tmp_path)), whole)
+    other = dataclasses.replace(sim, client=dataclasses.replace(sim.client, upload=upload.qsgd(levels=4)))
+    with pytest.raises(ValueError, match="upload"):
+        other.run(STEPS, seed=3, checkpoint=tmp_path)
