@@ -11,12 +11,11 @@ import numpy as np
 
 from jaxafl.callbacks.base import Callback, Run
 from jaxafl.callbacks.stopping import StopAfter, StopAt
-from jaxafl.client import Traffic, traffic
+from jaxafl.client import Traffic
 from jaxafl.clock.schedules import UNBOUNDED, Clockwork, raise_fault
-from jaxafl.device.keys import seed_key
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.problem import Problem
-from jaxafl.engine.state import Records, first_model
+from jaxafl.engine.state import Records
 from jaxafl.options import UserError, check_number, check_whole, did_you_mean, shown
 
 _EXACT = ("time", "updates", "bytes")
@@ -142,9 +141,7 @@ class Limited:
         limits = limits_of(owner, until)
         size = Traffic(0, 0)
         if "bytes" in limits.exact:
-            model = simulation.model.at(simulation.precision)
-            form = simulation.data.form
-            size = traffic(simulation.client, *jax.eval_shape(lambda: first_model(model, form, seed_key(seed))))
+            size = simulation.traffic()
         if not limits.exact or simulation.clock_sees_training:
             return cls(most, limits, size)
         steps, why = limits.ahead(simulation.clockwork(UNBOUNDED, seed, check=False), size, most)

@@ -235,8 +235,8 @@ class Clock(Part):
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other; single options are checked before."""
 
-    def prepare(self, counts: np.ndarray, size: Callable[[], int]) -> Self:
-        """Returns the clock of a run with sample counts n_i, int [N], and `size()` bytes sent each way."""
+    def prepare(self, counts: np.ndarray, size: Callable[[], tuple[int, int]]) -> Self:
+        """Returns the clock of a run with sample counts n_i, int [N], and `size()` bytes sent, up and down."""
         return with_size(self, size)
 
     def capacity(self, num_clients: int) -> int:

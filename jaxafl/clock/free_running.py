@@ -187,7 +187,7 @@ class free_running(Events):
     def ring_slots(self, num_clients: int) -> int:
         return self.in_flight(num_clients) + 1 + self.start_skew
 
-    def prepare(self, counts: np.ndarray, size: Callable[[], int]) -> free_running:
+    def prepare(self, counts: np.ndarray, size: Callable[[], tuple[int, int]]) -> free_running:
         return by_samples(super().prepare(counts, size), counts)
 
     def client_weights(self, num_clients: int) -> Array | None:

@@ -110,7 +110,7 @@ class synchronous(Clock):
         given = (self.deadline, self.deadline_quantile, self.lost, self.hours)
         return self.extra > 0 or any(one is not None for one in given)
 
-    def prepare(self, counts: np.ndarray, size: Callable[[], int]) -> synchronous:
+    def prepare(self, counts: np.ndarray, size: Callable[[], tuple[int, int]]) -> synchronous:
         return by_samples(super().prepare(counts, size), counts)
 
     def capacity(self, num_clients: int) -> int:

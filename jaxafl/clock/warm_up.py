@@ -88,7 +88,7 @@ class warm_up(Clock):
         check_options(self.clock, num_clients)
         self.clock.check(num_clients)
 
-    def prepare(self, counts: np.ndarray, size: Callable[[], int]) -> warm_up:
+    def prepare(self, counts: np.ndarray, size: Callable[[], tuple[int, int]]) -> warm_up:
         return dataclasses.replace(self, clock=self.clock.prepare(counts, size))
 
     def capacity(self, num_clients: int) -> int:

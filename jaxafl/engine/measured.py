@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxafl.client import Client
-from jaxafl.client.frozen import sent_bytes
+from jaxafl.client import Client, Traffic, traffic
 from jaxafl.clock import Clock
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.test_sets import like_samples
@@ -64,13 +63,13 @@ class Measured:
 
     def clock_of_run(self) -> Clock:
         """Returns the clock for the data, the model and the local training."""
-        return self.clock.prepare(self.data.counts, self._bytes)
+        return self.clock.prepare(self.data.counts, self.traffic)
 
-    def _bytes(self) -> int:
-        """Returns the bytes that a client sends."""
+    def traffic(self) -> Traffic:
+        """Returns the bytes of an update and of a model that are sent."""
         model = self.model.at(self.precision)
         form = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(self.data.form)))
-        return sent_bytes(self.client, *form)
+        return traffic(self.client, *form)
 
     def recording(self, observe: Any = None, diagnostics: Any = (), metrics: Any = None) -> Recording:
         """Returns the checked records of a run."""

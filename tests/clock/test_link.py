@@ -14,9 +14,9 @@ from jaxafl.clock import schedule as run_clock
 from tests.problems import quadratic
 
 
-def simulation(durations: Any, **options: Any) -> afl.Simulation:
+def simulation(durations: Any, upload: Any = None, **options: Any) -> afl.Simulation:
     problem = quadratic()
-    client = afl.Client(optax.sgd, learning_rate=0.1, steps=1, batch_size=None)
+    client = afl.Client(optax.sgd, learning_rate=0.1, steps=1, batch_size=None, upload=upload)
     made = clock.free_running(concurrency=6, durations=durations, **options)
     return afl.Simulation(problem.data, problem.model, client, afl.server.fedasync(), made)
 
@@ -28,6 +28,8 @@ def test_transfers_are_of_the_bytes_that_are_sent() -> None:
     found = sim.schedule(20)
     seconds = (found.arrived - found.started)[:, 0]
     np.testing.assert_allclose(seconds, 3 + size / up[found.client[:, 0]] + size / 4)
+    short = simulation(clock.link(2.0, down=4.0), afl.upload.top_k(count=1)).schedule(1)
+    assert short.time[0] == pytest.approx(5 / 2 + size / 4)  # 34 bits up
     assert simulation(clock.sessions(clock.link(2.0), clock.constant(1e9), off=clock.constant(1.0))).schedule(1).time[
         0
     ] == pytest.approx(size)

@@ -62,8 +62,8 @@ class Duration(Part):
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other; single options are checked before."""
 
-    def prepare_size(self, size: Callable[[], int]) -> Duration:
-        """Returns the duration of runs that send `size()` bytes each way."""
+    def prepare_size(self, size: Callable[[], tuple[int, int]]) -> Duration:
+        """Returns the duration of runs that send `size()` bytes, up and down."""
         return with_size(self, size)
 
     def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:

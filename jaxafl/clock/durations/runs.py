@@ -49,8 +49,8 @@ def prepared_of(duration: Any, keys: Sequence[Key], num_clients: int) -> Any:
     return pack(duration.prepare(keys if shipped else [jax_key(words_of(key)) for key in keys], num_clients))
 
 
-def with_size(part: P, size: Callable[[], int]) -> P:
-    """Returns a clock or duration with its durations for runs that send `size()` bytes each way."""
+def with_size(part: P, size: Callable[[], tuple[int, int]]) -> P:
+    """Returns a clock or duration with its durations for runs that send `size()` bytes, up and down."""
     parts = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}  # type: ignore[arg-type]
     changes = {name: old.prepare_size(size) for name, old in parts.items() if hasattr(old, "prepare_size")}
     changes = {name: new for name, new in changes.items() if new is not parts[name]}
