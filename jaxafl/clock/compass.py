@@ -16,7 +16,7 @@ from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, static
 
 Array = jax.Array
-_ROUNDING = 1e-9  # relative; 60 s at 2.4 s per step are 25 steps
+_ROUNDING = 1e-9  # relative; 60 s at 2.4 s per step are 25 steps, and an arrival at T_max counts
 
 
 class Groups(NamedTuple):
@@ -224,7 +224,7 @@ class compass(Clock):
         new = (jnp.arange(size) == place) & ~joins
         groups = Groups(
             jnp.where(new, now + steps * speed, groups.arrival),
-            jnp.where(new, now + self.tolerance * steps * speed, groups.latest),
+            jnp.where(new, now + self.tolerance * steps * speed * (1 + _ROUNDING), groups.latest),
             jnp.where(new, jnp.max(groups.created) + 1, groups.created),
         )
         chosen = jnp.arange(size) == client

@@ -37,7 +37,7 @@ class routed(Events):
     an instant are delivered, in client order, before new tasks are sent.
 
     Args:
-        tasks: number of tasks m, at least 1; a client may have several.
+        tasks: number of tasks m, at least 1; a client may have several. `None` is N.
         durations: duration of a run in simulated seconds, without the time in the queue.
         probabilities: probabilities p_i > 0 that a task is sent to client i, one per client, with sum 1; `None` is 1/N.
 
@@ -46,7 +46,7 @@ class routed(Events):
         The rule follows the abstract.
     """
 
-    tasks: int = static(kw_only=True)
+    tasks: int | None = static(default=None, kw_only=True)
     durations: Duration = dataclasses.field(kw_only=True)
     probabilities: Number | None = number(default=None, above=0, most=1, per_client=True, kw_only=True)
 
@@ -76,7 +76,7 @@ class routed(Events):
         return 1
 
     def in_flight(self, num_clients: int) -> int:
-        return self.tasks
+        return self.tasks or num_clients
 
     def begin(self, key: Key, num_clients: int) -> Rules:
         given = 1.0 if self.probabilities is None else jnp.asarray(self.probabilities, jnp.float64)

@@ -46,7 +46,11 @@ def compass(
                     q = floor((group["latest"] + high * fastest - now) / mine)
                     kept += [q] if q <= high else []
             best = max(max(kept), low) if kept else high
-            where = {"arrival": now + best * mine, "latest": now + tolerance * best * mine, "members": set()}
+            where = {
+                "arrival": now + best * mine,
+                "latest": now + tolerance * best * mine * (1 + 1e-9),
+                "members": set(),
+            }
             groups.append(where)
         where["members"].add(client)
         group_of[client], steps[client] = where, best
