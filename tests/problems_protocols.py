@@ -131,7 +131,7 @@ def picks(seed: int, weights: Sequence[float] | None = None) -> Callable[[int, l
     return pick
 
 
-def openings(seed: int, rate: float, interval: str, count: int = 400) -> list[float]:
+def openings(seed: int, rate: float, interval: str, count: int = 4000) -> list[float]:
     """The times of starts at a rate, by the draws of the clock."""
     if interval == "constant":
         return [start / rate for start in range(1, count + 1)]
