@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import ServerStep
-from jaxafl.clock.event_loop import State, deliver, start, stop
+from jaxafl.clock.event_loop import State, deliver, start
 from jaxafl.clock.events import Events
 from jaxafl.clock.rounds import synchronous
 from jaxafl.clock.schedules import Clockwork
@@ -78,17 +78,15 @@ def _scan(events: int, clock: Events, workload: Any, carry: tuple[State, Any]) -
 
     def one(carry: tuple[State, Any], _: Any) -> Any:
         state, count = carry
-        before = state.starts
+        state = start(clock, state, workload)
+        before, version, now = state.starts, state.version, state.now
         row = jnp.int32(0) if state.versions is None else state.versions.first[2]
         oldest = jax.tree.map(lambda column: column[row], state.flight)
-        state = stop(clock, state, clients)
-        stops = state.starts.stopped > before.stopped
-        state = start(clock, state, workload)
-        version, now = state.version, state.now
         run = jax.tree.map(lambda column: column[state.arrivals.first[2]], state.flight)
         kind = jnp.zeros(size, jnp.int32) if clock.kinds else None
         step = ServerStep(jnp.float64(0), jnp.zeros(size, bool), clock._no_runs(size), kind=kind)
         state, step, count, closes = deliver(clock, state, step, count, clients)
+        stops = state.starts.stopped > before.stopped
         drops = (state.starts.refused > before.refused) | (state.starts.lost > before.lost)
         stopped = (stops, version, oldest.complete().reference, oldest.client, oldest.started, now)
         dropped = (drops, version, run.complete().reference, run.client, run.started, run.arrived)

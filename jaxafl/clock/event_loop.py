@@ -72,25 +72,6 @@ Carry = tuple[State, ServerStep, Array, Array]
 """The state, the next server step, the number of its arrivals so far, and True if it is complete."""
 
 
-def stop(clock: Any, state: State, num_clients: int) -> State:
-    """Stops the oldest run in flight if it is too old and all arrivals of this instant have been delivered."""
-    last = clock.last_stopped(state.rules, state.version)
-    if last is None or state.versions is None:
-        return state
-    oldest, client, row = state.versions.first
-    stops = ~state.restarting & (state.arrivals.first[0] > state.now) & (oldest <= last)
-    state = vacate(clock, state, row, client, stops, num_clients)
-    if clock.some_wait(num_clients):
-        state = restart_first(state, row, stops)
-    starts = state.starts._replace(stopped=state.starts.stopped + stops)
-    ended = _set(state.flight.arrived, row, state.now, stops)  # else it would count as in flight
-    stopped = state.stopped
-    if stopped is not None:
-        stopped = trees.becomes_busy(stopped, num_clients, client, -stops.astype(jnp.int32))
-    flight = state.flight._replace(arrived=ended)
-    return state._replace(flight=flight, starts=starts, stopped=stopped, waiting=state.waiting + stops)
-
-
 def start(clock: Any, state: State, workload: Workload) -> State:
     """Starts one client if one is due, all arrivals of this instant have been delivered, and no run is to stop."""
     num_clients = workload.num_clients
@@ -153,37 +134,43 @@ def start(clock: Any, state: State, workload: Workload) -> State:
 
 
 def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_clients: int) -> Carry:
-    """Delivers the earliest arrival, rings the alarm, or opens a start, unless stops or starts come first."""
+    """Stops a run that is too old, else delivers the earliest arrival, rings the alarm, or opens a start.
+
+    Stops come once all arrivals of this instant have been delivered. A row is freed in one place: XLA copies the arrays
+    of the rows if an event writes to them twice.
+    """
     size = len(step.mask)
-    earliest, client, row = state.arrivals.first
+    earliest, _, row = state.arrivals.first
+    stops = ~state.restarting & (earliest > state.now) & jnp.logical_not(_none_to_stop(clock, state))
     alarm = clock.alarm(state.rules)
-    settled = state.waiting == 0
+    settled = (state.waiting == 0) & ~stops
     if clock.next_start(state.rules) is not None:
-        state, early = _start_at_rate(clock, state)
+        state, early = _start_at_rate(clock, state, settled)
         settled &= ~early
     begun = state.now  # time at which the next client may start
     if (opens := clock.opens(state, num_clients)) is not None:
-        sleeps = ~settled & (opens > state.now)
+        sleeps = ~settled & ~stops & (opens > state.now)
         first = earliest if alarm is None else jnp.minimum(earliest, alarm)
         wakes = sleeps & ~state.restarting & (opens < first)
         settled = (settled | sleeps) & ~wakes
         begun = jnp.where(wakes, opens, state.now)
     settled &= _none_to_stop(clock, state)
-    delivers = ~state.restarting & (settled | (earliest == state.now))
+    delivers = ~state.restarting & ~stops & (settled | (earliest == state.now))
     rung = jnp.bool_(False)
     if alarm is not None:
-        rung = ~state.restarting & (settled | (alarm == state.now)) & (earliest > alarm)
+        rung = ~state.restarting & ~stops & (settled | (alarm == state.now)) & (earliest > alarm)
         delivers &= earliest <= alarm
-    run = jax.tree.map(lambda column: column[row], state.flight)
-    state = vacate(clock, state, row, client, delivers, num_clients)
+    # without the barrier XLA reads what `start` replaced, from a copy of the column
+    run = jax.lax.optimization_barrier(jax.tree.map(lambda column: column[row], state.flight))
+    state, ended = _vacate(clock, state, stops, delivers, num_clients)
     oldest = state.version
     if state.versions is not None:
         oldest = jnp.minimum(state.versions.first[0], state.version).astype(jnp.int32)
     verdict = clock.arrives(state.rules, Event(run, count, state.version, oldest, delivers))
     refused, lost, closes = (jnp.asarray(one) & delivers for one in (verdict.refused, verdict.lost, verdict.closes))
     takes = delivers & ~refused & ~lost
-    if clock.some_wait(num_clients):
-        state = restart_first(state, row, refused | lost)
+    first = stops | refused | lost if clock.some_wait(num_clients) else None
+    state = _free(state, ended, stops | delivers, first)
     index = jnp.where(takes, count, size)
     columns = (step.mask, step.runs, step.kind)
     entry = (takes, run, None if step.kind is None else jnp.asarray(verdict.kind, jnp.int32))
@@ -206,59 +193,77 @@ def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_client
         now=now,
         starts=starts,
         version=state.version + stepped,
-        waiting=state.waiting + jnp.where(delivers, clock.replaced(takes, closes), 0),
+        waiting=state.waiting + stops + jnp.where(delivers, clock.replaced(takes, closes), 0),
         rules=rules,
     )
     ends = stepped | exceeds | (gone > 0)  # without the faults the loop might never end
     return state, step._replace(mask=mask, runs=runs, kind=kind), count + takes, ends
 
 
-def _start_at_rate(clock: Any, state: State) -> tuple[State, Array]:
+def _start_at_rate(clock: Any, state: State, settled: Array) -> tuple[State, Array]:
     """Makes a start due, or counts it as skipped, if its time comes first; returns the state, and True if it does."""
     time, alarm = clock.next_start(state.rules), clock.alarm(state.rules)
     next_event = state.arrivals.first[0] if alarm is None else jnp.minimum(state.arrivals.first[0], alarm)
     full = state.starts.count - state.ended >= len(state.freed)
     # if no run in flight ever arrives, the loop would skip starts for ever
-    opens = (state.waiting == 0) & ~state.restarting & (time < next_event) & ~(full & jnp.isinf(next_event))
+    opens = settled & ~state.restarting & (time < next_event) & ~(full & jnp.isinf(next_event))
     rules = jax.tree.map(lambda new, old: jnp.where(opens, new, old), clock.after_start(state.rules), state.rules)
     starts = state.starts._replace(skipped=state.starts.skipped + (opens & full))
     waiting = state.waiting + (opens & ~full)
     return state._replace(now=jnp.where(opens, time, state.now), rules=rules, waiting=waiting, starts=starts), opens
 
 
-def vacate(clock: Any, state: State, row: Array, client: Array, where: Array, num_clients: int) -> State:
-    """Frees a row whose run has arrived or was stopped."""
+def _vacate(clock: Any, state: State, stops: Array, delivers: Array, num_clients: int) -> tuple[State, Array]:
+    """Ends a run that is stopped or has arrived, and returns its row."""
     size = len(state.freed)
     never = jnp.float64(jnp.inf)
-    freed = _set(state.freed, state.ended % size, row, where)
-    versions = state.versions
+    _, client, row = state.arrivals.first
+    where = delivers
+    versions, stopped, starts = state.versions, state.stopped, state.starts
+    if versions is not None and clock.last_stopped(state.rules, state.version) is not None:
+        where = stops | delivers
+        _, old_client, old_row = versions.first
+        client, row = jnp.where(stops, old_client, client), jnp.where(stops, old_row, row)
+        starts = starts._replace(stopped=starts.stopped + stops)
+        if stopped is not None:
+            stopped = trees.becomes_busy(stopped, num_clients, client, -stops.astype(jnp.int32))
     if versions is not None:
         versions = trees.expect(versions, size, row, never, client, where)
     weights = state.weights
     if weights is not None:
-        known = jnp.minimum(
-            client, num_clients - 1
-        )  # without arrivals there is no client, and sums would be overwritten
+        known = jnp.minimum(client, num_clients - 1)  # without arrivals there is none, and sums would be overwritten
         weights = trees.weigh(weights, num_clients, known, clock.client_weights(num_clients)[known], where)
     return state._replace(
         ended=state.ended + where,
+        starts=starts,
+        stopped=stopped,
         handout=_set(state.handout, row, state.version, where),
         arrivals=trees.expect(state.arrivals, size, row, never, client, where),
-        freed=freed,
-        row=freed[state.starts.count % size],  # XLA copies the array if it is read before the write
         busy=trees.becomes_busy(state.busy, num_clients, client, -where.astype(jnp.int32)),
         versions=versions,
         weights=weights,
-    )
+    ), row
 
 
-def restart_first(state: State, row: Array, where: Array) -> State:
-    """Moves the row that was just freed before those of clients that wait for a server step."""
+def _free(state: State, row: Array, where: Array, first: Array | None) -> State:
+    """Enters a row among the free ones.
+
+    Args:
+        state: the state, with the run of the row among the ended ones.
+        row: the row.
+        where: False if the call is masked.
+        first: True if the row's client restarts before those that wait for a server step; `None` if none waits.
+    """
     size = len(state.freed)
-    place = jnp.where(where, state.starts.count + state.waiting, state.ended - 1) % size
-    freed = state.freed.at[(state.ended - 1) % size].set(state.freed[place])
-    freed = _set(freed, place, row, where)
-    return state._replace(freed=freed, row=freed[state.starts.count % size])
+    last = (state.ended - 1) % size
+    if first is None:
+        freed = _set(state.freed, last, row, where)
+    else:  # XLA would copy the array if it were read between the writes
+        place = jnp.where(first, state.starts.count + state.waiting, state.ended - 1) % size
+        before, other = state.freed[last], state.freed[place]
+        freed = state.freed.at[last].set(jnp.where(where, jnp.where(place == last, row, other), before))
+        freed = freed.at[place].set(jnp.where(where, row, other))
+    return state._replace(freed=freed, row=freed[state.starts.count % size])  # read after the write, else XLA copies
 
 
 def _none_to_stop(clock: Any, state: State) -> Array | bool:

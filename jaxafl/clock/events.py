@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxafl.clock import selection, trees
 from jaxafl.clock.checks import check_durations
 from jaxafl.clock.contract import Clock, Delivery, FaultCode, InFlight, Runs, ServerStep, Workload
-from jaxafl.clock.event_loop import Carry, Event, State, Verdict, deliver, start, stop
+from jaxafl.clock.event_loop import Carry, Event, State, Verdict, deliver, start
 from jaxafl.clock.starts import blank_runs, no_starts
 from jaxafl.device.keys import Key, Purpose, purpose_key
 
@@ -157,8 +157,7 @@ class Events(Clock):
 
         def advance(carry: Carry) -> Carry:
             state, step, count, _ = carry
-            state = start(self, stop(self, state, workload.num_clients), workload)
-            return deliver(self, state, step, count, workload.num_clients)
+            return deliver(self, start(self, state, workload), step, count, workload.num_clients)
 
         begin = (state, empty, jnp.int32(0), jnp.bool_(False))
         state, step, *_ = jax.lax.while_loop(lambda carry: ~carry[3], advance, begin)
