@@ -169,8 +169,8 @@ def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_client
     verdict = clock.arrives(state.rules, Event(run, count, state.version, oldest, delivers))
     refused, lost, closes = (jnp.asarray(one) & delivers for one in (verdict.refused, verdict.lost, verdict.closes))
     takes = delivers & ~refused & ~lost
-    first = stops | refused | lost if clock.some_wait(num_clients) else None
-    state = _free(state, ended, stops | delivers, first)
+    restarts = stops | refused | lost if clock.some_wait(num_clients) else None
+    state = _free(state, ended, stops | delivers, restarts)
     index = jnp.where(takes, count, size)
     columns = (step.mask, step.runs, step.kind)
     entry = (takes, run, None if step.kind is None else jnp.asarray(verdict.kind, jnp.int32))
