@@ -93,8 +93,8 @@ def test_a_schedule_needs_no_placeholder_durations() -> None:
         np.testing.assert_array_equal(mine, theirs)
     with pytest.raises(TypeError, match="free_running draws no 'sets'; it can replay: durations, starts"):
         trace(clocks.free_running, **options, durations=times, sets=starts)
-    with pytest.raises(TypeError, match="concurrency"):
-        trace(clocks.free_running, durations=times)
+    with pytest.raises(ValueError, match="the number of clients in flight is not given"):
+        run_clock(trace(clocks.free_running, durations=times), 4, 1, 2)
 
 
 def test_rounds_last_a_second_by_default() -> None:
