@@ -22,6 +22,7 @@ ROOMS = {
     "jaxafl.callbacks": "Callbacks",
     "jaxafl.plot": "Figures",
     "jaxafl.theory": "Theory",
+    "jaxafl.client.upload": "Uploads",
     "jaxafl.client": "Local training",
     "jaxafl.results": "Results",
     "jaxafl.sweep": "Sweeps",
@@ -50,6 +51,8 @@ _BASES += (
     "Callback",
     "Model",
     "Quadratic",
+    "Upload",
+    "VectorUpload",
 )
 
 
@@ -71,7 +74,7 @@ def _entries(room: str, found: dict[str, Any]) -> list[str]:
     shown, elsewhere, modules = [], [], []
     for name, value in found.items():
         if inspect.ismodule(value):
-            own = f"{room}.{name}"
+            own = value.__name__
             modules.append(f"[`{own}`]({own}.md)" if own in ROOMS else f"`{own}` (below)")
         elif (first := homes()[room, name]) != f"{room}.{name}":
             role = "class" if inspect.isclass(value) else "func"
