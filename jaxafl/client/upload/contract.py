@@ -134,7 +134,7 @@ class chain(Upload):
     Examples:
         >>> from jaxafl import upload
         >>> upload.chain(upload.clip_by_global_norm(1.0), upload.top_k(share=0.01))
-        chain(clip_by_global_norm(1.0), top_k(share=0.01))
+        chain(clip_by_global_norm(max_norm=1.0), top_k(share=0.01))
     """
 
     parts: dict[str, Any]
