@@ -17,8 +17,9 @@ import jaxafl as afl
 import jaxafl.cli.quickstart as quickstart
 from jaxafl import cli
 from jaxafl.cli import main
-from jaxafl.cli.build import make_simulation, parse_durations
+from jaxafl.cli.build import make_simulation
 from jaxafl.cli.catalogue import KINDS, QUESTIONS, offered
+from jaxafl.cli.expressions import parsed
 from jaxafl.cli.options import Run, chosen, options_type
 from jaxafl.server import Server
 
@@ -76,7 +77,7 @@ def test_sweep_makes_an_axis_of_each_option(tmp_path, capsys):
 def test_list_as_json_names_everything_with_its_options(capsys):
     assert main(["list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert set(listed) == {"datasets", "partitions", "models", "servers", "presets", "clocks", "durations"}
+    assert set(listed) == {"datasets", "partitions", "models", "servers", "presets", "clocks", "durations", "uploads"}
     servers = {entry["name"]: entry for entry in listed["servers"]}
     assert {"fedavg", "fedprox", "fedasync", "fedbuff", "fadas", "asyncfeded"} <= set(servers)
     assert servers["asyncfeded"]["clocks"] == ["free_running"]
@@ -253,10 +254,18 @@ def test_durations_are_those_of_python():
     text = "uniform(1, 5, per='client') * constant(0.1, per=\"step\") + 2 * suspension(0.1) + lognormal(-1, 0.5)"
     clock = afl.clock
     same = clock.uniform(1, 5, per="client") * clock.constant(0.1, per="step") + 2 * clock.suspension(0.1)
-    assert parse_durations(text) == same + clock.lognormal(-1, 0.5)
-    assert parse_durations("3") == clock.constant(3)
+    assert parsed(text) == same + clock.lognormal(-1, 0.5)
+    assert parsed("3") == clock.constant(3)
     same = clock.constant([1] * 2 + [3]) * clock.stragglers(clients=[0, 2]) * clock.constant(0.25)
-    assert repr(parse_durations("constant([1] * 2 + [3]) * stragglers(clients=[0, 2]) / (9 - 5)")) == repr(same)
+    assert repr(parsed("constant([1] * 2 + [3]) * stragglers(clients=[0, 2]) / (9 - 5)")) == repr(same)
+
+
+def test_uploads_are_those_of_python():
+    text = "chain(clip_by_global_norm(1.0), few=top_k(share=0.01))"
+    assert repr(parsed(text, "uploads")) == "chain(clip_by_global_norm(max_norm=1.0), few=top_k(share=0.01))"
+    for wrong in ("3", "top_k", "open('x')", "uniform(1, 2)", "top_k(shares=0.1)", "sign() * 2"):
+        with pytest.raises(ValueError, match="uploads"):
+            parsed(wrong, "uploads")
 
 
 @pytest.mark.parametrize(
@@ -272,7 +281,7 @@ def test_durations_are_those_of_python():
 )  # fmt: skip
 def test_durations_are_never_evaluated_as_code(text):
     with pytest.raises(ValueError, match="durations"):
-        parse_durations(text)
+        parsed(text)
 
 
 @pytest.mark.slow

@@ -232,8 +232,8 @@ def test_local_accuracy_is_refused() -> None:
 def test_a_checkpoint_belongs_to_its_upload(tmp_path: Any) -> None:
     sim = simulation(upload.chain(upload.clip_by_global_norm(0.4), upload.qsgd(levels=4)))
     whole = vectors(sim.run(STEPS, seed=3))
-    sim.run(6, seed=3, checkpoint=tmp_path)
-    np.testing.assert_array_equal(vectors(sim.run(STEPS, seed=3, checkpoint=tmp_path)), whole)
+    sim.run(6, seed=3, folder=tmp_path)
+    np.testing.assert_array_equal(vectors(sim.run(STEPS, seed=3, folder=tmp_path)), whole)
     other = dataclasses.replace(sim, client=dataclasses.replace(sim.client, upload=upload.qsgd(levels=4)))
     with pytest.raises(ValueError, match="upload"):
-        other.run(STEPS, seed=3, checkpoint=tmp_path)
+        other.run(STEPS, seed=3, folder=tmp_path)

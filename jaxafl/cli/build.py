@@ -1,24 +1,22 @@
-"""Construction of a simulation, the axes of a sweep and durations from the options of a command line.
+"""Construction of a simulation and of the axes of a sweep from the options of a command line.
 
-Axes are written as `--axis server.base_rate=1,3,5 --axis seed=0:5`, durations as expressions.
+Axes are written as `--axis server.base_rate=1,3,5 --axis seed=0:5`.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-import operator
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxafl.cli.catalogue import Constructor, find, offered
+from jaxafl.cli.expressions import EXPRESSIONS, parsed
 from jaxafl.cli.files import read_numbers
 from jaxafl.cli.options import CONCURRENCY, Names, chooser, is_given, local_training, values_of
 from jaxafl.client import Client
-from jaxafl.clock import Clock, Duration, constant
 from jaxafl.data import Dataset
 from jaxafl.options import UserError
 from jaxafl.simulation import Simulation
@@ -27,14 +25,6 @@ from jaxafl.sweep.axes import PARTS, replace_at
 Axes = dict[str, list[Any]]
 _FORM = "write NAME=VALUE,VALUE,... or NAME=FIRST:STOP, e.g. server.base_rate=1,3,5 or seed=0:5"
 _WORDS = {"none": "None", "true": "True", "false": "False"}
-_LONGEST = 2000
-_MOST_ENTRIES = 1_000_000
-_OPERATORS: dict[type[ast.operator], Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
 _POOLED = "is one pooled dataset: split it over clients, e.g. --partition iid --clients 10"
 _SPLIT = "comes with its own clients and takes no --partition; --data.clients says how many"
 
@@ -57,9 +47,9 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
         if option in values.get(part, ()):
             values[part][option] = next((value for value in column if value is not None), None)
     for part, constructor in names.items():
-        for name in durations_of(constructor):
+        for name, kind in expressions_of(part, constructor).items():
             written = values[part][name]
-            values[part][name] = None if written is None else parse_durations(str(written))
+            values[part][name] = None if written is None else parsed(str(written), kind)
     if names["server"].name == "fedprox":
         if values["client"]["proximal"] is not None:
             given = values["client"]["proximal"]
@@ -114,9 +104,11 @@ def _called(constructor: Constructor, values: dict[str, Any], **further: Any) ->
     return constructor.call(**values)
 
 
-def durations_of(constructor: Constructor) -> list[str]:
-    """Returns the names of a constructor's options that are written as expressions."""
-    return [option.name for option in constructor.options if option.type.startswith(("duration", "clock"))]
+def expressions_of(part: str, constructor: Constructor) -> dict[str, str]:
+    """Returns name -> kind of a part's options that are written as expressions."""
+    options = offered("local training")["Client"].options if part == "client" else constructor.options
+    kinds = {option.name: EXPRESSIONS.get(option.type.partition(" ")[0]) for option in options}
+    return {name: kind for name, kind in kinds.items() if kind}
 
 
 def read_axes(arguments: Sequence[str]) -> Axes:
@@ -192,7 +184,8 @@ def _resolved(name: str, value: Any, names: Names, simulation: Simulation) -> An
         if unknown:
             raise UserError(f"--axis {name}: {value} has no option {', '.join(sorted(unknown))}")
         return optimizer.call
-    return parse_durations(str(value)) if part in names and option in durations_of(names[part]) else value
+    kind = expressions_of(part, names[part]).get(option) if part in names else None
+    return parsed(str(value), kind) if kind and value is not None else value
 
 
 def _split(text: str) -> list[str]:
@@ -215,79 +208,3 @@ def _axis_value(name: str, text: str) -> Any:
     except (ValueError, SyntaxError):
         return text
     return value if isinstance(value, int | float | str | list | None) else text
-
-
-def parse_durations(text: str) -> Duration | Clock:
-    """Builds the duration of an expression, without evaluating other code.
-
-    Allowed are numbers, the durations of `jaxafl.clock` and of users (`package.module:name`) with numbers, strings and
-    lists as arguments, `+`, `*` and parentheses. Numbers can also be subtracted and divided, a duration divided by a
-    number, and lists joined and repeated: `uniform([1] * 5 + [3] * 5, 5)`.
-
-    Args:
-        text: the expression, such as `uniform(1, 5, per="client") * 2 + suspension(0.1)`.
-
-    Raises:
-        UserError: the text is another expression, or none.
-    """
-    if len(text) > _LONGEST:
-        raise UserError(f"durations: {len(text)} characters are too long (at most {_LONGEST}); use Python instead")
-    try:
-        value = _value(ast.parse(re.sub(r"(\w):(\w+\()", r"\1.\2", text.strip()), mode="eval").body)
-        return value if isinstance(value, Duration | Clock) else constant(value)
-    except SyntaxError as error:
-        problem = f"is not an expression: {error.msg}; e.g. 'uniform(1, 5) + suspension(0.1)'"
-        raise UserError(f"durations {text!r} {problem}") from error
-    except (RecursionError, MemoryError) as error:
-        raise UserError(f"durations {text[:40]!r}... is nested too deeply") from error
-
-
-def _duration(name: str, keywords: list[ast.keyword]) -> Constructor | None:
-    """Returns the duration or clock with a name, or the duration `module.name`; `None` if there is none."""
-    if not re.fullmatch(r"[\w.]+", name) or not all(one.arg for one in keywords):
-        return None
-    if "." not in name:
-        return offered("durations").get(name) or offered("clocks").get(name)
-    found = find(":".join(name.rsplit(".", 1)), "durations")
-    return found if isinstance(found.call, type) else None
-
-
-def _value(node: ast.expr, term: bool = True) -> Any:
-    """Returns the value of an expression: a duration or a number, or if not `term`, another argument of a duration."""
-    match node:
-        case ast.Constant(value=bool() | str()) if not term:
-            return node.value
-        case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
-            return node.value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
-        case ast.List(elts=elements) | ast.Tuple(elts=elements) if not term:
-            return [_value(element, term=False) for element in elements]
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _computed(node, _value(left, term), _value(right, term))
-        case ast.Call(func=called) if found := _duration(ast.unparse(called), node.keywords):
-            arguments = [_value(argument, term=False) for argument in node.args]
-            given = {str(one.arg): _value(one.value, term=False) for one in node.keywords}
-            try:
-                inspect.signature(found.call).bind(*arguments, **given)
-            except TypeError as error:
-                options = ", ".join(option.name for option in found.options)
-                raise UserError(f"durations: {ast.unparse(node)!r}: {error}; it is {found.name}({options})") from error
-            return found.call(*arguments, **given)
-    allowed = f"write numbers, + - * /, and any of {', '.join(offered('durations'))}"
-    raise UserError(f"durations: {ast.unparse(node)!r} is not allowed; {allowed}")
-
-
-def _computed(node: ast.BinOp, left: Any, right: Any) -> Any:
-    """Returns the result of an operation on durations (+ and *), numbers, or lists ([1] * 5 + [3] * 5)."""
-    if isinstance(node.op, ast.Div) and isinstance(left, Duration) and isinstance(right, int | float) and right:
-        return left * (1 / right)
-    repeated = isinstance(node.op, ast.Mult) and any(isinstance(one, list) for one in (left, right))
-    entries, times = (left, right) if isinstance(left, list) else (right, left)
-    if repeated and isinstance(times, int) and len(entries) * times > _MOST_ENTRIES:
-        raise UserError(f"durations: {ast.unparse(node)!r} is too long; at most {_MOST_ENTRIES:,} entries")
-    try:
-        return _OPERATORS[type(node.op)](left, right)
-    except (TypeError, ArithmeticError) as error:
-        problem = f"durations: {ast.unparse(node)!r} cannot be computed ({error})"
-        raise UserError(f"{problem}; durations take + and *, numbers also - and /") from error

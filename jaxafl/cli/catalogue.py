@@ -38,6 +38,7 @@ KINDS = {  # kind -> package, and methods, one of which every object of the kind
     "presets": ("jaxafl.presets", ("server",)),
     "clocks": ("jaxafl.clock", ("next",)),
     "durations": ("jaxafl.clock", ("draw",)),
+    "uploads": ("jaxafl.client.upload", ("apply",)),
 }
 QUESTIONS = {
     "tolerated": "Which staleness is tolerated? Any: updates count as they come, or by their age",
@@ -52,7 +53,14 @@ _SUPPLIED = ("data_dir", "num_classes")  # given by --data-dir and by the data, 
 _OPTIMIZERS = (optax.sgd, optax.adam, optax.adamw, optax.amsgrad, optax.adagrad, optax.rmsprop, optax.yogi, optax.lion)
 _PROXIMAL = "FedProx: `fedavg` with Client(proximal=mu), which adds μ (x - x_s) to every local gradient."
 # name of a type, in order of preference -> its type on a command line; `None` for arrays, which only expressions give
-_TYPES: dict[str, Any] = {"Duration": str, "Clock": str, "Literal": typing.Literal, "float": int | float, "int": int}
+_TYPES: dict[str, Any] = {
+    "Duration": str,
+    "Clock": str,
+    "Upload": str,
+    "Literal": typing.Literal,
+    "float": int | float,
+    "int": int,
+}
 _TYPES |= {"str": str, "bool": bool, "Sequence": tuple, "tuple": tuple, "ndarray": None}
 _WORDS = {"Literal": "str", "Sequence": "list", "tuple": "list", "ndarray": "array"}
 

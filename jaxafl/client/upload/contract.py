@@ -124,8 +124,8 @@ class chain(Upload):
     keywords after the others.
 
     Args:
-        parts: name -> part, in order; given as `chain(part, ..., name=part, ...)`.
-        order: names of the parts, in order; derived from the arguments.
+        given: the parts in order.
+        named: further parts, by names of your own.
 
     Raises:
         ValueError: two parts have one name.
@@ -140,8 +140,9 @@ class chain(Upload):
     parts: dict[str, Any]
     order: tuple[str, ...] = static()
 
-    def __init__(self, *given: Any, parts: Any = None, order: Any = None, **named: Any) -> None:
-        if parts is None:
+    def __init__(self, *given: Any, **named: Any) -> None:
+        parts, order = (named.get(field) if {"parts", "order"} == {*named} else None for field in ("parts", "order"))
+        if parts is None:  # else a copy, or a rebuilt pytree
             uploads = [*map(as_upload, given)]
             pairs = [*((one.name, one) for one in uploads), *((name, as_upload(one)) for name, one in named.items())]
             parts, order = dict(pairs), tuple(name for name, _ in pairs)
