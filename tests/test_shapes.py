@@ -37,7 +37,8 @@ RUNS = arrays("client run run_id version local_steps reference", A) | arrays("st
 RECORDS: dict[type, dict[str, Any]] = {
     Runs: RUNS,
     ServerStep: {"time": zeros(dtype=FLOAT), "mask": zeros(A, dtype=BOOL), "runs": Runs(**RUNS)}
-    | arrays("multiplicity kind", A),
+    | arrays("multiplicity kind", A)
+    | {"advances": zeros(dtype=BOOL)},
     Arrivals: arrays("client multiplicity kind staleness local_steps", A)
     | arrays("samples loss", A, dtype=FLOAT)
     | {"mask": zeros(A, dtype=BOOL), "delta": TREE, "base": TREE, "step": zeros(), "time": zeros(dtype=FLOAT)}
