@@ -35,7 +35,7 @@ def simulation(name: str = "fedbuff", **changes: Any) -> afl.Simulation:
 
 
 @pytest.mark.parametrize(
-    "name", ["fedbuff", "fedavg", *(pytest.param(one, marks=SLOW) for one in ("fadas", "asyncfeded"))]
+    "name", ["fedavg", *(pytest.param(one, marks=SLOW) for one in ("fedbuff", "fadas", "asyncfeded"))]
 )
 def test_steps_are_those_of_run(name: str) -> None:
     sim = simulation(name)

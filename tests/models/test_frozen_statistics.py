@@ -55,7 +55,7 @@ def simulation(model: Any) -> Any:
     return afl.Simulation(data, model, client, afl.server.fedavg(), afl.clock.synchronous())
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("adapter", ["linen", pytest.param("nnx", marks=pytest.mark.slow)])
 def test_statistics_of_frozen_layers_neither_move_nor_are_sent(adapter: str) -> None:
     sim = simulation(ADAPTERS[adapter](encoder))
     trained = sim.train(3, eval_every=3)
@@ -80,7 +80,7 @@ def test_training_of_a_frozen_layer_normalises_by_its_statistics(adapter: str) -
     np.testing.assert_allclose(leaf, 0.01 * whitened.mean(0), rtol=1e-4)
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("adapter", ["linen", pytest.param("nnx", marks=pytest.mark.slow)])
 def test_frozen_statistics_are_those_of_the_model_that_it_starts_from(adapter: str) -> None:
     whole = simulation(ADAPTERS[adapter]()).train(3, eval_every=3)
     model = afl.models.initialised(ADAPTERS[adapter](encoder), whole.params, whole.model_state)
