@@ -205,6 +205,7 @@ class taller(upload.Upload):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
+        (lambda: upload.top_k(1), "positional argument"),
         (lambda: upload.top_k(), "give either share or count"),
         (lambda: upload.top_k(share=1.5), r"share must be in \(0, 1\], got 1.5"),
         (lambda: upload.top_k(count=4), "count=4 exceeds the 3 numbers of an update"),

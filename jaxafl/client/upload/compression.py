@@ -20,8 +20,8 @@ class _Sparse(VectorUpload):
         count: k.
     """
 
-    share: float | None = static(default=None)
-    count: int | None = static(default=None)
+    share: float | None = static(default=None, kw_only=True)  # by name, since top_k(1) could mean either
+    count: int | None = static(default=None, kw_only=True)
 
     def kept(self, entries: int) -> int:
         """Returns k for updates of d = `entries` numbers."""
@@ -76,7 +76,7 @@ class random_k(_Sparse):
 
     references = ("stich2018",)
 
-    unbiased: bool = static(default=True)
+    unbiased: bool = static(default=True, kw_only=True)
 
     def of_vector(self, v: Array, sent: Sent) -> Array:
         count = self.kept(v.size)
