@@ -124,7 +124,7 @@ class Simulation(Stepwise, Measured, Summarised):
 
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
         """Returns the plan that `run` executes: the runs of each segment, and the slots of versions and updates."""
-        return plan_of(self.schedule(server_steps, seed), self.server, lanes)
+        return plan_of(self.schedule(server_steps, seed), self.server, lanes, in_turn=self.client.remembers)
 
     def run(
         self,

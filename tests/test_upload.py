@@ -191,7 +191,7 @@ def test_frozen_parameters_are_not_touched_and_a_norm_can_differ_by_client() -> 
     params = {"a": jnp.ones(3), "b": jnp.ones(5)}
     key = (jnp.uint32(0), jnp.uint32(1))
     lane = begin(only.executed(4), params, (), key, jnp.int32(0), jnp.int32(0))
-    sent = sent_update(only, params, lane, jnp.int32(1))
+    sent, _ = sent_update(only, params, lane, jnp.int32(1))
     assert (sent["b"] == 1).all()
     assert (sent["a"] != 1).all()
     assert traffic(only, params, ()) == (12, 12)
@@ -213,7 +213,7 @@ class taller(upload.Upload):
         (lambda: upload.chain(), "the parts are none"),
         (lambda: upload.chain(optax.clip(1.0), optax.clip(2.0)), "with different names"),
         (lambda: upload.chain(upload.sign(), optax.clip(1.0)), "size of an update cannot be known"),
-        (lambda: optax.trace(0.9), "has a state, which would be forgotten after every run"),
+        (lambda: optax.add_noise(0.1, 0.5, key=0), "keeps one PRNG key"),
         (lambda: optax.add_decayed_weights(0.1), "cannot be called without parameters"),
         (lambda: "top_k", "neither an upload nor an Optax transformation"),
         (lambda: taller(), "other shapes or types"),

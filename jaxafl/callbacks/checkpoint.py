@@ -27,7 +27,7 @@ from jaxafl.references import version
 # Without a budget, saving a large state at short intervals takes more time than training.
 _BLOCKING_SHARE = 0.02  # largest fraction of a time interval that a save may block the run
 _WRITING_SHARE = 0.2  # largest fraction of a time interval that the thread may write
-_CARRIED = ("model", "server", "clients", "average", "failure", "batch_key")  # fields that an extended run keeps
+_CARRIED = ("model", "server", "clients", "average", "failure", "batch_key", "memory")  # in an extended run
 
 
 class Checkpoint(Hook):

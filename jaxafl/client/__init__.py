@@ -1,6 +1,7 @@
 """Local training: options, local steps and mini-batches."""
 
 from jaxafl.client.frozen import frozen_by
+from jaxafl.client.memory import Memory, first_memory
 from jaxafl.client.optimizer import MadeOptimizer, Optimised
 from jaxafl.client.options import Client, Moment, Timing
 from jaxafl.client.sending import Traffic, check_upload, sent_update, traffic
@@ -12,6 +13,7 @@ __all__ = [
     "Draw",
     "Lane",
     "MadeOptimizer",
+    "Memory",
     "Moment",
     "Optimised",
     "Timing",
@@ -19,6 +21,7 @@ __all__ = [
     "begin",
     "check_upload",
     "draw",
+    "first_memory",
     "frozen_by",
     "local_step",
     "optimizer_step",

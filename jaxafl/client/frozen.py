@@ -48,6 +48,11 @@ def frozen_by(client: Optimised, params: Any) -> tuple[Any, Any]:
     return jax.tree.unflatten(structure, zero), jax.tree.unflatten(structure, same)
 
 
+def trained_of(client: Optimised, tree: Any) -> Any:
+    """Returns a tree of parameters with `None` for the frozen ones."""
+    return jax.tree.map(lambda leaf, still: None if still else leaf, tree, frozen_by(client, tree)[0])
+
+
 @functools.lru_cache(256)
 def _known(parts: Any, numbers: tuple[Any, ...], structure: Any, shapes: tuple[Any, ...]) -> tuple[Any, Any]:
     params = jax.tree.unflatten(structure, shapes)

@@ -98,7 +98,7 @@ class Client(Optimised, init=False):
             arrival.
         micro_batch: samples per gradient evaluation; larger batches are accumulated. It changes only speed and memory,
             except for models with batch normalisation or dropout, which apply them within each micro-batch.
-        upload: transformation of every update Δ before it is sent, one of `jaxafl.upload` or a stateless Optax
+        upload: transformation of every update Δ before it is sent, one of `jaxafl.upload` or an Optax
             transformation; `None` sends Δ. Non-trainable state is sent as it is.
 
     Raises:
@@ -153,6 +153,11 @@ class Client(Optimised, init=False):
     def references(self) -> tuple[str, ...]:  # type: ignore[override]
         """FedProx's reference if there is a proximal term, and those of the upload."""
         return (*(() if self.proximal is None else ("li2020",)), *(self.upload.references if self.upload else ()))
+
+    @property
+    def remembers(self) -> bool:
+        """True if each client keeps a row from run to run."""
+        return self.upload is not None and self.upload.remembers
 
     def moments_ahead(self, pause: float) -> list[str]:
         """Returns the fields of `Moment` that `rate_schedule` reads and a clock advanced during training lacks.

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client.frozen import frozen_by
+from jaxafl.client.frozen import trained_of
+from jaxafl.client.memory import Memory
 from jaxafl.client.options import Client
 from jaxafl.client.training import Lane
 from jaxafl.client.upload import Sent, received_size
@@ -26,8 +27,8 @@ class Traffic(NamedTuple):
     down: int  # of a model
 
 
-def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> Tree:
-    """Returns the update of a finished run as the server receives it.
+def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tuple[Tree, Memory | None]:
+    """Returns the update of a finished run as the server receives it, and the client's row after the run.
 
     Args:
         client: local training.
@@ -35,21 +36,28 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> Tree
         lane: state of the run.
         samples: int32, n_i.
     """
+    memory = lane.memory
     if client.upload is None:
-        return delta
+        return delta, memory
     upload: Any = client.of(lane.client).upload
     key = jax_key(threefry(lane.key, 0, _STREAM))
-    received = upload.apply(_trained(client, delta), Sent(lane.client, lane.run, samples, lane.step, key))
-    return jax.tree.map(
+    trained, sent = trained_of(client, delta), Sent(lane.client, lane.run, samples, lane.step, key)
+    if memory is not None:
+        received, row = upload.update(trained, memory.upload, sent)
+        memory = memory._replace(upload=row)
+    else:
+        received = upload.apply(trained, sent)
+    whole = jax.tree.map(
         lambda new, old: old if new is None else new, received, delta, is_leaf=lambda leaf: leaf is None
     )
+    return whole, memory
 
 
 def check_upload(client: Client, lane: Lane) -> None:
-    """Raises unless the upload returns updates of the same shapes and types; `lane`: shapes of a run's state."""
+    """Raises unless the upload returns updates and rows of the same shapes and types; `lane`: shapes of a run."""
     if client.upload is None:
         return
-    leaves = jax.tree.leaves(_trained(client, lane.params))
+    leaves = jax.tree.leaves(trained_of(client, lane.params))
     client.upload.check(tuple(leaf.size for leaf in leaves))
     received_size(client.upload, leaves)
     try:
@@ -58,9 +66,10 @@ def check_upload(client: Client, lane: Lane) -> None:
         raise
     except Exception as error:
         raise UserError(f"Client: upload={client.upload!r} cannot be traced on the parameters: {error}") from error
-    forms = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (received, lane.params)]
-    if forms[0] != forms[1]:
-        raise UserError(f"Client: upload={client.upload!r} returns other shapes or types than those of the parameters")
+    pairs = {"those of the parameters": (received[0], lane.params), "the row of `init`": (received[1], lane.memory)}
+    for kept, (new, old) in pairs.items():
+        if _form(new) != _form(old):
+            raise UserError(f"Client: upload={client.upload!r} returns other shapes or types than {kept}")
 
 
 def traffic(client: Client, params: Tree, model_state: Tree) -> Traffic:
@@ -68,11 +77,10 @@ def traffic(client: Client, params: Tree, model_state: Tree) -> Traffic:
 
     An update is as large as `Client(upload=...)` leaves it, and has the non-trainable state with it.
     """
-    leaves = jax.tree.leaves(_trained(client, params))
+    leaves = jax.tree.leaves(trained_of(client, params))
     state = received_size(None, jax.tree.leaves(model_state))
     return Traffic(received_size(client.upload, leaves) + state, received_size(None, leaves) + state)
 
 
-def _trained(client: Client, tree: Tree) -> Tree:
-    """Returns a tree of parameters with `None` for the frozen ones."""
-    return jax.tree.map(lambda leaf, still: None if still else leaf, tree, frozen_by(client, tree)[0])
+def _form(tree: Tree) -> Any:
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)

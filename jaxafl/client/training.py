@@ -46,6 +46,7 @@ class Lane(NamedTuple):
     loss: Array  # mini-batch losses before each step, summed over local steps
     timing: Timing | None  # None without a `rate_schedule`, which alone reads it
     stopping: Stopping | None
+    memory: Any = None  # `Memory`, the client's row at the start of the run, if clients keep one
 
 
 class Draw(NamedTuple):
@@ -66,6 +67,7 @@ def begin(
     who: Array,
     run: Array,
     timing: Timing = Timing(),  # noqa: B008 (immutable)
+    memory: Any = None,
 ) -> Lane:
     """Returns the state of a run before its first local step from `params`.
 
@@ -75,6 +77,7 @@ def begin(
         batch_key: key of all mini-batches.
         who, run: client, and index of the run among the client's runs.
         timing: place of the run in the schedule.
+        memory: row of the client, if clients keep one.
     """
     key = threefry(batch_key, who, run)
     zero = jnp.zeros((), jnp.result_type(float))
@@ -91,6 +94,7 @@ def begin(
         loss=zero,
         timing=None if client.rate_schedule is None else _as_scalars(timing),
         stopping=None if client.patience is None else Stopping(zero + jnp.inf, jnp.int32(0), zero, jnp.bool_(False)),
+        memory=memory,
     )
     return lane._replace(optimizer_state=_optimizer_state(client.of(who).make_optimizer(), params, lane))
 

@@ -54,6 +54,7 @@ class bernoulli(Clock):
     references: ClassVar[tuple[str, ...]] = ("hao2025",)
     delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
     event_by_event: ClassVar[bool] = True
+    takes_all: ClassVar[bool] = True
 
     def check(self, num_clients: int) -> None:
         check_masks(self.name, "uploads", self.uploads, num_clients)

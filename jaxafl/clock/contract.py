@@ -211,7 +211,7 @@ class InFlight(NamedTuple):
 class Clock(Part):
     """Base of clocks, which schedule the training of clients and the arrivals of every server step.
 
-    A subclass that overrides `init` or `next` does not inherit `order_free` and `event_by_event`.
+    A subclass that overrides `init` or `next` does not inherit `order_free`, `event_by_event` and `takes_all`.
 
     Attributes:
         delivers: properties of the arrivals.
@@ -219,16 +219,19 @@ class Clock(Part):
         order_free: True if durations change arrival times, but not which runs arrive at which step.
         event_by_event: True if `next` consists of small operations without sorting or scattering. A schedule is then
             compiled as one function (`whole` of `jaxafl.device.compiled`).
+        takes_all: True if a server step takes every run that a client completes. Clients that keep something from run
+            to run (`Client.remembers`) need it, or a clock that inherits `Events.next`.
     """
 
     delivers: ClassVar[Delivery] = Delivery.NONE
     kinds: ClassVar[tuple[str, ...]] = ()
     order_free: ClassVar[bool] = False
     event_by_event: ClassVar[bool] = False
+    takes_all: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for promise in ("order_free", "event_by_event"):
+        for promise in ("order_free", "event_by_event", "takes_all"):
             if not keeps_promise(cls, promise, "init", "next"):
                 setattr(cls, promise, getattr(Clock, promise))
 

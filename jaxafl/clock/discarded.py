@@ -1,19 +1,20 @@
-"""Runs that the server refused or stopped, and runs whose upload failed: no server step consumes them."""
+"""Runs that no server step consumes: refused, stopped, or with a failed upload."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import ServerStep
+from jaxafl.clock.contract import Clock, ServerStep
 from jaxafl.clock.event_loop import State, deliver, start
 from jaxafl.clock.events import Events
 from jaxafl.clock.rounds import synchronous
 from jaxafl.clock.schedules import Clockwork
-from jaxafl.clock.tables import Schedule
+from jaxafl.clock.tables import Schedule, Untaken
 from jaxafl.device import compiled
 
 _EVENTS = 4096  # per call of the program
@@ -40,7 +41,7 @@ def discarded(schedule: Schedule) -> Discarded:
     counts = (schedule.runs_refused, schedule.runs_stopped, schedule.runs_lost)
     if not any(count[-1:].any() for count in counts):
         return NONE
-    if isinstance(clock, Events) and type(clock).next is Events.next:
+    if lists_untaken(clock):
         return _of_events(schedule)
     return _of_rounds(schedule) if isinstance(clock, synchronous) else NONE
 
@@ -55,20 +56,61 @@ def _of_rounds(schedule: Schedule) -> Discarded:
 
 def _of_events(schedule: Schedule) -> Discarded:
     """Returns the discarded runs of a clock that advances event by event."""
+    clockwork = _again(schedule)
+    version, runs, ended, _ = _scanned(clockwork, clockwork.state, schedule.server_steps)
+    pause = clockwork.clock.pause
+    return Discarded(runs.client, runs.started + pause * runs.reference, ended + pause * version)
+
+
+def untaken(schedule: Schedule) -> Schedule:
+    """Returns a complete schedule with the runs that clients complete and no server step takes; a part as it is."""
+    if schedule.source is None or schedule.source.clock.takes_all or schedule.untaken is not None:
+        return schedule
+    clockwork = _again(schedule)
+    return dataclasses.replace(schedule, untaken=_untaken(clockwork, clockwork.state, schedule.server_steps))
+
+
+def advanced(clockwork: Clockwork, count: int) -> Schedule:
+    """Returns the next `count` server steps of an `Events` clock with the completed runs that they do not take."""
+    before = jax.tree.map(jnp.copy, clockwork.state)
+    schedule = clockwork.advance(count)
+    return dataclasses.replace(schedule, untaken=_untaken(clockwork, before, schedule.start + count))
+
+
+def lists_untaken(clock: Clock | None) -> bool:
+    """Returns True if `untaken` and `advanced` find the completed runs that no server step of a clock takes."""
+    return isinstance(clock, Events) and type(clock).next is Events.next
+
+
+def _again(schedule: Schedule) -> Clockwork:
     clock, seed, _, local_steps = schedule.source  # type: ignore[misc]
-    steps = schedule.server_steps
-    clockwork = Clockwork(clock, schedule.num_clients, local_steps, steps, seed)
-    found = []
+    return Clockwork(clock, schedule.num_clients, local_steps, schedule.server_steps, seed)
+
+
+def _untaken(clockwork: Clockwork, state: State, stop: int) -> Untaken:
+    version, runs, ended, completed = _scanned(clockwork, state, stop)
+    pause = clockwork.clock.pause
+    found = Untaken(
+        runs.client, runs.run, runs.version, runs.reference, runs.local_steps,
+        runs.started + pause * runs.reference, ended + pause * version, version,
+    )  # fmt: skip
+    return Untaken(*(column[completed] for column in found))
+
+
+def _scanned(clockwork: Clockwork, state: State, stop: int) -> tuple[Any, ...]:
+    """Returns the discarded runs up to server step `stop`: version and time of the end; True if clients complete it."""
+    found: list[Any] = []
     with clockwork._computing():
-        carry = (clockwork.state, jnp.int32(0))
-        while int(carry[0].version) < steps:
+        carry = (state, jnp.int32(0))
+        while not found or int(carry[0].version) < stop:
             arguments = (clockwork.numbers, clockwork.workload, carry)
             program, _ = compiled(_scan, (_EVENTS,), arguments, whole=True)
             carry, records = program(*arguments)
             found.append(jax.device_get(records))
-    where, version, *_ = columns = [np.concatenate([one[place].ravel() for one in found]) for place in range(6)]
-    _, version, reference, client, started, ended = (column[where & (version < steps)] for column in columns)
-    return Discarded(client, started + clock.pause * reference, ended + clock.pause * version)
+    where, version, runs, ended = jax.tree.map(lambda *parts: np.concatenate([one.ravel() for one in parts]), *found)
+    completed = np.tile([False, True], len(where) // 2)
+    chosen = where & (version < stop)
+    return jax.tree.map(lambda column: column[chosen], (version, runs, ended, completed))
 
 
 def _scan(events: int, clock: Events, workload: Any, carry: tuple[State, Any]) -> Any:
@@ -88,8 +130,8 @@ def _scan(events: int, clock: Events, workload: Any, carry: tuple[State, Any]) -
         state, step, count, closes = deliver(clock, state, step, count, clients)
         stops = state.starts.stopped > before.stopped
         drops = (state.starts.refused > before.refused) | (state.starts.lost > before.lost)
-        stopped = (stops, version, oldest.complete().reference, oldest.client, oldest.started, now)
-        dropped = (drops, version, run.complete().reference, run.client, run.started, run.arrived)
+        stopped = (stops, version, oldest.complete(), now)
+        dropped = (drops, version, run.complete(), run.arrived)
         return (state, jnp.where(closes, 0, count)), jax.tree.map(lambda *pair: jnp.stack(pair), stopped, dropped)
 
     return jax.lax.scan(one, carry, length=events)

@@ -104,6 +104,9 @@ class free_running(Events):
 
     delivers = ByOptions(Events.delivers | Delivery.REPLIES, lambda clock: clock._delivers)
     event_by_event: ClassVar[bool] = True
+    takes_all = ByOptions(
+        True, lambda clock: clock.lost is None and (clock.max_staleness is None or clock.on_bound == "wait")
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -56,6 +56,7 @@ class interrupting(Clock):
     sets: Recording = recording(default=None)
 
     delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.PULLED | Delivery.PARTIAL
+    takes_all: ClassVar[bool] = True
 
     def check(self, num_clients: int) -> None:
         check_at_most(self.name, "contacted", self.contacted, num_clients)

@@ -58,6 +58,7 @@ class ringleader(Events):
     references: ClassVar[tuple[str, ...]] = ("maranjyan2026",)
     delivers: ClassVar[Delivery] = Events.delivers | Delivery.SEVERAL | Delivery.KINDS | Delivery.HELD
     kinds: ClassVar[tuple[str, ...]] = ("collected", "step", "stored")
+    takes_all: ClassVar[bool] = True
 
     def capacity(self, num_clients: int) -> int:
         return self.max_arrivals or 4 * num_clients

@@ -82,6 +82,7 @@ class synchronous(Clock):
 
     delivers: ClassVar[Delivery] = Delivery.MULTIPLE
     order_free = ByOptions(True, lambda clock: not clock._varies)
+    takes_all = ByOptions(True, lambda clock: clock.lost is None)
 
     def check(self, num_clients: int) -> None:
         if self.cohort is not None and not self.replacement:
@@ -222,6 +223,7 @@ class stale_rounds(Clock):
     stale: Recording = recording(default=None)
 
     delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.AGED
+    takes_all: ClassVar[bool] = True
     order_free: ClassVar[bool] = True
 
     def check(self, num_clients: int) -> None:

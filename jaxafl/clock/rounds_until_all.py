@@ -44,6 +44,7 @@ class rounds_until_all(Events):
 
     delivers: ClassVar[Delivery] = Events.delivers | Delivery.KINDS
     kinds: ClassVar[tuple[str, ...]] = ("first", "again", "last")
+    takes_all: ClassVar[bool] = True
 
     def capacity(self, num_clients: int) -> int:
         return 1

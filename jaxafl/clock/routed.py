@@ -52,6 +52,7 @@ class routed(Events):
 
     references: ClassVar[tuple[str, ...]] = ("leconte2024",)
     delivers: ClassVar[Delivery] = Events.delivers | Delivery.QUEUED
+    takes_all: ClassVar[bool] = True
 
     def check(self, num_clients: int) -> None:
         super().check(num_clients)

@@ -58,6 +58,7 @@ class semi_async(Clock):
     references: ClassVar[tuple[str, ...]] = ("wu2021",)
     delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.BY_CLIENT | Delivery.KINDS
     kinds: ClassVar[tuple[str, ...]] = ("picked", "undrafted", "picked, resynchronised", "undrafted, resynchronised")
+    takes_all: ClassVar[bool] = True
 
     def check(self, num_clients: int) -> None:
         check_durations(self.name, self.durations, num_clients)

@@ -21,6 +21,19 @@ class Source(NamedTuple):
     local_steps: Any
 
 
+class Untaken(NamedTuple):
+    """Runs that clients complete and no server step takes, [U]; see `Schedule` for the fields."""
+
+    client: np.ndarray
+    run: np.ndarray
+    version: np.ndarray
+    reference: np.ndarray
+    local_steps: np.ndarray
+    started: np.ndarray
+    arrived: np.ndarray
+    step: np.ndarray  # the next server step after the run ends
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Schedule(Summarised):
     """Arrivals of every server step, with their times and staleness; T server steps of at most A arrivals each.
@@ -49,6 +62,7 @@ class Schedule(Summarised):
         held: versions that server steps after the last one may still need, see `Clock.held`.
         start: index of the first server step.
         source: clock, seed and last state of a complete schedule; `None` of a part.
+        untaken: runs that clients complete and no server step takes, if they were asked for.
     """
 
     protocol: str
@@ -76,6 +90,7 @@ class Schedule(Summarised):
     held: tuple[int, ...] = ()
     start: int = 0
     source: Source | None = None
+    untaken: Untaken | None = None
 
     def summary(self) -> dict[str, Any]:
         """Returns the protocol, the numbers of clients, server steps, arrivals and discarded runs, and the time."""
@@ -158,6 +173,8 @@ def cut(schedule: Schedule, start: int, stop: int) -> Schedule:
     if end < schedule.server_steps:
         later = schedule.mask[end:]
         read = [column[end:][later] for column in (schedule.version, schedule.reference)]
+        if schedule.untaken is not None:
+            read += [column[schedule.untaken.step >= stop] for column in schedule.untaken[2:4]]
         held = tuple(version for version in np.unique([*held, *np.concatenate(read)]).tolist() if version <= stop)
     part = _with_arrays(schedule, lambda name: getattr(schedule, name)[begin:end])
     return dataclasses.replace(part, held=held, start=start)

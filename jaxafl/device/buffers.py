@@ -133,6 +133,33 @@ def write_made(buffer: Tree, indices: Array, count: Array, make: Callable[[Array
     return jax.tree.map(lambda new, old: jnp.where(expand(place >= 0, new), new, old), rows, buffer)
 
 
+def write_made_pair(
+    targets: tuple[Tree, Tree], indices: tuple[Array, Array], count: Array, make: Callable[[Array], tuple[Tree, Tree]]
+) -> tuple[Tree, Tree]:
+    """Returns two buffers with the rows `indices[n][place]` replaced by the two rows `make(place)`; see `write_made`.
+
+    Args:
+        targets: buffers, each leaf [R_n, ...].
+        indices: int32 [A] of each, the rows to replace.
+        count: int32, number of places.
+        make: traced function of the place.
+    """
+    first, second = indices
+    if on_cpu():
+
+        def put(place: Array, pair: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+            rows = make(place)
+            return write(pair[0], first[place], rows[0]), write(pair[1], second[place], rows[1])
+
+        return jax.lax.fori_loop(0, count, put, targets)
+    places = jnp.arange(first.shape[0], dtype=jnp.int32)
+    rows = jax.vmap(make)(places)
+    return (
+        write_many(targets[0], first, places < count, rows[0]),
+        write_many(targets[1], second, places < count, rows[1]),
+    )
+
+
 def expand(mask: Array, leaf: Array) -> Array:
     """Returns the mask with trailing axes of length 1, to broadcast against a leaf."""
     return mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim))

@@ -47,16 +47,16 @@ class Rows:
 
     def has(self, client: Array) -> Array:
         """Returns True, bool [...], for each client whose row is stored on this device."""
-        place = self._place(client)
+        place = self.place(client)
         return (place >= 0) & (place < self._size) if self.shares > 1 else jnp.ones(client.shape, bool)
 
     def read(self, client: Array) -> Tree:
         """Returns the row of a client; it must be stored on this device."""
-        return buffers.read(self.tree, self._place(client))
+        return buffers.read(self.tree, self.place(client))
 
     def read_local(self, clients: Array) -> Tree:
         """Returns rows of several clients, [A, ...]; arbitrary rows for clients stored on other devices."""
-        return buffers.read_many(self.tree, jnp.clip(self._place(clients), 0, self._size - 1))
+        return buffers.read_many(self.tree, jnp.clip(self.place(clients), 0, self._size - 1))
 
     def read_many(self, clients: Array) -> Tree:
         """Returns rows of any clients, [A, ...], on all devices; all-reduces A rows."""
@@ -68,7 +68,7 @@ class Rows:
 
     def write_many(self, clients: Array, mask: Array, rows: Tree) -> Rows:
         """Returns the table with the rows of clients [A] replaced if `mask` is True; see `buffers.write_many`."""
-        place = jnp.clip(self._place(clients), 0, self._size - 1)
+        place = jnp.clip(self.place(clients), 0, self._size - 1)
         local = mask & self.has(clients)
         return dataclasses.replace(self, tree=buffers.write_many(self.tree, place, local, rows))
 
@@ -99,7 +99,8 @@ class Rows:
     def _size(self) -> int:
         return -(-self.count // self.shares)
 
-    def _place(self, client: Array) -> Array:
+    def place(self, client: Array) -> Array:
+        """Returns the index in this device's shard, outside of it for clients of other devices."""
         return client - jax.lax.axis_index(AXIS) * self._size if self.shares > 1 else client
 
 

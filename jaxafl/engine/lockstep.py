@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from jaxafl.clock import Schedule
+from jaxafl.clock.discarded import untaken
 from jaxafl.device import on_device
 from jaxafl.engine.execute import advance
 from jaxafl.engine.execution import Execution
@@ -36,11 +37,14 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
     """
     first = problems[0]
     keep_base = first.server.needs.base or first.recording.needs_base
+    in_turn = first.client.remembers
+    if in_turn:
+        schedules = [untaken(schedule) for schedule in schedules]
     lanes = speed.lanes or min(
         lanes_in_memory(first, len(problems)),
-        *(plan_of(schedule, first.server, None).lanes for schedule in schedules),
+        *(plan_of(schedule, first.server, None, in_turn=in_turn).lanes for schedule in schedules),
     )
-    plans = [plan_of(schedule, first.server, lanes, keep_base) for schedule in schedules]
+    plans = [plan_of(schedule, first.server, lanes, keep_base, in_turn=in_turn) for schedule in schedules]
     contiguous = all(plan.in_order for plan in plans)
     rows, chunk_start = rows_of(plans, every)
     lengths = known_lengths(local_steps=(plan.local_steps for plan in plans), steps=rows.most_steps.tolist())

@@ -179,6 +179,7 @@ def _state_specs(layout: Layout, axes: State, state: State, members: P) -> State
         "lanes": jax.tree.map(lambda axis: P(AXIS) if axis is None else split, axes.lanes, is_leaf=_is_none),
         "server": rows(state.server),
         "clients": rows(state.clients),
+        "memory": rows(state.memory),
     }
     sharded |= {"store": split} if layout.local_updates else {}
     return State(**(_each(State, P()) | sharded))

@@ -55,11 +55,12 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
     clock, clients = problem.clock, problem.data.num_clients
     capacity, in_flight = clock.capacity(clients), clock.in_flight(clients)
     shares = problem.layout.shares
-    if shares > 1 and (problem.server.needs.client_models or problem.layout.divided):
+    remembers = problem.client.remembers
+    if shares > 1 and (problem.server.needs.client_models or problem.layout.divided or remembers):
         raise UserError(
             "run: a clock that is advanced during training cannot shard clients over devices; use one device"
         )
-    lanes = -(-_lanes(speed.lanes, capacity, in_flight) // shares) * shares
+    lanes = capacity if remembers else -(-_lanes(speed.lanes, capacity, in_flight) // shares) * shares
     chunk = chunk_of(lanes // shares, speed.chunk, lambda: lanes_in_memory(problem))
     ring = cast(OnlineClock, clock).online_ring_slots(clients)
     store = capacity if lanes == capacity else in_flight + capacity

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxafl.clock import Delivery, Schedule
+from jaxafl.clock.discarded import untaken
 from jaxafl.clock.schedules import UNBOUNDED, Clockwork, check_length
 from jaxafl.device import on_cpu, on_device, on_host
 from jaxafl.engine.execute import advance
@@ -24,6 +25,7 @@ from jaxafl.engine.state import first_model
 from jaxafl.engine.validate import check_lanes, chunk_of
 from jaxafl.engine.width import MOST_LANES, lanes_in_memory
 from jaxafl.engine.windows import Window, Windows, window_steps
+from jaxafl.options import UserError
 from jaxafl.server.contract import Server
 
 _MOST_EXECUTED = 1.5  # local steps, masked ones included, for each needed one, if lanes are chosen on an accelerator
@@ -109,15 +111,26 @@ def planned(
     capacity, in_flight = (size(first.data.num_clients) for size in (first.clock.capacity, first.clock.in_flight))
     # a schedule that is charged anew must be there as a whole; sharded stores keep their size
     single_window = first.client.charge == "executed" or layout.mesh is not None
+    in_turn = first.client.remembers
+    if in_turn and Delivery.REPEATED in first.clock.delivers:  # else a later window would train a run again
+        single_window = True
+        if origin is not None and origin.step:
+            raise UserError(
+                f"run: a run on {first.clock.name} whose clients keep something from run to run cannot be extended; "
+                "expected the server steps of the folder. Name another folder"
+            )
+    if in_turn and isinstance(source, Schedule):
+        source = untaken(source)
     size = None if single_window else window_steps(in_flight, capacity, block_of(every, server_steps))
     block = block_of(every, server_steps, origin.step if origin is not None else 0, size or 0)
     sharded = _updates_sharded(first)
     keep_base = first.server.needs.base or first.recording.needs_base
 
     def make(lanes: int | None, schedule: Schedule, origin: Origin | None) -> Plan:
-        return plan_of(schedule, first.server, lanes, keep_base, origin, layout, sharded)
+        return plan_of(schedule, first.server, lanes, keep_base, origin, layout, sharded, in_turn)
 
-    windows = Windows(source, server_steps, size, functools.partial(make, speed.lanes))
+    make_first = functools.partial(make, speed.lanes)
+    windows = Windows(source, server_steps, size, make_first, in_turn and not first.clock.takes_all)
     window = windows.first(origin)
     plan = window.plan
     windows.make = functools.partial(make, plan.lanes)
@@ -226,6 +239,7 @@ def plan_of(
     origin: Origin | None = None,
     layout: Layout = Layout(),  # noqa: B008 (immutable)
     sharded: bool = False,
+    in_turn: bool = False,
 ) -> Plan:
     """Returns the plan of a schedule.
 
@@ -237,12 +251,14 @@ def plan_of(
         origin: the beginning of the plan, see `make_plan`.
         layout: devices that share the lanes.
         sharded: updates stay on the device of their lane.
+        in_turn: clients keep something from run to run, see `make_plan`.
     """
-    shares = layout.shares
-    homes = shares if layout.divided or server.needs.client_models else 1
+    shares, schedule = layout.shares, untaken(schedule) if in_turn else schedule
+    homes = shares if layout.divided or server.needs.client_models or in_turn else 1
     keep_base |= server.needs.base
     stores = shares if sharded else 1
-    make = functools.partial(make_plan, schedule, keep_base=keep_base, origin=origin, homes=homes, stores=stores)
+    how: dict[str, Any] = dict(origin=origin, homes=homes, stores=stores, in_turn=in_turn)
+    make = functools.partial(make_plan, schedule, keep_base=keep_base, **how)
     if lanes is None and jax.default_backend() == "cpu":
         most = 4 if shares > 1 and not sharded else 1  # devices that gather updates do so after each segment
         lanes = shares * min(most, max(1, schedule.in_flight // shares))

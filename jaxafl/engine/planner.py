@@ -31,6 +31,7 @@ def make_plan(
     origin: Origin | None = None,
     homes: int = 1,
     stores: int = 1,
+    in_turn: bool = False,
 ) -> Plan:
     """Plans the training of a schedule. Results do not depend on `lanes`, `origin`, `homes` and `stores`.
 
@@ -44,11 +45,15 @@ def make_plan(
         homes: D devices with ⌈N/D⌉ clients each, if per-client arrays are sharded; a divisor of L. Device d has the
             lanes congruent to d modulo D, which train the runs of its clients.
         stores: D devices that store the updates of their own lanes, each in its own rows.
+        in_turn: True if clients keep something from run to run. A run is then trained after the previous one of its
+            client, and completed runs that no server step takes are trained, too.
     """
     held, origin = ((), ORIGIN) if origin is None else (schedule.held, origin)
     schedule = cut(schedule, origin.step, schedule.start + schedule.server_steps)
     runs = _consumed_runs(schedule)
-    training = _train(schedule.server_steps, runs, lanes, origin.step, homes, schedule.num_clients)
+    if in_turn:
+        runs = _with_untaken(runs, schedule)
+    training = _train(schedule.server_steps, runs, lanes, origin.step, homes, schedule.num_clients, in_turn)
     return place(schedule, runs, training, keep_base, origin, held, stores)
 
 
@@ -68,11 +73,47 @@ def _consumed_runs(schedule: Schedule) -> Runs:
     return Runs(**columns, duration=duration, first_step=step_of[first], last_step=last, arrival=arrival)
 
 
-def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, clients: int) -> Training:
+def _with_untaken(runs: Runs, schedule: Schedule) -> Runs:
+    """Returns the runs and those that clients complete and no server step takes."""
+    if schedule.untaken is None:
+        return runs
+    columns = schedule.untaken._asdict()
+    step = columns.pop("step")
+    within = (step >= schedule.start) & (step < schedule.start + schedule.server_steps)
+    columns |= {"duration": columns.pop("arrived") - columns["started"], "first_step": step, "last_step": step}
+    both = {name: np.concatenate([getattr(runs, name), column[within]]) for name, column in columns.items()}
+    return Runs(**both, arrival=runs.arrival)
+
+
+def _chains(runs: Runs, release: np.ndarray, needed_at: np.ndarray, steps: int) -> tuple[np.ndarray, ...]:
+    """Returns the next run of each run's client, -1 if there is none, and when runs are released and needed in turn.
+
+    Args:
+        runs: the runs.
+        release: int [R], server step from which a run can be trained.
+        needed_at: int [R], server step that waits for it.
+        steps: T.
+    """
+    chain = np.lexsort((runs.run, runs.client))
+    client = runs.client[chain]
+    after = np.full(len(chain), -1)
+    follows = client[1:] == client[:-1]
+    after[chain[:-1][follows]] = chain[1:][follows]
+    shift = client.astype(np.int64) * (steps + 1)  # separates the clients
+    release, needed_at = release.copy(), needed_at.copy()
+    release[chain] = np.maximum.accumulate(release[chain] + shift) - shift
+    needed_at[chain] = np.minimum.accumulate((needed_at[chain] + shift)[::-1])[::-1] - shift
+    return after, release, needed_at
+
+
+def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, clients: int, in_turn: bool) -> Training:
     """Plans the training of lanes between server steps, which are numbered from `start`."""
     release = np.maximum(np.maximum(runs.version, runs.reference) - start, 0)
     # a run that pins two versions (its update is relative to another) is trained at once, to release one of them
     needed_at = np.where(runs.version != runs.reference, release, runs.first_step - start)
+    after = None
+    if in_turn:
+        after, release, needed_at = _chains(runs, release, needed_at, server_steps)
     # Work is counted in local steps of all lanes together. A run needed at step t should start, at the latest, its own
     # length before the work due up to t is done: otherwise a long run keeps the other lanes waiting.
     due = np.bincount(needed_at, runs.local_steps, server_steps + 1)
@@ -87,6 +128,7 @@ def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, cl
         (runs.client[order] // -(-clients // homes)).tolist(),
         lanes,
         homes,
+        [] if after is None else np.append(rank, -1)[after[order]].tolist(),
     )
     before = np.searchsorted(np.asarray(steps), np.arange(server_steps + 1), side="right").astype(np.int32)
     loaded, saved = (_moves(events, np.asarray(lane_of, np.int64), order) for events in (loads, saves))
@@ -101,6 +143,7 @@ def _advance(
     home_of: list[int],
     lanes: int,
     homes: int,
+    after: list[int],
 ) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
     """Simulates the lanes. This loop takes most of the time of a plan.
 
@@ -111,6 +154,7 @@ def _advance(
         lengths: by rank, local steps.
         home_of: by rank, the device of the client.
         lanes, homes: see `make_plan`.
+        after: by rank, the run that must not begin before this one is saved, or -1; empty if there is none.
 
     Returns:
         The instants between which the segments lie, in local steps; the loads and the saves, each as the segment's
@@ -125,12 +169,19 @@ def _advance(
     run_of, lane_of = [0] * lanes, [0] * total
     loads, saves, steps, instants = list[int](), list[int](), list[int](), [0]
     load, save = loads.append, saves.append
+    waits = [0] * total  # by rank, 1 until the run is released, and 1 until the run before it is saved
+    for rank in after:
+        if rank >= 0:
+            waits[rank] = 1
     begin = now = base = 0
     for step, end in enumerate(released):
         while missing[step]:
             if begin < end:
                 for rank in by_release[begin:end]:
-                    push(queues[home_of[rank]], rank)
+                    if waits[rank]:
+                        waits[rank] = 0
+                    else:
+                        push(queues[home_of[rank]], rank)
                 begin = end
             until = -1
             for waiting, idle, working in devices:
@@ -154,6 +205,11 @@ def _advance(
                     save(base + rank)
                     push(idle, lane)
                     missing[needed[rank]] -= 1
+                    if after and (then := after[rank]) >= 0:
+                        if waits[then]:
+                            waits[then] = 0
+                        else:
+                            push(queues[home_of[then]], then)
             instants.append(now)
             steps.append(step)
             base += total

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32, Num, PyTree
 
-from jaxafl.client import Lane, begin
+from jaxafl.client import Lane, begin, first_memory
 from jaxafl.data.form import DataForm
 from jaxafl.device import Rows, buffers
 from jaxafl.device.key_leaves import pack
@@ -62,6 +62,7 @@ class State(NamedTuple):
     average: Any  # mean of x_1 .. x_t (x_0 at first), if it was asked for, else None
     failure: Failure
     batch_key: Key
+    memory: Any = None  # `Rows` of `client.Memory`, if clients keep something from run to run, else None
     online: Any = None  # an `OnlineState`, if the clock is advanced inside the training loop
 
 
@@ -88,15 +89,17 @@ def initial(
     """
     model = first_model(program.model, program.data, key)
     batch_key, none = purpose_key(key, Purpose.BATCH), jnp.int32(0)
-    lane = begin(hyperparameters.client, model.params, model.model_state, batch_key, none, none)
+    row = first_memory(hyperparameters.client, model.params)
+    lane = begin(hyperparameters.client, model.params, model.model_state, batch_key, none, none, memory=row)
     clients = None
     if hyperparameters.server.needs.client_models:
         clients = Rows.filled(model.params, device.counts.shape[0])
     first_server = hyperparameters.server.at_step(0)
     server = pack(first_server.init(model.params, device.counts.astype(lane.loss.dtype)))
-    server, clients = jax.tree.map(
+    memory = None if row is None else Rows.filled(row, device.counts.shape[0])
+    server, clients, memory = jax.tree.map(
         lambda part: part.shared(program.layout.shares) if isinstance(part, Rows) else part,
-        (server, clients),
+        (server, clients, memory),
         is_leaf=lambda part: isinstance(part, Rows),
     )
     return State(
@@ -109,6 +112,7 @@ def initial(
         average=model.params if "average" in program.recording.diagnostics else None,
         failure=Failure(jnp.int32(-1), jnp.int32(-1)),
         batch_key=batch_key,
+        memory=memory,
     )
 
 

@@ -148,6 +148,11 @@ def _build(problem: Problem, x64: bool) -> _Functions:
             "need are known only from its schedule: use free_running or synchronous, or run()"
         )
     client = problem.client
+    if client.remembers and not clock.takes_all:
+        raise UserError(
+            f"init: clients keep something from run to run, and {clock.name} has completed runs that no server step "
+            "takes: use run()"
+        )
     ahead = client.moments_ahead(clock.pause)
     if ahead or (client.charge == "executed" and not online):
         option = "rate_schedule" if ahead else "charge='executed'"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client import Draw, Lane, Timing, begin, draw, local_step, sent_update
+from jaxafl.client import Draw, Lane, Memory, Timing, begin, draw, local_step, sent_update
 from jaxafl.device import buffers, on_cpu
 from jaxafl.device.buffers import expand
 from jaxafl.device.rows import AXIS
@@ -106,29 +107,44 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
             who = segment.load_client[place]
             params = state.clients.read(who) if own_models else version.params
             run, timing = segment.load_run[place], segment.timing(place)
-            return begin(client, params, version.model_state, state.batch_key, who, run, timing)
+            memory = None if state.memory is None else state.memory.read(who)
+            return begin(client, params, version.model_state, state.batch_key, who, run, timing, memory)
 
         if len(state.lanes.step) == layout.shares == 1 and on_cpu():
             return jax.tree.map(lambda leaf: leaf[None], one(jnp.int32(0)))
         return buffers.write_made(state.lanes, segment.load_lane, segment.load_count, one)
 
-    def save(segment: Segments, state: State, global_segment: Segments) -> Stored:
-        def one(place: Array) -> Stored:
+    def save(segment: Segments, state: State, global_segment: Segments) -> State:
+        def ended(place: Array) -> tuple[Stored, Memory | None]:
             lane = buffers.read(state.lanes, segment.save_lane[place])
             if own_models:
                 reference = state.clients.read(lane.client)
             else:
                 reference = buffers.read(state.ring.params, segment.save_slot[place])
             delta = jax.tree.map(jnp.subtract, lane.params, reference)
-            delta = sent_update(client, delta, lane, device.counts[lane.client])
+            delta, memory = sent_update(client, delta, lane, device.counts[lane.client])
             loss = jnp.where(lane.step > 0, lane.loss / jnp.maximum(lane.step, 1), jnp.nan)
-            return Stored(delta, lane.model_state, loss, lane.step)
+            return Stored(delta, lane.model_state, loss, lane.step), memory
 
-        if layout.shares > 1 and not layout.local_updates:
-            return _gather_updates(layout, global_segment, segment, state.store, len(state.lanes.step), one)
-        if len(state.lanes.step) == layout.shares == 1 and on_cpu():
-            return buffers.write(state.store, segment.save_row[0], one(jnp.int32(0)))
-        return buffers.write_made(state.store, segment.save_row, segment.save_count, one)
+        def one(place: Array) -> Stored:
+            return ended(place)[0]
+
+        store, memory, count = state.store, state.memory, segment.save_count
+        gathers = layout.shares > 1 and not layout.local_updates
+        if memory is not None:
+            rows = memory.place(state.lanes.client[segment.save_lane])
+            if gathers:
+                tree = buffers.write_made(memory.tree, rows, count, lambda place: ended(place)[1])
+            else:
+                store, tree = buffers.write_made_pair((store, memory.tree), (segment.save_row, rows), count, ended)
+            state = state._replace(memory=dataclasses.replace(memory, tree=tree))
+        if gathers:
+            store = _gather_updates(layout, global_segment, segment, store, len(state.lanes.step), one)
+        elif memory is None and len(state.lanes.step) == layout.shares == 1 and on_cpu():
+            store = buffers.write(store, segment.save_row[0], one(jnp.int32(0)))
+        elif memory is None:
+            store = buffers.write_made(store, segment.save_row, count, one)
+        return state._replace(store=store)
 
     def train(segment: Segments, state: State, max_steps: Array | None = None) -> State:
         global_segment = segment
@@ -136,11 +152,12 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
             segment = _select_local_lanes(layout, segment, len(state.lanes.step))
         state = state._replace(lanes=load(segment, state))
         state = state._replace(lanes=run_lanes(segment.active, state.lanes, max_steps))
-        return state._replace(store=save(segment, state, global_segment))
+        return save(segment, state, global_segment)
 
     def executed_steps(state: State, slot: Array, who: Array, run: Array, version: Array, count: Array) -> Array:
         params, model_state = buffers.read(state.ring, slot)
-        lane = begin(client, params, model_state, state.batch_key, who, run, Timing(version=version))
+        memory = None if state.memory is None else state.memory.read(who)
+        lane = begin(client, params, model_state, state.batch_key, who, run, Timing(version=version), memory)
         return run_lane(lane, count).step
 
     return train, executed_steps

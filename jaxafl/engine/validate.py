@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.client import Client, begin, check_upload, frozen_by, local_step
+from jaxafl.client import Client, begin, check_upload, first_memory, frozen_by, local_step
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
 from jaxafl.device.host_draws import refuse_host_draws
@@ -88,7 +88,7 @@ def _check_training(model: Model, data: FederatedData, client: Client) -> None:
     def steps(arrays: Any, frozen: Any, client: Client, key: Any, count: Any) -> tuple[Any, Any]:
         params, state = model.init(jax.random.key(0), example_batch(data.form))
         none = jnp.int32(0)
-        lane = begin(client, params, state, key, none, none)
+        lane = begin(client, params, state, key, none, none, memory=first_memory(client, params))
         fetch = functools.partial(data.fetch, arrays)
         return lane, local_step(client, model.bound(frozen), fetch, cast(int, client.micro_batch), count, lane)
 
@@ -258,6 +258,7 @@ def check_fit(problem: Problem, program: Program, sizes: BufferSizes, members: i
             f"{sizes.lanes} lanes": [state.lanes] * members,
             "server state (with its rows per client)": [state.server] * members,
             "the clients' own models": [state.clients] * members,
+            "what clients keep from run to run": [state.memory] * members,
             "the average of all versions": [state.average] * members,
             "training data": arrays,
             "the model's frozen arrays": problem.device.frozen,

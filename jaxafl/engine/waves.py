@@ -67,6 +67,8 @@ def steps_of(event: ServerStep, number: Array, state: State) -> Steps:
 
 def train_arrivals(train: Train, event: ServerStep, always_full: bool, state: State) -> State:
     """Trains the arrivals, in as many lanes; slot i of the store gets arrival i if every step is full."""
+    if state.memory is not None:
+        return _train_in_turn(train, event, state)
     slots, mask, runs = jnp.arange(len(event.mask), dtype=jnp.int32), event.mask, event.runs
     if not always_full:
         first = jnp.argsort(~mask, stable=True)
@@ -75,6 +77,24 @@ def train_arrivals(train: Train, event: ServerStep, always_full: bool, state: St
     row_run = jnp.where(mask, runs.run_id, NEVER)
     after = state.online._replace(row_run=row_run, lost=state.online.lost + lost)
     return train(segment, state)._replace(online=after)
+
+
+def _train_in_turn(train: Train, event: ServerStep, state: State) -> State:
+    """Trains the arrivals if clients keep something from run to run: those of one client one after another."""
+    runs, mask = event.runs, event.mask
+    lanes = jnp.arange(len(mask), dtype=jnp.int32)
+    before = mask & (runs.client[:, None] == runs.client) & (runs.run[:, None] > runs.run)
+    turn = jnp.where(mask, jnp.sum(before, axis=1, dtype=jnp.int32), NEVER)
+
+    def wave(index: Array, state: State) -> State:
+        rows = jnp.argsort(turn != index, stable=True).astype(jnp.int32)
+        entries = jax.tree.map(lambda column: column[rows], runs)
+        segment, lost = _wave(rows, turn[rows] == index, entries, lanes, state)
+        after = state.online._replace(lost=state.online.lost + lost)
+        return train(segment, state)._replace(online=after)
+
+    state = jax.lax.fori_loop(0, jnp.max(turn) + 1, wave, state)
+    return state._replace(online=state.online._replace(row_run=jnp.where(mask, runs.run_id, NEVER)))
 
 
 def train_missing(width: int, train: Train, event: ServerStep, flight: InFlight, order: Array, state: State) -> State:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from jaxafl.clock import Schedule
+from jaxafl.clock.discarded import advanced
 from jaxafl.clock.schedules import Clockwork
 from jaxafl.clock.tables import cut, joined
 from jaxafl.engine.plan import ORIGIN, Origin, Plan
@@ -60,14 +61,18 @@ def window_steps(in_flight: int, capacity: int, block: int) -> int:
 class Windows:
     """The windows of a run, each made of the one before."""
 
-    def __init__(self, source: Schedule | Clockwork, server_steps: int, size: int | None, make: MakePlan) -> None:
+    def __init__(
+        self, source: Schedule | Clockwork, server_steps: int, size: int | None, make: MakePlan, untaken: bool = False
+    ) -> None:
         """
         Args:
             source: the schedule, or the clock that makes it.
             server_steps: T.
             size: server steps of a window; `None`: one window.
             make: a plan of a schedule, and of where it begins.
+            untaken: True if completed runs that no server step takes are listed, too.
         """
+        self.untaken = untaken
         self.source, self.server_steps, self.make = source, server_steps, make
         self.size = server_steps if size is None or server_steps <= 2 * size else size
         self.known: list[Schedule] = []  # of a clock: what it has made
@@ -117,7 +122,7 @@ class Windows:
         elif start == stop:  # of a run that has ended
             schedule = cut(self.known[-1], start, stop)
         else:
-            schedule = self.source.advance(stop - start)
+            schedule = (advanced if self.untaken else Clockwork.advance)(self.source, stop - start)
             self.known.append(schedule)
         # a run that ends with this window, and did not begin before it, keeps no more than the newest version
         whole = origin is None and stop == self.server_steps

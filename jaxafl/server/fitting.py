@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.discarded import lists_untaken
 from jaxafl.clock.order import steps_change_order
 from jaxafl.options import check_options
 from jaxafl.server.contract import Server, unfit
@@ -47,6 +48,8 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
             f"{clock.name} brings one per server step: {clock.name}(buffer=M) brings more",
             stacklevel=2,
         )
+    if client.remembers:
+        _check_memory(server, clock, client)
     if server.needs.replies:
         _check_replies(server, client)
     if sees_training(server, clock, client):
@@ -77,6 +80,20 @@ def _advice_to_accept(server: Server, clock: Clock) -> str:
                 f"; {name} does, but its `update` is overridden: if the new one does too, say accepts = {name}.accepts"
             )
     return ""
+
+
+def _check_memory(server: Server, clock: Clock, client: Client) -> None:
+    """Raises `ValueError` if the runs that change what a client keeps are not known."""
+    kept = "clients keep something from run to run, such as error_feedback's errors"
+    if client.charge == "executed" and not clock.order_free:
+        raise ValueError(f"Client: {kept}, and charge='executed' on {clock.name} trains runs twice; leave one out")
+    if clock.takes_all or (lists_untaken(clock) and not sees_training(server, clock, client)):
+        return
+    raise ValueError(
+        f"Client: {kept}, also in completed runs that no server step takes, and {clock.name} does not list those; "
+        "expected a clock that takes all runs, such as free_running without lost and max_staleness. A clock that does "
+        "says takes_all = True"
+    )
 
 
 def _check_replies(server: Server, client: Client) -> None:

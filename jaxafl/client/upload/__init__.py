@@ -2,6 +2,7 @@
 
 from jaxafl.client.upload.compression import qsgd, random_k, sign, top_k
 from jaxafl.client.upload.contract import Sent, Size, Upload, VectorUpload, as_upload, chain, received_size
+from jaxafl.client.upload.feedback import error_feedback
 from jaxafl.client.upload.noise import add_noise, clip_by_global_norm
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "as_upload",
     "chain",
     "clip_by_global_norm",
+    "error_feedback",
     "qsgd",
     "random_k",
     "received_size",

@@ -83,6 +83,11 @@ class random_k(_Sparse):
         indices = jax.random.choice(drawing_key(sent.key), v.size, (count,), replace=False)
         return jnp.zeros_like(v).at[indices].set(v[indices] * (v.size / count if self.unbiased else 1))
 
+    def feedback_scale(self, leaves: tuple[int, ...]) -> float:
+        if self.unbiased:
+            raise UserError("error_feedback: random_k is unbiased, so that errors would grow; write unbiased=False")
+        return 1.0
+
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
         if size.entries != sum(leaves):
             return size  # of a sparse update, zeros may be drawn
@@ -108,6 +113,11 @@ class sign(VectorUpload):
 
     def of_vector(self, v: Array, sent: Sent) -> Array:
         return jnp.sign(v) * (jnp.abs(v).mean() if self.scale else 1)
+
+    def feedback_scale(self, leaves: tuple[int, ...]) -> float:
+        if not self.scale:
+            raise UserError("error_feedback: sign(scale=False) is no contraction; write sign()")
+        return 1.0
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
         return size._replace(bits=1, extra=size.extra + 32 * self.scale)
@@ -137,6 +147,10 @@ class qsgd(VectorUpload):
         lower = jnp.floor(ratio)
         level = lower + (jax.random.uniform(drawing_key(sent.key), v.shape, v.dtype) < ratio - lower)
         return jnp.sign(v) * norm * level / self.levels
+
+    def feedback_scale(self, leaves: tuple[int, ...]) -> float:
+        d = sum(leaves)
+        return 1 / (1 + min(d / self.levels**2, math.sqrt(d) / self.levels))
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
         return size._replace(bits=1 + math.ceil(math.log2(self.levels + 1)), extra=size.extra + 32)

@@ -44,8 +44,37 @@ class Size(NamedTuple):
 class Upload(Part):
     """Base class of transformations of an update Δ, applied once per local run, at its end.
 
-    A subclass defines `apply`, and `size` if it changes the size. Its fields are options, whose numbers can be swept.
+    A subclass defines `apply`, or `init` and `update` if each client keeps a row from run to run, and `size` if it
+    changes the size. Its fields are options, whose numbers can be swept.
     """
+
+    @property
+    def remembers(self) -> bool:
+        """True if each client keeps a row from run to run."""
+        return type(self).init is not Upload.init
+
+    def init(self, params: Tree) -> Tree:
+        """Returns the row of a client before its first run, a pytree; () keeps nothing.
+
+        Args:
+            params: pytree of the trained parameters; frozen ones are `None`.
+        """
+        return ()
+
+    def update(self, delta: Tree, row: Tree, sent: Sent) -> tuple[Tree, Tree]:
+        """Returns the received update and the client's next row; the default is that of `apply` without a row."""
+        return self.apply(delta, sent), row
+
+    def feedback_scale(self, leaves: tuple[int, ...]) -> float:
+        """Returns the factor that makes a contraction of the transformation, for `error_feedback`.
+
+        Args:
+            leaves: numbers in each leaf of Δ.
+
+        Raises:
+            ValueError: no factor does.
+        """
+        return 1.0
 
     def apply(self, delta: Tree, sent: Sent) -> Tree:
         """Returns what the server receives in the place of Δ, with the structure, shapes and types of Δ.
@@ -82,7 +111,9 @@ class VectorUpload(Upload):
 
 
 class transformation(Upload):
-    """A stateless Optax transformation of Δ, e.g. `optax.clip(0.1)`; it sends as many bytes as Δ has.
+    """An Optax transformation of Δ, e.g. `optax.clip(0.1)`; it sends as many bytes as Δ has.
+
+    Each client keeps the transformation's state from run to run.
 
     Args:
         transform: the `optax.GradientTransformation`. It is called without parameters.
@@ -90,8 +121,18 @@ class transformation(Upload):
 
     transform: Any = static()
 
+    @property
+    def remembers(self) -> bool:
+        return bool(jax.tree.leaves(jax.eval_shape(self.transform.init, [jax.ShapeDtypeStruct((1,), jnp.float32)])))
+
+    def init(self, params: Tree) -> Tree:
+        return self.transform.init(params)
+
+    def update(self, delta: Tree, row: Tree, sent: Sent) -> tuple[Tree, Tree]:
+        return self.transform.update(delta, row, None)
+
     def apply(self, delta: Tree, sent: Sent) -> Tree:
-        return self.transform.update(delta, self.transform.init(delta), None)[0]
+        return self.update(delta, self.init(delta), sent)[0]
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
         if size.entries != sum(leaves) or size.index_bits or size.extra:
@@ -110,10 +151,10 @@ class transformation(Upload):
             raise UserError(
                 f"Client: upload={self.transform!r:.60} cannot be called without parameters: {error}"
             ) from error
-        if jax.tree.leaves(state):
+        if any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state)):
             raise UserError(
-                f"Client: upload={self.transform!r:.60} has a state, which would be forgotten after every run; "
-                "expected a stateless transformation, such as optax.clip(0.1)"
+                f"Client: upload={self.transform!r:.60} keeps one PRNG key, so that all clients would draw the same; "
+                "expected draws by client and run. Use jaxafl.upload.add_noise, or an upload of your own"
             )
 
 
@@ -163,10 +204,25 @@ class chain(Upload):
         parts = ((name, self.parts[name]) for name in self.order)
         return f"chain({', '.join(repr(one) if one.name == name else f'{name}={one!r}' for name, one in parts)})"
 
-    def apply(self, delta: Tree, sent: Sent) -> Tree:
+    @property
+    def remembers(self) -> bool:
+        return any(part.remembers for part in self.parts.values())
+
+    def init(self, params: Tree) -> Tree:
+        return {name: self.parts[name].init(params) for name in self.order}
+
+    def update(self, delta: Tree, row: Tree, sent: Sent) -> tuple[Tree, Tree]:
+        after = dict(row)
         for place, name in enumerate(self.order):
-            delta = self.parts[name].apply(delta, sent._replace(key=jax.random.fold_in(sent.key, place)))
-        return delta
+            one = sent._replace(key=jax.random.fold_in(sent.key, place))
+            delta, after[name] = self.parts[name].update(delta, row[name], one)
+        return delta, after
+
+    def apply(self, delta: Tree, sent: Sent) -> Tree:
+        return self.update(delta, self.init(delta), sent)[0]
+
+    def feedback_scale(self, leaves: tuple[int, ...]) -> float:
+        return math.prod(self.parts[name].feedback_scale(leaves) for name in self.order)
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
         for name in self.order:
@@ -179,7 +235,7 @@ class chain(Upload):
 
 
 def as_upload(given: Any) -> Upload:
-    """Returns an upload from one, or from a stateless Optax transformation.
+    """Returns an upload from one, or from an Optax transformation.
 
     Raises:
         TypeError: it is neither.

@@ -10,7 +10,7 @@ import optax
 
 from jaxafl.client.upload.contract import Array, Sent, Size, Upload, VectorUpload
 from jaxafl.device.keys import drawing_key
-from jaxafl.options import Number, number
+from jaxafl.options import Number, UserError, number
 
 
 class clip_by_global_norm(Upload):
@@ -46,6 +46,12 @@ class add_noise(VectorUpload):
 
     def of_vector(self, v: Array, sent: Sent) -> Array:
         return v + self.std * jax.random.normal(drawing_key(sent.key), v.shape, v.dtype)
+
+    def feedback_scale(self, leaves: tuple[int, ...]) -> float:
+        raise UserError(
+            "error_feedback: add_noise would be taken back by the client's next update; add the noise after it, "
+            "chain(error_feedback(...), add_noise(...))"
+        )
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
         return Size(sum(leaves), size.bits if size.bits >= 16 else 32)

@@ -1,0 +1,29 @@
+"""Rows of clients: what a client keeps from run to run."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from jaxafl.client.frozen import trained_of
+from jaxafl.client.options import Client
+
+Tree = Any
+
+
+class Memory(NamedTuple):
+    """Row of a client. It changes at the end of every run that the client completes, whether or not a step takes it."""
+
+    upload: Tree = ()  # of `Client(upload=...)`
+
+
+def first_memory(client: Client, params: Tree) -> Memory | None:
+    """Returns the row of a client before its first run; `None` if clients keep nothing.
+
+    Args:
+        client: local training.
+        params: x_0.
+    """
+    if not client.remembers:
+        return None
+    upload: Any = client.upload
+    return Memory(upload=() if upload is None else upload.init(trained_of(client, params)))

@@ -1,0 +1,218 @@
+"""What clients keep from run to run, against a NumPy loop over their completed runs, for every way of running."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl import upload
+from jaxafl.client.upload import Sent
+from jaxafl.clock import Clock, Delivery
+from jaxafl.clock.discarded import untaken
+from jaxafl.engine import windows
+from jaxafl.engine.execution import Execution
+from tests.test_upload import PLACES, simulation, still, vectors, waiting
+
+STEPS = 16
+FEEDBACK = upload.error_feedback(upload.top_k(count=1))
+
+
+class open_still(still):
+    """Also takes updates of runs that have waited at their client, and of several kinds."""
+
+    accepts = still.accepts | Delivery.QUEUED | Delivery.KINDS
+
+
+@functools.cache
+def computed(rounds: int) -> np.ndarray:
+    """Δ of every run of every client, [run, client, 3]: with the model at x_0 it depends on nothing else."""
+    return vectors(simulation(clock=afl.clock.synchronous()).run(rounds, seed=3))
+
+
+def largest(v: np.ndarray) -> np.ndarray:
+    return np.where(np.arange(len(v)) == np.argmax(np.abs(v)), v, 0)
+
+
+def expected(sim: afl.Simulation, steps: int = STEPS) -> np.ndarray:
+    """What the server receives, [step, arrival, 3], from a loop over the completed runs of each client."""
+    schedule = untaken(sim.schedule(steps, seed=3))
+    columns = [(schedule.client[schedule.mask], schedule.run[schedule.mask])]
+    if schedule.untaken is not None:
+        columns.append((schedule.untaken.client, schedule.untaken.run))
+    completed = {(int(c), int(r)) for client, run in columns for c, r in zip(client, run, strict=True)}
+    delta = computed(1 + max(run for _, run in completed))
+    error, sent = np.zeros((6, 3), np.float32), {}
+    for client, run in sorted(completed):
+        whole = delta[run, client] + error[client]
+        sent[client, run] = largest(whole)
+        error[client] = whole - sent[client, run]
+    found = np.full((*schedule.mask.shape, 3), np.nan)
+    for place in zip(*np.nonzero(schedule.mask), strict=True):
+        found[place] = sent[int(schedule.client[place]), int(schedule.run[place])]
+    return found
+
+
+def differences(clock: Clock, ways: dict[str, dict[str, Any]]) -> dict[str, float]:
+    sim = simulation(FEEDBACK, open_still(), clock)
+    want = expected(sim)
+    found = {name: vectors(sim.run(STEPS, seed=3, **how)) for name, how in ways.items()}
+    if "seeds" not in found:
+        found["seeds"] = vectors(afl.sweep(sim, {"seed": [5, 3]}, STEPS))[1]
+    return {name: np.nanmax(np.abs(values - want)[~np.isnan(want)]) for name, values in found.items()}
+
+
+LANES: dict[str, dict[str, Any]] = {"1": {}, "4": {"lanes": 4}, "16": {"lanes": 16}, "chunks": {"lanes": 4, "chunk": 4}}
+CLOCKS: dict[str, Callable[[], Clock]] = {
+    "lost": lambda: afl.clock.free_running(concurrency=4, buffer=2, durations=PLACES, lost=0.4),
+    "refused": lambda: afl.clock.free_running(concurrency=4, durations=afl.clock.lognormal(0.0, 1.0), max_staleness=2),
+    "stopped": lambda: afl.clock.free_running(
+        concurrency=4, durations=afl.clock.lognormal(0.0, 1.0), max_staleness=2, on_bound="stop"
+    ),
+    "free": lambda: afl.clock.free_running(concurrency=4, buffer=2, durations=PLACES),
+    "repeated": lambda: afl.clock.bernoulli(0.6, 0.5),
+    "late": lambda: afl.clock.harmonic(durations=PLACES, batch=10, stop=False),
+    "old": lambda: afl.clock.stale_rounds(participants=4, max_staleness=3, durations=PLACES, replacement=True),
+    "queued": lambda: afl.clock.routed(durations=PLACES),
+    "rounds": lambda: afl.clock.synchronous(cohort=4, durations=PLACES, extra=1),
+    "semi": lambda: afl.clock.semi_async(fraction=0.5, lag=1, durations=afl.clock.lognormal(0.0, 1.0)),
+}
+
+
+def test_errors_go_from_run_to_run_however_runs_are_trained() -> None:
+    clock = afl.clock.free_running(concurrency=6, buffer=3, durations=afl.clock.lognormal(0.0, 1.5))
+    sim = simulation(FEEDBACK, clock=clock)
+    want = expected(sim)
+    assert np.count_nonzero(np.bincount(sim.schedule(STEPS, seed=3).client.ravel()) > 2) > 3
+    np.testing.assert_allclose(vectors(sim.run(STEPS, seed=3, lanes=4)), want, rtol=1e-6)
+    online = simulation(FEEDBACK, waiting(), clock)
+    client = sim.schedule(STEPS, seed=3).client
+    assert min(len({*row}) for row in client.tolist()) < 3  # two runs of one client in a buffer
+    np.testing.assert_allclose(vectors(online.run(STEPS, seed=3)), want, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLOCKS)
+def test_completed_runs_change_errors_whether_or_not_a_step_takes_them(name: str) -> None:
+    if name in ("lost", "refused", "late"):
+        schedule = untaken(simulation(FEEDBACK, open_still(), CLOCKS[name]()).schedule(STEPS, seed=3))
+        assert schedule.untaken is not None
+        assert len(schedule.untaken.client) > 3
+    assert max(differences(CLOCKS[name](), LANES).values()) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lost", "refused", "repeated"])
+def test_errors_survive_checkpoints_and_windows(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = simulation(FEEDBACK, open_still(), CLOCKS[name]())
+    want = vectors(sim.run(STEPS, seed=3))
+
+    class Killed(Exception):
+        pass
+
+    with monkeypatch.context() as patched:
+        advance = Execution.advance
+
+        def until_ten(self: Execution, start: int, stop: int) -> Any:
+            if start >= 10:
+                raise Killed
+            return advance(self, start, min(stop, 10))
+
+        patched.setattr(Execution, "advance", until_ten)
+        with pytest.raises(Killed):
+            sim.run(STEPS, seed=3, lanes=4, folder=tmp_path, checkpoint_every=1, eval_every=5)
+    np.testing.assert_array_equal(vectors(sim.run(STEPS, seed=3, lanes=4, folder=tmp_path)), want)
+    if name == "repeated":
+        with pytest.raises(ValueError, match="cannot be extended"):
+            sim.run(STEPS + 4, seed=3, lanes=4, folder=tmp_path)
+    monkeypatch.setattr(windows, "WINDOW_ARRIVALS", 8)
+    monkeypatch.setattr(windows, "_TURNOVERS", 0)
+    np.testing.assert_array_equal(vectors(sim.run(STEPS, seed=3, lanes=4)), want)
+
+
+@pytest.mark.parametrize(
+    ("part", "v", "sent", "error"),
+    [
+        (upload.top_k(count=1), (3, -1, 2), (3, 0, 0), (0, -1, 2)),
+        (upload.sign(), (3, -1, 0, 0), (1, -1, 0, 0), (2, 0, 0, 0)),
+    ],
+)
+def test_error_feedback_gives_the_values_of_the_paper(part: Any, v: Any, sent: Any, error: Any) -> None:
+    feedback, delta = upload.error_feedback(part), jnp.asarray(v, jnp.float32)
+    run = Sent(*map(jnp.int32, (0, 0, 1, 1)), jax.random.key(0))
+    received, row = feedback.update(delta, feedback.init(delta), run)
+    np.testing.assert_array_equal(received, sent)
+    np.testing.assert_array_equal(row[0], error)
+    again, row = feedback.update(delta, row, run)
+    np.testing.assert_allclose(2 * delta, received + again + row[0])
+
+
+def test_feedback_makes_a_contraction_of_qsgd() -> None:
+    quantised = upload.error_feedback(upload.qsgd(levels=1))
+    delta, row = jnp.full(64, 1.0), quantised.init(jnp.zeros(64))
+    update = jax.jit(quantised.update)
+    for run in range(200):
+        one = Sent(*map(jnp.int32, (0, run, 1, 1)), jax.random.key(run))
+        _, row = update(delta, row, one)
+    assert np.linalg.norm(row[0]) < 64 * 8  # without the factor 1 / 9 it grows beyond 1e30
+    assert upload.qsgd(levels=2).feedback_scale((2,)) == pytest.approx(1 / (1 + 0.5))
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (upload.random_k(count=1), "write unbiased=False"),
+        (upload.sign(scale=False), r"write sign\(\)"),
+        (upload.add_noise(0.1), "add the noise after it"),
+        (upload.chain(upload.top_k(count=2), upload.random_k(count=1)), "write unbiased=False"),
+        (upload.error_feedback(upload.sign()), "once"),
+        (upload.top_k(count=4), "exceeds the 3 numbers"),
+        ("top_k", "neither an upload"),
+    ],
+)
+def test_feedback_that_cannot_work_is_an_error_before_compilation(part: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        simulation(upload.error_feedback(part)).check()
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [afl.clock.synchronous(lost=0.2), afl.clock.compass(durations=PLACES)],
+    ids=["lost in rounds", "compass"],
+)
+def test_clocks_that_do_not_list_completed_runs_are_refused(clock: Clock) -> None:
+    with pytest.raises(ValueError, match="does not list those"):
+        simulation(FEEDBACK, clock=clock).check()
+
+
+def test_stateful_transformations_of_optax_keep_their_state() -> None:
+    """`optax.trace`: the client sends the sum of its updates, older ones by powers of the decay."""
+    sim = simulation(optax.trace(0.5), clock=afl.clock.synchronous())
+    found, delta = vectors(sim.run(5, seed=3)), computed(5)
+    want = np.zeros_like(delta[0])
+    for step in range(5):
+        want = delta[step] + 0.5 * want
+        np.testing.assert_allclose(found[step], want, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_errors_of_a_client_are_swept_and_sent_as_the_compressor_says() -> None:
+    part = upload.chain(upload.error_feedback(upload.top_k(count=1)), upload.clip_by_global_norm(1.0))
+    sim = simulation(part)
+    assert sim.traffic().up == np.ceil((32 + 2) / 8)
+    assert "error_feedback(compressor=top_k(count=1))" in repr(sim.client)
+    runs = {1: [], 2: []}
+    for count in (1, 2):
+        part = upload.error_feedback(upload.top_k(count=count))
+        runs[count] = vectors(simulation(part).run(4, seed=3))
+    path = "client.upload.compressor.count"
+    swept = vectors(afl.sweep(simulation(FEEDBACK), {path: [1, 2]}, 4, seed=3))
+    for place, count in enumerate(runs):
+        np.testing.assert_array_equal(swept[place], runs[count])
