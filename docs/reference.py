@@ -16,6 +16,7 @@ ROOMS = {
     "jaxafl": "The package",
     "jaxafl.clock": "Clocks and durations",
     "jaxafl.server": "Servers",
+    "jaxafl.server.aggregate": "Aggregates",
     "jaxafl.presets": "Servers on their published clocks",
     "jaxafl.data": "Datasets and partitions",
     "jaxafl.models": "Models",
@@ -53,6 +54,8 @@ _BASES += (
     "Quadratic",
     "Upload",
     "VectorUpload",
+    "Aggregate",
+    "Center",
 )
 
 

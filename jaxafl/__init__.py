@@ -25,6 +25,7 @@ from jaxafl.client import Client, upload
 from jaxafl.clock import Schedule
 from jaxafl.references import version
 from jaxafl.results import at, load, save, tidy
+from jaxafl.server import aggregate
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import Comparison, compare, gather, process_pool, sample, sweep, tune
 
@@ -35,6 +36,7 @@ __all__ = [
     "Schedule",
     "Simulation",
     "__version__",
+    "aggregate",
     "at",
     "callbacks",
     "clock",

@@ -78,7 +78,7 @@ def test_sweep_makes_an_axis_of_each_option(tmp_path, capsys):
 def test_list_as_json_names_everything_with_its_options(capsys):
     assert main(["list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert set(listed) == {"datasets", "partitions", "models", "servers", "presets", "clocks", "durations", "uploads"}
+    assert set(listed) == set(KINDS)
     servers = {entry["name"]: entry for entry in listed["servers"]}
     assert {"fedavg", "fedprox", "fedasync", "fedbuff", "fadas", "asyncfeded"} <= set(servers)
     assert servers["asyncfeded"]["clocks"] == ["free_running"]
@@ -267,6 +267,10 @@ def test_uploads_are_those_of_python():
     for wrong in ("3", "top_k", "open('x')", "uniform(1, 2)", "top_k(shares=0.1)", "sign() * 2"):
         with pytest.raises(ValueError, match="uploads"):
             parsed(wrong, "uploads")
+    assert repr(parsed("trimmed_mean(share=0.2)", "aggregates")) == "trimmed_mean(share=0.2)"
+    for wrong in ("3", "median", "sign()", "median(3)"):
+        with pytest.raises(ValueError, match="aggregates"):
+            parsed(wrong, "aggregates")
 
 
 @pytest.mark.parametrize(

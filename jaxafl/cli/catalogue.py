@@ -39,6 +39,7 @@ KINDS = {  # kind -> package, and methods, one of which every object of the kind
     "clocks": ("jaxafl.clock", ("next",)),
     "durations": ("jaxafl.clock", ("draw",)),
     "uploads": ("jaxafl.client.upload", ("apply",)),
+    "aggregates": ("jaxafl.server.aggregate", ("least_arrivals",)),
 }
 QUESTIONS = {
     "tolerated": "Which staleness is tolerated? Any: updates count as they come, or by their age",
@@ -57,6 +58,7 @@ _TYPES: dict[str, Any] = {
     "Duration": str,
     "Clock": str,
     "Upload": str,
+    "Aggregate": str,
     "Literal": typing.Literal,
     "float": int | float,
     "int": int,

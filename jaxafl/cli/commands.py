@@ -36,11 +36,15 @@ _Kind = Literal[  # functions of `jaxafl.plot`
 ]
 
 
-_Part = Literal["datasets", "partitions", "models", "servers", "presets", "clocks", "durations", "uploads"]
+_Part = Literal[
+    "datasets", "partitions", "models", "servers", "presets", "clocks", "durations", "uploads", "aggregates"
+]
 
 
 def list_names(kinds: Positional[tuple[_Part, ...]] = (), json: bool = False, markdown: bool = False) -> int:
-    """List datasets, partitions, models, servers and their clocks, presets, durations and uploads, with their options.
+    """List datasets, partitions, models, servers and their clocks, presets, durations, uploads and aggregates.
+
+    Every one is listed with its options.
 
     Args:
         kinds: kinds to list, such as servers; all by default

@@ -1,4 +1,4 @@
-"""Durations, clocks and uploads from the expressions of a command line, without evaluating other code."""
+"""Durations, clocks, uploads and aggregates from the expressions of a command line, without evaluating other code."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from jaxafl.cli.catalogue import Constructor, find, offered
 from jaxafl.client.upload import Upload
 from jaxafl.clock import Clock, Duration, constant
 from jaxafl.options import UserError
+from jaxafl.server.aggregate import Aggregate
 
-EXPRESSIONS = {"duration": "durations", "clock": "durations", "upload": "uploads"}
+EXPRESSIONS = {"duration": "durations", "clock": "durations", "upload": "uploads", "aggregate": "aggregates"}
 """Kind of an expression by the type of the option that takes it."""
 _EXAMPLES = {
     "durations": "uniform(1, 5) + suspension(0.1)",
     "uploads": "chain(clip_by_global_norm(1.0), top_k(share=0.01))",
+    "aggregates": "trimmed_mean(share=0.1)",
 }
+_TYPES: dict[str, type] = {"uploads": Upload, "aggregates": Aggregate}
 _LONGEST = 2000
 _MOST_ENTRIES = 1_000_000
 _OPERATORS: dict[type[ast.operator], Any] = {
@@ -29,17 +32,17 @@ _OPERATORS: dict[type[ast.operator], Any] = {
 }
 
 
-def parsed(text: str, kind: str = "durations") -> Duration | Clock | Upload:
+def parsed(text: str, kind: str = "durations") -> Any:
     """Builds the object of an expression.
 
-    Allowed are numbers, the durations of `jaxafl.clock` or uploads of `jaxafl.upload` and those of users
-    (`package.module:name`) with numbers, strings, lists and each other as arguments, `+`, `*` and parentheses. Numbers
-    can also be subtracted and divided, a duration divided by a number, and lists joined and repeated:
-    `uniform([1] * 5 + [3] * 5, 5)`.
+    Allowed are numbers, the durations of `jaxafl.clock`, uploads of `jaxafl.upload`, aggregates of `jaxafl.aggregate`
+    and those of users (`package.module:name`) with numbers, strings, lists and each other as arguments, `+`, `*` and
+    parentheses. Numbers can also be subtracted and divided, a duration divided by a number, and lists joined and
+    repeated: `uniform([1] * 5 + [3] * 5, 5)`.
 
     Args:
         text: the expression, such as `uniform(1, 5, per="client") * 2 + suspension(0.1)`.
-        kind: "durations" (or clocks) or "uploads".
+        kind: "durations" (or clocks), "uploads" or "aggregates".
 
     Raises:
         UserError: the text is another expression, or none.
@@ -52,13 +55,15 @@ def parsed(text: str, kind: str = "durations") -> Duration | Clock | Upload:
         raise UserError(f"{kind} {text!r} is not an expression: {error.msg}; e.g. {_EXAMPLES[kind]!r}") from error
     except (RecursionError, MemoryError) as error:
         raise UserError(f"{kind} {text[:40]!r}... is nested too deeply") from error
-    if kind == "uploads" and not isinstance(value, Upload):
-        raise UserError(f"uploads {text!r} is no upload; e.g. {_EXAMPLES[kind]!r}")
-    return value if isinstance(value, Duration | Clock | Upload) else constant(value)
+    if kind in _TYPES:
+        if not isinstance(value, _TYPES[kind]):
+            raise UserError(f"{kind} {text!r} is no {kind.removesuffix('s')}; e.g. {_EXAMPLES[kind]!r}")
+        return value
+    return value if isinstance(value, Duration | Clock) else constant(value)
 
 
 def _named(name: str, keywords: list[ast.keyword], kind: str) -> Constructor | None:
-    """Returns the duration, clock or upload with a name, or that of `module.name`; `None` if there is none."""
+    """Returns the constructor with a name, or that of `module.name`; `None` if there is none."""
     if not re.fullmatch(r"[\w.]+", name) or not all(one.arg for one in keywords):
         return None
     if "." not in name:

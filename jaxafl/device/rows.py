@@ -178,5 +178,7 @@ def weighted_sum(weights: Array, rows: Tree) -> Tree:
 
 
 def squares(rows: Tree) -> Array:
-    """Computes ‖row_a‖² [A], over all leaves as one vector."""
+    """Computes ‖row_a‖² [A], over all leaves as one vector; all-reduces those of updates sharded over devices."""
+    if isinstance(rows, ShardedUpdates):
+        return jax.lax.psum(rows.squares(), AXIS)
     return jnp.asarray(sum(jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(rows)))

@@ -117,7 +117,7 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     dataset = dataset.assign_coords(indices | _coordinates(trained, dataset))
     if parts["data"].test_sets:
         dataset = dataset.assign_coords(test_set=list(parts["data"].test_sets))
-    meanings = _MEANINGS | dict(server.meanings)
+    meanings = _MEANINGS | dict(server.meanings) | dict(getattr(getattr(server, "aggregate", None), "meanings", {}))
     for name, variable in dataset.variables.items():
         meaning = meanings.get(str(name), f"`{name}` as {server.name} reports it")
         if str(name).startswith("observe_"):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,8 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.device.key_leaves import check_draws, renewed
 from jaxafl.device.keys import words_of
-from jaxafl.options import Number, number, static
+from jaxafl.options import Number, number, shown, static
+from jaxafl.server.aggregate.contract import Aggregate
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, shares
 from jaxafl.server.scheduled import Rate
 from jaxafl.server.staleness import Staleness, check_discount, discount
@@ -25,6 +27,13 @@ _INJECTED = (optax.InjectHyperparamsState, optax.InjectStatefulHyperparamsState)
 _SCHEDULED = (optax.ScaleByScheduleState, optax.contrib.ReduceLROnPlateauState)
 
 
+class Aggregated(NamedTuple):
+    """State of a server with an aggregate."""
+
+    optimizer: optax.OptState
+    aggregate: Any
+
+
 class OptaxServer(Server):
     """Base of servers with x ← x + u, where u is an Optax step on the gradient -D, D = Σ_i w_i Δ_i over the arrivals.
 
@@ -32,16 +41,28 @@ class OptaxServer(Server):
     (`optax.contrib.reduce_on_plateau`, `optax.polyak_sgd`) gets Σ_i w_i loss_i / Σ_i w_i, the mean local training loss
     of the arrivals. PRNG keys in the optimiser's state are replaced by keys of the step (`Arrivals.key`). Batch
     statistics are averaged with these weights, divided by their sum.
+
+    Args:
+        aggregate: rule in the place of the weighted mean D, one of `jaxafl.aggregate`; `None` for that mean.
     """
 
+    aggregate: Aggregate | None = dataclasses.field(default=None, kw_only=True)
+
     accepts = Server.accepts | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.aggregate is not None and not isinstance(self.aggregate, Aggregate):
+            raise TypeError(
+                f"{self.name}: aggregate={shown(self.aggregate)} is no aggregate; expected e.g. "
+                "jaxafl.aggregate.median()"
+            )
 
     @property
     def needs(self) -> Needs:
         parts = (getattr(type(self), name) for name in ("update", "weigh", "rate"))
-        return Needs(
-            linear=all(part.__module__.startswith("jaxafl.") for part in parts)
-        )  # overrides may read single ones
+        linear = all(part.__module__.startswith("jaxafl.") for part in parts)  # overrides may read single updates
+        return Needs(linear=linear and (self.aggregate is None or self.aggregate.linear))
 
     def weigh(self, arrivals: Arrivals) -> Array:
         """Returns the weights w of the updates, float [A]; 0 for padding."""
@@ -67,12 +88,17 @@ class OptaxServer(Server):
         state = optimizer.init(params)
         draws = functools.partial(self._step, optimizer, lambda: jnp.zeros(()))
         check_draws(self.name, draws, state, params, state, params)
-        return state
+        return state if self.aggregate is None else Aggregated(state, self.aggregate.init(params))
 
     def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Outcome:
         rate = self.rate(arrivals)
         weights = self.weigh(arrivals)
-        gradient = weighted_sum(-weights, arrivals.delta)
+        info = {} if rate is None else {"server_rate": jnp.asarray(rate)}
+        if self.aggregate is None:
+            gradient = weighted_sum(-weights, arrivals.delta)
+        else:
+            direction, after, more = self.aggregate.update(arrivals.delta, weights, state.aggregate, arrivals)
+            gradient, state, info = jax.tree.map(jnp.negative, direction), state.optimizer, info | more
         if arrivals.key is not None:
             state = renewed(state, words_of(arrivals.key))
 
@@ -80,7 +106,7 @@ class OptaxServer(Server):
             return jnp.sum(jnp.where(weights > 0, weights * arrivals.loss, 0)) / jnp.sum(weights)
 
         step, state = self._step(self.optimizer_of(rate), loss, gradient, state, params)
-        info = {} if rate is None else {"server_rate": jnp.asarray(rate)}
+        state = state if self.aggregate is None else Aggregated(state, after)
         return Outcome(optax.apply_updates(params, step), state, info, weights=weights)
 
     def _step(

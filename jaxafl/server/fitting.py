@@ -12,6 +12,7 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.discarded import lists_untaken
 from jaxafl.clock.order import steps_change_order
 from jaxafl.options import check_options
+from jaxafl.server.aggregate.contract import Aggregate
 from jaxafl.server.contract import Server, unfit
 
 
@@ -42,6 +43,8 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
             "server step; use free_running with buffer=1"
         )
     server.check(clock, client, clients)
+    if isinstance(aggregate := getattr(server, "aggregate", None), Aggregate):
+        aggregate.check(server.prepare(clock, client, counts, 0)[0].at_step(0), clock, client, clients)
     if server.buffer > 1 and Delivery.CONTINUOUS in clock.delivers and clock.capacity(clients) == 1:
         warnings.warn(
             f"{server.name} is made for a buffer of several arrivals ({server.buffer} in its paper), and the clock "

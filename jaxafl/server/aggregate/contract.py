@@ -1,0 +1,124 @@
+"""Contract of aggregates, rules in the place of the weighted mean of a server."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from jaxafl.client import Client
+from jaxafl.clock.contract import Clock
+from jaxafl.device.buffers import expand
+from jaxafl.options import Part, UserError
+from jaxafl.server.contract import Arrivals, Tree, counts
+
+Array = jax.Array
+Combined = tuple[Tree, Any, dict[str, Array]]
+"""Direction, next state and diagnostics."""
+
+
+class Aggregate(Part):
+    """Base class of rules in the place of a server's weighted mean D = Σ_i w_i Δ_i.
+
+    A subclass defines `update`, and `init` if it has a state. Its fields are options, whose numbers can be swept. Empty
+    steps do not reach it.
+
+    Attributes:
+        linear: `update` uses the updates only through `weighted_sum` and `squares` of `jaxafl.device.rows`. Devices
+            that share a run then exchange sums instead of all updates.
+        meanings: descriptions of diagnostics, by name, for the result.
+    """
+
+    linear: ClassVar[bool] = False
+    meanings: ClassVar[dict[str, str]] = {}
+
+    @property
+    def least_arrivals(self) -> int:
+        """The smallest buffer for which the rule is defined."""
+        return 1
+
+    def check(self, server: Any, clock: Clock, client: Client, num_clients: int) -> None:
+        """Raises `ValueError` for options that contradict each other, the server, the clock or the client."""
+        capacity = clock.capacity(num_clients)
+        if capacity < self.least_arrivals:
+            raise UserError(
+                f"{self!r}: the clock {clock.name} brings {capacity} arrivals per server step; expected at least "
+                f"{self.least_arrivals}. Give a larger buffer or cohort"
+            )
+
+    def init(self, params: Tree) -> Any:
+        """Returns the state before the first server step, a pytree."""
+        return ()
+
+    def update(self, deltas: Tree, weights: Array, state: Any, arrivals: Arrivals) -> Combined:
+        """Computes the direction D of a server step.
+
+        Args:
+            deltas: updates as received, each leaf [A, ...].
+            weights: the server's weights w_i with multiplicity, float [A]; 0 for padding.
+            state: of the rule.
+            arrivals: the arrivals of the step. `arrivals.key` is for random draws.
+
+        Returns:
+            D with the structure of the parameters, the next state, and diagnostics, scalars or [A].
+        """
+        raise NotImplementedError(f"the aggregate {self.name} has no update(deltas, weights, state, arrivals)")
+
+
+class Center(Aggregate):
+    """Base class of aggregates D = W c with a centre c of the updates and the sum W = Σ_i w_i of the server's weights.
+
+    With weights of sum 1, D = c. A discount of stale updates thus scales D by its mean. An update of multiplicity m is
+    m points.
+    """
+
+    @property
+    def least_arrivals(self) -> int:
+        """Two: a single update is its own centre."""
+        return 2
+
+    def update(self, deltas: Tree, weights: Array, state: Any, arrivals: Arrivals) -> Combined:
+        points = jax.vmap(lambda delta: ravel_pytree(delta)[0])(deltas)
+        restored = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], deltas))[1]
+        center, state, info = self.center(points, counts(arrivals), weights, state)
+        return restored((jnp.sum(weights) * center).astype(points.dtype)), state, info
+
+    def center(self, points: Array, times: Array, weights: Array, state: Any) -> tuple[Array, Any, dict[str, Array]]:
+        """Computes the centre c, [d].
+
+        Args:
+            points: updates, float [A, d].
+            times: multiplicities, float [A]; 0 for padding.
+            weights: the server's weights, float [A].
+            state: of the rule.
+
+        Returns:
+            The centre, the next state, and diagnostics.
+        """
+        raise NotImplementedError(f"the aggregate {self.name} has no center(points, times, weights, state)")
+
+
+def mean_of_ranks(values: Array, times: Array, first: Array, end: Array) -> Array:
+    """Computes the mean of the values of ranks `first` .. `end - 1`, from the smallest on, along axis 0.
+
+    Args:
+        values: float [A, ...]. A NaN is larger than all numbers.
+        times: float [A, ...], the number of times that each value counts.
+        first, end: scalars, or [...].
+    """
+    values, times = jax.lax.sort((values, times), dimension=0, num_keys=1)
+    share = overlap(times, first, end)
+    return jnp.sum(jnp.where(share > 0, share * values, 0), axis=0) / jnp.sum(share, axis=0)
+
+
+def overlap(times: Array, first: Array | int, end: Array | int) -> Array:
+    """Returns how often each of several ranked entries is among the ranks `first` .. `end - 1`, float [A, ...]."""
+    last = jnp.cumsum(times, axis=0)
+    return jnp.maximum(jnp.minimum(last, end) - jnp.maximum(last - times, first), 0)
+
+
+def repeated(times: Array, values: Array) -> Array:
+    """Returns multiplicities [A] in the shape [A, ...] of `values`."""
+    return jnp.broadcast_to(expand(times, values), values.shape)

@@ -1,0 +1,128 @@
+"""Mean of clipped updates with noise, for central differential privacy."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jaxafl.client import Client
+from jaxafl.clock.contract import Clock
+from jaxafl.device import weighted_sum
+from jaxafl.device.keys import drawing_key
+from jaxafl.device.rows import squares
+from jaxafl.options import Number, UserError, number
+from jaxafl.server.aggregate.contract import Aggregate, Combined
+from jaxafl.server.contract import Arrivals, Tree, counts
+
+Array = jax.Array
+_NOISE = 0xFFFFFFF1
+_COUNT = 0xFFFFFFF2
+
+
+class private_mean(Aggregate):
+    """Mean of clipped updates with Gaussian noise: D = (1/M) (Σ_i s_i Δ_i min(1, C / ‖Δ_i‖) + N(0, (zC)² I)).
+
+    M is the number of arrivals, with multiplicity, and s_i ≤ 1 the server's discount of stale updates. One update
+    changes the sum by at most C, so that noise of z times this sensitivity is added. Weights of samples or local steps
+    are refused.
+
+    With `quantile` q, C follows that quantile of the norms: after every step C ← C exp(-η (b̃ - q)), where b̃ = (number
+    of updates with ‖Δ_i‖ ≤ C + N(0, σ_b²)) / M. The noise of the sum then has z' = (z⁻² - (2σ_b)⁻²)^(-1/2) in the place
+    of z, so that both together cost as much privacy as z.
+
+    Args:
+        max_norm: C > 0; with `quantile` the C of the first step.
+        noise_multiplier: z ≥ 0; 0 adds no noise.
+        quantile: q in [0, 1]; `None` keeps C.
+        adaptation_rate: η ≥ 0.
+        count_noise: σ_b > z / 2, needed with `quantile`.
+
+    References:
+        McMahan, Ramage, Talwar, Zhang (2018), "Learning differentially private recurrent language models", ICLR,
+        Algorithm 1; Andrew, Thakkar, McMahan, Ramaswamy (2021), "Differentially private learning with adaptive
+        clipping", NeurIPS, Algorithm 1.
+    """
+
+    max_norm: Number = number(above=0)
+    noise_multiplier: Number = number(default=0.0, least=0)
+    quantile: Number | None = number(default=None, least=0, most=1, kw_only=True)
+    adaptation_rate: Number = number(default=0.2, least=0, kw_only=True)
+    count_noise: Number | None = number(default=None, above=0, kw_only=True)
+
+    linear = True
+    references = ("mcmahan2018", "andrew2021")
+    meanings: ClassVar[dict[str, str]] = {"clip_norm": "largest norm C of an update in this step"}
+
+    def check(self, server: Any, clock: Clock, client: Client, num_clients: int) -> None:
+        super().check(server, clock, client, num_clients)
+        if (self.quantile is None) != (self.count_noise is None):
+            raise UserError(
+                f"private_mean: quantile={self.quantile} is given with count_noise={self.count_noise}; expected both "
+                "or neither. Give e.g. quantile=0.5, count_noise=M / 20"
+            )
+        if self.count_noise is not None and np.any(2 * self.count_noise <= self.noise_multiplier):
+            raise UserError(
+                f"private_mean: count_noise={self.count_noise} is at most half of noise_multiplier="
+                f"{self.noise_multiplier}, so that the count alone costs more privacy; expected a larger one"
+            )
+        _check_weights(server)
+
+    def init(self, params: Tree) -> Any:
+        return () if self.quantile is None else jnp.asarray(self.max_norm, jnp.result_type(float))
+
+    def update(self, deltas: Tree, weights: Array, state: Any, arrivals: Arrivals) -> Combined:
+        norms = jnp.sqrt(squares(deltas))
+        norm = jnp.asarray(self.max_norm if self.quantile is None else state, norms.dtype)
+        clipped = jnp.where(norms > norm, norm / jnp.where(norms > 0, norms, 1), 1)
+        times = counts(arrivals)
+        total = jnp.maximum(jnp.sum(times), 1)
+        direction, restored = ravel_pytree(weighted_sum(weights * clipped, deltas))
+        multiplier = jnp.asarray(self.noise_multiplier, norm.dtype)
+        if self.quantile is not None and self.count_noise is not None:
+            multiplier /= jnp.sqrt(1 - jnp.square(multiplier / (2 * jnp.asarray(self.count_noise, norm.dtype))))
+        noise = jax.random.normal(self._key(arrivals, _NOISE), direction.shape, direction.dtype)
+        direction = restored(direction + (multiplier * norm / total).astype(direction.dtype) * noise)
+        if self.quantile is None or self.count_noise is None:
+            return direction, state, {}
+        noise = jax.random.normal(self._key(arrivals, _COUNT), (), norm.dtype)
+        below = jnp.sum(jnp.where(norms <= norm, times, 0)) + self.count_noise * noise
+        after = norm * jnp.exp(-self.adaptation_rate * (below / total - self.quantile))
+        return direction, after.astype(state.dtype), {"clip_norm": norm}
+
+    def _key(self, arrivals: Arrivals, stream: int) -> Array:
+        return drawing_key(jax.random.fold_in(arrivals.key, stream))
+
+
+def _check_weights(server: Any) -> None:
+    """Raises unless the weight of an update is at most its multiplicity / M, whatever its client's data are."""
+    place = jnp.arange(2, dtype=jnp.int32)
+    ones, nothing = jnp.ones_like(place), jnp.zeros(2)
+
+    def weights(data: Array, staleness: int) -> np.ndarray:
+        probe = Arrivals(
+            mask=ones > 0,
+            client=place,
+            multiplicity=ones,
+            kind=0 * place,
+            delta=None,
+            base=None,
+            staleness=place * staleness,
+            samples=data.astype(nothing.dtype),
+            local_steps=data,
+            loss=nothing,
+            step=place[0],
+            time=nothing[0],
+        )
+        return np.asarray(server.weigh(probe))
+
+    found = [weights(ones, 0), weights(1 + 2 * place, 0), weights(ones, 3)]
+    if not np.allclose(found[0], found[1]) or max(map(np.max, found)) > 0.5 * (1 + 1e-6):
+        raise UserError(
+            f"private_mean: {server.name} gives an update a weight that depends on samples or local steps, or exceeds "
+            "1 / M, so that its effect is not bounded; expected equal weights. Give e.g. "
+            "fedbuff(weights='uniform', reduce='mean')"
+        )

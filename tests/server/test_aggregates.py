@@ -1,0 +1,290 @@
+"""Aggregates in the place of a server's mean, against expected values, slow references and properties."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxafl as afl
+from jaxafl import aggregate
+from jaxafl.server.aggregate.robust import krum_scores
+from jaxafl.server.contract import Arrivals, Outcome
+from jaxafl.server.fedopt import OptaxServer
+from tests.oracle import aggregate as oracle
+from tests.problems import observe_w, quadratic
+
+PLACES = afl.clock.uniform(1, 3)
+STEPS = 8
+
+
+def arrivals(times: Any, delta: Any = None, key: int = 0) -> Arrivals:
+    times = jnp.asarray(times, jnp.int32)
+    zero = jnp.zeros_like(times)
+    real = jnp.result_type(float)
+    return Arrivals(
+        mask=times > 0,
+        client=jnp.arange(len(times), dtype=jnp.int32),
+        multiplicity=times,
+        kind=zero,
+        delta=delta,
+        base=None,
+        staleness=zero,
+        samples=jnp.where(times > 0, 1, 0).astype(real),
+        local_steps=zero,
+        loss=zero.astype(real),
+        step=jnp.int32(0),
+        time=jnp.zeros((), real),
+        key=jax.random.key(key),
+    )
+
+
+def combined(rule: Any, points: Any, times: Any = None, weights: Any = None, state: Any = None, key: int = 0) -> Any:
+    """The direction and the state after one step, of points [A, d] over two leaves of the parameters."""
+    points = jnp.asarray(points, jnp.result_type(float))
+    tree = {"a": points[:, :1], "b": points[:, 1:].reshape(len(points), -1, 1)}
+    times = jnp.ones(len(points), int) if times is None else jnp.asarray(times)
+    weights = times / times.sum() if weights is None else weights
+    state = rule.init(jax.tree.map(lambda leaf: leaf[0], tree)) if state is None else state
+    found, state, info = rule.update(tree, jnp.asarray(weights, points.dtype), state, arrivals(times, tree, key))
+    return jnp.concatenate([jnp.ravel(found["a"]), jnp.ravel(found["b"])]), state, info
+
+
+LINE = np.array([0, 1, 2, 10, 3.0, 0])[:, None] * np.array([1, 0, 0])
+"""Five points and a place of padding."""
+EXPECTED = {
+    "median": (aggregate.median(), 2),
+    "trimmed": (aggregate.trimmed_mean(count=1), 2),
+    "share": (aggregate.trimmed_mean(share=0.2), 2),
+    "krum": (aggregate.krum(1), 1),
+    "three": (aggregate.multi_krum(1, 3), 1),
+    "four": (aggregate.multi_krum(1), 1.5),
+    "near": (aggregate.centered_clip(1.0), 0.8),
+    "far": (aggregate.centered_clip(100.0), 3.2),
+    "clipped": (aggregate.private_mean(2.0), 1.4),
+}
+
+
+def test_expected_values() -> None:
+    @jax.jit
+    def directions(points: Any) -> Any:
+        return {name: combined(rule, points, [1, 1, 1, 1, 1, 0])[0] for name, (rule, _) in EXPECTED.items()}
+
+    found = directions(LINE)
+    for name, (_, expected) in EXPECTED.items():
+        np.testing.assert_allclose(found[name], [expected, 0, 0], atol=1e-6, err_msg=name)
+    forged = np.where(LINE == 10, [np.nan, np.inf, -np.inf], 1)
+    robust = ("median", "trimmed", "share", "krum", "three", "four")
+    found = directions(forged)
+    np.testing.assert_allclose([found[name] for name in robust], 1)
+
+
+def test_expected_scores_and_iterations() -> None:
+    @jax.jit
+    def found(line: Any, three: Any) -> Any:
+        steps = [combined(aggregate.geometric_median(count), three)[0][0] for count in range(1, 5)]
+        return krum_scores(line, jnp.ones(5), jnp.float32(2)), jnp.stack(steps)
+
+    scores, steps = found(LINE[:5], np.array([[0.0], [1.0], [10.0]]))
+    np.testing.assert_allclose(scores, [5, 2, 2, 113, 5])
+    np.testing.assert_allclose(steps, [2.42539, 1.62275, 1.19565, 1.03066], atol=1e-5)
+
+
+def numbers(low: float, high: float) -> Any:
+    """Multiples of 1/8, so that equal distances are equal in both computations."""
+    return st.integers(int(8 * low), int(8 * high)).map(lambda value: value / 8)
+
+
+@st.composite
+def buffers(draw: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points [A, 3], multiplicities with at least one update, weights that are 0 for padding."""
+    size = 6
+    points = np.array(draw(st.lists(st.lists(numbers(-4, 4), min_size=3, max_size=3), min_size=size, max_size=size)))
+    times = np.array(draw(st.lists(st.integers(0, 3), min_size=size, max_size=size).filter(any)))
+    scale = np.array(draw(st.lists(st.integers(1, 4), min_size=size, max_size=size)))
+    return np.where(times[:, None] > 0, points, 0), times, times * scale / times.sum() / 4
+
+
+RULES = {
+    "median": (aggregate.median(), lambda: oracle.median),
+    "trimmed count": (aggregate.trimmed_mean(count=2), lambda: oracle.trimmed_mean(lambda total: 2)),
+    "trimmed share": (aggregate.trimmed_mean(share=0.3), lambda: oracle.trimmed_mean(lambda total: 3 * total // 10)),
+    "krum": (aggregate.krum(1), lambda: oracle.krum(1, lambda total: 1)),
+    "multi": (aggregate.multi_krum(2, 3), lambda: oracle.krum(2, lambda total: 3)),
+    "most": (aggregate.multi_krum(1), lambda: oracle.krum(1, lambda total: max(total - 1, 1))),
+    "geometric": (aggregate.geometric_median(3, 1e-2), lambda: oracle.geometric_median(3, 1e-2)),
+    "centered": (aggregate.centered_clip(1.5, 2), lambda: oracle.CenteredClip(1.5, 2, 3)),
+    "private": (aggregate.private_mean(1.5), lambda: oracle.clipped_mean(1.5)),
+}
+
+
+@functools.cache
+def in_two_steps() -> Any:
+    """Compiled directions of two steps, by name of the rule."""
+
+    def both(first: Any, second: Any) -> Any:
+        found = {}
+        for name, (rule, _) in RULES.items():
+            one, state, _ = combined(rule, *first)
+            found[name] = one, combined(rule, *second, state)[0]
+        return found
+
+    return jax.jit(both)
+
+
+@settings(max_examples=60)
+@given(buffers(), buffers())
+def test_rules_are_those_of_a_list_with_repetitions(first: Any, second: Any) -> None:
+    with jax.enable_x64(True):
+        found = jax.device_get(in_two_steps()(first, second))
+    for name, (_, theirs) in RULES.items():
+        slow = theirs()
+        for direction, (points, times, weights) in zip(found[name], (first, second), strict=True):
+            listed = [(p, w / m) for p, m, w in zip(points, times, weights, strict=True) for _ in range(m)]
+            expected = slow(*map(list, zip(*listed, strict=True)))
+            np.testing.assert_allclose(direction, expected, atol=1e-9, err_msg=name)
+
+
+def test_noise_has_the_standard_deviation_of_the_mean_and_differs_by_step() -> None:
+    rule = aggregate.private_mean(2.0, 3.0)
+    points = np.zeros((4, 2000))
+    times = [1, 2, 0, 2]
+    found = np.stack([combined(rule, points, times, key=key)[0] for key in range(4)])
+    np.testing.assert_allclose(np.std(found, axis=1), 3 * 2 / 5, rtol=0.05)
+    assert np.abs(np.corrcoef(found) - np.eye(4)).max() < 0.08
+    moving = aggregate.private_mean(2.0, 3.0, quantile=0.5, count_noise=2.0)
+    multiplier = (3.0**-2 - 4.0**-2) ** -0.5
+    assert np.std(combined(moving, points, times)[0]) == pytest.approx(multiplier * 2 / 5, rel=0.05)
+
+
+def test_the_clip_norm_follows_its_quantile() -> None:
+    rule = aggregate.private_mean(1.0, 0.0, quantile=0.75, adaptation_rate=0.2, count_noise=1e-6)
+    points = np.arange(1, 9)[:, None] / 10
+    state = None
+    norms = []
+    step = jax.jit(functools.partial(combined, rule))
+    for _ in range(60):
+        _, state, info = step(points, state=state)
+        norms.append(float(info["clip_norm"]))
+    assert norms[:2] == [1.0, pytest.approx(np.exp(-0.2 * 0.25))]
+    assert 0.5 < norms[-1] < 0.7
+    noisy = dataclasses.replace(rule, count_noise=2.0)
+    step = jax.jit(functools.partial(combined, noisy))
+    shift = [np.log(step(points, key=key)[1]) / -0.2 - 0.25 for key in range(200)]
+    assert np.std(shift) == pytest.approx(2 / 8, rel=0.2)
+
+
+def simulation(server: Any, clock: Any = None, **client: Any) -> afl.Simulation:
+    problem = quadratic()
+    client = {"learning_rate": 0.1, "steps": 2, "batch_size": 1} | client
+    clock = clock or afl.clock.free_running(concurrency=6, buffer=5, durations=PLACES)
+    return afl.Simulation(problem.data, problem.model, afl.Client(**client), server, clock)
+
+
+class seen(aggregate.median):
+    """The median, which also records the updates."""
+
+    def update(self, deltas: Any, weights: Any, state: Any, arrivals: Any) -> Any:
+        found, state, _ = super().update(deltas, weights, state, arrivals)
+        columns = {f"delta_{place}": deltas["w"][:, place] for place in range(3)}
+        return found, state, {**columns, "weight": weights}
+
+
+def test_a_server_adds_the_median_times_the_mean_discount() -> None:
+    result = simulation(afl.server.fedbuff(0.7, aggregate=seen())).run(STEPS, observe=observe_w, seed=2)
+    delta = np.stack([result[f"delta_{place}"] for place in range(3)], -1)
+    discount = 1 / np.sqrt(1 + result.staleness.values)
+    np.testing.assert_allclose(result.weight, discount / 5, rtol=1e-6)
+    moved = 0.7 * discount.mean(1)[:, None] * np.median(delta, axis=1)
+    np.testing.assert_allclose(np.diff(result.observe_w, axis=0), moved, atol=1e-6)
+    assert (discount < 1).any()
+
+
+def test_steps_without_arrivals_add_no_noise_and_partial_ones_divide_by_their_number() -> None:
+    clock = afl.clock.free_running(concurrency=4, period=0.4, max_arrivals=4, durations=PLACES)
+    noise = aggregate.private_mean(1e-3, 1e6)
+    result = simulation(afl.server.fedbuff(aggregate=noise), clock).run(60, observe=observe_w)
+    moved, count = np.diff(result.observe_w, axis=0), (result.client_id.values >= 0).sum(1)
+    assert (moved[count == 0] == 0).all()
+    assert {0, 1, 2} <= {*count}
+    for arrived in (1, 2):
+        assert np.std(moved[count == arrived]) == pytest.approx(1e3 / arrived, rel=0.35)
+
+
+def test_without_an_aggregate_the_traced_step_is_the_same() -> None:
+    class plain(afl.server.fedbuff):
+        def update(self, params: Any, state: Any, arrivals: Any) -> Outcome:
+            weights = self.weigh(arrivals)
+            gradient = afl.server.weighted_sum(-weights, arrivals.delta)
+            step, state = self.optimizer_of(None).update(gradient, state, params)
+            return Outcome(optax.apply_updates(params, step), state, {}, weights=weights)
+
+    params = {"w": jnp.zeros(3)}
+    given = arrivals([1, 1], {"w": jnp.ones((2, 3))})._replace(key=None)
+    traced = [
+        jax.make_jaxpr(server.update)(params, server.init(params, None), given)
+        for server in (afl.server.fedbuff(), plain())
+    ]
+    assert str(traced[0]) == str(traced[1])
+
+
+@pytest.mark.slow
+def test_numbers_are_swept_and_the_state_is_kept_in_checkpoints(tmp_path: Any) -> None:
+    sim = simulation(afl.server.fedopt(optax.adam, 0.1, aggregate=aggregate.centered_clip(0.05)))
+    swept = afl.sweep(sim, {"server.aggregate.radius": [0.05, 0.2]}, STEPS, observe=observe_w)
+    full = sim.run(STEPS, observe=observe_w)
+    np.testing.assert_allclose(swept.observe_w[0], full.observe_w, rtol=1e-5)
+    assert not np.allclose(swept.observe_w[1], full.observe_w)
+    sim.run(4, observe=observe_w, folder=tmp_path)
+    resumed = sim.run(STEPS, observe=observe_w, folder=tmp_path)
+    np.testing.assert_array_equal(resumed.observe_w, full.observe_w)
+    assert "Learning from History" in full.citation
+
+
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        (lambda: afl.server.fedbuff(aggregate="median"), "aggregate='median' is no aggregate"),
+        (lambda: afl.server.fedbuff(aggregate=aggregate.median), "aggregate=median is no aggregate"),
+        (lambda: afl.server.fedbuff(aggregate=aggregate.krum(2)), "brings 5 arrivals .* at least 7"),
+        (lambda: afl.server.fedbuff(aggregate=aggregate.multi_krum(1, 6)), "at least 6"),
+        (lambda: afl.server.fedbuff(aggregate=aggregate.trimmed_mean(count=3)), "at least 7"),
+        (lambda: afl.server.fedbuff(aggregate=aggregate.trimmed_mean()), "expected one of them"),
+        (lambda: afl.server.fedbuff(aggregate=aggregate.trimmed_mean(share=0.5)), r"share must be in \[0, 0.5\)"),
+        (lambda: afl.server.fedbuff(aggregate=aggregate.private_mean(0.0)), "max_norm must be > 0"),
+        (lambda: afl.server.fedbuff(aggregate=aggregate.private_mean(1.0, quantile=0.5)), "expected both or neither"),
+        (
+            lambda: afl.server.fedbuff(aggregate=aggregate.private_mean(1.0, 2.0, quantile=0.5, count_noise=1.0)),
+            "at most half of noise_multiplier",
+        ),
+        (
+            lambda: afl.server.fedbuff(weights="samples", aggregate=aggregate.private_mean(1.0)),
+            "depends on samples or local steps",
+        ),
+        (lambda: afl.server.fedbuff(reduce="sum", aggregate=aggregate.private_mean(1.0)), "exceeds 1 / M"),
+    ],
+)
+def test_an_aggregate_that_cannot_be_is_an_error_before_compilation(server: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        simulation(server()).check()
+
+
+def test_a_single_arrival_has_no_centre() -> None:
+    clock = afl.clock.free_running(concurrency=3, durations=PLACES)
+    with pytest.raises(ValueError, match="brings 1 arrivals per server step; expected at least 2"):
+        simulation(afl.server.delay_adaptive(aggregate=aggregate.median()), clock, steps=1).check()
+
+
+def test_every_optax_server_takes_one() -> None:
+    every = [getattr(afl.server, name) for name in afl.server.__all__]
+    takers = [one for one in every if isinstance(one, type) and issubclass(one, OptaxServer)]
+    assert {"fedavg", "fedbuff", "fedopt", "fadas", "fednova", "malenia"} <= {one.name for one in takers}
+    assert all("aggregate" in {field.name for field in dataclasses.fields(one)} for one in takers)
