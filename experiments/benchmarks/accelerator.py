@@ -1,6 +1,7 @@
-"""Measures the package on an accelerator, the most important first; every part ends within nine minutes.
+"""Measures the package on an accelerator, the most important first; every part ends within its seconds.
 
-    python experiments/benchmarks/accelerator.py DIR                    # all parts that DIR has not; 25 minutes
+    python experiments/benchmarks/accelerator.py DIR --compile          # all parts at once, into JAX's cache
+    python experiments/benchmarks/accelerator.py DIR                    # all parts that DIR has not
     python experiments/benchmarks/accelerator.py DIR --part engine fadas
     python experiments/benchmarks/accelerator.py DIR --small            # tries itself, on a CPU in some minutes
 
@@ -16,6 +17,7 @@ import functools
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import published
 from engine import bare_loop, engine_loop, images, seconds_of, simulation, went_on
 from machine import machine, product_rate
 from models import IMAGES, measure, programs, random_batches
@@ -40,6 +43,9 @@ from jaxafl.engine.problem import Speed
 
 Row = dict[str, Any]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+TESTS = ["tests/server/test_by_hand.py", "tests/test_invariance.py", "tests/test_evaluate.py", "tests/test_sweep.py",
+         "tests/models/test_bfloat16.py", "tests/test_width.py", "tests/server/test_conformance_gradient.py",
+         "tests/callbacks/test_checkpoint.py", "tests/clock/test_versions.py"]  # fmt: skip
 IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,CONDITIONAL,DYNAMIC_SLICE_FUSION,WHILE"
 PRECISIONS: tuple[afl.models.Precision, ...] = ("float32", "tf32", "bfloat16")
 
@@ -61,18 +67,21 @@ class Clock:
 
 def tests(clock: Clock, small: bool) -> Iterator[Row]:
     """Servers, clocks and invariances, with products in float32; and what is marked for GPUs."""
-    chosen = ["tests/server/test_by_hand.py"] if small else ["tests/server", "tests/clock", "tests/test_invariance.py"]
+    chosen = TESTS[:1] if small else TESTS
     environment = os.environ | {"JAX_DEFAULT_MATMUL_PRECISION": "float32", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    command = [sys.executable, "-m", "pytest", "-m", "not slow and not data and not tfds", "-n", "4", *chosen]
+    marked = "not slow and not data and not tfds and not browser"
+    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-v", "-m", marked, "-n", "8", *chosen]
     begun = time.monotonic()
     made = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         out, _ = made.communicate(timeout=max(30.0, clock.end - begun - 20))
     except subprocess.TimeoutExpired:
-        made.terminate()
+        made.send_signal(signal.SIGINT)
         out, _ = made.communicate()
-    failed = [line for line in out.splitlines() if line.startswith("FAILED")]
-    yield {"what": " ".join(chosen), "said": out.strip().splitlines()[-1], "seconds": time.monotonic() - begun}
+    (_folder / "tests.log").write_text(out)
+    failed = sorted({f"FAILED {line.split()[-1]}" for line in out.splitlines() if " FAILED " in line})
+    passed = sum(" PASSED " in line for line in out.splitlines())
+    yield {"what": " ".join(chosen), "passed": passed, "failed": len(failed), "seconds": time.monotonic() - begun}
     yield from ({"what": line} for line in failed[:50])
 
 
@@ -80,10 +89,10 @@ def engine(clock: Clock, small: bool) -> Iterator[Row]:
     """Updates per second of FedAsync against the number of lanes, and the engine against a bare loop at one lane."""
     models = {"mlp": afl.models.mlp(10, hidden=(128,)), "cnn_defedavg": afl.models.cnn_defedavg()}
     if not small:
-        models |= {"cnn_asyncfeded": afl.models.cnn_asyncfeded(10), "resnet18": afl.models.resnet18()}
+        models |= {"resnet18": afl.models.resnet18()}
     for name, model in models.items():
-        for lanes in (1, 4) if small else (1, 8, 16, 64, 256, 512):
-            if not clock.has(40 if not small else 5, f"{name}, {lanes} lanes"):
+        for lanes in (1, 4) if small else (1, 8, 32, 128, 512):
+            if not clock.has(15 if not small else 5, f"{name}, {lanes} lanes"):
                 return
             sim, updates = wide(model, name, max(2 * lanes, 20)), 4 * max(lanes, 20)
             try:
@@ -116,8 +125,8 @@ def sweeps(clock: Clock, small: bool) -> Iterator[Row]:
             dataclasses.replace(simulation(model), clock=buffered, server=afl.server.fedbuff(0.1, staleness="none")),
             20,
         )
-        for members in (2, 4) if small else (1, 8, 64, 512):
-            if not clock.has(60 if not small else 5, f"{name}, {members} members"):
+        for members in (2, 4) if small else (1, 16, 128):
+            if not clock.has(12 if not small else 5, f"{name}, {members} members"):
                 return
             schedules = [sim.schedule(steps, seed) for seed in range(members)]
             rates = np.linspace(0.1, 1.0, members)
@@ -141,12 +150,12 @@ def sweeps(clock: Clock, small: bool) -> Iterator[Row]:
 def models(clock: Clock, small: bool) -> Iterator[Row]:
     """A client step of every convolutional model: two convolutions, clients at once, precisions."""
     clients, steps = (2, 2) if small else (16, 4)
-    for name in ["cnn_small"] if small else list(IMAGES):
-        for precision in _there():
-            if not clock.has(60 if not small else 5, f"{name}, {precision}"):
+    for name in ["cnn_small"] if small else ["cnn_small", "cnn_defedavg", "resnet20", "resnet18"]:
+        for precision in _there()[1 - small :]:
+            if not clock.has(8 if not small else 5, f"{name}, {precision}"):
                 return
             batches = random_batches(IMAGES[name], clients, steps, 20)
-            chunks = [1, clients] if small else [1, 4, clients]
+            chunks = [1, clients]
             model = getattr(afl.models, name)(10).at(precision)
             with jax.default_matmul_precision("float32" if precision == "float32" else None):
                 found = list(programs(model, batches, chunks, skip_lax=small))
@@ -170,7 +179,7 @@ def graphs(clock: Clock, small: bool) -> Iterator[Row]:
             40,
         )
         for members in (1, 8):
-            if not clock.has(25 if not small else 5, f"{name}, {members} members"):
+            if not clock.has(8 if not small else 5, f"{name}, {members} members"):
                 return
             problems, schedules = zip(*((sim.problem(s), sim.schedule(steps, s)) for s in range(members)), strict=True)
             made, ends = [], []
@@ -208,12 +217,12 @@ def fadas(clock: Clock, small: bool) -> Iterator[Row]:
     client = afl.Client(optax.sgd, learning_rate=0.01, epochs=1 if small else 2, batch_size=10 if small else 50)
     tiers = afl.clock.three_tier("large")
     clock_ = afl.clock.free_running(concurrency=clients // 2, buffer=clients // 10 or 1, durations=tiers)
-    for precision in reversed(_there()):
-        for lanes in (None,) if small else (None, 8, 32):
-            if not clock.has(5 if small else 150, f"{precision}, {lanes} lanes"):
+    for precision in _there()[::-1]:
+        for lanes in (None, 4) if precision == "tf32" else (None,):
+            if not clock.has(5 if small else 15, f"{precision}, {lanes} lanes"):
                 return
             sim = afl.Simulation(data, model, client, afl.server.fadas(1e-3), clock_, precision)
-            steps = 4 if small else 20
+            steps = 4 if small else 10
             driver = planned([sim.problem(0)], sim.schedule(steps), steps, Speed(lanes))
             (times,) = seconds_of(functools.partial(driver.advance, 0, steps), repeats=1)
             went_on(driver.failures())
@@ -239,11 +248,40 @@ def profile(clock: Clock, small: bool) -> Iterator[Row]:
     yield {"trace": str(_folder / "trace")}
 
 
+def pfl(clock: Clock, small: bool) -> Iterator[Row]:
+    """pfl's CIFAR-10 benchmark (1000 clients of 50 images, 50 a round, batch 10, one epoch): seconds of 1500 rounds."""
+    yield from published.pfl(clock.has, small)
+
+
+def table1(clock: Clock, small: bool) -> Iterator[Row]:
+    """FADAS's Table 1, CIFAR-10, Dir(0.1), large delays, as published: ResNet-18, 500 server steps, one seed, TF32."""
+    yield from published.table1(clock.has, small)
+
+
 PARTS: dict[str, Callable[[Clock, bool], Iterator[Row]]] = {
-    "tests": tests, "engine": engine, "graphs": graphs, "fadas": fadas, "sweeps": sweeps, "models": models,
-    "profile": profile,
+    "tests": tests, "engine": engine, "fadas": fadas, "graphs": graphs, "pfl": pfl, "models": models, "sweeps": sweeps,
+    "table1": table1, "profile": profile,
 }  # fmt: skip
-SECONDS = {"tests": 300, "engine": 340, "graphs": 120, "fadas": 300, "sweeps": 210, "models": 170, "profile": 60}
+SECONDS = {"tests": 150, "engine": 110, "fadas": 55, "graphs": 40, "pfl": 110, "models": 50, "sweeps": 45, "table1": 560,
+           "profile": 60}  # fmt: skip
+COMPILED = ("engine", "fadas", "graphs", "models", "sweeps")  # where nothing but the programs takes long
+
+
+def compile_all(folder: pathlib.Path, small: bool) -> None:
+    """Compiles the programs of the parts, each in its process, into JAX's cache (`JAX_COMPILATION_CACHE_DIR`)."""
+    command = [sys.executable, __file__, str(folder / "compiled"), "--only-compile", *["--small"] * small, "--part"]
+    for one in [subprocess.Popen([*command, name]) for name in COMPILED]:
+        one.wait()
+
+
+def without_running() -> None:
+    """Nothing is run in this process: programs are compiled, and times are 1."""
+    given = globals()
+    given["seconds_of"] = lambda *functions, repeats=5: [[1.0] * repeats for _ in functions]
+    given["measure"] = lambda found, repeats: [[1.0] * repeats for _ in found]
+    given["rate_in"] = lambda precision: 1.0
+
+
 _folder = pathlib.Path()
 
 
@@ -272,7 +310,14 @@ def main() -> None:
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--part", nargs="*", choices=list(PARTS))
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--compile", action="store_true", help="compile at once what the parts run, and end")
+    parser.add_argument("--only-compile", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=1.0, help="times the seconds of every part")
     given = parser.parse_args()
+    if given.compile:
+        return compile_all(given.folder, given.small)
+    if given.only_compile:
+        without_running()
     _folder = given.folder / "small" if given.small else given.folder  # a part that has its file is not run again
     _folder.mkdir(parents=True, exist_ok=True)
     device = jax.devices()[0]
@@ -280,7 +325,7 @@ def main() -> None:
         path = _folder / f"{name}.json"
         if path.exists():
             continue
-        clock, rows, begun = Clock(SECONDS[name]), list[Row](), time.monotonic()
+        clock, rows, begun = Clock(SECONDS[name] * given.seconds), list[Row](), time.monotonic()
         found = {"device": f"{device.device_kind}, jax {jax.__version__}", "machine": machine(), "rows": rows}
         try:
             for row in PARTS[name](clock, given.small):

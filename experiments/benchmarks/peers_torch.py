@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -17,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-CLIENTS, SAMPLES, TEST, IN_FLIGHT, BUFFER, COHORT = 200, 50, 500, 20, 10, 50
-STEPS, BATCH, RATE, EVERY = 5, 10, 0.05, 50
+CLIENTS, SAMPLES, TEST, IN_FLIGHT, BUFFER, COHORT = int(os.environ.get("PEERS_CLIENTS", 200)), 50, 500, 20, 10, 50
+STEPS, BATCH, RATE = 5, 10, float(os.environ.get("PEERS_RATE", 0.05))
+EVERY = int(os.environ.get("PEERS_EVERY", 50))  # updates between evaluations
 SHAPES = {"pfl_cnn": ((32, 32, 3), 10), "femnist_cnn": ((28, 28, 1), 62)}
 ALPHA, EXPONENT = 0.6, 0.5  # of FedAsync
 
@@ -123,6 +125,10 @@ def _weights(model: Any) -> list[Any]:
 def pfl(method: str, name: str, updates: int) -> dict[str, Any]:
     """Synchronous rounds of pfl's simulation."""
     import torch
+
+    device, start = ("cuda", torch.distributed.init_process_group) if torch.cuda.is_available() else ("cpu", None)
+    if start:  # NCCL refuses two processes on one GPU
+        torch.distributed.init_process_group = lambda backend, **rest: start(backend="gloo", **rest)
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -134,7 +140,7 @@ def pfl(method: str, name: str, updates: int) -> dict[str, Any]:
     from pfl.metrics import Metrics
     from pfl.model.pytorch import PyTorchModel
 
-    x, y, x_test, y_test = tensors(name)
+    x, y, x_test, y_test = (array.to(device) for array in tensors(name))
     torch.manual_seed(0)
     network_, found = network(name), []
 
@@ -188,7 +194,6 @@ def get_model(): return peers_torch.network({name!r})
 def flgo(method: str, name: str, updates: int) -> dict[str, Any]:
     """FLGo's FedAsync and FedBuff with its own event clock. What it has trained is counted by wrapping its clients."""
     import importlib
-    import os
 
     import torch
 
