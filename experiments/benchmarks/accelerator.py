@@ -11,7 +11,6 @@ A part writes its numbers into DIR/PART.json, what it has not come to too; DIR/r
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import functools
 import json
@@ -24,7 +23,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +34,6 @@ from machine import machine, product_rate
 from models import IMAGES, measure, programs, random_batches
 
 import jaxafl as afl
-from jaxafl.device import compilation, on_host
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.planned import planned
 from jaxafl.engine.problem import Speed
@@ -46,7 +43,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESTS = ["tests/server/test_by_hand.py", "tests/test_invariance.py", "tests/test_evaluate.py", "tests/test_sweep.py",
          "tests/models/test_bfloat16.py", "tests/test_width.py", "tests/server/test_conformance_gradient.py",
          "tests/callbacks/test_checkpoint.py", "tests/clock/test_versions.py"]  # fmt: skip
-IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,CONDITIONAL,DYNAMIC_SLICE_FUSION,WHILE"
 PRECISIONS: tuple[afl.models.Precision, ...] = ("float32", "tf32", "bfloat16")
 
 
@@ -169,45 +165,6 @@ def _there() -> list[afl.models.Precision]:
     return [one for one in PRECISIONS if one != "tf32" or jax.default_backend() == "gpu"]
 
 
-def graphs(clock: Clock, small: bool) -> Iterator[Row]:
-    """Updates per second of a run and of eight in lockstep where the host decides on the passes of loops of unknown
-    length, which is XLA's default, and where each call of the engine is one CUDA graph with its loops in it."""
-    buffered = afl.clock.free_running(concurrency=20, buffer=5, durations=afl.clock.uniform(1, 5))
-    for name, model in (("mlp", afl.models.mlp(10, hidden=(128,))), ("cnn_defedavg", afl.models.cnn_defedavg())):
-        sim, steps = (
-            dataclasses.replace(simulation(model), clock=buffered, server=afl.server.fedbuff(0.1, staleness="none")),
-            40,
-        )
-        for members in (1, 8):
-            if not clock.has(8 if not small else 5, f"{name}, {members} members"):
-                return
-            problems, schedules = zip(*((sim.problem(s), sim.schedule(steps, s)) for s in range(members)), strict=True)
-            made, ends = [], []
-            for options in ({}, {"xla_gpu_enable_command_buffer": IN_GRAPHS, "xla_gpu_graph_min_graph_size": 1}):
-                with compiled_with(options):
-                    one = lockstep if members > 1 else lambda p, s, *more: planned(p, s[0], *more)
-                    made.append(one(problems, schedules, steps, Speed()))
-                rows = made[-1].row_of(steps)
-                made[-1].advance(0, rows)
-                ends.append(jax.tree.leaves(on_host(made[-1].state.model)))
-            times = seconds_of(*(functools.partial(one.advance, 0, rows) for one in made), repeats=5)
-            went_on(failure for one in made for failure in one.failures())
-            default, whole = (5 * steps * members / statistics.median(column) for column in times)
-            row = {"model": name, "members": members, "default updates/s": default, "one graph updates/s": whole}
-            yield row | {"same bits": all(np.array_equal(a, b) for a, b in zip(*ends, strict=True))}
-
-
-@contextlib.contextmanager
-def compiled_with(options: dict[str, Any]) -> Iterator[None]:
-    """Programs are compiled with these options of XLA, and none that was compiled before is taken."""
-    compile_ = jax.stages.Lowered.compile
-    with (
-        mock.patch.dict(compilation._programs, clear=True),
-        mock.patch.object(jax.stages.Lowered, "compile", lambda self, given: compile_(self, given | options)),
-    ):
-        yield
-
-
 def fadas(clock: Clock, small: bool) -> Iterator[Row]:
     """FADAS's CIFAR-10 at its scale: ResNet-18, 50 clients, 25 in flight, M = 5, two epochs of batch 50. Seconds of
     500 server steps, and the share of the device's rate of products in that precision; evaluation apart."""
@@ -259,12 +216,12 @@ def table1(clock: Clock, small: bool) -> Iterator[Row]:
 
 
 PARTS: dict[str, Callable[[Clock, bool], Iterator[Row]]] = {
-    "tests": tests, "engine": engine, "fadas": fadas, "graphs": graphs, "pfl": pfl, "models": models, "sweeps": sweeps,
+    "tests": tests, "engine": engine, "fadas": fadas, "pfl": pfl, "models": models, "sweeps": sweeps,
     "table1": table1, "profile": profile,
 }  # fmt: skip
-SECONDS = {"tests": 150, "engine": 110, "fadas": 55, "graphs": 40, "pfl": 110, "models": 50, "sweeps": 45, "table1": 560,
+SECONDS = {"tests": 150, "engine": 110, "fadas": 55, "pfl": 110, "models": 50, "sweeps": 45, "table1": 560,
            "profile": 60}  # fmt: skip
-COMPILED = ("engine", "fadas", "graphs", "models", "sweeps")  # where nothing but the programs takes long
+COMPILED = ("engine", "fadas", "models", "sweeps")  # where nothing but the programs takes long
 
 
 def compile_all(folder: pathlib.Path, small: bool) -> None:
