@@ -83,7 +83,8 @@ def complaints() -> list[str]:
     whole = {"updates_per_second", "reads", "keeps"}
     found += [f"{name} lacks its speed or facts" for name in sims if not whole <= set(kept.get(name, {}))]
     pictures = {path.stem for path in problem.FOLDER.glob("*.png")}
-    wanted = {*sims, *(f"clock_{name}" for name in problem.clocks()), "timeline", "waiting", "plan", "staleness"}
+    ideas = {"timeline", "waiting", "plan", "staleness", "privacy"}
+    wanted = {*sims, *(f"clock_{name}" for name in problem.clocks()), *ideas}
     found += [f"docs/pictures/{name}.png is missing" for name in sorted(wanted - pictures)]
     found += [f"docs/pictures/{name}.png belongs to no algorithm or clock" for name in sorted(pictures - wanted)]
     return [f"{one}: run python docs/problem.py" for one in found]

@@ -132,6 +132,8 @@ def draw(*only: str) -> None:
         afl.plot.timeline(afl.clock.schedule(clock, 8, 10, steps, seed=1), path=FOLDER / f"clock_{name}.png")
     if not only:
         _ideas(results)
+    if not only or "privacy" in only:
+        _privacy()
     for picture in FOLDER.glob("*.png"):
         if not only or picture.stem.removeprefix("clock_") in only:
             _small(picture)
@@ -201,6 +203,25 @@ def _ideas(results: dict[str, xr.Dataset]) -> None:
     afl.plot.plan(sim.plan(14, lanes=4), path=FOLDER / "plan.png")
     compared = {name: results[name] for name in ("fedasync", "fedbuff")}
     afl.plot.staleness_histogram(compared, path=FOLDER / "staleness.png")
+
+
+def _privacy() -> None:
+    """Draws ε against time of rounds and of buffers of five updates, all with the same noise at the server."""
+    clock = afl.clock
+    steps = clock.uniform(1, 10, per="client") * clock.constant(0.1, per="step")
+    asynchronous, rounds = (
+        afl.clock.schedule(one, _CLIENTS, 10, count)
+        for one, count in (
+            (clock.free_running(concurrency=_AT_WORK, buffer=5, durations=steps), 112),
+            (clock.synchronous(cohort=5, durations=steps), 35),
+        )
+    )
+    found = {
+        "free_running": asynchronous.privacy(6.0, delta=1e-5),
+        "synchronous": rounds.privacy(6.0, delta=1e-5),
+        "synchronous, sampled": rounds.privacy(6.0, delta=1e-5, how="sampled", accountant="rdp"),
+    }
+    afl.plot.epsilon_vs_time(found, path=FOLDER / "privacy.png")
 
 
 def _small(picture: pathlib.Path) -> None:

@@ -111,7 +111,7 @@ class Simulation(Stepwise, Measured, Summarised):
         if why := self.clock_sees_training:
             text = f"the schedule of {self.server.name} depends on the training, because {why}"
             raise ValueError(f"{text}; run() returns the schedule with the results")
-        return self.compute_schedule(server_steps, seed)
+        return dataclasses.replace(self.compute_schedule(server_steps, seed), mechanism=self.mechanism)
 
     def clockwork(self, server_steps: int, seed: int, check: bool = True) -> Clockwork:
         """Returns the clock of a checked simulation, to be advanced ahead of the training."""
@@ -153,8 +153,8 @@ class Simulation(Stepwise, Measured, Summarised):
             server_steps: T; optional if `until` ends the run.
             until: limits, e.g. `{"time": 3600, "accuracy": 0.9}`; the first one reached ends the run, and is the
                 attribute `stopped`. Exact limits: `time`, simulated seconds (the run ends with the last server step
-                within it); `updates` and `bytes` sent (it ends with the server step that reaches them). Limits checked
-                at evaluations: `seconds` of wall-clock time, and targets of metrics.
+                within it); `updates` and `bytes` sent (it ends with the server step that reaches them); `epsilon`, with
+                `delta`. Limits checked at evaluations: `seconds` of wall-clock time, and targets of metrics.
             eval_every: server steps between evaluations on the test set, 20 by default; the initial and the last model
                 are always evaluated.
             seed: seed of the initial model, the schedule and the mini-batches.

@@ -12,13 +12,16 @@ import numpy as np
 from jaxafl.callbacks.base import Callback, Run
 from jaxafl.callbacks.stopping import StopAfter, StopAt
 from jaxafl.client import Traffic
+from jaxafl.clock.privacy import Mechanism, largest_epsilon
 from jaxafl.clock.schedules import UNBOUNDED, Clockwork, raise_fault
+from jaxafl.clock.tables import Schedule, joined
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.problem import Problem
 from jaxafl.engine.state import Records
 from jaxafl.options import UserError, check_number, check_whole, did_you_mean, shown
 
-_EXACT = ("time", "updates", "bytes")
+_PRIVATE = ("epsilon", "delta")
+_EXACT = ("time", "updates", "bytes", *_PRIVATE)
 _OTHERS = (*_EXACT, "seconds")  # limits that are no metrics
 _FIRST = 2**10  # server steps of the first advance of a clock
 _LARGEST = 2**17  # most server steps of one advance
@@ -29,7 +32,7 @@ class Limits:
     """The limits that end a run.
 
     Attributes:
-        exact: limits that hold at every server step: `time` (simulated seconds), `updates`, `bytes`.
+        exact: limits that hold at every server step: `time` (simulated seconds), `updates`, `bytes`, `epsilon`.
         stops: callbacks that end the run at an evaluation.
     """
 
@@ -62,6 +65,8 @@ class Limits:
         sent = (updates + unused.astype(np.int64)) * size.up + downloads.astype(np.int64) * size.down
         within: dict[str, int] = {}
         for name, limit in self.exact.items():
+            if name in _PRIVATE:
+                continue
             if name == "time":  # a step after the limit would change the model at that time
                 steps = int(np.searchsorted(time, limit, side="right"))
                 within |= {name: steps} if steps < len(time) else {}
@@ -76,13 +81,27 @@ class Limits:
             raise UserError(f"run: {why} s: the first server step is at {time[0]:.6g} s, later than that")
         return within[name], why
 
-    def ahead(self, clock: Clockwork, size: Traffic, most: int) -> tuple[int, str]:
+    def private(self, parts: list[Schedule], mechanism: Mechanism | None) -> int:
+        """Returns the number of server steps within the limit of ε; all of them without such a limit.
+
+        Args:
+            parts: the server steps so far.
+            mechanism: noise of the simulation.
+        """
+        steps = sum(part.server_steps for part in parts)
+        if mechanism is None:
+            return steps
+        epsilon = largest_epsilon(joined(parts).takings, mechanism, self.exact["delta"])
+        return int(np.searchsorted(epsilon, self.exact["epsilon"], side="right"))
+
+    def ahead(self, clock: Clockwork, size: Traffic, most: int, mechanism: Mechanism | None = None) -> tuple[int, str]:
         """Advances a clock until a limit is reached, and returns `reached` for it.
 
         Args:
             clock: the clock; it does not check its steps.
             size: bytes of an update and of a model.
             most: the largest number of server steps.
+            mechanism: noise of the simulation, if ε is limited.
 
         Raises:
             ValueError: the clock fails before a limit, or the first server step exceeds one.
@@ -90,11 +109,17 @@ class Limits:
         done = 0
         before = (0, 0)
         count = _FIRST
+        parts: list[Schedule] = []
         while done < most:
             part = clock.advance(min(count, most - done))
             taken = part.mask.sum(axis=1)
             unused = part.runs_refused + part.runs_lost
             within, why = self.reached(part.time, taken, unused, part.runs_begun, size, before)
+            parts = [*parts, part] if mechanism else []
+            if mechanism and (allowed := self.private(parts, mechanism) - done) < within:
+                within, why = allowed, f"until epsilon {self.exact['epsilon']:g}"
+                if not done + within:
+                    raise UserError(f"run: {why}: the first server step exceeds it; give more noise, or a larger limit")
             if why:
                 if within < len(taken) and np.isnan(part.time[within]):
                     raise UserError(
@@ -142,9 +167,12 @@ class Limited:
         size = Traffic(0, 0)
         if "bytes" in limits.exact:
             size = simulation.traffic()
+        mechanism = simulation.mechanism() if "epsilon" in limits.exact else None
+        if mechanism is not None and mechanism.refused:
+            raise UserError(f"{owner}: until epsilon: {mechanism.refused}")
         if not limits.exact or simulation.clock_sees_training:
             return cls(most, limits, size)
-        steps, why = limits.ahead(simulation.clockwork(UNBOUNDED, seed, check=False), size, most)
+        steps, why = limits.ahead(simulation.clockwork(UNBOUNDED, seed, check=False), size, most, mechanism)
         return cls(steps, limits, size, why)
 
     @property
@@ -186,7 +214,8 @@ def limits_of(owner: str, until: Any) -> Limits:
 
     Args:
         owner: the function that the user called, for messages.
-        until: e.g. `{"time": 3600, "accuracy": 0.9, "updates": 10**6, "bytes": 1e9, "seconds": 600}`.
+        until: e.g. `{"time": 3600, "accuracy": 0.9, "updates": 10**6, "bytes": 1e9, "seconds": 600}`, or
+            `{"epsilon": 8, "delta": 1e-5}`.
 
     Raises:
         ValueError, TypeError: `until` is no mapping of names to numbers, or a number cannot be a limit.
@@ -202,7 +231,16 @@ def limits_of(owner: str, until: Any) -> Limits:
             check_number(owner, "until, updates", limit, above=0)
             check_whole(owner, "until, updates", int(limit) if float(limit).is_integer() else limit)
         else:
-            check_number(owner, f"until, {name}", limit, above=0)
+            check_number(owner, f"until, {name}", limit, above=0, **({"below": 1} if name == "delta" else {}))
+    if len({*_PRIVATE} & exact.keys()) == 1:
+        raise UserError(
+            f"{owner}: until epsilon needs delta, until={{'epsilon': 8, 'delta': 1e-5}}; got {shown(until)}"
+        )
+    if "epsilon" in exact and given.keys() - {"seconds"}:
+        raise UserError(
+            f"{owner}: until epsilon and {', '.join(sorted(given.keys() - {'seconds'}))}: a run that ends by a metric "
+            "depends on data, and has no ε. Leave one out"
+        )
     stops: list[Callback] = []
     if "seconds" in given:
         check_number(owner, "until, seconds", given["seconds"], above=0)
@@ -233,7 +271,7 @@ class _Targets(StopAt):
 
 
 def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[str], str]) -> dict[str, float] | None:
-    """Returns limits with `1 / share` of the time, updates, bytes and seconds. Targets keep their value.
+    """Returns limits with `1 / share` of the time, updates, bytes and seconds. Targets and ε keep their value.
 
     Args:
         until: checked limits, or `None`.
@@ -243,6 +281,7 @@ def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[st
     if until is None:
         return None
     spent = {name: until[name] / share for name in (*_EXACT, "seconds") if name in until}
+    spent |= {name: until[name] for name in _PRIVATE if name in until}
     spent |= {"updates": until["updates"] // share} if "updates" in until else {}
     return spent | {renamed(name): target for name, target in until.items() if name not in spent}
 

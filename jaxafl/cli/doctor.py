@@ -25,6 +25,7 @@ PURPOSES = {
     "docs": "building the documentation",
     "hf": "datasets of Hugging Face",
     "mlflow": "callbacks.MLflow",
+    "privacy": "ε of sampled clients by privacy loss distributions",
     "reference": "tests that compare models with PyTorch's",
     "slurm": "sweeps on Slurm",
     "tensorboard": "callbacks.TensorBoard",

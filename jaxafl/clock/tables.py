@@ -5,11 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jaxafl.options import Summarised
+from jaxafl.clock.contract import Delivery
+from jaxafl.clock.privacy import Accountant, How, Mechanism, Takings, privacy_of
+from jaxafl.options import Summarised, UserError
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 class Source(NamedTuple):
@@ -63,6 +68,7 @@ class Schedule(Summarised):
         start: index of the first server step.
         source: clock, seed and last state of a complete schedule; `None` of a part.
         untaken: runs that clients complete and no server step takes, if they were asked for.
+        mechanism: function that returns the noise of the simulation, for `privacy`; `None` without a simulation.
     """
 
     protocol: str
@@ -91,6 +97,7 @@ class Schedule(Summarised):
     start: int = 0
     source: Source | None = None
     untaken: Untaken | None = None
+    mechanism: Callable[[], Mechanism] | None = None
 
     def summary(self) -> dict[str, Any]:
         """Returns the protocol, the numbers of clients, server steps, arrivals and discarded runs, and the time."""
@@ -136,6 +143,61 @@ class Schedule(Summarised):
         """Staleness τ = t - s of the updates, int32 [T, A]: versions since their reference; -1 for padding."""
         steps = self.start + np.arange(self.server_steps, dtype=np.int32)[:, None]
         return np.where(self.mask, steps - self.reference, -1)
+
+    def privacy(
+        self,
+        noise_multiplier: Any = None,
+        *,
+        delta: float,
+        how: How = "participation",
+        accountant: Accountant = "tight",
+    ) -> xr.Dataset:
+        """Computes ε(δ) of every client for an observer of all versions, from its participations.
+
+        The noise has the standard deviation z C, with the clipping norm C of every update, and is added to the sum of
+        the updates of a server step, or by every client to its update. With the squared multiplicities m_it² of client
+        i in server step t (1 per update if the noise is the client's), all releases about client i are one Gaussian
+        mechanism with μ_i² = Σ_t m_it² / z². A server that keeps the last update of every client has m_it = 1 in all
+        server steps after the first arrival.
+
+        Args:
+            noise_multiplier: z > 0, or one per client [N] if the noise is the client's. `None` reads it from the
+                server's `aggregate` or from `Client(upload=...)`.
+            delta: δ in (0, 1).
+            how: `"participation"` has no amplification by sampling. `"tree"` is for the noise of a binary tree over
+                server steps (DP-FTRL), z C in each node. `"sampled"` takes every server step as a Poisson sample of
+                all clients, which it is not with clients that arrive at any time: then it is optimistic.
+            accountant: `"tight"` is exact, and of `"sampled"` needs dp-accounting (the extra `privacy`); its curve
+                then has 16 steps, each an upper bound. `"rdp"` uses Rényi divergences, and has a larger ε.
+
+        Returns:
+            `epsilon` and `sensitivity` (μ_i) along `population`; `max_epsilon`, the largest ε so far, along `step` with
+            its `time`. The attributes say what is assumed.
+
+        Raises:
+            ValueError: participations or weights depend on data, or z is not known.
+
+        References:
+            McMahan, Ramage, Talwar, Zhang (2018), "Learning differentially private recurrent language models", ICLR;
+            Balle, Wang (2018), "Improving the Gaussian mechanism for differential privacy", ICML; Kairouz et al.
+            (2021), "Practical and private (deep) learning without sampling or shuffling", ICML.
+
+        Examples:
+            >>> import jaxafl as afl
+            >>> schedule = afl.clock.schedule(afl.clock.synchronous(), num_clients=4, local_steps=1, server_steps=16)
+            >>> schedule.privacy(noise_multiplier=4.0, delta=1e-5).max_epsilon[-1].round(4).item()
+            4.3772
+        """
+        if self.start:
+            raise UserError("privacy: this is a part of a schedule; expected one from the first server step on")
+        drawn = self.source is None or Delivery.CONTINUOUS not in self.source.clock.delivers
+        mechanism = self.mechanism() if self.mechanism else Mechanism(drawn=drawn)
+        return privacy_of(self.takings, mechanism, noise_multiplier, delta, how, accountant)
+
+    @property
+    def takings(self) -> Takings:
+        """The arrivals that server steps take."""
+        return Takings(self.client, self.run, self.multiplicity, self.mask, self.time, self.num_clients)
 
     def statistics(self) -> dict[str, float]:
         """Computes statistics of staleness (over arrivals, and τ_max over steps), simulated time and arrivals."""

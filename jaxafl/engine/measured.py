@@ -9,11 +9,13 @@ import numpy as np
 
 from jaxafl.client import Client, Traffic, traffic
 from jaxafl.clock import Clock
+from jaxafl.clock.privacy import Mechanism
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.test_sets import like_samples
 from jaxafl.device import on_host
 from jaxafl.engine.diagnostics import check_diagnostics
 from jaxafl.engine.evaluate import BATCH
+from jaxafl.engine.private import mechanism_of
 from jaxafl.engine.problem import Recording
 from jaxafl.engine.recorded import check_metrics, metrics_of
 from jaxafl.engine.state import example_batch
@@ -64,6 +66,10 @@ class Measured:
     def clock_of_run(self) -> Clock:
         """Returns the clock for the data, the model and the local training."""
         return self.clock.prepare(self.data.counts, self.traffic)
+
+    def mechanism(self) -> Mechanism:
+        """Returns the noise of a checked simulation, and the reason why no privacy can be claimed, if there is one."""
+        return mechanism_of(self.data, self.model, self.client, self.server, self.clock_of_run())
 
     def traffic(self) -> Traffic:
         """Returns the bytes of an update and of a model that are sent."""

@@ -10,6 +10,7 @@ from jaxafl.plot.comparison import comparison
 from jaxafl.plot.confusion import confusion
 from jaxafl.plot.heat_map import heat_map
 from jaxafl.plot.plan import plan
+from jaxafl.plot.privacy import epsilon_vs_time
 from jaxafl.plot.report.page import report
 from jaxafl.plot.staleness import staleness_histogram
 from jaxafl.plot.timeline import timeline
@@ -23,6 +24,7 @@ __all__ = [
     "client_spread",
     "comparison",
     "confusion",
+    "epsilon_vs_time",
     "heat_map",
     "plan",
     "report",

@@ -14,6 +14,7 @@ import numpy as np
 from jaxafl.client import Client, traffic
 from jaxafl.data import FederatedData
 from jaxafl.engine.loop import Trained
+from jaxafl.engine.private import mechanism_of, noise_of
 from jaxafl.models.metrics import better_of, declared, metric_of
 from jaxafl.options import are_plain, options_of
 from jaxafl.references import citation, version
@@ -108,6 +109,8 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     """
     import xarray as xr
 
+    import jaxafl.results.privacy  # noqa: F401 (results have `privacy`)
+
     schedule, records, server = trained.schedule, trained.records, parts["server"]
     dataset = with_clients(xr.Dataset(_variables(trained, parts["client"], parts["data"])), parts["data"])
     # a dimension that a record adds has no coordinate, because its meaning is not known
@@ -167,6 +170,9 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
         for mean in ("mean", "median"):
             attributes[f"staleness_max_per_step_{mean}"] = found[f"max_staleness_per_step_{mean}"]
     attributes |= {f"count_{name}": int(records[name].sum()) for name in server.counters if name in records}
+    if noise_of(parts["client"], server)[0] is not None:
+        found = mechanism_of(**parts)._asdict()
+        attributes["mechanism"] = found | {"noise_multiplier": np.asarray(found["noise_multiplier"]).tolist()}
     attributes |= {name: round(value, 3) for name, value in trained.seconds.items()} | dict(trained.notes)
     dataset.attrs |= {name: flat(value) for name, value in attributes.items()}
     return with_finals(dataset)

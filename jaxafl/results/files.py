@@ -176,6 +176,8 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
     """
     import xarray as xr
 
+    import jaxafl.results.privacy  # noqa: F401 (results have `privacy`)
+
     file = as_path(path)
     if file.is_dir():
         inside = next((f", e.g. {one}" for one in sorted(file.glob("*.nc"))), "")

@@ -12,6 +12,7 @@ import numpy as np
 from jaxafl.callbacks.limits import Limited
 from jaxafl.clock import Schedule
 from jaxafl.device import on_cpu
+from jaxafl.engine.private import noise_of
 from jaxafl.engine.state import example_batch
 from jaxafl.options import check_whole, user_errors
 from jaxafl.simulation import Simulation
@@ -72,7 +73,7 @@ class Scheduled:
         Args:
             members, axes: members and axes of the sweep.
             server_steps: T, if given.
-            until: limits of time, updates or bytes.
+            until: limits of time, updates, bytes or ε.
         """
         self.members = members
         self.server_steps = server_steps
@@ -82,7 +83,8 @@ class Scheduled:
         for member in members:
             along = list(zip(axes, static, member.position, strict=True))
             program = *(values[at] for _, values, at in along), *_form(member)
-            self.shared.append((program, tuple(at for axis, _, at in along if axis.changes_schedule)))
+            noise = str(noise_of(member.simulation.client, member.simulation.server)) if "epsilon" in until else ""
+            self.shared.append((program, (noise, *(at for axis, _, at in along if axis.changes_schedule))))
         self.computed: dict[Any, Schedule] = {}
         self.known: dict[Any, Limited] = {}
 

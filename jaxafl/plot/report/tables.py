@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.options import check_choice
+from jaxafl.clock.privacy import NOT_PRIVATE
+from jaxafl.options import UserError, check_choice
 from jaxafl.plot.report.clients import sent
 from jaxafl.plot.report.lines import Line, ending, label_of, last, metrics_of, percent, scale_of, steps_made
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
 from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import AXES
 from jaxafl.results.points import in_words
+from jaxafl.results.privacy import Privacy
 from jaxafl.results.tables import decimals
 
 _MB = AXES["bytes"].scale
+_DELTA = 1e-5
 _NAMED = 10  # further lines are only counted
 
 
@@ -45,9 +48,12 @@ def summary(lines: Sequence[Line]) -> Html:
     if {"bytes_up", "bytes_down"} <= known:
         for way in ("up", "down"):
             columns[f"MB {way}"] = [_number(float(sent(line, way).mean()) / _MB, ",.4g") for line in lines]
+    noise = [_epsilon(line) for line in lines]
+    columns[f"largest ε of a client, δ = {_DELTA:g}"] = [_number(one, ",.4g") for one in noise]
     columns = {name: cells for name, cells in columns.items() if any(cell.text != ABSENT for cell in cells)}
     header = ["name" if "result" in lines[0].place else "member", *columns]
     several = ": means over seeds, ± one standard deviation" if "seeds" in columns else ""
+    several += f". ε is that of the models; {NOT_PRIVATE}" if np.isfinite(noise).any() else ""
     rows: list[list[Cell | str]]
     if len(lines) == 1:
         rows = [[name, *cells] for name, cells in columns.items()]
@@ -146,6 +152,14 @@ def _spread(rows: Sequence[np.ndarray], metric: str) -> list[Cell]:
 
 def _mean(line: Line, of: Callable[[Any], float], form: str) -> Cell:
     return _number(float(np.mean([of(run) for run in line.runs])), form)
+
+
+def _epsilon(line: Line) -> float:
+    """Returns the largest ε of a client in the runs of a line; NaN if there is none."""
+    try:
+        return max(float(Privacy(run)(delta=_DELTA)["epsilon"].max()) for run in line.runs)
+    except UserError:
+        return np.nan
 
 
 def _ages(line: Line, of: Callable[[np.ndarray], Any]) -> Cell:

@@ -1,0 +1,206 @@
+"""Differential privacy of clients, from their participations in a schedule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from jaxafl.clock.accounting import gaussian_epsilon, renyi_epsilon, sampled_divergences, sampled_epsilon_by_pld
+from jaxafl.options import UserError, check_choice, check_number
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+How = Literal["participation", "sampled", "tree"]
+Accountant = Literal["tight", "rdp"]
+_BLOCK = 4096  # server steps whose divergences of all orders are in memory at once
+_POINTS = 16  # compositions of privacy loss distributions along a curve; one takes a tenth of a second
+_ASSUMES = {
+    "participation": "no amplification by sampling; the clients' participations are public",
+    "tree": "noise of a binary tree over server steps; no amplification by sampling",
+    "sampled": "every server step takes a Poisson sample of all clients, which is secret",
+}
+NOT_PRIVATE = "losses, local steps, accuracies and other diagnostics of a result are the simulator's, and not private"
+
+
+class Mechanism(NamedTuple):
+    """Noise of a simulation, and what it lacks for a claim of privacy.
+
+    Attributes:
+        noise_multiplier: z, standard deviation of the noise over the clipping norm, a number or [N]; `None` without.
+        at: `"server"` for noise in the sum of updates, `"client"` for noise in every update.
+        kept: True if every server step uses the last update of every client again.
+        drawn: True if server steps draw their clients. Otherwise clients arrive at any time.
+        refused: reason why participations or weights depend on data; empty if they do not.
+    """
+
+    noise_multiplier: Any = None
+    at: str = "server"
+    kept: bool = False
+    drawn: bool = True
+    refused: str = ""
+
+
+class Takings(NamedTuple):
+    """Arrivals that server steps take, as arrays [T, A] without meaning where `mask` is False; `time` is [T]."""
+
+    client: np.ndarray
+    run: np.ndarray
+    multiplicity: np.ndarray
+    mask: np.ndarray
+    time: np.ndarray
+    num_clients: int
+
+
+class Sensitivity(NamedTuple):
+    """Squared L2 sensitivity μ² of all releases over the variance of their noise."""
+
+    of_client: np.ndarray  # float [N], after the last server step
+    largest: np.ndarray  # float [T], of the most exposed client after each server step
+
+
+def privacy_of(
+    takings: Takings, mechanism: Mechanism, noise_multiplier: Any, delta: float, how: How, accountant: Accountant
+) -> xr.Dataset:
+    """Computes ε of every client, and the largest after every server step; see `Schedule.privacy`."""
+    z = _noise(mechanism, noise_multiplier, takings.num_clients)
+    check_number("privacy", "delta", delta, above=0, below=1)
+    check_choice("privacy", "how", how, ("participation", "sampled", "tree"))
+    check_choice("privacy", "accountant", accountant, ("tight", "rdp"))
+    if mechanism.refused:
+        raise UserError(f"privacy: {mechanism.refused}")
+    if how != "participation" and mechanism.at == "client":
+        raise UserError(
+            f"privacy: how={how!r} is of noise at the server, and here every client adds its noise before it sends. "
+            "Use how='participation'"
+        )
+    if how != "participation" and (mechanism.kept or z.ndim):
+        what = "a server that uses the last update of every client again" if mechanism.kept else "noise per client"
+        raise UserError(f"privacy: how={how!r} does not hold for {what}. Use how='participation'")
+    import xarray as xr
+
+    said = f"ε of differential privacy for δ = {delta:g}, if the client is added or removed"
+    assumes = _ASSUMES[how]
+    if how == "sampled":
+        if not mechanism.drawn:
+            assumes += ": optimistic here, because server steps do not draw their clients; it is no guarantee"
+        largest = _sampled(takings, float(z), delta, accountant)
+        variables = {"epsilon": ("population", np.full(takings.num_clients, largest[-1]), {"long_name": said})}
+    else:
+        found = sensitivity_of(takings, mechanism, z, how)
+        largest = _epsilon(found.largest, delta, accountant)
+        variables = {"epsilon": ("population", _epsilon(found.of_client, delta, accountant), {"long_name": said})}
+        exposed = "L2 sensitivity of all releases to the client over the noise's standard deviation"
+        variables["sensitivity"] = ("population", np.sqrt(found.of_client), {"long_name": exposed})
+    variables["max_epsilon"] = ("step", largest, {"long_name": "largest ε of a client so far"})
+    times = ("step", takings.time, {"units": "s", "long_name": "simulated time of the server step"})
+    settings = {"noise_multiplier": z.tolist(), "noise": f"at the {mechanism.at}", "delta": float(delta), "how": how}
+    said_of_all = {"accountant": accountant, "assumes": assumes, "not_private": NOT_PRIVATE}
+    return xr.Dataset(variables, {"time": times}, settings | said_of_all)
+
+
+def sensitivity_of(takings: Takings, mechanism: Mechanism, z: np.ndarray, how: How = "participation") -> Sensitivity:
+    """Computes μ_i² = S_i / z², where S_i depends on where the noise is, and on which noise it is.
+
+    At the server, S_i = Σ_t m_it² with the multiplicity m_it of client i in server step t, the number of server steps
+    after its first arrival if the server keeps updates. At the client, S_i is the number of its updates. In a tree,
+    S_i = Σ_nodes (Σ_{t in node} m_it)² over the complete nodes, which cover 1, 2, 4 ... server steps.
+    """
+    steps, clients = len(takings.mask), takings.num_clients
+    when, place = np.nonzero(takings.mask)
+    client = takings.client[when, place].astype(np.int64)
+    if mechanism.at == "client":
+        most = int(takings.run[when, place].max(initial=0)) + 1
+        _, first = np.unique(client * most + takings.run[when, place], return_index=True)
+        return _accumulated(when[first], client[first], np.ones(len(first)), z, steps, clients)
+    if mechanism.kept:
+        first_step = np.full(clients, steps)
+        np.minimum.at(first_step, client, when)
+        age = np.arange(1, steps + 1) - first_step.min()
+        return Sensitivity((steps - first_step) / z**2, np.maximum(age, 0) / z**2)
+    times = takings.multiplicity[when, place].astype(float)
+    events = []
+    for level in range(steps.bit_length() if how == "tree" else 1):
+        node, whole = when >> level, steps >> level
+        key, index = np.unique(client * (whole + 1) + node, return_inverse=True)
+        total = np.bincount(index, times, len(key))
+        of_node, of_client = key % (whole + 1), key // (whole + 1)
+        complete = of_node < whole
+        ends = (of_node[complete] + 1 << level) - 1
+        events.append((ends, of_client[complete], total[complete] ** 2))
+    ended, who, squares = (np.concatenate(part) for part in zip(*events, strict=True))
+    return _accumulated(ended, who, squares, z, steps, clients)
+
+
+def largest_epsilon(takings: Takings, mechanism: Mechanism, delta: float) -> np.ndarray:
+    """Computes the largest ε of a client after every server step, float [T], with the noise of a simulation."""
+    return privacy_of(takings, mechanism, None, delta, "participation", "tight")["max_epsilon"].values
+
+
+def _accumulated(
+    when: np.ndarray, client: np.ndarray, squares: np.ndarray, z: np.ndarray, steps: int, clients: int
+) -> Sensitivity:
+    order = np.lexsort((when, client))
+    when, client, squares = when[order], client[order], squares[order]
+    scale = np.broadcast_to(z, clients) ** 2
+    total = np.bincount(client, squares, clients)
+    before = np.cumsum(total) - total
+    so_far = np.cumsum(squares) - before[client]  # sums of integers, so exact
+    largest = np.zeros(steps)
+    np.maximum.at(largest, when, so_far / scale[client])
+    return Sensitivity(total / scale, np.maximum.accumulate(largest))
+
+
+def _epsilon(squares: np.ndarray, delta: float, accountant: Accountant) -> np.ndarray:
+    """Returns ε of squared sensitivities μ² [...]."""
+    values, place = np.unique(squares, return_inverse=True)
+    if accountant == "tight":
+        return gaussian_epsilon(np.sqrt(values), delta)[place]
+    blocks = np.array_split(values, -(-len(values) // _BLOCK))
+    return np.concatenate([renyi_epsilon(block[:, None] * sampled_divergences(1.0, 1.0), delta) for block in blocks])[
+        place
+    ]
+
+
+def _sampled(takings: Takings, z: float, delta: float, accountant: Accountant) -> np.ndarray:
+    """Returns ε after every server step if each takes a Poisson sample of its number of updates over N, float [T]."""
+    size = np.where(takings.mask, takings.multiplicity, 0).sum(axis=1)
+    shares, place = np.unique(np.minimum(size / takings.num_clients, 1.0), return_inverse=True)
+    steps = len(size)
+    if accountant == "tight":
+        ends = np.unique(np.linspace(0, steps - 1, _POINTS).astype(int))
+        counts = [np.bincount(place[: end + 1], minlength=len(shares)) for end in ends]
+        named = [{float(q): int(n) for q, n in zip(shares, found, strict=True) if q * n} for found in counts]
+        known = np.array([sampled_epsilon_by_pld(one, z, delta) if one else 0.0 for one in named])
+        return known[np.searchsorted(ends, np.arange(steps))]
+    table = np.array([sampled_divergences(float(share), z) for share in shares])
+    parts, total = [], np.zeros(table.shape[1])
+    for start in range(0, steps, _BLOCK):
+        found = total + np.cumsum(table[place[start : start + _BLOCK]], axis=0)
+        parts.append(renyi_epsilon(found, delta))
+        total = found[-1]
+    return np.concatenate(parts)
+
+
+def _noise(mechanism: Mechanism, given: Any, num_clients: int) -> np.ndarray:
+    """Returns z, a number or [N]."""
+    known = mechanism.noise_multiplier
+    if given is not None:
+        check_number("privacy", "noise_multiplier", given, above=0, per_client=True, num_clients=num_clients)
+        if known is not None and not np.allclose(given, known):
+            raise UserError(
+                f"privacy: noise_multiplier={given} is not that of the {mechanism.at}'s noise, {known}; leave it out"
+            )
+    if given is None and known is None:
+        raise UserError(
+            "privacy: there is no noise, or its clipping norm is not known; expected noise_multiplier=, the standard "
+            "deviation of the noise over the clipping norm. Give it, or train with "
+            "Client(upload=afl.upload.chain(afl.upload.clip_by_global_norm(C), afl.upload.add_noise(z * C)))"
+        )
+    z = np.asarray(known if given is None else given, np.float64)
+    if not (z > 0).all():
+        raise UserError("privacy: the noise has a standard deviation of 0, so that ε is infinite; expected std > 0")
+    if z.ndim and mechanism.at == "server":
+        raise UserError("privacy: noise at the server has one noise_multiplier, got one per client. Give one number")
+    return z

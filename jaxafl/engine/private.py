@@ -1,0 +1,101 @@
+"""Mechanism of a simulation's privacy: its noise, and checks that participations and weights do not depend on data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.client import Client
+from jaxafl.client.upload import add_noise, chain, clip_by_global_norm, top_k
+from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.privacy import Mechanism
+from jaxafl.data.federated import FederatedData
+from jaxafl.device import as_arrays
+from jaxafl.device.dependence import inputs_read
+from jaxafl.engine.state import example_batch
+from jaxafl.models.model import Model
+from jaxafl.server.contract import Arrivals, Server
+
+
+def noise_of(client: Client, server: Server) -> tuple[Any, str]:
+    """Returns the noise multiplier, a number or [N] (`None` if there is none), and where the noise is added.
+
+    It is that of the server's `aggregate`, else that of an upload that clips, then perhaps keeps the largest numbers,
+    and then adds noise: std / max_norm.
+    """
+    if of_server := getattr(getattr(server, "aggregate", None), "noise_multiplier", 0):  # 0 adds no noise
+        return of_server, "server"
+    norm = None
+    parts = [client.upload.parts[name] for name in client.upload.order] if isinstance(client.upload, chain) else []
+    for part in parts:
+        if isinstance(part, clip_by_global_norm):
+            norm = np.asarray(part.max_norm)
+        elif isinstance(part, add_noise) and norm is not None:
+            return np.asarray(part.std) / norm, "client"
+        elif not isinstance(part, top_k):  # others may enlarge the norm
+            norm = None
+    return None, "server"
+
+
+def mechanism_of(data: FederatedData, model: Model, client: Client, server: Server, clock: Clock) -> Mechanism:
+    """Returns the noise of a checked simulation, and why privacy cannot be claimed."""
+    noise, at = noise_of(client, server)
+    kept = server.needs.client_rows > 0
+    return Mechanism(noise, at, kept, draws(clock), _refused(data, model, client, server, clock))
+
+
+def draws(clock: Clock) -> bool:
+    """Returns True if server steps draw their clients, which otherwise arrive at any time."""
+    return Delivery.CONTINUOUS not in clock.delivers
+
+
+def _refused(data: FederatedData, model: Model, client: Client, server: Server, clock: Clock) -> str:
+    if server.needs.replies:
+        return (
+            f"the server {server.name} replies with local steps that depend on the updates, so participations depend "
+            "on data. Use a server that does not reply"
+        )
+    if client.charge == "executed":
+        return (
+            "Client(charge='executed') makes the time of a run depend on its losses, so participations depend on data. "
+            "Use charge='planned'"
+        )
+    params, state = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
+    if jax.tree.leaves(state):
+        return (
+            f"the model {model.name} sends non-trainable state (batch statistics) without noise. Freeze it "
+            "(`frozen` of the model), or use group or layer normalisation"
+        )
+    if read := _weights_read(data, client, server, clock, params):
+        return (
+            f"the server {server.name} weighs updates by {' and '.join(read)} of the clients, which depend on data. "
+            "Use uniform weights"
+        )
+    return ""
+
+
+def _weights_read(data: FederatedData, client: Client, server: Server, clock: Clock, params: Any) -> list[str]:
+    """Returns what depends on data, besides the updates, of what the server's next model depends on."""
+    clients, arrivals = data.num_clients, clock.capacity(data.num_clients)
+    server, _ = server.prepare(clock, client, data.counts, 0)
+    real, integer = jnp.result_type(float), jnp.zeros(arrivals, jnp.int32)
+    several = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((arrivals, *leaf.shape), leaf.dtype), params)
+
+    def step(samples: Any, loss: Any, local_steps: Any, server: Server, params: Any, several: Any) -> Any:
+        now = server.at_step(0)
+        state = now.init(params, samples)
+        who = jnp.arange(arrivals, dtype=jnp.int32) % clients
+        columns: Any = dict(mask=integer == 0, client=who, multiplicity=integer + 1, kind=integer, staleness=integer)
+        columns |= dict(delta=several, base=several, samples=samples[who], local_steps=local_steps, loss=loss)
+        columns |= dict(step=jnp.int32(0), time=jnp.zeros((), real), key=jax.random.key(0))
+        return now.update(params, state, Arrivals(**columns)).params
+
+    given = (jnp.zeros(clients, real), jnp.zeros(arrivals, real), integer, as_arrays(server, real))
+    jaxpr = jax.make_jaxpr(step)(*given, params, several).jaxpr
+    read = inputs_read(jaxpr, [True] * len(jaxpr.outvars))[:3]
+    known = client.epochs is None and client.patience is None  # local steps are those that were asked for
+    named = zip(("the sample counts", "the losses", "the local steps"), [*read[:2], read[2] and not known], strict=True)
+    return [name for name, one in named if one]

@@ -1,0 +1,65 @@
+"""`result.privacy(delta=...)`: ε of every client, from the arrivals of a result."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import xarray as xr
+
+from jaxafl.clock.privacy import Accountant, How, Mechanism, Takings, privacy_of
+from jaxafl.options import UserError
+
+_DATA_FREE = ("until time", "until updates", "until bytes", "until epsilon")
+
+
+@xr.register_dataset_accessor("privacy")
+class Privacy:
+    """Differential privacy of the clients of a result."""
+
+    def __init__(self, result: xr.Dataset) -> None:
+        self.result = result
+
+    def __call__(
+        self,
+        noise_multiplier: Any = None,
+        *,
+        delta: float,
+        how: How = "participation",
+        accountant: Accountant = "tight",
+    ) -> xr.Dataset:
+        """Computes ε(δ) of every client, with the noise of the run; see `Schedule.privacy`.
+
+        Raises:
+            ValueError: the run had no noise of a known clipping norm, ended by something that may depend on data, or
+                is not private for another reason; or this is not the result of one run.
+        """
+        result = self.result
+        if "arrival" not in result.dims or result["client_id"].ndim != 2:
+            raise UserError(
+                "privacy: this is not the result of one run, [step, arrival]; of a sweep choose one by "
+                "result.isel(seed=0)"
+            )
+        noise, stopped = self._said("mechanism"), self._said("stopped")
+        if not noise:
+            raise UserError(
+                "privacy: the run had no noise, or its clipping norm is not known, so that its ε is infinite. For "
+                "noise that is planned, use sim.schedule(server_steps).privacy(noise_multiplier=, delta=)"
+            )
+        mechanism = Mechanism(**json.loads(noise))
+        if stopped and not stopped.startswith(_DATA_FREE):
+            raise UserError(
+                f"privacy: the run ended by {stopped!r}, which may depend on data. End it after server steps, or by "
+                "limits of time, updates, bytes or epsilon"
+            )
+        mask = result["arrived"].values.astype(bool)
+        client, run, times = (
+            result[name].fillna(0).values.astype(int) for name in ("client_id", "run_index", "multiplicity")
+        )
+        takings = Takings(client, run, times, mask, result["time"].values, int(result.attrs["num_clients"]))
+        return privacy_of(takings, mechanism, noise_multiplier, delta, how, accountant)
+
+    def _said(self, name: str) -> str:
+        """Returns an attribute, which is a variable if the members of a sweep differ in it; empty without it."""
+        text = self.result.attrs.get(name, self.result.get(name, ""))
+        return "" if str(getattr(text, "values", text)) == "None" else str(getattr(text, "values", text))

@@ -1,0 +1,251 @@
+"""Privacy of clients against closed forms, a slow count of participations, published numbers, and dp-accounting."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+import jaxafl as afl
+from jaxafl import upload
+from jaxafl.clock import Schedule
+from jaxafl.clock.accounting import ORDERS, sampled_divergences
+from jaxafl.server import Outcome, Server
+from tests.problems import quadratic
+
+DELTA = 1e-5
+NOISY = upload.chain(upload.clip_by_global_norm(0.5), upload.add_noise(2.0))
+
+
+def gaussian(mu: float, delta: float = DELTA) -> float:
+    """ε of the analytic Gaussian mechanism, by another solver."""
+
+    def excess(epsilon: float) -> float:
+        return norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta
+
+    return brentq(excess, 0, 100, xtol=1e-12) if mu and excess(0) > 0 else 0.0
+
+
+def rounds(steps: int, clients: int = 4, **options: Any) -> Schedule:
+    return afl.clock.schedule(afl.clock.synchronous(**options), clients, local_steps=1, server_steps=steps)
+
+
+def simulation(part: Any = NOISY, server: Any = None, clock: Any = None, **options: Any) -> afl.Simulation:
+    problem = quadratic()
+    client = afl.Client(learning_rate=0.1, steps=2, batch_size=1, upload=part, **options)
+    clock = clock or afl.clock.free_running(concurrency=4, buffer=2, durations=afl.clock.uniform(1, 3))
+    return afl.Simulation(problem.data, problem.model, client, server or afl.server.fedbuff(), clock)
+
+
+@pytest.mark.parametrize(("steps", "z"), [(1, 1.0), (16, 4.0)])
+def test_one_gaussian_has_the_published_epsilons(steps: int, z: float) -> None:
+    schedule = rounds(steps)
+    assert schedule.privacy(z, delta=DELTA).epsilon.values == pytest.approx([4.3772] * 4, abs=5e-5)
+    assert schedule.privacy(z, delta=DELTA, accountant="rdp").epsilon.values == pytest.approx([4.7285] * 4, abs=5e-5)
+
+
+def test_a_poisson_sample_has_the_published_epsilon() -> None:
+    found = rounds(1000, 100, cohort=1).privacy(1.0, delta=DELTA, how="sampled", accountant="rdp")
+    assert found.max_epsilon[-1].item() == pytest.approx(2.1014, abs=1e-4)
+    assert (np.diff(found.max_epsilon) > 0).all()
+    assert "optimistic" not in found.assumes
+    assert 2 * ORDERS[9] == 4.0  # order 2 in closed form: log(1 + q² (exp(1/z²) - 1))
+    assert sampled_divergences(0.3, 2.0)[9] == pytest.approx(np.log1p(0.09 * np.expm1(0.25)))
+    assert sampled_divergences(1.0, 2.0) == pytest.approx(ORDERS / 8)
+
+
+@pytest.mark.extras
+def test_epsilons_are_those_of_dp_accounting() -> None:
+    dp = pytest.importorskip("dp_accounting")
+    found = rounds(1000, 100, cohort=1).privacy(1.0, delta=DELTA, how="sampled")
+    assert found.max_epsilon[-1].item() == pytest.approx(1.8282, abs=5e-5)
+    assert (np.diff(found.max_epsilon) >= 0).all()
+    for z, count in ((0.5, 3), (1.0, 1), (4.0, 40), (20.0, 7)):
+        schedule = rounds(count)
+        tight, rdp = dp.pld.PLDAccountant(), dp.rdp.RdpAccountant()
+        for one in (tight, rdp):
+            one.compose(dp.GaussianDpEvent(z), count)
+        ours = [schedule.privacy(z, delta=DELTA, accountant=kind).epsilon[0].item() for kind in ("tight", "rdp")]
+        assert ours == pytest.approx([tight.get_epsilon(DELTA), rdp.get_epsilon(DELTA)], rel=1e-4)
+    for q, z, count in ((0.2, 10.0, 300), (0.05, 0.8, 50)):
+        rdp = dp.rdp.RdpAccountant()
+        rdp.compose(dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(z)), count)
+        schedule = rounds(count, 20, cohort=round(20 * q))
+        ours = schedule.privacy(z, delta=DELTA, how="sampled", accountant="rdp").max_epsilon[-1].item()
+        assert ours == pytest.approx(rdp.get_epsilon(DELTA), rel=1e-3)
+    single = dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_SPECIAL)
+    single.compose(dp.SingleEpochTreeAggregationDpEvent(3.0, 8))
+    tree = rounds(8, 8, cohort=1, sets=np.arange(8)[:, None]).privacy(3.0, delta=DELTA, how="tree", accountant="rdp")
+    assert tree.max_epsilon[-1].item() == pytest.approx(single.get_epsilon(DELTA), rel=1e-6)
+
+
+CLOCKS = {
+    "free running": afl.clock.free_running(concurrency=4, buffer=3, durations=afl.clock.uniform(1, 9)),
+    "with multiplicity": afl.clock.sampled(drawn=3, durations=afl.clock.uniform(1, 3)),
+    "taken again": afl.clock.bernoulli(0.8, 0.3),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "with multiplicity" else pytest.mark.slow) for name in CLOCKS]
+)
+def test_sensitivities_are_those_of_a_slow_count(name: str) -> None:
+    clients, steps, z = 6, 13, 4.0
+    schedule = afl.clock.schedule(CLOCKS[name], clients, local_steps=1, server_steps=steps)
+    arrivals = [
+        [(c, r, m) for c, r, m, one in zip(*row, strict=True) if one]
+        for row in zip(schedule.client, schedule.run, schedule.multiplicity, schedule.mask, strict=True)
+    ]
+    times = np.zeros((steps, clients))
+    for step, row in enumerate(arrivals):
+        for c, _, m in row:
+            times[step, c] += m
+    largest = [max((times[: step + 1] ** 2).sum(0)) for step in range(steps)]
+    found = schedule.privacy(z, delta=DELTA)
+    np.testing.assert_allclose(found.sensitivity, np.sqrt((times**2).sum(0)) / z)
+    np.testing.assert_allclose(found.max_epsilon, [gaussian(np.sqrt(s) / z) for s in largest], rtol=1e-9)
+    np.testing.assert_allclose(found.epsilon, [gaussian(s) for s in found.sensitivity.values], rtol=1e-9)
+    tree = np.zeros((steps, clients))
+    for length in (1, 2, 4, 8):
+        for end in range(length, steps + 1, length):
+            tree[end - 1] += times[end - length : end].sum(0) ** 2
+    found = schedule.privacy(z, delta=DELTA, how="tree")
+    np.testing.assert_allclose(found.sensitivity, np.sqrt(tree.sum(0)) / z)
+    worst = tree.cumsum(0).max(1)
+    np.testing.assert_allclose(found.max_epsilon, [gaussian(np.sqrt(s) / z) for s in worst], rtol=1e-9)
+    sent: dict[int, set[int]] = collections.defaultdict(set)
+    for row in arrivals:
+        for c, r, _ in row:
+            sent[c].add(r)
+    at_clients = dataclasses.replace(schedule, mechanism=lambda: afl.clock.privacy.Mechanism(at="client"))
+    found = at_clients.privacy(np.linspace(1, 2, clients), delta=DELTA)
+    runs = np.array([len(sent[client]) for client in range(clients)])
+    np.testing.assert_allclose(found.sensitivity, np.sqrt(runs) / np.linspace(1, 2, clients))
+    assert found.max_epsilon[-1] == pytest.approx(found.epsilon.max())
+
+
+def test_kept_updates_are_released_in_every_step_after_the_first_arrival() -> None:
+    schedule = simulation(None, afl.server.mifa(), afl.clock.bernoulli(0.3)).schedule(20)
+    first = [int(np.argmax((schedule.mask & (schedule.client == c)).any(1))) for c in range(schedule.num_clients)]
+    found = schedule.privacy(4.0, delta=DELTA)
+    np.testing.assert_allclose(found.sensitivity, np.sqrt(20 - np.array(first)) / 4)
+    assert found.max_epsilon[-1] == pytest.approx(gaussian(np.sqrt(20 - min(first)) / 4))
+
+
+def test_a_result_has_the_privacy_of_its_schedule_and_ends_at_an_epsilon(tmp_path: Any) -> None:
+    sim = simulation()
+    ahead = sim.schedule(12, seed=3).privacy(delta=DELTA)
+    assert (ahead.noise_multiplier, ahead.noise) == (4.0, "at the client")
+    result = sim.run(12, seed=3)
+    afl.save(result, tmp_path / "r.nc")
+    for one in (result, afl.load(tmp_path / "r.nc")):
+        assert one.privacy(delta=DELTA).identical(ahead)
+    curve = ahead.max_epsilon.values
+    limit = (curve[5] + curve[curve > curve[5]].min()) / 2
+    ended = sim.run(until={"epsilon": limit, "delta": DELTA}, seed=3)
+    assert ended.sizes["step"] == (curve <= limit).sum()
+    assert ended.privacy(delta=DELTA).max_epsilon[-1] <= limit
+    assert ended.attrs["stopped"] == f"until epsilon {limit:g}"
+
+
+@pytest.mark.slow
+def test_sweeps_plots_and_reports_have_the_privacy_of_each_run(tmp_path: Any) -> None:
+    sim = simulation()
+    ahead = sim.schedule(12, seed=3).privacy(delta=DELTA)
+    limit = float(ahead.max_epsilon[8])
+    path = "client.upload.add_noise.std"
+    swept = afl.sweep(sim, {path: [2.0, 3.0]}, until={"epsilon": limit, "delta": DELTA}, seed=3)
+    steps = [int(np.isfinite(swept.time.sel({path: std})).sum()) for std in (2.0, 3.0)]
+    assert steps[0] < steps[1]
+    for std in (2.0, 3.0):
+        assert swept.sel({path: std}).privacy(delta=DELTA).max_epsilon[-1] <= limit
+    result = sim.run(12, seed=3)
+    figure = afl.plot.epsilon_vs_time({"ahead": ahead, "run": result.privacy(delta=DELTA)}, path=tmp_path / "e.png")
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), ahead.max_epsilon)
+    assert (tmp_path / "e.png").stat().st_size > 5000
+    with pytest.raises(TypeError, match="expected what schedule"):
+        afl.plot.epsilon_vs_time(result)
+    with pytest.raises(ValueError, match="δ differs"):
+        afl.plot.epsilon_vs_time({"a": ahead, "b": sim.schedule(3).privacy(delta=1e-6)})
+    text = afl.plot.report(result, tmp_path / "r.html").read_text()
+    assert f"{ahead.max_epsilon[-1].item():,.4g}" in text and "and not private" in text
+    with pytest.raises(ValueError, match=r"ended by .*, which may depend on data"):
+        sim.run(12, until={"loss": 1e9}, eval_every=1).privacy(delta=DELTA)
+    with pytest.raises(ValueError, match="the run had no noise"):
+        simulation(None).run(2).privacy(delta=DELTA)
+    with pytest.raises(ValueError, match="choose one by"):
+        swept.privacy(delta=DELTA)
+
+
+class by_loss(Server):
+    """Weighs updates by their losses."""
+
+    def update(self, params: Any, state: Any, arrivals: Any) -> Outcome:
+        step = jnp.sum(arrivals.loss[:, None] * arrivals.delta["w"], 0)
+        return Outcome({"w": params["w"] + step}, state, {})
+
+
+@pytest.mark.parametrize(
+    ("what", "given", "message"),
+    [
+        (simulation, {"delta": 1.0}, "delta must be < 1"),
+        (simulation, {"delta": DELTA, "noise_multiplier": 2.0}, "is not that of the client's noise, 4.0"),
+        (simulation, {"delta": DELTA, "how": "sample"}, "how must be one of"),
+        (simulation, {"delta": DELTA, "how": "sampled"}, "every client adds its noise before it sends"),
+        (lambda: simulation(None), {"delta": DELTA}, "there is no noise, or its clipping norm is not known"),
+        (lambda: simulation(upload.add_noise(1.0)), {"delta": DELTA}, "its clipping norm is not known"),
+        (lambda: simulation(None), {"delta": DELTA, "noise_multiplier": 0.0}, "noise_multiplier must be > 0"),
+        (lambda: simulation(None), {"delta": DELTA, "noise_multiplier": [1.0] * 6}, "noise at the server has one"),
+        (
+            lambda: simulation(upload.chain(upload.clip_by_global_norm(1.0), upload.add_noise(0.0))),
+            {"delta": DELTA},
+            "standard deviation of 0",
+        ),
+        (
+            lambda: simulation(None, afl.server.mifa(), afl.clock.bernoulli(0.3)),
+            {"delta": DELTA, "noise_multiplier": 1.0, "how": "tree"},
+            "uses the last update of every client again",
+        ),
+        (
+            lambda: simulation(None, afl.server.fedbuff(weights="samples")),
+            {"delta": DELTA, "noise_multiplier": 1.0},
+            "weighs updates by the sample counts of the clients, which depend on data. Use uniform weights",
+        ),
+        (lambda: simulation(None, by_loss()), {"delta": DELTA, "noise_multiplier": 1.0}, "by the losses of the client"),
+    ],
+)
+def test_what_cannot_be_claimed_is_an_error_that_says_what_to_do(what: Any, given: Any, message: str) -> None:
+    schedule = what().schedule(3)
+    with pytest.raises(ValueError, match=message):
+        schedule.privacy(**given)
+
+
+def test_clocks_without_draws_are_labelled_optimistic_and_other_noise_is_read() -> None:
+    schedule = simulation(None).schedule(3)
+    assert "optimistic" in schedule.privacy(1.0, delta=DELTA, how="sampled", accountant="rdp").assumes
+    sparse = upload.chain(
+        upload.clip_by_global_norm(1.0), upload.top_k(count=2), upload.add_noise(3.0), upload.qsgd(levels=4)
+    )
+    assert simulation(sparse).mechanism().noise_multiplier == 3.0
+    after = upload.chain(upload.clip_by_global_norm(1.0), upload.qsgd(levels=4), upload.add_noise(3.0))
+    assert simulation(after).mechanism().noise_multiplier is None
+
+
+def test_limits_of_epsilon_are_checked() -> None:
+    for until, message in (
+        ({"epsilon": 3}, "until epsilon needs delta"),
+        ({"epsilon": 3, "delta": 2}, "until, delta must be < 1"),
+        ({"epsilon": 1e-3, "delta": DELTA}, "the first server step exceeds it"),
+        ({"epsilon": 3, "delta": DELTA, "accuracy": 0.5}, "a run that ends by a metric depends on data"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            simulation().run(until=until)
+    with pytest.raises(ValueError, match="replies with local steps that depend on the updates"):
+        clock = afl.clock.free_running(concurrency=4, durations=afl.clock.uniform(1, 3))
+        simulation(None, afl.server.asyncfeded(), clock).run(until={"epsilon": 3, "delta": DELTA})
