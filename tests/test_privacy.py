@@ -233,6 +233,12 @@ def test_clocks_without_draws_are_labelled_optimistic_and_other_noise_is_read() 
         upload.clip_by_global_norm(1.0), upload.top_k(count=2), upload.add_noise(3.0), upload.qsgd(levels=4)
     )
     assert simulation(sparse).mechanism().noise_multiplier == 3.0
+    private = simulation(None, afl.server.fedbuff(aggregate=afl.aggregate.private_mean(1.0, 2.0)))
+    assert (private.mechanism().noise_multiplier, private.mechanism().at) == (2.0, "server")
+    found = private.schedule(5).privacy(delta=DELTA)
+    np.testing.assert_array_equal(found.epsilon, simulation(None).schedule(5).privacy(2.0, delta=DELTA).epsilon)
+    with pytest.raises(ValueError, match="adds independent noise in every step"):
+        private.schedule(5).privacy(delta=DELTA, how="tree")
     after = upload.chain(upload.clip_by_global_norm(1.0), upload.qsgd(levels=4), upload.add_noise(3.0))
     assert simulation(after).mechanism().noise_multiplier is None
 

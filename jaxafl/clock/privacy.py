@@ -82,6 +82,11 @@ def privacy_of(
 
     said = f"ε of differential privacy for δ = {delta:g}, if the client is added or removed"
     assumes = _ASSUMES[how]
+    if how == "tree" and mechanism.noise_multiplier is not None:
+        raise UserError(
+            "privacy: how='tree' is of noise in the nodes of a tree, and the server adds independent noise in every "
+            "step. Use how='participation'"
+        )
     if how == "sampled":
         if not mechanism.drawn:
             assumes += ": optimistic here, because server steps do not draw their clients; it is no guarantee"
@@ -196,6 +201,7 @@ def _noise(mechanism: Mechanism, given: Any, num_clients: int) -> np.ndarray:
         raise UserError(
             "privacy: there is no noise, or its clipping norm is not known; expected noise_multiplier=, the standard "
             "deviation of the noise over the clipping norm. Give it, or train with "
+            "afl.server.fedbuff(aggregate=afl.aggregate.private_mean(C, z)), or with "
             "Client(upload=afl.upload.chain(afl.upload.clip_by_global_norm(C), afl.upload.add_noise(z * C)))"
         )
     z = np.asarray(known if given is None else given, np.float64)
