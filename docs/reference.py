@@ -24,6 +24,7 @@ ROOMS = {
     "jaxafl.plot": "Figures",
     "jaxafl.theory": "Theory",
     "jaxafl.client.upload": "Uploads",
+    "jaxafl.client.correction": "Corrections",
     "jaxafl.client": "Local training",
     "jaxafl.results": "Results",
     "jaxafl.sweep": "Sweeps",
@@ -54,6 +55,7 @@ _BASES += (
     "Quadratic",
     "Upload",
     "VectorUpload",
+    "Correction",
     "Aggregate",
     "Center",
 )

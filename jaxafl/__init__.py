@@ -21,7 +21,7 @@ import importlib
 from typing import Any
 
 from jaxafl import callbacks, clock, data, models, presets, server
-from jaxafl.client import Client, upload
+from jaxafl.client import Client, correction, upload
 from jaxafl.clock import Schedule
 from jaxafl.references import version
 from jaxafl.results import at, load, save, tidy
@@ -41,6 +41,7 @@ __all__ = [
     "callbacks",
     "clock",
     "compare",
+    "correction",
     "data",
     "gather",
     "load",

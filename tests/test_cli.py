@@ -267,6 +267,7 @@ def test_uploads_are_those_of_python():
     for wrong in ("3", "top_k", "open('x')", "uniform(1, 2)", "top_k(shares=0.1)", "sign() * 2"):
         with pytest.raises(ValueError, match="uploads"):
             parsed(wrong, "uploads")
+    assert repr(parsed("feddyn(0.5)", "corrections")) == "feddyn(alpha=0.5)"
     assert repr(parsed("trimmed_mean(share=0.2)", "aggregates")) == "trimmed_mean(share=0.2)"
     for wrong in ("3", "median", "sign()", "median(3)"):
         with pytest.raises(ValueError, match="aggregates"):

@@ -191,7 +191,7 @@ def test_frozen_parameters_are_not_touched_and_a_norm_can_differ_by_client() -> 
     params = {"a": jnp.ones(3), "b": jnp.ones(5)}
     key = (jnp.uint32(0), jnp.uint32(1))
     lane = begin(only.executed(4), params, (), key, jnp.int32(0), jnp.int32(0))
-    sent, _ = sent_update(only, params, lane, jnp.int32(1))
+    sent, _, _ = sent_update(only, params, lane, jnp.int32(1))
     assert (sent["b"] == 1).all()
     assert (sent["a"] != 1).all()
     assert traffic(only, params, ()) == (12, 12)

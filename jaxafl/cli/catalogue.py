@@ -39,6 +39,7 @@ KINDS = {  # kind -> package, and methods, one of which every object of the kind
     "clocks": ("jaxafl.clock", ("next",)),
     "durations": ("jaxafl.clock", ("draw",)),
     "uploads": ("jaxafl.client.upload", ("apply",)),
+    "corrections": ("jaxafl.client.correction", ("finish",)),
     "aggregates": ("jaxafl.server.aggregate", ("least_arrivals",)),
 }
 QUESTIONS = {
@@ -58,6 +59,7 @@ _TYPES: dict[str, Any] = {
     "Duration": str,
     "Clock": str,
     "Upload": str,
+    "Correction": str,
     "Aggregate": str,
     "Literal": typing.Literal,
     "float": int | float,

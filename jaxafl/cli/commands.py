@@ -37,12 +37,21 @@ _Kind = Literal[  # functions of `jaxafl.plot`
 
 
 _Part = Literal[
-    "datasets", "partitions", "models", "servers", "presets", "clocks", "durations", "uploads", "aggregates"
+    "datasets",
+    "partitions",
+    "models",
+    "servers",
+    "presets",
+    "clocks",
+    "durations",
+    "uploads",
+    "corrections",
+    "aggregates",
 ]
 
 
 def list_names(kinds: Positional[tuple[_Part, ...]] = (), json: bool = False, markdown: bool = False) -> int:
-    """List datasets, partitions, models, servers and their clocks, presets, durations, uploads and aggregates.
+    """List datasets, partitions, models, servers and their clocks, presets, durations, uploads, and others.
 
     Every one is listed with its options.
 

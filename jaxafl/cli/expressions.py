@@ -1,4 +1,4 @@
-"""Durations, clocks, uploads and aggregates from the expressions of a command line, without evaluating other code."""
+"""Objects from the expressions of a command line, such as durations and uploads, without evaluating other code."""
 
 from __future__ import annotations
 
@@ -9,19 +9,27 @@ import re
 from typing import Any
 
 from jaxafl.cli.catalogue import Constructor, find, offered
+from jaxafl.client.correction import Correction
 from jaxafl.client.upload import Upload
 from jaxafl.clock import Clock, Duration, constant
 from jaxafl.options import UserError
 from jaxafl.server.aggregate import Aggregate
 
-EXPRESSIONS = {"duration": "durations", "clock": "durations", "upload": "uploads", "aggregate": "aggregates"}
+EXPRESSIONS = {
+    "duration": "durations",
+    "clock": "durations",
+    "upload": "uploads",
+    "correction": "corrections",
+    "aggregate": "aggregates",
+}
 """Kind of an expression by the type of the option that takes it."""
 _EXAMPLES = {
     "durations": "uniform(1, 5) + suspension(0.1)",
     "uploads": "chain(clip_by_global_norm(1.0), top_k(share=0.01))",
+    "corrections": "feddyn(0.1)",
     "aggregates": "trimmed_mean(share=0.1)",
 }
-_TYPES: dict[str, type] = {"uploads": Upload, "aggregates": Aggregate}
+_TYPES: dict[str, type] = {"uploads": Upload, "corrections": Correction, "aggregates": Aggregate}
 _LONGEST = 2000
 _MOST_ENTRIES = 1_000_000
 _OPERATORS: dict[type[ast.operator], Any] = {
@@ -35,14 +43,14 @@ _OPERATORS: dict[type[ast.operator], Any] = {
 def parsed(text: str, kind: str = "durations") -> Any:
     """Builds the object of an expression.
 
-    Allowed are numbers, the durations of `jaxafl.clock`, uploads of `jaxafl.upload`, aggregates of `jaxafl.aggregate`
-    and those of users (`package.module:name`) with numbers, strings, lists and each other as arguments, `+`, `*` and
-    parentheses. Numbers can also be subtracted and divided, a duration divided by a number, and lists joined and
-    repeated: `uniform([1] * 5 + [3] * 5, 5)`.
+    Allowed are numbers, the durations of `jaxafl.clock`, uploads, corrections and aggregates of the modules that are
+    called so, and those of users (`package.module:name`) with numbers, strings, lists and each other as arguments, `+`,
+    `*` and parentheses. Numbers can also be subtracted and divided, a duration divided by a number, and lists joined
+    and repeated: `uniform([1] * 5 + [3] * 5, 5)`.
 
     Args:
         text: the expression, such as `uniform(1, 5, per="client") * 2 + suspension(0.1)`.
-        kind: "durations" (or clocks), "uploads" or "aggregates".
+        kind: "durations" (or clocks), "uploads", "corrections" or "aggregates".
 
     Raises:
         UserError: the text is another expression, or none.

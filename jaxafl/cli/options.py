@@ -225,7 +225,7 @@ def _field(part: str, option: Option, names: Names) -> Any:
     """Returns the field `--<part>.<option>` for tyro, with its short name if it has one."""
     short = {"durations": "clock", "clients": "partition" if "partition" in names else "data"}
     listed = f"{{{option.allowed}}}" if option.typed is str and option.allowed else None
-    metavar = "EXPR" if option.type.startswith(("duration", "clock", "upload", "aggregate")) else listed
+    metavar = "EXPR" if option.type.startswith(("duration", "clock", "upload", "correction", "aggregate")) else listed
     aliases = (f"--{option.name}",) if short.get(option.name) == part else None
     details = arg(help=option.help.replace("`", ""), aliases=aliases, metavar=metavar)
     default = repr(option.default) if isinstance(option.default, Duration) else option.default

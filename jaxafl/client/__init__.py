@@ -1,10 +1,10 @@
 """Local training: options, local steps and mini-batches."""
 
 from jaxafl.client.frozen import frozen_by
-from jaxafl.client.memory import Memory, first_memory
+from jaxafl.client.memory import Memory, first_memory, first_shared
 from jaxafl.client.optimizer import MadeOptimizer, Optimised
 from jaxafl.client.options import Client, Moment, Timing
-from jaxafl.client.sending import Traffic, check_upload, sent_update, traffic
+from jaxafl.client.sending import Traffic, check_sent, sent_update, traffic
 from jaxafl.client.stepping import optimizer_step
 from jaxafl.client.training import Draw, Lane, begin, draw, local_step
 
@@ -19,9 +19,10 @@ __all__ = [
     "Timing",
     "Traffic",
     "begin",
-    "check_upload",
+    "check_sent",
     "draw",
     "first_memory",
+    "first_shared",
     "frozen_by",
     "local_step",
     "optimizer_step",

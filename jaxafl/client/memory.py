@@ -14,6 +14,7 @@ class Memory(NamedTuple):
     """Row of a client. It changes at the end of every run that the client completes, whether or not a step takes it."""
 
     upload: Tree = ()  # of `Client(upload=...)`
+    correction: Tree = ()  # of `Client(correction=...)`
 
 
 def first_memory(client: Client, params: Tree) -> Memory | None:
@@ -25,5 +26,12 @@ def first_memory(client: Client, params: Tree) -> Memory | None:
     """
     if not client.remembers:
         return None
-    upload: Any = client.upload
-    return Memory(upload=() if upload is None else upload.init(trained_of(client, params)))
+    return Memory(
+        upload=() if client.upload is None else client.upload.init(trained_of(client, params)),
+        correction=() if client.correction is None else client.correction.init(params)[0],
+    )
+
+
+def first_shared(client: Client, params: Tree) -> Tree:
+    """Returns what the server's model has beside its parameters for `Client(correction=...)`; else `None`."""
+    return None if client.correction is None else client.correction.init(params)[1]

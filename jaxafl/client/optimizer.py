@@ -89,6 +89,11 @@ class Optimised(Part):
             )
         return optax.with_extra_args_support(cast(Any, made))
 
+    def rate_at(self, step: Any, factor: Any = 1.0) -> Any:
+        """Returns the learning rate of a step times a factor; 0 if the optimiser is made, and its rate not known."""
+        given = {**dict(self.switches), **self.hyperparameters}.get("learning_rate", 0.0)
+        return (given(step) if callable(given) else given) * factor
+
     @property
     def optimizer_name(self) -> str:
         """Name of the optimiser for messages."""

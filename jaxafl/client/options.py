@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxafl.client.correction import Correction
 from jaxafl.client.optimizer import Optimised
 from jaxafl.client.upload import Upload, as_upload
 from jaxafl.device.dependence import inputs_read
@@ -100,6 +101,7 @@ class Client(Optimised, init=False):
             except for models with batch normalisation or dropout, which apply them within each micro-batch.
         upload: transformation of every update Δ before it is sent, one of `jaxafl.upload` or an Optax
             transformation; `None` sends Δ. Non-trainable state is sent as it is.
+        correction: correction of local gradients by what clients and server remember, one of `jaxafl.correction`.
 
     Raises:
         TypeError: the optimiser lacks a given hyperparameter, or needs a missing one.
@@ -128,6 +130,7 @@ class Client(Optimised, init=False):
     charge: Literal["planned", "executed"] = static(default="planned", kw_only=True)
     micro_batch: int | None = static(default=None, kw_only=True)
     upload: Upload | None = dataclasses.field(default=None, kw_only=True)
+    correction: Correction | None = dataclasses.field(default=None, kw_only=True)
     _sizes: Any = recording(default=None)  # batch sizes, int32 [N], or that of one client; set by `executed`
 
     renamed: ClassVar[dict[str, str]] = {"run_decay": "rate_decay_per_run"}
@@ -151,13 +154,14 @@ class Client(Optimised, init=False):
 
     @property
     def references(self) -> tuple[str, ...]:  # type: ignore[override]
-        """FedProx's reference if there is a proximal term, and those of the upload."""
-        return (*(() if self.proximal is None else ("li2020",)), *(self.upload.references if self.upload else ()))
+        """FedProx's reference if there is a proximal term, and those of upload and correction."""
+        parts: Any = [part.references for part in (self.upload, self.correction) if part is not None]
+        return (*(() if self.proximal is None else ("li2020",)), *(key for part in parts for key in part))
 
     @property
     def remembers(self) -> bool:
         """True if each client keeps a row from run to run."""
-        return self.upload is not None and self.upload.remembers
+        return self.correction is not None or (self.upload is not None and self.upload.remembers)
 
     def moments_ahead(self, pause: float) -> list[str]:
         """Returns the fields of `Moment` that `rate_schedule` reads and a clock advanced during training lacks.
@@ -188,6 +192,13 @@ class Client(Optimised, init=False):
         self.check_hyperparameters(num_clients)
         if self.upload is not None:
             as_upload(self.upload)
+        if self.correction is not None:
+            if not isinstance(self.correction, Correction):
+                raise TypeError(
+                    f"Client: correction={self.correction!r:.60} is no correction; expected e.g. "
+                    "jaxafl.correction.scaffold()"
+                )
+            self.correction.check(self)
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"Client: give either steps or epochs, got steps={self.steps}, epochs={self.epochs}")
         for name, most_axes in (("steps", 2), ("epochs", 1), ("batch_size", 1)):

@@ -1,4 +1,4 @@
-"""Updates as they are sent, after `Client(upload=...)`, and their bytes."""
+"""Updates and messages as they are sent, and their bytes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxafl.client.correction import Correction, LocalRun
 from jaxafl.client.frozen import trained_of
 from jaxafl.client.memory import Memory
 from jaxafl.client.options import Client
@@ -27,8 +28,8 @@ class Traffic(NamedTuple):
     down: int  # of a model
 
 
-def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tuple[Tree, Memory | None]:
-    """Returns the update of a finished run as the server receives it, and the client's row after the run.
+def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tuple[Tree, Tree, Memory | None]:
+    """Returns the update of a finished run as the server receives it, the message of the correction, and the row.
 
     Args:
         client: local training.
@@ -36,9 +37,14 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
         lane: state of the run.
         samples: int32, n_i.
     """
-    memory = lane.memory
+    memory, message = lane.memory, None
+    if client.correction is not None:
+        moved = jax.tree.map(jnp.subtract, lane.params, lane.anchor)
+        part: Any = client.of(lane.client).correction
+        row, message = part.finish(moved, memory.correction, lane.shared, lane.local_run)
+        memory = memory._replace(correction=row)
     if client.upload is None:
-        return delta, memory
+        return delta, message, memory
     upload: Any = client.of(lane.client).upload
     key = jax_key(threefry(lane.key, 0, _STREAM))
     trained, sent = trained_of(client, delta), Sent(lane.client, lane.run, samples, lane.step, key)
@@ -50,36 +56,59 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
     whole = jax.tree.map(
         lambda new, old: old if new is None else new, received, delta, is_leaf=lambda leaf: leaf is None
     )
-    return whole, memory
+    return whole, message, memory
 
 
-def check_upload(client: Client, lane: Lane) -> None:
-    """Raises unless the upload returns updates and rows of the same shapes and types; `lane`: shapes of a run."""
-    if client.upload is None:
+def check_sent(client: Client, lane: Lane) -> None:
+    """Raises unless upload and correction return updates and rows of the same shapes and types.
+
+    Args:
+        client: local training.
+        lane: shapes of a run's state.
+    """
+    if client.upload is None and client.correction is None:
         return
     leaves = jax.tree.leaves(trained_of(client, lane.params))
-    client.upload.check(tuple(leaf.size for leaf in leaves))
-    received_size(client.upload, leaves)
+    if client.upload is not None:
+        client.upload.check(tuple(leaf.size for leaf in leaves))
+        received_size(client.upload, leaves)
+    parts = {"upload": client.upload, "correction": client.correction}
+    given = "Client: " + ", ".join(f"{name}={part!r}" for name, part in parts.items() if part is not None)
     try:
-        received = jax.eval_shape(lambda lane: sent_update(client, lane.params, lane, jnp.int32(1)), lane)
+        delta, _, memory = jax.eval_shape(lambda lane: sent_update(client, lane.params, lane, jnp.int32(1)), lane)
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"Client: upload={client.upload!r} cannot be traced on the parameters: {error}") from error
-    pairs = {"those of the parameters": (received[0], lane.params), "the row of `init`": (received[1], lane.memory)}
+        raise UserError(f"{given} cannot be traced on the parameters: {error}") from error
+    pairs = {"those of the parameters": (delta, lane.params), "the row of `init`": (memory, lane.memory)}
     for kept, (new, old) in pairs.items():
         if _form(new) != _form(old):
-            raise UserError(f"Client: upload={client.upload!r} returns other shapes or types than {kept}")
+            raise UserError(f"{given} returns other shapes or types than {kept}")
 
 
 def traffic(client: Client, params: Tree, model_state: Tree) -> Traffic:
     """Returns the bytes of an update and of a model, without frozen parameters.
 
-    An update is as large as `Client(upload=...)` leaves it, and has the non-trainable state with it.
+    An update is as large as `Client(upload=...)` leaves it, and has the non-trainable state with it. A correction's
+    message and shared pytree are sent, too.
     """
-    leaves = jax.tree.leaves(trained_of(client, params))
-    state = received_size(None, jax.tree.leaves(model_state))
-    return Traffic(received_size(client.upload, leaves) + state, received_size(None, leaves) + state)
+    trained = trained_of(client, params)
+    leaves, state = jax.tree.leaves(trained), received_size(None, jax.tree.leaves(model_state))
+    message, shared = _of_correction(client.correction, trained)
+    return Traffic(received_size(client.upload, leaves) + state + message, received_size(None, leaves) + state + shared)
+
+
+def _of_correction(correction: Correction | None, params: Tree) -> Traffic:
+    """Returns the bytes that a correction sends with an update and with a model."""
+    if correction is None:
+        return Traffic(0, 0)
+
+    def sent(params: Tree) -> tuple[Tree, Tree]:
+        row, shared = correction.init(params)
+        run = LocalRun(params, jnp.int32(0), jnp.int32(0), jnp.int32(1), jnp.float32(1))
+        return correction.finish(params, row, shared, run)[1], shared if correction.downloads else None
+
+    return Traffic(*(received_size(None, jax.tree.leaves(tree)) for tree in jax.eval_shape(sent, params)))
 
 
 def _form(tree: Tree) -> Any:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxafl.client import batches
+from jaxafl.client.correction import LocalRun
 from jaxafl.client.options import Client, Moment, Timing
 from jaxafl.client.stepping import objective_arguments, optimizer_step
 from jaxafl.device.key_leaves import pack, renewed, unpack
 from jaxafl.device.keys import Key, jax_key, per_client, threefry
 from jaxafl.models.model import Apply, Array, Batch
+from jaxafl.options import UserError
 
 Tree = Any
 _MODEL_STREAM = 0xFFFFFFFE
@@ -37,7 +39,7 @@ class Lane(NamedTuple):
     params: Tree
     model_state: Tree
     optimizer_state: Tree
-    anchor: Tree  # x_s for the proximal term, else None
+    anchor: Tree  # x_s for the proximal term or a correction, else None
     key: Key
     shuffle_key: Key  # key of the run, or of the client if epochs continue from run to run
     client: Array
@@ -47,6 +49,13 @@ class Lane(NamedTuple):
     timing: Timing | None  # None without a `rate_schedule`, which alone reads it
     stopping: Stopping | None
     memory: Any = None  # `Memory`, the client's row at the start of the run, if clients keep one
+    shared: Tree = None  # for a correction, of the version that the run began with
+    rate_sum: Array | None = None  # for a correction, the learning rates of all local steps so far
+
+    @property
+    def local_run(self) -> LocalRun:
+        """The run as a correction sees it."""
+        return LocalRun(self.anchor, self.client, self.run, self.step, cast(Array, self.rate_sum))
 
 
 class Draw(NamedTuple):
@@ -68,6 +77,7 @@ def begin(
     run: Array,
     timing: Timing = Timing(),  # noqa: B008 (immutable)
     memory: Any = None,
+    shared: Tree = None,
 ) -> Lane:
     """Returns the state of a run before its first local step from `params`.
 
@@ -78,6 +88,7 @@ def begin(
         who, run: client, and index of the run among the client's runs.
         timing: place of the run in the schedule.
         memory: row of the client, if clients keep one.
+        shared: of the start model, for a correction.
     """
     key = threefry(batch_key, who, run)
     zero = jnp.zeros((), jnp.result_type(float))
@@ -85,7 +96,7 @@ def begin(
         params=params,
         model_state=model_state,
         optimizer_state=None,
-        anchor=None if client.proximal is None else params,
+        anchor=None if client.proximal is None and client.correction is None else params,
         key=key,
         shuffle_key=key if client.epochs is not None else per_client(batch_key, who),
         client=who,
@@ -95,6 +106,8 @@ def begin(
         timing=None if client.rate_schedule is None else _as_scalars(timing),
         stopping=None if client.patience is None else Stopping(zero + jnp.inf, jnp.int32(0), zero, jnp.bool_(False)),
         memory=memory,
+        shared=shared,
+        rate_sum=None if client.correction is None else zero,
     )
     return lane._replace(optimizer_state=_optimizer_state(client.of(who).make_optimizer(), params, lane))
 
@@ -183,6 +196,9 @@ def local_step(
             gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, params)
         if client.proximal is not None:
             gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, params, lane.anchor)
+        if client.correction is not None:
+            row = lane.memory.correction
+            gradient = client.correction.gradient(gradient, params, row, lane.shared, lane.local_run)
         return gradient
 
     def objective_of(loss: Array, params: Tree) -> Array:
@@ -200,13 +216,20 @@ def local_step(
     loss, gradient, model_state = total(lane.params)
     gradient = regularised(gradient, lane.params)
     per_epoch = client.steps_per_epoch(count)
-    optimizer = client.make_optimizer(_rate_factor(client, lane, per_epoch))
+    factor = _rate_factor(client, lane, per_epoch)
+    optimizer = client.make_optimizer(factor)
+    counted = lane.step % per_epoch if client.reset == "epoch" else lane.step  # by a schedule of Optax
     optimizer_state = lane.optimizer_state
     if client.reset == "epoch":
         begins = lane.step % per_epoch == 0
         optimizer_state = optax.tree.where(begins, _optimizer_state(optimizer, lane.params, lane), optimizer_state)
 
     def extra() -> dict[str, Any]:
+        if client.correction is not None:
+            raise UserError(
+                f"Client: {client.optimizer_name} evaluates the objective, which {client.correction.name} does not "
+                "change as it changes the gradient; expected an optimiser that reads the gradient only"
+            )
         return objective_arguments(value_and_gradient, objective_of(loss, lane.params), gradient)
 
     name = f"Client({client.optimizer_name})"
@@ -218,6 +241,7 @@ def local_step(
         step=lane.step + 1,
         loss=lane.loss + loss,
         stopping=_stopping(client, lane, loss, per_epoch),
+        rate_sum=None if lane.rate_sum is None else lane.rate_sum + client.rate_at(counted, factor),
     )
 
 

@@ -191,7 +191,7 @@ class Execution:
 
     def model(self, index: int) -> tuple[Any, Any]:
         """Returns parameters and non-trainable state of a run, on the host."""
-        return tuple(jax.tree.map(lambda leaf: np.array(leaf[index]), on_host(self.state.model)))
+        return tuple(jax.tree.map(lambda leaf: np.array(leaf[index]), on_host(self.state.model[:2])))
 
     def arrivals(self, index: int, start: int, stop: int, records: Sequence[Records]) -> dict[str, np.ndarray]:
         """Returns records of server steps, name -> [steps, ...]: `time`, `client`, `staleness`, diagnostics.

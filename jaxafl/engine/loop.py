@@ -204,7 +204,7 @@ def _ended(execution: Execution, progress: Progress, seconds: dict[str, float], 
         shown = [place for place, step in enumerate(progress.eval_step) if step <= last]
         found_by = [progress.evaluations[place] for place in shown]
         metrics = {name: np.asarray([one[name][index] for one in found_by]) for name in progress.evaluations[0]}
-        model, steps = _member(execution.state.model, index), np.asarray(progress.eval_step)[shown]
+        model, steps = _member(execution.state.model, index)[:2], np.asarray(progress.eval_step)[shown]
         notes: Mapping[str, Any] = {"stopped": stop[1]} if stop and not failure else {}
         of_sets = dict(execution.problems[index].recording.metrics)
         ended.append(Trained(schedule, info, metrics, steps, failure, *model, seconds, every, notes, metrics=of_sets))

@@ -96,7 +96,7 @@ def _parameters_of(trained: Any) -> tuple[Any, Any]:
     """Returns parameters and non-trainable state."""
     if hasattr(trained, "model_state"):
         return trained.params, trained.model_state
-    return tuple(trained.run.model) if hasattr(trained, "run") else (trained, {})
+    return tuple(trained.run.model[:2]) if hasattr(trained, "run") else (trained, {})
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:

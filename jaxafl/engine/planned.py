@@ -220,6 +220,8 @@ def _updates_sharded(problem: Problem) -> bool:
     needs = problem.server.needs
     if problem.layout.shares == 1 or not needs.linear or "local_accuracy" in problem.recording.diagnostics:
         return False
+    if problem.client.correction is not None:  # its messages are gathered
+        return False
     made = functools.partial(first_model, problem.model, problem.data.form)
     return not jax.tree.leaves(jax.eval_shape(made, problem.key).model_state)
 

@@ -124,6 +124,6 @@ def batch_outputs(
     rows = start + jnp.arange(size, dtype=jnp.int32)
     raw, labels = fetch(jnp.minimum(rows, count - 1))
     batch = Batch(program.data.preprocess(raw), labels, rows < count)
-    params, state = jax.tree.map(lambda leaf: leaf[member], model)
+    params, state = jax.tree.map(lambda leaf: leaf[member], model[:2])
     apply, key = program.model.bound(device.frozen), jax_key((jnp.uint32(0), jnp.uint32(0)))
     return labels, predictions_of(program.model.name, apply, params, state, batch, key, False)

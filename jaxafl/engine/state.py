@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32, Num, PyTree
 
-from jaxafl.client import Lane, begin, first_memory
+from jaxafl.client import Lane, begin, first_memory, first_shared, sent_update
 from jaxafl.data.form import DataForm
 from jaxafl.device import Rows, buffers
 from jaxafl.device.key_leaves import pack
@@ -22,6 +22,7 @@ class Version(NamedTuple):
 
     params: PyTree[Num[Array, "..."]]
     model_state: PyTree[Num[Array, "..."]]
+    shared: Any = None  # of `Client(correction=...)`, if there is one
 
 
 class Stored(NamedTuple):
@@ -31,6 +32,7 @@ class Stored(NamedTuple):
     model_state: PyTree[Num[Array, "..."]]
     loss: Float[Array, "*R"]  # mean over the local steps of the mini-batch loss
     local_steps: Int32[Array, "*R"]  # local steps made
+    message: Any = None  # of `Client(correction=...)`, if it sends one
 
 
 class Failure(NamedTuple):
@@ -87,10 +89,15 @@ def initial(
         device: its data.
         key: derived from its seed.
     """
+    client = hyperparameters.client
     model = first_model(program.model, program.data, key)
+    model = model._replace(shared=first_shared(client, model.params))
     batch_key, none = purpose_key(key, Purpose.BATCH), jnp.int32(0)
-    row = first_memory(hyperparameters.client, model.params)
-    lane = begin(hyperparameters.client, model.params, model.model_state, batch_key, none, none, memory=row)
+    row = first_memory(client, model.params)
+    lane = begin(client, model.params, model.model_state, batch_key, none, none, memory=row, shared=model.shared)
+    message = None
+    if client.correction is not None:
+        message = jax.eval_shape(lambda lane: sent_update(client, lane.params, lane, none)[1], lane)
     clients = None
     if hyperparameters.server.needs.client_models:
         clients = Rows.filled(model.params, device.counts.shape[0])
@@ -106,7 +113,7 @@ def initial(
         model=model,
         server=server,
         ring=buffers.write(buffers.allocate(model, sizes.ring), none, model),
-        store=buffers.allocate(Stored(model.params, model.model_state, lane.loss, lane.step), sizes.store),
+        store=buffers.allocate(Stored(model.params, model.model_state, lane.loss, lane.step, message), sizes.store),
         lanes=buffers.allocate(lane, sizes.lanes),
         clients=clients,
         average=model.params if "average" in program.recording.diagnostics else None,

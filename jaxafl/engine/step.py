@@ -65,8 +65,8 @@ def build_server_step(
             store = jax.tree.map(lambda leaf: jnp.where(expand(row.mask, leaf), leaf, jnp.zeros_like(leaf)), store)
         return store, squares(store.delta)
 
-    def arrivals_of(row: Steps, number: Array, state: State) -> tuple[Arrivals, Tree, Array]:
-        """Returns the arrivals, their non-trainable model state, and the squares of their norms."""
+    def arrivals_of(row: Steps, number: Array, state: State) -> tuple[Arrivals, Tree, Tree, Array]:
+        """Returns the arrivals, their model state, the messages of a correction, and the squares of their norms."""
         stored, lengths = stored_of(row, state.store)
         if server.needs.replies and client.epochs is not None:  # K counts epochs
             per_epoch = client.steps_per_epoch(device.counts)[row.client]
@@ -87,7 +87,7 @@ def build_server_step(
             time=row.time,
             key=jax_key(per_step(state.batch_key, number)),
         )
-        return arrivals, stored.model_state, lengths
+        return arrivals, stored.model_state, stored.message, lengths
 
     def act(row: Steps, arrivals: Arrivals, state: State) -> Outcome:
         now = server.at_step(arrivals.step)
@@ -102,6 +102,19 @@ def build_server_step(
             (state.model.params, state.server),
         )
         return outcome._replace(params=params, state=server_state)
+
+    def corrected(
+        row: Steps, arrivals: Arrivals, messages: Tree, outcome: Outcome, before: Version
+    ) -> tuple[Tree, Tree]:
+        """Returns the next parameters and what the model has beside them, after `Client(correction=...)`."""
+        if client.correction is None:
+            return outcome.params, before.shared
+        served = client.correction.serve(before.shared, outcome.params, messages, arrivals, device.counts.shape[0])
+        found, old = (served[1], served[0]), (outcome.params, before.shared)
+        if row.mask is None:
+            return found
+        acted = jnp.any(row.mask)
+        return jax.tree.map(lambda new, kept: jnp.where(acted, new, kept), found, old)
 
     def recorded(
         row: Steps, arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version, states: Tree
@@ -123,7 +136,7 @@ def build_server_step(
         if {"gradient_norm", "asynchronous_error"} & set(asked_diagnostics):
             apply = program.model.bound(device.frozen)
             counts, first_client = local_clients(layout, device)
-            found = diagnostics.full_gradient(apply, program.data, device.arrays, counts, first_client, *before)
+            found = diagnostics.full_gradient(apply, program.data, device.arrays, counts, first_client, *before[:2])
             if layout.shares > 1:
                 found = jax.lax.psum(found, AXIS)
             gradient = jax.tree.map(lambda leaf: leaf / jnp.sum(device.counts).astype(leaf.dtype), found)
@@ -133,8 +146,9 @@ def build_server_step(
     use_sums = single and on_cpu()  # a branch is cheap there, if nothing batches it
 
     def server_step(row: Steps, number: Array, state: State) -> tuple[State, Outcome, dict[str, Array]]:
-        arrivals, model_states, lengths = arrivals_of(row, number, state)
+        arrivals, model_states, messages, lengths = arrivals_of(row, number, state)
         outcome = act(row, arrivals, state)
+        params, shared = corrected(row, arrivals, messages, outcome, state.model)
         mean_state = state.model.model_state
         if jax.tree.leaves(mean_state):
             weights = arrivals.multiplicity if outcome.weights is None else outcome.weights
@@ -145,7 +159,7 @@ def build_server_step(
                 largest = jnp.max(weights)
                 weights, kept = (one / jnp.where(largest > 0, largest, 1) for one in (weights, outcome.kept))
             mean_state = _mean_state(weights, model_states, mean_state, None if kept is None else jnp.asarray(kept))
-        model = Version(outcome.params, mean_state)
+        model = Version(params, mean_state, shared)
         record = recorded(row, arrivals, outcome, jnp.sqrt(lengths), state.model, model, model_states)
         client_models = state.clients
         if outcome.client_params is not None:  # the server's answers; arrivals are of distinct clients

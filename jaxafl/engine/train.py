@@ -108,7 +108,7 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
             params = state.clients.read(who) if own_models else version.params
             run, timing = segment.load_run[place], segment.timing(place)
             memory = None if state.memory is None else state.memory.read(who)
-            return begin(client, params, version.model_state, state.batch_key, who, run, timing, memory)
+            return begin(client, params, version.model_state, state.batch_key, who, run, timing, memory, version.shared)
 
         if len(state.lanes.step) == layout.shares == 1 and on_cpu():
             return jax.tree.map(lambda leaf: leaf[None], one(jnp.int32(0)))
@@ -122,9 +122,9 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
             else:
                 reference = buffers.read(state.ring.params, segment.save_slot[place])
             delta = jax.tree.map(jnp.subtract, lane.params, reference)
-            delta, memory = sent_update(client, delta, lane, device.counts[lane.client])
+            delta, message, memory = sent_update(client, delta, lane, device.counts[lane.client])
             loss = jnp.where(lane.step > 0, lane.loss / jnp.maximum(lane.step, 1), jnp.nan)
-            return Stored(delta, lane.model_state, loss, lane.step), memory
+            return Stored(delta, lane.model_state, loss, lane.step, message), memory
 
         def one(place: Array) -> Stored:
             return ended(place)[0]
@@ -155,9 +155,9 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
         return save(segment, state, global_segment)
 
     def executed_steps(state: State, slot: Array, who: Array, run: Array, version: Array, count: Array) -> Array:
-        params, model_state = buffers.read(state.ring, slot)
+        params, model_state, shared = buffers.read(state.ring, slot)
         memory = None if state.memory is None else state.memory.read(who)
-        lane = begin(client, params, model_state, state.batch_key, who, run, Timing(version=version), memory)
+        lane = begin(client, params, model_state, state.batch_key, who, run, Timing(version=version), memory, shared)
         return run_lane(lane, count).step
 
     return train, executed_steps

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.client import Client, begin, check_upload, first_memory, frozen_by, local_step
+from jaxafl.client import Client, begin, check_sent, first_memory, first_shared, frozen_by, local_step
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
 from jaxafl.device.host_draws import refuse_host_draws
@@ -88,7 +88,8 @@ def _check_training(model: Model, data: FederatedData, client: Client) -> None:
     def steps(arrays: Any, frozen: Any, client: Client, key: Any, count: Any) -> tuple[Any, Any]:
         params, state = model.init(jax.random.key(0), example_batch(data.form))
         none = jnp.int32(0)
-        lane = begin(client, params, state, key, none, none, memory=first_memory(client, params))
+        kept: Any = dict(memory=first_memory(client, params), shared=first_shared(client, params))
+        lane = begin(client, params, state, key, none, none, **kept)
         fetch = functools.partial(data.fetch, arrays)
         return lane, local_step(client, model.bound(frozen), fetch, cast(int, client.micro_batch), count, lane)
 
@@ -102,7 +103,7 @@ def _check_training(model: Model, data: FederatedData, client: Client) -> None:
         with refuse_host_draws(f"the model {model.name} or its training with {client.optimizer_name}", advice):
             lane, new = jax.eval_shape(steps, data.arrays, _frozen(model, data), numbers, seed_key(0), count)
         zero, same = frozen_by(client, lane.params)
-    check_upload(numbers, lane)
+    check_sent(numbers, lane)
     state = jax.eval_shape(unpack, lane.optimizer_state)
     check_draws(name, _update_of(numbers.of(0)), state, lane.params, state, lane.params)
     if all(jax.tree.leaves(zero)):

@@ -52,7 +52,8 @@ class OptaxServer(Server):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.aggregate is not None and not isinstance(self.aggregate, Aggregate):
+        # trees of other things, such as partition specs, have the form of a server, too
+        if isinstance(self.aggregate, str | int | float | type):
             raise TypeError(
                 f"{self.name}: aggregate={shown(self.aggregate)} is no aggregate; expected e.g. "
                 "jaxafl.aggregate.median()"

@@ -87,7 +87,12 @@ def _advice_to_accept(server: Server, clock: Clock) -> str:
 
 def _check_memory(server: Server, clock: Clock, client: Client) -> None:
     """Raises `ValueError` if the runs that change what a client keeps are not known."""
-    kept = "clients keep something from run to run, such as error_feedback's errors"
+    if client.correction is not None and Delivery.REPEATED in clock.delivers:
+        raise ValueError(
+            f"Client: correction={client.correction!r} sends one message per run, and {clock.name} takes runs several "
+            "times; expected another clock, such as free_running"
+        )
+    kept = "clients keep something from run to run, such as errors or control variates"
     if client.charge == "executed" and not clock.order_free:
         raise ValueError(f"Client: {kept}, and charge='executed' on {clock.name} trains runs twice; leave one out")
     if clock.takes_all or (lists_untaken(clock) and not sees_training(server, clock, client)):
