@@ -25,6 +25,7 @@ ROOMS = {
     "jaxafl.theory": "Theory",
     "jaxafl.client.upload": "Uploads",
     "jaxafl.client.correction": "Corrections",
+    "jaxafl.client.attack": "Attacks",
     "jaxafl.client": "Local training",
     "jaxafl.results": "Results",
     "jaxafl.sweep": "Sweeps",
@@ -58,6 +59,7 @@ _BASES += (
     "Correction",
     "Aggregate",
     "Center",
+    "Attack",
 )
 
 

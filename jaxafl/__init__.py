@@ -21,7 +21,7 @@ import importlib
 from typing import Any
 
 from jaxafl import callbacks, clock, data, models, presets, server
-from jaxafl.client import Client, correction, upload
+from jaxafl.client import Client, attack, correction, upload
 from jaxafl.clock import Schedule
 from jaxafl.references import version
 from jaxafl.results import at, load, save, tidy
@@ -38,6 +38,7 @@ __all__ = [
     "__version__",
     "aggregate",
     "at",
+    "attack",
     "callbacks",
     "clock",
     "compare",

@@ -22,6 +22,7 @@ from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.callbacks.store import interval_of
 from jaxafl.callbacks.watch import run_with_hooks
 from jaxafl.client import Client
+from jaxafl.client.attack import Attack
 from jaxafl.clock import Schedule
 from jaxafl.clock.contract import Clock
 from jaxafl.clock.schedules import Clockwork
@@ -36,10 +37,9 @@ from jaxafl.engine.planned import plan_of, planned
 from jaxafl.engine.problem import Hyperparameters, Layout, Observe, Problem, Recording, Speed
 from jaxafl.engine.recorded import evaluated
 from jaxafl.engine.stepping import Stepwise
-from jaxafl.engine.validate import EVAL_EVERY, check_construction, check_model, evaluation_interval
+from jaxafl.engine.validate import EVAL_EVERY, check_construction, evaluation_interval
 from jaxafl.models.model import Model, Precision
-from jaxafl.options import Summarised, all_named, check_whole
-from jaxafl.references import citation
+from jaxafl.options import all_named, check_whole
 from jaxafl.results.failures import warned
 from jaxafl.server.contract import Server
 from jaxafl.server.fitting import check_parts, sees_training
@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
 
 @all_named
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Simulation(Stepwise, Measured, Summarised):
+class Simulation(Stepwise, Measured):
     """Asynchronous federated learning: data, model, local training, server and clock.
 
     Attributes:
@@ -61,6 +61,7 @@ class Simulation(Stepwise, Measured, Summarised):
         clock: determines when clients train and when their updates arrive.
         precision: `"float32"`, `"tf32"` or `"bfloat16"` for the model's computations, see `jaxafl.models.Model.at`;
             parameters, updates and the server's step are float32.
+        attack: clients that send forged updates or train on forged labels, one of `jaxafl.attack`; `None`: all honest.
     """
 
     data: FederatedData
@@ -69,6 +70,7 @@ class Simulation(Stepwise, Measured, Summarised):
     server: Server
     clock: Clock
     precision: Precision = "float32"
+    attack: Attack | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, Model):
@@ -83,14 +85,15 @@ class Simulation(Stepwise, Measured, Summarised):
         check_construction(self.model.at(self.precision), self.data)  # `at` raises for a precision that cannot work
 
     def summary(self) -> dict[str, Any]:
-        """Returns the parts, the model in its precision."""
-        parts = {"data": self.data, "model": self.model.at(self.precision)}
-        return parts | {"client": self.client, "server": self.server, "clock": self.clock}
+        """Returns the parts, the model in its precision, and the attack if there is one."""
+        parts = {"data": self.data, "model": self.model.at(self.precision), "client": self.client}
+        parts |= {"server": self.server, "clock": self.clock}
+        return parts | ({} if self.attack is None else {"attack": self.attack})
 
     def check(self) -> None:
         """Raises `ValueError` or `TypeError` for anything that cannot work; `schedule` and `run` call it first."""
         check_parts(self.server, self.clock_of_run(), self.client, self.data.counts)
-        check_model(self.model.at(self.precision), self.data, self.client)
+        self.check_training()
 
     @property
     def clock_sees_training(self) -> str:
@@ -266,10 +269,6 @@ class Simulation(Stepwise, Measured, Summarised):
         """Returns the result of a finished run."""
         return results.of_run(trained, self.summary(), seed)
 
-    def citation(self) -> str:
-        """Returns BibTeX for jaxafl and for everything that a run of this simulation uses."""
-        return citation(self.data, self.model, self.client, self.server, self.clock)
-
     def as_run(self, seed: int, server_steps: int, member: Mapping[str, Any] | None = None, metrics: Any = ()) -> Run:
         """Returns the description of a run that callbacks receive.
 
@@ -291,8 +290,9 @@ class Simulation(Stepwise, Measured, Summarised):
     ) -> Problem:
         """Returns the problem that the engine runs; the simulation must have been checked."""
         parts = self.summary() | {"clock": self.clock_of_run()}
+        parts.pop("attack", None)
         server, client = self.server.prepare(parts["clock"], self.client, self.data.counts, seed)
-        client = client.executed(int(self.data.counts.max()))
+        client = client.executed(int(self.data.counts.max()), self.attack_of_run(seed))
         hyperparameters = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
         device = put_data(self.data, parts["model"], layout, "local_accuracy" in recording.diagnostics)
         return Problem(

@@ -35,13 +35,13 @@ def identity(parts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     """Returns the fingerprint of a run: nested tables that JSON can hold.
 
     Args:
-        parts: `data`, `model`, `client`, `server` and `clock` of a simulation.
+        parts: `data`, `model`, `client`, `server`, `clock` and, if there is one, `attack` of a simulation.
         **options: options of the run.
     """
     data = parts["data"]
     model = parts["model"]
     return {
-        **{name: content(parts[name]) for name in ("client", "server", "clock")},
+        **{name: content(part) for name, part in parts.items() if name not in ("data", "model")},
         "data": _of_data(data),
         "model": _of_model(model, data),
         "run": content(options),

@@ -81,7 +81,8 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
     model = _called(names["model"], values["model"], num_classes=data.num_classes, data_dir=options.data_dir)
     client = _client(names, values["client"], axes)
     server, clock = (names[part].call(**values[part]) for part in ("server", "clock"))
-    return Simulation(data, model, client, server, clock, options.precision)
+    attack = None if options.attack is None else parsed(options.attack, "attacks")
+    return Simulation(data, model, client, server, clock, options.precision, attack)
 
 
 def _client(names: Names, values: dict[str, Any], axes: Mapping[str, Any]) -> Client:
@@ -172,7 +173,12 @@ def as_paths(axes: Axes, names: Names, simulation: Simulation) -> Axes:
             try:
                 replace_at(simulation, path, value)
             except (ValueError, TypeError) as error:
-                raise UserError(f"--axis {name}: {error}. T{chooser(part, names)[1:]}") from error
+                chosen = (
+                    f". T{chooser(part, names)[1:]}"
+                    if part in names
+                    else "; --attack EXPR gives one" * (part == "attack" and simulation.attack is None)
+                )
+                raise UserError(f"--axis {name}: {error}{chosen}") from error
     return resolved
 
 

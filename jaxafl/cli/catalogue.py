@@ -41,6 +41,7 @@ KINDS = {  # kind -> package, and methods, one of which every object of the kind
     "uploads": ("jaxafl.client.upload", ("apply",)),
     "corrections": ("jaxafl.client.correction", ("finish",)),
     "aggregates": ("jaxafl.server.aggregate", ("least_arrivals",)),
+    "attacks": ("jaxafl.client.attack", ("forge",)),
 }
 QUESTIONS = {
     "tolerated": "Which staleness is tolerated? Any: updates count as they come, or by their age",

@@ -47,11 +47,12 @@ _Part = Literal[
     "uploads",
     "corrections",
     "aggregates",
+    "attacks",
 ]
 
 
 def list_names(kinds: Positional[tuple[_Part, ...]] = (), json: bool = False, markdown: bool = False) -> int:
-    """List datasets, partitions, models, servers and their clocks, presets, durations, uploads, and others.
+    """List the parts of a simulation: datasets, partitions, models, servers and their clocks, presets, and others.
 
     Every one is listed with its options.
 

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from jaxafl.cli.catalogue import Constructor, find, offered
+from jaxafl.client.attack import Attack
 from jaxafl.client.correction import Correction
 from jaxafl.client.upload import Upload
 from jaxafl.clock import Clock, Duration, constant
@@ -21,6 +22,7 @@ EXPRESSIONS = {
     "upload": "uploads",
     "correction": "corrections",
     "aggregate": "aggregates",
+    "attack": "attacks",
 }
 """Kind of an expression by the type of the option that takes it."""
 _EXAMPLES = {
@@ -28,8 +30,14 @@ _EXAMPLES = {
     "uploads": "chain(clip_by_global_norm(1.0), top_k(share=0.01))",
     "corrections": "feddyn(0.1)",
     "aggregates": "trimmed_mean(share=0.1)",
+    "attacks": "sign_flip(clients=0.2)",
 }
-_TYPES: dict[str, type] = {"uploads": Upload, "corrections": Correction, "aggregates": Aggregate}
+_TYPES: dict[str, type] = {
+    "uploads": Upload,
+    "corrections": Correction,
+    "aggregates": Aggregate,
+    "attacks": Attack,
+}
 _LONGEST = 2000
 _MOST_ENTRIES = 1_000_000
 _OPERATORS: dict[type[ast.operator], Any] = {
@@ -43,14 +51,14 @@ _OPERATORS: dict[type[ast.operator], Any] = {
 def parsed(text: str, kind: str = "durations") -> Any:
     """Builds the object of an expression.
 
-    Allowed are numbers, the durations of `jaxafl.clock`, uploads, corrections and aggregates of the modules that are
-    called so, and those of users (`package.module:name`) with numbers, strings, lists and each other as arguments, `+`,
-    `*` and parentheses. Numbers can also be subtracted and divided, a duration divided by a number, and lists joined
-    and repeated: `uniform([1] * 5 + [3] * 5, 5)`.
+    Allowed are numbers, the durations of `jaxafl.clock`, uploads, corrections, aggregates and attacks of the modules
+    that are called so, and those of users (`package.module:name`). Arguments are numbers, strings, lists and each
+    other, with `+`, `*` and parentheses. Numbers can also be subtracted and divided, a duration divided by a number,
+    and lists joined and repeated: `uniform([1] * 5 + [3] * 5, 5)`.
 
     Args:
         text: the expression, such as `uniform(1, 5, per="client") * 2 + suspension(0.1)`.
-        kind: "durations" (or clocks), "uploads", "corrections" or "aggregates".
+        kind: "durations" (or clocks), "uploads", "corrections", "aggregates" or "attacks".
 
     Raises:
         UserError: the text is another expression, or none.

@@ -40,11 +40,7 @@ _PARTS = {  # part -> flags, kind, default name, help
     "clock": (("--clock",), "clocks", "", "protocol: who trains when, and who arrives"),
     "client": (("--client.optimizer",), "optimisers", "sgd", "Optax optimiser of the clients; or MODULE:NAME"),
 }
-_NETWORKS = {
-    "synthetic": "logistic",
-    "shakespeare": "char_lstm",
-    "glue": "bert",
-}  # default networks of data other than images
+_NETWORKS = {"synthetic": "logistic", "shakespeare": "char_lstm", "glue": "bert"}  # defaults for others than images
 _USUAL: dict[str, Any] = {"clock": {"durations": "uniform(1, 5)", "concurrency": None}, "partition": {"clients": 10}}
 _ALL = f"M_c, clients in flight, at most N (by default {CONCURRENCY}, or all where there are fewer)"
 _HELPS = {"clock": {"concurrency": _ALL}, "client": {"learning_rate": "η_l, the local learning rate"}}
@@ -66,6 +62,7 @@ class Run:
         chunk: lanes that advance together, a divisor of lanes; changes speed, never results
         devices: devices of this process that share the work, a number or all; on a CPU the cores
         precision: precision of the model: float32, tf32 (GPUs) or bfloat16
+        attack: clients that send forged updates, e.g. "sign_flip(clients=0.2)"; jaxafl list attacks
         data_dir: data directory; by default $JAXAFL_DATA_DIR, else that of TensorFlow Datasets
         download: download the files of the dataset if they are missing
         partition_seed: seed of the split of a pooled dataset over clients
@@ -94,6 +91,7 @@ class Run:
     chunk: int | None = None
     devices: str | None = None
     precision: Precision = "float32"
+    attack: Annotated[str | None, arg(metavar="EXPR")] = None
     data_dir: pathlib.Path | None = None
     download: bool = False
     partition_seed: int = 0

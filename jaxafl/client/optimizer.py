@@ -60,7 +60,9 @@ class Optimised(Part):
 
         parameters = list(inspect.signature(construct).parameters.values())
         shown = [
-            parameter for parameter in parameters if parameter.name not in ("hyperparameters", "switches", "_sizes")
+            parameter
+            for parameter in parameters
+            if parameter.name not in ("hyperparameters", "switches", "_attack", "_sizes")
         ]
         more = inspect.Parameter("hyperparameters", inspect.Parameter.VAR_KEYWORD)
         __init__.__signature__ = inspect.Signature([*shown, more])  # type: ignore[attr-defined]

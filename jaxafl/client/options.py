@@ -131,6 +131,7 @@ class Client(Optimised, init=False):
     micro_batch: int | None = static(default=None, kw_only=True)
     upload: Upload | None = dataclasses.field(default=None, kw_only=True)
     correction: Correction | None = dataclasses.field(default=None, kw_only=True)
+    _attack: Any = recording(default=None)  # of the run, with a mask [N] of the attackers
     _sizes: Any = recording(default=None)  # batch sizes, int32 [N], or that of one client; set by `executed`
 
     renamed: ClassVar[dict[str, str]] = {"run_decay": "rate_decay_per_run"}
@@ -253,16 +254,26 @@ class Client(Optimised, init=False):
             return count
         return jnp.int32(self.batch_size) if self._sizes is None else self._sizes
 
-    def executed(self, largest: int) -> Client:
-        """Returns the local training that programs execute, with static sizes; `largest`: the most samples of a client.
+    def executed(self, largest: int, attack: Any = None) -> Client:
+        """Returns the local training that programs execute, with static sizes.
 
         Batch sizes per client become a table, and `batch_size` the largest of them. Epochs per client, which only
         schedules read, become the largest, too.
+
+        Args:
+            largest: the most samples of a client.
+            attack: prepared `Attack`, or `None`.
         """
         sizes = np.asarray(self.batch_size, np.int32) if isinstance(self.batch_size, tuple) else None
         epochs = max(self.epochs) if isinstance(self.epochs, tuple) else self.epochs
         piece: Any = self.micro_batch or self.width or min(largest, FULL_BATCH_PIECE)
-        return dataclasses.replace(self, batch_size=self.width or None, _sizes=sizes, epochs=epochs, micro_batch=piece)
+        fixed = dataclasses.replace(self, batch_size=self.width or None, epochs=epochs, micro_batch=piece)
+        return dataclasses.replace(fixed, _sizes=sizes, _attack=attack)
+
+    @property
+    def attack(self) -> Any:
+        """Attack of the run; `None` without one."""
+        return self._attack
 
     def of(self, client: Any) -> Client:
         """Returns the local training of one client: arrays [N] of numbers become its numbers."""

@@ -1,4 +1,4 @@
-"""Updates and messages as they are sent, and their bytes."""
+"""Updates and messages as they are sent, after `Client(upload=...)` and an attack, and their bytes."""
 
 from __future__ import annotations
 
@@ -37,22 +37,26 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
         lane: state of the run.
         samples: int32, n_i.
     """
-    memory, message = lane.memory, None
+    memory, message, of_client = lane.memory, None, client.of(lane.client)
     if client.correction is not None:
         moved = jax.tree.map(jnp.subtract, lane.params, lane.anchor)
-        part: Any = client.of(lane.client).correction
+        part: Any = of_client.correction
         row, message = part.finish(moved, memory.correction, lane.shared, lane.local_run)
         memory = memory._replace(correction=row)
-    if client.upload is None:
+    if client.upload is None and client.attack is None:
         return delta, message, memory
-    upload: Any = client.of(lane.client).upload
+    upload: Any = of_client.upload
     key = jax_key(threefry(lane.key, 0, _STREAM))
     trained, sent = trained_of(client, delta), Sent(lane.client, lane.run, samples, lane.step, key)
-    if memory is not None:
+    if upload is None:
+        received = trained
+    elif memory is not None:
         received, row = upload.update(trained, memory.upload, sent)
         memory = memory._replace(upload=row)
     else:
         received = upload.apply(trained, sent)
+    if of_client.attack is not None:
+        received = of_client.attack.sent(received, sent)
     whole = jax.tree.map(
         lambda new, old: old if new is None else new, received, delta, is_leaf=lambda leaf: leaf is None
     )

@@ -169,6 +169,7 @@ def local_step(
     def gradient_sum(first: Array, params: Tree, model_state: Tree, width: int) -> tuple[Array, Tree, Tree]:
         where, mask, total, data_keys, model_key = drawn or draw(client, count, lane, first, width)
         x, y = fetch(lane.client, where, data_keys)
+        y = y if client.attack is None else client.attack.labels(y)
 
         def objective(params: Tree) -> tuple[Array, Tree]:
             outputs, new_state = apply(params, model_state, Batch(x, y, mask), model_key, True)

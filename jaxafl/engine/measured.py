@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from jaxafl.client import Client, Traffic, traffic
+from jaxafl.client.attack import Attack
 from jaxafl.clock import Clock
 from jaxafl.clock.privacy import Mechanism
 from jaxafl.data.federated import FederatedData
@@ -19,12 +20,13 @@ from jaxafl.engine.private import mechanism_of
 from jaxafl.engine.problem import Recording
 from jaxafl.engine.recorded import check_metrics, metrics_of
 from jaxafl.engine.state import example_batch
-from jaxafl.engine.validate import check_observe
+from jaxafl.engine.validate import check_model, check_observe
 from jaxafl.models.model import Model
-from jaxafl.options import UserError
+from jaxafl.options import Summarised, UserError, check_options, shown
+from jaxafl.references import citation
 
 
-class Measured:
+class Measured(Summarised):
     """Mixin of `Simulation`: predictions of trained models, and the checked records of runs."""
 
     data: FederatedData
@@ -33,6 +35,31 @@ class Measured:
     client: Client
     clock: Clock
     server: Any
+    attack: Attack | None
+
+    def citation(self) -> str:
+        """Returns BibTeX for jaxafl and for everything that a run of this simulation uses."""
+        return citation(*self.summary().values())
+
+    def check_training(self) -> None:
+        """Raises `ValueError` or `TypeError` for local training or an attack that cannot work."""
+        check_model(self.model.at(self.precision), self.data, self.client)
+        if self.attack is None:
+            return
+        if not isinstance(self.attack, Attack):
+            raise TypeError(
+                f"Simulation: attack={shown(self.attack)} is no attack; expected e.g. "
+                "jaxafl.attack.sign_flip(clients=0.2)"
+            )
+        clients = self.data.num_clients
+        check_options(self.attack, clients)
+        self.attack.check(clients, self.data.num_classes, self.clock.capacity(clients))
+
+    def attack_of_run(self, seed: int) -> Attack | None:
+        """Returns the attack with the attackers that a seed draws."""
+        if self.attack is None:
+            return None
+        return self.attack.prepare(self.data.num_clients, self.data.num_classes, seed)
 
     def predict(self, trained: Any, x: Any) -> Any:
         """Returns what the network returns for raw samples, e.g. logits [n, C], in NumPy arrays.
@@ -82,8 +109,9 @@ class Measured:
         if observe is not None:
             check_observe(observe, self.model, self.data)
         names = check_diagnostics(diagnostics, self.server)
-        if "local_accuracy" in names and self.client.upload is not None:
-            raise UserError("run: local_accuracy is that of x_s + Δ, and Client(upload=...) changes Δ. Leave one out")
+        if "local_accuracy" in names and (self.client.upload is not None or self.attack is not None):
+            cause = "an attack" if self.client.upload is None else "Client(upload=...)"
+            raise UserError(f"run: local_accuracy is that of x_s + Δ, and {cause} changes Δ. Leave one out")
         if {"per_client", "local_accuracy"} & {*names}:
             _ = self.data.owners  # raises where no client has held-out samples
         model = self.model.at(self.precision)

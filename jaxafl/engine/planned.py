@@ -217,10 +217,10 @@ def block_of(*ends: int) -> int:
 def _updates_sharded(problem: Problem) -> bool:
     """Returns True if updates stay on the device that trains them: devices share the run, the server needs sums of
     updates only, and the model has no non-trainable state."""
-    needs = problem.server.needs
+    needs, attack = problem.server.needs, problem.hyperparameters.client.attack
     if problem.layout.shares == 1 or not needs.linear or "local_accuracy" in problem.recording.diagnostics:
         return False
-    if problem.client.correction is not None:  # its messages are gathered
+    if problem.client.correction is not None or (attack is not None and attack.colludes):  # they gather
         return False
     made = functools.partial(first_model, problem.model, problem.data.form)
     return not jax.tree.leaves(jax.eval_shape(made, problem.key).model_state)

@@ -63,6 +63,9 @@ def build_server_step(
             store = buffers.read_many(store, row.update_slot)
         if row.mask is not None:
             store = jax.tree.map(lambda leaf: jnp.where(expand(row.mask, leaf), leaf, jnp.zeros_like(leaf)), store)
+        if client.attack is not None:
+            times = jnp.where(_mask_of(row), row.multiplicity, 0)
+            store = store._replace(delta=client.attack.received(store.delta, row.client, times))
         return store, squares(store.delta)
 
     def arrivals_of(row: Steps, number: Array, state: State) -> tuple[Arrivals, Tree, Tree, Array]:

@@ -80,6 +80,7 @@ _MEANINGS = {
     "bytes_up": "bytes that clients send in a server step",
     "bytes_down": "bytes that clients receive in a server step, including abandoned runs",
     "population": "index of the client",
+    "attacker": "True for clients that attack",
     "participation": "arrivals of the client, each counted once",
     "mean_staleness": "mean staleness of the client's arrivals, each counted once",
     "client_name": "name of the client",
@@ -104,7 +105,7 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
 
     Args:
         trained: the run.
-        parts: `data`, `model`, `client`, `server` and `clock` of the simulation.
+        parts: `data`, `model`, `client`, `server`, `clock` and, if there is one, `attack` of the simulation.
         seed: the seed of the run.
     """
     import xarray as xr
@@ -112,7 +113,10 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     import jaxafl.results.privacy  # noqa: F401 (results have `privacy`)
 
     schedule, records, server = trained.schedule, trained.records, parts["server"]
-    dataset = with_clients(xr.Dataset(_variables(trained, parts["client"], parts["data"])), parts["data"])
+    variables = _variables(trained, parts["client"], parts["data"])
+    if "attack" in parts:
+        variables["attacker"] = "population", parts["attack"].mask(parts["data"].num_clients, seed)
+    dataset = with_clients(xr.Dataset(variables), parts["data"])
     # a dimension that a record adds has no coordinate, because its meaning is not known
     indices = {
         str(name): np.arange(size) for name, size in dataset.sizes.items() if name in {*_MEANINGS} - {"test_set"}
@@ -179,9 +183,9 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
 
 
 def options_of_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all options of `data`, `model`, `client`, `server` and `clock`, as plain values by part."""
+    """Returns all options of `data`, `model`, `client`, `server`, `clock` and an `attack`, as plain values by part."""
     model = {"name": parts["model"].name} | dict(parts["model"].description)
-    options = {name: plain(parts[name]) for name in ("client", "server", "clock")}
+    options = {name: plain(part) for name, part in parts.items() if name not in ("data", "model")}
     return {"data": dict(parts["data"].description), "model": model} | options
 
 

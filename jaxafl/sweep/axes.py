@@ -12,7 +12,7 @@ from jaxafl.options import UserError, did_you_mean, is_static, options_of, shown
 from jaxafl.options.renamed import current_path
 from jaxafl.simulation import Simulation
 
-PARTS = ("data", "model", "client", "server", "clock")
+PARTS = ("data", "model", "client", "server", "clock", "attack")
 
 
 class Axis(NamedTuple):

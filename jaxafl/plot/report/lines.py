@@ -15,7 +15,7 @@ from jaxafl.results.curves import falls, has_failed, percent, scale_of, value
 from jaxafl.results.members import OF_A_RUN, Results, by_name, members
 
 MANY = 7  # distinguishable colours; of more lines only the best are coloured
-PARTS = ("data", "model", "client", "server", "clock")
+PARTS = ("data", "model", "client", "server", "clock", "attack")
 _LABELS = {
     "accuracy": "test accuracy",
     "loss": "test loss",

@@ -11,11 +11,12 @@ from typing import Any
 import xarray as xr
 
 from jaxafl import clock, server
-from jaxafl.client import Client
+from jaxafl.client import Client, attack
 from jaxafl.plot.report.lines import MANY, PARTS, Line, note
 from jaxafl.plot.report.markup import ABSENT, Html, element, joined, table
 from jaxafl.references import citation
 from jaxafl.results import plain
+from jaxafl.server import aggregate
 
 _RUN = ("seed", "server_steps", "eval_every", "num_clients", "precision", "backend", "jaxafl_version", "resumed")
 _OPERATORS = {"Sum": "+", "Product": "*"}
@@ -42,7 +43,7 @@ def settings(lines: Sequence[Line]) -> Html:
     for option, value in same.items():
         part, _, name = option.partition(".")
         groups.setdefault(part if part in PARTS else "run", []).append([name or part, value])
-    for part in ("server", "clock", "client", "data", "model", "run"):
+    for part in ("server", "clock", "client", "attack", "data", "model", "run"):
         if part in groups:
             title = {"client": "Local training", "data": "Data", "run": "Run"}.get(part, part.capitalize())
             parts.append(table(f"{title}{', the same for all' * (len(lines) > 1)}", ["option", "value"], groups[part]))
@@ -72,6 +73,10 @@ def cited(lines: Sequence[Line]) -> str:
     return "\n\n".join(dict.fromkeys(entry for text in dict.fromkeys(texts) for entry in str(text).split("\n\n")))
 
 
+_NESTED = (aggregate, attack)
+"""Modules of the parts within parts, and of attacks."""
+
+
 def written(part: Any, room: Any = clock) -> str:
     """Returns the expression that constructs a part, such as `afl.clock.uniform(low=1, high=5)`.
 
@@ -86,6 +91,7 @@ def written(part: Any, room: Any = clock) -> str:
     if not isinstance(part, dict):
         return repr(part)
     name = str(part.get("name", "dict"))
+    room = next((one for one in (room, *_NESTED) if name in getattr(one, "__all__", ())), room)
     usual = _defaults(getattr(room, name, None))
     given = {key: value for key, value in part.items() if key != "name" and (key not in usual or usual[key] != value)}
     if name in _OPERATORS and set(given) == {"left", "right"}:
@@ -177,6 +183,7 @@ def _code(line: Line, dataset: xr.Dataset) -> str:
         f"    client=afl.Client({options}),",
         f"    server={written(parts.get('server', '...'), server)},",
         f"    clock={written(parts.get('clock', '...'))},",
+        *[f"    attack={written(parts['attack'])},"] * ("attack" in parts),
         *[f"    precision={precision!r},"] * (precision is not None),
         ")",
         call,

@@ -1,0 +1,148 @@
+"""Contract of attacks: clients that send forged updates, or train on forged labels."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jaxafl.client.upload import Sent
+from jaxafl.device.buffers import expand
+from jaxafl.device.keys import drawing_key
+from jaxafl.options import Number, Part, UserError, recording, shown
+
+Array = jax.Array
+Tree = Any
+_STREAM = 0xFFFFFFF3
+_WHO = 0x41747461  # of the draws of the attackers
+
+
+class Attack(Part):
+    """Base class of attacks by a fixed set of clients.
+
+    A subclass defines one of three methods: `forge`, what an attacker sends instead of its update; `collude`, for
+    attackers that see the honest arrivals of a server step; `label`, the labels that an attacker trains on.
+
+    A forged update replaces the one after `Client(upload=...)`, and is sent as often, with as many bytes. Messages of a
+    correction and batch statistics stay honest.
+
+    Args:
+        clients: who attacks: a share in [0, 1] of the N clients, drawn with the seed of the run, or a list of clients.
+
+    Attributes:
+        colludes: True if `collude` is defined. It acts at the server step.
+    """
+
+    clients: Number = dataclasses.field(kw_only=True)
+    word: Any = recording(default=None)  # uint32, derived from the seed
+    classes: Any = recording(default=None)  # number of classes
+
+    colludes: ClassVar[bool] = False
+
+    def forge(self, delta: Array, sent: Sent) -> Array:
+        """Returns the forged update of one run, [d].
+
+        Args:
+            delta: update that an honest client would send, [d], all trained parameters as one vector.
+            sent: the run; `sent.key` is for random draws.
+        """
+        return delta
+
+    def collude(self, deltas: Array, honest: Array, attackers: Array) -> Array:
+        """Returns the forged update of all attackers of a server step, [d].
+
+        Args:
+            deltas: updates as received, [A, d], with zeros for padding.
+            honest: multiplicities of the honest updates, float [A]; 0 for others.
+            attackers: multiplicities of the attackers' updates, float [A]; 0 for others.
+        """
+        raise NotImplementedError(f"the attack {self.name} has no collude(deltas, honest, attackers)")
+
+    def label(self, y: Array) -> Array:
+        """Returns the labels that an attacker trains on."""
+        return y
+
+    def mask(self, num_clients: int, seed: int) -> np.ndarray:
+        """Returns True for the clients that attack, bool [N]."""
+        given = np.asarray(self.clients)
+        if given.dtype == bool and given.ndim:
+            return given
+        found = np.zeros(num_clients, bool)
+        if given.ndim:
+            found[given.astype(int)] = True
+        else:  # a larger share includes the attackers of a smaller one
+            order = np.random.default_rng([_WHO, seed]).permutation(num_clients)
+            found[order[: round(float(given) * num_clients)]] = True
+        return found
+
+    def check(self, num_clients: int, num_classes: int | None, capacity: int) -> None:
+        """Raises `ValueError` for attackers that cannot be, or an attack without effect.
+
+        Args:
+            num_clients: N.
+            num_classes: of the data; `None` for real targets.
+            capacity: largest number of arrivals of a server step.
+        """
+        given, about = np.asarray(self.clients), f"{self.name}: clients={shown(self.clients)}"
+        if given.dtype == bool and given.ndim:
+            if given.shape != (num_clients,):
+                raise UserError(f"{about} has shape {given.shape}; expected one bool for each of {num_clients} clients")
+        elif given.ndim:
+            whole = given.ndim == 1 and given.dtype.kind in "iu" and len({*given.tolist()}) == len(given)
+            if not whole or np.any((given < 0) | (given >= num_clients)):
+                raise UserError(
+                    f"{about} names {given.size} attackers; expected different clients in 0 .. {num_clients - 1}"
+                )
+        elif given.dtype.kind not in "iuf" or not 0 <= given <= 1:
+            raise UserError(
+                f"{about} is no share of {num_clients} clients; expected a number in [0, 1], or a list of clients"
+            )
+        elif given > 0 and not self.mask(num_clients, 0).any():
+            raise UserError(f"{about} of {num_clients} clients is less than one. Give a larger share, or a list")
+        if self.colludes and capacity < 2:
+            raise UserError(
+                f"{self.name}: the attackers see the honest arrivals of their server step, and the clock brings one "
+                "arrival per step; expected several. Give a clock with a buffer, or another attack such as sign_flip"
+            )
+
+    def prepare(self, num_clients: int, num_classes: int | None, seed: int) -> Attack:
+        """Returns the attack of a run, with a mask [N] of the attackers."""
+        word = np.random.SeedSequence([_WHO, seed, 1]).generate_state(1)[0]
+        return dataclasses.replace(self, clients=self.mask(num_clients, seed), word=word, classes=num_classes or 0)
+
+    def sent(self, delta: Tree, sent: Sent) -> Tree:
+        """Returns the update that a client sends; `clients` is True if it attacks."""
+        if type(self).forge is Attack.forge:
+            return delta
+        vector, restored = ravel_pytree(delta)
+        key = drawing_key(jax.random.fold_in(sent.key, _STREAM))
+        forged = restored(self.forge(vector, sent._replace(key=key)).astype(vector.dtype))
+        return jax.tree.map(lambda new, old: jnp.where(self.clients, new, old), forged, delta)
+
+    def received(self, deltas: Tree, client: Array, times: Array) -> Tree:
+        """Returns the updates of a server step, each leaf [A, ...]; attackers without honest arrivals send their own.
+
+        Args:
+            deltas: updates after `sent`, each leaf [A, ...].
+            client: int32 [A].
+            times: multiplicities, float [A]; 0 for padding.
+        """
+        if not self.colludes:
+            return deltas
+        attacks = jnp.asarray(self.clients)[client] & (times > 0)
+        points = jax.vmap(lambda delta: ravel_pytree(delta)[0])(deltas)
+        restored = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], deltas))[1]
+        honest = jnp.where(attacks, 0, times).astype(points.dtype)
+        forged = restored(self.collude(points, honest, times.astype(points.dtype) - honest).astype(points.dtype))
+        replaced = attacks & (jnp.sum(honest) > 0)
+        return jax.tree.map(lambda new, old: jnp.where(expand(replaced, old), new, old), forged, deltas)
+
+    def labels(self, y: Tree) -> Tree:
+        """Returns the labels of a client; `clients` is True if it attacks."""
+        if type(self).label is Attack.label:
+            return y
+        return jax.tree.map(lambda leaf: jnp.where(self.clients, self.label(leaf), leaf), y)

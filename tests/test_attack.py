@@ -1,0 +1,224 @@
+"""Attacks: what the server receives from attackers, who they are, and what cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+import jaxafl as afl
+from jaxafl import attack
+from jaxafl.client import begin, sent_update
+from jaxafl.client.attack.colluding import supporters_z
+from jaxafl.client.upload import Sent
+from jaxafl.data import from_arrays
+from tests.test_upload import STEPS, simulation, still, vectors, waiting
+from tests.variants import slow_but
+
+PLACES = afl.clock.uniform(1, 3)
+WHO = [1, 4]
+
+
+def attacked(given: Any, *parts: Any, **options: Any) -> afl.Simulation:
+    return dataclasses.replace(simulation(*parts, **options), attack=given)
+
+
+def of_attackers(result: Any) -> np.ndarray:
+    return np.isin(result.client_id.values, WHO)
+
+
+@pytest.fixture(scope="module")
+def honest() -> Any:
+    return simulation().run(STEPS, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "factor"),
+    [
+        (attack.sign_flip(2.0, clients=WHO), -2),
+        pytest.param(attack.scaled(5.0, clients=WHO), 5, marks=pytest.mark.slow),
+    ],
+    ids=["sign_flip", "scaled"],
+)
+def test_attackers_send_multiples_of_their_updates(given: Any, factor: float, honest: Any) -> None:
+    result = attacked(given).run(STEPS, seed=3)
+    expected = np.where(of_attackers(honest)[..., None], factor, 1) * vectors(honest)
+    np.testing.assert_allclose(vectors(result), expected, rtol=1e-6)
+    np.testing.assert_allclose(result.delta_norm, np.linalg.norm(expected, axis=-1), rtol=1e-6)
+    assert result.attacker.values.nonzero()[0].tolist() == WHO
+
+
+@pytest.mark.slow
+def test_an_attack_comes_after_the_upload_whatever_the_lanes_and_takings() -> None:
+    clip = afl.upload.clip_by_global_norm(0.1)
+    given = attack.gaussian(2.0, added=True, clients=WHO)
+    clipped = simulation(clip).run(STEPS, seed=3)
+    first = attacked(given, clip).run(STEPS, seed=3)
+    added = vectors(first) - vectors(clipped)
+    np.testing.assert_allclose(added[~of_attackers(first)], 0, atol=1e-7)
+    assert np.std(added[of_attackers(first)]) == pytest.approx(2, rel=0.4)
+    np.testing.assert_allclose(vectors(attacked(given, clip).run(STEPS, seed=3, lanes=4)), vectors(first), rtol=1e-6)
+    np.testing.assert_allclose(vectors(attacked(given, clip, waiting()).run(STEPS, seed=3)), vectors(first), rtol=1e-5)
+    again = attacked(given, clip, clock=afl.clock.bernoulli(1.0, 0.3)).run(STEPS, seed=3)
+    runs = again.run_index.values
+    same = (runs[1:] == runs[:-1]) & (runs[1:] >= 0) & of_attackers(again)[1:]
+    assert same.any()
+    np.testing.assert_array_equal(vectors(again)[1:][same], vectors(again)[:-1][same])
+
+
+def test_forged_vectors_have_the_moments_of_the_formulas() -> None:
+    v = jnp.asarray([3.0, 4.0, 0.0, 0.0])
+
+    def draws(given: Any, seed: int = 0) -> np.ndarray:
+        part = dataclasses.replace(given.prepare(3, 10, seed), clients=jnp.bool_(True))
+        keys = jax.vmap(jax.random.key)(jnp.arange(3000))
+        zero = jnp.int32(0)
+        return np.asarray(jax.vmap(lambda key: part.sent(v, Sent(zero, zero, zero, zero, key)))(keys))
+
+    who = {"clients": [0]}
+    np.testing.assert_allclose(np.cov(draws(attack.gaussian(0.5, **who)).T), 0.25 * np.eye(4), atol=0.03)
+    disturbed = draws(attack.random_disturbance(0.2, **who)) - np.asarray(v)
+    np.testing.assert_allclose(np.cov(disturbed.T), np.eye(4), atol=0.1)
+    found = draws(attack.random_vector(7.0, **who))
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 7, rtol=1e-5)
+    np.testing.assert_allclose(found.mean(0), 0, atol=0.3)
+    fixed = draws(attack.fixed_vector(7.0, **who))
+    np.testing.assert_allclose(np.linalg.norm(fixed[0]), 7, rtol=1e-5)
+    assert (fixed == fixed[0]).all()
+    assert not np.isclose(draws(attack.fixed_vector(7.0, **who), seed=1)[0], fixed[0]).any()
+
+
+def test_expected_z() -> None:
+    found = [float(supporters_z(jnp.float32(n - m), jnp.float32(m))) for n, m in ((25, 5), (50, 12), (10, 2))]
+    np.testing.assert_allclose(found, [0.253347, 0.336038, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", slow_but(["alie", "ipm"], "alie"))
+def test_colluding_attackers_see_the_honest_arrivals_of_their_step(name: str) -> None:
+    clock = afl.clock.free_running(concurrency=6, buffer=5, durations=PLACES)
+    given = attack.alie(clients=WHO) if name == "alie" else attack.ipm(0.5, clients=WHO)
+    plain = simulation(clock=clock).run(STEPS, seed=3)
+    result = attacked(given, clock=clock).run(STEPS, seed=3)
+    numbers = set()
+    for before, after, lies in zip(vectors(plain), vectors(result), of_attackers(plain), strict=True):
+        seen, count = before[~lies].astype(float), int(lies.sum())
+        numbers.add(count)
+        supporters = max(5 // 2 + 1 - count, 1)
+        z = norm.ppf((5 - count - supporters) / (5 - count))
+        forged = seen.mean(0) - z * seen.std(0, ddof=1) if name == "alie" else -0.5 * seen.mean(0)
+        np.testing.assert_allclose(after, np.where(lies[:, None], forged, before), rtol=2e-5, atol=1e-6)
+    assert {1, 2} <= numbers
+
+
+def test_without_honest_arrivals_colluding_attackers_send_their_own() -> None:
+    everybody = attacked(attack.ipm(clients=1.0)).run(STEPS, seed=3)
+    np.testing.assert_array_equal(vectors(everybody), vectors(simulation().run(STEPS, seed=3)))
+
+
+def labelled(flipped: list[int]) -> Any:
+    rng = np.random.default_rng(0)
+    owners = np.repeat(np.arange(5), 8)
+    y = rng.integers(0, 4, 40).astype(np.int32)
+    x = rng.normal(size=(40, 3)).astype(np.float32)
+    return from_arrays(x, np.where(np.isin(owners, flipped), 3 - y, y), owners, x_test=x, y_test=y, name="labelled")
+
+
+def test_label_flip_trains_on_flipped_labels() -> None:
+    def run(data: Any, given: Any = None) -> Any:
+        client = afl.Client(learning_rate=0.5, steps=3, batch_size=4)
+        clock = afl.clock.free_running(concurrency=3, buffer=2, durations=PLACES)
+        parts = (data, afl.models.logistic(4), client, afl.server.fedbuff(), clock)
+        return afl.Simulation(*parts, attack=given).run(STEPS, seed=1)
+
+    result = run(labelled([]), attack.label_flip(clients=WHO))
+    expected = run(labelled(WHO))
+    np.testing.assert_allclose(result.delta_norm, expected.delta_norm, rtol=1e-5)
+    np.testing.assert_allclose(result.loss, expected.loss, rtol=1e-5)
+    assert not np.allclose(result.delta_norm, run(labelled([])).delta_norm)
+
+
+def test_a_share_is_drawn_with_the_seed_and_larger_ones_include_smaller() -> None:
+    def who(share: float, seed: int) -> set[int]:
+        return {*attack.sign_flip(clients=share).mask(50, seed).nonzero()[0].tolist()}
+
+    assert [len(who(share, 1)) for share in (0.0, 0.1, 0.3, 1.0)] == [0, 5, 15, 50]
+    assert who(0.1, 1) < who(0.3, 1)
+    assert len({frozenset(who(0.1, seed)) for seed in (*range(20), 2**40)}) == 21
+    mask = np.arange(50) < 3
+    assert (attack.sign_flip(clients=mask).mask(50, 0) == mask).all()
+
+
+@pytest.mark.slow
+def test_shares_are_an_axis_of_sweeps_beside_defences() -> None:
+    clock = afl.clock.free_running(concurrency=6, buffer=5, durations=PLACES)
+    sim = attacked(attack.sign_flip(clients=0.0), server=afl.server.fedbuff(), clock=clock)
+    axes = {"attack.clients": [0.0, 0.4], "server.aggregate": [None, afl.aggregate.median()]}
+    swept = afl.sweep(sim, axes, 4, seed=3)
+    assert swept.attacker.sel({"server.aggregate": "None"}).sum("population").values.tolist() == [0, 2]
+    one = dataclasses.replace(
+        sim, attack=attack.sign_flip(clients=0.4), server=afl.server.fedbuff(aggregate=afl.aggregate.median())
+    )
+    np.testing.assert_allclose(swept.loss[1, 1], one.run(4, seed=3).loss, rtol=1e-6)
+
+
+def test_without_an_attack_nothing_is_computed() -> None:
+    client, params = afl.Client(learning_rate=0.1, steps=1).executed(4), {"w": jnp.ones(3)}
+    lane = begin(client, params, (), (jnp.uint32(0), jnp.uint32(1)), jnp.int32(0), jnp.int32(0))
+    traced = jax.make_jaxpr(lambda delta: sent_update(client, delta, lane, jnp.int32(1))[0])(params)
+    assert not traced.jaxpr.eqns
+
+
+@pytest.mark.slow
+def test_a_checkpoint_belongs_to_its_attack(tmp_path: Any) -> None:
+    attacked(attack.sign_flip(clients=WHO)).run(4, folder=tmp_path)
+    with pytest.raises(ValueError, match="attack"):
+        attacked(attack.sign_flip(clients=[1])).run(6, folder=tmp_path)
+    with pytest.raises(ValueError, match="attack"):
+        simulation().run(6, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (attack.sign_flip(clients=1.5), r"clients=1.5 is no share of 6 clients; expected a number in \[0, 1\]"),
+        (attack.sign_flip(clients=[6]), r"names 1 attackers; expected different clients in 0 .. 5"),
+        (attack.sign_flip(clients=list(range(7))), "names 7 attackers"),
+        (attack.sign_flip(clients=[1, 1]), "different clients"),
+        (attack.sign_flip(clients=[0.5, 1]), "different clients"),
+        (attack.sign_flip(clients=[True]), "expected one bool for each of 6 clients"),
+        (attack.sign_flip(clients=0.05), "less than one"),
+        (attack.gaussian(-1.0, clients=0.5), "std must be >= 0"),
+        ("sign_flip", "attack='sign_flip' is no attack"),
+        (attack.sign_flip, "attack=sign_flip is no attack"),
+    ],
+)
+def test_an_attack_that_cannot_be_is_an_error_before_compilation(given: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        attacked(given).check()
+
+
+def test_attacks_without_effect_and_diagnostics_that_they_break_are_refused() -> None:
+    with pytest.raises(ValueError, match="brings one arrival per step"):
+        attacked(attack.alie(clients=0.5), clock=afl.clock.free_running(concurrency=2, durations=PLACES)).check()
+    regression = from_arrays(
+        np.ones((4, 1), np.float32), np.ones(4, np.float32), [0, 0, 1, 1], x_test=np.ones((1, 1)), y_test=np.ones(1)
+    )
+    with pytest.raises(ValueError, match="no classes"):
+        attack.label_flip(clients=0.5).check(2, regression.num_classes, 1)
+    with pytest.raises(ValueError, match="an attack changes Δ"):
+        attacked(attack.sign_flip(clients=0.5)).run(2, diagnostics="local_accuracy")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [0.5, [0, 2]])
+def test_reports_and_files_keep_the_attack(clients: Any, tmp_path: Any) -> None:
+    result = attacked(attack.sign_flip(clients=clients), server=still()).run(2, save=str(tmp_path / "one.nc"))
+    assert '"name": "sign_flip"' in afl.load(tmp_path / "one.nc").attrs["attack"]
+    assert "RSA" in result.citation
+    afl.plot.report({"one": result}, tmp_path / "one.html")
+    assert "attack=afl.attack.sign_flip(clients=" in (tmp_path / "one.html").read_text()
