@@ -126,8 +126,8 @@ def test_a_servers_line_search_and_private_gradients_are_refused_by_name() -> No
     with pytest.raises(UserError, match="value_fn"):
         loss_of(plain, afl.server.fedopt(optax.lbfgs, 1.0))
     private = {"learning_rate": 0.1, "l2_norm_clip": 1.0, "noise_multiplier": 1.0, "seed": 0}
-    with pytest.raises(UserError, match="single examples"):
-        loss_of(afl.Client(optax.contrib.dpsgd, **private, steps=2, batch_size=8))
+    with pytest.raises(UserError, match="single samples"):
+        loss_of(plain, afl.server.fedopt(optax.contrib.dpsgd, **private))
 
 
 def test_an_invalid_transformation_raises() -> None:

@@ -18,6 +18,7 @@ from jaxafl.clock import Schedule
 from jaxafl.clock.accounting import ORDERS, sampled_divergences
 from jaxafl.server import Outcome, Server
 from tests.problems import quadratic
+from tests.test_dp_sgd import Normalised
 
 DELTA = 1e-5
 NOISY = upload.chain(upload.clip_by_global_norm(0.5), upload.add_noise(2.0))
@@ -189,6 +190,14 @@ class by_loss(Server):
     def update(self, params: Any, state: Any, arrivals: Any) -> Outcome:
         step = jnp.sum(arrivals.loss[:, None] * arrivals.delta["w"], 0)
         return Outcome({"w": params["w"] + step}, state, {})
+
+
+def test_batch_statistics_have_no_epsilon() -> None:
+    data, clock = afl.data.synthetic(1.0, 1.0, clients=4, max_size=20), afl.clock.synchronous()
+    model = afl.models.from_linen(Normalised())
+    sim = afl.Simulation(data, model, afl.Client(learning_rate=0.1, steps=1), afl.server.fedbuff(), clock)
+    with pytest.raises(ValueError, match=r"batch statistics\) without noise"):
+        sim.schedule(2).privacy(1.0, delta=DELTA)
 
 
 @pytest.mark.parametrize(

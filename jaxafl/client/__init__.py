@@ -1,5 +1,6 @@
 """Local training: options, local steps and mini-batches."""
 
+from jaxafl.client.examples import dp_sgd
 from jaxafl.client.frozen import frozen_by
 from jaxafl.client.memory import Memory, first_memory, first_shared
 from jaxafl.client.optimizer import MadeOptimizer, Optimised
@@ -20,6 +21,7 @@ __all__ = [
     "Traffic",
     "begin",
     "check_sent",
+    "dp_sgd",
     "draw",
     "first_memory",
     "first_shared",

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.client.examples import takes_examples
 from jaxafl.client.optimizer import Optimised
 
 _KEEP_ZERO = (
@@ -59,7 +60,10 @@ def _known(parts: Any, numbers: tuple[Any, ...], structure: Any, shapes: tuple[A
 
     def updates(gradient: Any, params: Any, client: Any) -> Any:
         optimizer = client.make_optimizer()
-        return jax.tree.leaves(optimizer.update(gradient, optimizer.init(params), params)[0])
+        state = optimizer.init(params)
+        if takes_examples(state):
+            gradient = jax.tree.map(lambda leaf: leaf[None], gradient)
+        return jax.tree.leaves(optimizer.update(gradient, state, params)[0])
 
     try:
         traced = jax.make_jaxpr(updates)(params, params, jax.tree.unflatten(parts, numbers)).jaxpr

@@ -17,6 +17,9 @@ from jaxafl.client.stepping import objective_arguments, optimizer_step
 from jaxafl.options import Bounds, Number, Part, UserError, Wrapped, as_array, check_number, did_you_mean, static
 from jaxafl.options.renamed import current_names
 
+_BOUNDS: dict[str, dict[str, Any]] = {name: {"least": 0} for name in ("learning_rate", "momentum", "noise_multiplier")}
+_BOUNDS |= {name: {"above": 0} for name in ("max_norm", "l2_norm_clip")}
+
 
 class MadeOptimizer(Wrapped):
     """Constructor, without arguments, of a `GradientTransformation` that the user has made; its numbers are static."""
@@ -105,7 +108,7 @@ class Optimised(Part):
         """Raises `ValueError` or `TypeError` for invalid hyperparameters; `num_clients`: N if arrays [N] are valid."""
         each = {"per_client": num_clients is not None, "num_clients": num_clients}
         for name, value in self.hyperparameters.items():
-            check_number(self.name, name, value, least=0 if name in ("learning_rate", "momentum") else None, **each)
+            check_number(self.name, name, value, **_BOUNDS.get(name, {}), **each)
         for name, value in self.switches:
             if name == "learning_rate" and not callable(value):
                 raise TypeError(f"{self.name}: learning_rate must be a number or an Optax schedule, got {value!r}")

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxafl.client.examples import takes_examples
 from jaxafl.options import UserError
 
 Array = jax.Array
@@ -29,6 +30,7 @@ def optimizer_step(
     state: Tree,
     params: Tree,
     extra: Callable[[], Mapping[str, Any]],
+    examples: bool = False,
 ) -> tuple[Tree, Tree]:
     """Computes (updates, state) by `optimizer.update(gradient, state, params)`, with extra arguments if it needs them.
 
@@ -37,17 +39,15 @@ def optimizer_step(
         optimizer: Optax transformation.
         gradient, state, params: arguments of its `update`.
         extra: returns named arguments that some optimisers need (`value`, `value_fn` ...).
+        examples: True if `gradient` has those of single samples, [B, ...].
 
     Raises:
         UserError: the optimiser needs arguments that are not available.
     """
-    private = optax.contrib.DifferentiallyPrivateAggregateState
-    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, private))
-    if any(isinstance(node, private) for node in nodes):
+    if not examples and takes_examples(state):
         raise UserError(
-            f"{name}: differentially_private_aggregate (dpsgd) clips the gradients of single examples, and is given "
-            "one gradient, their mean. optax.chain(optax.clip_by_global_norm(c), optax.add_noise(eta, 0.0, key=0), "
-            "optax.sgd(rate)) clips that mean and adds noise to it"
+            f"{name}: differentially_private_aggregate (dpsgd) clips the gradients of single samples, and is given "
+            "one gradient. It works in Client; for noise at the server use aggregate=afl.aggregate.private_mean(C, z)"
         )
     try:
         return optimizer.update(gradient, state, params)

@@ -11,6 +11,7 @@ import optax
 
 from jaxafl.client import batches
 from jaxafl.client.correction import LocalRun
+from jaxafl.client.examples import check_examples, gradients_of_examples, takes_examples
 from jaxafl.client.options import Client, Moment, Timing
 from jaxafl.client.stepping import objective_arguments, optimizer_step
 from jaxafl.device.key_leaves import pack, renewed, unpack
@@ -165,21 +166,34 @@ def local_step(
         drawn: draws for the complete mini-batch, if known in advance.
     """
     client = client.of(lane.client)
+    private = takes_examples(unpack(lane.optimizer_state))
+    if private:
+        check_examples(client, micro_batch, lane.model_state)
 
-    def gradient_sum(first: Array, params: Tree, model_state: Tree, width: int) -> tuple[Array, Tree, Tree]:
+    def batch_of(first: Array | int, width: int) -> tuple[Batch, Array, Array]:
         where, mask, total, data_keys, model_key = drawn or draw(client, count, lane, first, width)
         x, y = fetch(lane.client, where, data_keys)
-        y = y if client.attack is None else client.attack.labels(y)
+        return Batch(x, y if client.attack is None else client.attack.labels(y), mask), total, model_key
+
+    def gradient_sum(first: Array, params: Tree, model_state: Tree, width: int) -> tuple[Array, Tree, Tree]:
+        batch, total, model_key = batch_of(first, width)
 
         def objective(params: Tree) -> tuple[Array, Tree]:
-            outputs, new_state = apply(params, model_state, Batch(x, y, mask), model_key, True)
-            return jnp.sum(jnp.where(mask, outputs.loss, 0)) / total, new_state
+            outputs, new_state = apply(params, model_state, batch, model_key, True)
+            return jnp.sum(jnp.where(batch.mask, outputs.loss, 0)) / total, new_state
 
         (loss, new_state), gradient = jax.value_and_grad(objective, has_aux=True)(params)
         return loss, gradient, new_state
 
+    def of_examples(params: Tree) -> tuple[Array, Tree, Tree]:
+        batch, total, model_key = batch_of(0, client.width)
+        loss, gradients = gradients_of_examples(apply, params, lane.model_state, batch, model_key)
+        return loss / total, gradients, lane.model_state
+
     def total(params: Tree) -> tuple[Array, Tree, Tree]:
-        """Computes loss and gradient of the complete mini-batch, and the next model state."""
+        """Computes loss and gradient of the complete mini-batch, or of its samples, and the next model state."""
+        if private:
+            return of_examples(params)
         if 0 < client.width <= micro_batch:
             return gradient_sum(jnp.int32(0), params, lane.model_state, client.width)
 
@@ -234,7 +248,7 @@ def local_step(
         return objective_arguments(value_and_gradient, objective_of(loss, lane.params), gradient)
 
     name = f"Client({client.optimizer_name})"
-    updates, after = optimizer_step(name, optimizer, gradient, unpack(optimizer_state), lane.params, extra)
+    updates, after = optimizer_step(name, optimizer, gradient, unpack(optimizer_state), lane.params, extra, private)
     return lane._replace(
         params=optax.apply_updates(lane.params, updates),
         model_state=model_state,
