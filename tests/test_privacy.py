@@ -226,6 +226,16 @@ def test_batch_statistics_have_no_epsilon() -> None:
             {"delta": DELTA, "noise_multiplier": 1.0},
             "weighs updates by the sample counts of the clients, which depend on data. Use uniform weights",
         ),
+        (
+            lambda: simulation(None, correction=afl.correction.scaffold()),
+            {"delta": DELTA, "noise_multiplier": 1.0},
+            "sends a message without noise",
+        ),
+        (
+            lambda: dataclasses.replace(simulation(None), attack=afl.attack.ipm(clients=0.2)),
+            {"delta": DELTA, "noise_multiplier": 1.0},
+            "answer to honest updates",
+        ),
         (lambda: simulation(None, by_loss()), {"delta": DELTA, "noise_multiplier": 1.0}, "by the losses of the client"),
     ],
 )

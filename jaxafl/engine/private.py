@@ -40,11 +40,19 @@ def noise_of(client: Client, server: Server) -> tuple[Any, str]:
     return None, "server"
 
 
-def mechanism_of(data: FederatedData, model: Model, client: Client, server: Server, clock: Clock) -> Mechanism:
+def mechanism_of(
+    data: FederatedData, model: Model, client: Client, server: Server, clock: Clock, attack: Any = None
+) -> Mechanism:
     """Returns the noise of a checked simulation, and why privacy cannot be claimed."""
     noise, at = noise_of(client, server)
     kept = server.needs.client_rows > 0
-    return Mechanism(noise, at, kept, draws(clock), _refused(data, model, client, server, clock))
+    refused = _refused(data, model, client, server, clock)
+    if at == "server" and attack is not None and attack.colludes:
+        refused = (
+            f"the attackers of {attack.name} answer to honest updates, so one update changes several. Use another "
+            "attack, or noise at the clients"
+        )
+    return Mechanism(noise, at, kept, draws(clock), refused)
 
 
 def draws(clock: Clock) -> bool:
@@ -63,6 +71,8 @@ def _refused(data: FederatedData, model: Model, client: Client, server: Server, 
             "Client(charge='executed') makes the time of a run depend on its losses, so participations depend on data. "
             "Use charge='planned'"
         )
+    if client.correction is not None:
+        return f"Client(correction={client.correction!r}) sends a message without noise beside the update. Leave it out"
     params, state = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
     if jax.tree.leaves(state):
         return (
