@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 import signal
@@ -19,12 +20,20 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 DEADLINE = float(os.environ.get("JAXAFL_TEST_DEADLINE", "inf"))  # Unix time from which on no test begins
+MANY_MAPPINGS = 8_000  # Linux allows a process 65,530; modules add up to some ten thousand
 CHECKOUT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if time.time() > DEADLINE:
         pytest.skip(f"no time was left for {item.nodeid}")
+    _compile_quickly(not (item.get_closest_marker("optimised") or item.get_closest_marker("data")))
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # else every full collection while JAX traces visits thousands of tests
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +51,20 @@ def _signals_are_not_ignored() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _few_programs() -> Iterator[None]:
-    """Forgets compiled programs after every module: a process may hold some hundreds only (see
-    `jaxafl.device.compilation`)."""
+    """Clears a module's programs, and those of `jax.numpy` once there are many.
+
+    A process may hold some hundreds only (see `jaxafl.device.compilation`)."""
     yield
     compilation._programs.clear()
     compilation._shapes.clear()
-    jax.clear_caches()
+    if _mappings() > MANY_MAPPINGS:
+        jax.clear_caches()
+
+
+def _mappings() -> float:
+    """Returns the number of memory mappings of this process, infinite where the system does not list them."""
+    listed = pathlib.Path("/proc/self/maps")
+    return listed.read_bytes().count(b"\n") if listed.exists() else float("inf")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -66,61 +83,23 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
         jax.config.update(name, value)
 
 
-@pytest.fixture
-def quick_compilation() -> Iterator[None]:
-    """For tests whose programs take longer to compile than to run, and that ask for no bit of one: leaves out what only
-    makes them faster."""
-    name, disabled = "jax_disable_most_optimizations", compilation._disabled
-    before = jax.config.read(name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compilation, "_disabled", lambda passes: disabled(passes) | compilation._OLD_FUSION)
-        jax.config.update(name, True)
-        yield
-        jax.config.update(name, before)
+_usual_passes = compilation._disabled
 
 
-MANY_CASES = ("server/test_conformance", "server/test_degenerate", "theory/")
-WORDS_AND_FIGURES = (
-    "clock/test_never",
-    "clock/test_promises",
-    "clock/test_time_of_day",
-    "data/test_held_out",
-    "models/test_leaves",
-    "models/test_modes",
-    "server/test_defaults",
-    "server/test_mistakes",
-    "server/test_state_weights",
-    "test_bytes",
-    "test_cli_progress",
-    "test_clients",
-    "test_diagnostics",
-    "test_errors",
-    "test_fitting",
-    "test_kept",
-    "test_metrics",
-    "test_integers",
-    "test_optax_forms",
-    "test_optimizer_keys",
-    "test_padding",
-    "test_paths",
-    "test_plot",
-    "test_points",
-    "test_report",
-    "test_results",
-    "test_said",
-    "test_suggestions",
-)
+def _compile_quickly(quick: bool) -> None:
+    """Leaves out, or restores, passes of the compiler that only make programs faster, in processes of tests too."""
+    if quick == jax.config.read("jax_disable_most_optimizations"):
+        return
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(quick)
+    jax.config.update("jax_disable_most_optimizations", quick)
+    compilation._disabled = _few_passes if quick else _usual_passes
+    compilation._programs.clear()
+    jax.clear_caches()  # the option is no part of JAX's keys
 
 
-@pytest.fixture(autouse=True)
-def _compiled_quickly(request: pytest.FixtureRequest) -> None:
-    """Slow tests of many cases compare numbers within a tolerance, as the quick ones beside them do with all that the
-    compiler does; those of words and figures hardly look at numbers. None asks two programs for the same bits, which a
-    compiler that does less would make easier. On real data they train for longer than they compile."""
-    module, marked = request.path.relative_to(CHECKOUT / "tests").as_posix(), request.node.get_closest_marker
-    many = module.startswith(MANY_CASES) and marked("slow")
-    if (many or module.startswith(WORDS_AND_FIGURES)) and not marked("data"):
-        request.getfixturevalue("quick_compilation")
+def _few_passes(passes: tuple[str, ...]) -> dict[str, str | bool]:
+    one_piece = {"xla_cpu_parallel_codegen_split_count": "1"}  # threads of a compiler cost more than they save
+    return _usual_passes(passes) | compilation._OLD_FUSION | one_piece
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import xarray as xr
 
 from jaxafl.clock import Schedule
-from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key, threefry
+from jaxafl.device.keys import Purpose, purpose_key, seed_key, threefry
 from tests.oracle import simulate as oracle_simulate
 from tests.oracle.clock import Arrival, ServerStep
 
@@ -107,24 +109,27 @@ def mean_and_error(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
     return array.mean(axis=0), array.std(axis=0, ddof=1) / np.sqrt(len(array))
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def _words(key: Any, purpose: Purpose, first: Any, second: Any) -> Any:
+    return threefry(purpose_key(key, purpose), first, second)
+
+
+def draws(seed: int, purpose: Purpose, first: Any, second: Any = 0) -> np.ndarray:
+    """Computes the clock's draws in [0, 1) of a purpose at the given counters."""
+    high, low = _words(seed_key(seed), purpose, np.asarray(first, np.uint32), np.asarray(second, np.uint32))
+    return np.asarray(high) * 2.0**-32 + (np.asarray(low) >> 11) * 2.0**-53
+
+
 def losses(seed: int, odds: float) -> Callable[[int, int], bool]:
     """The uploads that fail, by the draws of the clock."""
-    key = purpose_key(seed_key(seed), Purpose.LOST)
-
-    def is_lost(client: int, run: int) -> bool:
-        high, low = (int(word) for word in per_run(key, np.uint32(client), np.uint32(run)))
-        return high * 2.0**-32 + (low >> 11) * 2.0**-53 < odds
-
-    return is_lost
+    return lambda client, run: bool(draws(seed, Purpose.LOST, client, run) < odds)
 
 
 def picks(seed: int, weights: Sequence[float] | None = None) -> Callable[[int, list[int]], int]:
     """The started clients among the idle ones, by the draws of the clock: `pick(start, idle)`."""
-    key = purpose_key(seed_key(seed), Purpose.START)
 
     def pick(start: int, idle: list[int]) -> int:
-        high, low = (int(word) for word in threefry(key, np.uint32(start), np.uint32(0)))
-        share = high * 2.0**-32 + (low >> 11) * 2.0**-53
+        share = draws(seed, Purpose.START, start)
         until = np.cumsum([1.0 if weights is None else weights[client] for client in idle])
         return idle[int(np.searchsorted(until, share * until[-1], side="right"))]
 
@@ -135,8 +140,5 @@ def openings(seed: int, rate: float, interval: str, count: int = 4000) -> list[f
     """The times of starts at a rate, by the draws of the clock."""
     if interval == "constant":
         return [start / rate for start in range(1, count + 1)]
-    key, times = purpose_key(seed_key(seed), Purpose.OPENING), [0.0]
-    for start in range(count):
-        high, low = (int(word) for word in threefry(key, np.uint32(start), np.uint32(0)))
-        times.append(times[-1] - float(np.log1p(-(high * 2.0**-32 + (low >> 11) * 2.0**-53))) / rate)
-    return times[1:]
+    gaps = -np.log1p(-draws(seed, Purpose.OPENING, np.arange(count))) / rate
+    return list(np.cumsum(gaps))

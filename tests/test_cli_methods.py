@@ -62,7 +62,8 @@ def test_what_they_need_is_said(arguments: list[str], said: str, capsys: Any) ->
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", [pytest.param("--checkpoint", marks=pytest.mark.slow), "--folder"])
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["--checkpoint", "--folder"])
 def test_a_run_goes_further_than_it_was_asked_to(flag: str, tmp_path: pathlib.Path, capsys: Any) -> None:
     run = ["run", *SMALL, *CLOCK, "--server", "fedbuff", "--clock.buffer", "2", "--eval-every", "4"]
     output = tmp_path / "result.nc"

@@ -116,6 +116,7 @@ def simulation(client: afl.Client, mine: Any = None) -> afl.Simulation:
     return afl.Simulation(problem.data, problem.model, client, mine or server.fedbuff(0.8), clock)
 
 
+@pytest.mark.slow
 def test_numbers_and_arrays_are_swept_on_one_axis() -> None:
     sim = simulation(afl.Client(learning_rate=0.1, steps=2, batch_size=2))
     half = [0.5 * rate for rate in RATES]

@@ -36,7 +36,6 @@ from experiments.suite import (  # noqa: E402
 )
 from experiments.suite.experiment import with_own  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 EXPERIMENTS = experiments()
 NAMES = sorted(EXPERIMENTS)
 
@@ -287,6 +286,7 @@ def test_the_list_says_data_scales_and_times(monkeypatch, capsys) -> None:
     assert "cifar10" in said[4] and len(said) == 6
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_several_tables_adds_their_times(monkeypatch, capsys) -> None:
     names = ["asyncfeded.clock", "asyncfeded.figure4_synthetic"]
     monkeypatch.setattr(sys, "argv", ["experiments", "--scale", "smoke", "--dry-run", *names])

@@ -106,9 +106,10 @@ def test_runs_without_local_steps_beside_others_that_make_some() -> None:
     np.testing.assert_allclose(grouped.observe_w, alone.observe_w, rtol=1e-5)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("name", slow_but(CASES, "fadas"))
 def test_the_evaluation_interval_changes_no_bit(name: str) -> None:
-    seldom, often = usual(name), run(name, eval_every=5)
+    seldom, often = run(name), run(name, eval_every=5)
     assert_identical(often, seldom)
     assert often.eval_step.values.tolist() == [0, 5, 10, 15, 20, 24]
     np.testing.assert_allclose(often.loss[[0, -1]], seldom.loss[[0, -1]], rtol=1e-6)
@@ -206,10 +207,11 @@ def test_micro_batches_change_no_result() -> None:
     assert_close(results[2], results[0])
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(CASES, "fadas"))
 def test_a_repeated_run_has_the_same_bits(name: str) -> None:
-    assert_identical(run(name), usual(name))
+    assert_identical(run(name), run(name))
 
 
 @pytest.mark.slow

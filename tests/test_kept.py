@@ -14,7 +14,6 @@ from jaxafl import results
 from jaxafl.cli import main
 from tests.callbacks.conftest import simulation
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 HOW: dict[str, Any] = {"server_steps": 8, "eval_every": 4}
 RUN = ["run", "--data", "synthetic", "--data.max-size", "60", "--data.clients", "4", "--model", "logistic",
        "--server-steps", "4", "--no-progress"]  # fmt: skip

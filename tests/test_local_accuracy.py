@@ -52,6 +52,7 @@ def test_a_model_that_replaces_the_global_one_has_the_accuracy_of_the_evaluation
     assert len(set(expected[np.isfinite(expected)])) > 2
 
 
+@pytest.mark.slow
 def test_members_lanes_and_tables_have_the_accuracy_of_a_run(tmp_path: pathlib.Path) -> None:
     clock = afl.clock.free_running(concurrency=4, buffer=2, durations=afl.clock.uniform(1, 3))
     sim = simulation((afl.server.fedbuff(), clock))

@@ -203,8 +203,9 @@ class by_key(afl.clock.free_running):
         return state._replace(now=jax.random.uniform(key, dtype=jnp.float64))
 
 
-@pytest.mark.parametrize("online", [False, pytest.param(True, marks=SLOW)])
-@pytest.mark.parametrize("clock", [pytest.param(afl.clock.free_running, marks=SLOW), by_key])
+@pytest.mark.slow
+@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("clock", [afl.clock.free_running, by_key])
 def test_jax_random_takes_the_keys_of_durations_and_clocks(clock: Any, online: bool) -> None:
     durations = 1.0 + by_jax() * afl.clock.uniform(1, 2)
     sim = afl.Simulation(

@@ -36,6 +36,7 @@ from tests.problems import (
 )
 from tests.variants import slow_but
 
+pytestmark = pytest.mark.optimised
 STEPS = 30
 TIMES = np.random.default_rng(0).uniform(0.5, 2.0, (6, 60))
 

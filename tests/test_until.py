@@ -16,7 +16,6 @@ from jaxafl.cli.tables import limits_reached, wasted_runs
 from jaxafl.plot.report.lines import ending
 from tests.equivalence import CLOCKS, GD, SERVERS, _simulation, observe
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 WHOLE = 30
 
 

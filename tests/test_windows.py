@@ -11,7 +11,6 @@ import jaxafl as afl
 from jaxafl.engine import windows
 from tests.equivalence import CLOCKS, SERVERS, STEPS, _simulation, observe
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 QUICK = {("fedbuff", "buffer")}
 PAIRS = [(name, clock) for name, (_, clocks, _) in SERVERS.items() for clock in clocks]
 

@@ -16,6 +16,7 @@ from jaxafl.clock import Schedule
 from jaxafl.clock import schedule as run_clock
 from tests.oracle import clock_events as oracle
 from tests.problems_protocols import KINDS, durations, lookup, losses, openings, picks
+from tests.variants import slow_but
 
 CLIENTS, STEPS = 4, 30
 COLUMNS = ("client", "run", "run_id", "version", "started", "arrived")
@@ -158,7 +159,7 @@ def test_they_start_at_a_rate_with_all_kinds_of_durations(name: str, kind: str, 
     check_rate(name, kind, seed)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(CASES, *(name for name in CASES if name not in DRAWN)))
 def test_bounds_windows_and_losses_follow_the_event_loop(name: str) -> None:
     check_case(name, "ties", 3)
 

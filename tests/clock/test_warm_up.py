@@ -61,6 +61,7 @@ def test_the_first_step_takes_the_last_update_of_every_client(name: str, first: 
             np.testing.assert_array_equal(getattr(found, count), getattr(plain, count)[window])
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("name", slow_but(PROTOCOLS, "free_running, lost"))
 def test_all_clients_begin_with_a_run_that_takes_no_time(name: str) -> None:
     plain = run_clock(PROTOCOLS[name], CLIENTS, 1, STEPS, 1)

@@ -183,6 +183,7 @@ def test_test_samples_per_client_follow_the_classes_of_its_training_samples() ->
         pool.partition(afl.data.iid(2), test="own")
 
 
+@pytest.mark.slow
 def test_figures_of_single_clients_over_seeds_show_means_and_spread() -> None:
     _, _, sim = evaluated(pooled().with_validation(0.4, seed=2), diagnostics="per_client")
     found = afl.sweep(sim, {"seed": [0, 1, 2]}, 6, eval_every=3, diagnostics="per_client")

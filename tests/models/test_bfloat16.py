@@ -18,7 +18,6 @@ from jaxafl.models.resnet import ResNet
 from tests.models.test_resnet import filled
 from tests.variants import slow_but
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 KEY = jax.random.key(0)
 FLOAT32 = {jnp.dtype(jnp.float32)}
 NETWORKS = {

@@ -80,7 +80,8 @@ def test_training_of_a_frozen_layer_normalises_by_its_statistics(adapter: str) -
     np.testing.assert_allclose(leaf, 0.01 * whitened.mean(0), rtol=1e-4)
 
 
-@pytest.mark.parametrize("adapter", ["linen", pytest.param("nnx", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("adapter", ADAPTERS)
 def test_frozen_statistics_are_those_of_the_model_that_it_starts_from(adapter: str) -> None:
     whole = simulation(ADAPTERS[adapter]()).train(3, eval_every=3)
     model = afl.models.initialised(ADAPTERS[adapter](encoder), whole.params, whole.model_state)

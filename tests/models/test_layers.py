@@ -15,8 +15,6 @@ from jaxafl.models import winograd
 from jaxafl.models.layers import Conv, conv2d, max_pool
 from tests.variants import slow_but
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def reference_conv(x, kernel, strides, padding):
     return lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -176,8 +174,9 @@ def test_convolutions_by_tiles_are_zero_where_images_are(rows, padding, monkeypa
     np.testing.assert_array_equal(found == 0, expected == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="tiles are taken on a CPU")
-@pytest.mark.parametrize("axes", slow_but([(0, 0), (0, None), (None, 0)], (0, 0)))
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
 def test_second_derivatives_and_lanes_of_convolutions_by_tiles(axes, monkeypatch):
     rng = np.random.default_rng(0)
     x, kernel = (jnp.float32(rng.normal(size=shape)) for shape in ((3, 2, 8, 6, 32), (3, 3, 3, 32, 32)))

@@ -10,8 +10,6 @@ import pytest
 from jaxafl import models
 from jaxafl.models import Batch
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def example(shape, size=1):
     return Batch(jnp.zeros((size, *shape)), jnp.zeros(size, jnp.int32), jnp.ones(size, bool))

@@ -16,7 +16,6 @@ from jaxafl.models import BatchNorm, Conv, from_linen
 from jaxafl.models.layers import flatten
 from jaxafl.models.normalisation import normalise
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 CHANNELS = 3
 
 

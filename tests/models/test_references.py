@@ -12,7 +12,6 @@ from jaxafl.models import Batch
 from tests.models import torch_networks
 from tests.models.test_resnet import filled
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 RESNETS = [(name, norm) for name in ("resnet20", "resnet18") for norm in ("batch", "group")]
 PLAIN = ["logistic", "mlp", "cnn_small", "cnn_over", "cnn_defedavg", "cnn_asyncfeded", "cnn_afl"]
 KEY = jax.random.key(0)

@@ -11,7 +11,6 @@ from jaxafl import models
 from jaxafl.models import Batch
 from jaxafl.models.resnet import BasicBlock, ResNet
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 KEY = jax.random.key(0)
 
 

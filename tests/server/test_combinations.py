@@ -33,8 +33,6 @@ from jaxafl.engine import mesh
 from jaxafl.simulation import Simulation
 from tests.problems import quadratic
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 CLIENTS, STEPS = 6, 20
 
 number = st.floats(0.01, 0.5)

@@ -18,6 +18,7 @@ from tests.oracle.clock import ServerStep
 from tests.problems import assert_same, quadratic, record, reference, simulate
 from tests.variants import slow_but
 
+pytestmark = pytest.mark.optimised
 STEPS = 12
 PRECISIONS = {"float64": (True, 1e-9), "float32": (False, 1e-5)}
 

@@ -221,7 +221,7 @@ TIMELINES: dict[str, tuple[Any, Callable[[Any], Any], list[float]]] = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(TIMELINES, "ia2sgd, published", "ace, published", "fedfa"))
+@pytest.mark.parametrize("name", slow_but(TIMELINES, "ia2sgd, published", "fedfa"))
 def test_two_clients_by_hand(name: str) -> None:
     """f_0' = x - 1 and f_1' = x + 1, x_0 = 2; runs of one and of three seconds, one gradient each."""
     one, begins, expected = TIMELINES[name]
@@ -246,7 +246,8 @@ ALL = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(ALL, "aced"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
 def test_a_resumed_run_is_the_uninterrupted_one(name: str, tmp_path: Any) -> None:
     one, options = ALL[name]
     of = quadratic()

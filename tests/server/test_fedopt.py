@@ -116,6 +116,7 @@ def test_a_made_optimiser_is_the_one_of_its_constructor() -> None:
     np.testing.assert_allclose(again.loss.values.ravel(), expected.loss, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_knows_the_numbers_of_a_made_optimiser(tmp_path: Any) -> None:
     of = quadratic(4)
     clock = afl.clock.synchronous(cohort=2, durations=afl.clock.constant(1.0))

@@ -14,6 +14,7 @@ import jaxafl as afl
 from jaxafl.options import UserError
 from jaxafl.server import Arrivals, Outcome, Server
 from tests.problems import quadratic
+from tests.variants import slow_but
 
 CLIENTS = 4
 STEPS = 5
@@ -60,12 +61,9 @@ CASES = {
     "own": (silent(), "free_running", equal),
     "fedasync": (afl.server.fedasync(alpha=0.25, staleness="constant"), "one", None),
 }
-QUICK = ("fedavg", "fedbuff", "fedasync")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
-)
+@pytest.mark.parametrize("name", slow_but(CASES, "fedavg", "fedbuff"))
 def test_state_is_averaged_as_the_models_are(name: str) -> None:
     server, clock, weigh = CASES[name]
     of, time = quadratic(CLIENTS), afl.clock.uniform(0.5, 1.5)

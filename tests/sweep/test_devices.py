@@ -23,7 +23,8 @@ from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.work import Work
 from tests.on_devices import OF_MANY
 from tests.sweep.conftest import differing, simulation
-from tests.variants import slow_but
+
+pytestmark = pytest.mark.optimised
 
 
 def seen(what: str, devices: int) -> dict[str, Any]:
@@ -66,7 +67,8 @@ def test_a_run_that_devices_share_is_that_of_one(devices: int) -> None:
     assert found == {name: [] for name in found}
 
 
-@pytest.mark.parametrize("kind", slow_but(("planned", "online"), "online"))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ("planned", "online"))
 def test_threads_of_one_device_have_the_results_of_one_after_another(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

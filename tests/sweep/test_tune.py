@@ -86,7 +86,6 @@ def test_a_rung_has_its_share_of_the_resources_and_all_of_the_targets() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compilation")
 def test_limits_end_runs_and_those_of_resources_grow_from_rung_to_rung() -> None:
     grid, limits = {"client.learning_rate": [0.1]}, {"updates": 9, "loss": -1.0}
     tuned = afl.tune(held_out(), grid, "loss", until=limits, factor=2, rungs=2, eval_every=2)
