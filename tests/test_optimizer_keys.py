@@ -77,6 +77,7 @@ def test_clients_draw_numbers_of_their_own(optimizer: str) -> None:
     assert abs(np.corrcoef(mean[0] - gradient[0], mean[1] - gradient[1])[0, 1]) < 0.15  # another run of the clients
 
 
+@pytest.mark.slow
 def test_seeds_draw_other_numbers_and_a_replay_the_same() -> None:
     client = afl.Client(optax.noisy_sgd, **noisy(), **CLIENT)
     first, again, other = noise(client), noise(client), noise(client, seed=1)

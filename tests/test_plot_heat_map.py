@@ -91,6 +91,7 @@ def test_the_shell_draws_it_and_its_table_has_a_column_per_axis(tmp_path: pathli
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.slow
 def test_a_sweep_of_buffers_at_equal_server_steps_warns(tmp_path: pathlib.Path) -> None:
     sim = simulation()
     with pytest.warns(UserWarning, match="4 server steps are 4 updates with buffer=1, but 8 updates with buffer=2"):

@@ -375,6 +375,7 @@ def test_the_library_is_the_one_that_was_published_and_its_licence_is_in_the_pag
     assert "Chart.js v4.6.1" in source and "Permission is hereby granted" in source
 
 
+@pytest.mark.slow
 def test_the_command_writes_runs_and_pairs_sweeps_over_the_same_seeds(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     afl.save(run(), "one.nc")

@@ -272,6 +272,7 @@ def test_a_restored_run_keeps_its_metrics_and_refuses_others(tmp_path: pathlib.P
         sim.run(2 * STEPS, metrics={"macro_f1": right}, **how)
 
 
+@pytest.mark.slow
 def test_limits_and_tuning_use_metrics_of_sets() -> None:
     sim = simulation()
     found = sim.run(200, until={"right": 0.5}, eval_every=2, metrics={"right": Metric(right, "higher")})

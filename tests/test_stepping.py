@@ -94,6 +94,7 @@ class early(afl.clock.free_running):
         return state, step._replace(runs=step.runs._replace(version=step.runs.version + 5))
 
 
+@pytest.mark.slow
 def test_user_defined_clocks_have_zeros_in_padding_and_are_checked() -> None:
     sim = simulation(clock=halved(concurrency=4, buffer=2, durations=DELAYS))
     state, records = sim.step(sim.init(SEED), STEPS)

@@ -75,6 +75,7 @@ def test_targets_of_other_kinds_have_several_sets_too() -> None:
     assert held.test_sets["shifted"][1].tolist() == flags[50:].astype(int).tolist()
 
 
+@pytest.mark.slow
 def test_the_sets_are_those_of_members_tables_trackers_and_files(tmp_path: pathlib.Path) -> None:
     sim = simulation(data().with_validation(0.2, seed=0))
     table = afl.callbacks.Csv(tmp_path / "log.csv")

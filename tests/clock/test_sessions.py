@@ -83,6 +83,7 @@ def test_a_client_works_only_in_its_sessions() -> None:
     assert found.time.tolist() == pytest.approx([1.5, 4.5, 7.5])
 
 
+@pytest.mark.slow
 def test_clients_leave_after_a_geometric_number_of_sessions() -> None:
     many = 20_000
     made = clock.sessions(clock.constant(1.0), clock.constant(2.0), off=clock.constant(1.0), leave=0.25, count=2)

@@ -18,7 +18,6 @@ from tests.oracle.clock import ServerStep
 from tests.problems import assert_same, quadratic, record, reference, simulate
 from tests.variants import slow_but
 
-pytestmark = pytest.mark.optimised
 STEPS = 12
 PRECISIONS = {"float64": (True, 1e-9), "float32": (False, 1e-5)}
 
@@ -138,12 +137,12 @@ USUAL = [
 ]
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize(
     "name",
     slow_but(
         USUAL,
         "fedasync polynomial",
-        "fedasync delta, buffer",
         "fedbuff sum",
         "fedbuff hinge of samples",
         "fadas authors eq77",
@@ -168,6 +167,7 @@ def test_every_server_on_every_kind_of_schedule(name: str, kind: str, precision:
         check_free_running(name, kind, precision, seed)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
@@ -218,7 +218,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(SCHEDULES, "before_step", "start_skew, everyone"))
+@pytest.mark.parametrize("name", slow_but(SCHEDULES, "start_skew, everyone"))
 def test_every_way_of_starting_clients_follows_the_reference(name: str) -> None:
     problem = quadratic()
     for kind in ("ties", "late") if name in ("arrival", "step") else ("ties",):

@@ -176,22 +176,24 @@ def test_servers_of_ticks_follow_their_references(name: str) -> None:
     assert moved[0] == 0 and (moved[[9, 10]] > 0).all() == ("waits" not in name or moved[8] > 0)
 
 
-def test_numbers_are_swept_without_compilation() -> None:
+SWEPT: dict[str, tuple[Any, tuple[float, float]]] = {
+    "max_age": (server.aced(0.1, 1.0), (0.0, 3.0)),
+    "threshold": (server.delay_adaptive(0.2, threshold=2.0), (0.5, 9.0)),
+    "exponent": (server.fedbuff(exponent=0.5), (0.0, 2.0)),
+}
+
+
+@pytest.mark.parametrize("name", slow_but(SWEPT, "max_age"))
+def test_numbers_are_swept_without_compilation(name: str) -> None:
     """The members of a sweep are the single runs, whether they share a program or not."""
     clock = afl.clock.free_running(concurrency=CLIENTS, durations=afl.clock.uniform(1, 5))
-    of = quadratic()
-    swept = [
-        (server.aced(0.1, 1.0), "max_age", (0.0, 3.0)),
-        (server.delay_adaptive(0.2, threshold=2.0), "threshold", (0.5, 9.0)),
-        (server.fedbuff(exponent=0.5), "exponent", (0.0, 2.0)),
-    ]
-    for one, name, values in swept:
-        found = afl.sweep(afl.Simulation(of.data, of.model, GD, one, clock), {f"server.{name}": values}, 8)
-        for place, value in enumerate(values):
-            member = dataclasses.replace(one, **{name: value})
-            single = afl.Simulation(of.data, of.model, GD, member, clock).run(8)
-            np.testing.assert_allclose(found.loss.values.reshape(2, -1)[place], single.loss.values, rtol=1e-5)
-        assert not np.allclose(*found.loss.values.reshape(2, -1))
+    of, (one, values) = quadratic(), SWEPT[name]
+    found = afl.sweep(afl.Simulation(of.data, of.model, GD, one, clock), {f"server.{name}": values}, 8)
+    for place, value in enumerate(values):
+        member = dataclasses.replace(one, **{name: value})
+        single = afl.Simulation(of.data, of.model, GD, member, clock).run(8)
+        np.testing.assert_allclose(found.loss.values.reshape(2, -1)[place], single.loss.values, rtol=1e-5)
+    assert not np.allclose(*found.loss.values.reshape(2, -1))
 
 
 def plain(protocol: Any) -> Any:

@@ -16,7 +16,6 @@ from jaxafl.clock import bernoulli, constant, free_running, interrupting, sample
 from jaxafl.simulation import Simulation
 from tests.problems import GD, START, quadratic, simulate
 
-pytestmark = pytest.mark.optimised
 CLIENTS, STEPS = 6, 10
 GRADIENT = Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)
 TOGETHER = free_running(concurrency=CLIENTS, buffer=CLIENTS, durations=constant(2.0))

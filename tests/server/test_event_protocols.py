@@ -278,21 +278,22 @@ def test_ringleader_by_hand() -> None:
     np.testing.assert_array_equal(records["staleness"], np.where(schedule.mask, schedule.staleness, 0))
 
 
-def test_asyncfeded_runs_where_late_updates_are_refused() -> None:
+@pytest.mark.parametrize("on_bound", slow_but(["refuse", "stop"], "stop"))
+def test_asyncfeded_runs_where_late_updates_are_refused(on_bound: str) -> None:
     """The clock inside the loop refuses, stops and counts as the one ahead of it."""
     problem = quadratic()
     local = afl.Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=None)
-    for on_bound in ("refuse", "stop"):
-        made = clock.free_running(concurrency=6, durations=DURATIONS, max_staleness=3, on_bound=on_bound)
-        constant = server.asyncfeded(kappa=0.0)  # K stays, so that the schedule ahead is that of the run
-        result = afl.Simulation(problem.data, problem.model, local, constant, made).run(30, seed=2)
-        ahead = afl.Simulation(problem.data, problem.model, local, server.fedasync(), made).schedule(30, seed=2)
-        np.testing.assert_array_equal(result.client_id.values, ahead.client)
-        name = "runs_refused" if on_bound == "refuse" else "runs_stopped"
-        assert result.attrs[name] == getattr(ahead, name)[-1] > 0
-        assert int(result.staleness.max()) <= 2
+    made = clock.free_running(concurrency=6, durations=DURATIONS, max_staleness=3, on_bound=on_bound)
+    constant = server.asyncfeded(kappa=0.0)  # K stays, so that the schedule ahead is that of the run
+    result = afl.Simulation(problem.data, problem.model, local, constant, made).run(30, seed=2)
+    ahead = afl.Simulation(problem.data, problem.model, local, server.fedasync(), made).schedule(30, seed=2)
+    np.testing.assert_array_equal(result.client_id.values, ahead.client)
+    name = "runs_refused" if on_bound == "refuse" else "runs_stopped"
+    assert result.attrs[name] == getattr(ahead, name)[-1] > 0
+    assert int(result.staleness.max()) <= 2
 
 
+@pytest.mark.slow
 def test_a_limit_of_bytes_counts_refused_uploads() -> None:
     pair, _ = CASES["ringmaster without stops"]
     problem = quadratic()
