@@ -279,7 +279,7 @@ class Simulation(Stepwise, Measured):
         """
         named = f"{self.server.name} on {self.clock.name}, {self.data.name}"
         options = results.options_of_parts(self.summary())
-        ways = evaluated(self.model.at(self.precision), self.data, metrics)
+        ways = evaluated(self.model.at(self.precision), self.data, metrics, self.client.personal is not None)
         return Run(named, options, seed, server_steps, member or {}, self.citation(), metrics=ways)
 
     def problem(
@@ -294,7 +294,7 @@ class Simulation(Stepwise, Measured):
         server, client = self.server.prepare(parts["clock"], self.client, self.data.counts, seed)
         client = client.executed(int(self.data.counts.max()), self.attack_of_run(seed))
         hyperparameters = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
-        device = put_data(self.data, parts["model"], layout, "local_accuracy" in recording.diagnostics)
+        device = put_data(self.data, parts["model"], layout, self.evaluates_own(recording))
         return Problem(
             **parts, hyperparameters=hyperparameters, device=device, seed=seed, recording=recording, layout=layout
         )

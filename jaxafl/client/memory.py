@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from jaxafl.client.frozen import trained_of
 from jaxafl.client.options import Client
+from jaxafl.client.personal import personal_of, sent_of, shared_of
 
 Tree = Any
 
@@ -15,6 +15,7 @@ class Memory(NamedTuple):
 
     upload: Tree = ()  # of `Client(upload=...)`
     correction: Tree = ()  # of `Client(correction=...)`
+    personal: Tree = ()  # the personal parameters, `None` for the others
 
 
 def first_memory(client: Client, params: Tree) -> Memory | None:
@@ -27,11 +28,12 @@ def first_memory(client: Client, params: Tree) -> Memory | None:
     if not client.remembers:
         return None
     return Memory(
-        upload=() if client.upload is None else client.upload.init(trained_of(client, params)),
-        correction=() if client.correction is None else client.correction.init(params)[0],
+        upload=() if client.upload is None else client.upload.init(sent_of(client, params)),
+        correction=() if client.correction is None else client.correction.init(shared_of(client, params))[0],
+        personal=() if client.personal is None else personal_of(client, params),
     )
 
 
 def first_shared(client: Client, params: Tree) -> Tree:
     """Returns what the server's model has beside its parameters for `Client(correction=...)`; else `None`."""
-    return None if client.correction is None else client.correction.init(params)[1]
+    return None if client.correction is None else client.correction.init(shared_of(client, params))[1]

@@ -102,6 +102,8 @@ class Client(Optimised, init=False):
         upload: transformation of every update Δ before it is sent, one of `jaxafl.upload` or an Optax
             transformation; `None` sends Δ. Non-trainable state is sent as it is.
         correction: correction of local gradients by what clients and server remember, one of `jaxafl.correction`.
+        personal: function from the path of a parameter, such as `"head/kernel"`, to True if each client keeps it and
+            never sends it. Personal parameters begin as those of x_0.
 
     Raises:
         TypeError: the optimiser lacks a given hyperparameter, or needs a missing one.
@@ -131,6 +133,7 @@ class Client(Optimised, init=False):
     micro_batch: int | None = static(default=None, kw_only=True)
     upload: Upload | None = dataclasses.field(default=None, kw_only=True)
     correction: Correction | None = dataclasses.field(default=None, kw_only=True)
+    personal: Callable[[str], bool] | None = static(default=None, kw_only=True)
     _attack: Any = recording(default=None)  # of the run, with a mask [N] of the attackers
     _sizes: Any = recording(default=None)  # batch sizes, int32 [N], or that of one client; set by `executed`
 
@@ -162,7 +165,8 @@ class Client(Optimised, init=False):
     @property
     def remembers(self) -> bool:
         """True if each client keeps a row from run to run."""
-        return self.correction is not None or (self.upload is not None and self.upload.remembers)
+        kept = self.personal is not None or self.correction is not None
+        return kept or (self.upload is not None and self.upload.remembers)
 
     def moments_ahead(self, pause: float) -> list[str]:
         """Returns the fields of `Moment` that `rate_schedule` reads and a clock advanced during training lacks.

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.client.correction import Correction, LocalRun
-from jaxafl.client.frozen import trained_of
 from jaxafl.client.memory import Memory
 from jaxafl.client.options import Client
-from jaxafl.client.training import Lane
+from jaxafl.client.personal import filled, personal_of, sent_of, shared_of
+from jaxafl.client.training import Lane, local_run
 from jaxafl.client.upload import Sent, received_size
 from jaxafl.device.keys import jax_key, threefry
 from jaxafl.options import UserError
@@ -39,15 +39,18 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
     """
     memory, message, of_client = lane.memory, None, client.of(lane.client)
     if client.correction is not None:
-        moved = jax.tree.map(jnp.subtract, lane.params, lane.anchor)
+        moved = shared_of(client, jax.tree.map(jnp.subtract, lane.params, lane.anchor))
         part: Any = of_client.correction
-        row, message = part.finish(moved, memory.correction, lane.shared, lane.local_run)
+        row, message = part.finish(moved, memory.correction, lane.shared, local_run(client, lane))
         memory = memory._replace(correction=row)
+    if client.personal is not None:
+        memory = memory._replace(personal=personal_of(client, lane.params))
+        delta = filled(shared_of(client, delta), jax.tree.map(jnp.zeros_like, delta))
     if client.upload is None and client.attack is None:
         return delta, message, memory
     upload: Any = of_client.upload
     key = jax_key(threefry(lane.key, 0, _STREAM))
-    trained, sent = trained_of(client, delta), Sent(lane.client, lane.run, samples, lane.step, key)
+    trained, sent = sent_of(client, delta), Sent(lane.client, lane.run, samples, lane.step, key)
     if upload is None:
         received = trained
     elif memory is not None:
@@ -57,10 +60,7 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
         received = upload.apply(trained, sent)
     if of_client.attack is not None:
         received = of_client.attack.sent(received, sent)
-    whole = jax.tree.map(
-        lambda new, old: old if new is None else new, received, delta, is_leaf=lambda leaf: leaf is None
-    )
-    return whole, message, memory
+    return filled(received, delta), message, memory
 
 
 def check_sent(client: Client, lane: Lane) -> None:
@@ -70,13 +70,13 @@ def check_sent(client: Client, lane: Lane) -> None:
         client: local training.
         lane: shapes of a run's state.
     """
-    if client.upload is None and client.correction is None:
+    if client.upload is None and not client.remembers:
         return
-    leaves = jax.tree.leaves(trained_of(client, lane.params))
+    leaves = jax.tree.leaves(sent_of(client, lane.params))
     if client.upload is not None:
         client.upload.check(tuple(leaf.size for leaf in leaves))
         received_size(client.upload, leaves)
-    parts = {"upload": client.upload, "correction": client.correction}
+    parts = {"upload": client.upload, "correction": client.correction, "personal": client.personal}
     given = "Client: " + ", ".join(f"{name}={part!r}" for name, part in parts.items() if part is not None)
     try:
         delta, _, memory = jax.eval_shape(lambda lane: sent_update(client, lane.params, lane, jnp.int32(1)), lane)
@@ -91,12 +91,12 @@ def check_sent(client: Client, lane: Lane) -> None:
 
 
 def traffic(client: Client, params: Tree, model_state: Tree) -> Traffic:
-    """Returns the bytes of an update and of a model, without frozen parameters.
+    """Returns the bytes of an update and of a model, without frozen and personal parameters.
 
     An update is as large as `Client(upload=...)` leaves it, and has the non-trainable state with it. A correction's
     message and shared pytree are sent, too.
     """
-    trained = trained_of(client, params)
+    trained = sent_of(client, params)
     leaves, state = jax.tree.leaves(trained), received_size(None, jax.tree.leaves(model_state))
     message, shared = _of_correction(client.correction, trained)
     return Traffic(received_size(client.upload, leaves) + state + message, received_size(None, leaves) + state + shared)

@@ -13,6 +13,7 @@ from jaxafl.client import batches
 from jaxafl.client.correction import LocalRun
 from jaxafl.client.examples import check_examples, gradients_of_examples, takes_examples
 from jaxafl.client.options import Client, Moment, Timing
+from jaxafl.client.personal import filled, shared_of
 from jaxafl.client.stepping import objective_arguments, optimizer_step
 from jaxafl.device.key_leaves import pack, renewed, unpack
 from jaxafl.device.keys import Key, jax_key, per_client, threefry
@@ -53,11 +54,6 @@ class Lane(NamedTuple):
     shared: Tree = None  # for a correction, of the version that the run began with
     rate_sum: Array | None = None  # for a correction, the learning rates of all local steps so far
 
-    @property
-    def local_run(self) -> LocalRun:
-        """The run as a correction sees it."""
-        return LocalRun(self.anchor, self.client, self.run, self.step, cast(Array, self.rate_sum))
-
 
 class Draw(NamedTuple):
     """Random draws of a local step."""
@@ -67,6 +63,11 @@ class Draw(NamedTuple):
     total: Array  # int32, samples in the mini-batch without padding
     data_keys: Array  # [B], keys for data augmentation
     model_key: Array  # key of the model, e.g. for dropout
+
+
+def local_run(client: Client, lane: Lane) -> LocalRun:
+    """Returns the run as a correction sees it."""
+    return LocalRun(shared_of(client, lane.anchor), lane.client, lane.run, lane.step, cast(Array, lane.rate_sum))
 
 
 def begin(
@@ -91,6 +92,8 @@ def begin(
         memory: row of the client, if clients keep one.
         shared: of the start model, for a correction.
     """
+    if client.personal is not None:
+        params = filled(memory.personal, params)
     key = threefry(batch_key, who, run)
     zero = jnp.zeros((), jnp.result_type(float))
     lane = Lane(
@@ -212,8 +215,8 @@ def local_step(
         if client.proximal is not None:
             gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, params, lane.anchor)
         if client.correction is not None:
-            row = lane.memory.correction
-            gradient = client.correction.gradient(gradient, params, row, lane.shared, lane.local_run)
+            parts = shared_of(client, gradient), shared_of(client, params), lane.memory.correction, lane.shared
+            gradient = filled(client.correction.gradient(*parts, local_run(client, lane)), gradient)
         return gradient
 
     def objective_of(loss: Array, params: Tree) -> Array:

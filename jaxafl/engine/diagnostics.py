@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxafl.data.form import DataForm
 from jaxafl.device.keys import jax_key
-from jaxafl.engine.evaluate import sets_of
+from jaxafl.engine.evaluate import owned_sums
 from jaxafl.engine.problem import DeviceData, Program
 from jaxafl.models.model import Apply, Batch
 from jaxafl.options import UserError, did_you_mean
@@ -60,23 +60,11 @@ def local_accuracy(program: Program, device: DeviceData, arrivals: Arrivals, sta
         arrivals: of the server step.
         states: non-trainable model state of each arrival.
     """
-    ((prefix, owned),) = device.owned.items()
-    _, fetch = sets_of(program.data, device)[prefix]
-    apply, key = program.model.bound(device.frozen), jax_key((jnp.uint32(0), jnp.uint32(0)))
+    ((_, owned),) = device.owned.items()
 
     def one(arrival: tuple[Array, Tree, Tree]) -> Array:
-        client, params, state = arrival
-        count, size = owned.samples[client], len(owned.positions)
-
-        def piece(index: Array, total: Array) -> Array:
-            places = index * size + owned.positions
-            inside = places < count
-            raw, y = fetch(owned.rows[owned.first[client] + jnp.minimum(places, count - 1)])
-            outputs, _ = apply(params, state, Batch(program.data.preprocess(raw), y, inside), key, False)
-            return total + jnp.sum(jnp.where(inside, outputs.metrics["accuracy"], 0))
-
-        total = jax.lax.fori_loop(0, -(-count // size), piece, jnp.zeros((), arrivals.loss.dtype))
-        return total / count.astype(total.dtype)
+        total = owned_sums(program, device, lambda outputs: outputs.metrics["accuracy"], *arrival)
+        return total / owned.samples[arrival[0]].astype(total.dtype)
 
     params = jax.tree.map(jnp.add, arrivals.base, arrivals.delta)
     return jax.lax.map(one, (arrivals.client, params, states))

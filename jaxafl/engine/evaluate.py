@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxafl.client import filled
 from jaxafl.data.form import DataForm
 from jaxafl.data.held_out import gather_held_out
-from jaxafl.device import available_bytes, equations, on_cpu, operations, result_bytes
+from jaxafl.device import available_bytes, buffers, equations, on_cpu, operations, result_bytes
 from jaxafl.device.keys import jax_key
 from jaxafl.engine.problem import DeviceData, Program
 from jaxafl.engine.state import Version
@@ -94,6 +95,75 @@ def sets_of(data: DataForm, device: DeviceData) -> dict[str, tuple[int, Callable
 
         sets["validation_"] = (len(held_out.client), fetch_held_out)
     return sets
+
+
+def owned_sums(
+    program: Program, device: DeviceData, select: Callable[[Any], Any], client: Array, params: Any, state: Any
+) -> Any:
+    """Returns sums over the held-out samples of a client for a model.
+
+    Args:
+        program, device: of the run.
+        select: function from `Outputs` to a pytree of values [B].
+        client: int32, index of the client.
+        params, state: the model.
+    """
+    ((prefix, owned),) = device.owned.items()
+    _, fetch = sets_of(program.data, device)[prefix]
+    apply, key = program.model.bound(device.frozen), jax_key((jnp.uint32(0), jnp.uint32(0)))
+    count, size = owned.samples[client], len(owned.positions)
+
+    def values(index: Array) -> Any:
+        places = index * size + owned.positions
+        inside = places < count
+        raw, y = fetch(owned.rows[owned.first[client] + jnp.minimum(places, count - 1)])
+        outputs, _ = apply(params, state, Batch(program.data.preprocess(raw), y, inside), key, False)
+        return jax.tree.map(lambda value: jnp.sum(jnp.where(inside, value, 0)), select(outputs))
+
+    dtype = jnp.result_type(float)
+    zero = jax.tree.map(lambda leaf: jnp.zeros((), dtype), jax.eval_shape(values, jnp.int32(0)))
+    return jax.lax.fori_loop(0, -(-count // size), lambda i, total: jax.tree.map(jnp.add, total, values(i)), zero)
+
+
+def evaluate_personal(
+    program: Program, single: bool, device: DeviceData, clients: Array, personal: Any, model: Version
+) -> dict[str, Array]:
+    """Evaluates each client's model, with its personal parameters, on its held-out samples.
+
+    Args:
+        program: static.
+        single: static, True to add the metrics of single clients.
+        device: the data.
+        clients: int32 [C], the clients.
+        personal: personal parameters of all members and clients, each leaf [P, N, ...].
+        model: of all members.
+
+    Returns:
+        `personal_...` [P], means over all samples, and if `single` `client_...` [P, C].
+    """
+    ((_, owned),) = device.owned.items()
+    samples = owned.samples[clients]
+    roots: set[str] = set()
+
+    def select(outputs: Any) -> dict[str, Array]:
+        roots.update(outputs.squares)
+        return {"loss": outputs.loss} | outputs.metrics | outputs.squares
+
+    def member(given: tuple[Any, Version]) -> dict[str, Array]:
+        rows, model = given
+
+        def one(client: Array) -> dict[str, Array]:
+            params = filled(buffers.read(rows, client), model.params)
+            return owned_sums(program, device, select, client, params, model.model_state)
+
+        sums = jax.lax.map(one, clients)
+        found = {f"personal_{name}": jnp.sum(value) / jnp.sum(samples) for name, value in sums.items()}
+        if single:
+            found |= {f"client_{name}": value / samples for name, value in sums.items()}
+        squared = [start + name for name in roots for start in ("personal_", "client_") if start + name in found]
+        return found | {name: jnp.sqrt(found[name]) for name in squared}
+
+    return jax.lax.map(member, (personal, model))
 
 
 def _summed(

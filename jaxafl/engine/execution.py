@@ -50,6 +50,7 @@ class Execution:
         rows_before: rows before each chunk of server steps, and all, if members have plans of their own; `None`: row t
             is server step t.
         taken: client updates consumed so far, if the schedule depends on the training.
+        evaluate_personal: state -> metrics of the clients' models, each [P] or [P, C], if parameters are personal.
         limit: (records) -> server steps within the limits, and the limit that is reached.
     """
 
@@ -76,6 +77,7 @@ class Execution:
     rows_before: np.ndarray | None = None
     taken: int = 0
     limit: Callable[[Records], tuple[int, str]] | None = None
+    evaluate_personal: Callable[[State], dict[str, Any]] | None = None
 
     @property
     def plan(self) -> Plan | None:
@@ -184,6 +186,8 @@ class Execution:
     def evaluate(self) -> dict[str, np.ndarray]:
         """Returns metrics of the models, each [P]; with `average_...` of the mean of all versions, if it is kept."""
         found = dict(on_host(self.evaluate_model(self.state.model)))
+        if self.evaluate_personal is not None:
+            found |= on_host(self.evaluate_personal(self.state))
         if self.state.average is not None:
             average = on_host(self.evaluate_model(self.state.model._replace(params=self.state.average)))
             found |= {f"average_{name}": values for name, values in average.items()}

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from jaxafl.client import filled
 from jaxafl.clock import Schedule
 from jaxafl.device import compiled, on_device
 from jaxafl.device.buffers import read
 from jaxafl.engine.execution import Execution, Failed
 from jaxafl.engine.state import Records, Version
 from jaxafl.models.metrics import Metric
-from jaxafl.options import UserError
+from jaxafl.options import UserError, check_whole
 
 _GROWTH = 8  # of one piece to the next, until their length is known
 
@@ -38,6 +39,7 @@ class Trained(NamedTuple):
         eval_every: server steps between evaluations.
         dataset: the result of `Simulation.run`, where `Simulation.train` has added it.
         metrics: metrics of whole sets by name.
+        personal: personal parameters of all clients, each leaf [N, ...], with `Client(personal=...)`.
     """
 
     schedule: Schedule
@@ -52,6 +54,18 @@ class Trained(NamedTuple):
     notes: Mapping[str, Any] = types.MappingProxyType({})
     dataset: Any = None
     metrics: Mapping[str, Metric] = types.MappingProxyType({})
+    personal: Any = None
+
+    def client_params(self, client: int) -> Any:
+        """Returns the parameters of a client's model: the last ones with its personal parameters.
+
+        Raises:
+            ValueError: there are no personal parameters, or no such client.
+        """
+        if self.personal is None:
+            raise UserError("client_params: there are no personal parameters; use params, or Client(personal=...)")
+        check_whole("client_params", "client", client, least=0, most=self.schedule.num_clients - 1)
+        return filled(jax.tree.map(lambda leaf: leaf[client], self.personal), self.params)
 
     def __repr__(self) -> str:
         return f"Trained({self.schedule!r}, evaluated {len(self.eval_step)} times, failure={self.failure})"
@@ -208,6 +222,9 @@ def _ended(execution: Execution, progress: Progress, seconds: dict[str, float], 
         notes: Mapping[str, Any] = {"stopped": stop[1]} if stop and not failure else {}
         of_sets = dict(execution.problems[index].recording.metrics)
         ended.append(Trained(schedule, info, metrics, steps, failure, *model, seconds, every, notes, metrics=of_sets))
+        if execution.problems[index].client.personal is not None:
+            personal = jax.tree.map(lambda leaf, index=index: leaf[index], execution.state.memory.tree.personal)
+            ended[-1] = ended[-1]._replace(personal=personal)
     return ended
 
 

@@ -104,6 +104,11 @@ class Measured(Summarised):
         form = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(self.data.form)))
         return traffic(self.client, *form)
 
+    def evaluates_own(self, recording: Recording) -> bool:
+        """Returns True if models of clients are evaluated on their held-out samples."""
+        held_out = self.data.test_clients is not None or self.data.validation is not None
+        return "local_accuracy" in recording.diagnostics or (self.client.personal is not None and held_out)
+
     def recording(self, observe: Any = None, diagnostics: Any = (), metrics: Any = None) -> Recording:
         """Returns the checked records of a run."""
         if observe is not None:
@@ -112,6 +117,11 @@ class Measured(Summarised):
         if "local_accuracy" in names and (self.client.upload is not None or self.attack is not None):
             cause = "an attack" if self.client.upload is None else "Client(upload=...)"
             raise UserError(f"run: local_accuracy is that of x_s + Δ, and {cause} changes Δ. Leave one out")
+        unknown = [name for name in ("local_accuracy", "gradient_norm", "asynchronous_error") if name in names]
+        if self.client.personal is not None and unknown:
+            raise UserError(f"run: {unknown[0]} is not known for Client(personal=...). Leave one out")
+        if self.client.personal is not None and metrics and "per_client" in names:
+            raise UserError("run: metrics of whole sets per client do not see personal parameters. Leave one out")
         if {"per_client", "local_accuracy"} & {*names}:
             _ = self.data.owners  # raises where no client has held-out samples
         model = self.model.at(self.precision)

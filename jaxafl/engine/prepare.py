@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxafl.clock import Schedule
 from jaxafl.device import on_device, on_host
 from jaxafl.engine.batched import evaluate_members, initial_members, observe_members
-from jaxafl.engine.evaluate import PerClient
+from jaxafl.engine.evaluate import PerClient, evaluate_personal
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.mesh import Partition, compiled_over, on_first_device, shard
 from jaxafl.engine.problem import BufferSizes, DeviceData, MemberHyperparameters, Problem, Program
 from jaxafl.engine.set_metrics import SetMetrics
-from jaxafl.engine.state import Version
+from jaxafl.engine.state import State, Version
 from jaxafl.engine.validate import check_fit
 
 
@@ -59,7 +60,30 @@ def prepared(
         observe_members, (evaluated.without_loops,), (of_members,), (model.params,), of_members, once=True
     )
     first = on_host(observe(model.params))
-    return Execution(problems, program, members, state, deterministic, evaluate, seconds, first, schedules)
+    execution = Execution(problems, program, members, state, deterministic, evaluate, seconds, first, schedules)
+    if state.memory is not None and device.owned is not None and problems[0].client.personal is not None:
+        execution.evaluate_personal = _personal_evaluation(problems[0], evaluated, device)
+    return execution
+
+
+def _personal_evaluation(problem: Problem, program: Program, device: DeviceData) -> Callable[[State], dict[str, Any]]:
+    """Returns the evaluation of the clients' models of all members."""
+    layout, of_members, replicated = problem.layout, Partition.MEMBERS, Partition.REPLICATED
+    given: Any = device if device.validation is not None else device._replace(arrays=None)
+    given = (given, on_device(np.asarray(problem.data.owners.clients, np.int32)))
+    given = shard(layout, (replicated, replicated), given) if layout.shares == 1 else on_first_device(layout, given)
+    single = "per_client" in program.recording.diagnostics
+
+    def evaluate(state: State) -> dict[str, Any]:
+        personal = state.memory.tree.personal
+        if layout.mesh is not None and layout.shares > 1:  # the rows of all devices
+            personal = jax.device_put(on_host(personal), layout.mesh.devices.flat[0])
+        arguments = (*given, personal, on_first_device(layout, state.model))
+        partitions = (replicated, replicated, of_members, of_members)
+        static = (program.without_loops, single)
+        return compiled_over(evaluate_personal, static, partitions, arguments, of_members)[0](*arguments)
+
+    return evaluate
 
 
 def _evaluation(

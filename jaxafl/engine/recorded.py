@@ -34,7 +34,18 @@ _SWEEPS = """
 """
 _TRACKERS = "simulated_seconds options seconds"
 _TAKEN = frozenset(f"{_VARIABLES} {_ATTRIBUTES} {_SWEEPS} {_TRACKERS}".split())
-_BEGINNINGS = ("eval_", "average_", "observe_", "validation_", "client_", "clients_", "count_", "final_", "together_")
+_BEGINNINGS = (
+    "eval_",
+    "average_",
+    "personal_",
+    "observe_",
+    "validation_",
+    "client_",
+    "clients_",
+    "count_",
+    "final_",
+    "together_",
+)
 
 _metrics: weakref.WeakKeyDictionary[Model, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
@@ -64,14 +75,17 @@ def metrics_of(model: Model, data: FederatedData) -> tuple[str, ...]:
 
 
 def evaluated(
-    model: Model, data: FederatedData, metrics: Iterable[tuple[str, Metric]] = ()
+    model: Model, data: FederatedData, metrics: Iterable[tuple[str, Metric]] = (), personal: bool = False
 ) -> dict[str, Better | None]:
     """Returns the metrics of a run's evaluations, and the way in which each is better; None if that is not known."""
     sets = ("", "validation_") if data.validation is not None else ("",)
     of_sets = dict(metrics)
     better = declared(model.better, of_sets)
     names = (*metrics_of(model, data), *(name for name in of_sets if name != CONFUSION))
-    return {f"{prefix}{name}": better_of(name, better) for prefix in sets for name in names}
+    found = {f"{prefix}{name}": better_of(name, better) for prefix in sets for name in names}
+    if personal and (data.test_clients is not None or data.validation is not None):
+        found |= {f"personal_{name}": better_of(name, better) for name in metrics_of(model, data)}
+    return found
 
 
 def check_metrics(metrics: Any, model: Model, data: FederatedData) -> tuple[tuple[str, Metric], ...]:

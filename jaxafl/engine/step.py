@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from jaxafl.client import filled, personal_of, shared_of
 from jaxafl.device import buffers, on_cpu
 from jaxafl.device.buffers import expand
 from jaxafl.device.key_leaves import pack, unpack
@@ -109,15 +110,22 @@ def build_server_step(
     def corrected(
         row: Steps, arrivals: Arrivals, messages: Tree, outcome: Outcome, before: Version
     ) -> tuple[Tree, Tree]:
-        """Returns the next parameters and what the model has beside them, after `Client(correction=...)`."""
-        if client.correction is None:
-            return outcome.params, before.shared
-        served = client.correction.serve(before.shared, outcome.params, messages, arrivals, device.counts.shape[0])
-        found, old = (served[1], served[0]), (outcome.params, before.shared)
-        if row.mask is None:
-            return found
-        acted = jnp.any(row.mask)
-        return jax.tree.map(lambda new, kept: jnp.where(acted, new, kept), found, old)
+        """Returns the next parameters and what the model has beside them, after `Client(correction=...)`.
+
+        Personal parameters stay those of x_0.
+        """
+        params, shared = outcome.params, before.shared
+        if client.correction is not None:
+            seen = arrivals._replace(delta=shared_of(client, arrivals.delta))
+            of_client = shared_of(client, params)
+            shared, served = client.correction.serve(shared, of_client, messages, seen, device.counts.shape[0])
+            params = filled(served, params)
+            if row.mask is not None:
+                acted, old = jnp.any(row.mask), (outcome.params, before.shared)
+                params, shared = jax.tree.map(lambda new, kept: jnp.where(acted, new, kept), (params, shared), old)
+        if client.personal is not None:
+            params = filled(personal_of(client, before.params), params)
+        return params, shared
 
     def recorded(
         row: Steps, arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version, states: Tree

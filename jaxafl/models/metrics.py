@@ -14,7 +14,7 @@ Better: TypeAlias = Literal["higher", "lower"]
 CONFUSION = "confusion"
 """Name of the metric of a whole set that may be an array [C, C]: samples by label and predicted class."""
 
-_DERIVED = r"validation_|test_|client_|clients_median_|clients_worst_|average_|final_"
+_DERIVED = r"validation_|test_|client_|clients_median_|clients_worst_|average_|personal_|final_"
 _RISES = """
     accuracy acc correct top f1 f2 f_1 fbeta f_beta f_score f_measure auc auroc auprc aucpr ap map
     average_precision precision recall sensitivity specificity true_positive_rate true_negative_rate tpr tnr ppv

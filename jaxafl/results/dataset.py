@@ -39,6 +39,7 @@ _ERRORS = {
         ("validation_", "on the validation set"),
         ("client_", "on the client's held-out samples"),
         ("average_", "of the average of all versions on the test set"),
+        ("personal_", "of the clients' models on their held-out samples"),
     )
 }
 _UNITS |= dict.fromkeys(_ERRORS, "unit of y")
@@ -75,6 +76,8 @@ _MEANINGS = {
     "asynchronous_error": "norm of the full gradient at x_t minus the applied one, (x_t - x_(t+1)) / server_rate",
     "average_loss": "mean test loss of the average of all versions",
     "average_accuracy": "share of test samples that the average of all versions classifies correctly",
+    "personal_loss": "mean loss of the clients' models, each with its personal parameters, on their held-out samples",
+    "personal_accuracy": "share of all held-out samples that the model of their client classifies correctly",
     "executed_local_steps": "executed local steps of the run, fewer than planned if it stopped early",
     "eval_bytes": "bytes sent, up and down, until the evaluated model",
     "bytes_up": "bytes that clients send in a server step",

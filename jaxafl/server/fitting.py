@@ -92,6 +92,8 @@ def _check_memory(server: Server, clock: Clock, client: Client) -> None:
             f"Client: correction={client.correction!r} sends one message per run, and {clock.name} takes runs several "
             "times; expected another clock, such as free_running"
         )
+    if client.personal is not None and server.needs.client_models:
+        raise ValueError(f"Client: personal parameters do not fit {server.name}, which keeps a model of every client")
     kept = "clients keep something from run to run, such as errors or control variates"
     if client.charge == "executed" and not clock.order_free:
         raise ValueError(f"Client: {kept}, and charge='executed' on {clock.name} trains runs twice; leave one out")

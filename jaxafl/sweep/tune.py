@@ -190,7 +190,8 @@ def _lower(members: Sequence[Member], metric: str, of_sets: Any) -> bool:
     """Returns True if a lower value of the metric is better. Raises `ValueError` if the models differ in it."""
     found = set()
     for one in {id(member.simulation.model): member.simulation for member in members}.values():
-        ways = evaluated(one.model.at(one.precision), one.data, one.recording(metrics=of_sets).metrics)
+        asked = one.recording(metrics=of_sets).metrics
+        ways = evaluated(one.model.at(one.precision), one.data, asked, one.client.personal is not None)
         if metric not in ways:
             known = [name for name in ways if name.startswith(_SPLIT)]
             raise UserError(
