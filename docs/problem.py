@@ -8,6 +8,7 @@ pictures show how a method behaves, not which one is best.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -49,6 +50,7 @@ def methods() -> dict[str, afl.Simulation]:
         "asyncfeded": (server.asyncfeded(0.5, 1.0, target_staleness=3.0, kappa=0.05, max_steps=20), each, usual),
         "asysg": (server.asysg(0.1), buffered, gradient),
         "audg": (server.audg(0.2), ticks, whole),
+        "basgd": (server.basgd(0.1, 5), clock.every_buffer(durations=speeds, buffers=5), gradient),
         "ca2fl": (server.ca2fl(0.5), buffered, usual),
         "defedavg_iid": (server.defedavg_iid(), everyone, usual),
         "defedavg_niid": (server.defedavg_niid(), clock.sampled(drawn=5, durations=speeds), usual),
@@ -99,6 +101,7 @@ def clocks() -> dict[str, tuple[Any, int]]:
         "stale_rounds": (clock.stale_rounds(participants=4, max_staleness=3, durations=times), 5),
         "semi_async": (clock.semi_async(fraction=0.5, lag=2, durations=times), 6),
         "harmonic": (clock.harmonic(durations=times, batch=10), 4),
+        "every_buffer": (clock.every_buffer(durations=times, buffers=3), 6),
         "ringleader": (clock.ringleader(durations=times), 16),
         "rounds_until_all": (clock.rounds_until_all(durations=times), 20),
         "warm_up": (clock.warm_up(clock.free_running(concurrency=8, durations=times), first="next"), 14),
@@ -134,6 +137,8 @@ def draw(*only: str) -> None:
         _ideas(results)
     if not only or "privacy" in only:
         _privacy()
+    if not only or "attacks" in only:
+        _attacks()
     for picture in FOLDER.glob("*.png"):
         if not only or picture.stem.removeprefix("clock_") in only:
             _small(picture)
@@ -168,7 +173,13 @@ def _run(sim: afl.Simulation) -> xr.Dataset:
 
 def _server_steps(sim: afl.Simulation) -> int:
     """Returns the number of server steps that take about as many updates as those of the other methods."""
-    on_average = {"bernoulli": 6, "semi_async": 10, "harmonic": 50, "ringleader": 3}  # arrivals per tick, round or step
+    on_average = {
+        "bernoulli": 6,
+        "semi_async": 10,
+        "harmonic": 50,
+        "ringleader": 3,
+        "every_buffer": 10,
+    }  # arrivals per tick, round or step
     arrivals = on_average.get(sim.clock.name, sim.clock.capacity(_CLIENTS))
     return (GRADIENTS if sim.client.steps == 1 else UPDATES) // arrivals
 
@@ -222,6 +233,33 @@ def _privacy() -> None:
         "synchronous, sampled": rounds.privacy(6.0, delta=1e-5, how="sampled", accountant="rdp"),
     }
     afl.plot.epsilon_vs_time(found, path=FOLDER / "privacy.png")
+
+
+def _attacks() -> None:
+    """Draws the final accuracy against the share of attackers, for two attacks and several aggregates."""
+    from matplotlib.figure import Figure
+
+    aggregate, attack = afl.aggregate, afl.attack
+    usual = methods()["fedbuff"]
+    clock = dataclasses.replace(usual.clock, concurrency=_CLIENTS, buffer=10)
+    defences = [None, aggregate.median(), aggregate.multi_krum(3), aggregate.geometric_median()]
+    defences += [aggregate.centered_clip(1.0)]
+    axes = {"server.aggregate": defences, "attack.clients": [0.0, 0.1, 0.2, 0.3, 0.4], "seed": range(SEEDS)}
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    attacks = {"sign_flip(3)": attack.sign_flip(3.0, clients=0.0), "alie(1.5)": attack.alie(1.5, clients=0.0)}
+    for ax, (name, one) in zip(panels, attacks.items(), strict=True):
+        found = afl.sweep(dataclasses.replace(usual, clock=clock, attack=one), axes, 150, eval_every=150)
+        for row, defence in zip(found.final_accuracy.values, defences, strict=True):
+            label = "mean" if defence is None else defence.name
+            line = ax.errorbar(100 * np.array(axes["attack.clients"]), row.mean(-1), row.std(-1, ddof=1), label=label)
+            line[0].set(linewidth=1.8, marker="o", markersize=3)
+        ax.set(title=name, xlabel="attackers (%)", xticks=range(0, 50, 10), ylim=(0, None))
+        ax.grid(color="0.9", linewidth=0.8)
+        ax.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("test accuracy")
+    panels[1].legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
+    figure.savefig(FOLDER / "attacks.png", dpi=150)
 
 
 def _small(picture: pathlib.Path) -> None:

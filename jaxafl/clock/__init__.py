@@ -13,6 +13,7 @@ from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.clock.durations.sessions import sessions
 from jaxafl.clock.event_loop import Event, Verdict
 from jaxafl.clock.events import Events
+from jaxafl.clock.every_buffer import every_buffer
 from jaxafl.clock.free_running import free_running
 from jaxafl.clock.harmonic import harmonic
 from jaxafl.clock.interrupting import interrupting
@@ -48,6 +49,7 @@ __all__ = [
     "compass",
     "constant",
     "device_trace",
+    "every_buffer",
     "exponential",
     "free_running",
     "half_normal",

@@ -7,6 +7,7 @@ from jaxafl.server.afl import afl, afl_rate
 from jaxafl.server.area import area
 from jaxafl.server.asyncfeded import asyncfeded
 from jaxafl.server.averaging import asysg, defedavg_iid, defedavg_niid, fedavg, fedbuff
+from jaxafl.server.basgd import basgd
 from jaxafl.server.ca2fl import ca2fl
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, mean_delta, norm
 from jaxafl.server.delay_adaptive import delay_adaptive
@@ -44,6 +45,7 @@ __all__ = [
     "asyncfeded",
     "asysg",
     "audg",
+    "basgd",
     "ca2fl",
     "defedavg_iid",
     "defedavg_niid",

@@ -179,6 +179,15 @@ def test_harmonic_steps_when_every_client_has_sent_enough(batch: float, stop: bo
         assert_log(run_clock(made, CLIENTS, 1, 12, 0), oracle.harmonic(CLIENTS, lookup(times), 12, batch, stop))
 
 
+def test_steps_when_every_buffer_has_an_update() -> None:
+    for kind in KINDS:
+        times = durations(np.random.default_rng(5), CLIENTS, 2000, kind)
+        made = clock.every_buffer(buffers=3, durations=clock.recorded(times), max_arrivals=600)
+        assert_log(run_clock(made, CLIENTS, 1, 12, 0), oracle.every_buffer(CLIENTS, lookup(times), 12, 3))
+    with pytest.raises(ValueError, match="buffers=5 exceeds the 4 clients"):
+        run_clock(clock.every_buffer(buffers=5, durations=clock.constant(1)), CLIENTS, 1, 2, 0)
+
+
 def test_rounds_end_when_every_client_has_come() -> None:
     for kind in KINDS:
         times = durations(np.random.default_rng(6), CLIENTS, 400, kind)

@@ -197,6 +197,21 @@ def harmonic(num_clients: int, duration: Duration, server_steps: int, batch: flo
     raise AssertionError
 
 
+def every_buffer(num_clients: int, duration: Duration, server_steps: int, buffers: int) -> Log:
+    """BASGD: steps when the clients that have come fill all buffers."""
+    fleet, taken = Fleet(num_clients, duration), []
+    for run in fleet.instants(lambda: math.inf, lambda: None):
+        if len(fleet.log.steps) >= server_steps:
+            return fleet.log
+        if run is None:
+            continue
+        taken.append(run)
+        if {one.client % buffers for one in taken} == {*range(buffers)}:
+            fleet.step(list(taken))
+            taken.clear()
+    raise AssertionError
+
+
 def rounds_until_all(num_clients: int, duration: Duration, server_steps: int) -> Log:
     """THROTTLE: a step per arrival; the round ends, and all restart, when everybody has come."""
     fleet, heard, ended = Fleet(num_clients, duration), set(), [-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,18 @@ def mean(x: np.ndarray, clients: list[int], deltas: list[np.ndarray], kinds: lis
 def mean_of_means(x: np.ndarray, clients: list[int], deltas: list[np.ndarray], kinds: list[int]) -> np.ndarray:
     each = [np.mean([d for c, d in zip(clients, deltas, strict=True) if c == one], axis=0) for one in set(clients)]
     return x + ETA * np.mean(each, axis=0)
+
+
+def of_buffers(count: int, rule: Any, x: np.ndarray, clients: list[int], deltas: list[Any], kinds: list[int]) -> Any:
+    held: dict[int, list[np.ndarray]] = {}
+    for client, delta in zip(clients, deltas, strict=True):
+        held.setdefault(client % count, []).append(delta)
+    assert len(held) == count
+    return x + ETA * rule(np.stack([np.mean(one, axis=0) for one in held.values()]))
+
+
+def median_of_buffers(x: np.ndarray, clients: list[int], deltas: list[np.ndarray], kinds: list[int]) -> np.ndarray:
+    return np.asarray(of_buffers(3, lambda rows: np.median(rows, axis=0), x, clients, deltas, kinds))
 
 
 def clip(v: np.ndarray, radius: float | None) -> np.ndarray:
@@ -138,6 +151,14 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
         (server.routed_sgd(ETA), clock.routed(tasks=9, durations=DURATIONS, probabilities=P)),
         lambda: routed,
     ),
+    "basgd": (
+        (server.basgd(ETA, 3), clock.every_buffer(durations=DURATIONS, buffers=3)),
+        lambda: median_of_buffers,
+    ),
+    "basgd, mean": (
+        (server.basgd(ETA, 2, aggregate=None), clock.every_buffer(durations=DURATIONS, buffers=2)),
+        lambda: functools.partial(of_buffers, 2, lambda rows: np.mean(rows, axis=0)),
+    ),
     "malenia": ((server.malenia(ETA), clock.harmonic(durations=DURATIONS, batch=8)), lambda: mean_of_means),
     "throttle": (
         (server.throttle(ETA), clock.rounds_until_all(durations=DURATIONS)),
@@ -195,7 +216,14 @@ def test_servers_follow_their_formulas_along_the_schedule(name: str) -> None:
     np.testing.assert_allclose(result.observe_w.values, along(schedule, expected()), rtol=1e-12, atol=1e-14)
     counted = {word: int(getattr(schedule, f"runs_{word}")[-1]) for word in ("refused", "stopped", "lost")}
     assert {word: result.attrs.get(f"runs_{word}", 0) for word in counted} == counted
-    assert sum(counted.values()) > 0 or name in ("wait", "ringleader", "ace", "routed", "fedcompass")
+    assert sum(counted.values()) > 0 or name.split(",")[0] in (
+        "wait",
+        "ringleader",
+        "ace",
+        "routed",
+        "fedcompass",
+        "basgd",
+    )
     sent = schedule.mask.sum() + counted["refused"] + counted["lost"]
     assert int(result.bytes_up.sum()) == sent * len(START) * 8
 

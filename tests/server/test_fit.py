@@ -15,6 +15,7 @@ from jaxafl.clock import (
     bernoulli,
     compass,
     constant,
+    every_buffer,
     free_running,
     harmonic,
     interrupting,
@@ -67,6 +68,7 @@ SERVERS: dict[str, Any] = {
     "fedfa": server.fedfa(),
     "port": server.port(),
     "malenia": server.malenia(),
+    "basgd": server.basgd(),
     "ringleader": server.ringleader(),
     "throttle": server.throttle(),
     "fedcompass": server.fedcompass(),
@@ -82,6 +84,7 @@ CLOCKS: dict[str, Any] = {
     "stale_rounds": stale_rounds(participants=3, max_staleness=2, durations=constant(1)),
     "semi_async": semi_async(fraction=0.5, lag=2, durations=constant(1)),
     "harmonic": harmonic(durations=constant(1)),
+    "every_buffer": every_buffer(durations=constant(1)),
     "ringleader": ringleader(durations=constant(1)),
     "rounds_until_all": rounds_until_all(durations=constant(1)),
     "warm_up": warm_up(free_running(concurrency=CLIENTS, durations=constant(1))),
@@ -89,11 +92,11 @@ CLOCKS: dict[str, Any] = {
     "routed": routed(tasks=3, durations=constant(1)),
 }
 BUFFERED = {"fedasync", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"}
-BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia", "fedcompass"}
+BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia", "fedcompass", "basgd"}
 TABLE: dict[str, set[str]] = {
     "synchronous": {"fedavg", "fedadagrad", "fedadam", "fedyogi", "fedams", "fedbuff", "fedopt", "fadas", "ca2fl"}
     | {"fednova", "mifa", "fedstale", "area", "port"},
-    "free_running": BUFFERED | {"asyncfeded", "delay_adaptive", "fedfa"},
+    "free_running": BUFFERED - {"basgd"} | {"asyncfeded", "delay_adaptive", "fedfa"},
     "free_running, buffer": BUFFERED,
     "bernoulli": {"audg", "psurdg", "fedavg", "fedbuff", "fedopt", "fadas", "mifa", "fedstale"},
     "sampled": {"defedavg_niid"},
@@ -101,6 +104,7 @@ TABLE: dict[str, set[str]] = {
     "stale_rounds": {"afl", "fedasync", "fedbuff", "fedopt", "fadas"},
     "semi_async": {"safa"},
     "harmonic": BUFFERED,
+    "every_buffer": BUFFERED,
     "ringleader": {"ringleader"},
     "rounds_until_all": {"throttle"},
     "warm_up": BUFFERED,

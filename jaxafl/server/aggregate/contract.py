@@ -44,8 +44,8 @@ class Aggregate(Part):
         capacity = clock.capacity(num_clients)
         if capacity < self.least_arrivals:
             raise UserError(
-                f"{self!r}: the clock {clock.name} brings {capacity} arrivals per server step; expected at least "
-                f"{self.least_arrivals}. Give a larger buffer or cohort"
+                f"{server.name}: the clock {clock.name} brings {capacity} arrivals per server step, too few for "
+                f"{self!r}; expected at least {self.least_arrivals}. Give a larger buffer or cohort"
             )
 
     def init(self, params: Tree) -> Any:

@@ -1,0 +1,76 @@
+"""BASGD, a robust aggregate of the means of buffers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import optax
+
+from jaxafl.client import Client
+from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.device import weighted_sum
+from jaxafl.options import Number, UserError, number, static
+from jaxafl.server.aggregate import Aggregate, median
+from jaxafl.server.contract import Arrivals, Outcome, Tree, counts
+from jaxafl.server.fedopt import OptaxServer
+from jaxafl.server.scheduled import Rate
+
+
+class basgd(OptaxServer):
+    """BASGD: x ← x + η A(h_1, ..., h_B), with the mean h_b of the updates in buffer b and a robust aggregate A.
+
+    An update of client i is in buffer i mod B. The paper's server steps once no buffer is empty, see `every_buffer`; on
+    other clocks, A gets the buffers that are not empty. One gradient per run, Δ = -∇f_i, in the paper; several local
+    steps are our extension.
+
+    Args:
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
+        buffers: B, from 1 to N, as that of the clock. Of B buffers, fewer than B / 2 may have forged updates.
+        aggregate: A, in the paper `median` or `trimmed_mean`; `None` for the mean.
+
+    References:
+        Yang & Li, "BASGD: Buffered asynchronous SGD for Byzantine learning", ICML 2021, Algorithm 2. Buffers are not
+        reassigned.
+    """
+
+    learning_rate: Rate = number(default=0.1, least=0)
+    buffers: int = static(default=2)
+    aggregate: Aggregate | None = dataclasses.field(default=median(), kw_only=True)
+
+    requires = Delivery.CONTINUOUS
+    accepts = Delivery.STALE
+    buffer = 10
+    references = ("yang2021basgd",)
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        of_clock = getattr(clock, "buffers", self.buffers)
+        if of_clock != self.buffers or self.buffers > num_clients:
+            raise UserError(
+                f"basgd: buffers={self.buffers}, with {num_clients} clients and the clock {clock!r}; expected the "
+                f"clock's number, at most {num_clients}. Give buffers={min(of_clock, num_clients)}"
+            )
+        if self.aggregate is not None and self.aggregate.least_arrivals > self.buffers:
+            raise UserError(
+                f"basgd: buffers={self.buffers} is too small for {self.aggregate!r}; expected at least "
+                f"{self.aggregate.least_arrivals}. Give more buffers"
+            )
+
+    def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Outcome:
+        times = counts(arrivals)
+        bucket = arrivals.client % self.buffers
+        places = jnp.arange(len(times))
+        same = (bucket[:, None] == bucket) & arrivals.mask[:, None] & arrivals.mask
+        first = arrivals.mask & (jnp.argmax(same, axis=1) == places)
+        shares = jnp.where(same, times, 0) / jnp.maximum(jnp.where(same, times, 0).sum(1, keepdims=True), 1)
+        rows = jnp.where(first[:, None], shares, 0)
+        means = arrivals._replace(
+            mask=first,
+            multiplicity=first.astype(jnp.int32),
+            delta=weighted_sum(rows, arrivals.delta),
+            loss=rows @ arrivals.loss,
+        )
+        return super().update(params, state, means)._replace(weights=self.weigh(means) @ rows)
+
+    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+        return optax.sgd(self.learning_rate)
