@@ -14,6 +14,7 @@ from jaxafl.clock.schedules import schedule as compute_schedule
 from jaxafl.engine.plan import Plan
 from jaxafl.engine.planner import make_plan
 from tests.problems import record
+from tests.variants import slow_but
 
 CLIENTS, STEPS = 6, 14
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -104,7 +105,7 @@ def local_steps(ragged: bool, seed: int) -> Any:
     return np.random.default_rng(seed).integers(1, 9, (CLIENTS, 40)) if ragged else 3
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", slow_but(OPTIONS, "arrival, buffer", "step", "before_step", "start_skew"))
 @settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

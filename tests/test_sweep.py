@@ -24,7 +24,6 @@ from jaxafl.engine.loop import run_to_end
 from jaxafl.engine.problem import Speed
 from jaxafl.sweep.axes import replace_at
 
-pytestmark = pytest.mark.optimised
 STEPS, EVERY = 12, 4
 
 

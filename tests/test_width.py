@@ -11,8 +11,6 @@ import jaxafl as afl
 from jaxafl.engine import validate, width
 from jaxafl.engine.planned import plan_of
 
-pytestmark = pytest.mark.optimised
-
 
 @pytest.fixture(autouse=True)
 def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:

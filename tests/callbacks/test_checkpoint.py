@@ -28,7 +28,6 @@ from tests.variants import slow_but
 slow = pytest.mark.slow
 
 
-@pytest.mark.optimised
 @pytest.mark.parametrize("name", slow_but(PAIRS, "planned"))
 def test_a_run_that_was_ended_goes_on_and_can_be_made_longer(name: str, tmp_path: pathlib.Path, capsys: Any) -> None:
     """Each time as if it had been made in one go."""

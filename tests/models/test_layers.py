@@ -142,7 +142,7 @@ TILED = {
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="tiles are taken on a CPU")
-@pytest.mark.parametrize("case", TILED)
+@pytest.mark.parametrize("case", slow_but(TILED, "three rows", "few channels", "five rows, uneven padding"))
 def test_convolutions_by_tiles(case, monkeypatch):
     monkeypatch.setattr(winograd, "_OPERATIONS", 6e5)
     image, window, features, padding, tiled = TILED[case]
@@ -160,7 +160,7 @@ def test_convolutions_by_tiles(case, monkeypatch):
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="tiles are taken on a CPU")
 @pytest.mark.parametrize("rows", slow_but([3, 5], 5))
-@pytest.mark.parametrize("padding", ["SAME", ((0, 5), (1, 2))])
+@pytest.mark.parametrize("padding", slow_but(["SAME", ((0, 5), (1, 2))], "SAME"))
 def test_convolutions_by_tiles_are_zero_where_images_are(rows, padding, monkeypatch):
     """A ReLU would pass gradients by the sign of what rounding leaves there."""
     rng = np.random.default_rng(0)

@@ -24,8 +24,6 @@ from jaxafl.sweep.work import Work
 from tests.on_devices import OF_MANY
 from tests.sweep.conftest import differing, simulation
 
-pytestmark = pytest.mark.optimised
-
 
 def seen(what: str, devices: int) -> dict[str, Any]:
     """What a process with several devices has printed."""
