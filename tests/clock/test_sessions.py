@@ -98,6 +98,8 @@ def test_clients_leave_after_a_geometric_number_of_sessions() -> None:
     [
         (lambda c: c.sessions(c.constant(1.0), 5.0, off=c.constant(1.0)), "on is 5.0; expected a duration"),
         (lambda c: c.sessions(c.available(22, 6), c.constant(1.0), off=c.constant(1.0)), "Add other waits outside"),
+        (lambda c: c.sessions(c.constant(1.0), c.constant(np.inf), off=c.constant(1.0)), "on=.* is infinite; expected"),
+        (lambda c: c.sessions(c.constant(1.0), c.constant(1.0), off=c.constant(np.inf)), "off=.* is infinite"),
         (lambda c: c.sessions(c.constant(1.0), c.suspension(0.1), off=c.constant(1.0)), "on=suspension"),
         (lambda c: c.sessions(c.constant(1.0), c.constant(1.0), off=c.constant(1.0), leave=1.0), "leave must be in"),
         (lambda c: c.sessions(c.constant(3.0), c.constant(1.0), off=c.constant(1.0), cut="restart"), "are gone"),

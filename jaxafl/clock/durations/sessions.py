@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import Draw, Run, draw_of, prepared_of, reads
@@ -67,6 +68,11 @@ class sessions(Duration):
             if not isinstance(part, Duration):
                 raise UserError(f"sessions: {name} is {part!r:.80}; expected a duration, such as exponential(600)")
             part.check(num_clients)
+            if name != "durations" and any(np.isinf(number).any() for number in jax.tree.leaves(part)):
+                raise UserError(
+                    f"sessions: {name}={part!r:.80} is infinite; expected finite lengths. For clients that are always "
+                    "on, leave sessions out; for those that leave for good, give leave="
+                )
             read = reads(part, num_clients)
             foreign = ("now",) if name == "durations" else ("now", "longest", "local_steps")
             if part.pause or any(any(read[field]) for field in foreign):
