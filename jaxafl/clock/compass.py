@@ -76,6 +76,7 @@ class compass(Clock):
 
     references: ClassVar[tuple[str, ...]] = ("li2024",)
     delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL
+    chooses_steps: ClassVar[bool] = True
 
     def check(self, num_clients: int) -> None:
         check_durations(self.name, self.durations, num_clients)

@@ -221,6 +221,7 @@ class Clock(Part):
             compiled as one function (`whole` of `jaxafl.device.compiled`).
         takes_all: True if a server step takes every run that a client completes. Clients that keep something from run
             to run (`Client.remembers`) need it, or a clock that inherits `Events.next`.
+        chooses_steps: True if the clock chooses the local steps of every run.
     """
 
     delivers: ClassVar[Delivery] = Delivery.NONE
@@ -228,6 +229,7 @@ class Clock(Part):
     order_free: ClassVar[bool] = False
     event_by_event: ClassVar[bool] = False
     takes_all: ClassVar[bool] = False
+    chooses_steps: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

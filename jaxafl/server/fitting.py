@@ -51,6 +51,11 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
             f"{clock.name} brings one per server step: {clock.name}(buffer=M) brings more",
             stacklevel=2,
         )
+    if client.sampling == "epochs" and (server.needs.replies or clock.chooses_steps):
+        raise ValueError(
+            "sampling='epochs' needs runs of equal length to go on from, but "
+            f"{clock.name if clock.chooses_steps else server.name} changes the number of local steps"
+        )
     if client.remembers:
         _check_memory(server, clock, client)
     if server.needs.replies:
@@ -114,11 +119,6 @@ def _check_replies(server: Server, client: Client) -> None:
         )
     if client.patience is not None:
         raise ValueError(f"patience does not work with {server.name}, which adapts local steps")
-    if client.sampling == "epochs":
-        raise ValueError(
-            f"sampling='epochs' needs runs of equal length to go on from, but {server.name} changes the "
-            "number of local steps"
-        )
 
 
 def _check_online(server: Server, clock: Clock, client: Client, num_clients: int) -> None:

@@ -71,6 +71,10 @@ def test_wrong_options_are_refused() -> None:
         run_clock(clock.compass(durations=clock.constant(0.0)), 2, 1, 3)
     with pytest.raises(ValueError, match="are gone"):
         run_clock(clock.compass(durations=clock.recorded(np.full((2, 9), np.inf))), 2, 1, 3)
+    problem, client = quadratic(), afl.Client(learning_rate=0.1, steps=2, batch_size=1, sampling="epochs")
+    made = clock.compass(durations=clock.constant(1.0))
+    with pytest.raises(ValueError, match="runs of equal length to go on from, but compass changes"):
+        afl.Simulation(problem.data, problem.model, client, afl.server.fedcompass(), made).check()
 
 
 def test_the_server_runs_the_chosen_steps_and_discounts_stale_members() -> None:
