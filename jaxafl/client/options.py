@@ -183,7 +183,7 @@ class Client(Optimised, init=False):
         try:
             traced = jax.make_jaxpr(self.rate_schedule)(moment).jaxpr
         except Exception:  # `check_model` explains the error
-            return ahead
+            return []
         read = dict(zip(Moment._fields, inputs_read(traced, [True] * len(traced.outvars)), strict=True))
         return [name for name in ahead if read[name]]
 

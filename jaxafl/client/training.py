@@ -12,8 +12,9 @@ import optax
 from jaxafl.client import batches
 from jaxafl.client.correction import LocalRun
 from jaxafl.client.examples import check_examples, gradients_of_examples, takes_examples
-from jaxafl.client.options import Client, Moment, Timing
+from jaxafl.client.options import Client, Timing
 from jaxafl.client.personal import filled, shared_of
+from jaxafl.client.rates import rate_factor
 from jaxafl.client.stepping import objective_arguments, optimizer_step
 from jaxafl.device.key_leaves import pack, renewed, unpack
 from jaxafl.device.keys import Key, jax_key, per_client, threefry
@@ -234,7 +235,7 @@ def local_step(
     loss, gradient, model_state = total(lane.params)
     gradient = regularised(gradient, lane.params)
     per_epoch = client.steps_per_epoch(count)
-    factor = _rate_factor(client, lane, per_epoch)
+    factor = rate_factor(client, lane, per_epoch)
     optimizer = client.make_optimizer(factor)
     counted = lane.step % per_epoch if client.reset == "epoch" else lane.step  # by a schedule of Optax
     optimizer_state = lane.optimizer_state
@@ -278,19 +279,3 @@ def _stopping(client: Client, lane: Lane, loss: Array, per_epoch: Array) -> Stop
         jnp.where(ends, 0, epoch_loss),
         stopped | (ends & (waited >= client.patience)),
     )
-
-
-def _rate_factor(client: Client, lane: Lane, per_epoch: Array) -> Any:
-    factor: Any = 1.0
-    if client.rate_schedule is not None and lane.timing is not None:
-        place = lane.timing._asdict()
-        factor = client.rate_schedule(Moment(lane.step, lane.step // per_epoch, lane.run, client=lane.client, **place))
-    schedules: Any = (client.step_schedule, client.run_schedule)
-    for schedule, when in zip(schedules, (lane.step, lane.run), strict=True):
-        if schedule is not None:
-            factor = factor * schedule(when)
-    if client.rate_decay_per_run is not None:
-        factor = factor * client.rate_decay_per_run ** lane.run.astype(jnp.result_type(float))
-    if jnp.shape(factor) != ():
-        raise ValueError(f"a schedule must return one number, got an array of shape {jnp.shape(factor)}")
-    return factor
