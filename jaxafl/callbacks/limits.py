@@ -19,6 +19,7 @@ from jaxafl.engine.loop import Trained
 from jaxafl.engine.problem import Problem
 from jaxafl.engine.state import Records
 from jaxafl.options import UserError, check_number, check_whole, did_you_mean, shown
+from jaxafl.server.fitting import check_schedules
 
 _PRIVATE = ("epsilon", "delta")
 _EXACT = ("time", "updates", "bytes", *_PRIVATE)
@@ -170,9 +171,11 @@ class Limited:
         mechanism = simulation.mechanism() if "epsilon" in limits.exact else None
         if mechanism is not None and mechanism.refused:
             raise UserError(f"{owner}: until epsilon: {mechanism.refused}")
-        if not limits.exact or simulation.clock_sees_training:
-            return cls(most, limits, size)
-        steps, why = limits.ahead(simulation.clockwork(UNBOUNDED, seed, check=False), size, most, mechanism)
+        steps, why = most, ""
+        if limits.exact and not simulation.clock_sees_training:
+            steps, why = limits.ahead(simulation.clockwork(UNBOUNDED, seed, check=False), size, most, mechanism)
+        if steps != UNBOUNDED:
+            check_schedules(simulation.server, steps)
         return cls(steps, limits, size, why)
 
     @property

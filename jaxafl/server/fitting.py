@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import warnings
 
+import jax
 import numpy as np
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.discarded import lists_untaken
 from jaxafl.clock.order import steps_change_order
-from jaxafl.options import check_options
+from jaxafl.options import bounds_of, check_number, check_options
 from jaxafl.server.aggregate.contract import Aggregate
 from jaxafl.server.contract import Server, unfit
 
@@ -67,6 +68,21 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
             f"the clock {clock.name} says that durations do not change who arrives (`order_free`), but who arrives "
             "depends on the local steps that runs make: say order_free = False in its class"
         )
+
+
+def check_schedules(server: Server, server_steps: int) -> None:
+    """Raises `ValueError` if a schedule of the server leaves the bounds of its option in one of T server steps.
+
+    Of more than 16,384 server steps, as many are evaluated, evenly spaced.
+    """
+    steps = np.unique(np.linspace(0, server_steps - 1, min(server_steps, 2**14)).astype(np.int32))
+    fields = {field.name: bounds_of(field) for field in dataclasses.fields(server)}
+    for name, schedule in server.schedules.items():
+        values = np.asarray(jax.vmap(schedule)(steps))
+        worst = {int(np.argmin(values)), int(np.argmax(values))}  # a NaN is both
+        limits = {limit: getattr(fields[name], limit) for limit in ("least", "above", "most", "below")}
+        for place in sorted(worst):
+            check_number(server.name, f"{name} at server step {steps[place]}", values[place].item(), **limits)
 
 
 def sees_training(server: Server, clock: Clock, client: Client) -> str:
