@@ -256,6 +256,11 @@ def test_axes_have_the_limits_that_are_given(tmp_path):
     assert (
         plot.accuracy_vs_time(held_out, metric="validation_accuracy").axes[0].get_ylabel() == "validation accuracy (%)"
     )
+    with pytest.raises(
+        ValueError, match=r"has no acuracy; it has (\w+, )*accuracy, loss; did you mean 'accuracy'"
+    ) as error:
+        plot.accuracy_vs_time(result(), metric="acuracy")
+    assert "staleness" not in str(error.value) and "final_loss" not in str(error.value)
 
 
 def test_a_result_that_cannot_be_drawn_is_an_error_that_says_why(tmp_path):

@@ -51,9 +51,11 @@ def members(results: Results, *variables: str) -> list[Member]:
         missing = [variable for variable in variables if variable not in dataset.variables]
         if missing:
             label = name or dataset.attrs.get("title", "")
-            known = ", ".join(map(str, dataset.data_vars))
+            axes = {dim for variable in variables if variable not in missing for dim in dataset[variable].dims}
+            drawn = [str(one) for one in dataset.data_vars if not axes or {*dataset[one].dims} == axes]
             remedy = _NO_CLIENTS if missing[0].startswith("client_") else _REMEDIES.get(missing[0], "")
-            close = "" if remedy else did_you_mean(missing[0], dataset.data_vars)
+            close = "" if remedy else did_you_mean(missing[0], drawn)
+            known = ", ".join(drawn or map(str, dataset.data_vars))
             raise UserError(f"the result {label} has no {', '.join(missing)}; it has {known}{close}{remedy}")
     found = [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
     if not all(member.runs for member in found) or not found:
