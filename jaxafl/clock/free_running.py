@@ -103,6 +103,7 @@ class free_running(Events):
     starts: Recording = recording(default=None)
 
     delivers = ByOptions(Events.delivers | Delivery.REPLIES, lambda clock: clock._delivers)
+    implied: ClassVar[dict[str, Any]] = {"buffer": 1}
     event_by_event: ClassVar[bool] = True
     takes_all = ByOptions(
         True, lambda clock: clock.lost is None and (clock.max_staleness is None or clock.on_bound == "wait")

@@ -69,11 +69,13 @@ class Part:
         name: the name in results and messages; by default that of the class.
         references: the citations of a run with the part: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
         renamed: earlier name -> name of options, which also work by their earlier names, with a warning.
+        implied: option -> the value that its default `None` stands for, which representations leave out.
     """
 
     name: ClassVar[str] = ""
     references: ClassVar[tuple[str, ...]] = ()
     renamed: ClassVar[dict[str, str]] = {}
+    implied: ClassVar[dict[str, Any]] = {}
     is_part: ClassVar[bool] = True
 
     def __init_subclass__(cls, init: bool = True) -> None:
@@ -112,6 +114,7 @@ class Part:
 
     def __repr__(self) -> str:
         defaults = {field.name: field.default for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        defaults |= self.implied
         given = {name: value for name, value in options_of(self).items() if not _same(value, defaults.get(name, ...))}
         return f"{type(self).__name__}({', '.join(f'{name}={shown(value)}' for name, value in given.items())})"
 

@@ -207,3 +207,11 @@ def test_work_per_event_does_not_grow_with_the_population(monkeypatch: pytest.Mo
         assert rows * width < 1.2 * population
         assert f"s32[{rows},{width}]" in program
         assert not re.findall(rf"s32\[{rows},{width}\]\S* copy\(", begin + program)
+
+
+def test_the_buffer_of_single_arrivals_is_not_shown() -> None:
+    times = constant(1.0)
+    made = [free_running(concurrency=4, durations=times, **more) for more in ({}, {"buffer": 1})]
+    assert {repr(one) for one in made} == {"free_running(concurrency=4, durations=constant(value=1.0))"}
+    assert [one.buffer for one in made] == [1, 1]
+    assert "buffer=2" in repr(free_running(concurrency=4, durations=times, buffer=2))
