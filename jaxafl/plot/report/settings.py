@@ -183,7 +183,7 @@ def _code(line: Line, dataset: xr.Dataset) -> str:
         f"    client=afl.Client({options}),",
         f"    server={written(parts.get('server', '...'), server)},",
         f"    clock={written(parts.get('clock', '...'))},",
-        *[f"    attack={written(parts['attack'])},"] * ("attack" in parts),
+        *[f"    attack={written(parts.get('attack'))},"] * ("attack" in parts),
         *[f"    precision={precision!r},"] * (precision is not None),
         ")",
         call,
