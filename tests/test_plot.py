@@ -256,9 +256,7 @@ def test_axes_have_the_limits_that_are_given(tmp_path):
     assert (
         plot.accuracy_vs_time(held_out, metric="validation_accuracy").axes[0].get_ylabel() == "validation accuracy (%)"
     )
-    with pytest.raises(
-        ValueError, match=r"has no acuracy; it has (\w+, )*accuracy, loss; did you mean 'accuracy'"
-    ) as error:
+    with pytest.raises(ValueError, match=r"has no acuracy; it has accuracy; did you mean 'accuracy'") as error:
         plot.accuracy_vs_time(result(), metric="acuracy")
     assert "staleness" not in str(error.value) and "final_loss" not in str(error.value)
 
