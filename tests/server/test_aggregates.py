@@ -153,6 +153,13 @@ def test_rules_are_those_of_a_list_with_repetitions(first: Any, second: Any) -> 
             np.testing.assert_allclose(direction, expected, atol=1e-9, err_msg=name)
 
 
+def test_a_large_buffer_has_the_same_ranks() -> None:
+    points = np.random.default_rng(0).integers(-9, 9, (80, 3)) / 8
+    times = np.arange(80) % 3
+    found = combined(aggregate.median(), points, times)[0]
+    np.testing.assert_allclose(found, np.median(np.repeat(points, times, axis=0), axis=0), rtol=1e-6)
+
+
 def test_noise_has_the_standard_deviation_of_the_mean_and_differs_by_step() -> None:
     rule = aggregate.private_mean(2.0, 3.0)
     points = np.zeros((4, 2000))

@@ -17,6 +17,8 @@ from jaxafl.server.contract import Arrivals, Tree, counts
 Array = jax.Array
 Combined = tuple[Tree, Any, dict[str, Array]]
 """Direction, next state and diagnostics."""
+_MOST_COUNTED = 64
+"""Most updates of which ranks are counted, which takes A² comparisons; XLA's sort takes longer on a CPU."""
 
 
 class Aggregate(Part):
@@ -104,21 +106,37 @@ def mean_of_ranks(values: Array, times: Array, first: Array, end: Array) -> Arra
     """Computes the mean of the values of ranks `first` .. `end - 1`, from the smallest on, along axis 0.
 
     Args:
-        values: float [A, ...]. A NaN is larger than all numbers.
-        times: float [A, ...], the number of times that each value counts.
+        values: float [A, ...]. A NaN counts as infinity.
+        times: the number of times that each value counts, float [A, ...], or [A, 1].
         first, end: scalars, or [...].
     """
-    values, times = jax.lax.sort((values, times), dimension=0, num_keys=1)
-    share = overlap(times, first, end)
+    values = jnp.where(jnp.isnan(values), jnp.inf, values)
+    if len(values) <= _MOST_COUNTED:
+        share = overlap(_number_below(values, times), times, first, end)
+    else:
+        given = (values, jnp.broadcast_to(times, values.shape))
+        values, times = jax.lax.sort(given, dimension=0, num_keys=1)
+        share = overlap(jnp.cumsum(times, axis=0) - times, times, first, end)
     return jnp.sum(jnp.where(share > 0, share * values, 0), axis=0) / jnp.sum(share, axis=0)
 
 
-def overlap(times: Array, first: Array | int, end: Array | int) -> Array:
-    """Returns how often each of several ranked entries is among the ranks `first` .. `end - 1`, float [A, ...]."""
-    last = jnp.cumsum(times, axis=0)
-    return jnp.maximum(jnp.minimum(last, end) - jnp.maximum(last - times, first), 0)
+def overlap(below: Array, times: Array, first: Array | int, end: Array | int) -> Array:
+    """Returns how often each of several entries is among the ranks `first` .. `end - 1`, float [A, ...].
+
+    Args:
+        below: rank of the entry, float [A, ...].
+        times: the number of times that it counts, float [A, ...].
+        first, end: the ranks.
+    """
+    return jnp.maximum(jnp.minimum(below + times, end) - jnp.maximum(below, first), 0)
 
 
-def repeated(times: Array, values: Array) -> Array:
-    """Returns multiplicities [A] in the shape [A, ...] of `values`."""
-    return jnp.broadcast_to(expand(times, values), values.shape)
+def _number_below(values: Array, times: Array) -> Array:
+    """Computes the rank of every value by comparison with all others, of equal ones in order, float [A, ...]."""
+    places = expand(jnp.arange(len(values)), values)
+
+    def add(place: Array, below: Array) -> Array:
+        smaller = (values[place] < values) | ((values[place] == values) & (place < places))
+        return below + jnp.where(smaller, times[place], 0)
+
+    return jax.lax.fori_loop(0, len(values), add, jnp.zeros_like(values))

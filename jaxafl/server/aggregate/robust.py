@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
 from jaxafl.options import Number, UserError, number, static
-from jaxafl.server.aggregate.contract import Center, mean_of_ranks, overlap, repeated
+from jaxafl.server.aggregate.contract import Center, mean_of_ranks, overlap
 from jaxafl.server.contract import Tree
 
 Array = jax.Array
@@ -32,7 +32,7 @@ class median(Center):
     def center(self, points: Array, times: Array, weights: Array, state: Any) -> Found:
         total = jnp.sum(times)
         middle = jnp.floor((total - 1) / 2), jnp.floor(total / 2) + 1
-        return mean_of_ranks(points, repeated(times, points), *middle), state, {}
+        return mean_of_ranks(points, times[:, None], *middle), state, {}
 
 
 class trimmed_mean(Center):
@@ -71,7 +71,7 @@ class trimmed_mean(Center):
         total = jnp.sum(times)
         dropped = self.count or 0 if self.share is None else jnp.floor(self.share * total + _ROUNDING)
         dropped = jnp.minimum(dropped, jnp.floor((total - 1) / 2)).astype(total.dtype)
-        return mean_of_ranks(points, repeated(times, points), dropped, total - dropped), state, {}
+        return mean_of_ranks(points, times[:, None], dropped, total - dropped), state, {}
 
 
 class _Krum(Center):
@@ -99,7 +99,8 @@ class _Krum(Center):
         total = jnp.sum(times)
         scores = krum_scores(points, times, jnp.maximum(total - self.byzantine - 2, 1))
         order = jnp.argsort(jnp.where(times > 0, scores, jnp.inf), stable=True)
-        share = jnp.zeros_like(times).at[order].set(overlap(times[order], 0, self.kept(total)))
+        before = jnp.cumsum(times[order]) - times[order]
+        share = jnp.zeros_like(times).at[order].set(overlap(before, times[order], 0, self.kept(total)))
         chosen = jnp.where(share[:, None] > 0, points, 0)  # 0 · NaN is NaN
         return share.astype(points.dtype) @ chosen / jnp.sum(share).astype(points.dtype), state, {"selected": share}
 
@@ -228,6 +229,6 @@ def krum_scores(points: Array, times: Array, neighbours: Array) -> Array:
         neighbours: number of distances.
     """
     squares = jax.lax.map(lambda point: jnp.sum(jnp.square(points - point), axis=1), points).T  # [other, point]
-    others = repeated(times, squares) - jnp.eye(len(times), dtype=times.dtype) * (times > 0)
+    others = times[:, None] - jnp.eye(len(times), dtype=times.dtype) * (times > 0)
     found = neighbours * mean_of_ranks(squares, others, jnp.zeros_like(neighbours), neighbours)
     return jnp.where(jnp.isnan(found), jnp.inf, found)
