@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import jaxafl as afl
 from jaxafl import upload
@@ -238,3 +240,18 @@ def test_a_checkpoint_belongs_to_its_upload(tmp_path: Any) -> None:
     other = dataclasses.replace(sim, client=dataclasses.replace(sim.client, upload=upload.qsgd(levels=4)))
     with pytest.raises(ValueError, match="upload"):
         other.run(STEPS, seed=3, folder=tmp_path)
+
+
+@given(st.lists(st.sampled_from([-2.0, -0.0, 0.0, 1.0, 2.0, 3.5]), min_size=1, max_size=130), st.data())
+def test_the_largest_are_kept_and_of_equal_ones_the_first(values: list[float], data: st.DataObject) -> None:
+    """Also where numbers are counted instead of sorted, which takes over at two in a hundred."""
+    count = data.draw(st.integers(1, len(values)))
+    v = np.asarray(values + [0.0] * (150 - len(values)), np.float32)  # one shape, a few programs
+    order = np.argsort(-np.abs(v), kind="stable")[: min(count, 20)]
+    expected = np.zeros_like(v)
+    expected[order] = v[order]
+    sent = Sent(*[jnp.int32(0)] * (len(Sent._fields) - 1), jax.random.key(0))  # type: ignore[arg-type]
+    part = upload.top_k(count=min(count, 20))
+    np.testing.assert_array_equal(part.of_vector(jnp.asarray(v), sent), expected)
+    kept = upload.random_k(count=min(count, 20), unbiased=False).of_vector(jnp.ones(150), sent)
+    assert np.sum(kept) == min(count, 20)
