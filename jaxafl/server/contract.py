@@ -164,7 +164,7 @@ class Server(Part):
         ...         step = mean_delta(arrivals)
         ...         return Outcome(jax.tree.map(lambda x, d: x + self.learning_rate / 2 * d, params, step), state, {})
         >>> sorted(half_buff.clocks)
-        ['compass', 'free_running', 'harmonic', 'stale_rounds', 'synchronous', 'warm_up']
+        ['compass', 'every_buffer', 'free_running', 'harmonic', 'stale_rounds', 'synchronous', 'warm_up']
     """
 
     requires: ClassVar[Delivery] = Delivery.NONE
