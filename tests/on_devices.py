@@ -84,6 +84,10 @@ def cases() -> dict[str, tuple[Any, Any, Any]]:
     some = afl.Client(optax.sgd, learning_rate=0.05, steps=3, batch_size=2)
     whole = afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)
     early = afl.Client(optax.sgd, learning_rate=0.05, epochs=3, batch_size=2, patience=1)
+    few = afl.upload.error_feedback(afl.upload.top_k(count=1))
+    feedback = afl.Client(optax.sgd, learning_rate=0.05, steps=3, batch_size=2, upload=few)
+    scaffold = afl.correction.scaffold()
+    corrected = afl.Client(optax.sgd, learning_rate=0.05, steps=3, batch_size=2, upload=few, correction=scaffold)
     flying = afl.clock.free_running(concurrency=4, buffer=2, durations=times)
     one = afl.clock.free_running(concurrency=4, durations=times)
     contacts = afl.clock.interrupting(period=2.0, contacted=3, durations=times)
@@ -95,6 +99,8 @@ def cases() -> dict[str, tuple[Any, Any, Any]]:
         "fedbuff, uneven": (kinds.fedbuff(staleness="none"), flying, early),
         "fedbuff, state": (kinds.fedbuff(staleness="none"), flying, some),
         "weighed": (_weighed(), flying, some),
+        "feedback": (kinds.fedbuff(), flying, feedback),
+        "scaffold": (kinds.fedbuff(), flying, corrected),
         "favano": (kinds.favano(), contacts, some),
         "audg": (kinds.audg(0.1), afl.clock.bernoulli(0.4), whole),
         "ca2fl": (kinds.ca2fl(), flying, some),
@@ -165,11 +171,18 @@ def runs(devices: int) -> dict[str, Any]:
         found[f"{name}, lanes"] = differing(
             sim.run(STEPS, devices=devices, lanes=3 * devices, chunk=3, **how), alone, tolerance=1e-12
         )
-        if name in ("fadas", "audg", "ca2fl", "quafl", "safa"):  # rows by gathers and scatters, as on an accelerator
+        if name in (
+            "fadas",
+            "audg",
+            "ca2fl",
+            "quafl",
+            "safa",
+            "scaffold",
+        ):  # rows by gathers and scatters, as on an accelerator
             with accelerator_paths():
                 gathers = sim.run(STEPS, devices=devices, lanes=2 * devices, chunk=2, **how)
             found[f"{name}, gathers"] = differing(gathers, alone, tolerance=1e-12)
-        if name in ("fadas", "ca2fl", "asyncfeded"):
+        if name in ("fadas", "ca2fl", "asyncfeded", "scaffold"):
             found[f"{name}, resumed"] = differing(_resumed(sim, devices), sim.run(STEPS, eval_every=5, devices=devices))
         if name in ("fedavg", "fadas"):
             expected = sim.run(STEPS, eval_every=5, devices=devices)

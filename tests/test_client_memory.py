@@ -92,6 +92,13 @@ def test_errors_go_from_run_to_run_however_runs_are_trained() -> None:
     want = expected(sim)
     assert np.count_nonzero(np.bincount(sim.schedule(STEPS, seed=3).client.ravel()) > 2) > 3
     np.testing.assert_allclose(vectors(sim.run(STEPS, seed=3, lanes=4)), want, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_runs_of_one_client_in_a_buffer_are_trained_in_turn_by_a_clock_inside_the_loop() -> None:
+    clock = afl.clock.free_running(concurrency=6, buffer=3, durations=afl.clock.lognormal(0.0, 1.5))
+    sim = simulation(FEEDBACK, clock=clock)
+    want = expected(sim)
     online = simulation(FEEDBACK, waiting(), clock)
     client = sim.schedule(STEPS, seed=3).client
     assert min(len({*row}) for row in client.tolist()) < 3  # two runs of one client in a buffer
@@ -104,7 +111,9 @@ def test_completed_runs_change_errors_whether_or_not_a_step_takes_them(name: str
     if name in ("lost", "refused", "late"):
         schedule = untaken(simulation(FEEDBACK, open_still(), CLOCKS[name]()).schedule(STEPS, seed=3))
         assert schedule.untaken is not None
-        assert len(schedule.untaken.client) > 3
+        assert (count := len(schedule.untaken.client)) > 3
+        found = simulation(FEEDBACK, open_still(), CLOCKS[name]()).run(STEPS, seed=3)
+        assert found.attrs["runs_trained_untaken"] == count
     assert max(differences(CLOCKS[name](), LANES).values()) == 0
 
 

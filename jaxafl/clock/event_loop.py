@@ -28,7 +28,7 @@ class Event(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Decision on an arrival. An update that is refused or lost belongs to no server step and is never trained.
+    """Decision on an arrival. An update that is refused or lost belongs to no server step.
 
     Attributes:
         rules: next state of the protocol.

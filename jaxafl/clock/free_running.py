@@ -65,7 +65,7 @@ class free_running(Events):
             `None` for steps by `buffer` only. If both are given, the server steps at whichever comes first.
         max_arrivals: most arrivals of one server step, with `period` or `on_bound="wait"`. More are an error. `None`
             is M with `period` and `buffer`, and N otherwise.
-        lost: probability that an upload fails, a number or an array [N]. The run takes its time and is never trained;
+        lost: probability that an upload fails, a number or an array [N]. The run takes its time and is not trained;
             its client restarts as after any arrival.
         hours: hours outside which a client is not drawn, e.g. `available(22, 6, zones=4)`; `None` for all day. A start
             that is due waits until an idle client is within its hours. Not with `on_bound="stop"`, `before_step`,

@@ -61,7 +61,8 @@ class Schedule(Summarised):
         kind: int32 [T, A], kind of the arrival as an index into `kinds`.
         runs_begun: int32 [T], runs started up to each server step.
         runs_refused, runs_stopped, runs_lost: int32 [T], runs up to each server step whose update the server discarded,
-            that the server stopped, and whose upload failed. No server step consumes them, and they are never trained.
+            that the server stopped, and whose upload failed. No server step consumes them, and they are not trained,
+            unless clients keep something from run to run.
         starts_skipped: int32 [T], starts at a rate up to each server step for which no client was idle.
         kinds: meanings of the kinds, if there are several.
         held: versions that server steps after the last one may still need, see `Clock.held`.
@@ -113,7 +114,7 @@ class Schedule(Summarised):
 
     @property
     def runs_started(self) -> int:
-        """Number of runs started up to the last server step; runs that no step consumes are never trained."""
+        """Number of runs started up to the last server step; runs that no step consumes are usually not trained."""
         return int(self.runs_begun[-1]) if self.server_steps else 0
 
     @property
@@ -247,7 +248,9 @@ def joined(schedules: Sequence[Schedule]) -> Schedule:
     if len(schedules) == 1:
         return schedules[0]
     result = _with_arrays(schedules[0], lambda name: np.concatenate([getattr(one, name) for one in schedules]))
-    return dataclasses.replace(result, held=schedules[-1].held)
+    listed = [one.untaken for one in schedules if one.untaken is not None]
+    untaken = Untaken(*map(np.concatenate, zip(*listed, strict=True))) if listed else None
+    return dataclasses.replace(result, held=schedules[-1].held, untaken=untaken)
 
 
 def _with_arrays(schedule: Schedule, array: Callable[[str], np.ndarray]) -> Schedule:

@@ -24,7 +24,8 @@ _VARIABLES = """
 """
 _ATTRIBUTES = """
     title jaxafl_version seed precision server_steps num_clients data model server clock citation backend
-    failed_step failed_client runs_started runs_never_consumed staleness_max staleness_max_per_step_mean
+    failed_step failed_client runs_started runs_never_consumed runs_trained_untaken staleness_max
+    staleness_max_per_step_mean
     staleness_max_per_step_median staleness_mean stopped until_time resumed methods prepare_seconds compile_seconds
     run_seconds wall_seconds eval_every
 """

@@ -171,6 +171,8 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     for name in ("runs_refused", "runs_stopped", "runs_lost", "starts_skipped"):
         if (count := int(getattr(schedule, name)[-1:].sum())) > 0:
             attributes[name] = count
+    if (untaken := schedule.untaken) is not None:  # runs that changed what their clients keep
+        attributes["runs_trained_untaken"] = int((untaken.step < schedule.server_steps).sum())
     if not trained.failure:
         found = schedule.statistics()
         attributes |= {name: found[name] for name in ("staleness_mean", "staleness_max")}
