@@ -52,7 +52,7 @@ class Run:
 
     Args:
         server_steps: server steps T; by default 200, or as many as a limit of time, updates or bytes takes
-        until: limits that end a run, e.g. time=3600,updates=100000,bytes=1e9,seconds=600,accuracy=0.9; or epsilon=8,delta=1e-5
+        until: limits that end a run, e.g. time=3600,updates=100000,bytes=1e9,accuracy=0.9 or epsilon=8,delta=1e-5
         eval_every: server steps between evaluations, 20 by default
         seed: seed of the initial model, the schedule and the mini-batches
         output: NetCDF file to write, e.g. result.nc
