@@ -246,7 +246,7 @@ def test_running_statistics_of_the_global_model_are_the_mean_over_the_arrivals(l
     torch = pytest.importorskip("torch")
     simulation, clients = batch_norm_simulation()
     start = simulation.train(1, lanes=lanes, chunk=lanes)
-    initial_params, initial_state = initial_model_of(simulation)
+    initial_params, initial_state, _ = initial_model_of(simulation)
     arrivals = start.schedule.client[0]
     assert len(set(arrivals)) == 3
     states = [state_after_local_training(torch, initial_params, initial_state, *clients[who]) for who in arrivals]
