@@ -211,7 +211,8 @@ class InFlight(NamedTuple):
 class Clock(Part):
     """Base of clocks, which schedule the training of clients and the arrivals of every server step.
 
-    A subclass that overrides `init` or `next` does not inherit `order_free`, `event_by_event` and `takes_all`.
+    A subclass that overrides `init` or `next` does not inherit `order_free`, `event_by_event` and `takes_all`. Neither
+    does one that overrides `arrives` of `Events` inherit `takes_all`.
 
     Attributes:
         delivers: properties of the arrivals.
@@ -234,7 +235,7 @@ class Clock(Part):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for promise in ("order_free", "event_by_event", "takes_all"):
-            if not keeps_promise(cls, promise, "init", "next"):
+            if not keeps_promise(cls, promise, "init", "next", *(["arrives"] if promise == "takes_all" else [])):
                 setattr(cls, promise, getattr(Clock, promise))
 
     def check(self, num_clients: int) -> None:

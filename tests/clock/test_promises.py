@@ -136,3 +136,18 @@ def test_transfers_that_stop_everyone_count_in_any_option() -> None:
         compute: clocks.Duration = clocks.mac_network(17.0, 2.2)
 
     assert named().pause == clocks.mac_network(17.0, 2.2).pause > 0
+
+
+def test_clocks_take_all_completed_runs_unless_their_options_or_arrives_say_otherwise() -> None:
+    class picky(clocks.free_running):
+        def arrives(self, rules: Any, event: Any) -> Any:
+            return super().arrives(rules, event)._replace(refused=event.run.client == 0)
+
+    given: dict[str, Any] = dict(concurrency=4, durations=PER_STEP)
+    assert clocks.free_running(**given).takes_all
+    assert clocks.free_running(**given, max_staleness=3, on_bound="wait").takes_all
+    assert not clocks.free_running(**given, max_staleness=3).takes_all
+    assert not clocks.free_running(**given, lost=0.1).takes_all
+    assert not picky(**given).takes_all
+    assert clocks.synchronous().takes_all and not clocks.synchronous(lost=0.1).takes_all
+    assert not deadline(durations=PER_STEP).takes_all
