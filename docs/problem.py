@@ -71,6 +71,7 @@ def methods() -> dict[str, afl.Simulation]:
         "fedstale": (server.fedstale(), rounds, usual),
         "fedyogi": (server.fedyogi(0.01, eps=1e-3), rounds, usual),
         "ia2sgd": (server.ia2sgd(0.5), all_single, usual),
+        "kardam": (server.kardam(0.1), all_single, gradient),
         "malenia": (server.malenia(0.5), clock.harmonic(durations=speeds, batch=30), usual),
         "mifa": (server.mifa(), rounds, usual),
         "port": (server.port(), at_steps, usual),

@@ -182,6 +182,16 @@ def test_a_checkpoint_belongs_to_its_attack(tmp_path: Any) -> None:
         simulation().run(6, folder=tmp_path)
 
 
+def test_kardam_rejects_forged_arrivals_more_often() -> None:
+    clock = afl.clock.free_running(concurrency=6, durations=PLACES)
+    server = afl.server.kardam(0.2)
+    found = attacked(attack.random_vector(20.0, clients=[2]), server=server, clock=clock).run(200, seed=1)
+    lies = found.client_id.values[:, 0] == 2
+    rejected = found.rejected.values.astype(bool)
+    assert found.attrs["count_rejected"] == rejected.sum()
+    assert rejected[lies].mean() > 0.5 > 0.4 > rejected[~lies].mean()  # with quantile 2/3, a third of the honest
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

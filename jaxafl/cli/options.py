@@ -20,9 +20,9 @@ from jaxafl import callbacks
 from jaxafl.callbacks.limits import parsed_limits
 from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, metrics_of_text, offered
 from jaxafl.client import Client
-from jaxafl.clock import Duration, constant
+from jaxafl.clock import constant
 from jaxafl.models.model import Precision
-from jaxafl.options import UserError, did_you_mean
+from jaxafl.options import Part, UserError, did_you_mean
 from jaxafl.options.renamed import current_name
 
 CONCURRENCY = 10  # default; all clients if there are fewer
@@ -226,7 +226,7 @@ def _field(part: str, option: Option, names: Names) -> Any:
     metavar = "EXPR" if option.type.startswith(("duration", "clock", "upload", "correction", "aggregate")) else listed
     aliases = (f"--{option.name}",) if short.get(option.name) == part else None
     details = arg(help=option.help.replace("`", ""), aliases=aliases, metavar=metavar)
-    default = repr(option.default) if isinstance(option.default, Duration) else option.default
+    default = repr(option.default) if isinstance(option.default, Part) else option.default
     return option.name, Annotated[option.typed, details], dataclasses.field(default=default, kw_only=True)
 
 

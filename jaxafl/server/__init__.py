@@ -21,6 +21,7 @@ from jaxafl.server.fednova import fednova
 from jaxafl.server.fedopt import OptaxServer, fedopt
 from jaxafl.server.fedstale import fedstale
 from jaxafl.server.incremental import ace, aced, ia2sgd, mifa
+from jaxafl.server.kardam import kardam
 from jaxafl.server.malenia import malenia
 from jaxafl.server.port import port
 from jaxafl.server.quafl import quafl
@@ -65,6 +66,7 @@ __all__ = [
     "fedstale",
     "fedyogi",
     "ia2sgd",
+    "kardam",
     "malenia",
     "mean_delta",
     "mifa",

@@ -5,7 +5,7 @@ Means are computed anew from all rows at every step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -118,3 +118,53 @@ class AREA:
             x = x + (update.model - self.y[update.client]) / len(self.y)
             self.y[update.client] = update.model
         return x
+
+
+class Kardam:
+    """x += u with u = eta s(tau) Delta_i, if its Lipschitz coefficient is small. Damaskinos et al. 2018.
+
+    Args:
+        num_clients: N.
+        eta: Server rate.
+        dampening: s(tau).
+        quantile: Of the clients' largest coefficients.
+        window: Coefficients kept per client.
+    """
+
+    def __init__(
+        self, *, num_clients: int, eta: float, dampening: Callable[[int], float], quantile: float, window: int
+    ) -> None:
+        self.clients, self.eta, self.dampening, self.quantile, self.window = (
+            num_clients,
+            eta,
+            dampening,
+            quantile,
+            window,
+        )
+        self.before: dict[int, tuple[Array, Array]] = {}
+        self.known: dict[int, list[float]] = {}
+        self.last: tuple[Array, Array] | None = None
+        self.row, self.rejections = 0, 0
+        self.info = StepInfo()
+
+    def step(self, x: Array, arrivals: Sequence[Update]) -> Array:
+        (arrival,) = arrivals
+        client, start = arrival.client, arrival.x_start
+        u = self.eta * self.dampening(arrival.staleness) * arrival.delta
+        if client in self.before and np.any(start != self.before[client][1]):
+            coefficient = np.linalg.norm(u - self.before[client][0]) / np.linalg.norm(start - self.before[client][1])
+            self.known.setdefault(client, []).append(float(coefficient))
+        self.before[client] = u, start
+        largest = [max(values[-self.window :]) for values in self.known.values()]
+        passes = not largest or self.row >= self.clients
+        if not passes:
+            assert self.last is not None
+            moved = np.linalg.norm(start - self.last[1])
+            ratio = np.linalg.norm(u - self.last[0])
+            passes = moved == 0 or ratio / moved <= np.quantile(largest, self.quantile)
+        if not passes:
+            self.row += 1
+            self.rejections += 1
+            return x
+        self.row, self.last = 0, (u, start)
+        return x + u

@@ -16,7 +16,7 @@ from jaxafl import server
 from jaxafl.clock import bernoulli, constant, synchronous, trace
 from tests.oracle import clock as oracle_clock
 from tests.oracle.clock_bernoulli import bernoulli as oracle_bernoulli
-from tests.oracle.server_tables import ACED, AREA, FedStale, LastUpdates
+from tests.oracle.server_tables import ACED, AREA, FedStale, Kardam, LastUpdates
 from tests.oracle.server_weighted import PORT, DelayAdaptive, FedFa, FedNova
 from tests.problems import (
     GD,
@@ -77,6 +77,16 @@ FREE: dict[str, tuple[Any, Callable[[], Any], dict[str, Any]]] = {
         lambda: DelayAdaptive(eta=0.7, c=CLIENTS, rule="koloskova", smoothness=0.05),
         EVERYONE,
     ),
+    "kardam": (
+        server.kardam(0.7),
+        lambda: Kardam(eta=0.7, dampening=lambda tau: 1 / (1 + tau), quantile=2 / 3, window=26, num_clients=CLIENTS),
+        EVERYONE,
+    ),
+    "kardam, window": (
+        server.kardam(0.7, "exponential", exponent=0.2, quantile=0.4, window=2),
+        lambda: Kardam(eta=0.7, dampening=lambda tau: np.exp(-0.2 * tau), quantile=0.4, window=2, num_clients=CLIENTS),
+        {"concurrency": 4, "buffer": 1},
+    ),
     "fedfa": (server.fedfa(3), lambda: FedFa(window=3), {"concurrency": 4, "buffer": 1}),
     "port": (
         server.port(0.5, 2.0, 4.0),
@@ -97,7 +107,9 @@ def check_free_running(name: str, kind: str, precision: str, seed: int = 3) -> N
     assert_same(result, expected, tolerance)
 
 
-@pytest.mark.parametrize("name", slow_but(FREE, "aced by row", "area", "delay_adaptive", "fedfa", "ia2sgd", "port"))
+@pytest.mark.parametrize(
+    "name", slow_but(FREE, "aced by row", "area", "delay_adaptive", "fedfa", "ia2sgd", "kardam", "port")
+)
 def test_free_running_servers_follow_their_references(name: str) -> None:
     check_free_running(name, "late", "float64")
 

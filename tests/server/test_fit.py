@@ -69,6 +69,7 @@ SERVERS: dict[str, Any] = {
     "port": server.port(),
     "malenia": server.malenia(),
     "basgd": server.basgd(),
+    "kardam": server.kardam(),
     "ringleader": server.ringleader(),
     "throttle": server.throttle(),
     "fedcompass": server.fedcompass(),
@@ -96,7 +97,7 @@ BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia", "fedcom
 TABLE: dict[str, set[str]] = {
     "synchronous": {"fedavg", "fedadagrad", "fedadam", "fedyogi", "fedams", "fedbuff", "fedopt", "fadas", "ca2fl"}
     | {"fednova", "mifa", "fedstale", "area", "port"},
-    "free_running": BUFFERED - {"basgd"} | {"asyncfeded", "delay_adaptive", "fedfa"},
+    "free_running": BUFFERED - {"basgd"} | {"asyncfeded", "delay_adaptive", "fedfa", "kardam"},
     "free_running, buffer": BUFFERED,
     "bernoulli": {"audg", "psurdg", "fedavg", "fedbuff", "fedopt", "fadas", "mifa", "fedstale"},
     "sampled": {"defedavg_niid"},
