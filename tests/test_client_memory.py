@@ -81,6 +81,7 @@ CLOCKS: dict[str, Callable[[], Clock]] = {
     "late": lambda: afl.clock.harmonic(durations=PLACES, batch=10, stop=False),
     "old": lambda: afl.clock.stale_rounds(participants=4, max_staleness=3, durations=PLACES, replacement=True),
     "queued": lambda: afl.clock.routed(durations=PLACES),
+    "lost in rounds": lambda: afl.clock.synchronous(cohort=4, durations=PLACES, lost=0.4),
     "rounds": lambda: afl.clock.synchronous(cohort=4, durations=PLACES, extra=1),
     "semi": lambda: afl.clock.semi_async(fraction=0.5, lag=1, durations=afl.clock.lognormal(0.0, 1.0)),
 }
@@ -108,7 +109,7 @@ def test_runs_of_one_client_in_a_buffer_are_trained_in_turn_by_a_clock_inside_th
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLOCKS)
 def test_completed_runs_change_errors_whether_or_not_a_step_takes_them(name: str) -> None:
-    if name in ("lost", "refused", "late"):
+    if name in ("lost", "refused", "late", "lost in rounds"):
         schedule = untaken(simulation(FEEDBACK, open_still(), CLOCKS[name]()).schedule(STEPS, seed=3))
         assert schedule.untaken is not None
         assert (count := len(schedule.untaken.client)) > 3
@@ -118,7 +119,7 @@ def test_completed_runs_change_errors_whether_or_not_a_step_takes_them(name: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lost", "refused", "repeated"])
+@pytest.mark.parametrize("name", ["lost", "refused", "repeated", "lost in rounds"])
 def test_errors_survive_checkpoints_and_windows(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulation(FEEDBACK, open_still(), CLOCKS[name]())
     want = vectors(sim.run(STEPS, seed=3))
@@ -193,8 +194,8 @@ def test_feedback_that_cannot_work_is_an_error_before_compilation(part: Any, mes
 
 @pytest.mark.parametrize(
     "clock",
-    [afl.clock.synchronous(lost=0.2), afl.clock.compass(durations=PLACES)],
-    ids=["lost in rounds", "compass"],
+    [afl.clock.compass(durations=PLACES), afl.clock.warm_up(afl.clock.bernoulli(0.5))],
+    ids=["compass", "warm_up"],
 )
 def test_clocks_that_do_not_list_completed_runs_are_refused(clock: Clock) -> None:
     with pytest.raises(ValueError, match="does not list those"):
@@ -225,3 +226,9 @@ def test_errors_of_a_client_are_swept_and_sent_as_the_compressor_says() -> None:
     swept = vectors(afl.sweep(simulation(FEEDBACK), {path: [1, 2]}, 4, seed=3))
     for place, count in enumerate(runs):
         np.testing.assert_array_equal(swept[place], runs[count])
+
+
+def test_rounds_that_are_repeated_do_not_list_their_runs() -> None:
+    sim = simulation(FEEDBACK, clock=afl.clock.synchronous(cohort=1, durations=PLACES, lost=0.8))
+    with pytest.raises(ValueError, match="was repeated, as all uploads failed"):
+        sim.run(STEPS, seed=3)

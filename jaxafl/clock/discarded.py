@@ -16,8 +16,10 @@ from jaxafl.clock.rounds import synchronous
 from jaxafl.clock.schedules import Clockwork
 from jaxafl.clock.tables import Schedule, Untaken
 from jaxafl.device import compiled
+from jaxafl.options import UserError
 
 _EVENTS = 4096  # per call of the program
+_ROUNDING = 1e-12  # relative; a pause is added to times
 
 
 class Discarded(NamedTuple):
@@ -41,7 +43,7 @@ def discarded(schedule: Schedule) -> Discarded:
     counts = (schedule.runs_refused, schedule.runs_stopped, schedule.runs_lost)
     if not any(count[-1:].any() for count in counts):
         return NONE
-    if lists_untaken(clock):
+    if _by_events(clock):
         return _of_events(schedule)
     return _of_rounds(schedule) if isinstance(clock, synchronous) else NONE
 
@@ -67,11 +69,17 @@ def untaken(schedule: Schedule) -> Schedule:
     if schedule.source is None or schedule.source.clock.takes_all or schedule.untaken is not None:
         return schedule
     clockwork = _again(schedule)
+    if not _by_events(clockwork.clock):
+        return dataclasses.replace(schedule, untaken=_lost_in_rounds(schedule, clockwork.clock.pause, 0))
     return dataclasses.replace(schedule, untaken=_untaken(clockwork, clockwork.state, schedule.server_steps))
 
 
 def advanced(clockwork: Clockwork, count: int) -> Schedule:
-    """Returns the next `count` server steps of an `Events` clock with the completed runs that they do not take."""
+    """Returns the next `count` server steps of a clock with the completed runs that they do not take."""
+    if not _by_events(clockwork.clock):
+        lost = int(clockwork.state.starts.lost)
+        schedule = clockwork.advance(count)
+        return dataclasses.replace(schedule, untaken=_lost_in_rounds(schedule, clockwork.clock.pause, lost))
     before = jax.tree.map(jnp.copy, clockwork.state)
     schedule = clockwork.advance(count)
     return dataclasses.replace(schedule, untaken=_untaken(clockwork, before, schedule.start + count))
@@ -79,7 +87,39 @@ def advanced(clockwork: Clockwork, count: int) -> Schedule:
 
 def lists_untaken(clock: Clock | None) -> bool:
     """Returns True if `untaken` and `advanced` find the completed runs that no server step of a clock takes."""
+    return _by_events(clock) or (isinstance(clock, synchronous) and type(clock).next is synchronous.next)
+
+
+def _by_events(clock: Clock | None) -> bool:
     return isinstance(clock, Events) and type(clock).next is Events.next
+
+
+def _lost_in_rounds(schedule: Schedule, pause: float, lost: int) -> Untaken:
+    """Returns the completed runs of rounds whose upload failed.
+
+    Args:
+        schedule: rounds of `synchronous`.
+        pause: seconds per server step in which no client computes.
+        lost: runs whose upload failed before the schedule.
+
+    Raises:
+        ValueError: the rounds do not tell them from other runs.
+    """
+    run_id, first = np.unique(schedule.run_id, return_index=True)
+    first = first[~np.isin(run_id, schedule.run_id[schedule.mask]) & (run_id < schedule.runs_started)]
+    row, end = first // schedule.mask.shape[1], schedule.time - pause
+    first = first[schedule.arrived.ravel()[first] <= end[row] * (1 + _ROUNDING)]
+    row = first // schedule.mask.shape[1]
+    counts = np.bincount(row, minlength=schedule.server_steps)
+    wrong = np.nonzero(counts != np.diff(schedule.runs_lost, prepend=lost))[0]
+    if len(wrong):
+        raise UserError(
+            "Client: clients keep something from run to run, and round "
+            f"{schedule.start + wrong[0]} of {schedule.protocol} was repeated, as all uploads failed, or runs were "
+            "stopped at its end, so that completed runs are not known. Use free_running(lost=...), or another seed"
+        )
+    columns = {name: getattr(schedule, name).ravel()[first] for name in Untaken._fields[:-1]}
+    return Untaken(**columns, step=(schedule.start + row).astype(np.int32))
 
 
 def _again(schedule: Schedule) -> Clockwork:

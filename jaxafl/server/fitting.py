@@ -122,7 +122,7 @@ def _check_memory(server: Server, clock: Clock, client: Client) -> None:
         return
     raise ValueError(
         f"Client: {kept}, also in completed runs that no server step takes, and {clock.name} does not list those; "
-        "expected a clock that takes all runs, such as free_running without lost and max_staleness. A clock that does "
+        "expected a clock that takes all runs, such as free_running. A clock that does "
         "says takes_all = True"
     )
 
