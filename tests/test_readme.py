@@ -14,6 +14,7 @@ import optax
 import pytest
 
 import jaxafl as afl
+from jaxafl.cli.catalogue import offered
 from jaxafl.references import BIBTEX
 from tests.blocks import blocks_of
 from tests.blocks import run_python as run
@@ -54,6 +55,14 @@ def test_the_example_of_the_readme_prints_the_accuracies_it_names(capsys: pytest
     named = re.search(r"# (\S+) to (\S+)$", block, re.M)
     assert named is not None
     assert (round(float(first), 2), round(float(last), 2)) == tuple(map(float, named.groups()))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/why.md"])
+def test_the_numbers_of_algorithms_and_protocols_are_hardly_too_small(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = [int(number) for number in re.findall(r"(\d+) algorithms and (\d+) protocols", text)[0]]
+    counts = [len(offered("servers")) + len(offered("presets")), len(offered("clocks"))]
+    assert all(0 <= count - number < 4 for count, number in zip(counts, named, strict=True)), counts
 
 
 def test_the_readme_is_two_screens_with_two_commands() -> None:
