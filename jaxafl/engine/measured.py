@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxafl.client import Client, Traffic, traffic
+from jaxafl.client import Client, Traffic, frozen_by, traffic
 from jaxafl.client.attack import Attack
 from jaxafl.clock import Clock
 from jaxafl.clock.privacy import Mechanism
@@ -42,8 +42,15 @@ class Measured(Summarised):
         return citation(*self.summary().values())
 
     def check_training(self) -> None:
-        """Raises `ValueError` or `TypeError` for local training or an attack that cannot work."""
+        """Raises `ValueError` or `TypeError` for local training, an aggregate or an attack that cannot work."""
         check_model(self.model.at(self.precision), self.data, self.client)
+        aggregate = getattr(self.server, "aggregate", None)
+        noisy = getattr(aggregate, "adds_noise", False)
+        if noisy and any(jax.tree.leaves(frozen_by(self.client, self._form()[0])[0])):
+            raise UserError(
+                f"{self.server.name}: {aggregate!r} adds noise to all parameters, and the client's optimiser freezes "
+                "some; expected none. Freeze them by the model's frozen="
+            )
         if self.attack is None:
             return
         if not isinstance(self.attack, Attack):
@@ -75,7 +82,7 @@ class Measured(Summarised):
         """
         model = self.model.at(self.precision)
         params, state = _parameters_of(trained)
-        form = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(self.data.form)))
+        form = self._form()
         if _shapes(params) != _shapes(form[0]):
             raise UserError(f"predict: the parameters are not those of {model.name}; expected {_shapes(form[0])}")
         if _shapes(state) != _shapes(form[1]):
@@ -100,9 +107,12 @@ class Measured(Summarised):
 
     def traffic(self) -> Traffic:
         """Returns the bytes of an update and of a model that are sent."""
+        return traffic(self.client, *self._form())
+
+    def _form(self) -> Any:
+        """Returns the shapes of parameters and non-trainable state."""
         model = self.model.at(self.precision)
-        form = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(self.data.form)))
-        return traffic(self.client, *form)
+        return jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(self.data.form)))
 
     def evaluates_own(self, recording: Recording) -> bool:
         """Returns True if models of clients are evaluated on their held-out samples."""

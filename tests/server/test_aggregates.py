@@ -290,6 +290,20 @@ def test_a_single_arrival_has_no_centre() -> None:
         simulation(afl.server.delay_adaptive(aggregate=aggregate.median()), clock, steps=1).check()
 
 
+def test_noise_on_frozen_parameters_is_refused() -> None:
+    hold = optax.partition({"train": optax.sgd(0.1), "hold": optax.set_to_zero()}, {"w": "hold", "b": "train"})
+    model = afl.models.from_functions(
+        lambda key, batch: {"w": jnp.zeros(3), "b": jnp.zeros(3)},
+        lambda params, batch, key: jnp.sum(batch.x[:, :3] * (params["w"] + params["b"]), axis=1),
+        "two",
+    )
+    sim = simulation(afl.server.fedbuff(aggregate=aggregate.private_mean(1.0, 1.0)))
+    sim = dataclasses.replace(sim, model=model, client=afl.Client(hold, steps=1, batch_size=1))
+    with pytest.raises(ValueError, match="adds noise to all parameters, and the client's optimiser freezes some"):
+        sim.check()
+    dataclasses.replace(sim, server=afl.server.fedbuff()).check()
+
+
 def test_every_optax_server_takes_one() -> None:
     every = [getattr(afl.server, name) for name in afl.server.__all__]
     takers = [one for one in every if isinstance(one, type) and issubclass(one, OptaxServer)]
