@@ -110,7 +110,8 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
             memory = None if state.memory is None else state.memory.read(who)
             return begin(client, params, version.model_state, state.batch_key, who, run, timing, memory, version.shared)
 
-        if len(state.lanes.step) == layout.shares == 1 and on_cpu():
+        # without the loop XLA reads rows of clients in what writes them, and copies all rows for every run
+        if state.memory is None and len(state.lanes.step) == layout.shares == 1 and on_cpu():
             return jax.tree.map(lambda leaf: leaf[None], one(jnp.int32(0)))
         return buffers.write_made(state.lanes, segment.load_lane, segment.load_count, one)
 
