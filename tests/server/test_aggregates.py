@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -189,11 +191,11 @@ def test_the_clip_norm_follows_its_quantile() -> None:
     assert np.std(shift) == pytest.approx(2 / 8, rel=0.2)
 
 
-def simulation(server: Any, clock: Any = None, **client: Any) -> afl.Simulation:
+def simulation(server: Any, clock: Any = None, attack: Any = None, **client: Any) -> afl.Simulation:
     problem = quadratic()
     client = {"learning_rate": 0.1, "steps": 2, "batch_size": 1} | client
     clock = clock or afl.clock.free_running(concurrency=6, buffer=5, durations=PLACES)
-    return afl.Simulation(problem.data, problem.model, afl.Client(**client), server, clock)
+    return afl.Simulation(problem.data, problem.model, afl.Client(**client), server, clock, attack=attack)
 
 
 class seen(aggregate.median):
@@ -302,6 +304,31 @@ def test_noise_on_frozen_parameters_is_refused() -> None:
     with pytest.raises(ValueError, match="adds noise to all parameters, and the client's optimiser freezes some"):
         sim.check()
     dataclasses.replace(sim, server=afl.server.fedbuff()).check()
+
+
+ON_TWO_DEVICES = """
+import numpy as np
+from jaxafl.device import make_cpu_devices
+
+make_cpu_devices("2")
+import jaxafl as afl
+from tests.problems import observe_w
+from tests.server.test_aggregates import simulation
+
+private = afl.aggregate.private_mean(0.05, 0.1, quantile=0.5, count_noise=1.0)
+for aggregate, attack in (
+    (private, None), (afl.aggregate.krum(1), None), (None, afl.attack.alie(1.5, clients=0.3)),
+    (None, afl.attack.sign_flip(2.0, clients=0.3)),
+):
+    sim = simulation(afl.server.fedbuff(aggregate=aggregate), attack=attack)
+    one, two = (sim.run(8, seed=1, observe=observe_w, devices=number).observe_w for number in (1, 2))
+    np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
+"""
+
+
+@pytest.mark.slow
+def test_devices_that_share_a_run_change_nothing() -> None:
+    subprocess.run([sys.executable, "-c", ON_TWO_DEVICES], check=True, timeout=300)
 
 
 def test_every_optax_server_takes_one() -> None:
