@@ -38,7 +38,12 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False  # Returns are sentences
 nitpicky = True  # for names of the package; names of other projects need inventories from the network
-nitpick_ignore = [("py:class", "jaxafl.data.held_out.HeldOut"), ("py:class", "jaxafl.clock.tables.Source")]
+nitpick_ignore = [
+    ("py:class", "jaxafl.data.held_out.HeldOut"),
+    ("py:class", "jaxafl.clock.privacy.Mechanism"),
+    ("py:class", "jaxafl.clock.tables.Source"),
+    ("py:class", "jaxafl.clock.tables.Untaken"),
+]
 nitpick_ignore_regex = [("py:.*", r"(?!jaxafl).*")]
 python_use_unqualified_type_names = True
 html_theme = "sphinx_book_theme"
