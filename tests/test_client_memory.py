@@ -19,6 +19,8 @@ from jaxafl.clock import Clock, Delivery
 from jaxafl.clock.discarded import untaken
 from jaxafl.engine import windows
 from jaxafl.engine.execution import Execution
+from jaxafl.engine.planned import planned
+from jaxafl.engine.problem import Speed
 from tests.test_upload import PLACES, simulation, still, vectors, waiting
 
 STEPS = 16
@@ -232,3 +234,17 @@ def test_rounds_that_are_repeated_do_not_list_their_runs() -> None:
     sim = simulation(FEEDBACK, clock=afl.clock.synchronous(cohort=1, durations=PLACES, lost=0.8))
     with pytest.raises(ValueError, match="was repeated, as all uploads failed"):
         sim.run(STEPS, seed=3)
+
+
+def test_a_run_without_them_keeps_nothing_for_them() -> None:
+    """No leaf in the state of a run, in lanes, store or versions: its program has no input that it could read."""
+
+    def leaves(part: Any) -> set[str]:
+        sim = simulation(part, clock=afl.clock.synchronous())
+        state = planned([sim.problem(0)], sim.schedule(2), 2, Speed()).state
+        return {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)}
+
+    without = leaves(None)
+    assert without == leaves(upload.sign())
+    assert len(leaves(FEEDBACK) - without) == 2
+    assert not [path for path in without if "memory" in path or "shared" in path or "message" in path]
