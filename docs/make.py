@@ -83,7 +83,7 @@ def complaints() -> list[str]:
     whole = {"updates_per_second", "reads", "keeps"}
     found += [f"{name} lacks its speed or facts" for name in sims if not whole <= set(kept.get(name, {}))]
     pictures = {path.stem for path in problem.FOLDER.glob("*.png")}
-    ideas = {"timeline", "waiting", "plan", "staleness", "privacy", "attacks"}
+    ideas = {"timeline", "waiting", "plan", "staleness", "privacy", "attacks", "uploads"}
     wanted = {*sims, *(f"clock_{name}" for name in problem.clocks()), *ideas}
     found += [f"docs/pictures/{name}.png is missing" for name in sorted(wanted - pictures)]
     found += [f"docs/pictures/{name}.png belongs to no algorithm or clock" for name in sorted(pictures - wanted)]

@@ -140,6 +140,8 @@ def draw(*only: str) -> None:
         _privacy()
     if not only or "attacks" in only:
         _attacks()
+    if not only or "uploads" in only:
+        _uploads()
     for picture in FOLDER.glob("*.png"):
         if not only or picture.stem.removeprefix("clock_") in only:
             _small(picture)
@@ -261,6 +263,35 @@ def _attacks() -> None:
     panels[0].set_ylabel("test accuracy")
     panels[1].legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
     figure.savefig(FOLDER / "attacks.png", dpi=150)
+
+
+def _uploads() -> None:
+    """Draws the accuracy against the bytes that clients have sent, with several uploads."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    upload, usual = afl.upload, methods()["fedbuff"]
+    parts = {
+        "whole updates": None,
+        "qsgd(levels=4)": upload.qsgd(levels=4),
+        "sign()": upload.sign(),
+        "top_k(share=0.02)": upload.top_k(share=0.02),
+        "error_feedback(top_k(share=0.02))": upload.error_feedback(upload.top_k(share=0.02)),
+        "error_feedback(sign())": upload.error_feedback(upload.sign()),
+    }
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    ax = figure.subplots()
+    for name, part in parts.items():
+        sim = dataclasses.replace(usual, client=dataclasses.replace(usual.client, upload=part))
+        found = afl.sweep(sim, {"seed": range(SEEDS)}, 200, eval_every=4)
+        sent = found.bytes_up.cumsum("step").mean("seed").values[found.eval_step.values[1:].astype(int) - 1]
+        ax.plot(sent, found.accuracy.mean("seed").values[1:], label=name, linewidth=1.8)
+    ax.set(xscale="log", xlabel="bytes that clients have sent", ylabel="test accuracy", ylim=(0, None))
+    ax.xaxis.set_major_formatter(EngFormatter("B"))
+    ax.grid(color="0.9", linewidth=0.8)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
+    figure.savefig(FOLDER / "uploads.png", dpi=150)
 
 
 def _small(picture: pathlib.Path) -> None:
