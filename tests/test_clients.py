@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.collections import PathCollection
 
 import jaxafl as afl
 
@@ -167,3 +168,18 @@ def test_runs_that_xarray_has_joined_are_not_given_the_seed_of_the_first() -> No
     joined = xr.concat([run(), run()], "repeat", combine_attrs="override")
     assert "seed" in afl.tidy(run()) and "seed" not in afl.tidy(joined)
     assert "seed" not in afl.tidy(joined.assign_coords(repeat=[3, 4]))
+
+
+def test_figures_of_seeds_that_end_at_different_steps_are_those_of_each_run() -> None:
+    """Shorter runs are padded; the figures took their last, missing evaluation."""
+    seeds = range(6)
+    how = {"until": {"time": 23.0}, "eval_every": 1, "diagnostics": "per_client"}
+    found = afl.sweep(simulation(), {"seed": seeds}, **how)
+    assert found.client_accuracy.isnull().all("population").any()  # padded
+    drawn = afl.plot.accuracy_vs_participation(found).axes[0].collections
+    expected = found.final_client_accuracy.mean("seed").dropna("population").values
+    heights = np.concatenate([one.get_offsets()[:, 1] for one in drawn if isinstance(one, PathCollection)])
+    np.testing.assert_allclose(np.sort(heights), np.sort(100 * expected), rtol=1e-6)
+    median = afl.plot.client_spread(found).axes[0].lines[0].get_ydata()
+    assert np.isfinite(median).all()
+    assert len(median) > 2

@@ -123,7 +123,8 @@ def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:
 
     applied = jax.make_jaxpr(loss)(params, state, model.held(batch), key)
     constants = content([np.asarray(leaf) for one in (initial, applied) for leaf in one.consts])
-    program = zlib.crc32(_without_addresses(f"{initial} {applied} {constants}").encode())
+    texts = (one.pretty_print(use_color=False) for one in (initial, applied))  # a terminal would get coloured ones
+    program = zlib.crc32(_without_addresses(f"{' '.join(texts)} {constants}").encode())
     frozen = content([np.asarray(leaf) for leaf in jax.tree.leaves(model.held(batch))])
     return {"name": model.name, **content(model.description), "frozen": frozen, "program": f"{program:08x}"}
 

@@ -140,11 +140,13 @@ def accuracy_vs_participation(
 
 
 def _seeds(result: xr.Dataset, variable: str) -> list[xr.Dataset]:
-    """Returns the runs of a result that varies in nothing but the seed, and has a metric of clients."""
+    """Returns the runs of a result that varies in nothing but the seed, and has a metric of clients, each up to its
+    last evaluation: runs of several lengths are padded."""
     found = members(result, variable, "participation")
     if len(found) != 1:
         raise UserError(
             f"this figure takes a run or its seeds, got {len(found)} configurations; choose one, e.g. "
             f"result.isel({{{next(iter(found[0].place), 'name')!r}: 0}})"
         )
-    return found[0].runs
+    made = (np.isfinite(run[variable]).any("population").values for run in found[0].runs)
+    return [run.isel(evaluation=shown) for run, shown in zip(found[0].runs, made, strict=True)]

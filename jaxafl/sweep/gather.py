@@ -22,7 +22,8 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
     """Returns the result of a finished or unfinished sweep from its folder, in any process.
 
     Values are read on first use. Members that are not finished have missing values. `server_steps_made` holds the
-    progress of each member, `member_error` the error of a failed one.
+    progress of each member; of a finished one it is the largest number, whatever its `final_step`. `member_error` is
+    the error of a failed one.
 
     Args:
         folder: the folder of `sweep(folder=...)`.
@@ -55,7 +56,7 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
         inner, _, attributes = next(found.variables[name] for found in finished if name in found.variables)
         values = stacked(kept, name, contents, shape, tuple(dataset.sizes[dim] for dim in inner))
         dataset[name] = (*axes, *inner), values, attributes
-    meaning = {"units": "1", "long_name": f"server steps made, of {steps}", "server_steps": steps}
+    meaning = {"units": "1", "long_name": f"server steps made; {steps} of a finished member", "server_steps": steps}
     dataset["server_steps_made"] = axes, np.reshape(far, shape), meaning
     if any(errors):
         dataset["member_error"] = axes, np.reshape(np.asarray(errors), shape)

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
@@ -346,6 +347,18 @@ def test_local_optimisers_and_early_stopping_go_on(tmp_path: pathlib.Path) -> No
         with pytest.raises(RuntimeError):
             sim.run(12, callbacks=Boom(8), **how)
         assert_same(sim.run(12, **how), sim.run(12, eval_every=EVERY))
+
+
+def test_a_run_begun_in_a_terminal_or_notebook_is_resumed_outside(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There JAX writes programs in colour, which made them others."""
+    plain = str(jax.make_jaxpr(jnp.sin)(1.0))
+    with monkeypatch.context() as patch:
+        patch.setattr("jax._src.pretty_printer.CAN_USE_COLOR", True)
+        assert str(jax.make_jaxpr(jnp.sin)(1.0)) != plain
+        simulation().run(4, folder=tmp_path, eval_every=2)
+    assert simulation().run(8, folder=tmp_path, eval_every=2).sizes["step"] == 8
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="on a GPU other kernels give other last bits")
