@@ -17,6 +17,7 @@ import jaxafl as afl
 from jaxafl import upload
 from jaxafl.client.upload import Sent, Size
 from jaxafl.clock import Delivery
+from jaxafl.options import static
 from jaxafl.server import Needs, Outcome, Server
 from tests.problems import quadratic
 
@@ -204,6 +205,13 @@ class taller(upload.Upload):
         return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), delta)
 
 
+class holding(upload.Upload):
+    parts: Any = static()
+
+    def apply(self, delta: Any, sent: Any) -> Any:
+        return delta
+
+
 @pytest.mark.parametrize(
     ("part", "message"),
     [
@@ -225,6 +233,32 @@ class taller(upload.Upload):
 def test_an_upload_that_cannot_be_is_an_error_before_compilation(part: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         simulation(part()).check()
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (upload.clip_by_global_norm(-1.0), "max_norm must be > 0"),
+        (upload.clip_by_global_norm(float("nan")), "max_norm must be a finite number"),
+        (upload.add_noise(-2.0), "std must be >= 0"),
+        (upload.add_noise([1.0, 2.0]), r"one number per client \(6,\), got shape \(2,\)"),
+    ],
+)
+def test_numbers_are_checked_wherever_an_upload_is_held(part: Any, message: str) -> None:
+    held = [
+        upload.chain(part),
+        upload.chain(named=part),
+        upload.chain(upload.chain(part)),
+        upload.error_feedback(upload.chain(part)),
+        upload.chain(inner=upload.error_feedback(part)),
+        holding((upload.sign(), part)),
+    ]
+    for one in held:
+        with pytest.raises(ValueError, match=message):
+            simulation(one).check()
+    good = simulation(upload.chain(upload.add_noise(1.0)))
+    with pytest.raises(ValueError, match="std must be >= 0, got -1"):
+        afl.sweep(good, {"client.upload.add_noise.std": [1.0, -1.0]}, 2)
 
 
 def test_local_accuracy_is_refused() -> None:

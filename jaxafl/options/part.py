@@ -14,12 +14,23 @@ import functools
 import html
 import types
 import typing
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, TypeAlias, dataclass_transform
 
 import jax
 import numpy as np
 
-from jaxafl.options.checks import MOST, Bounds, as_array, check_choice, check_flag, check_number, check_whole, shown
+from jaxafl.options.checks import (
+    MOST,
+    Bounds,
+    are_plain,
+    as_array,
+    check_choice,
+    check_flag,
+    check_number,
+    check_whole,
+    shown,
+)
 from jaxafl.options.renamed import EARLIER, current_name, with_earlier_names
 from jaxafl.options.suggestions import named
 
@@ -205,14 +216,24 @@ def check_options(part: Any, num_clients: int | None = None) -> None:
         value = getattr(part, field.name)
         bounds = bounds_of(field)
         kind, optional = _without_none(kinds.get(field.name, Any))
-        if isinstance(value, Part):
-            check_options(value, num_clients)
+        if nested := [*_nested(value)]:
+            for one in nested:
+                check_options(one, num_clients)
         elif not bounds.checked or (value is None and optional):
             continue
         elif not bounds.static:
             check_number(part.name, field.name, value, num_clients=num_clients, **bounds._asdict())
         else:
             _check_static(part.name, field.name, value, kind, bounds, optional)
+
+
+def _nested(value: Any) -> Iterator[Part]:
+    """Yields the parts that a field holds, also in a dict or a tuple, such as those of a chain of uploads."""
+    if isinstance(value, Part):
+        yield value
+    elif isinstance(value, dict | tuple | list) and not are_plain(value, int, float):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _nested(one)
 
 
 def _check_static(owner: str, name: str, value: Any, kind: Any, bounds: Bounds, optional: bool) -> None:
