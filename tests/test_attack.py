@@ -151,6 +151,7 @@ def test_a_share_is_drawn_with_the_seed_and_larger_ones_include_smaller() -> Non
     assert len({frozenset(who(0.1, seed)) for seed in (*range(20), 2**40)}) == 21
     mask = np.arange(50) < 3
     assert (attack.sign_flip(clients=mask).mask(50, 0) == mask).all()
+    attack.sign_flip(clients=0).check(50, None, 1)  # a share as 0.0
 
 
 @pytest.mark.slow
@@ -196,6 +197,7 @@ def test_kardam_rejects_forged_arrivals_more_often() -> None:
     ("given", "message"),
     [
         (attack.sign_flip(clients=1.5), r"clients=1.5 is no share of 6 clients; expected a number in \[0, 1\]"),
+        (attack.sign_flip(clients=1), r"clients=1: write a share such as 0.2, 1.0 for all, or a list such as \[1\]"),
         (attack.sign_flip(clients=[6]), r"names 1 attackers; expected different clients in 0 .. 5"),
         (attack.sign_flip(clients=list(range(7))), "names 7 attackers"),
         (attack.sign_flip(clients=[1, 1]), "different clients"),

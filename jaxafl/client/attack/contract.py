@@ -101,6 +101,10 @@ class Attack(Part):
             raise UserError(
                 f"{about} is no share of {num_clients} clients; expected a number in [0, 1], or a list of clients"
             )
+        elif given.dtype.kind in "iu" and given > 0:
+            raise UserError(
+                f"{self.name}: clients={given}: write a share such as 0.2, 1.0 for all, or a list such as [{given}]"
+            )
         elif given > 0 and not self.mask(num_clients, 0).any():
             raise UserError(f"{about} of {num_clients} clients is less than one. Give a larger share, or a list")
         if self.colludes and capacity < 2:
