@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,10 +44,15 @@ class OptaxServer(Server):
 
     Args:
         aggregate: rule in the place of the weighted mean D, one of `jaxafl.aggregate`; `None` for that mean.
+
+    Attributes:
+        single_updates: the aggregate gets the updates as they arrived. A subclass that overrides `update` does not
+            inherit it.
     """
 
     aggregate: Aggregate | None = dataclasses.field(default=None, kw_only=True)
 
+    single_updates: ClassVar[bool] = True
     accepts = Server.accepts | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
 
     def __post_init__(self) -> None:

@@ -279,11 +279,63 @@ def test_numbers_are_swept_and_the_state_is_kept_in_checkpoints(tmp_path: Any) -
             "depends on samples or local steps",
         ),
         (lambda: afl.server.fedbuff(reduce="sum", aggregate=aggregate.private_mean(1.0)), "exceeds 1 / M"),
+        (lambda: afl.server.malenia(aggregate=aggregate.private_mean(1.0)), "malenia gives .* exceeds 1 / M"),
+        (lambda: afl.server.basgd(aggregate=aggregate.private_mean(1.0)), "basgd .* may combine updates before"),
+        *(
+            (
+                lambda rule=rule: afl.server.fedbuff(staleness=rule, aggregate=aggregate.private_mean(1.0)),
+                "exceeds 1 / M",
+            )
+            for rule in (
+                lambda tau: jnp.where(tau == 1, 10.0, 1.0),
+                lambda tau: jnp.where(tau == 70, jnp.nan, 1.0),
+            )
+        ),
     ],
 )
 def test_an_aggregate_that_cannot_be_is_an_error_before_compilation(server: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         simulation(server()).check()
+
+
+class own_update(afl.server.fedbuff):
+    """A server with an `update` that may change updates."""
+
+    def update(self, params: Any, state: Any, arrivals: Any) -> Outcome:
+        return super().update(params, state, arrivals)
+
+
+class of_single_updates(own_update):
+    """The same `update`, which is said to pass on single updates."""
+
+    single_updates = True
+
+
+def test_bounded_weights_get_noise() -> None:
+    noise = aggregate.private_mean(1.0, 1.0)
+    for rule in ("none", "polynomial", "hinge", "exponential"):
+        simulation(afl.server.fedbuff(staleness=rule, aggregate=noise)).check()
+    of_runs = afl.clock.sampled(drawn=3, durations=PLACES)
+    simulation(afl.server.defedavg_niid(aggregate=noise), of_runs).check()
+    simulation(of_single_updates(aggregate=noise)).check()
+    with pytest.raises(ValueError, match="own_update has an `update` that may combine updates"):
+        simulation(own_update(aggregate=noise)).check()
+
+
+@pytest.mark.parametrize("server", [afl.server.fedbuff(staleness="none"), afl.server.malenia(), afl.server.basgd()])
+def test_one_clipped_update_moves_the_direction_by_its_share_of_the_noise(server: Any) -> None:
+    """The largest effect of an update of norm C is C / M where noise is accepted, and larger where it is refused."""
+    given = arrivals([1, 1, 1, 1])._replace(client=jnp.array([0, 0, 2, 1]))
+    server = dataclasses.replace(server, learning_rate=1.0, aggregate=aggregate.private_mean(1.0))
+
+    def moved(which: int) -> float:
+        delta = jnp.zeros((4, 1)).at[which].set(4.0)
+        params = {"w": jnp.zeros(1)}
+        after = server.update(params, server.init(params, jnp.ones(4)), given._replace(delta={"w": delta})).params
+        return float(after["w"][0])
+
+    largest = max(map(moved, range(4)))
+    assert (largest > 0.25 + 1e-6) == (server.name != "fedbuff")
 
 
 def test_a_single_arrival_has_no_centre() -> None:

@@ -10,25 +10,27 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import Clock
+from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.device.keys import drawing_key
 from jaxafl.device.rows import squares
 from jaxafl.options import Number, UserError, number
+from jaxafl.options.promises import keeps_promise
 from jaxafl.server.aggregate.contract import Aggregate, Combined
 from jaxafl.server.contract import Arrivals, Tree, counts
 
 Array = jax.Array
 _NOISE = 0xFFFFFFF1
 _COUNT = 0xFFFFFFF2
+_LATE = (*range(256), *(2**power for power in range(8, 21)))  # staleness τ with which weights are probed
 
 
 class private_mean(Aggregate):
     """Mean of clipped updates with Gaussian noise: D = (1/M) (Σ_i s_i Δ_i min(1, C / ‖Δ_i‖) + N(0, (zC)² I)).
 
     M is the number of arrivals, with multiplicity, and s_i ≤ 1 the server's discount of stale updates. One update
-    changes the sum by at most C, so that noise of z times this sensitivity is added. Weights of samples or local steps
-    are refused.
+    changes the sum by at most C, so that noise of z times this sensitivity is added. Refused are weights of samples or
+    local steps, weights above 1/M, and servers that combine updates before the aggregate gets them.
 
     With `quantile` q, C follows that quantile of the norms: after every step C ← C exp(-η (b̃ - q)), where b̃ = (number
     of updates with ‖Δ_i‖ ≤ C + N(0, σ_b²)) / M. The noise of the sum then has z' = (z⁻² - (2σ_b)⁻²)^(-1/2) in the place
@@ -70,7 +72,8 @@ class private_mean(Aggregate):
                 f"private_mean: count_noise={self.count_noise} is at most half of noise_multiplier="
                 f"{self.noise_multiplier}, so that the count alone costs more privacy; expected a larger one"
             )
-        _check_weights(server)
+        _check_updates(server)
+        _check_weights(server, clock, num_clients)
 
     def init(self, params: Tree) -> Any:
         return () if self.quantile is None else jnp.asarray(self.max_norm, jnp.result_type(float))
@@ -98,32 +101,44 @@ class private_mean(Aggregate):
         return drawing_key(jax.random.fold_in(arrivals.key, stream))
 
 
-def _check_weights(server: Any) -> None:
-    """Raises unless the weight of an update is at most its multiplicity / M, whatever its client's data are."""
-    place = jnp.arange(2, dtype=jnp.int32)
-    ones, nothing = jnp.ones_like(place), jnp.zeros(2)
-
-    def weights(data: Array, staleness: int) -> np.ndarray:
-        probe = Arrivals(
-            mask=ones > 0,
-            client=place,
-            multiplicity=ones,
-            kind=0 * place,
-            delta=None,
-            base=None,
-            staleness=place * staleness,
-            samples=data.astype(nothing.dtype),
-            local_steps=data,
-            loss=nothing,
-            step=place[0],
-            time=nothing[0],
+def _check_updates(server: Any) -> None:
+    """Raises if the server's `update` may combine updates before they are clipped."""
+    if not keeps_promise(type(server), "single_updates", "update"):
+        raise UserError(
+            f"private_mean: {server.name} has an `update` that may combine updates before they are clipped, so that "
+            "the effect of one is not bounded; expected a server whose aggregate gets single updates. Give e.g. "
+            "fedbuff(aggregate=private_mean(C, z)), or single_updates = True in the class if it is one"
         )
-        return np.asarray(server.weigh(probe))
 
-    found = [weights(ones, 0), weights(1 + 2 * place, 0), weights(ones, 3)]
-    if not np.allclose(found[0], found[1]) or max(map(np.max, found)) > 0.5 * (1 + 1e-6):
+
+def _check_weights(server: Any, clock: Clock, num_clients: int) -> None:
+    """Raises unless an update weighs at most its multiplicity / M, for all clients, repetitions, staleness and data."""
+    size = max(1, min(clock.capacity(num_clients), 4))
+    place = np.arange(size, dtype=np.int32)
+    last, ones = (place == size - 1).astype(np.int32), np.ones_like(place)
+    late = np.array(_LATE, np.int32)[:, None]
+    fresh, shifts = 0 * late[:1], np.arange(num_clients, dtype=np.int32)[:, None]
+    probes = []
+    for who in (place, last):  # `last`: one client arrives several times
+        for times in (ones, ones + 2 * last)[: 1 + (Delivery.MULTIPLE in clock.delivers)]:
+            clients, stale = who + shifts, np.concatenate([late * ones, late * last])
+            probes += [(who, fresh, 1 + 2 * place, times), (clients, fresh, ones, times), (who, stale, ones, times)]
+
+    def weigh(client: Array, staleness: Array, data: Array, times: Array) -> Array:
+        real = jnp.result_type(float)
+        columns: Any = dict(mask=times > 0, client=client % num_clients, multiplicity=times, kind=0 * times)
+        columns |= dict(delta=None, base=None, staleness=staleness, samples=data.astype(real), local_steps=data)
+        columns |= dict(loss=data.astype(real), step=times[0] * 0, time=jnp.zeros((), real))
+        return server.weigh(Arrivals(**columns))
+
+    rows = [np.broadcast_arrays(*map(np.atleast_2d, probe)) for probe in probes]
+    given = [np.concatenate(column) for column in zip(*rows, strict=True)]
+    weights = np.asarray(jax.jit(jax.vmap(weigh))(*given))
+    starts = np.cumsum([0, *(len(row[0]) for row in rows)])[:-1:3]  # of other data, and then of the same
+    most = given[3] / given[3].sum(axis=1, keepdims=True) * (1 + 1e-5)
+    if not (weights <= most).all() or not np.allclose(weights[starts], weights[starts + 1], rtol=1e-5):
         raise UserError(
             f"private_mean: {server.name} gives an update a weight that depends on samples or local steps, or exceeds "
-            "1 / M, so that its effect is not bounded; expected equal weights. Give e.g. "
-            "fedbuff(weights='uniform', reduce='mean')"
+            "1 / M, so that its effect is not bounded; expected equal weights, at most discounted by staleness. Give "
+            "e.g. fedbuff(weights='uniform', reduce='mean')"
         )
