@@ -180,3 +180,22 @@ def test_a_correction_that_cannot_work_is_an_error_before_compilation(
     problem = quadratic()
     with pytest.raises((ValueError, TypeError), match=message):
         afl.Simulation(problem.data, problem.model, afl.Client(**given), afl.server.fedavg(), made).check()
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        afl.server.fedopt(aggregate=afl.aggregate.median()),
+        afl.server.fedbuff(aggregate=afl.aggregate.private_mean(1.0)),
+        afl.server.basgd(buffers=3),
+        afl.server.kardam(),
+    ],
+    ids=lambda server: server.name,
+)
+def test_feddyn_is_refused_where_it_would_undo_the_defence_of_a_server(server: Any) -> None:
+    """It adds the received updates to the model, forged ones as they are."""
+    single = server.single
+    clock = afl.clock.free_running(concurrency=4, buffer=1 if single else 3, durations=PLACES)
+    simulation(correction.scaffold(), clock, server).check()
+    with pytest.raises(ValueError, match=f"adds all received updates to the model, whatever {server.name} does"):
+        simulation(correction.feddyn(1.0), clock, server).check()

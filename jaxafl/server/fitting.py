@@ -12,7 +12,7 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.discarded import lists_untaken
 from jaxafl.clock.order import steps_change_order
-from jaxafl.options import bounds_of, check_number, check_options
+from jaxafl.options import UserError, bounds_of, check_number, check_options
 from jaxafl.server.aggregate.contract import Aggregate
 from jaxafl.server.contract import Server, unfit
 
@@ -113,6 +113,16 @@ def _check_memory(server: Server, clock: Clock, client: Client) -> None:
             f"Client: correction={client.correction!r} sends one message per run, and {clock.name} takes runs several "
             "times; expected another clock, such as free_running"
         )
+    if client.correction is not None and client.correction.sums_updates:
+        aggregate = getattr(server, "aggregate", None)
+        robust = isinstance(aggregate, Aggregate)
+        if robust or "rejected" in server.counters:
+            given = f"aggregate={aggregate!r}" if robust else "it rejects some"
+            raise UserError(
+                f"Client: correction={client.correction!r} adds all received updates to the model, whatever "
+                f"{server.name} does with them ({given}); expected a server that takes their mean, such as fedavg. "
+                "Leave out one of the two"
+            )
     if client.personal is not None and server.needs.client_models:
         raise ValueError(f"Client: personal parameters do not fit {server.name}, which keeps a model of every client")
     kept = "clients keep something from run to run, such as errors or control variates"

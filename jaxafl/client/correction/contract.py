@@ -29,9 +29,12 @@ class Correction(Part):
 
     Attributes:
         downloads: True if the shared pytree is sent with every model, so that its bytes count.
+        sums_updates: True if `serve` changes the model by the received updates, before the server's weights, discount
+            and aggregate. Servers that distrust updates are then refused.
     """
 
     downloads: ClassVar[bool] = True
+    sums_updates: ClassVar[bool] = False
 
     def check(self, client: Any) -> None:
         """Raises `ValueError` for local training that the correction does not fit."""

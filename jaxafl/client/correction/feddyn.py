@@ -19,10 +19,13 @@ class feddyn(Correction):
     but models and updates is sent.
 
     The paper has synchronous rounds. On asynchronous clocks, with Δ_i relative to x_s, it is our extension. With
-    `Client(upload=...)`, h sums the received updates.
+    `Client(upload=...)`, h sums the received updates, before the server's weights, discount and aggregate.
 
     Args:
         alpha: α > 0.
+
+    Raises:
+        ValueError: the server has an `aggregate` other than the mean, or rejects updates (`kardam`). h would undo both.
 
     References:
         Acar, Zhao, Matas, Mattina, Whatmough, Saligrama (2021), "Federated learning based on dynamic regularization",
@@ -31,6 +34,7 @@ class feddyn(Correction):
 
     references = ("acar2021",)
     downloads = False
+    sums_updates = True
 
     alpha: Number = number(above=0)
 
