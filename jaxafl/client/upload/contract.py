@@ -34,6 +34,11 @@ class Size(NamedTuple):
     bits: float  # of one number
     index_bits: int = 0  # of the index of one number
     extra: int = 0  # bits of all else, such as a norm
+    full_bits: float = 32  # of one number of Δ
+
+    def dense(self, leaves: tuple[int, ...]) -> Size:
+        """Returns the size of all numbers with all their bits; `leaves`: numbers in each leaf of Δ."""
+        return Size(sum(leaves), self.full_bits, full_bits=self.full_bits)
 
     @property
     def bytes(self) -> int:
@@ -89,7 +94,8 @@ class Upload(Part):
         """Returns the size of the transformed update.
 
         Args:
-            size: size of the update before it.
+            size: size of the update before it, in a chain that of all numbers if each client keeps a row: what it keeps
+                is added to Δ.
             leaves: numbers in each leaf of Δ.
         """
         return size
@@ -135,7 +141,7 @@ class transformation(Upload):
         return self.update(delta, self.init(delta), sent)[0]
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
-        if size.entries != sum(leaves) or size.index_bits or size.extra:
+        if size != size.dense(leaves):
             raise UserError(
                 "Client: the size of an update cannot be known after an Optax transformation of a compressed one; "
                 "expected it before the compression. Change the order of the chain"
@@ -226,7 +232,8 @@ class chain(Upload):
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
         for name in self.order:
-            size = self.parts[name].size(size, leaves)
+            part = self.parts[name]
+            size = part.size(size.dense(leaves) if part.remembers else size, leaves)
         return size
 
     def check(self, leaves: tuple[int, ...]) -> None:
@@ -261,4 +268,5 @@ def received_size(upload: Upload | None, leaves: list[Any]) -> int:
     bits = sum(8 * count * leaf.dtype.itemsize for count, leaf in zip(counts, leaves, strict=True))
     if upload is None or not sum(counts):
         return bits // 8
-    return upload.size(Size(sum(counts), bits / sum(counts)), counts).bytes
+    each = bits / sum(counts)
+    return upload.size(Size(sum(counts), each, full_bits=each), counts).bytes

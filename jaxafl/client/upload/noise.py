@@ -54,4 +54,4 @@ class add_noise(VectorUpload):
         )
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
-        return Size(sum(leaves), size.bits if size.bits >= 16 else 32)
+        return size.dense(leaves)
