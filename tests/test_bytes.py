@@ -67,7 +67,7 @@ def simulation(model: Any, optimizer: Any = optax.sgd) -> afl.Simulation:
         afl.data.synthetic(1.0, 1.0, clients=6, max_size=60),
         model,
         afl.Client(optimizer, learning_rate=0.05, steps=3, batch_size=4),
-        afl.server.fedbuff(),
+        afl.server.fedopt(optax.adamw, 0.1, weight_decay=0.1),  # would change frozen parameters
         afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 5)),
     )
 

@@ -5,7 +5,7 @@ from jaxafl.client.frozen import frozen_by
 from jaxafl.client.memory import Memory, first_memory, first_shared
 from jaxafl.client.optimizer import MadeOptimizer, Optimised
 from jaxafl.client.options import Client, Moment, Timing
-from jaxafl.client.personal import filled, personal_of, shared_of
+from jaxafl.client.personal import filled, sent_of, shared_of
 from jaxafl.client.sending import Traffic, check_sent, sent_update, traffic
 from jaxafl.client.stepping import optimizer_step
 from jaxafl.client.training import Draw, Lane, begin, draw, local_step
@@ -30,7 +30,7 @@ __all__ = [
     "frozen_by",
     "local_step",
     "optimizer_step",
-    "personal_of",
+    "sent_of",
     "sent_update",
     "shared_of",
     "traffic",

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxafl.client import filled, personal_of, shared_of
+from jaxafl.client import filled, sent_of, shared_of
 from jaxafl.device import buffers, on_cpu
 from jaxafl.device.buffers import expand
 from jaxafl.device.key_leaves import pack, unpack
@@ -112,7 +112,7 @@ def build_server_step(
     ) -> tuple[Tree, Tree]:
         """Returns the next parameters and what the model has beside them, after `Client(correction=...)`.
 
-        Personal parameters stay those of x_0.
+        Frozen and personal parameters stay those of x_0, whatever the server's step does to them.
         """
         params, shared = outcome.params, before.shared
         if client.correction is not None:
@@ -123,9 +123,7 @@ def build_server_step(
             if row.mask is not None:
                 acted, old = jnp.any(row.mask), (outcome.params, before.shared)
                 params, shared = jax.tree.map(lambda new, kept: jnp.where(acted, new, kept), (params, shared), old)
-        if client.personal is not None:
-            params = filled(personal_of(client, before.params), params)
-        return params, shared
+        return filled(sent_of(client, params), before.params), shared
 
     def recorded(
         row: Steps, arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version, states: Tree
