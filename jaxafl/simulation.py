@@ -21,7 +21,7 @@ from jaxafl.callbacks.options import RunOptions
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.callbacks.store import interval_of
 from jaxafl.callbacks.watch import run_with_hooks
-from jaxafl.client import Client
+from jaxafl.client import Client, turns_of
 from jaxafl.client.attack import Attack
 from jaxafl.clock import Schedule
 from jaxafl.clock.contract import Clock
@@ -127,7 +127,7 @@ class Simulation(Stepwise, Measured):
 
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
         """Returns the plan that `run` executes: the runs of each segment, and the slots of versions and updates."""
-        return plan_of(self.schedule(server_steps, seed), self.server, lanes, in_turn=self.client.remembers)
+        return plan_of(self.schedule(server_steps, seed), self.server, lanes, in_turn=turns_of(self.client))
 
     def run(
         self,

@@ -95,8 +95,10 @@ def observed(params: Any) -> Any:
 def test_personal_parameters_stay_with_their_client() -> None:
     sim = simulation(FREE)
     bodies, heads = loop(sim.schedule(STEPS, seed=3))
-    trained = sim.train(STEPS, seed=3, lanes=4, eval_every=STEPS, observe=observed, diagnostics="per_client")
+    trained = sim.train(STEPS, seed=3, lanes=4, eval_every=1, observe=observed, diagnostics="per_client")
     result = trained.dataset
+    one_by_one = sim.run(STEPS, seed=3, lanes=1, eval_every=1)  # four lanes trained runs before they had arrived
+    np.testing.assert_allclose(result.personal_loss.values, one_by_one.personal_loss.values, rtol=1e-5)
     np.testing.assert_allclose(result.observe_body.values, bodies, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(result.observe_head.values, np.full((STEPS + 1, 1), START[2]))
     for client in range(6):

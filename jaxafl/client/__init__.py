@@ -2,7 +2,7 @@
 
 from jaxafl.client.examples import dp_sgd
 from jaxafl.client.frozen import frozen_by
-from jaxafl.client.memory import Memory, first_memory, first_shared
+from jaxafl.client.memory import Memory, Turns, first_memory, first_shared, turns_of
 from jaxafl.client.optimizer import MadeOptimizer, Optimised
 from jaxafl.client.options import Client, Moment, Timing
 from jaxafl.client.personal import filled, sent_of, shared_of
@@ -20,6 +20,7 @@ __all__ = [
     "Optimised",
     "Timing",
     "Traffic",
+    "Turns",
     "begin",
     "check_sent",
     "dp_sgd",
@@ -34,4 +35,5 @@ __all__ = [
     "sent_update",
     "shared_of",
     "traffic",
+    "turns_of",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any, NamedTuple
 
 from jaxafl.client.options import Client
@@ -16,6 +17,21 @@ class Memory(NamedTuple):
     upload: Tree = ()  # of `Client(upload=...)`
     correction: Tree = ()  # of `Client(correction=...)`
     personal: Tree = ()  # the personal parameters, `None` for the others
+
+
+class Turns(enum.IntEnum):
+    """Order in which the runs of a client are trained."""
+
+    ANY = 0
+    IN_TURN = 1  # after the previous run of the client
+    IN_TIME = 2  # also not before the server step that the run arrives at: evaluations read the rows
+
+
+def turns_of(client: Client) -> Turns:
+    """Returns the order in which runs of a client must be trained."""
+    if client.personal is not None:
+        return Turns.IN_TIME
+    return Turns.IN_TURN if client.remembers else Turns.ANY
 
 
 def first_memory(client: Client, params: Tree) -> Memory | None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from jaxafl.client import turns_of
 from jaxafl.clock import Schedule
 from jaxafl.clock.discarded import untaken
 from jaxafl.device import on_device
@@ -37,7 +38,7 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
     """
     first = problems[0]
     keep_base = first.server.needs.base or first.recording.needs_base
-    in_turn = first.client.remembers
+    in_turn = turns_of(first.client)
     if in_turn:
         schedules = [untaken(schedule) for schedule in schedules]
     lanes = speed.lanes or min(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
+from jaxafl.client import Turns, turns_of
 from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.discarded import untaken
 from jaxafl.clock.schedules import UNBOUNDED, Clockwork, check_length
@@ -111,7 +112,7 @@ def planned(
     capacity, in_flight = (size(first.data.num_clients) for size in (first.clock.capacity, first.clock.in_flight))
     # a schedule that is charged anew must be there as a whole; sharded stores keep their size
     single_window = first.client.charge == "executed" or layout.mesh is not None
-    in_turn = first.client.remembers
+    in_turn = turns_of(first.client)
     if in_turn and Delivery.REPEATED in first.clock.delivers:  # else a later window would train a run again
         single_window = True
         if origin is not None and origin.step:
@@ -130,7 +131,7 @@ def planned(
         return plan_of(schedule, first.server, lanes, keep_base, origin, layout, sharded, in_turn)
 
     make_first = functools.partial(make, speed.lanes)
-    windows = Windows(source, server_steps, size, make_first, in_turn and not first.clock.takes_all)
+    windows = Windows(source, server_steps, size, make_first, in_turn > 0 and not first.clock.takes_all)
     window = windows.first(origin)
     plan = window.plan
     windows.make = functools.partial(make, plan.lanes)
@@ -241,7 +242,7 @@ def plan_of(
     origin: Origin | None = None,
     layout: Layout = Layout(),  # noqa: B008 (immutable)
     sharded: bool = False,
-    in_turn: bool = False,
+    in_turn: Turns = Turns.ANY,
 ) -> Plan:
     """Returns the plan of a schedule.
 
@@ -253,7 +254,7 @@ def plan_of(
         origin: the beginning of the plan, see `make_plan`.
         layout: devices that share the lanes.
         sharded: updates stay on the device of their lane.
-        in_turn: clients keep something from run to run, see `make_plan`.
+        in_turn: order of the runs of a client.
     """
     shares, schedule = layout.shares, untaken(schedule) if in_turn else schedule
     homes = shares if layout.divided or server.needs.client_models or in_turn else 1

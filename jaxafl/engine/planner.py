@@ -17,6 +17,7 @@ import heapq
 
 import numpy as np
 
+from jaxafl.client import Turns
 from jaxafl.clock import Schedule
 from jaxafl.clock.tables import cut
 from jaxafl.engine.placement import Moves, Runs, Training, place
@@ -31,7 +32,7 @@ def make_plan(
     origin: Origin | None = None,
     homes: int = 1,
     stores: int = 1,
-    in_turn: bool = False,
+    in_turn: Turns = Turns.ANY,
 ) -> Plan:
     """Plans the training of a schedule. Results do not depend on `lanes`, `origin`, `homes` and `stores`.
 
@@ -45,8 +46,8 @@ def make_plan(
         homes: D devices with ⌈N/D⌉ clients each, if per-client arrays are sharded; a divisor of L. Device d has the
             lanes congruent to d modulo D, which train the runs of its clients.
         stores: D devices that store the updates of their own lanes, each in its own rows.
-        in_turn: True if clients keep something from run to run. A run is then trained after the previous one of its
-            client, and completed runs that no server step takes are trained, too.
+        in_turn: order of the runs of a client. If clients keep something from run to run, a run is trained after the
+            previous one of its client, and completed runs that no server step takes are trained, too.
     """
     held, origin = ((), ORIGIN) if origin is None else (schedule.held, origin)
     schedule = cut(schedule, origin.step, schedule.start + schedule.server_steps)
@@ -106,7 +107,7 @@ def _chains(runs: Runs, release: np.ndarray, needed_at: np.ndarray, steps: int) 
     return after, release, needed_at
 
 
-def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, clients: int, in_turn: bool) -> Training:
+def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, clients: int, in_turn: Turns) -> Training:
     """Plans the training of lanes between server steps, which are numbered from `start`."""
     release = np.maximum(np.maximum(runs.version, runs.reference) - start, 0)
     # a run that pins two versions (its update is relative to another) is trained at once, to release one of them
@@ -114,6 +115,7 @@ def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, cl
     after = None
     if in_turn:
         after, release, needed_at = _chains(runs, release, needed_at, server_steps)
+        release = needed_at if in_turn == Turns.IN_TIME else release
     # Work is counted in local steps of all lanes together. A run needed at step t should start, at the latest, its own
     # length before the work due up to t is done: otherwise a long run keeps the other lanes waiting.
     due = np.bincount(needed_at, runs.local_steps, server_steps + 1)

@@ -148,5 +148,5 @@ def _seeds(result: xr.Dataset, variable: str) -> list[xr.Dataset]:
             f"this figure takes a run or its seeds, got {len(found)} configurations; choose one, e.g. "
             f"result.isel({{{next(iter(found[0].place), 'name')!r}: 0}})"
         )
-    made = (np.isfinite(run[variable]).any("population").values for run in found[0].runs)
+    made = (run[variable].notnull().any("population").values for run in found[0].runs)
     return [run.isel(evaluation=shown) for run, shown in zip(found[0].runs, made, strict=True)]
