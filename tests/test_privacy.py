@@ -184,6 +184,62 @@ def test_sweeps_plots_and_reports_have_the_privacy_of_each_run(tmp_path: Any) ->
         swept.privacy(delta=DELTA)
 
 
+PER_STEP = afl.clock.uniform(1, 3, per="step")
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({"durations": PER_STEP}, ""),
+        pytest.param(
+            {"durations": PER_STEP, "steps": None, "epochs": 2, "batch_size": None}, "", marks=pytest.mark.slow
+        ),  # one step per epoch
+        ({"steps": None, "epochs": 2}, ""),
+        ({"durations": 1 + PER_STEP, "steps": None, "epochs": 2}, r"epochs=2\), so participations .* Client\(steps="),
+        ({"select": "samples"}, "draws clients by their sample counts, so participations .* select='uniform'"),
+        ({"weights": quadratic().data.counts / 7}, "draws clients by their sample counts"),
+        pytest.param({"weights": np.arange(1, 7.0)}, "", marks=pytest.mark.slow),
+    ],
+)
+def test_participations_that_depend_on_sample_counts_have_no_epsilon(options: Any, refused: str) -> None:
+    names = ("durations", "select", "weights")
+    clock = {"durations": afl.clock.uniform(1, 3)} | {name: options[name] for name in names if name in options}
+    sim = simulation(None, clock=afl.clock.free_running(concurrency=4, buffer=2, **clock))
+    client = {name: value for name, value in options.items() if name not in names}
+    sim = dataclasses.replace(sim, client=dataclasses.replace(sim.client, **client))
+    if not refused:
+        assert sim.schedule(3).privacy(1.0, delta=DELTA).max_epsilon[-1] > 0
+        return
+    with pytest.raises(ValueError, match=refused):
+        sim.schedule(3).privacy(1.0, delta=DELTA)
+    with pytest.raises(ValueError, match=refused):
+        sim.run(until={"epsilon": 3, "delta": DELTA})
+
+
+def test_rounds_and_protocols_after_a_warm_up_are_checked_like_others() -> None:
+    epochs = {"steps": None, "epochs": 2}
+    rounds_of = afl.clock.synchronous(durations=PER_STEP)
+    by_samples = afl.clock.warm_up(afl.clock.synchronous(cohort=2, select="samples"))
+    for clock, client, message in ((rounds_of, epochs, "or their times depend"), (by_samples, {}, "draws clients by")):
+        sim = simulation(None, clock=clock)
+        sim = dataclasses.replace(sim, client=dataclasses.replace(sim.client, **client))
+        with pytest.raises(ValueError, match=message):
+            sim.schedule(3).privacy(1.0, delta=DELTA)
+
+
+def test_a_sum_of_noisy_updates_costs_nothing_more() -> None:
+    corrected, plain = (simulation(correction=one).schedule(3) for one in (afl.correction.feddyn(0.1), None))
+    np.testing.assert_array_equal(corrected.privacy(delta=DELTA).epsilon, plain.privacy(delta=DELTA).epsilon)
+
+
+class by_samples(afl.correction.feddyn):
+    """FedDyn with a sum that is weighted by sample counts."""
+
+    def serve(self, shared: Any, params: Any, messages: Any, arrivals: Any, num_clients: int) -> Any:
+        weighted = jnp.tensordot(arrivals.samples, arrivals.delta["w"], 1)
+        return {"w": shared["w"] - weighted}, params
+
+
 class by_loss(Server):
     """Weighs updates by their losses."""
 
@@ -237,6 +293,16 @@ def test_batch_statistics_have_no_epsilon() -> None:
             "answer to honest updates",
         ),
         (lambda: simulation(None, by_loss()), {"delta": DELTA, "noise_multiplier": 1.0}, "by the losses of the client"),
+        (
+            lambda: simulation(None, correction=afl.correction.feddyn(0.1)),
+            {"delta": DELTA, "noise_multiplier": 1.0},
+            "uses the received updates for .*feddyn.*, too, without the noise",
+        ),
+        (
+            lambda: simulation(correction=by_samples(0.1)),
+            {"delta": DELTA},
+            "fedbuff with by_samples.* weighs updates by the sample counts",
+        ),
     ],
 )
 def test_what_cannot_be_claimed_is_an_error_that_says_what_to_do(what: Any, given: Any, message: str) -> None:

@@ -98,12 +98,12 @@ def traffic(client: Client, params: Tree, model_state: Tree) -> Traffic:
     """
     trained = sent_of(client, params)
     leaves, state = jax.tree.leaves(trained), received_size(None, jax.tree.leaves(model_state))
-    message, shared = _of_correction(client.correction, trained)
+    message, shared = traffic_of_correction(client.correction, trained)
     return Traffic(received_size(client.upload, leaves) + state + message, received_size(None, leaves) + state + shared)
 
 
-def _of_correction(correction: Correction | None, params: Tree) -> Traffic:
-    """Returns the bytes that a correction sends with an update and with a model."""
+def traffic_of_correction(correction: Correction | None, params: Tree) -> Traffic:
+    """Returns the bytes that a correction sends with an update and with a model; `params`: those that are sent."""
     if correction is None:
         return Traffic(0, 0)
 

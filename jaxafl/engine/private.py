@@ -9,14 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.client import Client
+from jaxafl.client.memory import first_shared
+from jaxafl.client.personal import sent_of, shared_of
+from jaxafl.client.sending import traffic_of_correction
 from jaxafl.client.upload import add_noise, chain, clip_by_global_norm, top_k
 from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.order import steps_change_times
 from jaxafl.clock.privacy import Mechanism
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import as_arrays
 from jaxafl.device.dependence import inputs_read
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Model
+from jaxafl.options import shown
 from jaxafl.server.contract import Arrivals, Server
 
 
@@ -46,7 +51,7 @@ def mechanism_of(
     """Returns the noise of a checked simulation, and why privacy cannot be claimed."""
     noise, at = noise_of(client, server)
     kept = server.needs.client_rows > 0
-    refused = _refused(data, model, client, server, clock)
+    refused = _refused(data, model, client, server, clock, at)
     if at == "server" and attack is not None and attack.colludes:
         refused = (
             f"the attackers of {attack.name} answer to honest updates, so one update changes several. Use another "
@@ -60,7 +65,7 @@ def draws(clock: Clock) -> bool:
     return Delivery.CONTINUOUS not in clock.delivers
 
 
-def _refused(data: FederatedData, model: Model, client: Client, server: Server, clock: Clock) -> str:
+def _refused(data: FederatedData, model: Model, client: Client, server: Server, clock: Clock, at: str) -> str:
     if server.needs.replies:
         return (
             f"the server {server.name} replies with local steps that depend on the updates, so participations depend "
@@ -71,9 +76,27 @@ def _refused(data: FederatedData, model: Model, client: Client, server: Server, 
             "Client(charge='executed') makes the time of a run depend on its losses, so participations depend on data. "
             "Use charge='planned'"
         )
-    if client.correction is not None:
-        return f"Client(correction={client.correction!r}) sends a message without noise beside the update. Leave it out"
+    if _draws_by_samples(clock, data.counts):
+        return (
+            f"the clock {clock.name} draws clients by their sample counts, so participations depend on data. Use "
+            "select='uniform', or weights that do not depend on data"
+        )
+    of_samples = client.epochs is not None and client.batch_size is not None
+    if of_samples and steps_change_times(clock, data.num_clients):
+        return (
+            f"the clock {clock.name} has durations that depend on local steps, which depend on sample counts with "
+            f"Client(epochs={shown(client.epochs)}), so participations or their times depend on data. Use "
+            "Client(steps=...), or durations with per='run'"
+        )
     params, state = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
+    if traffic_of_correction(client.correction, sent_of(client, params)).up:
+        return f"Client(correction={client.correction!r}) sends a message without noise beside the update. Leave it out"
+    if client.correction is not None and at == "server":
+        return (
+            f"the server uses the received updates for Client(correction={client.correction!r}), too, without the "
+            "noise that it adds to their sum. Use noise at the clients, as in Client(upload=afl.upload.chain("
+            "afl.upload.clip_by_global_norm(C), afl.upload.add_noise(z * C))), or leave the correction out"
+        )
     if jax.tree.leaves(state):
         return (
             f"the model {model.name} sends non-trainable state (batch statistics) without noise. Freeze it "
@@ -81,10 +104,20 @@ def _refused(data: FederatedData, model: Model, client: Client, server: Server, 
         )
     if read := _weights_read(data, client, server, clock, params):
         return (
-            f"the server {server.name} weighs updates by {' and '.join(read)} of the clients, which depend on data. "
-            "Use uniform weights"
+            f"the server {server.name}{'' if client.correction is None else f' with {client.correction!r}'} weighs "
+            f"updates by {' and '.join(read)} of the clients, which depend on data. Use uniform weights"
         )
     return ""
+
+
+def _draws_by_samples(clock: Clock, counts: np.ndarray) -> bool:
+    """Returns True if the weights of a prepared clock's draws are the sample counts, or proportional to them."""
+    weights = getattr(getattr(clock, "clock", clock), "weights", None)  # `warm_up` has its protocol there
+    if weights is None:
+        return False
+    of_clock = np.broadcast_to(np.asarray(weights, np.float64), counts.shape)
+    proportional = np.allclose(of_clock * counts.sum(), counts * of_clock.sum())
+    return bool(np.array_equal(of_clock, counts) or (proportional and np.ptp(counts) > 0))
 
 
 def _weights_read(data: FederatedData, client: Client, server: Server, clock: Clock, params: Any) -> list[str]:
@@ -101,7 +134,13 @@ def _weights_read(data: FederatedData, client: Client, server: Server, clock: Cl
         columns: Any = dict(mask=integer == 0, client=who, multiplicity=integer + 1, kind=integer, staleness=integer)
         columns |= dict(delta=several, base=several, samples=samples[who], local_steps=local_steps, loss=loss)
         columns |= dict(step=jnp.int32(0), time=jnp.zeros((), real), key=jax.random.key(0))
-        return now.update(params, state, Arrivals(**columns)).params
+        seen = Arrivals(**columns)
+        after = now.update(params, state, seen).params
+        if client.correction is None:
+            return after
+        shared = first_shared(client, params)
+        seen = seen._replace(delta=shared_of(client, several))
+        return client.correction.serve(shared, shared_of(client, after), None, seen, clients), after
 
     given = (jnp.zeros(clients, real), jnp.zeros(arrivals, real), integer, as_arrays(server, real))
     jaxpr = jax.make_jaxpr(step)(*given, params, several).jaxpr
