@@ -182,6 +182,13 @@ def test_sweeps_plots_and_reports_have_the_privacy_of_each_run(tmp_path: Any) ->
         simulation(None).run(2).privacy(delta=DELTA)
     with pytest.raises(ValueError, match="choose one by"):
         swept.privacy(delta=DELTA)
+    by_samples = afl.clock.free_running(concurrency=2, buffer=2, durations=PER_STEP, select="samples")
+    with pytest.raises(ValueError, match="draws clients by their sample counts"):
+        simulation(clock=by_samples).run(2).privacy(delta=DELTA)
+    sized = afl.clock.free_running(concurrency=2, buffer=2, durations=PER_STEP + afl.clock.link(up=1e3))
+    of_epochs = dataclasses.replace(simulation().client, steps=None, epochs=1)
+    with pytest.raises(ValueError, match="durations that depend on local steps"):
+        dataclasses.replace(simulation(clock=sized), client=of_epochs).run(2).privacy(delta=DELTA)
 
 
 PER_STEP = afl.clock.uniform(1, 3, per="step")

@@ -103,7 +103,7 @@ class Measured(Summarised):
 
     def mechanism(self) -> Mechanism:
         """Returns the noise of a checked simulation, and the reason why no privacy can be claimed, if there is one."""
-        return mechanism_of(self.data, self.model, self.client, self.server, self.clock_of_run(), self.attack)
+        return mechanism_of(self.data, self.model, self.client, self.server, self.clock, self.attack)
 
     def traffic(self) -> Traffic:
         """Returns the bytes of an update and of a model that are sent."""

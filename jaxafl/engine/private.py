@@ -11,7 +11,7 @@ import numpy as np
 from jaxafl.client import Client
 from jaxafl.client.memory import first_shared
 from jaxafl.client.personal import sent_of, shared_of
-from jaxafl.client.sending import traffic_of_correction
+from jaxafl.client.sending import traffic, traffic_of_correction
 from jaxafl.client.upload import add_noise, chain, clip_by_global_norm, top_k
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.order import steps_change_times
@@ -51,7 +51,9 @@ def mechanism_of(
     """Returns the noise of a checked simulation, and why privacy cannot be claimed."""
     noise, at = noise_of(client, server)
     kept = server.needs.client_rows > 0
-    refused = _refused(data, model, client, server, clock, at)
+    form = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
+    clock = clock.prepare(data.counts, lambda: traffic(client, *form))
+    refused = _refused(data, model, form, client, server, clock, at)
     if at == "server" and attack is not None and attack.colludes:
         refused = (
             f"the attackers of {attack.name} answer to honest updates, so one update changes several. Use another "
@@ -65,7 +67,9 @@ def draws(clock: Clock) -> bool:
     return Delivery.CONTINUOUS not in clock.delivers
 
 
-def _refused(data: FederatedData, model: Model, client: Client, server: Server, clock: Clock, at: str) -> str:
+def _refused(
+    data: FederatedData, model: Model, form: tuple[Any, Any], client: Client, server: Server, clock: Clock, at: str
+) -> str:
     if server.needs.replies:
         return (
             f"the server {server.name} replies with local steps that depend on the updates, so participations depend "
@@ -88,7 +92,7 @@ def _refused(data: FederatedData, model: Model, client: Client, server: Server, 
             f"Client(epochs={shown(client.epochs)}), so participations or their times depend on data. Use "
             "Client(steps=...), or durations with per='run'"
         )
-    params, state = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
+    params, state = form
     if traffic_of_correction(client.correction, sent_of(client, params)).up:
         return f"Client(correction={client.correction!r}) sends a message without noise beside the update. Leave it out"
     if client.correction is not None and at == "server":
