@@ -274,3 +274,13 @@ def test_the_largest_are_kept_and_of_equal_ones_the_first(values: list[float], c
     largest, drawn = COUNTS[count]
     np.testing.assert_array_equal(largest(v), expected)
     assert drawn(np.ones(150, np.float32)) == count
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_the_largest_of_other_floats_are_kept(dtype: str) -> None:
+    sent = Sent(*[jnp.int32(0)] * (len(Sent._fields) - 1), jax.random.key(0))  # type: ignore[arg-type]
+    with jax.enable_x64(True):
+        v = jnp.asarray([0.5, -3.0, 0.0, 2.0, -2.0], dtype)
+        found = upload.top_k(count=2).of_vector(v, sent)
+        assert found.dtype == v.dtype
+        np.testing.assert_array_equal(found.astype(float), [0.0, -3.0, 0.0, 2.0, 0.0])

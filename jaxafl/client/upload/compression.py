@@ -82,7 +82,7 @@ class top_k(_Sparse):
         if 50 * count <= v.size:  # a partial sort is then faster than counting
             indices = jax.lax.top_k(jnp.abs(v), count)[1]
             return jnp.zeros_like(v).at[indices].set(v[indices])
-        unsigned = jnp.uint64 if v.dtype == jnp.float64 else jnp.uint32
+        unsigned = f"uint{8 * v.dtype.itemsize}"
         return jnp.where(largest(jax.lax.bitcast_convert_type(jnp.abs(v), unsigned), count), v, 0)
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
