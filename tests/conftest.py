@@ -15,9 +15,12 @@ from hypothesis import HealthCheck, settings
 
 from jaxafl.device import compilation
 
-# how fast a machine draws and compiles is nothing that a test is about
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")
+# how fast a machine draws and compiles is nothing that a test is about; what fails on one machine fails on all
+settings.register_profile(
+    "same examples", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
+)
+settings.register_profile("new examples", settings.get_profile("same examples"), derandomize=False)
+settings.load_profile("same examples")
 
 DEADLINE = float(os.environ.get("JAXAFL_TEST_DEADLINE", "inf"))  # Unix time from which on no test begins
 MANY_MAPPINGS = 8_000  # Linux allows a process 65,530; modules add up to some ten thousand
