@@ -152,6 +152,8 @@ def test_a_share_is_drawn_with_the_seed_and_larger_ones_include_smaller() -> Non
     mask = np.arange(50) < 3
     assert (attack.sign_flip(clients=mask).mask(50, 0) == mask).all()
     attack.sign_flip(clients=0).check(50, None, 1)  # a share as 0.0
+    with pytest.raises(ValueError, match="clients=1: write a share such as"):
+        afl.sweep(attacked(attack.sign_flip(clients=0.0)), {"attack.clients": [0, 0.5, 1]}, 4)
 
 
 @pytest.mark.slow

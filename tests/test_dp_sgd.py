@@ -97,10 +97,13 @@ class Normalised(nn.Module):
         ({"proximal": 0.1}, "would be clipped with the gradients of samples"),
         ({"max_norm": 0.0}, "max_norm must be > 0"),
         ({"noise_multiplier": -1.0}, "noise_multiplier must be >= 0"),
+        ({"noise_multiplier": [1.0, 2.0]}, r"array of one number per client \(6,\), got shape \(2,\)"),
+        ({"max_norm": True}, "max_norm must be a number, got True"),
+        ({"max_norm": "a"}, "max_norm must be a number, got 'a'"),
     ],
 )
 def test_what_cannot_be_clipped_by_sample_is_an_error(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         simulation(dp_sgd, **{**OPTIONS, **options}).check()
 
 

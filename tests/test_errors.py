@@ -208,6 +208,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "seed 1.5": (lambda: simulation().run(3, seed=1.5), "seed.*1.5"),
     "seed a string": (lambda: simulation().run(3, seed="a"), "seed.*'a'"),
     "lanes 0": (lambda: simulation().run(3, lanes=0), "lanes must be.*at least 1, got 0"),
+    "a class as durations": (lambda: simulation(clock=clock(durations=constant)).run(3), "must be a duration"),
     "chunk not a divisor": (lambda: simulation().run(3, lanes=4, chunk=3), "chunk must be a divisor of lanes=4, got 3"),
     "observe not a function": (lambda: simulation().run(3, observe=5), "observe"),
     "no such directory": (lambda: simulation().run(3, save="missing/result.nc"), "no directory missing"),

@@ -288,7 +288,7 @@ class Counting:
         ({"data.alpha": [0.0, 5.0]}, "fixed when the data is made; sweep over whole ones"),
         ({"model.num_classes": [10, 12]}, "fixed when the model is made"),
         ({"clock.durations.name": ["a"]}, "no option 'name'.*there are high, low, per"),
-        ({"server.learning_rate.x": [1]}, "it has none"),
+        ({"server.learning_rate.x": [1]}, "server.learning_rate is 1.0, which has none"),
         ({"server.learning_rate": [0.1], "server": [afl.server.fadas()]}, "overlap"),
         ({"seed": []}, "no values"),
         ({"server.lambda": [1.0]}, "no option 'lambda'.*learning_rate"),

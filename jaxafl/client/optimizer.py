@@ -112,6 +112,8 @@ class Optimised(Part):
         for name, value in self.switches:
             if name == "learning_rate" and not callable(value):
                 raise TypeError(f"{self.name}: learning_rate must be a number or an Optax schedule, got {value!r}")
+            if name in _BOUNDS and value is not None and not callable(value):
+                check_number(self.name, name, value, **_BOUNDS[name], **each)
 
     def _problem(self, numbers: dict[str, Any], given: dict[str, Any]) -> str:
         """Returns the error of an optimiser step with these numbers traced and all else as given; empty if none."""
@@ -160,7 +162,7 @@ class Optimised(Part):
         given = {name: given_key(name, value) for name, value in given.items()}
         for name in [name for name, value in given.items() if type(value) in (list, tuple)]:
             usual = known[name].default if name in known else None
-            if name == "learning_rate" or is_number(usual) or (usual is None and all(map(is_number, given[name]))):
+            if name in _BOUNDS or is_number(usual) or (usual is None and all(map(is_number, given[name]))):
                 given[name] = as_array(self.name, name, given[name])
         numbers = {name: value for name, value in given.items() if is_number(value)}
         held = {name for name, value in numbers.items() if type(value) is not int or abs(value) >= 2**32}

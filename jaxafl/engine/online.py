@@ -61,7 +61,8 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
             "run: a clock that is advanced during training cannot shard clients over devices; use one device"
         )
     lanes = capacity if remembers else -(-_lanes(speed.lanes, capacity, in_flight) // shares) * shares
-    chunk = chunk_of(lanes // shares, speed.chunk, lambda: lanes_in_memory(problem))
+    why = ", as the clock is advanced during training and clients keep something from run to run" * remembers
+    chunk = chunk_of(lanes // shares, speed.chunk, lambda: lanes_in_memory(problem), why)
     ring = cast(OnlineClock, clock).online_ring_slots(clients)
     store = capacity if lanes == capacity else in_flight + capacity
     execution = prepared(

@@ -230,8 +230,15 @@ def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
     return min(every, check_whole("run", "server_steps", server_steps))
 
 
-def chunk_of(lanes: int, chunk: int | None, room: Callable[[], int]) -> int:
-    """Lanes that advance together, checked; `room`: the most that memory holds, which bounds those chosen here."""
+def chunk_of(lanes: int, chunk: int | None, room: Callable[[], int], why: str = "") -> int:
+    """Returns the checked number of lanes that advance together.
+
+    Args:
+        lanes: of one device.
+        chunk: as given.
+        room: the most that memory holds, which bounds a number chosen here.
+        why: the reason for this number of lanes, if it is another than the given one, for the message.
+    """
     if chunk is None:
         if jax.default_backend() == "cpu":
             return 1
@@ -239,7 +246,7 @@ def chunk_of(lanes: int, chunk: int | None, room: Callable[[], int]) -> int:
         return next(lanes // parts for parts in range(1, lanes + 1) if lanes % parts == 0 and lanes // parts <= most)
     check_whole("run", "chunk", chunk)
     if lanes % chunk:
-        raise UserError(f"run: chunk must be a divisor of lanes={lanes}, got {chunk}")
+        raise UserError(f"run: chunk must be a divisor of lanes={lanes}, got {chunk}{why}")
     return int(chunk)
 
 

@@ -112,7 +112,7 @@ def _axis(key: Any, column: Any, simulation: Simulation) -> Axis:
             raise ValueError(f"the sweep axis {name!r} needs {len(paths)} values in each place, got {row!r}")
     if name == "seed" and len({str(row) for row in rows}) < len(rows):
         raise ValueError(f"the sweep axis 'seed' names a seed more than once, whose runs would be the same: {column!r}")
-    columns = [_numbers(list(values)) for values in zip(*rows, strict=True)]
+    columns = [_numbers(path, list(values)) for path, values in zip(paths, zip(*rows, strict=True), strict=True)]
     return Axis(name, paths, list(zip(*columns, strict=True)))
 
 
@@ -132,7 +132,8 @@ def replace_at(node: Any, path: str, value: Any, full_path: str | None = None) -
     name, _, rest = path.partition(".")
     fields = _options(node)
     if name not in fields:
-        listed = f"there are {', '.join(sorted(fields))}" if fields else "it has none"
+        before = full_path.removesuffix(f".{path}")
+        listed = f"there are {', '.join(sorted(fields))}" if fields else f"{before} is {shown(node)}, which has none"
         raise ValueError(f"no option {name!r} in the path {full_path!r}; {listed}{did_you_mean(name, fields)}")
     new = replace_at(fields[name], rest, value, full_path) if rest else value
     for table in tables_of(node):
@@ -157,9 +158,10 @@ def is_static_path(simulation: Simulation, path: str) -> bool:
     return node is simulation or is_static(node, name)
 
 
-def _numbers(column: list[Any]) -> list[Any]:
+def _numbers(path: str, column: list[Any]) -> list[Any]:
     """Converts integers among floats to floats, so that 0.5 and 1 run in one program."""
-    if {type(value) for value in column} != {int, float}:
+    # an attack refuses 1, which can mean one client or all of them
+    if {type(value) for value in column} != {int, float} or path == "attack.clients":
         return column
     for value in column:
         if abs(value) < 2**1023 and float(value) != value:

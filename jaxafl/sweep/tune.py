@@ -29,7 +29,7 @@ from jaxafl.sweep.tuned import CONFIGURATION, Tuned
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
 
-_SPLIT = "validation_"
+_SPLIT, _PERSONAL = "validation_", "personal_"
 _FIRST_SEED = 1000
 _CHECKS = 5  # evaluations of the shortest runs, by default
 
@@ -67,6 +67,7 @@ def tune(
         simulation: the simulation to tune; its data has a validation split.
         grid: path -> values, as the axes of `jaxafl.sweep` or of `jaxafl.sample`, without `"seed"`.
         metric: metric on the validation split. The model declares its better direction, or its name implies it.
+            `"personal_accuracy"` judges the clients' models, with `Client(personal=...)`.
         server_steps: T of the last rung. Optional with a limit of time, updates or bytes, as in `jaxafl.sweep`.
         until: limits of every run of the last rung, as in `Simulation.run`. Earlier rungs divide time, updates, bytes
             and seconds as they divide T. Targets are metrics on the validation split.
@@ -111,11 +112,17 @@ def tune(
     metric = _on_split(metric)
     watchers = check_callbacks(callbacks)
     for name in (name for one in watchers for name in getattr(one, "targets", ())):
-        if not name.startswith(_SPLIT):
+        if not name.startswith((_SPLIT, _PERSONAL)):
             raise UserError(
                 f"tune never stops by the test set: write StopAt({_SPLIT}{name}=...), got StopAt({name}=...)"
             )
-    paths, rows, members = _configurations(simulation, grid)
+    judging = [
+        metric,
+        *(name for one in watchers for name in getattr(one, "targets", ())),
+        *map(_on_split, until or ()),
+    ]
+    personal = any(name.startswith(_PERSONAL) for name in judging)
+    paths, rows, members = _configurations(simulation, grid, personal)
     lower = _lower(members, metric, options.get("metrics"))
     count = _rungs(len(rows), factor) if rungs is None else check_whole("tune", "rungs", rungs)
     shares = [factor ** (count - 1 - rung) for rung in range(count)]
@@ -183,7 +190,8 @@ def _edges(simulation: Simulation, grid: Any, best: Mapping[str, Any]) -> tuple[
 
 
 def _on_split(metric: str) -> str:
-    return f"{_SPLIT}{metric.removeprefix(_SPLIT)}"
+    """Returns the name of a metric on the validation split, which is where `personal_...` is without owned tests."""
+    return metric if metric.startswith(_PERSONAL) else f"{_SPLIT}{metric.removeprefix(_SPLIT)}"
 
 
 def _lower(members: Sequence[Member], metric: str, of_sets: Any) -> bool:
@@ -193,7 +201,7 @@ def _lower(members: Sequence[Member], metric: str, of_sets: Any) -> bool:
         asked = one.recording(metrics=of_sets).metrics
         ways = evaluated(one.model.at(one.precision), one.data, asked, one.client.personal is not None)
         if metric not in ways:
-            known = [name for name in ways if name.startswith(_SPLIT)]
+            known = [name for name in ways if name.startswith((_SPLIT, _PERSONAL))]
             raise UserError(
                 f"tune: there is no metric {metric!r}; there are {', '.join(known)}{did_you_mean(metric, known)}"
             )
@@ -224,8 +232,15 @@ def _rungs(configurations: int, factor: int) -> int:
     return rungs
 
 
-def _configurations(simulation: Any, grid: Any) -> tuple[NamedPaths, list[tuple[Any, ...]], list[Member]]:
-    """Returns the paths that vary, their values in every configuration, and the checked configurations."""
+def _configurations(
+    simulation: Any, grid: Any, personal: bool
+) -> tuple[NamedPaths, list[tuple[Any, ...]], list[Member]]:
+    """Returns the paths that vary, their values in every configuration, and the checked configurations.
+
+    Args:
+        simulation, grid: as given to `tune`.
+        personal: True if a metric of the clients' models chooses or stops runs.
+    """
     if not isinstance(simulation, Simulation):
         raise TypeError(
             f"tune takes one Simulation; to compare several, tune each, then jaxafl.compare; got {shown(simulation)}"
@@ -241,6 +256,11 @@ def _configurations(simulation: Any, grid: Any) -> tuple[NamedPaths, list[tuple[
             raise UserError(
                 "tune chooses by samples that are neither trained on nor tested on, and there are none: give the "
                 "simulation data.with_validation(0.1, seed=0)"
+            )
+        if personal and member.simulation.data.test_clients is not None:
+            raise UserError(
+                "tune: personal metrics judge the clients on their own test samples, which choose nothing. Give "
+                "dataclasses.replace(data, test_clients=None), so that they judge on the validation split"
             )
         places = zip(axes, member.position, strict=True)
         rows.append(tuple(one for axis, place in places for one in axis.rows[place]))

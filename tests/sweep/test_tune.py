@@ -182,6 +182,23 @@ def test_rungs_leave_a_choice_to_the_last() -> None:
             assert left[-1] <= factor and (len(left) == 1 or left[-2] > factor)
 
 
+@pytest.mark.slow
+def test_personal_metrics_choose_by_the_validation_split_only() -> None:
+    sim = held_out()
+    sim = dataclasses.replace(sim, client=dataclasses.replace(sim.client, personal=lambda path: "bias" in path))
+    tuned = afl.tune(sim, {"client.learning_rate": [0.0, 0.1]}, "personal_loss", server_steps=6, rungs=1)
+    assert tuned.best == {"client.learning_rate": 0.1}
+    np.testing.assert_allclose(tuned.dataset["values"][0, :, 0], tuned.results[0].personal_loss[:, 0, -1], rtol=1e-6)
+    owned = dataclasses.replace(sim.data, test_clients=np.zeros(len(sim.data.y_test), np.int32))
+    for how in (
+        {"metric": "personal_loss"},
+        {"until": {"personal_loss": 0.1}},
+        {"callbacks": afl.callbacks.StopAt(personal_loss=1)},
+    ):
+        with pytest.raises(ValueError, match="own test samples, which choose nothing"):
+            afl.tune(dataclasses.replace(sim, data=owned), GRID, server_steps=6, **how)
+
+
 def test_invalid_options_raise_before_any_run() -> None:
     grid = {"client.learning_rate": [0.1, 0.2, 0.3]}
     for wrong, said in (
@@ -198,6 +215,7 @@ def test_invalid_options_raise_before_any_run() -> None:
         (lambda: afl.tune(held_out(), grid, until={"time": 0}), "until, time"),
         (lambda: afl.tune(held_out(), grid, until={"time": 1e-9}), "the first server step is at"),
         (lambda: afl.tune(held_out(), grid, until={"time": 9, "lost": 1}), "lost"),
+        (lambda: afl.tune(held_out(), grid, "personal_accuracy", server_steps=9), "no metric 'personal_accuracy'"),
     ):
         with pytest.raises((ValueError, TypeError), match=re.escape(said)):
             wrong()

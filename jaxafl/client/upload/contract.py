@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
-from jaxafl.options import Part, UserError, static
+from jaxafl.options import Part, UserError, shown, static
 
 Array = jax.Array
 Tree = Any
@@ -193,10 +193,14 @@ class chain(Upload):
             uploads = [*map(as_upload, given)]
             pairs = [*((one.name, one) for one in uploads), *((name, as_upload(one)) for name, one in named.items())]
             parts, order = dict(pairs), tuple(name for name, _ in pairs)
-            if not pairs or len(parts) < len(pairs) or {"parts", "order"} & {*order}:
-                raise ValueError(
-                    f"chain: the parts are {', '.join(order) or 'none'}; expected one or more with different names, "
-                    "other than parts and order. Name one by chain(..., name=part)"
+            if not pairs:
+                raise UserError(
+                    "chain: no upload is given; expected one or more, e.g. chain(top_k(share=0.01), sign())"
+                )
+            if len(parts) < len(pairs) or {"parts", "order"} & {*order}:
+                raise UserError(
+                    f"chain: the parts are called {', '.join(order)}; expected different names, other than parts and "
+                    "order. Name one by chain(..., name=part)"
                 )
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "order", order)
@@ -251,9 +255,10 @@ def as_upload(given: Any) -> Upload:
         return given
     if isinstance(given, optax.GradientTransformation):
         return transformation(given)
+    several = isinstance(given, list | tuple | np.ndarray)
     raise TypeError(
-        f"Client: upload={given!r:.60} is neither an upload nor an Optax transformation; expected e.g. "
-        "jaxafl.upload.top_k(share=0.01)"
+        f"Client: upload={shown(given)} is neither an upload nor an Optax transformation; expected e.g. "
+        f"jaxafl.upload.{'chain(clip_by_global_norm(1.0), top_k(share=0.01))' if several else 'top_k(share=0.01)'}"
     )
 
 

@@ -52,7 +52,8 @@ def prepared_of(duration: Any, keys: Sequence[Key], num_clients: int) -> Any:
 def with_size(part: P, size: Callable[[], tuple[int, int]]) -> P:
     """Returns a clock or duration with its durations for runs that send `size()` bytes, up and down."""
     parts = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}  # type: ignore[arg-type]
-    changes = {name: old.prepare_size(size) for name, old in parts.items() if hasattr(old, "prepare_size")}
+    own = {name: old for name, old in parts.items() if hasattr(old, "prepare_size") and not isinstance(old, type)}
+    changes = {name: old.prepare_size(size) for name, old in own.items()}
     changes = {name: new for name, new in changes.items() if new is not parts[name]}
     return dataclasses.replace(part, **changes) if changes else part  # type: ignore[type-var]
 
