@@ -63,7 +63,8 @@ def reads(sim: afl.Simulation) -> list[str]:
     state = server.init(params, jnp.ones(_CLIENTS))
 
     def update(params: Any, state: Any, arrivals: Arrivals) -> Any:
-        outcome = server.at_step(arrivals.step).update(params, state, arrivals)
+        seen = arrivals._replace(validation_gradient=lambda params, size: params)
+        outcome = server.at_step(arrivals.step).update(params, state, seen)
         return outcome.params, outcome.state, outcome.next_steps, outcome.client_params
 
     traced = jax.make_jaxpr(update)(params, state, arrivals)
@@ -71,7 +72,7 @@ def reads(sim: afl.Simulation) -> list[str]:
     paths = [path[0].name for path, _ in jax.tree_util.tree_leaves_with_path(arrivals)]
     found = {name for name, one in zip(paths, read[-len(paths) :], strict=True) if one}
     found -= {"multiplicity"} if Delivery.MULTIPLE not in sim.server.requires else set()
-    return [symbol for name, symbol in _SYMBOLS.items() if name in found]
+    return [symbol for name, symbol in _SYMBOLS.items() if name in found] + ["∇f"] * server.needs.validation
 
 
 def keeps(server: afl.Server) -> list[str]:

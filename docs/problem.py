@@ -42,6 +42,7 @@ def methods() -> dict[str, afl.Simulation]:
     proximal = afl.Client(optax.sgd, learning_rate=0.03, steps=10, batch_size=10, proximal=0.1)
     gradient = afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=10)
     whole = afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)
+    recursive = dataclasses.replace(gradient, correction=afl.correction.storm())
     parts: dict[str, tuple[Any, Any, Any]] = {
         "ace": (server.ace(0.5), all_single, usual),
         "aced": (server.aced(0.5), all_single, usual),
@@ -74,6 +75,7 @@ def methods() -> dict[str, afl.Simulation]:
         "kardam": (server.kardam(0.1), all_single, gradient),
         "malenia": (server.malenia(0.5), clock.harmonic(durations=speeds, batch=30), usual),
         "mifa": (server.mifa(), rounds, usual),
+        "mu2": (server.mu2(0.1), all_single, recursive),
         "port": (server.port(), at_steps, usual),
         "psurdg": (server.psurdg(0.2), ticks, whole),
         "quafl": (server.quafl(), contacts, usual),
@@ -83,9 +85,11 @@ def methods() -> dict[str, afl.Simulation]:
         "routed_sgd": (server.routed_sgd(0.5), clock.routed(tasks=_AT_WORK, durations=speeds), usual),
         "safa": (server.safa(), clock.semi_async(fraction=0.5, lag=2, durations=speeds), usual),
         "throttle": (server.throttle(0.1), clock.rounds_until_all(durations=speeds), usual),
+        "zeno": (server.zeno(0.1), all_single, gradient),
     }
     data, model = afl.data.synthetic(1.0, 1.0, clients=_CLIENTS), afl.models.logistic(num_classes=10)
-    return {name: afl.Simulation(data, model, own, made, chosen) for name, (made, chosen, own) in parts.items()}
+    sims = {name: afl.Simulation(data, model, own, made, chosen) for name, (made, chosen, own) in parts.items()}
+    return sims | {"zeno": dataclasses.replace(sims["zeno"], data=data.with_validation(0.1))}
 
 
 def clocks() -> dict[str, tuple[Any, int]]:

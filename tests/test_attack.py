@@ -115,6 +115,42 @@ def test_colluding_attackers_see_the_honest_arrivals_of_their_step(name: str) ->
     assert {1, 2} <= numbers
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["alie", "ipm"])
+@pytest.mark.parametrize("clock", ["single", "buffer", "windows"])
+def test_colluding_attackers_know_what_was_delivered(name: str, clock: str, tmp_path: Any) -> None:
+    how: dict[str, Any] = dict(single={}, buffer={"buffer": 5}, windows={"period": 1.0})[clock]
+    protocol = afl.clock.free_running(concurrency=6, durations=PLACES, **how)
+    who: dict[str, Any] = dict(knowledge="delivered", clients=WHO)
+    given = attack.alie(**who) if name == "alie" else attack.ipm(0.5, **who)
+    plain = simulation(clock=protocol).run(STEPS, seed=3)
+    result = attacked(given, clock=protocol).run(STEPS, seed=3)
+    rows: dict[int, np.ndarray] = {}
+    lied = 0
+    for before, after, clients in zip(vectors(plain), vectors(result), plain.client_id.values, strict=True):
+        real = np.flatnonzero(clients >= 0)
+        rows |= {int(clients[place]): before[place].astype(float) for place in real if clients[place] not in WHO}
+        for place in real:
+            expected = before[place]
+            if clients[place] in WHO and rows:
+                seen, n = np.stack([*rows.values()]), len(rows) + 2
+                supporters = max(n // 2 + 1 - 2, 1)
+                z = norm.ppf(np.clip((len(rows) - supporters) / len(rows), 1e-6, 1 - 1e-6))
+                sd = seen.std(0, ddof=1) if len(rows) > 1 else 0
+                expected = seen.mean(0) - z * sd if name == "alie" else -0.5 * seen.mean(0)
+                lied += 1
+            np.testing.assert_allclose(after[place], expected, rtol=2e-5, atol=2e-6)
+    assert lied > 1
+    for lanes in (1, 4):
+        again = attacked(given, clock=protocol).run(STEPS, seed=3, lanes=lanes)
+        np.testing.assert_allclose(vectors(again), vectors(result), rtol=1e-5, atol=1e-6)
+    many = afl.sweep(attacked(given, clock=protocol), {"seed": [5, 3]}, STEPS)
+    np.testing.assert_allclose(many.delta_norm.sel(seed=3), result.delta_norm, rtol=1e-5, atol=1e-6)
+    attacked(given, clock=protocol).run(3, seed=3, folder=tmp_path)
+    kept = attacked(given, clock=protocol).run(STEPS, seed=3, folder=tmp_path)
+    np.testing.assert_array_equal(kept.delta_norm, result.delta_norm)
+
+
 def test_without_honest_arrivals_colluding_attackers_send_their_own() -> None:
     everybody = attacked(attack.ipm(clients=1.0)).run(STEPS, seed=3)
     np.testing.assert_array_equal(vectors(everybody), vectors(simulation().run(STEPS, seed=3)))

@@ -42,7 +42,7 @@ RECORDS: dict[type, dict[str, Any]] = {
     Arrivals: arrays("client multiplicity kind staleness local_steps", A)
     | arrays("samples loss", A, dtype=FLOAT)
     | {"mask": zeros(A, dtype=BOOL), "delta": TREE, "base": TREE, "step": zeros(), "time": zeros(dtype=FLOAT)}
-    | {"key": None},  # of any kind of key
+    | {"key": None, "validation_gradient": None},  # of any kind of key
     Outcome: {"params": {"w": zeros(4, dtype=FLOAT)}, "state": (), "info": {"a": zeros()}, "next_steps": zeros(A)}
     | {"client_params": TREE, "weights": zeros(A, dtype=FLOAT), "kept": zeros(dtype=FLOAT)},
     Segments: arrays(

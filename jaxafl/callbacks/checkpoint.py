@@ -27,7 +27,7 @@ from jaxafl.references import version
 # Without a budget, saving a large state at short intervals takes more time than training.
 _BLOCKING_SHARE = 0.02  # largest fraction of a time interval that a save may block the run
 _WRITING_SHARE = 0.2  # largest fraction of a time interval that the thread may write
-_CARRIED = ("model", "server", "clients", "average", "failure", "batch_key", "memory")  # in an extended run
+_PLANNED = ("ring", "store", "lanes", "online")  # parts of a state that depend on the plan
 
 
 class Checkpoint(Hook):
@@ -183,7 +183,7 @@ class Checkpoint(Hook):
             ring[:, list(self.origin.slots.values())] = kept[:, old]
             return ring
 
-        carried = {name: getattr(found, name) for name in _CARRIED}
+        carried = {name: getattr(found, name) for name in State._fields if name not in _PLANNED}
         return on_host(state)._replace(**carried, ring=jax.tree.map(moved, state.ring, found.ring))
 
     # ---- saving

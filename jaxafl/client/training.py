@@ -210,14 +210,24 @@ def local_step(
         zero = (jnp.zeros_like(lane.loss), jax.tree.map(jnp.zeros_like, params), lane.model_state)
         return jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
 
-    def regularised(gradient: Tree, params: Tree) -> Tree:
+    def penalised(gradient: Tree, params: Tree) -> Tree:
         if client.weight_decay is not None:
             gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, params)
         if client.proximal is not None:
             gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, params, lane.anchor)
+        return gradient
+
+    def regularised(gradient: Tree, params: Tree) -> Tree:
+        gradient = penalised(gradient, params)
         if client.correction is not None:
+
+            def gradient_at(point: Tree) -> Tree:
+                point = filled(point, params)
+                return shared_of(client, penalised(total(point)[1], point))
+
+            run = local_run(client, lane)._replace(gradient_at=gradient_at)
             parts = shared_of(client, gradient), shared_of(client, params), lane.memory.correction, lane.shared
-            gradient = filled(client.correction.gradient(*parts, local_run(client, lane)), gradient)
+            gradient = filled(client.correction.gradient(*parts, run), gradient)
         return gradient
 
     def objective_of(loss: Array, params: Tree) -> Array:

@@ -51,6 +51,11 @@ class Measured(Summarised):
                 f"{self.server.name}: {aggregate!r} adds noise to all parameters, and the client's optimiser freezes "
                 "some; expected none. Freeze them by the model's frozen="
             )
+        if self.server.needs.validation and self.data.validation is None:
+            raise UserError(
+                f"{self.server.name}: {self.data.name} has no validation set, and this server computes gradients on "
+                "it; expected one. Give data.with_validation(0.1)"
+            )
         if self.attack is None:
             return
         if not isinstance(self.attack, Attack):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.client import Client
+from jaxafl.client.correction import Correction
 from jaxafl.client.memory import first_shared
 from jaxafl.client.personal import sent_of, shared_of
 from jaxafl.client.sending import traffic, traffic_of_correction
@@ -75,6 +76,11 @@ def _refused(
             f"the server {server.name} replies with local steps that depend on the updates, so participations depend "
             "on data. Use a server that does not reply"
         )
+    if server.needs.validation:
+        return (
+            f"the server {server.name} computes gradients on the validation set, held-out samples of clients, without "
+            "noise. Use another server"
+        )
     if client.charge == "executed":
         return (
             "Client(charge='executed') makes the time of a run depend on its losses, so participations depend on data. "
@@ -95,7 +101,7 @@ def _refused(
     params, state = form
     if traffic_of_correction(client.correction, sent_of(client, params)).up:
         return f"Client(correction={client.correction!r}) sends a message without noise beside the update. Leave it out"
-    if client.correction is not None and at == "server":
+    if client.correction is not None and type(client.correction).serve is not Correction.serve and at == "server":
         return (
             f"the server uses the received updates for Client(correction={client.correction!r}), too, without the "
             "noise that it adds to their sum. Use noise at the clients, as in Client(upload=afl.upload.chain("

@@ -65,6 +65,7 @@ class State(NamedTuple):
     failure: Failure
     batch_key: Key
     memory: Any = None  # `Rows` of `client.Memory`, if clients keep something from run to run, else None
+    delivered: Any = None  # what the attackers of `Simulation(attack=...)` know, if they keep something, else None
     online: Any = None  # an `OnlineState`, if the clock is advanced inside the training loop
 
 
@@ -120,6 +121,7 @@ def initial(
         failure=Failure(jnp.int32(-1), jnp.int32(-1)),
         batch_key=batch_key,
         memory=memory,
+        delivered=None if client.attack is None else client.attack.first_known(model.params, device.counts.shape[0]),
     )
 
 

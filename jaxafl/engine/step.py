@@ -18,6 +18,7 @@ from jaxafl.engine import diagnostics
 from jaxafl.engine.outcome import outcome_of
 from jaxafl.engine.plan import Steps
 from jaxafl.engine.problem import DeviceData, Hyperparameters, Layout, Observe, Program
+from jaxafl.engine.server_gradient import server_gradient
 from jaxafl.engine.state import Failure, State, Stored, Version
 from jaxafl.engine.train import local_clients
 from jaxafl.options import UserError
@@ -51,31 +52,36 @@ def build_server_step(
             return state.clients.read_many(row.client)
         return None if row.base_slot is None else buffers.read_many(state.ring.params, row.base_slot)
 
-    def stored_of(row: Steps, store: Stored) -> tuple[Stored, Array]:
-        """Returns the updates of a step and the squares of their norms."""
+    def stored_of(row: Steps, state: State) -> tuple[Stored, Array, Tree]:
+        """Returns the updates of a step, the squares of their norms, and what attackers know then."""
+        store, known = state.store, state.delivered
         if layout.local_updates:
             delta, held = _sharded_updates(layout, row, store.delta)
             slot = row.update_slot
             loss, local_steps = (jnp.where(held, column[slot], 0) for column in (store.loss, store.local_steps))
             flat, restored = ravel_pytree((delta.squares(), loss))
             (found, loss), local_steps = restored(jax.lax.psum(flat, AXIS)), jax.lax.psum(local_steps, AXIS)
-            return Stored(delta, store.model_state, loss, local_steps), found
+            return Stored(delta, store.model_state, loss, local_steps), found, known
         if row.update_slot is not None:
             store = buffers.read_many(store, row.update_slot)
         if row.mask is not None:
             store = jax.tree.map(lambda leaf: jnp.where(expand(row.mask, leaf), leaf, jnp.zeros_like(leaf)), store)
         if client.attack is not None:
             times = jnp.where(_mask_of(row), row.multiplicity, 0)
-            store = store._replace(delta=client.attack.received(store.delta, row.client, times))
-        return store, squares(store.delta)
+            delta, known = client.attack.received(store.delta, row.client, times, known)
+            store = store._replace(delta=delta)
+        return store, squares(store.delta), known
 
-    def arrivals_of(row: Steps, number: Array, state: State) -> tuple[Arrivals, Tree, Tree, Array]:
-        """Returns the arrivals, their model state, the messages of a correction, and the squares of their norms."""
-        stored, lengths = stored_of(row, state.store)
+    def arrivals_of(row: Steps, number: Array, state: State) -> tuple[Arrivals, Stored, Array, Tree]:
+        """Returns the arrivals, what is stored of them, the squares of their norms, and what attackers know then."""
+        stored, lengths, known = stored_of(row, state)
         if server.needs.replies and client.epochs is not None:  # K counts epochs
             per_epoch = client.steps_per_epoch(device.counts)[row.client]
             stored = stored._replace(local_steps=stored.local_steps // per_epoch)
-        mask = _mask_of(row)
+        mask, key = _mask_of(row), jax_key(per_step(state.batch_key, number))
+        gradient = None
+        if server.needs.validation:
+            gradient = server_gradient(program, device, client, state.model.model_state, key)
         arrivals = Arrivals(
             mask=mask,
             client=row.client,
@@ -89,9 +95,10 @@ def build_server_step(
             loss=stored.loss,
             step=number,
             time=row.time,
-            key=jax_key(per_step(state.batch_key, number)),
+            key=key,
+            validation_gradient=gradient,
         )
-        return arrivals, stored.model_state, stored.message, lengths
+        return arrivals, stored, lengths, known
 
     def act(row: Steps, arrivals: Arrivals, state: State) -> Outcome:
         now = server.at_step(arrivals.step)
@@ -155,10 +162,10 @@ def build_server_step(
     use_sums = single and on_cpu()  # a branch is cheap there, if nothing batches it
 
     def server_step(row: Steps, number: Array, state: State) -> tuple[State, Outcome, dict[str, Array]]:
-        arrivals, model_states, messages, lengths = arrivals_of(row, number, state)
+        arrivals, stored, lengths, known = arrivals_of(row, number, state)
         outcome = act(row, arrivals, state)
-        params, shared = corrected(row, arrivals, messages, outcome, state.model)
-        mean_state = state.model.model_state
+        params, shared = corrected(row, arrivals, stored.message, outcome, state.model)
+        model_states, mean_state = stored.model_state, state.model.model_state
         if jax.tree.leaves(mean_state):
             weights = arrivals.multiplicity if outcome.weights is None else outcome.weights
             weights = jnp.where(arrivals.mask, weights, 0)
@@ -177,6 +184,7 @@ def build_server_step(
             model=model,
             server=outcome.state,
             clients=client_models,
+            delivered=known,
             average=_average(state.average, number, model.params),
             failure=_failure(state.failure, number, row, lengths, all_finite(model, use_sums)),
             ring=buffers.write(state.ring, row.write_slot, model),

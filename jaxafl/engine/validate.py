@@ -267,6 +267,7 @@ def check_fit(problem: Problem, program: Program, sizes: BufferSizes, members: i
             "server state (with its rows per client)": [state.server] * members,
             "the clients' own models": [state.clients] * members,
             "what clients keep from run to run": [state.memory] * members,
+            "what attackers know": [state.delivered] * members,
             "the average of all versions": [state.average] * members,
             "training data": arrays,
             "the model's frozen arrays": problem.device.frozen,

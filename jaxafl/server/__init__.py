@@ -23,12 +23,14 @@ from jaxafl.server.fedstale import fedstale
 from jaxafl.server.incremental import ace, aced, ia2sgd, mifa
 from jaxafl.server.kardam import kardam
 from jaxafl.server.malenia import malenia
+from jaxafl.server.mu2 import mu2
 from jaxafl.server.port import port
 from jaxafl.server.quafl import quafl
 from jaxafl.server.ringleader import ringleader
 from jaxafl.server.routed_sgd import routed_sgd
 from jaxafl.server.safa import safa
 from jaxafl.server.throttle import throttle
+from jaxafl.server.zeno import zeno
 
 __all__ = [
     "Arrivals",
@@ -70,6 +72,7 @@ __all__ = [
     "malenia",
     "mean_delta",
     "mifa",
+    "mu2",
     "norm",
     "port",
     "psurdg",
@@ -79,4 +82,5 @@ __all__ = [
     "safa",
     "throttle",
     "weighted_sum",
+    "zeno",
 ]

@@ -22,7 +22,7 @@ class basgd(OptaxServer):
 
     An update of client i is in buffer i mod B. The paper's server steps once no buffer is empty, see `every_buffer`; on
     other clocks, A gets the buffers that are not empty. One gradient per run, Δ = -∇f_i, in the paper; several local
-    steps are our extension.
+    steps are our extension. With `Client(correction=local_momentum(μ))` it is BASGDm.
 
     Args:
         learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.

@@ -1,7 +1,6 @@
 """Contract of servers: the base class `Server`, and the records `Arrivals`, `Needs` and `Outcome`.
 
-A server inherits from `Server`; its options are its fields (see `jaxafl.options`). `init` and `update` are traced by
-JAX. Updates Δ_i = x_i^K - x_s point downhill: servers ADD them (an Optax gradient is -Δ).
+`init` and `update` are traced by JAX. Updates Δ_i = x_i^K - x_s point downhill: servers ADD them (a gradient is -Δ).
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import dataclasses
 import inspect
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -49,7 +48,9 @@ class Arrivals(NamedTuple):
         loss: float [A], mini-batch loss, averaged over the local steps.
         step: int32, index t of the server step.
         time: float, simulated seconds.
-        key: PRNG key for `jax.random`, derived from the run's seed and the server step; replicated over devices.
+        key: PRNG key for `jax.random`, derived from seed and server step; replicated over devices.
+        validation_gradient: function (parameters, B) -> gradient of the mean loss on B samples of the validation set,
+            drawn independently, or on all if B is `None`; 0 for parameters that are not sent. If `Needs.validation`.
     """
 
     mask: Bool[Array, " A"]
@@ -65,6 +66,7 @@ class Arrivals(NamedTuple):
     step: Int32[Array, ""]
     time: Float[Array, ""]
     key: Any = None
+    validation_gradient: Callable[[Tree, int | None], Tree] | None = None
 
 
 class _Needs(NamedTuple):
@@ -75,6 +77,7 @@ class _Needs(NamedTuple):
     empty_steps: bool = False
     linear: bool = False
     arrivals_here: bool = False
+    validation: bool = False
 
 
 class Needs(_Needs):
@@ -88,9 +91,9 @@ class Needs(_Needs):
         client_models: every client trains from a separate model, returned as `Outcome.client_params`, instead of a
             global version. `Arrivals.base` is this model.
         empty_steps: `update` is called for steps without arrivals, too. Otherwise an empty step changes nothing.
-        linear: `update` uses `Arrivals.delta` only through `weighted_sum` and `mean_delta`. Devices that share a run
-            then exchange one sum per step instead of all updates.
+        linear: `update` uses `Arrivals.delta` only through `weighted_sum`, `mean_delta`. Devices exchange one sum.
         arrivals_here: removed; `update` receives all arrivals on every device. Refused if devices share a run.
+        validation: `update` calls `Arrivals.validation_gradient`, so the data must have a validation set.
     """
 
     __slots__ = ()
@@ -246,7 +249,7 @@ def unfit(server: type[Server] | Server, clock: type[Clock] | Clock) -> str:
     missing = server.requires & ~clock.delivers
     if missing:
         return f"it needs arrivals that are {_words(missing)}"
-    # a clock with replies runs servers that never reply; a step without arrivals changes nothing, see `Needs`
+    # servers may never reply; a step without arrivals changes nothing, see `Needs`
     harmless = Delivery.REPLIES | Delivery.EMPTY | (Delivery.NONE if server.single else Delivery.SEVERAL)
     foreign = clock.delivers & ~server.accepts & ~server.requires & ~harmless
     return f"it does not accept arrivals that are {_words(foreign)}" if foreign else ""

@@ -11,6 +11,7 @@ import pytest
 
 from jaxafl import server
 from jaxafl.client import Client
+from jaxafl.client.correction import storm
 from jaxafl.clock import (
     bernoulli,
     compass,
@@ -70,6 +71,8 @@ SERVERS: dict[str, Any] = {
     "malenia": server.malenia(),
     "basgd": server.basgd(),
     "kardam": server.kardam(),
+    "zeno": server.zeno(),
+    "mu2": server.mu2(),
     "ringleader": server.ringleader(),
     "throttle": server.throttle(),
     "fedcompass": server.fedcompass(),
@@ -97,7 +100,7 @@ BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia", "fedcom
 TABLE: dict[str, set[str]] = {
     "synchronous": {"fedavg", "fedadagrad", "fedadam", "fedyogi", "fedams", "fedbuff", "fedopt", "fadas", "ca2fl"}
     | {"fednova", "mifa", "fedstale", "area", "port"},
-    "free_running": BUFFERED - {"basgd"} | {"asyncfeded", "delay_adaptive", "fedfa", "kardam"},
+    "free_running": BUFFERED - {"basgd"} | {"asyncfeded", "delay_adaptive", "fedfa", "kardam", "zeno", "mu2"},
     "free_running, buffer": BUFFERED,
     "bernoulli": {"audg", "psurdg", "fedavg", "fedbuff", "fedopt", "fadas", "mifa", "fedstale"},
     "sampled": {"defedavg_niid"},
@@ -118,8 +121,10 @@ GRADIENTS = {"asysg", "audg", "psurdg"}
 def simulation(name: str, clock: Any, **changes: Any) -> Simulation:
     """A server with the local training that it takes."""
     problem = quadratic()
-    local = changes.pop("client", GRADIENT if name in GRADIENTS else PLAIN if name == "fednova" else GD)
-    return Simulation(problem.data, problem.model, local, changes.pop("server", SERVERS[name]), clock)
+    own = {"fednova": PLAIN, "mu2": dataclasses.replace(GRADIENT, correction=storm())}
+    local = changes.pop("client", GRADIENT if name in GRADIENTS else own.get(name, GD))
+    data = problem.data.with_validation(0.4) if name == "zeno" else problem.data
+    return Simulation(data, problem.model, local, changes.pop("server", SERVERS[name]), clock)
 
 
 @pytest.mark.parametrize("clock", CLOCKS)

@@ -1,12 +1,14 @@
-"""Attacks by clients that see the honest arrivals of their server step."""
+"""Attacks by clients that see honest updates."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import jax.numpy as jnp
 from jax.scipy.special import ndtri
 
 from jaxafl.client.attack.contract import Array, Attack
-from jaxafl.options import Number, number
+from jaxafl.options import Number, number, static
 
 _MOST = 1 - 1e-6
 
@@ -15,11 +17,13 @@ class alie(Attack):
     """A little is enough: all attackers of a server step send μ - z σ.
 
     μ and σ are the mean and the standard deviation (with n_h - 1) of every coordinate over the n_h honest arrivals of
-    the step, stale ones as they are. Without honest arrivals attackers send their honest updates.
+    the step, stale ones as they are. With `knowledge="delivered"` they are over the last delivered update of each
+    honest client, of this step or an earlier one. Without honest updates attackers send their own.
 
     Args:
         z: `None` for Φ⁻¹((n - m - s) / (n - m)) with s = ⌊n/2 + 1⌋ - m, at least 1, where m of the n arrivals are
-            attackers.
+            attackers. With `knowledge="delivered"` m is the number of attackers, and n - m that of known updates.
+        knowledge: `"step"` or `"delivered"`.
         clients: who attacks: a share in [0, 1] of the N clients, drawn with the seed of the run, or a list of clients.
 
     References:
@@ -28,6 +32,7 @@ class alie(Attack):
     """
 
     z: Number | None = number(default=None)
+    knowledge: Literal["step", "delivered"] = static(default="step", kw_only=True)
 
     colludes = True
     references = ("baruch2019",)
@@ -43,11 +48,13 @@ class alie(Attack):
 class ipm(Attack):
     """Inner product manipulation ("empire"): all attackers of a server step send -ε times the mean of the honest.
 
-    The mean is over the honest arrivals of the step, stale ones as they are. Without any attackers send their honest
-    updates.
+    The mean is over the honest arrivals of the step, stale ones as they are. With `knowledge="delivered"` it is over
+    the last delivered update of each honest client, of this step or an earlier one, as Yang & Li (2023) and Otsuka et
+    al. (2026) have it. Without honest updates attackers send their own.
 
     Args:
         factor: ε ≥ 0.
+        knowledge: `"step"` or `"delivered"`.
         clients: who attacks: a share in [0, 1] of the N clients, drawn with the seed of the run, or a list of clients.
 
     References:
@@ -56,6 +63,7 @@ class ipm(Attack):
     """
 
     factor: Number = number(default=0.1, least=0)
+    knowledge: Literal["step", "delivered"] = static(default="step", kw_only=True)
 
     colludes = True
     references = ("xie2019empires",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,13 @@ _STREAM = 0xFFFFFFF3
 _WHO = 0x41747461  # of the draws of the attackers
 
 
+class Delivered(NamedTuple):
+    """Honest updates known to attackers with `knowledge="delivered"`."""
+
+    updates: Array  # last delivered update of every honest client, float [N, d]
+    known: Array  # bool [N], True for clients with one
+
+
 class Attack(Part):
     """Base class of attacks by a fixed set of clients.
 
@@ -35,6 +42,8 @@ class Attack(Part):
 
     Attributes:
         colludes: True if `collude` is defined. It acts at the server step.
+        knowledge: what `collude` sees of honest clients: the arrivals of the server step (`"step"`), or the last
+            delivered update of each (`"delivered"`).
     """
 
     clients: Number = dataclasses.field(kw_only=True)
@@ -42,6 +51,7 @@ class Attack(Part):
     classes: Any = recording(default=None)  # number of classes
 
     colludes: ClassVar[bool] = False
+    knowledge = "step"
 
     def forge(self, delta: Array, sent: Sent) -> Array:
         """Returns the forged update of one run, [d].
@@ -56,9 +66,10 @@ class Attack(Part):
         """Returns the forged update of all attackers of a server step, [d].
 
         Args:
-            deltas: updates as received, [A, d], with zeros for padding.
-            honest: multiplicities of the honest updates, float [A]; 0 for others.
-            attackers: multiplicities of the attackers' updates, float [A]; 0 for others.
+            deltas: updates as received, [A, d], with zeros for padding. With `knowledge="delivered"` those of the
+                clients, [N, d].
+            honest: multiplicities of the honest updates, float [A]; 0 for others. Or 1 for known ones, float [N].
+            attackers: multiplicities of the attackers' updates, float [A]; 0 for others. Or 1 for attackers, float [N].
         """
         raise NotImplementedError(f"the attack {self.name} has no collude(deltas, honest, attackers)")
 
@@ -107,10 +118,10 @@ class Attack(Part):
             )
         elif given > 0 and not self.mask(num_clients, 0).any():
             raise UserError(f"{about} of {num_clients} clients is less than one. Give a larger share, or a list")
-        if self.colludes and capacity < 2:
+        if self.colludes and self.knowledge == "step" and capacity < 2:
             raise UserError(
                 f"{self.name}: the attackers see the honest arrivals of their server step, and the clock brings one "
-                "arrival per step; expected several. Give a clock with a buffer, or another attack such as sign_flip"
+                "arrival per step; expected several. Give knowledge='delivered', or a clock with a buffer"
             )
 
     def prepare(self, num_clients: int, num_classes: int | None, seed: int) -> Attack:
@@ -127,23 +138,45 @@ class Attack(Part):
         forged = restored(self.forge(vector, sent._replace(key=key)).astype(vector.dtype))
         return jax.tree.map(lambda new, old: jnp.where(self.clients, new, old), forged, delta)
 
-    def received(self, deltas: Tree, client: Array, times: Array) -> Tree:
-        """Returns the updates of a server step, each leaf [A, ...]; attackers without honest arrivals send their own.
+    def first_known(self, params: Tree, num_clients: int) -> Delivered | None:
+        """Returns what attackers know before the first server step; `None` if they keep nothing."""
+        if not (self.colludes and self.knowledge == "delivered"):
+            return None
+        vector = ravel_pytree(params)[0]
+        return Delivered(jnp.zeros((num_clients, vector.size), vector.dtype), jnp.zeros(num_clients, bool))
+
+    def received(
+        self, deltas: Tree, client: Array, times: Array, before: Delivered | None
+    ) -> tuple[Tree, Delivered | None]:
+        """Returns the updates of a server step, each leaf [A, ...], and what attackers know after it.
+
+        Attackers who know no honest update send their own.
 
         Args:
             deltas: updates after `sent`, each leaf [A, ...].
             client: int32 [A].
             times: multiplicities, float [A]; 0 for padding.
+            before: what attackers knew before the step; it then includes the honest arrivals of the step.
         """
         if not self.colludes:
-            return deltas
-        attacks = jnp.asarray(self.clients)[client] & (times > 0)
+            return deltas, before
+        attackers = jnp.asarray(self.clients)
+        attacks, comes_honest = attackers[client] & (times > 0), ~attackers[client] & (times > 0)
         points = jax.vmap(lambda delta: ravel_pytree(delta)[0])(deltas)
         restored = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], deltas))[1]
-        honest = jnp.where(attacks, 0, times).astype(points.dtype)
-        forged = restored(self.collude(points, honest, times.astype(points.dtype) - honest).astype(points.dtype))
+        if before is None:
+            honest, lies = (jnp.where(one, times, 0).astype(points.dtype) for one in (comes_honest, attacks))
+            seen, after = points, before
+        else:
+            place = jnp.arange(len(client))
+            newest = jnp.full(len(attackers), -1).at[client].max(jnp.where(comes_honest, place, -1))
+            row = jnp.where(comes_honest & (newest[client] == place), client, len(attackers))
+            seen = before.updates.at[row].set(points, mode="drop")
+            after = Delivered(seen, before.known.at[row].set(True, mode="drop"))
+            honest, lies = after.known.astype(points.dtype), attackers.astype(points.dtype)
+        forged = restored(self.collude(seen, honest, lies).astype(points.dtype))
         replaced = attacks & (jnp.sum(honest) > 0)
-        return jax.tree.map(lambda new, old: jnp.where(expand(replaced, old), new, old), forged, deltas)
+        return jax.tree.map(lambda new, old: jnp.where(expand(replaced, old), new, old), forged, deltas), after
 
     def labels(self, y: Tree) -> Tree:
         """Returns the labels of a client; `clients` is True if it attacks."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import optax
 
 from jaxafl.options import Part
 
@@ -20,6 +22,7 @@ class LocalRun(NamedTuple):
     run: Array  # int32, index of the run among the client's runs
     step: Array  # int32, local steps made
     rate_sum: Array  # float, Σ η_k of these steps
+    gradient_at: Callable[[Tree], Tree] | None = None  # in a step: parameters -> uncorrected gradient of its mini-batch
 
 
 class Correction(Part):
@@ -75,3 +78,12 @@ class Correction(Part):
             num_clients: N.
         """
         return shared, params
+
+
+def plain_sgd(client: Any) -> str:
+    """Returns the client's optimiser if its steps are not -η g; empty for `optax.sgd` without momentum."""
+    switches = {name for name, value in client.switches if name != "learning_rate" and value}
+    others = [name for name in (*client.hyperparameters, *sorted(switches)) if name != "learning_rate"]
+    if client.optimizer is optax.sgd and not others:
+        return ""
+    return " with ".join([client.optimizer_name, *others[:1]])

@@ -25,7 +25,8 @@ class feddyn(Correction):
         alpha: α > 0.
 
     Raises:
-        ValueError: the server has an `aggregate` other than the mean, or rejects updates (`kardam`). h would undo both.
+        ValueError: the server has an `aggregate` other than the mean, or rejects updates (`kardam`, `zeno`). h would
+            undo both.
 
     References:
         Acar, Zhao, Matas, Mattina, Whatmough, Saligrama (2021), "Federated learning based on dynamic regularization",

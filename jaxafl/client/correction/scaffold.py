@@ -6,9 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from jaxafl.client.correction.contract import Correction, LocalRun, Tree
+from jaxafl.client.correction.contract import Correction, LocalRun, Tree, plain_sgd
 from jaxafl.options import UserError
 
 
@@ -33,10 +32,7 @@ class scaffold(Correction):
     references = ("karimireddy2020",)
 
     def check(self, client: Any) -> None:
-        switches = {name for name, value in client.switches if name != "learning_rate" and value}
-        others = [name for name in (*client.hyperparameters, *sorted(switches)) if name != "learning_rate"]
-        if client.optimizer is not optax.sgd or others:
-            given = " with ".join([client.optimizer_name, *others[:1]])
+        if given := plain_sgd(client):
             raise UserError(
                 f"scaffold: the client's optimiser is {given}, and c_i needs steps of -η g; expected optax.sgd without "
                 "momentum. Give Client(learning_rate=...)"

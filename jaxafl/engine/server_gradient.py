@@ -1,0 +1,58 @@
+"""Gradients that a server computes itself, on the validation set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.client import Client, filled, sent_of
+from jaxafl.device.keys import drawing_key, jax_key
+from jaxafl.engine.evaluate import sets_of
+from jaxafl.engine.problem import DeviceData, Program
+from jaxafl.models.model import Batch
+
+Array = jax.Array
+Tree = Any
+_SAMPLES = 0xFFFFFFF4
+_PIECE = 256  # samples per gradient evaluation
+
+
+def server_gradient(
+    program: Program, device: DeviceData, client: Client, model_state: Tree, key: Array
+) -> Callable[[Tree, int | None], Tree]:
+    """Returns `Arrivals.validation_gradient` of a server step.
+
+    Args:
+        program, device: of the run.
+        client: local training, of which frozen and personal parameters get the gradient 0.
+        model_state: non-trainable state of the global model.
+        key: of the server step.
+    """
+    count, fetch = sets_of(program.data, device)["validation_"]
+    apply, none = program.model.bound(device.frozen), jax_key((jnp.uint32(0), jnp.uint32(0)))
+
+    def gradient(params: Tree, batch_size: int | None = None) -> Tree:
+        size = count if batch_size is None else batch_size
+        rows = jnp.arange(count, dtype=jnp.int32)
+        if batch_size is not None:
+            rows = jax.random.randint(drawing_key(jax.random.fold_in(key, _SAMPLES)), (size,), 0, count, jnp.int32)
+        width = min(size, _PIECE)
+
+        def add(piece: Array, total: Tree) -> Tree:
+            places = piece * width + jnp.arange(width, dtype=jnp.int32)
+            inside = places < size
+            raw, y = fetch(rows[jnp.minimum(places, size - 1)])
+            batch = Batch(program.data.preprocess(raw), y, inside)
+
+            def loss(params: Tree) -> Array:
+                return jnp.sum(jnp.where(inside, apply(params, model_state, batch, none, False)[0].loss, 0)) / size
+
+            return jax.tree.map(jnp.add, total, jax.grad(loss)(params))
+
+        zero = jax.tree.map(jnp.zeros_like, params)
+        return filled(sent_of(client, jax.lax.fori_loop(0, -(-size // width), add, zero)), zero)
+
+    return gradient
