@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import warnings
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -67,3 +70,23 @@ def test_errors_say_what_to_record() -> None:
     difference = delayed_gradients.pdd(**CASES["pdd"][1] | {"server_steps": STEPS})
     with pytest.raises(UserError, match="no run records what this bound is about"):
         plot.bound(result(1.0), difference)
+
+
+def test_a_bound_of_other_runs_is_said_in_words_and_in_the_figure() -> None:
+    constants = CASES["audg"][1] | {"server_steps": STEPS}
+    bound = delayed_gradients.audg(**constants)
+    own = {
+        "server": json.dumps({"name": "audg", "learning_rate": constants["learning_rate"]}),
+        "num_clients": int(constants["clients"]),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plot.bound(result(1.0).assign_attrs(own), bound)
+    other = own | {"server": json.dumps({"name": "psurdg", "learning_rate": 0.7}), "num_clients": 99}
+    with pytest.warns(UserWarning, match=r"not about the runs .*server is psurdg, .* audg; learning_rate is 0.7"):
+        drawn = lines(plot.bound({"a": result(1.0).assign_attrs(other)}, bound))
+    assert "a, one run (the bound has another server, learning_rate, clients)" in drawn
+    sampled = defedavg.theorem_1(**CASES["defedavg 1"][1] | {"server_steps": STEPS})
+    arrivals = xr.DataArray(np.ones((len(STEPS), 99), bool), dims=("step", "arrival"))
+    with pytest.warns(UserWarning, match="arrivals is 99.0, that of the bound"):
+        plot.bound(result(1.0).assign(arrived=arrivals), sampled)

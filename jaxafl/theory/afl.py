@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 _PAPER = "afl2025"
 _UNSURE = "not guaranteed: the proof lets clients take summed steps one after another, the algorithm averages them"
-_THEOREM_1 = Statement(_PAPER, "Theorem 1, eq. (17)", MEAN_GRADIENT, "printed", False, _UNSURE)
-_LEMMA_3 = Statement(_PAPER, "Lemma 3", "lemma", "corrected", True, "bounds Σζ_tΨ_t / Σζ_t, hence the smallest Ψ_t")
+_THEOREM_1 = Statement(_PAPER, "Theorem 1, eq. (17)", MEAN_GRADIENT, "printed", False, ("afl",), _UNSURE)
+_LEMMA_3 = Statement(_PAPER, "Lemma 3", "lemma", "corrected", True, (), "bounds Σζ_tΨ_t / Σζ_t, hence the smallest Ψ_t")
 _PRINTED_3 = Statement(
-    _PAPER, "Lemma 3", "lemma", "printed", False, "not guaranteed: its sum over t does not telescope"
+    _PAPER, "Lemma 3", "lemma", "printed", False, (), "not guaranteed: its sum over t does not telescope"
 )
 
 
@@ -81,7 +81,7 @@ def theorem_1(
         "drift": ("45L²γ̃²ν²/(4IJ)", rate**2 * drift),
     }
     edge = Condition("γ̃ = IJγ <= 1/(6L(1 + β²/J))", rate, 1 / (6 * L * (1 + v.dissimilarity / v.arrivals)))
-    return bounded(_THEOREM_1, T, terms, [edge], trivial=2 * v.smoothness * v.gap)
+    return bounded(_THEOREM_1, v, T, terms, [edge], trivial=2 * v.smoothness * v.gap)
 
 
 def optimal_local_rate(
@@ -182,7 +182,7 @@ def lemma_3(
             "quadratic": ("a_1 Σζ_t²/(bΣζ_t)", v.quadratic * second / (b * first)),
             "cubic": ("a_2 Σζ_t³/(bΣζ_t)", v.cubic * third / (b * first)),
         }
-        return bounded(_LEMMA_3, T, terms)
+        return bounded(_LEMMA_3, v, T, terms)
     late = v.delay_penalty * np.cumsum(np.broadcast_to(staleness, most + 1))[T]
     root, log = np.sqrt(T + 1), np.log(T + 1)
     terms = {
@@ -190,7 +190,7 @@ def lemma_3(
         "quadratic": ("(a_1ζ_0/b) log(T+1)/√(T+1)", v.quadratic * v.initial_rate / b * log / root),
         "cubic": ("(a_2ζ_0²/b) log(T+1)/T", v.cubic * v.initial_rate**2 / b * log / T),
     }
-    return bounded(_PRINTED_3, T, terms)
+    return bounded(_PRINTED_3, v, T, terms)
 
 
 def sampling_variance(*, variance: float, sample: int, population: int, replacement: bool = False) -> float:

@@ -17,9 +17,9 @@ _PAPER = "wang2022asyncfeded"
 _UNSURE = (
     "not guaranteed: the local steps after the first are taken at other points than x_s, which the proof leaves out"
 )
-_THEOREM_1 = Statement(_PAPER, "Theorem 1", "local_drift", "printed", True)
-_COROLLARY_1 = Statement(_PAPER, "Corollary 1, eq. (10)", "update_norm_squared", "printed", True)
-_THEOREM_2 = Statement(_PAPER, "Theorem 2, eq. (11)", MEAN_GRADIENT, "printed", False, _UNSURE)
+_THEOREM_1 = Statement(_PAPER, "Theorem 1", "local_drift", "printed", True, ("asyncfeded",))
+_COROLLARY_1 = Statement(_PAPER, "Corollary 1, eq. (10)", "update_norm_squared", "printed", True, ("asyncfeded",))
+_THEOREM_2 = Statement(_PAPER, "Theorem 2, eq. (11)", MEAN_GRADIENT, "printed", False, ("asyncfeded",), _UNSURE)
 
 
 def theorem_1(
@@ -59,7 +59,7 @@ def theorem_1(
         "noise": ("((k+1)/24L²) σ_l²", (k + 1) / (24 * L**2) * v.local_variance),
     }
     rates = _rates(owner, int(np.max(k)), rate)
-    return bounded(_THEOREM_1, k, terms, [_small_steps(rates, L)], axis="local_steps")
+    return bounded(_THEOREM_1, v, k, terms, [_small_steps(rates, L)], axis="local_steps")
 
 
 def corollary_1(
@@ -104,7 +104,7 @@ def corollary_1(
         "heterogeneity": ("(24K²L²m₂ + K ln(K+1))/(6L²Θ) σ_g²",
                           quotient((24 * quadratic + log) / (6 * L2) * v.global_variance, c.theta)),
     }  # fmt: skip
-    return bounded(_COROLLARY_1, v.gradient_norm_squared, terms, c.conditions, axis="gradient_norm_squared")
+    return bounded(_COROLLARY_1, v, v.gradient_norm_squared, terms, c.conditions, axis="gradient_norm_squared")
 
 
 def theorem_2(
@@ -145,6 +145,7 @@ def theorem_2(
     given = dict(locals())
     c = _local(owner, given)
     v = numbers(owner, given)
+    v.local_rate = local_rate
     T, K, L = v.server_steps, c.steps, v.smoothness
     noise, spread = _rising(c, v)
     terms = {
@@ -153,7 +154,7 @@ def theorem_2(
         "heterogeneity": ("(η_g/m₁)(3 ln(K+1) + 4K)/(18LΘ) σ_g²", v.server_rate * spread),
     }
     edge = Condition("η_g <= 1/(m₁ K L)", v.server_rate, 1 / (c.m1 * K * L))
-    return bounded(_THEOREM_2, T, terms, [edge, *c.conditions], trivial=2 * v.smoothness * v.gap)
+    return bounded(_THEOREM_2, v, T, terms, [edge, *c.conditions], trivial=2 * v.smoothness * v.gap)
 
 
 def optimal_server_rate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -88,6 +89,7 @@ class Statement(NamedTuple):
     quantity: str  # the bounded quantity, a key of _MEANINGS
     form: str  # "corrected", "printed", or "order" if constants are left out
     guaranteed: bool  # True if its conditions are known to imply it
+    servers: tuple[str, ...] = ()  # names of the servers that it bounds; () if it is about a recursion
     note: str = ""
 
 
@@ -164,6 +166,7 @@ def left_out(clients: Number, arrivals: Number) -> Number:
 
 def bounded(
     statement: Statement,
+    constants: SimpleNamespace,
     along: Number,
     terms: Mapping[str, tuple[str, Number]],
     conditions: Sequence[Condition] = (),
@@ -174,6 +177,7 @@ def bounded(
 
     Args:
         statement: the statement.
+        constants: its checked constants, as `numbers` returns them.
         along: T, a number or [T]: the coordinate.
         terms: formula and value by name.
         conditions: the conditions of the statement.
@@ -184,7 +188,7 @@ def bounded(
     Returns:
         A dataset with dimension `axis` (none for a single T). The coordinate `holds` is True where all conditions hold.
         Attributes: `verdict` (if conditions are violated, or the bound is vacuous, and where), `paper`, `statement`,
-        `form`, `guaranteed` (1 or 0), `quantity` and `bounds` (the bounded quantity), `conditions` (each with its two
+        `form`, `servers` (that it bounds), `constants` (single numbers, as JSON), `guaranteed` (1 or 0), `quantity` and `bounds` (the bounded quantity), `conditions` (each with its two
         sides) and `holds` (1 if all conditions hold everywhere, else 0).
     """
     import xarray as xr
@@ -201,11 +205,14 @@ def bounded(
     variables["total"] = (dims, np.asarray(total), {"long_name": meaning})
     met = [spread(condition.met) for condition in conditions]
     holds = np.logical_and.reduce([np.ones(shape, bool), *met])
+    single = {name: float(one) for name, one in vars(constants).items() if name in CONSTANTS and np.ndim(one) == 0}
     attributes = {
         "verdict": _verdict(holds, np.asarray(total), trivial, np.asarray(along), axis),
         "paper": statement.paper,
         "statement": statement.name,
         "form": statement.form,
+        "servers": ", ".join(statement.servers),
+        "constants": json.dumps(single),
         "guaranteed": int(statement.guaranteed),  # NetCDF has no booleans
         "quantity": statement.quantity,
         "bounds": meaning,

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 Form = Literal["corrected", "printed"]
 
 _PAPER = "wang2024defedavg"
-_THEOREM_1 = Statement(_PAPER, "Theorem 1, eq. (12)", MEAN_GRADIENT, "corrected", True)
-_THEOREM_2 = Statement(_PAPER, "Theorem 2", MEAN_GRADIENT, "corrected", True)
+_THEOREM_1 = Statement(_PAPER, "Theorem 1, eq. (12)", MEAN_GRADIENT, "corrected", True, ("defedavg_niid",))
+_THEOREM_2 = Statement(_PAPER, "Theorem 2", MEAN_GRADIENT, "corrected", True, ("defedavg_iid", "defedavg_niid"))
 _NO_DELAY = "not guaranteed: with λ = 0 its conditions leave η free"
 _NO_VARIANCE = "not guaranteed: it has lost σ², so its dimensions are wrong"
 
@@ -76,7 +76,7 @@ def theorem_1(
         _delays(v, rising, 4.0, late),
         Condition("ηη̄ <= (2σ² + G²K)/(8σ²LKλ + 4LG²K²λ²)", _step(v, rising, 4.0), limit),
     ]
-    return bounded(_of(_THEOREM_1, form, _NO_DELAY), T, terms, conditions, trivial=2 * L * v.gap)
+    return bounded(_of(_THEOREM_1, form, _NO_DELAY), v, T, terms, conditions, trivial=2 * L * v.gap)
 
 
 def theorem_2(
@@ -122,7 +122,7 @@ def theorem_2(
         Condition("η̄ <= 1/(4√3 LK)", _local_rate(v, rising), 1 / (4 * np.sqrt(3) * L * K)),
         _delays(v, rising, 0.5, _late(v, form)),
     ]
-    return bounded(_of(_THEOREM_2, form, _NO_VARIANCE), T, terms, conditions, trivial=2 * L * v.gap)
+    return bounded(_of(_THEOREM_2, form, _NO_VARIANCE), v, T, terms, conditions, trivial=2 * L * v.gap)
 
 
 def step_sizes(

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _PAPER = "hao2025"
-_SFL = Statement(_PAPER, "eq. (20)", AVERAGE_GAP, "printed", True)
-_AUDG = Statement(_PAPER, "eq. (21)", AVERAGE_GAP, "printed", True)
-_PDD = Statement(_PAPER, "eq. (45)", "gap_difference", "printed", False, "a difference of two bounds bounds nothing")
-_PSURDG = Statement(_PAPER, "eq. (48)", AVERAGE_GAP, "printed", True)
+_SFL = Statement(_PAPER, "eq. (20)", AVERAGE_GAP, "printed", True, ("audg", "psurdg"))
+_AUDG = Statement(_PAPER, "eq. (21)", AVERAGE_GAP, "printed", True, ("audg",))
+_PDD = Statement(_PAPER, "eq. (45)", "gap_difference", "printed", False, (), "a difference of two bounds bounds nothing")
+_PSURDG = Statement(_PAPER, "eq. (48)", AVERAGE_GAP, "printed", True, ("psurdg",))
 
 
 def sfl(
@@ -43,7 +43,7 @@ def sfl(
         The terms `initial` and `transient`; see `jaxafl.theory.bounds.bounded`.
     """
     v = _checked("theory.delayed_gradients.sfl", locals())
-    return bounded(_SFL, v.server_steps, _synchronous(v), _small_rate(v), trivial=_trivial(v))
+    return bounded(_SFL, v, v.server_steps, _synchronous(v), _small_rate(v), trivial=_trivial(v))
 
 
 def audg(
@@ -79,7 +79,7 @@ def audg(
     """
     v = _checked("theory.delayed_gradients.audg", locals())
     terms = _synchronous(v) | _delayed(v, v.optimum_spread)
-    return bounded(_AUDG, v.server_steps, terms, _small_rate(v), trivial=_trivial(v))
+    return bounded(_AUDG, v, v.server_steps, terms, _small_rate(v), trivial=_trivial(v))
 
 
 def pdd(
@@ -105,7 +105,7 @@ def pdd(
         The last four terms of `audg`.
     """
     v = _checked("theory.delayed_gradients.pdd", locals())
-    return bounded(_PDD, v.server_steps, _delayed(v, 0.0), _small_rate(v))
+    return bounded(_PDD, v, v.server_steps, _delayed(v, 0.0), _small_rate(v))
 
 
 def psurdg(
@@ -146,7 +146,7 @@ def psurdg(
         "cubic_staleness": ("(Nη²G²/2) L B", size * L * v.cubic_staleness),
         "staleness": ("LR²A/2", L * v.distance**2 * v.mean_staleness / 2),
     }
-    return bounded(_PSURDG, v.server_steps, terms, _small_rate(v), trivial=_trivial(v))
+    return bounded(_PSURDG, v, v.server_steps, terms, _small_rate(v), trivial=_trivial(v))
 
 
 def psurdg_less_audg(
@@ -187,7 +187,7 @@ def psurdg_less_audg(
         "absence": ("-(N-I)[3LR²/2 + (2L-μ)h²/2]", -absent * _of_the_absent(v, v.optimum_spread)),
     }
     statement = _PDD._replace(name="PSURDG - AUDG", form=form)
-    return bounded(statement, v.server_steps, terms, _small_rate(v))
+    return bounded(statement, v, v.server_steps, terms, _small_rate(v))
 
 
 def optimal_learning_rate(

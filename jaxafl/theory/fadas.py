@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 _PAPER = "wang2024fadas"
 _UNSURE = "its proof has not been checked: v̂_t depends on the update that it divides"
-_THEOREM_5_6 = Statement(_PAPER, "Theorem 5.6, eq. (5)", MEAN_GRADIENT, "printed", False, _UNSURE)
-_THEOREM_5_9 = Statement(_PAPER, "Theorem 5.9, eq. (8)", MEAN_GRADIENT, "printed", False, _UNSURE)
+_THEOREM_5_6 = Statement(_PAPER, "Theorem 5.6, eq. (5)", MEAN_GRADIENT, "printed", False, ("fadas", "fedams"), _UNSURE)
+_THEOREM_5_9 = Statement(_PAPER, "Theorem 5.9, eq. (8)", MEAN_GRADIENT, "printed", False, ("fadas",), _UNSURE)
 _COROLLARY_5_7 = Statement(
-    _PAPER, "Corollary 5.7", MEAN_GRADIENT, "order", False, "an order: its constants are left out"
+    _PAPER, "Corollary 5.7", MEAN_GRADIENT, "order", False, ("fadas",), "an order: its constants are left out"
 )
 _COROLLARY_5_10 = _COROLLARY_5_7._replace(name="Corollary 5.10")
 
@@ -84,7 +84,7 @@ def theorem_5_6(
         "staleness": (f"8C_Gη²η_l²KL²τ_avgτ_max/(Mε³) {says}", late * inside),
         "noise": (f"12C_Gηη_lL/(Mε²) {says}", 12 * v.bound * eta * rate * L / (M * eps**2) * inside),
     }
-    return bounded(_THEOREM_5_6, v.server_steps, terms, _conditions(v, 180), trivial=2 * v.smoothness * v.gap)
+    return bounded(_THEOREM_5_6, v, v.server_steps, terms, _conditions(v, 180), trivial=2 * v.smoothness * v.gap)
 
 
 def theorem_5_9(
@@ -142,7 +142,7 @@ def theorem_5_9(
     }
     reach = quotient(v.unit_of_length * np.sqrt(M), v.staleness_threshold)
     conditions = [*_conditions(v, 60), Condition("η <= √M/τ_c", eta, reach)]
-    return bounded(_THEOREM_5_9, v.server_steps, terms, conditions, trivial=2 * v.smoothness * v.gap)
+    return bounded(_THEOREM_5_9, v, v.server_steps, terms, conditions, trivial=2 * v.smoothness * v.gap)
 
 
 def corollary_5_7(
@@ -174,7 +174,7 @@ def corollary_5_7(
     """
     v = numbers("theory.fadas.corollary_5_7", locals())
     late = v.smoothness * v.gap / v.server_steps * v.staleness_max * v.staleness_mean_of_max
-    return bounded(_COROLLARY_5_7, v.server_steps, _orders(v) | {"staleness": ("LFτ_maxτ_avg/T", late)})
+    return bounded(_COROLLARY_5_7, v, v.server_steps, _orders(v) | {"staleness": ("LFτ_maxτ_avg/T", late)})
 
 
 def corollary_5_10(
@@ -210,7 +210,7 @@ def corollary_5_10(
     orders["initial"] = (says.replace("FG", "FGτ_c"), value * threshold)
     orders["staleness"] = ("LFτ_avg/T", fall * mean)
     orders["threshold"] = ("LF(τ_c² + τ_cτ_avg)/T", fall * (threshold**2 + threshold * mean))
-    return bounded(_COROLLARY_5_10, v.server_steps, orders)
+    return bounded(_COROLLARY_5_10, v, v.server_steps, orders)
 
 
 def step_sizes(
