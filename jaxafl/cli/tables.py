@@ -161,9 +161,10 @@ def show_progress(found: xr.Dataset) -> None:
     done = found["server_steps_made"]
     steps = int(done.attrs["server_steps"])
     console = Console()
-    console.print(f"{int((done == steps).sum())} of {done.size} members are finished", highlight=False)
+    finished = np.isfinite(found["final_time"].values)
+    console.print(f"{int(finished.sum())} of {done.size} members are finished", highlight=False)
     for place in np.ndindex(done.shape):
-        if 0 < done.values[place] < steps:
+        if done.values[place] and not finished[place]:
             console.print(f"{_member(done, place)}: {done.values[place]} of {steps} server steps", highlight=False)
         if "member_error" in found and (error := str(found["member_error"].values[place])):
             console.print(f"{_member(done, place)}: {error.splitlines()[0]}", highlight=False)

@@ -46,6 +46,5 @@ def _ended(dataset: xr.Dataset) -> tuple[int, int]:
     failed = failed_steps(dataset)
     complete = np.ones(np.shape(failed), bool)
     if "server_steps_made" in dataset.variables:
-        steps = dataset["server_steps_made"]
-        complete = np.asarray(steps.values >= steps.attrs["server_steps"])
+        complete = np.isfinite(dataset["final_time"].values)
     return int(np.sum(complete & ~(np.asarray(failed) >= 0))), int(np.sum(~complete))

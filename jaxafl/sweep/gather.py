@@ -22,8 +22,8 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
     """Returns the result of a finished or unfinished sweep from its folder, in any process.
 
     Values are read on first use. Members that are not finished have missing values. `server_steps_made` holds the
-    progress of each member; of a finished one it is the largest number, whatever its `final_step`. `member_error` is
-    the error of a failed one.
+    progress of each member, and `final_step` that of its last evaluation if it is finished. `member_error` is the error
+    of a failed one.
 
     Args:
         folder: the folder of `sweep(folder=...)`.
@@ -41,7 +41,7 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
     contents = [_shared(kept.contents(place), known) for place in range(int(np.prod(shape)))]
     saved = kept.under_way()
     errors = [kept.error(place) for place in range(len(contents))]
-    far = [saved.get(place, 0) if found is None else steps for place, found in enumerate(contents)]
+    far = [saved.get(place, 0) if found is None else found.sizes["step"] for place, found in enumerate(contents)]
     finished = [found for found in contents if found is not None]
     if not finished:
         error = next(filter(None, errors), "")
@@ -56,7 +56,7 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
         inner, _, attributes = next(found.variables[name] for found in finished if name in found.variables)
         values = stacked(kept, name, contents, shape, tuple(dataset.sizes[dim] for dim in inner))
         dataset[name] = (*axes, *inner), values, attributes
-    meaning = {"units": "1", "long_name": f"server steps made; {steps} of a finished member", "server_steps": steps}
+    meaning = {"units": "1", "long_name": f"server steps made, at most {steps}", "server_steps": steps}
     dataset["server_steps_made"] = axes, np.reshape(far, shape), meaning
     if any(errors):
         dataset["member_error"] = axes, np.reshape(np.asarray(errors), shape)

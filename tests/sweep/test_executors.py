@@ -131,8 +131,11 @@ def test_gathered_values_are_read_when_they_are_used(tmp_path: pathlib.Path) -> 
 @pytest.mark.slow
 def test_members_of_other_shapes_are_gathered(tmp_path: pathlib.Path) -> None:
     axes = {"clock.buffer": [1, 2], "seed": [0, 1]}
-    made = afl.sweep(simulation(), axes, STEPS, eval_every=EVERY, folder=tmp_path)
-    assert differing(afl.gather(tmp_path).load(), made) == []
+    made = afl.sweep(simulation(), axes, until={"updates": STEPS}, eval_every=EVERY, folder=tmp_path)
+    assert made.final_step.values.tolist() == [[STEPS, STEPS], [STEPS // 2, STEPS // 2]]
+    gathered = afl.gather(tmp_path).load()
+    assert differing(gathered, made) == []
+    np.testing.assert_array_equal(gathered.server_steps_made, made.final_step)
 
 
 def test_a_folder_that_is_no_sweep(tmp_path: pathlib.Path) -> None:
