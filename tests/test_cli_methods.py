@@ -23,6 +23,7 @@ def test_compare_runs_methods_as_python_does(tmp_path: pathlib.Path, capsys: Any
     methods = {"A": "--server fedbuff --clock.buffer 2", "B": "--server fedasync --server.alpha 0.3"}
     given = [word for name, text in methods.items() for word in ("--method", f"{name}={text}")]
     how = ["--seeds", "2", "--until", "time=9", "--targets", "0.1", "--plot", str(tmp_path / "both.png")]
+    how += ["--folder", str(tmp_path / "folder")]
     assert main(["compare", *SMALL, *CLOCK, *given, *how]) == 0
     said = capsys.readouterr().out
     data = afl.data.synthetic(1.0, 1.0, clients=6, max_size=60)
@@ -35,15 +36,30 @@ def test_compare_runs_methods_as_python_does(tmp_path: pathlib.Path, capsys: Any
     }
     table = afl.compare(sims, 2, until={"time": 9.0}).table(reference="A", targets=0.1)
     assert said.startswith(table) and (tmp_path / "both.png").stat().st_size > 5000
+    folder = tmp_path / "moved"
+    (tmp_path / "folder").rename(folder)
+    assert main(["resume", str(folder)]) == 0 and capsys.readouterr().out.startswith(table)
+    assert main(["gather", str(folder)]) == 0
+    assert capsys.readouterr().out == "A: 2 of 2 members are finished\nB: 2 of 2 members are finished\n"
+    assert afl.Comparison.gather(folder).table(reference="A", targets=0.1) == table
+    page = tmp_path / "page.html"
+    assert main(["report", str(folder), "--output", str(page)]) == 0
+    assert "paired by seed, at 9 s simulated" in page.read_text()
+    assert main(["gather", str(folder), "--output", str(page)]) == 2
+    assert "gather the folders in it" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="is not the folder of a comparison"):
+        afl.Comparison.gather(tmp_path)
 
 
 @pytest.mark.slow
-def test_tune_prints_scores_and_the_options_of_the_best(capsys: Any) -> None:
+def test_tune_prints_scores_and_the_options_of_the_best(tmp_path: pathlib.Path, capsys: Any) -> None:
     grid = ["--axis", "client.learning_rate=1e-9,0.02", "--server-steps", "8", "--validation", "0.2"]
+    grid += ["--folder", str(tmp_path)]
     assert main(["tune", *SMALL, *CLOCK, "--server", "fedbuff", "--clock.buffer", "2", *grid]) == 0
     said = capsys.readouterr().out
     assert "| **client.learning_rate=0.02** |" in said and "is the largest of its grid: widen the grid" in said
     assert said.splitlines()[-1] == "in jaxafl run: --client.learning-rate 0.02"
+    assert main(["resume", str(tmp_path)]) == 0 and capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize(
@@ -52,7 +68,10 @@ def test_tune_prints_scores_and_the_options_of_the_best(capsys: Any) -> None:
         (["compare", *SMALL], "compare needs methods: write --method NAME="),
         (["compare", *SMALL, "--method", "A"], "--method 'A': write --method NAME="),
         (["compare", *SMALL, "--method", "A=--server fedbuf"], "there is no server 'fedbuf'"),
-        (["compare", *SMALL, "--method", "A=--server fedbuff", "--output", "x.nc"], "--folder keeps all runs"),
+        (
+            ["compare", *SMALL, "--method", "A=--server fedbuff", "--output", "x.nc"],
+            "which jaxafl report, gather and resume read",
+        ),
         (["tune", *SMALL, "--axis", "client.learning_rate=0.1,0.2"], "give --validation 0.2"),
         (["tune", *SMALL, "--validation", "0.2"], "tune needs at least one --axis"),
     ],

@@ -26,7 +26,8 @@ from jaxafl.cli.doctor import doctor
 from jaxafl.cli.init import init
 from jaxafl.cli.options import is_given
 from jaxafl.cli.report import report
-from jaxafl.cli.simulate import resume, run, sweep
+from jaxafl.cli.resume import resume
+from jaxafl.cli.simulate import run, sweep
 from jaxafl.options import UserError
 from jaxafl.references import version
 
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as ended:  # the option parser has printed the reason
         return int(ended.code or 0)
     except Interrupted as ended:
-        lost = name in ("run", "sweep") and not is_given(arguments, "--checkpoint", "--folder")
+        lost = name in ("run", "sweep", "compare", "tune") and not is_given(arguments, "--checkpoint", "--folder")
         print(f"jaxafl: {ended}{'; nothing of it is kept, as --folder does' if lost else ''}", file=sys.stderr)
         return 128 + ended.signal
     except KeyboardInterrupt:

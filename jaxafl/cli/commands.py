@@ -14,12 +14,13 @@ from jaxafl import results
 from jaxafl.cli import tables
 from jaxafl.options import UserError, user_errors
 from jaxafl.sweep import gather as gather_sweep
+from jaxafl.sweep.comparison_folder import gathered, is_comparison
 from jaxafl.sweep.folder import check_no_member
 
 if TYPE_CHECKING:  # importing xarray here would slow down every command
     import xarray as xr
 
-_Several = arg(metavar="RESULT.nc [RESULT.nc ...]", help_behavior_hint="(one or more)")
+_Several = arg(metavar="RESULT [RESULT ...]", help_behavior_hint="(one or more)")
 Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
 _Image = Annotated[pathlib.Path, arg(metavar="IMAGE")]
 _Kind = Literal[  # functions of `jaxafl.plot`
@@ -71,12 +72,20 @@ def list_names(kinds: Positional[tuple[_Part, ...]] = (), json: bool = False, ma
 
 
 def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None) -> int:
-    """Show how far the members of a sweep are, from its folder, while it runs or afterwards.
+    """Show how far the members of a sweep or a comparison are, from its --folder, while it runs or afterwards.
 
     Args:
-        folder: the folder of `jaxafl sweep --folder`
-        output: NetCDF file to write with the finished members
+        folder: the folder of `jaxafl sweep --folder`, or of `jaxafl compare --folder`
+        output: NetCDF file to write with the finished members of a sweep
     """
+    if is_comparison(folder):
+        if output is not None:
+            raise UserError(f"--output takes a sweep, and {folder} holds one per method: gather the folders in it")
+        with user_errors():
+            for name, one in gathered(folder)[0].items():
+                print(f"{name}: ", end="", flush=True)
+                tables.show_progress(one)
+        return 0
     with user_errors():
         found = gather_sweep(folder)
         check_no_member(folder, results.check_result_path(output))
@@ -97,7 +106,7 @@ def plot_results(
     """Draw results: accuracy against simulated time or server steps, staleness, or who trained when.
 
     Args:
-        files: result files (NetCDF)
+        files: result files (NetCDF), or folders of sweeps and comparisons
         output: image to write; its ending sets the format
         kind: kind of figure
         metric: metric that a figure of accuracy draws in its place, e.g. rmse
@@ -141,9 +150,19 @@ def named_results(command: str, files: Sequence[pathlib.Path]) -> dict[str, xr.D
     if not files:
         raise UserError(f"{command} needs at least one result file, e.g. jaxafl {command} result.nc --output ...")
     with user_errors():
-        loaded = [results.load(file) for file in files]
+        loaded = [_loaded(file) for file in files]
     short = len({file.stem for file in files}) == len(files)
-    return {file.stem if short else str(file): result for file, result in zip(files, loaded, strict=True)}
+    named: dict[str, xr.Dataset] = {}
+    for file, found in zip(files, loaded, strict=True):
+        named |= found if isinstance(found, dict) else {file.stem if short else str(file): found}
+    return named
+
+
+def _loaded(file: pathlib.Path) -> xr.Dataset | dict[str, xr.Dataset]:
+    """Returns the result of a file or of the folder of a sweep, or results by name of the folder of a comparison."""
+    if is_comparison(file):
+        return gathered(file)[0]
+    return gather_sweep(file) if file.is_dir() else results.load(file)
 
 
 def compare(output_dir: pathlib.Path = pathlib.Path(), budget: int = 4000, seed: int = 0, progress: bool = True) -> int:

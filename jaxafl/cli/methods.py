@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import shlex
 import warnings
 from typing import Annotated, Any, Literal
@@ -12,7 +13,7 @@ from tyro.conf import UseAppendAction, arg
 from jaxafl.cli.build import as_paths, make_simulation
 from jaxafl.cli.options import Run, current_arguments, values_of
 from jaxafl.cli.report import point
-from jaxafl.cli.simulate import make_devices, parsed, without
+from jaxafl.cli.simulate import Command, make_devices, parsed, without
 from jaxafl.options import UserError, user_errors
 from jaxafl.sweep import compare as compare_methods
 from jaxafl.sweep import tune as tune_options
@@ -21,7 +22,20 @@ _METHOD = 'write --method NAME="--server fedbuff --clock.buffer 5", with the opt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Compare(Run):
+class Several(Run):
+    """Options of commands about several runs.
+
+    Args:
+        output: refused; --folder keeps all runs, which jaxafl report, gather and resume read
+        csv: refused, as --output
+    """
+
+    output: pathlib.Path | None = None
+    csv: pathlib.Path | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compare(Several):
     """Options of a comparison.
 
     Args:
@@ -46,7 +60,7 @@ class Compare(Run):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tune(Run):
+class Tune(Several):
     """Options of a search.
 
     Args:
@@ -79,7 +93,7 @@ def compare(arguments: list[str]) -> int:
             names, options, _ = parsed(compare, Compare, current_arguments([*common, *shlex.split(own)]))
             methods[name] = make_simulation(names, options, {})
     with user_errors():
-        settings = _settings(options, compare)
+        settings = _settings(options, compare, arguments)
         found = compare_methods(methods, options.seeds, settings.pop("server_steps"), **settings)
         found = dataclasses.replace(found, at=point(options.at)) if options.at else found
         targets = [float(target) for target in options.targets.split(",")] if options.targets else ()
@@ -100,7 +114,7 @@ def tune(arguments: list[str]) -> int:
     with user_errors(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*widen the grid")  # `print(tuned)` says it
         simulation = make_simulation(names, options, axes)
-        settings = _settings(options, tune)
+        settings = _settings(options, tune, arguments)
         how = {"seeds": options.seeds, "rungs": options.rungs}
         tuned = tune_options(simulation, as_paths(axes, names, simulation), options.metric, **how, **settings)
     print(tuned)
@@ -109,10 +123,15 @@ def tune(arguments: list[str]) -> int:
     return 0
 
 
-def _settings(options: Any, command: Any) -> dict[str, Any]:
+def _settings(options: Any, command: Any, arguments: list[str]) -> dict[str, Any]:
     """Returns the options of `jaxafl.compare` and `jaxafl.tune` that the command line gives."""
     if options.output or options.csv:
-        raise UserError(f"{command.__name__} writes no --output or --csv; --folder keeps all runs")
+        raise UserError(
+            f"{command.__name__} writes no --output or --csv; --folder DIR keeps all runs, which jaxafl report, gather "
+            "and resume read"
+        )
     settings = {name: getattr(options, name) for name in ("eval_every", "lanes", "chunk", "progress")}
     settings |= options.recording() | options.placement()
+    if options.folder:
+        settings["callbacks"].append(Command(options.folder, command.__name__, arguments))
     return settings | {"folder": options.folder}

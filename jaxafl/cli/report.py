@@ -10,6 +10,7 @@ from tyro.conf import arg
 from jaxafl.cli.commands import Files, named_results
 from jaxafl.options import UserError, user_errors
 from jaxafl.sweep.comparison import Comparison
+from jaxafl.sweep.comparison_folder import gathered
 
 
 def report(
@@ -22,11 +23,13 @@ def report(
     """Write results as one interactive page that needs no network: summary, curves, settings, citation.
 
     Args:
-        files: result files (NetCDF); several are compared, sweeps over the same seeds seed by seed
+        files: result files (NetCDF), or folders of sweeps and comparisons; several are compared, sweeps over the same
+            seeds seed by seed
         output: page to write
         title: title of the page; by default that of the result, or the names of the files
         reference: method that others are compared with, by the name of its file; by default the first
-        at: point at which sweeps over the same seeds are compared, e.g. time=200 or bytes=1e9; by default the end
+        at: point at which sweeps over the same seeds are compared, e.g. time=200 or bytes=1e9; by default the end, or the
+            limit of time of the folder of a comparison
     """
     from jaxafl import plot
 
@@ -34,7 +37,8 @@ def report(
     results: Any = next(iter(named.values())) if len(named) == 1 else named
     if len(named) > 1:
         try:
-            results = Comparison(named, point(at))
+            usual = gathered(files[0])[1] if len(files) == 1 else "last"
+            results = Comparison(named, point(at) if at else usual)
         except UserError as why:  # the results are not sweeps over the same seeds
             if reference is not None or at is not None:
                 raise UserError(f"--reference and --at are for sweeps over the same seeds: {why}") from why

@@ -1,4 +1,4 @@
-"""Commands that simulate: `run`, `sweep`, and `resume`, which continues either."""
+"""Commands that simulate: `run` and `sweep`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import functools
 import json
 import os
 import pathlib
-import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tyro
-from tyro.conf import Positional
 
 from jaxafl.callbacks.base import Callback
-from jaxafl.callbacks.store import check_folder, log_info
+from jaxafl.callbacks.store import check_folder
 from jaxafl.cli import tables
 from jaxafl.cli.build import Axes, as_paths, make_simulation, read_axes
 from jaxafl.cli.files import with_arrays, without_files
@@ -41,7 +40,8 @@ from jaxafl.sweep import outlook
 from jaxafl.sweep import sweep as run_sweep
 from jaxafl.sweep.axes import axes_of
 
-_COMMAND = "command.json"
+COMMAND = "command.json"
+_WRITING = threading.Lock()
 
 
 def run(arguments: list[str]) -> int:
@@ -52,34 +52,6 @@ def run(arguments: list[str]) -> int:
 def sweep(arguments: list[str]) -> int:
     """Simulate a grid of configurations: `--axis server.alpha=0.2,0.5 --axis seed=0:5`."""
     return _simulate(sweep, Sweep, arguments)
-
-
-def resume(folder: Positional[pathlib.Path], server_steps: int | None = None, until: str | None = None) -> int:
-    """Go on with an interrupted run or sweep, from its --folder, also further than it was to go.
-
-    Args:
-        folder: the folder
-        server_steps: server steps T instead of those of the command
-        until: limits instead of those of the command, e.g. time=3600,accuracy=0.9
-    """
-    file = folder / _COMMAND
-    if not file.is_file():
-        raise UserError(f"{folder} is not the --folder of a run or sweep: there is no {_COMMAND} in it")
-    known = json.loads(file.read_text())
-    place = str(folder.resolve())
-    arguments = list(known["arguments"])
-    if pathlib.Path(known["directory"]) != pathlib.Path.cwd():
-        log_info(f"in {known['directory']}, where the command was given")
-    os.chdir(known["directory"])
-    changed = {"--server-steps": server_steps, "--until": until}
-    given = {flag: str(value) for flag, value in changed.items() if value is not None}
-    given["--folder"] = place  # the folder may have been moved
-    replaced = {*given, "--checkpoint"}
-    if re.search(r"\b(time|updates|bytes)\s*=", until or ""):  # such a limit ends the run instead
-        replaced.add("--server-steps")
-    arguments = without(arguments, *replaced)
-    arguments += [word for pair in given.items() for word in pair]
-    return {"run": run, "sweep": sweep}[known["command"]](arguments)
 
 
 def parsed(command: Callable[..., int], kind: type[Run], arguments: Sequence[str]) -> tuple[Names, Any, Axes]:
@@ -138,7 +110,7 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
     with user_errors():
         settings |= {"save": options.output, **options.recording()}
         settings |= options.placement()
-        known = _Command(options.folder, command.__name__, arguments)
+        known = Command(options.folder, command.__name__, arguments)
     if axes:
         if options.plan:
             tables.show_outlook(outlook(simulation, varied, **options.timing()))
@@ -190,16 +162,19 @@ def make_devices(arguments: Sequence[str]) -> None:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
-class _Command(Callback):
+class Command(Callback):
     """Writer of the arguments that `jaxafl resume` reads, into a new folder or when the run of the folder continues."""
 
     def __init__(self, folder: pathlib.Path | None, command: str, arguments: Sequence[str]) -> None:
         self.known = {"command": command, "arguments": list(arguments), "directory": os.getcwd()}
         if folder is not None:
-            self.file = check_folder("--folder", folder) / _COMMAND
-            if not self.file.exists() or all(one.name == _COMMAND for one in self.file.parent.iterdir()):
+            self.file = check_folder("--folder", folder) / COMMAND
+            if not self.file.exists() or all(one.name == COMMAND for one in self.file.parent.iterdir()):
                 self.begin()
 
     def begin(self, run: Any = None) -> None:
-        with replacing(self.file) as unfinished:
-            unfinished.write_text(json.dumps(self.known))
+        text = json.dumps(self.known)
+        with _WRITING:  # members of a sweep begin in threads
+            if not self.file.exists() or self.file.read_text() != text:
+                with replacing(self.file) as unfinished:
+                    unfinished.write_text(text)

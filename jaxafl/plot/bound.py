@@ -97,7 +97,9 @@ def bound(
         seeds = f"mean of {len(line.runs)} seeds" if len(line.runs) > 1 else "one run"
         label = f"{line.name}, {seeds}".removeprefix(", ")
         if others := _differences(line.runs[0], bound):
-            words = "; ".join(f"{name} is {ours}, that of the bound {theirs}" for name, (ours, theirs) in others.items())
+            words = "; ".join(
+                f"{name} is {ours}, that of the bound {theirs}" for name, (ours, theirs) in others.items()
+            )
             warnings.warn(f"plot.bound: the bound is not about the runs ({label}): {words}", stacklevel=3)
             label += f" (the bound has another {', '.join(others)})"
         ax.plot(steps, mean, label=label, linewidth=1.8, **style)

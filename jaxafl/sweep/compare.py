@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pathlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
@@ -13,20 +10,18 @@ import numpy as np
 
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
 from jaxafl.callbacks.limits import limits_of
-from jaxafl.callbacks.store import check_folder
 from jaxafl.callbacks.within import within
 from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_whole, did_you_mean, named, shown, user_errors
-from jaxafl.results.curves import known_until
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import pods
 from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.comparison import Comparison
+from jaxafl.sweep.comparison_folder import begun, compared_at
 from jaxafl.sweep.run import SweepOptions, sweep
 from jaxafl.sweep.same_data import check_methods
 
 T = TypeVar("T")
-_UNTIL = "until.json"
 
 
 @named
@@ -60,9 +55,11 @@ def compare(
             target.
         callbacks: as in `jaxafl.sweep`.
         folder: the parent of one sweep folder per method. The same call resumes from it, also with added methods.
+            `Comparison.gather(folder)` reads it.
         **options: options of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`,
-            `lanes`, `chunk`, `observe`, `diagnostics`, `metrics`, `progress`, `deterministic`. Methods run in order;
-            devices and executors share the seeds of one method.
+            `lanes`, `chunk`, `observe`, `diagnostics`, `metrics`, `progress`, `deterministic`. `progress=True` shows
+            a bar per method; by default nothing is shown, as by `Simulation.run`. Methods run in order; devices and
+            executors share the seeds of one method.
 
     Returns:
         The results of all methods, with their paired statistics.
@@ -113,7 +110,7 @@ def compare(
                 f"compare: the schedule of {name} depends on the training, because {why}: give server_steps"
             )
     renew(watchers, folder)
-    folders = pods.one_by_one(lambda: _folders(folder, list(methods), limits))
+    folders = pods.one_by_one(lambda: begun(folder, list(methods), limits))
     found = {
         name: sweep(
             one,
@@ -127,16 +124,7 @@ def compare(
         )
         for name, one in methods.items()
     }
-    return Comparison(found, _compared_at(limits, found))
-
-
-def _compared_at(limits: Mapping[str, float], found: Mapping[str, Any]) -> str | dict[str, float]:
-    """Returns the limit of simulated time if it is the only limit and all runs that did not fail have passed it."""
-    seconds = limits.get("time", np.inf)
-    passed = all(
-        ((known_until(one, one.final_time) >= seconds) | (one.failed_step >= 0)).all() for one in found.values()
-    )
-    return {"time": seconds} if set(limits) == {"time"} and passed else "last"
+    return Comparison(found, compared_at(limits, found))
 
 
 def named_progress(options: SweepOptions, name: str) -> SweepOptions:
@@ -195,18 +183,3 @@ def by_name(option: str, given: T | Mapping[str, T], methods: Iterable[str]) -> 
             f"compare: {option} by name needs {', '.join(methods)}; got {', '.join(map(str, given))}{close}"
         )
     return {name: given[name] for name in methods}
-
-
-def _folders(folder: Any, names: Sequence[str], until: Mapping[str, float]) -> dict[str, pathlib.Path | None]:
-    """Returns the folder of each method. Raises `ValueError` if the folder holds runs with other limits."""
-    if folder is None:
-        return dict.fromkeys(names)
-    path = check_folder("folder", folder)
-    known = path / _UNTIL
-    if known.is_file() and (before := json.loads(known.read_text())) != until:
-        raise UserError(f"{path} holds runs until {before}, not {dict(until)}; name another folder, or the same limits")
-    known.write_text(json.dumps(dict(until)))
-    folders = {name: path / re.sub(r"[^\w.=,+-]+", "_", name) for name in names}
-    if len(set(folders.values())) < len(names):
-        raise UserError(f"compare: two methods would have the same folder: {', '.join(map(str, folders.values()))}")
-    return dict(folders)

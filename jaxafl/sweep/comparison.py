@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from jaxafl.results.paired import time_to as time_to_target
 from jaxafl.results.points import in_words
 from jaxafl.results.tables import Cell, table
 from jaxafl.sweep.assemble import concatenated
+from jaxafl.sweep.comparison_folder import gathered
 from jaxafl.sweep.comparison_table import Spread, against, means, notes, times
 from jaxafl.sweep.same_data import check_results
 
@@ -28,8 +31,8 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
 class Comparison:
     """Methods on the same seeds, as `jaxafl.compare` returns them.
 
-    `Comparison({name: afl.load(path), ...})` compares files, and `Comparison({name: afl.gather(f"{folder}/{name}"),
-    ...})` the folder of an unfinished comparison.
+    `Comparison({name: afl.load(path), ...})` compares files, and `Comparison.gather(folder)` reads the folder of a
+    comparison, also an unfinished one.
 
     Attributes:
         results: name -> result of a sweep over `seed`.
@@ -77,6 +80,18 @@ class Comparison:
             for result in self.results.values()
         ]
         return concatenated(evaluated, "method").assign_coords(method=list(self.results)).load()
+
+    @classmethod
+    def gather(cls, folder: str | os.PathLike[str]) -> Comparison:
+        """Returns the finished or unfinished comparison of a folder. Unfinished runs have missing values.
+
+        Args:
+            folder: the folder of `compare(folder=...)`.
+
+        Raises:
+            ValueError: this is not the folder of a comparison, or a method has no finished run.
+        """
+        return cls(*gathered(folder))
 
     @property
     def failed(self) -> dict[str, list[int]]:
@@ -163,13 +178,13 @@ class Comparison:
     ) -> str:
         """Returns a table for a paper: one row per method, the best value of each column bold.
 
-        Below it (in LaTeX as comments) are sentences about ±, the test, and the number of comparisons.
+        Below it (in LaTeX as comments) are sentences about the point, ±, the test, and the number of comparisons.
 
         Args:
             format: `"markdown"` or `"latex"` (booktabs).
             metrics: columns of means over seeds with their spread; accuracies in percent. A method with failed runs
                 shows their number instead.
-            at: the point of comparison, named in the headers; `None` takes `Comparison.at`.
+            at: the point of comparison, named below the table; `None` takes `Comparison.at`.
             reference: a method; adds a column of the paired differences to it in the first metric, with intervals.
             targets: targets of the first metric; adds columns of the median time to each and the number of runs that
                 reach it. If fewer than half do, the time is `> t`, t being the end of the longest run that does not.
@@ -187,8 +202,10 @@ class Comparison:
         columns += [times(self, target, metrics[0], axis) for target in targets]
         rows = [[Cell(name), *(column[name] for _, column in columns)] for name in self.results]
         body = table(format, ["method", *(header for header, _ in columns)], rows)
-        said = notes(self, spread, confidence, reference, targets)
-        return f"{body}\n{'% ' if format == 'latex' else chr(10)}{said}" if said else body
+        said = notes(self, at, spread, confidence, reference, metrics[0] if targets else "", axis)
+        mark = "% " if format == "latex" else ""
+        below = textwrap.fill(said, 80, initial_indent=mark, subsequent_indent=mark)
+        return f"{body}\n{below if mark else chr(10) + below}"
 
     def plot(self, **options: Any) -> Any:
         """Plots the comparison with a mark at its point: `jaxafl.plot.comparison(self, **options)`."""

@@ -36,7 +36,7 @@ def means(comparison: Any, metric: str, at: Any, spread: Spread, confidence: flo
             low, high = (f"{scale * edge:.{places}f}" for edge in (one.low, one.high))
             text += f" ± {scale * one.std:.{places}f}" if spread == "std" else f" [{low}, {high}]"
         cells[name] = Cell(text.translate(_SIGNS), one.mean == best)
-    return f"{_named(metric)} {in_words(comparison.point(at))}", cells
+    return _named(metric), cells
 
 
 def against(comparison: Any, reference: str, metric: str, at: Any, confidence: float) -> Column:
@@ -50,7 +50,7 @@ def against(comparison: Any, reference: str, metric: str, at: Any, confidence: f
         text = f"{mean} [{low}, {high}], {one.verdict}" if np.isfinite(one.low) else one.verdict
         text = text if np.isfinite(one.mean) else "a run failed, or is missing"
         cells[name] = Cell(text.translate(_SIGNS))
-    return f"minus {reference} {in_words(comparison.point(at))}, {100 * confidence:g} % interval", cells
+    return f"minus {reference}, {100 * confidence:g} % interval", cells
 
 
 def times(comparison: Any, target: float, metric: str, axis: str) -> Column:
@@ -67,14 +67,16 @@ def times(comparison: Any, target: float, metric: str, axis: str) -> Column:
         known = np.isfinite(one.median) or shown > 0
         cells[name] = Cell(text if known else f"never {count}", one.median == best)
     amount = f"{scale_of(metric) * target:g} %" if percent(metric) else f"{target:g}"
-    header = unit._replace(name=f"{unit.name} to {metric.replace('_', ' ')} {amount}").label
+    header = unit._replace(name=f"{unit.name.removeprefix('simulated ')} to {amount}").label
     return header, cells
 
 
-def notes(comparison: Any, spread: Spread, confidence: float, reference: str | None, targets: Sequence[float]) -> str:
-    """Returns sentences about spreads, tests and times of a table; "" if it needs none."""
+def notes(
+    comparison: Any, at: Any, spread: Spread, confidence: float, reference: str | None, times_to: str, axis: str
+) -> str:
+    """Returns sentences about the point, spreads, tests and times of a table; `times_to`: their metric, "" without."""
     seeds, percent = len(comparison.seeds), f"{100 * confidence:g} %"
-    found = []
+    found = [f"Values: {in_words(comparison.point(at))}."]
     if seeds > 1:
         deviation = f"± is one standard deviation over {seeds} seeds."
         interval = f"Brackets behind means are {percent} intervals of Student's t over {seeds} seeds."
@@ -87,9 +89,10 @@ def notes(comparison: Any, spread: Spread, confidence: float, reference: str | N
                 f"The {count} comparisons are not corrected: each has this chance of a verdict without a difference. "
                 f"confidence={1 - (1 - confidence) / count:.4g} corrects them (Bonferroni)."
             )
-    if targets:
+    if times_to:
         found.append(
-            "Times are medians over seeds (Kaplan and Meier), with the runs that reach the target in brackets."
+            f"{AXES[axis].name.capitalize()} to values of the {times_to.replace('_', ' ')}: medians over seeds (Kaplan and "
+            "Meier), with the runs that reach them in brackets."
         )
     return " ".join(found)
 

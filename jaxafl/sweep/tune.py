@@ -79,7 +79,8 @@ def tune(
         callbacks: as in `jaxafl.sweep`. `StopAt` takes validation metrics only: `StopAt(validation_accuracy=0.9)`.
         folder: the parent of one sweep folder per rung. The same call resumes from it.
         **options: options of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`,
-            `lanes`, `chunk`, `observe`, `diagnostics`, `metrics`, `progress`, `deterministic`.
+            `lanes`, `chunk`, `observe`, `diagnostics`, `metrics`, `progress`, `deterministic`. `progress=True` shows
+            a bar per rung; by default nothing is shown, as by `Simulation.run`.
 
     Returns:
         The best options, the tuned simulation, and scores and costs of all rungs, which `print` shows. A warning names

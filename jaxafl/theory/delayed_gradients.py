@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 _PAPER = "hao2025"
 _SFL = Statement(_PAPER, "eq. (20)", AVERAGE_GAP, "printed", True, ("audg", "psurdg"))
 _AUDG = Statement(_PAPER, "eq. (21)", AVERAGE_GAP, "printed", True, ("audg",))
-_PDD = Statement(_PAPER, "eq. (45)", "gap_difference", "printed", False, (), "a difference of two bounds bounds nothing")
+_PDD = Statement(
+    _PAPER, "eq. (45)", "gap_difference", "printed", False, (), "a difference of two bounds bounds nothing"
+)
 _PSURDG = Statement(_PAPER, "eq. (48)", AVERAGE_GAP, "printed", True, ("psurdg",))
 
 
