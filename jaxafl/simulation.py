@@ -176,7 +176,6 @@ class Simulation(Stepwise, Measured):
                 e.g. `{"auc": roc}`, computed on the host. `models.confusion_matrix` gives `confusion` [C, C]. A metric
                 that raises or returns an array is left out with a warning.
             progress: True for a progress bar (in a log, a line every half minute), a name to show, or a `Reporter`.
-                False shows nothing.
             save: path of a NetCDF file to write; checked before the run. A failed run does not replace a complete one
                 (`NAME.incomplete.nc`). If writing fails, the error's attribute `dataset` is the result.
             deterministic: on a GPU, only operations that give the same bits every time, which may take longer.

@@ -28,8 +28,8 @@ def report(
         output: page to write
         title: title of the page; by default that of the result, or the names of the files
         reference: method that others are compared with, by the name of its file; by default the first
-        at: point at which sweeps over the same seeds are compared, e.g. time=200 or bytes=1e9; by default the end, or the
-            limit of time of the folder of a comparison
+        at: point at which sweeps over the same seeds are compared, e.g. time=200 or bytes=1e9; by default the end, or
+            the limit of time of the folder of a comparison
     """
     from jaxafl import plot
 

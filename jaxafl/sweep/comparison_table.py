@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -91,8 +91,8 @@ def notes(
             )
     if times_to:
         found.append(
-            f"{AXES[axis].name.capitalize()} to values of the {times_to.replace('_', ' ')}: medians over seeds (Kaplan and "
-            "Meier), with the runs that reach them in brackets."
+            f"{AXES[axis].name.capitalize()} to values of the {times_to.replace('_', ' ')}: medians over seeds (Kaplan "
+            "and Meier), with the runs that reach them in brackets."
         )
     return " ".join(found)
 

@@ -188,8 +188,9 @@ def bounded(
     Returns:
         A dataset with dimension `axis` (none for a single T). The coordinate `holds` is True where all conditions hold.
         Attributes: `verdict` (if conditions are violated, or the bound is vacuous, and where), `paper`, `statement`,
-        `form`, `servers` (that it bounds), `constants` (single numbers, as JSON), `guaranteed` (1 or 0), `quantity` and `bounds` (the bounded quantity), `conditions` (each with its two
-        sides) and `holds` (1 if all conditions hold everywhere, else 0).
+        `form`, `servers` (that it bounds), `constants` (single numbers, as JSON), `guaranteed` (1 or 0), `quantity`
+        and `bounds` (the bounded quantity), `conditions` (each with its two sides) and `holds` (1 if all conditions
+        hold everywhere, else 0).
     """
     import xarray as xr
 
