@@ -20,6 +20,7 @@ PLACES = afl.clock.uniform(1, 3)
 CLOCKS: dict[str, Callable[[], Any]] = {
     "rounds": lambda: afl.clock.synchronous(cohort=3),
     "free": lambda: afl.clock.free_running(concurrency=4, buffer=2, durations=PLACES),
+    "all at first": lambda: afl.clock.warm_up(CLOCKS["free"](), first="all"),
     "few": lambda: afl.clock.free_running(concurrency=4, period=1.0, durations=PLACES),
 }
 
@@ -78,7 +79,7 @@ def models_of(sim: afl.Simulation, **how: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "clock", ["free", pytest.param("rounds", marks=pytest.mark.slow), pytest.param("few", marks=pytest.mark.slow)]
+    "clock", ["free", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rounds", "all at first", "few"))]
 )
 def test_scaffold_is_its_algorithm(clock: str) -> None:
     sim = simulation(correction.scaffold(), CLOCKS[clock]())
@@ -87,7 +88,7 @@ def test_scaffold_is_its_algorithm(clock: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "clock", ["free", pytest.param("rounds", marks=pytest.mark.slow), pytest.param("few", marks=pytest.mark.slow)]
+    "clock", ["free", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rounds", "all at first", "few"))]
 )
 def test_feddyn_is_its_algorithm(clock: str) -> None:
     sim = simulation(correction.feddyn(0.5), CLOCKS[clock]())

@@ -61,6 +61,34 @@ def test_a_poisson_sample_has_the_published_epsilon() -> None:
     assert sampled_divergences(1.0, 2.0) == pytest.approx(ORDERS / 8)
 
 
+# clock, N, T, how, z, δ, ε by RDP of opacus 1.6.0, and by PLD of pfl 0.6.0 (with dp-accounting 0.6.0)
+OTHERS: dict[str, tuple[Any, int, int, Any, float, float, float, float]] = {
+    "all": (afl.clock.synchronous(), 6, 16, "participation", 4.0, 1e-5, 4.728507067217623, 4.377178163381338),
+    "free": (
+        afl.clock.free_running(concurrency=4, durations=afl.clock.constant([1.0, 2.0, 4.0, 8.0])),
+        4, 60, "participation", 6.0, 1e-5, 4.419676324683251, 4.089234426571574,
+    ),
+    "a tenth": (afl.clock.synchronous(cohort=10), 100, 200, "sampled", 2.0, 1e-6, 4.117558239799327, 3.805876176822905),
+    "one": (afl.clock.synchronous(cohort=1), 100, 1000, "sampled", 1.0, 1e-5, 2.1013652716430564, 1.828243645591767),
+    "buffers": (
+        afl.clock.free_running(concurrency=8, buffer=2, durations=afl.clock.uniform(1, 3)),
+        8, 50, "sampled", 3.0, 1e-5, 2.88285871297707, 2.627883144816718,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_epsilons_are_those_of_opacus_and_pfl(name: str) -> None:
+    clock, clients, steps, how, z, delta, of_opacus, of_pfl = OTHERS[name]
+    schedule = afl.clock.schedule(clock, clients, local_steps=1, server_steps=steps)
+    found = schedule.privacy(z, delta=delta, how=how, accountant="rdp")
+    assert found.max_epsilon[-1].item() == pytest.approx(of_opacus, rel=1e-8)
+    if how == "sampled":
+        pytest.importorskip("dp_accounting")
+    assert schedule.privacy(z, delta=delta, how=how).max_epsilon[-1].item() == pytest.approx(of_pfl, rel=1e-6)
+
+
 @pytest.mark.extras
 def test_epsilons_are_those_of_dp_accounting() -> None:
     dp = pytest.importorskip("dp_accounting")
@@ -298,6 +326,25 @@ def test_batch_statistics_have_no_epsilon() -> None:
             lambda: dataclasses.replace(simulation(None), attack=afl.attack.ipm(clients=0.2)),
             {"delta": DELTA, "noise_multiplier": 1.0},
             "answer to honest updates",
+        ),
+        (
+            lambda: simulation(None, afl.server.fedbuff(reduce="sum")),
+            {"delta": DELTA, "noise_multiplier": 1.0},
+            "fedbuff may give one of M updates a weight above 1 / M",
+        ),
+        (
+            lambda: simulation(None, afl.server.fedbuff(aggregate=afl.aggregate.median())),
+            {"delta": DELTA, "noise_multiplier": 1.0},
+            r"median\(\) is no mean of updates",
+        ),
+        (
+            lambda: simulation(
+                None,
+                afl.server.basgd(aggregate=None),
+                afl.clock.every_buffer(durations=afl.clock.uniform(1, 3)),
+            ),
+            {"delta": DELTA, "noise_multiplier": 1.0},
+            "basgd may combine updates",
         ),
         (lambda: simulation(None, by_loss()), {"delta": DELTA, "noise_multiplier": 1.0}, "by the losses of the client"),
         (

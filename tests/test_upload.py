@@ -151,6 +151,10 @@ def test_bytes_are_those_of_the_formulas() -> None:
     assert sent(upload.top_k(share=0.01)) == np.ceil(10 * (32 + 10) / 8)
     assert sent(upload.random_k(count=10)) == (10 * 32 + 64) / 8
     assert sent(upload.sign()) == np.ceil((1000 + 32) / 8)
+    clip = upload.clip_by_global_norm(1.0)  # after numbers without a scale, its factor is sent, too
+    assert sent(upload.chain(upload.sign(scale=False), clip)) == sent(upload.sign())
+    for part in (upload.sign(), upload.qsgd(levels=1), upload.top_k(count=10), upload.random_k(count=10)):
+        assert sent(upload.chain(part, clip, again=clip)) == sent(part)
     assert sent(upload.qsgd(levels=16)) == np.ceil((1000 * 6 + 32) / 8)
     assert sent(upload.chain(upload.top_k(count=10), upload.qsgd(levels=4))) == np.ceil((10 * (4 + 10) + 32) / 8)
     assert sent(upload.chain(upload.top_k(count=10), upload.add_noise(1.0))) == 4000

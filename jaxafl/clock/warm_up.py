@@ -68,6 +68,7 @@ class warm_up(Clock):
         lambda clock: (clock.clock.delivers & ~Delivery.REPLIES) | Delivery.SEVERAL,
     )
     order_free = ByOptions(False, lambda clock: clock.clock.order_free)
+    takes_all = ByOptions(False, lambda clock: clock.first == "all" and clock.clock.takes_all)
 
     def check(self, num_clients: int) -> None:
         if not isinstance(self.clock, Clock):

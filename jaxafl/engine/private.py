@@ -23,7 +23,10 @@ from jaxafl.device.dependence import inputs_read
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Model
 from jaxafl.options import shown
+from jaxafl.options.promises import keeps_promise
+from jaxafl.server.aggregate.private import bounds_weights, private_mean
 from jaxafl.server.contract import Arrivals, Server
+from jaxafl.server.fedopt import OptaxServer
 
 
 def noise_of(client: Client, server: Server) -> tuple[Any, str]:
@@ -55,12 +58,28 @@ def mechanism_of(
     form = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
     clock = clock.prepare(data.counts, lambda: traffic(client, *form))
     refused = _refused(data, model, form, client, server, clock, at)
+    if noise is None and not refused and isinstance(server, OptaxServer):
+        refused = _uncovered(server.prepare(clock, client, data.counts, 0)[0].at_step(0), clock, data.num_clients)
     if at == "server" and attack is not None and attack.colludes:
         refused = (
             f"the attackers of {attack.name} answer to honest updates, so one update changes several. Use another "
             "attack, or noise at the clients"
         )
     return Mechanism(noise, at, kept, draws(clock), refused)
+
+
+def _uncovered(server: Any, clock: Clock, num_clients: int) -> str:
+    """Returns the reason why noise that is planned for the sum of M updates does not cover one of them; else empty."""
+    if server.aggregate is not None and not isinstance(server.aggregate, private_mean):
+        return f"{server.aggregate!r} is no mean of updates, for which the noise is planned. Leave it out"
+    if not keeps_promise(type(server), "single_updates", "update"):
+        return f"the server {server.name} may combine updates before they are clipped. Use another server, e.g. fedbuff"
+    if bounds_weights(server, clock, num_clients):
+        return ""
+    return (
+        f"the server {server.name} may give one of M updates a weight above 1 / M, which the planned noise does not "
+        "cover. Use another server, or options such as fedbuff(reduce='mean')"
+    )
 
 
 def draws(clock: Clock) -> bool:

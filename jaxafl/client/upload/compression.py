@@ -150,7 +150,7 @@ class sign(VectorUpload):
         return 1.0
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
-        return size._replace(bits=1, extra=size.extra + 32 * self.scale)
+        return size._replace(bits=1, extra=size.extra + 32 * self.scale, scaled=self.scale)
 
 
 class qsgd(VectorUpload):
@@ -183,4 +183,4 @@ class qsgd(VectorUpload):
         return 1 / (1 + min(d / self.levels**2, math.sqrt(d) / self.levels))
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
-        return size._replace(bits=1 + math.ceil(math.log2(self.levels + 1)), extra=size.extra + 32)
+        return size._replace(bits=1 + math.ceil(math.log2(self.levels + 1)), extra=size.extra + 32, scaled=True)

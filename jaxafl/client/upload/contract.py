@@ -35,6 +35,7 @@ class Size(NamedTuple):
     index_bits: int = 0  # of the index of one number
     extra: int = 0  # bits of all else, such as a norm
     full_bits: float = 32  # of one number of Δ
+    scaled: bool = True  # False for numbers without a scale of their own, such as signs
 
     def dense(self, leaves: tuple[int, ...]) -> Size:
         """Returns the size of all numbers with all their bits; `leaves`: numbers in each leaf of Δ."""

@@ -32,6 +32,9 @@ class clip_by_global_norm(Upload):
         factor = jnp.where(norm > self.max_norm, self.max_norm / jnp.where(norm > 0, norm, 1), 1)
         return jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), delta)
 
+    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+        return size if size.scaled else size._replace(extra=size.extra + 32, scaled=True)  # the factor
+
 
 class add_noise(VectorUpload):
     """Adds Gaussian noise to an update: Δ ← Δ + N(0, σ² I), drawn for each run of each client.

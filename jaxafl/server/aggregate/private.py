@@ -112,7 +112,22 @@ def _check_updates(server: Any) -> None:
 
 
 def _check_weights(server: Any, clock: Clock, num_clients: int) -> None:
-    """Raises unless an update weighs at most its multiplicity / M, for all clients, repetitions, staleness and data."""
+    if not bounds_weights(server, clock, num_clients):
+        raise UserError(
+            f"private_mean: {server.name} gives an update a weight that depends on samples or local steps, or exceeds "
+            "1 / M, so that its effect is not bounded; expected equal weights, at most discounted by staleness. Give "
+            "e.g. fedbuff(weights='uniform', reduce='mean')"
+        )
+
+
+def bounds_weights(server: Any, clock: Clock, num_clients: int) -> bool:
+    """Returns True if an update weighs at most its multiplicity / M, for all clients, repetitions, staleness and data.
+
+    Args:
+        server: prepared for the clock, without schedules.
+        clock: the clock.
+        num_clients: N.
+    """
     size = max(1, min(clock.capacity(num_clients), 4))
     place = np.arange(size, dtype=np.int32)
     last, ones = (place == size - 1).astype(np.int32), np.ones_like(place)
@@ -136,9 +151,4 @@ def _check_weights(server: Any, clock: Clock, num_clients: int) -> None:
     weights = np.asarray(jax.jit(jax.vmap(weigh))(*given))
     starts = np.cumsum([0, *(len(row[0]) for row in rows)])[:-1:3]  # of other data, and then of the same
     most = given[3] / given[3].sum(axis=1, keepdims=True) * (1 + 1e-5)
-    if not (weights <= most).all() or not np.allclose(weights[starts], weights[starts + 1], rtol=1e-5):
-        raise UserError(
-            f"private_mean: {server.name} gives an update a weight that depends on samples or local steps, or exceeds "
-            "1 / M, so that its effect is not bounded; expected equal weights, at most discounted by staleness. Give "
-            "e.g. fedbuff(weights='uniform', reduce='mean')"
-        )
+    return bool((weights <= most).all() and np.allclose(weights[starts], weights[starts + 1], rtol=1e-5))
