@@ -178,6 +178,11 @@ def test_label_flip_trains_on_flipped_labels() -> None:
     assert not np.allclose(result.delta_norm, run(labelled([])).delta_norm)
 
 
+def test_label_flip_leaves_padding_alone() -> None:
+    one = attack.label_flip(clients=[0]).prepare(3, 4, 0)
+    assert one.label(jnp.array([[0, 3, -1], [2, -7, -1]])).tolist() == [[3, 0, -1], [1, -7, -1]]
+
+
 def test_a_share_is_drawn_with_the_seed_and_larger_ones_include_smaller() -> None:
     def who(share: float, seed: int) -> set[int]:
         return {*attack.sign_flip(clients=share).mask(50, seed).nonzero()[0].tolist()}

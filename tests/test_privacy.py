@@ -346,6 +346,11 @@ def test_batch_statistics_have_no_epsilon() -> None:
             {"delta": DELTA, "noise_multiplier": 1.0},
             "basgd may combine updates",
         ),
+        (
+            lambda: simulation(None, afl.server.fedasync()),
+            {"delta": DELTA, "noise_multiplier": 1.0},
+            "fedasync may combine the updates of a step otherwise",
+        ),
         (lambda: simulation(None, by_loss()), {"delta": DELTA, "noise_multiplier": 1.0}, "by the losses of the client"),
         (
             lambda: simulation(None, correction=afl.correction.feddyn(0.1)),

@@ -58,7 +58,7 @@ def mechanism_of(
     form = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
     clock = clock.prepare(data.counts, lambda: traffic(client, *form))
     refused = _refused(data, model, form, client, server, clock, at)
-    if noise is None and not refused and isinstance(server, OptaxServer):
+    if noise is None and not (refused or kept):
         refused = _uncovered(server.prepare(clock, client, data.counts, 0)[0].at_step(0), clock, data.num_clients)
     if at == "server" and attack is not None and attack.colludes:
         refused = (
@@ -70,6 +70,13 @@ def mechanism_of(
 
 def _uncovered(server: Any, clock: Clock, num_clients: int) -> str:
     """Returns the reason why noise that is planned for the sum of M updates does not cover one of them; else empty."""
+    if not isinstance(server, OptaxServer):
+        if server.needs.linear or clock.capacity(num_clients) == 1:
+            return ""
+        return (
+            f"the server {server.name} may combine the updates of a step otherwise than by their sum, for which the "
+            "noise is planned. Use another server, e.g. fedbuff, or Needs(linear=True) in the class if it takes sums"
+        )
     if server.aggregate is not None and not isinstance(server.aggregate, private_mean):
         return f"{server.aggregate!r} is no mean of updates, for which the noise is planned. Leave it out"
     if not keeps_promise(type(server), "single_updates", "update"):

@@ -122,7 +122,7 @@ class random_vector(Attack):
 
 
 class label_flip(Attack):
-    """Trains on labels C - 1 - y instead of y, with C classes.
+    """Trains on labels C - 1 - y instead of y, with C classes. Negative labels, which are padding, stay.
 
     Args:
         clients: who attacks: a share in [0, 1] of the N clients, drawn with the seed of the run, or a list of clients.
@@ -140,7 +140,7 @@ class label_flip(Attack):
             raise UserError("label_flip: the targets of the data are no classes; expected labels. Give another attack")
 
     def label(self, y: Array) -> Array:
-        return (self.classes - 1 - y).astype(y.dtype)
+        return jnp.where(y < 0, y, self.classes - 1 - y).astype(y.dtype)
 
 
 def _direction(key: Array, delta: Array) -> Array:
