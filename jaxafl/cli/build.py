@@ -19,6 +19,7 @@ from jaxafl.cli.options import CONCURRENCY, Names, chooser, is_given, local_trai
 from jaxafl.client import Client
 from jaxafl.data import Dataset
 from jaxafl.options import UserError
+from jaxafl.server import Needs
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.axes import PARTS, replace_at
 
@@ -65,8 +66,10 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
         raise UserError(f"{names['data'].name} {_POOLED}")
     elif "partition" in names:
         raise UserError(f"{names['data'].name} {_SPLIT}")
-    if options.validation is not None:
-        data = data.with_validation(options.validation)
+    needs = getattr(names["server"].call, "needs", None)
+    needed = 0.1 if isinstance(needs, Needs) and needs.validation else None
+    if share := options.validation or needed:
+        data = data.with_validation(share)
     if values["clock"].get("concurrency", 0) is None and values["clock"].get("rate") is None:
         values["clock"]["concurrency"] = min(CONCURRENCY, data.num_clients)
     if values["clock"].get("buffer", 0) is None and values["clock"].get("period") is None:

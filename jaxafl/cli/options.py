@@ -19,6 +19,7 @@ from tyro.conf import arg
 from jaxafl import callbacks
 from jaxafl.callbacks.limits import parsed_limits
 from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, metrics_of_text, offered
+from jaxafl.cli.expressions import parsed
 from jaxafl.client import Client
 from jaxafl.clock import constant
 from jaxafl.models.model import Precision
@@ -31,6 +32,7 @@ _LOCAL_TRAINING: tuple[dict[str, Any], ...] = (  # the first that a server accep
     {"learning_rate": 0.05, "steps": 10, "batch_size": 32},
     {"learning_rate": 1.0, "steps": 1, "batch_size": 32},
     {"learning_rate": 1.0, "steps": 1, "batch_size": None},
+    {"learning_rate": 1.0, "steps": 1, "batch_size": 32, "correction": "storm()"},
 )
 _PARTS = {  # part -> flags, kind, default name, help
     "data": (("--data", "--dataset"), "datasets", "femnist", "dataset"),
@@ -67,7 +69,7 @@ class Run:
         download: download the files of the dataset if they are missing
         partition_seed: seed of the split of a pooled dataset over clients
         partition_quantiles: number of quantiles of a regression's targets that the partition takes for classes
-        validation: share of every client's training samples that is held out as a validation set
+        validation: share of every client's training samples that is held out as a validation set (0.1 for zeno)
         per_client: evaluate single clients too, on their test samples, or on what --validation holds out
         metrics: functions of labels and outputs of a whole set, e.g. f1=my_metrics:macro_f1,auc=my_metrics:auc
         stop_at: accuracy at which a run stops, or another metric and its target, e.g. validation_loss=0.5
@@ -254,11 +256,12 @@ def _options(part: str, names: Names, axes: Collection[str]) -> list[Option]:
 
 
 def local_training(server: Constructor) -> dict[str, Any]:
-    """Returns learning rate, local steps and batch size: the first of `_LOCAL_TRAINING` that the server accepts."""
+    """Returns the first of `_LOCAL_TRAINING` that the server accepts."""
     clock = offered("clocks")["free_running"].call(concurrency=1, durations=constant(1.0))
     for numbers in _LOCAL_TRAINING:
         with contextlib.suppress(ValueError, TypeError):  # TypeError: a server with required options
-            server.call().check(clock, Client(optax.sgd, **numbers), 1)
+            made = {name: parsed(one, "corrections") if name == "correction" else one for name, one in numbers.items()}
+            server.call().check(clock, Client(optax.sgd, **made), 1)
             return dict(numbers)
     return dict(_LOCAL_TRAINING[0])
 

@@ -23,7 +23,7 @@ class ZenoState(NamedTuple):
 
 
 class zeno(Server):
-    """Zeno++: x ← x - η g̃ at every arrival, if η ⟨g_r, g̃⟩ - ρ ‖p‖² + η ε ≥ 0, with g̃ = g ‖g_r‖ / ‖g‖ and g = -Δ_i.
+    """Zeno++: x ← x - η u at every arrival, if η ⟨g_r, u⟩ - ρ ‖p‖² + η ε ≥ 0, with u = g ‖g_r‖ / ‖g‖ and g = -Δ_i.
 
     g_r is the gradient of the model on samples of the server. These are the validation set: clients do not train on
     it, and validation metrics are then of samples that the server has seen. g_r is computed every `every` server steps.
@@ -37,7 +37,7 @@ class zeno(Server):
         slack: ε ≥ 0.
         every: server steps between two computations of g_r; at least 1.
         batch_size: samples of g_r, drawn independently each time; `None` for the whole validation set.
-        penalised: p. `"sent"`: g as it arrived, as in the authors' code. `"scaled"`: g̃.
+        penalised: p. `"sent"`: g as it arrived, as in the authors' code. `"scaled"`: u.
 
     Raises:
         UserError: the data has no validation set.
