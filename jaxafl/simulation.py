@@ -23,9 +23,9 @@ from jaxafl.callbacks.store import interval_of
 from jaxafl.callbacks.watch import run_with_hooks
 from jaxafl.client import Client, turns_of
 from jaxafl.client.attack import Attack
-from jaxafl.clock import Schedule
 from jaxafl.clock.contract import Clock
 from jaxafl.clock.schedules import Clockwork
+from jaxafl.clock.tables import Schedule, replaced
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import as_arrays, devices_of
 from jaxafl.engine.loop import Trained
@@ -114,7 +114,7 @@ class Simulation(Stepwise, Measured):
         if why := self.clock_sees_training:
             text = f"the schedule of {self.server.name} depends on the training, because {why}"
             raise ValueError(f"{text}; run() returns the schedule with the results")
-        return dataclasses.replace(self.compute_schedule(server_steps, seed), mechanism=self.mechanism)
+        return replaced(self.compute_schedule(server_steps, seed), mechanism=self.mechanism)
 
     def clockwork(self, server_steps: int, seed: int, check: bool = True) -> Clockwork:
         """Returns the clock of a checked simulation, to be advanced ahead of the training."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -38,7 +39,40 @@ def main() -> None:
     print(machine(), flush=True)
     console = Console(width=150)
     console.print(rates())
+    console.print(protocols())
     console.print(plans())
+
+
+def protocols() -> Table:
+    """Events per second of CPU time of protocols in which all N clients train."""
+    durations = clocks.uniform(1, 5)
+    sizes = (10**3, 10**5, 10**6)
+    table = Table("protocol", *(f"N = {size:,}" for size in sizes), title="events per second, all clients in training")
+    made: dict[str, Callable[[int], tuple[clocks.Clock, int]]] = {
+        "free_running": lambda size: (clocks.free_running(concurrency=size, durations=durations), size),
+        "ringleader": lambda size: (clocks.ringleader(durations=durations), size),
+        "warm_up(free_running)": lambda size: (
+            clocks.warm_up(clocks.free_running(concurrency=size, durations=durations)),
+            size,
+        ),
+        "rounds_until_all": lambda size: (clocks.rounds_until_all(durations=durations), size),
+        "every_buffer, B = 10": lambda size: (clocks.every_buffer(durations=durations, buffers=10), size // 10),
+        "harmonic": lambda size: (clocks.harmonic(durations=durations), 1),
+        "routed": lambda size: (clocks.routed(durations=durations), size),
+    }
+    for name, build in made.items():
+        cells = []
+        for size in sizes:
+            clock, steps = build(size)
+            schedule(clock, size, 5, steps)  # compiles
+            begun = time.process_time()
+            found = schedule(clock, size, 5, steps, seed=1)
+            spent = time.process_time() - begun
+            unused = (found.runs_refused, found.runs_stopped, found.runs_lost)
+            events = len(found.of_arrivals("client")) + sum(int(count[-1]) for count in unused)
+            cells.append(f"{events / spent:,.0f}")
+        table.add_row(name, *cells)
+    return table
 
 
 def rates() -> Table:

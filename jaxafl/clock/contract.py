@@ -249,6 +249,10 @@ class Clock(Part):
         """Returns A, the maximum number of arrivals of one server step."""
         raise NotImplementedError(f"the clock {self.name} has no capacity(num_clients)")
 
+    def entries(self, num_clients: int) -> int:
+        """Returns the number of entries that `next` returns; fewer than A need `ServerStep.advances`."""
+        return self.capacity(num_clients)
+
     def in_flight(self, num_clients: int) -> int:
         """Returns the maximum number of runs in flight at once."""
         return self.capacity(num_clients)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import Clock, ServerStep
+from jaxafl.clock.contract import Clock
 from jaxafl.clock.event_loop import State, deliver, start
 from jaxafl.clock.events import Events
 from jaxafl.clock.rounds import synchronous
 from jaxafl.clock.schedules import Clockwork
-from jaxafl.clock.tables import Schedule, Untaken
+from jaxafl.clock.tables import Schedule, Untaken, replaced
 from jaxafl.device import compiled
 from jaxafl.options import UserError
 
@@ -70,8 +69,8 @@ def untaken(schedule: Schedule) -> Schedule:
         return schedule
     clockwork = _again(schedule)
     if not _by_events(clockwork.clock):
-        return dataclasses.replace(schedule, untaken=_lost_in_rounds(schedule, clockwork.clock.pause, 0))
-    return dataclasses.replace(schedule, untaken=_untaken(clockwork, clockwork.state, schedule.server_steps))
+        return replaced(schedule, untaken=_lost_in_rounds(schedule, clockwork.clock.pause, 0))
+    return replaced(schedule, untaken=_untaken(clockwork, clockwork.state, schedule.server_steps))
 
 
 def advanced(clockwork: Clockwork, count: int) -> Schedule:
@@ -79,10 +78,10 @@ def advanced(clockwork: Clockwork, count: int) -> Schedule:
     if not _by_events(clockwork.clock):
         lost = int(clockwork.state.starts.lost)
         schedule = clockwork.advance(count)
-        return dataclasses.replace(schedule, untaken=_lost_in_rounds(schedule, clockwork.clock.pause, lost))
+        return replaced(schedule, untaken=_lost_in_rounds(schedule, clockwork.clock.pause, lost))
     before = jax.tree.map(jnp.copy, clockwork.state)
     schedule = clockwork.advance(count)
-    return dataclasses.replace(schedule, untaken=_untaken(clockwork, before, schedule.start + count))
+    return replaced(schedule, untaken=_untaken(clockwork, before, schedule.start + count))
 
 
 def lists_untaken(clock: Clock | None) -> bool:
@@ -141,11 +140,10 @@ def _scanned(clockwork: Clockwork, state: State, stop: int) -> tuple[Any, ...]:
     """Returns the discarded runs up to server step `stop`: version and time of the end; True if clients complete it."""
     found: list[Any] = []
     with clockwork._computing():
-        carry = (state, jnp.int32(0))
-        while not found or int(carry[0].version) < stop:
-            arguments = (clockwork.numbers, clockwork.workload, carry)
+        while not found or int(state.version) < stop:
+            arguments = (clockwork.numbers, clockwork.workload, state)
             program, _ = compiled(_scan, (_EVENTS,), arguments, whole=True)
-            carry, records = program(*arguments)
+            state, records = program(*arguments)
             found.append(jax.device_get(records))
     where, version, runs, ended = jax.tree.map(lambda *parts: np.concatenate([one.ravel() for one in parts]), *found)
     completed = np.tile([False, True], len(where) // 2)
@@ -153,25 +151,20 @@ def _scanned(clockwork: Clockwork, state: State, stop: int) -> tuple[Any, ...]:
     return jax.tree.map(lambda column: column[chosen], (version, runs, ended, completed))
 
 
-def _scan(events: int, clock: Events, workload: Any, carry: tuple[State, Any]) -> Any:
+def _scan(events: int, clock: Events, workload: Any, state: State) -> Any:
     """Advances by a number of events; returns which of them discard a run, the version, and the runs, [events, 2]."""
-    clients = workload.num_clients
-    size = clock.capacity(clients)
 
-    def one(carry: tuple[State, Any], _: Any) -> Any:
-        state, count = carry
+    def one(state: State, _: Any) -> Any:
         state = start(clock, state, workload)
         before, version, now = state.starts, state.version, state.now
         row = jnp.int32(0) if state.versions is None else state.versions.first[2]
         oldest = jax.tree.map(lambda column: column[row], state.flight)
         run = jax.tree.map(lambda column: column[state.arrivals.first[2]], state.flight)
-        kind = jnp.zeros(size, jnp.int32) if clock.kinds else None
-        step = ServerStep(jnp.float64(0), jnp.zeros(size, bool), clock._no_runs(size), kind=kind)
-        state, step, count, closes = deliver(clock, state, step, count, clients)
+        state, *_ = deliver(clock, state, clock.row(workload.num_clients), workload.num_clients)
         stops = state.starts.stopped > before.stopped
         drops = (state.starts.refused > before.refused) | (state.starts.lost > before.lost)
         stopped = (stops, version, oldest.complete(), now)
         dropped = (drops, version, run.complete(), run.arrived)
-        return (state, jnp.where(closes, 0, count)), jax.tree.map(lambda *pair: jnp.stack(pair), stopped, dropped)
+        return state, jax.tree.map(lambda *pair: jnp.stack(pair), stopped, dropped)
 
-    return jax.lax.scan(one, carry, length=events)
+    return jax.lax.scan(one, state, length=events)

@@ -50,6 +50,7 @@ class State(NamedTuple):
 
     now: Array
     version: Array
+    taken: Array  # number of arrivals since the last server step
     ended: Array  # number of runs that have arrived or were stopped
     waiting: Array  # number of starts that are due
     restarting: Array  # True if the starts of this instant have begun
@@ -58,6 +59,7 @@ class State(NamedTuple):
     arrivals: trees.Arrivals  # arrivals of the rows
     freed: Array  # [M_c], rows in the order in which they become free, as a ring
     row: Array  # row of the next start
+    origin: tuple[Array, Array | None]  # version and reference of the next run; XLA would copy what a start reads late
     busy: Array  # busy clients, see `trees.all_idle`
     runs: Array
     starts: Starts
@@ -68,8 +70,8 @@ class State(NamedTuple):
     weights: Array | None  # weights of the idle clients, see `trees.weights_of`, if the draws are weighted
 
 
-Carry = tuple[State, ServerStep, Array, Array]
-"""The state, the next server step, the number of its arrivals so far, and True if it is complete."""
+Carry = tuple[State, ServerStep, Array]
+"""The state, a row of arrivals of the next server step, and True if the row is complete."""
 
 
 def start(clock: Any, state: State, workload: Workload) -> State:
@@ -93,7 +95,7 @@ def start(clock: Any, state: State, workload: Workload) -> State:
         client = jnp.where(some, first, client)
         stopped = trees.becomes_busy(stopped, num_clients, client, (some & begins).astype(jnp.int32))
     runs, run = selection.count_run(state.runs, client, begins)
-    version, reference = clock.start_version(state)
+    version, reference = state.origin
     local_steps = workload.local_steps(client, run, version, begins).astype(jnp.int32)
     started = clock.begins(state, client)
     drawn = draw_of(clock.durations, known.prepared, Run(client, run, local_steps, known.longest, started))
@@ -116,7 +118,7 @@ def start(clock: Any, state: State, workload: Workload) -> State:
     return state._replace(
         waiting=waiting,
         restarting=jnp.where(begins, waiting > 0, restarting & (waiting > 0)),
-        flight=_set(state.flight, row, begun, begins),
+        flight=put(state.flight, row, begun, begins),
         arrivals=trees.expect(state.arrivals, len(state.freed), row, arrives, client, begins),
         busy=trees.becomes_busy(state.busy, num_clients, client, one),
         runs=runs,
@@ -133,13 +135,13 @@ def start(clock: Any, state: State, workload: Workload) -> State:
     )
 
 
-def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_clients: int) -> Carry:
+def deliver(clock: Any, state: State, step: ServerStep, num_clients: int) -> Carry:
     """Stops a run that is too old, else delivers the earliest arrival, rings the alarm, or opens a start.
 
     Stops come once all arrivals of this instant have been delivered. A row is freed in one place: XLA copies the arrays
     of the rows if an event writes to them twice.
     """
-    size = len(step.mask)
+    size, most, count = len(step.mask), clock.capacity(num_clients), state.taken
     earliest, _, row = state.arrivals.first
     stops = ~state.restarting & (earliest > state.now) & jnp.logical_not(_none_to_stop(clock, state))
     alarm = clock.alarm(state.rules)
@@ -171,12 +173,12 @@ def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_client
     takes = delivers & ~refused & ~lost
     restarts = stops | refused | lost if clock.some_wait(num_clients) else None
     state = _free(state, ended, stops | delivers, restarts)
-    index = jnp.where(takes, count, size)
+    exceeds = takes & (count == most)
+    index = jnp.where(takes & ~exceeds, count if size == most else count % size, size)
     columns = (step.mask, step.runs, step.kind)
     entry = (takes, run, None if step.kind is None else jnp.asarray(verdict.kind, jnp.int32))
     mask, runs, kind = jax.tree.map(lambda column, value: column.at[index].set(value, mode="drop"), columns, entry)
     gone = jnp.where(delivers & jnp.isinf(earliest), FaultCode.ALL_GONE, FaultCode.NONE)
-    exceeds = takes & (count == size)
     full = jnp.where(exceeds, FaultCode.FULL, FaultCode.NONE)
     when = jnp.where(jnp.isinf(earliest), state.now, earliest)
     starts = first_fault(state.starts, jnp.maximum(gone, full), round=state.version, time=when)
@@ -193,11 +195,16 @@ def deliver(clock: Any, state: State, step: ServerStep, count: Array, num_client
         now=now,
         starts=starts,
         version=state.version + stepped,
+        taken=jnp.where(stepped, 0, count + takes),
         waiting=state.waiting + stops + jnp.where(delivers, clock.replaced(takes, closes), 0),
         rules=rules,
     )
+    state = state._replace(origin=clock.start_version(state))
     ends = stepped | exceeds | (gone > 0)  # without the faults the loop might never end
-    return state, step._replace(mask=mask, runs=runs, kind=kind), count + takes, ends
+    if size < most:
+        step = step._replace(advances=stepped)
+        ends |= takes & ((count + 1) % size == 0)
+    return state, step._replace(mask=mask, runs=runs, kind=kind), ends
 
 
 def _start_at_rate(clock: Any, state: State, settled: Array) -> tuple[State, Array]:
@@ -237,7 +244,7 @@ def _vacate(clock: Any, state: State, stops: Array, delivers: Array, num_clients
         ended=state.ended + where,
         starts=starts,
         stopped=stopped,
-        handout=_set(state.handout, row, state.version, where),
+        handout=put(state.handout, row, state.version, where),
         arrivals=trees.expect(state.arrivals, size, row, never, client, where),
         busy=trees.becomes_busy(state.busy, num_clients, client, -where.astype(jnp.int32)),
         versions=versions,
@@ -257,7 +264,7 @@ def _free(state: State, row: Array, where: Array, first: Array | None) -> State:
     size = len(state.freed)
     last = (state.ended - 1) % size
     if first is None:
-        freed = _set(state.freed, last, row, where)
+        freed = put(state.freed, last, row, where)
     else:  # XLA would copy the array if it were read between the writes
         place = jnp.where(first, state.starts.count + state.waiting, state.ended - 1) % size
         before, other = state.freed[last], state.freed[place]
@@ -272,5 +279,9 @@ def _none_to_stop(clock: Any, state: State) -> Array | bool:
     return True if last is None or state.versions is None else state.versions.first[0] > last
 
 
-def _set(columns: T, row: Array, entry: T, where: Array) -> T:
+def put(columns: T, row: Array, entry: T, where: Array) -> T:
+    """Writes an entry to a row of arrays, all with a leading axis, if `where`.
+
+    XLA copies an array that a loop reads at one index and writes at another, such as one beyond its end for no write.
+    """
     return jax.tree.map(lambda column, value: column.at[row].set(jnp.where(where, value, column[row])), columns, entry)

@@ -15,6 +15,7 @@ from jaxafl.clock.starts import blank_runs, no_starts
 from jaxafl.device.keys import Key, Purpose, purpose_key
 
 Array = jax.Array
+_ROW = 16  # arrivals that `next` returns at most if server steps differ in their numbers of arrivals
 
 
 class Events(Clock):
@@ -87,6 +88,11 @@ class Events(Clock):
         return rules
 
     @property
+    def varies(self) -> bool:
+        """True if server steps differ in their numbers of arrivals."""
+        return Delivery.SEVERAL in self.delivers
+
+    @property
     def tracks_oldest(self) -> bool:
         """True if `arrives` or `last_stopped` needs the start versions of all runs in flight."""
         return False
@@ -128,6 +134,7 @@ class Events(Clock):
         state = State(
             now=jnp.float64(0),
             version=jnp.int32(0),
+            taken=jnp.int32(0),
             ended=jnp.int32(0),
             waiting=jnp.int32(0 if at_rate else size),
             restarting=jnp.bool_(not at_rate),
@@ -136,6 +143,7 @@ class Events(Clock):
             arrivals=trees.no_arrivals(size),
             freed=rows,
             row=jnp.int32(0),
+            origin=(jnp.int32(0), None),
             busy=trees.all_idle(num_clients),
             runs=selection.no_runs(num_clients),
             starts=no_starts(cast(Any, self).durations, key, num_clients),
@@ -145,23 +153,34 @@ class Events(Clock):
             stopped=None,
             weights=None if weights is None else trees.weights_of(weights),
         )
+        state = state._replace(origin=self.start_version(state))
         if self.last_stopped(state.rules, state.version) is None or size == num_clients:
             return state
         return state._replace(stopped=trees.none_idle(num_clients))
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """Advances to the next server step; clients that are due start before simulated time advances."""
-        size = self.capacity(workload.num_clients)
-        kind = jnp.zeros(size, jnp.int32) if self.kinds else None
-        empty = ServerStep(jnp.float64(0), jnp.zeros(size, bool), self._no_runs(size), kind=kind)
+        step = self.row(workload.num_clients)
+        state = state._replace(origin=self.start_version(state))  # a subclass may have changed the state
 
         def advance(carry: Carry) -> Carry:
-            state, step, count, _ = carry
-            return deliver(self, start(self, state, workload), step, count, workload.num_clients)
+            state, step, _ = carry
+            return deliver(self, start(self, state, workload), step, workload.num_clients)
 
-        begin = (state, empty, jnp.int32(0), jnp.bool_(False))
-        state, step, *_ = jax.lax.while_loop(lambda carry: ~carry[3], advance, begin)
+        state, step, _ = jax.lax.while_loop(lambda carry: ~carry[2], advance, (state, step, jnp.bool_(False)))
         return state, step._replace(time=state.now)
+
+    def entries(self, num_clients: int) -> int:
+        most = self.capacity(num_clients)
+        return min(most, _ROW) if self.varies else most
+
+    def row(self, num_clients: int) -> ServerStep:
+        """Returns an empty row of arrivals. Server steps of any number of arrivals are several short rows."""
+        most, size = self.capacity(num_clients), self.entries(num_clients)
+        kind = jnp.zeros(size, jnp.int32) if self.kinds else None
+        advances = jnp.bool_(False) if size < most else None
+        runs = self._no_runs(size)
+        return ServerStep(jnp.float64(0), jnp.zeros(size, bool), runs, kind=kind, advances=advances)
 
     def in_flight_runs(self, state: State) -> InFlight:
         """Returns the runs in flight, for an online clock."""

@@ -142,11 +142,11 @@ class free_running(Events):
                 "released code starts M newcomers"
             )
         check_bound(self)
-        if self.max_arrivals is not None and not self._varies:
+        if self.max_arrivals is not None and not self.varies:
             raise ValueError(
                 f"{self.name}: max_arrivals bounds the server steps of period=... and on_bound='wait'; give buffer=M"
             )
-        if self._varies and self.dispatch != "arrival":
+        if self.varies and self.dispatch != "arrival":
             raise ValueError(
                 f"{self.name}: with period=... or on_bound='wait' clients restart at their arrival: give "
                 f"dispatch='arrival', not {self.dispatch!r}"
@@ -161,8 +161,7 @@ class free_running(Events):
         check_hours(self, num_clients, **older, **others)
 
     @property
-    def _varies(self) -> bool:
-        """True if the server steps differ in their numbers of arrivals."""
+    def varies(self) -> bool:
         return self.period is not None or self.on_bound == "wait"
 
     @property
@@ -174,14 +173,14 @@ class free_running(Events):
     def _delivers(self) -> Delivery:
         """Properties of the arrivals with these options."""
         empty = Delivery.EMPTY if self.period is not None else Delivery.NONE
-        return Events.delivers | empty | (Delivery.NONE if self._varies or self.rate is not None else Delivery.REPLIES)
+        return Events.delivers | empty | (Delivery.NONE if self.varies or self.rate is not None else Delivery.REPLIES)
 
     @property
     def tracks_oldest(self) -> bool:
         return self.on_bound != "refuse"
 
     def capacity(self, num_clients: int) -> int:
-        if self._varies:
+        if self.varies:
             return self.max_arrivals or (self.period is not None and self.buffer) or num_clients
         return self._size
 

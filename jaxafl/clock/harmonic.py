@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.event_loop import Event, Verdict
+from jaxafl.clock.event_loop import Event, Verdict, put
 from jaxafl.clock.events import Events
 from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, static
@@ -73,10 +73,10 @@ class harmonic(Events):
         heard = rules.heard + (before == 0)
         inverse = rules.inverse + 1 / (before + 1) - jnp.where(before > 0, 1 / jnp.maximum(before, 1), 0)
         closes = ~refused & (heard == clients) & (inverse * self.batch * (1 + _ROUNDING) < clients * clients)
-        place = jnp.where(event.happens & ~refused, client, clients)
+        counts = event.happens & ~refused
         rules = Rules(
-            rules.received.at[place].set(before + 1, mode="drop"),
-            rules.counted.at[place].set(event.version, mode="drop"),
+            put(rules.received, client, before + 1, counts),
+            put(rules.counted, client, event.version, counts),
             jnp.where(refused, rules.heard, jnp.where(closes, 0, heard)),
             jnp.where(refused, rules.inverse, jnp.where(closes, 0.0, inverse)),
         )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxafl.clock.contract import Delivery, InFlight
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.event_loop import Event, State, Verdict
+from jaxafl.clock.event_loop import Event, State, Verdict, put
 from jaxafl.clock.events import Events
 from jaxafl.device.keys import Key
 from jaxafl.options import static
@@ -24,7 +24,6 @@ class Rules(NamedTuple):
     round: Array
     entered: Array  # int32 [N], newest round with an update of the client in its table
     updated: Array  # int32 [N], newest round in which the client has got a new model
-    fresh: Array  # bool [N], True if the client's next run starts from the newest version
     heard: Array  # number of clients in the table of this round
     ahead: Array  # number of clients in the table of the next round
     steps: Array  # number of server steps in this round
@@ -68,22 +67,21 @@ class ringleader(Events):
 
     def begin(self, key: Key, num_clients: int) -> Rules:
         never, zero = jnp.full(num_clients, -1, jnp.int32), jnp.int32(0)
-        return Rules(zero, never, never, jnp.ones(num_clients, bool), zero, zero, zero)
+        return Rules(zero, never, never, zero, zero, zero)
 
     def arrives(self, rules: Rules, event: Event) -> Verdict:
-        client, clients = event.run.client, len(rules.fresh)
+        client, clients = event.run.client, len(rules.entered)
         stores = (rules.heard == clients) & (rules.updated[client] == rules.round)
         table = rules.round + stores
         new = rules.entered[client] < table
         heard, ahead = rules.heard + (new & ~stores), rules.ahead + (new & stores)
         steps = ~stores & (heard == clients)
         ends = rules.steps + steps == clients
-        place = jnp.where(event.happens, client, clients)
+        happens = event.happens
         after = Rules(
             rules.round + ends,
-            rules.entered.at[place].set(table, mode="drop"),
-            rules.updated.at[jnp.where(steps, place, clients)].set(rules.round, mode="drop"),
-            rules.fresh.at[place].set(steps, mode="drop"),
+            put(rules.entered, client, table, happens),
+            put(rules.updated, client, rules.round, happens & steps),
             jnp.where(ends, ahead, heard),
             jnp.where(ends, 0, ahead),
             jnp.where(ends, 0, rules.steps + steps),
@@ -91,15 +89,16 @@ class ringleader(Events):
         return Verdict(after, steps, kind=jnp.where(stores, 2, steps))
 
     def start_version(self, state: State) -> tuple[Array, None]:
-        return self._next_versions(state)[state.row], None
+        return self._next_versions(state, state.row), None
 
     def in_flight_runs(self, state: State) -> InFlight:
         flight = super().in_flight_runs(state)
-        version = jnp.where(flight.mask, flight.runs.version, self._next_versions(state))
+        version = jnp.where(flight.mask, flight.runs.version, self._next_versions(state, jnp.arange(len(state.freed))))
         return InFlight(flight.mask, flight.runs._replace(version=version), jnp.ones_like(flight.mask))
 
-    def _next_versions(self, state: State) -> Array:
-        """Returns the version that the client of each row starts from when its run has ended, int32 [N]."""
-        runs = state.flight
-        newest = state.rules.fresh[runs.client] | (self.restart == "newest")
-        return jnp.where(newest, state.version, runs.version)
+    def _next_versions(self, state: State, row: Array) -> Array:
+        """Returns the versions that the clients of rows start from when their runs have ended."""
+        rules, client = state.rules, state.flight.client[row]
+        stepped = rules.entered[client] == rules.updated[client]  # by its last update; true before the first one
+        newest = stepped | (self.restart == "newest")
+        return jnp.where(newest, state.version, state.flight.version[row])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.event_loop import Event, Verdict
+from jaxafl.clock.event_loop import Event, Verdict, put
 from jaxafl.clock.events import Events
 from jaxafl.device.keys import Key
 
@@ -66,7 +66,7 @@ class rounds_until_all(Events):
         ends = heard == len(rules.seen)
         after = Rules(
             rules.round + ends,
-            rules.seen.at[jnp.where(event.happens, client, len(rules.seen))].set(rules.round, mode="drop"),
+            put(rules.seen, client, rules.round, event.happens),
             jnp.where(ends, 0, heard),
             jnp.where(ends, event.version, rules.last),
         )

@@ -12,7 +12,7 @@ import numpy as np
 from jaxafl.clock import selection, trees
 from jaxafl.clock.contract import Delivery, FaultCode, Runs
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.event_loop import Event, State, Verdict
+from jaxafl.clock.event_loop import Event, State, Verdict, put
 from jaxafl.clock.events import Events
 from jaxafl.device.keys import Key
 from jaxafl.options import Number, UserError, number, static
@@ -94,5 +94,4 @@ class routed(Events):
         return jnp.maximum(state.now, state.rules.free[client])
 
     def begun(self, rules: Rules, run: Runs, where: Array) -> Rules:
-        place = jnp.where(where, run.client, len(rules.free))
-        return rules._replace(free=rules.free.at[place].set(run.arrived, mode="drop"))
+        return rules._replace(free=put(rules.free, run.client, run.arrived, where))

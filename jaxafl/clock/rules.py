@@ -155,13 +155,13 @@ def check_steps(
     earlier.add(of_steps, of_arrivals)
 
 
-def check_ends(clock: Clock, steps: ServerStep, start: int = 0) -> None:
+def check_ends(clock: Clock, steps: ServerStep, number: np.ndarray) -> None:
     """Raises `UserError` for a server step that waits for runs that never arrive.
 
     Args:
         clock: clock of the schedule.
         steps: complete server steps [T, ...] (`ServerStep.complete`), on the host.
-        start: index of the first server step.
+        number: int [T], index of each server step.
     """
     never = np.isinf(steps.time)
     if never.any():
@@ -171,7 +171,7 @@ def check_ends(clock: Clock, steps: ServerStep, start: int = 0) -> None:
         names = [f"run {runs.run[t][one]} of client {runs.client[t][one]}" for one in late[:1]]
         who = (*names, "runs")[0]
         raise UserError(
-            f"the clock {clock.name} waits for {who} for ever at server step {start + t}: its duration is "
+            f"the clock {clock.name} waits for {who} for ever at server step {number[t]}: its duration is "
             f"infinite. Clocks that go on with the other clients are free_running, interrupting, semi_async and "
             "synchronous(deadline=...)"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,10 +13,11 @@ import numpy as np
 
 from jaxafl.clock.contract import Clock, Fault, FaultCode, RunCounts, Runs, ServerStep, Workload
 from jaxafl.clock.patience import call_interruptibly
+from jaxafl.clock.ragged import Ragged
 from jaxafl.clock.rules import Earlier, check_ends, check_steps, held_by
 from jaxafl.clock.starts import first_state
-from jaxafl.clock.tables import Schedule, Source
-from jaxafl.clock.versions import next_version
+from jaxafl.clock.tables import Schedule, Source, replaced
+from jaxafl.clock.versions import next_version, rows_of_versions
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.device.switches import check_switches
@@ -25,6 +25,7 @@ from jaxafl.options import UserError, check_options, check_whole
 
 UNBOUNDED = 2**24
 """Server steps of a run that a limit of `until` is to end; no memory is reserved for them."""
+_ROWS = 4096  # of arrivals, per call of the program
 _ENTRY_BYTES = 49  # bytes per arrival: eight int32, two float64 and a bool
 
 
@@ -77,6 +78,8 @@ class Clockwork:
 
     def advance(self, count: int) -> Schedule:
         """Computes the schedule of the next `count` server steps."""
+        if not self.user_defined and self.clock.entries(self.num_clients) < self.clock.capacity(self.num_clients):
+            return self._advance_in_rows(count)
         with self._computing():
             arguments = (self.numbers, self.workload, self.state)
             program, _ = compiled(_scan, (count,), arguments, donate=(2,), whole=self.clock.event_by_event)
@@ -90,20 +93,48 @@ class Clockwork:
         self.fault = fault
         if self.check:
             raise_fault(fault)
-            check_ends(self.clock, steps, start)
+            check_ends(self.clock, steps, start + np.arange(count))
         if self.check and self.user_defined:
             check_steps(self.clock, self.num_clients, steps, counts.started, start, self.earlier)
         self.times = np.concatenate([before, steps.time])
-        versions = np.unique(np.concatenate([np.zeros(0, np.int32), *map(np.ravel, held)])).tolist()
         found = schedule_of(self.clock, self.num_clients, steps, counts, before)
-        return dataclasses.replace(found, held=tuple(versions), start=start)
+        return replaced(found, held=_listed(held), start=start)
+
+    def _advance_in_rows(self, count: int) -> Schedule:
+        """Computes the schedule of the next `count` server steps; its memory does not grow with the capacity."""
+        before, start, found, done = self.times, len(self.times), [], 0
+        with self._computing():
+            while done < count:
+                arguments = (self.numbers, self.workload, self.state, on_device(np.int32(count - done)))
+                program, _ = compiled(
+                    rows_of_versions, (_ROWS,), arguments, donate=(2,), whole=self.clock.event_by_event
+                )
+                self.state, *outputs, held = program(*arguments)
+                steps, counts, number, fault = jax.device_get(outputs)
+                self.fault = fault
+                if self.check or fault.code:
+                    raise_fault(fault)
+                found.append(jax.tree.map(lambda column, end=number: column[:end], (steps, counts)))
+                done += int(steps.advances[:number].sum())
+        steps, counts = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+        ends, mask = steps.advances, steps.mask
+        times, version = steps.time[ends], np.cumsum(ends) - ends
+        if self.check:
+            check_ends(self.clock, steps, start + version)
+        taken = np.bincount(version, mask.sum(axis=1), count).astype(np.int64)
+        columns = jax.tree.map(lambda column: column[mask], (steps.runs, steps.multiplicity, steps.kind))
+        flat = ServerStep(times, mask[mask], *columns)
+        self.times = np.concatenate([before, times])
+        counts = jax.tree.map(lambda column: column[ends], counts)
+        schedule = schedule_of(self.clock, self.num_clients, flat, counts, before, taken)
+        return replaced(schedule, held=_listed(held), start=start)
 
     def complete(self, count: int) -> Schedule:
         """Computes a schedule of `count` server steps with the runs in flight after the last."""
         found = self.advance(count)
         nodes = jax.tree.leaves(self.state, is_leaf=lambda node: isinstance(node, Runs))
         runs = tuple(jax.device_get([node for node in nodes if isinstance(node, Runs)]))
-        return dataclasses.replace(found, source=Source(self.clock, self.seed, runs, self.workload.steps))
+        return replaced(found, source=Source(self.clock, self.seed, runs, self.workload.steps))
 
     def _begun(self) -> Any:
         """Computes the state before the first server step."""
@@ -138,7 +169,12 @@ def one_step(clock: Clock, workload: Workload, state: Any) -> Callable[[Any], An
 
 
 def schedule_of(
-    clock: Clock, num_clients: int, steps: ServerStep, counts: RunCounts, times: np.ndarray | None = None
+    clock: Clock,
+    num_clients: int,
+    steps: ServerStep,
+    counts: RunCounts,
+    times: np.ndarray | None = None,
+    taken: np.ndarray | None = None,
 ) -> Schedule:
     """Builds a schedule from server steps on the host.
 
@@ -151,30 +187,34 @@ def schedule_of(
         steps: complete server steps [T, ...] (`ServerStep.complete`).
         counts: int32 [T], numbers of runs up to each server step.
         times: float64, times of all earlier server steps, without pauses.
+        taken: int [T], arrivals of each server step, if the arrays of `steps` are [E] instead of [T, A].
     """
     runs = steps.runs
     pause = clock.pause
     reference = np.asarray(runs.reference)
     times = np.concatenate([() if times is None else times, steps.time])
-    taken = np.arange(len(times) - len(steps.time), len(times))
-    before = np.clip(np.searchsorted(times, runs.arrived), reference, taken[:, None])
-    columns = runs._replace(started=runs.started + pause * reference, arrived=runs.arrived + pause * before)
+    number = np.arange(len(times) - len(steps.time), len(times))
+    before = np.clip(
+        np.searchsorted(times, runs.arrived), reference, number[:, None] if taken is None else np.repeat(number, taken)
+    )
+    runs = runs._replace(started=runs.started + pause * reference, arrived=runs.arrived + pause * before)
+    columns = runs._asdict() | {name: np.asarray(getattr(steps, name)) for name in ("mask", "multiplicity", "kind")}
+    if taken is not None:
+        width = clock.capacity(num_clients)
+        columns = {name: Ragged(column, taken, width) for name, column in columns.items()}
     return Schedule(
         protocol=clock.name,
         num_clients=num_clients,
         in_flight=clock.in_flight(num_clients),
         ring_slots=clock.ring_slots(num_clients),
-        time=np.asarray(steps.time + pause * (taken + 1)),
-        mask=np.asarray(steps.mask),
-        multiplicity=np.asarray(steps.multiplicity),
-        kind=np.asarray(steps.kind),
+        time=np.asarray(steps.time + pause * (number + 1)),
         runs_begun=counts.started,
         runs_refused=counts.refused,
         runs_stopped=counts.stopped,
         runs_lost=counts.lost,
         starts_skipped=counts.skipped,
         kinds=clock.kinds,
-        **columns._asdict(),
+        **columns,
     )
 
 
@@ -209,7 +249,8 @@ def check_length(clock: Clock, num_clients: int, server_steps: int, records: int
         clock, num_clients, server_steps: clock, N and T of the run.
         records: bytes recorded per server step in addition to the schedule.
     """
-    entry = 12 + _ENTRY_BYTES * clock.capacity(num_clients)
+    entries = clock.capacity(num_clients) if records else clock.entries(num_clients)
+    entry = 12 + _ENTRY_BYTES * entries
     needed = 2 * server_steps * (entry + records)  # a program's output and its copy, or pieces and their concatenation
     available = host_bytes()
     if available is not None and needed > available:
@@ -218,6 +259,11 @@ def check_length(clock: Clock, num_clients: int, server_steps: int, records: int
             f"{what} of {server_steps:,} server steps needs {needed / 2**30:.0f} GiB, and there are "
             f"{available / 2**30:.0f} GiB; ask for fewer server steps, or end the run by until={{...}}"
         )
+
+
+def _listed(held: list[Any]) -> tuple[int, ...]:
+    """Returns the versions that a clock holds."""
+    return tuple(np.unique(np.concatenate([np.zeros(0, np.int32), *map(np.ravel, held)])).tolist())
 
 
 def _begin(num_clients: int, clock: Clock, key: Key) -> Any:

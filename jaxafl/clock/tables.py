@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.privacy import Accountant, How, Mechanism, Takings, privacy_of
+from jaxafl.clock.ragged import Column, Ragged
 from jaxafl.options import Summarised, UserError
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Schedule(Summarised):
             "protocol": self.protocol,
             "clients": self.num_clients,
             "server_steps": self.server_steps,
-            "arrivals": int(self.mask.sum()),
+            "arrivals": len(self.of_arrivals("client")),
             **{name: count for name, count in discarded.items() if count},
             "time": f"{self.time[-1] if self.server_steps else 0:,.6g} s",
         }
@@ -121,6 +122,17 @@ class Schedule(Summarised):
     def server_steps(self) -> int:
         """Number of server steps T."""
         return len(self.time)
+
+    def of_arrivals(self, name: str) -> np.ndarray:
+        """Returns a column of all arrivals in their order, [E]."""
+        column = vars(self)[name]
+        return column.values if isinstance(column, Ragged) else column[self.mask]
+
+    @property
+    def taken(self) -> np.ndarray:
+        """Number of arrivals of each server step, int [T]."""
+        mask = vars(self)["mask"]
+        return mask.taken if isinstance(mask, Ragged) else mask.sum(axis=1)
 
     def under_way(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns client and start of the runs in flight after the last server step, int and float64 [F].
@@ -202,9 +214,10 @@ class Schedule(Summarised):
 
     def statistics(self) -> dict[str, float]:
         """Computes statistics of staleness (over arrivals, and τ_max over steps), simulated time and arrivals."""
-        arrivals = self.staleness[self.mask]
-        worst = self.staleness.max(axis=1)[self.mask.any(axis=1)]
-        per_client = np.bincount(self.client[self.mask], minlength=self.num_clients)
+        taken = self.taken
+        arrivals = np.repeat(self.start + np.arange(len(taken)), taken) - self.of_arrivals("reference")
+        worst = np.maximum.reduceat(arrivals, (np.cumsum(taken) - taken)[taken > 0]) if len(arrivals) else arrivals
+        per_client = np.bincount(self.of_arrivals("client"), minlength=self.num_clients)
         quantities = {
             "server_steps": self.server_steps,
             "arrivals": len(arrivals),
@@ -221,9 +234,14 @@ class Schedule(Summarised):
         return {name: float(value) for name, value in quantities.items()}
 
 
+_COLUMNS = "mask client run run_id version reference local_steps started arrived multiplicity kind"
+for _name in _COLUMNS.split():
+    setattr(Schedule, _name, Column(_name))
+
+
 def first_steps(schedule: Schedule, count: int) -> Schedule:
     """Returns the first `count` server steps of a schedule."""
-    return _with_arrays(schedule, lambda name: getattr(schedule, name)[:count])
+    return _within(schedule, 0, count)
 
 
 def cut(schedule: Schedule, start: int, stop: int) -> Schedule:
@@ -234,26 +252,46 @@ def cut(schedule: Schedule, start: int, stop: int) -> Schedule:
     end = stop - schedule.start
     held = schedule.held
     if end < schedule.server_steps:
-        later = schedule.mask[end:]
-        read = [column[end:][later] for column in (schedule.version, schedule.reference)]
+        later = _within(schedule, end, None)
+        read = [later.of_arrivals(name) for name in ("version", "reference")]
         if schedule.untaken is not None:
             read += [column[schedule.untaken.step >= stop] for column in schedule.untaken[2:4]]
         held = tuple(version for version in np.unique([*held, *np.concatenate(read)]).tolist() if version <= stop)
-    part = _with_arrays(schedule, lambda name: getattr(schedule, name)[begin:end])
-    return dataclasses.replace(part, held=held, start=start)
+    return replaced(_within(schedule, begin, end), held=held, start=start)
 
 
 def joined(schedules: Sequence[Schedule]) -> Schedule:
     """Concatenates schedules of consecutive server steps."""
     if len(schedules) == 1:
         return schedules[0]
-    result = _with_arrays(schedules[0], lambda name: np.concatenate([getattr(one, name) for one in schedules]))
+    columns = zip(*(_columns(one).items() for one in schedules), strict=True)
+    arrays = {parts[0][0]: _concatenated([value for _, value in parts]) for parts in columns}
     listed = [one.untaken for one in schedules if one.untaken is not None]
     untaken = Untaken(*map(np.concatenate, zip(*listed, strict=True))) if listed else None
-    return dataclasses.replace(result, held=schedules[-1].held, untaken=untaken)
+    return replaced(schedules[0], **arrays, held=schedules[-1].held, untaken=untaken, source=None)
 
 
-def _with_arrays(schedule: Schedule, array: Callable[[str], np.ndarray]) -> Schedule:
+def replaced(schedule: Schedule, **changes: Any) -> Schedule:
+    """Returns a schedule with other fields. `dataclasses.replace` would build the tables of all arrivals."""
     names = [field.name for field in dataclasses.fields(schedule)]
-    arrays: dict[str, Any] = {name: array(name) for name in names if isinstance(getattr(schedule, name), np.ndarray)}
-    return dataclasses.replace(schedule, **arrays, source=None)
+    return type(schedule)(**({name: vars(schedule)[name] for name in names} | changes))
+
+
+def _columns(schedule: Schedule) -> dict[str, np.ndarray | Ragged]:
+    """Returns the fields with a value for each server step or arrival."""
+    names = [field.name for field in dataclasses.fields(schedule)]
+    return {name: vars(schedule)[name] for name in names if isinstance(vars(schedule)[name], np.ndarray | Ragged)}
+
+
+def _concatenated(parts: Sequence[np.ndarray | Ragged]) -> np.ndarray | Ragged:
+    if all(isinstance(one, Ragged) for one in parts):
+        values, taken, widths = zip(*parts, strict=True)
+        return Ragged(np.concatenate(values), np.concatenate(taken), widths[0])
+    return np.concatenate([one.table() if isinstance(one, Ragged) else one for one in parts])
+
+
+def _within(schedule: Schedule, begin: int, end: int | None) -> Schedule:
+    """Returns the server steps from `begin` up to `end`, counted from those of the schedule."""
+    columns = _columns(schedule).items()
+    arrays = {name: one.cut(begin, end) if isinstance(one, Ragged) else one[begin:end] for name, one in columns}
+    return replaced(schedule, **arrays, source=None)

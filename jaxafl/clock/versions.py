@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.clock.contract import Clock, ServerStep, Workload
-from jaxafl.clock.rules import check_next
+from jaxafl.clock.contract import Clock, Fault, RunCounts, ServerStep, Workload
+from jaxafl.clock.rules import check_next, held_by
 from jaxafl.device.host_draws import refuse_host_draws
 
 Array = jax.Array
@@ -51,6 +51,31 @@ def next_version(clock: Clock, state: Any, workload: Workload) -> tuple[Any, Ser
     none = step._replace(advances=jnp.bool_(False), **jax.tree.map(blank, _columns(step)))
     carry = (state, none, jnp.int32(0), jnp.bool_(False))
     return jax.lax.while_loop(lambda carry: ~carry[3], gather, carry)[:2]
+
+
+def rows_of_versions(
+    size: int, clock: Clock, workload: Workload, state: Any, steps: Array
+) -> tuple[Any, ServerStep, RunCounts, Array, Fault, list[Array]]:
+    """Computes up to `size` rows of arrivals of up to `steps` server steps, and returns their number, too."""
+
+    def one(state: Any) -> tuple[Any, tuple[ServerStep, RunCounts]]:
+        state, step = clock.next(state, workload)
+        return state, (step.complete(), state.starts.counts)
+
+    def advance(carry: Any) -> Any:
+        state, rows, number, done = carry
+        state, row = one(state)
+        rows = jax.tree.map(lambda table, entry: table.at[number].set(entry), rows, row)
+        return state, rows, number + 1, done + row[0].advances
+
+    def goes_on(carry: Any) -> Array:
+        state, _, number, done = carry
+        return (number < size) & (done < steps) & (state.starts.fault.code == 0)
+
+    blank = jax.tree.map(lambda row: jnp.zeros((size, *row.shape), row.dtype), jax.eval_shape(one, state)[1])
+    begin = (state, blank, jnp.int32(0), jnp.int32(0))
+    state, rows, number, _ = jax.lax.while_loop(goes_on, advance, begin)
+    return state, *rows, number, state.starts.fault, held_by(clock, state)
 
 
 def _columns(step: ServerStep) -> dict[str, Any]:

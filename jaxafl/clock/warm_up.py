@@ -21,7 +21,8 @@ from jaxafl.clock.contract import (
     Starts,
     Workload,
 )
-from jaxafl.clock.starts import first_fault, first_state
+from jaxafl.clock.event_loop import put
+from jaxafl.clock.starts import blank_runs, first_fault, first_state
 from jaxafl.device.keys import Key
 from jaxafl.options import check_options, static
 
@@ -38,6 +39,23 @@ class State(NamedTuple):
     starts: Starts
     shift: Array  # versions that the protocol has counted, and this clock has not; -1 with `first="all"`
     begins: Array  # True before the first server step
+    first: ServerStep  # [N], the last update of every client before it
+    updates: Array  # int32 [N], their numbers of updates before it
+    given: Array  # entries of `first` that the first server step has taken
+
+
+class Carry(NamedTuple):
+    """State of the search for the next row of arrivals."""
+
+    inner: Any
+    first: ServerStep
+    updates: Array
+    row: ServerStep  # of the protocol
+    heard: Array  # number of clients in `first`
+    all_heard: Array  # True if all clients had been heard at the step of the protocol before
+    replaced: Array  # number of updates that a later one has replaced
+    steps: Array  # number of steps of the protocol
+    ends: Array
 
 
 class warm_up(Clock):
@@ -69,6 +87,7 @@ class warm_up(Clock):
     )
     order_free = ByOptions(False, lambda clock: clock.clock.order_free)
     takes_all = ByOptions(False, lambda clock: clock.first == "all" and clock.clock.takes_all)
+    event_by_event = ByOptions(False, lambda clock: clock.clock.event_by_event)
 
     def check(self, num_clients: int) -> None:
         if not isinstance(self.clock, Clock):
@@ -101,47 +120,77 @@ class warm_up(Clock):
     def ring_slots(self, num_clients: int) -> int:
         return self.clock.ring_slots(num_clients)
 
+    def entries(self, num_clients: int) -> int:
+        return self.clock.entries(num_clients)
+
     def init(self, key: Key, num_clients: int) -> State:
         inner = first_state(self.clock, key, num_clients)
         early = num_clients if self.first == "all" else 0
         starts = inner.starts._replace(count=inner.starts.count + early, refused=jnp.int32(0))
-        return State(inner, starts, jnp.int32(-1 if early else 0), jnp.bool_(True))
+        none = jnp.zeros(num_clients, bool)
+        runs = blank_runs(num_clients)
+        if early:  # a run of every client that takes no time
+            runs = runs._replace(run_id=runs.client, arrived=runs.started)
+        first = ServerStep(jnp.float64(0), none, runs).complete()
+        shift = jnp.int32(-1 if early else 0)
+        return State(inner, starts, shift, jnp.bool_(True), first, jnp.zeros(num_clients, jnp.int32), jnp.int32(0))
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
-        """Advances the protocol by one step, or up to the first version."""
-        clients, begins = workload.num_clients, state.begins
-        size, early = self.capacity(clients), self.first == "all"
+        """Advances the protocol, up to the first version if there is none, or takes more updates of this version."""
+        clients, begins, earlier = workload.num_clients, state.begins, state.starts
+        early = clients if self.first == "all" else 0
         steps = workload.steps  # the runs of the protocol are counted after those at time 0
         later = Workload(steps[:, 1:], clients) if early and steps.ndim == 2 and steps.shape[1] > 1 else workload
+        gives = begins if early else jnp.bool_(False)
+        gives |= ~begins & (state.given < clients)
 
-        def advance(carry: tuple[Any, ServerStep, Array, Array, Array]) -> tuple[Any, ServerStep, Array, Array, Array]:
-            before, gathered, refused, count, _ = carry
-            inner, step = self.clock.next(before, later)
-            entered, replaced = _entered(gathered, step.complete(), clients, begins)
-            decides = gathered if self.first == "next" else entered
-            ends = ~begins | jnp.all(decides.mask[:clients]) | (count + 1 >= _MOST * clients)
-            return inner, entered, refused + replaced, count + 1, ends
+        def once(inner: Any) -> tuple[Any, ServerStep]:
+            inner, row = self.clock.next(inner, later)
+            row = row.complete()
+            return inner, row if row.advances is not None else row._replace(advances=jnp.bool_(True))
 
-        first = _at_once(workload, size)
-        first = first._replace(mask=first.mask & begins & early)
-        carry = (state.inner, first, jnp.int32(0), jnp.int32(0), begins & early)
-        inner, step, refused, count, _ = jax.lax.while_loop(lambda carry: ~carry[4], advance, carry)
+        def advance(carry: Carry) -> Carry:
+            inner, row = once(carry.inner)
+            first, updates, heard, replaced = _entered(carry, row, begins)
+            number, complete = carry.steps + jnp.asarray(row.advances), heard == clients
+            decides = carry.all_heard if self.first == "next" else complete
+            ends = ~begins | (jnp.asarray(row.advances) & decides) | (number >= _MOST * clients)
+            all_heard = jnp.where(jnp.asarray(row.advances), complete, carry.all_heard)
+            ends |= inner.starts.fault.code > 0
+            return Carry(inner, first, updates, row, heard, all_heard, replaced, number, ends)
+
+        blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(once, state.inner)[1])
+        zero = jnp.int32(0)
+        carry = Carry(state.inner, state.first, state.updates, blank, zero, jnp.bool_(False), zero, zero, gives)
+        inner, first, updates, row, heard, _, replaced, count, _ = jax.lax.while_loop(
+            lambda carry: ~carry.ends, advance, carry
+        )
+        gives |= begins
         shift = jnp.where(begins, -1 if early else count - 1, state.shift)
-        more, earlier = clients if early else 0, state.starts
         starts = inner.starts._replace(
-            count=inner.starts.count + more,
-            refused=refused + earlier.refused + inner.starts.refused - state.inner.starts.refused,
+            count=inner.starts.count + early,
+            refused=replaced + earlier.refused + inner.starts.refused - state.inner.starts.refused,
             fault=jax.tree.map(
                 lambda old, new: jnp.where(earlier.fault.code > 0, old, new), earlier.fault, inner.starts.fault
             ),
         )
-        arrived = step.mask[:clients]
-        code = jnp.where(begins & ~jnp.all(arrived), FaultCode.SILENT, FaultCode.NONE)
-        starts = first_fault(starts, code, client=jnp.argmin(arrived), run=count, time=step.time)
-        ahead = jnp.where(begins, 0, 1)
-        runs = step.runs._replace(run=step.runs.run + ahead * early, run_id=step.runs.run_id + ahead * more)
-        runs = _shifted(runs, jnp.where(begins, jnp.iinfo(jnp.int32).max, shift))  # all before x_1 train from x_0
-        return State(inner, starts, shift.astype(jnp.int32), jnp.bool_(False)), step._replace(runs=runs)
+        silent = begins & (heard < clients) & (not early)
+        client = jax.lax.while_loop(
+            lambda one: silent & (updates[one] > 0), lambda one: one + 1, zero
+        )  # XLA would copy
+        code = jnp.where(silent, FaultCode.SILENT, FaultCode.NONE)
+        starts = first_fault(starts, code, client=client, run=count, time=first.time)
+        runs = row.runs._replace(run=row.runs.run + bool(early), run_id=row.runs.run_id + early)
+        row = row._replace(runs=_shifted(runs, shift))
+        given = jnp.where(gives, jnp.minimum(state.given + len(row.mask), clients), state.given)
+        known = _given(first, state.given, row)
+        if early:
+            runs = known.runs
+            steps = jax.vmap(workload.local_steps)(runs.client, runs.run).astype(jnp.int32)
+            known = known._replace(runs=runs._replace(local_steps=steps))
+        row = jax.tree.map(lambda new, old: jnp.where(gives, new, old), known, row)
+        shift = shift.astype(jnp.int32)
+        return State(inner, starts, shift, jnp.bool_(False), first, updates, given.astype(jnp.int32)), row
 
     def held(self, state: State) -> list[Array]:
         return [jnp.maximum(version - state.shift, 0) for version in self.clock.held(state.inner)]
@@ -164,32 +213,39 @@ class warm_up(Clock):
         return int(self.clock.online_ring_slots(num_clients))  # type: ignore[attr-defined]
 
 
-def _at_once(workload: Workload, size: int) -> ServerStep:
-    """Returns one run of every client from x_0 that takes no time, in a step of `size` entries."""
-    entries = jnp.arange(size, dtype=jnp.int32)
-    client, zero = jnp.minimum(entries, workload.num_clients - 1), jnp.zeros_like(entries)
-    steps, now = jax.vmap(workload.local_steps)(client, zero).astype(jnp.int32), jnp.zeros(size, jnp.float64)
-    runs = Runs(client, zero, client, zero, steps, now, now, zero)
-    return ServerStep(jnp.float64(0), entries < workload.num_clients, runs).complete()
-
-
-def _entered(gathered: ServerStep, step: ServerStep, clients: int, by_client: Array) -> tuple[ServerStep, Array]:
-    """Enters the arrivals of a step into another one; `by_client`: in the place of their client, the last one of each.
+def _entered(carry: Carry, row: ServerStep, where: Array) -> tuple[ServerStep, Array, Array, Array]:
+    """Enters arrivals into the places of their clients if `where`.
 
     Returns:
-        The step, and the number of arrivals that were replaced.
+        The updates of the clients, and their numbers; the numbers of clients with one, and of replaced updates.
     """
-    size, client = len(gathered.mask), step.runs.client
-    entries = jnp.arange(len(step.mask), dtype=jnp.int32)
-    last = jnp.full(clients, -1, jnp.int32).at[jnp.where(step.mask, client, clients)].max(entries, mode="drop")
-    enters = step.mask & (~by_client | (last[client] == entries))
-    places = jnp.where(by_client, client, entries)
-    replaced = jnp.where(by_client, jnp.sum(step.mask & (~enters | gathered.mask[places])), 0).astype(jnp.int32)
-    columns = {name: getattr(step, name) for name in ("mask", "runs", "multiplicity", "kind")}
-    known = {name: getattr(gathered, name) for name in columns}
-    places = jnp.where(enters, places, size)
-    columns = jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), known, columns)
-    return gathered._replace(time=step.time, **columns), replaced
+
+    def enter(entry: Array, found: tuple[ServerStep, Array, Array, Array]) -> tuple[ServerStep, Array, Array, Array]:
+        first, updates, heard, replaced = found
+        arrival = jax.tree.map(lambda column: column[entry], _columns(row))
+        client, arrives = arrival["runs"].client, row.mask[entry]
+        first = first._replace(**put(_columns(first), client, arrival, arrives))
+        updates = updates.at[client].add(arrives)
+        again = updates[client] > 1  # read after the write, else XLA copies the array
+        return first, updates, heard + (arrives & ~again), replaced + (arrives & again)
+
+    first = carry.first._replace(time=jnp.where(where, row.time, carry.first.time))
+    begin = (first, carry.updates, carry.heard, carry.replaced)
+    return jax.lax.fori_loop(0, jnp.where(where, len(row.mask), 0), enter, begin)
+
+
+def _given(first: ServerStep, begin: Array, row: ServerStep) -> ServerStep:
+    """Returns the updates of the clients from `begin` on, all from x_0, in the form of `row`."""
+    places, clients = begin + jnp.arange(len(row.mask), dtype=jnp.int32), len(first.runs.client)
+    columns = jax.tree.map(lambda column: column[jnp.minimum(places, clients - 1)], _columns(first))
+    zero = jnp.zeros_like(places)
+    runs = columns.pop("runs")._replace(version=zero, reference=zero)
+    advances = begin + len(row.mask) >= clients
+    return ServerStep(first.time, places < clients, runs, **columns, advances=advances)
+
+
+def _columns(step: ServerStep) -> dict[str, Any]:
+    return {name: getattr(step, name) for name in ("runs", "multiplicity", "kind")}
 
 
 def _shifted(runs: Runs, shift: Array) -> Runs:
