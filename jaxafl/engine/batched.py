@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.client import Lane
-from jaxafl.device import on_cpu
+from jaxafl.device import on_cpu, operations, result_bytes
 from jaxafl.device.keys import Key
-from jaxafl.engine.evaluate import PerClient, evaluate
+from jaxafl.engine.evaluate import CACHE, PerClient, evaluate
 from jaxafl.engine.problem import BufferSizes, DeviceData, MemberHyperparameters, Program
 from jaxafl.engine.state import State, Version, initial
 from jaxafl.engine.step import observed
@@ -93,20 +94,18 @@ def initial_members(
 def evaluate_members(
     program: Program, of_test: bool, device: DeviceData, clients: PerClient | None, model: Version
 ) -> dict[str, Array]:
-    """Evaluates the model of every member, one after another on a CPU.
+    """Evaluates the model of every member: at once where the results of a CPU stay in its cache, else in turn.
 
     Args:
         program, of_test, device, clients: see `evaluate`.
         model: of all members, each leaf [P, ...].
     """
     count = len(jax.tree.leaves(model)[0])
-
-    def member(model: Version) -> dict[str, Array]:
-        return evaluate(program, of_test, count, device, clients, model)
-
-    if count > 1 and on_cpu():
-        return jax.lax.map(member, model)
-    return over_members(member, count, (0,), 0)(model)
+    alone = functools.partial(evaluate, program, of_test, 1, device, clients)
+    at_once = over_members(functools.partial(evaluate, program, of_test, count, device, clients), count, (0,), 0)
+    if count > 1 and on_cpu() and max(map(result_bytes, operations(jax.make_jaxpr(at_once)(model).jaxpr))) > CACHE:
+        return jax.lax.map(alone, model)
+    return at_once(model)
 
 
 def observe_members(program: Program, params: Tree) -> dict[str, Array]:

@@ -20,7 +20,7 @@ from jaxafl.models.model import Batch
 Array = jax.Array
 BATCH = 500  # samples whose losses are added up at once, where memory does not decide
 _KEPT = 0.4  # of all results of a forward pass, in memory at once
-_PIECE, _CACHE = 50, 24 * 2**20  # on a CPU: how many of them are evaluated at once, where results of all are more bytes
+_PIECE, CACHE = 50, 24 * 2**20  # on a CPU: how many of them are evaluated at once, where results of all are more bytes
 
 
 class PerClient(NamedTuple):
@@ -214,7 +214,7 @@ def _sizes(members: int, count: int, one: Callable[[Array], Any]) -> tuple[int, 
     results = [result_bytes(operation) for operation in operations(traced)]
     if on_cpu():
         recurrent = any(equation.primitive.name in ("scan", "while") for equation in equations(traced))
-        spread = max(results) > _CACHE and not recurrent
+        spread = members == 1 and max(results) > CACHE and not recurrent
         return size, min(_PIECE, size) if spread else size
     memory, kept = available_bytes(), members * _KEPT * sum(results)
     most = max(1, int(size * memory / 8 / kept)) if memory else size

@@ -21,10 +21,11 @@ from jaxafl.sweep.axes import Axis, is_static_path, replace_at
 
 # Most parameters of a model whose members are batched on a CPU. Larger models train faster one after another.
 _MOST_BATCHED = 50_000
-# Members of a batch on a CPU, and more if there would be over eight batches. It must not depend on the number of cores:
-# batched products round differently by their number.
+# Members of a batch on a CPU, more if there would be over eight batches, and up to half of all as long as they have few
+# parameters together. It must not depend on the number of cores: batched products round differently by their number.
 _BATCH = 4
 _BATCHES = 8
+_FEW = 10_000
 
 
 @dataclasses.dataclass(eq=False)
@@ -142,7 +143,8 @@ class Scheduled:
             sharing = [[place for members in sharing for place in members]]
         size = most * (devices if most > 1 else 1) if most else max(map(len, sharing))
         if most is None and on_cpu():
-            batch = max(_BATCH, -(-sum(map(len, sharing)) // _BATCHES))
+            count, few = sum(map(len, sharing)), _FEW // max(1, _num_parameters(first))
+            batch = max(_BATCH, -(-count // _BATCHES), min(-(-count // 2), few))
             size = -(-size // -(-size // batch))
         size = min(size, -(-sum(map(len, sharing)) // processes))
         return [members[at : at + size] for members in sharing for at in range(0, len(members), size)]

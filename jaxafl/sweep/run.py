@@ -78,8 +78,9 @@ def sweep(
     that fix shapes or control flow (a buffer size, a mode) compile once per value. Members that differ only in numbers
     of the server or the client share schedule, plan and mini-batches, and are batched under one `vmap`. Members with
     different schedules (seeds, clock numbers) advance in lockstep on an accelerator, and one after another on a CPU. On
-    a CPU a batch has at most four members, and models of more than 50,000 parameters are not batched. Its batches run
-    concurrently, one per core (see `devices`). Each member has the results of a separate run.
+    a CPU a batch has at most four members, or more of small models or if there would be over eight batches, and models
+    of more than 50,000 parameters are not batched. Its batches run concurrently, one per core (see `devices`). Each
+    member has the results of a separate run.
 
     Args:
         simulation: the simulation to vary. A list or mapping of simulations becomes the axis `simulation`.

@@ -13,10 +13,13 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 import pytest
+from flax import linen as nn
 
 import jaxafl as afl
 from jaxafl.device import compilation
+from jaxafl.engine import batched
 from jaxafl.engine.problem import Speed
 from jaxafl.sweep import devices
 from jaxafl.sweep.axes import axes_of
@@ -107,6 +110,32 @@ def test_what_members_keep_counts_all_versions_in_flight() -> None:
         work = Work(axes[0], axes[1], 4, 4, 0, None, Speed(), axes[0].recording(), ())
         (kept,) = work.schedules.bytes()
         assert 4 * 4 * 819 <= kept <= 3 * 4 * 4 * 819
+
+
+@pytest.mark.parametrize(("width", "most"), [(400, 25), (1_000, 10), (40_000, 7), (60_000, 1)])
+def test_small_models_are_batched_by_their_size(width: int, most: int) -> None:
+    rows = np.zeros((8, width), np.float32)
+    data = afl.data.Dataset("zeros", rows, rows[:, :1], rows, rows[:, :1], None, afl.data.cast())
+    model = afl.models.from_linen(nn.Dense(1, use_bias=False), loss=optax.l2_loss)
+    clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))
+    sim = afl.Simulation(
+        data.partition(afl.data.iid(2)), model, afl.Client(learning_rate=0.1, steps=1), afl.server.fedasync(0.1), clock
+    )
+    base, axes = axes_of(sim, {"client.learning_rate": np.geomspace(0.01, 1, 49).tolist()})
+    batches = Work(base, axes, 4, 4, 0, None, Speed(), base.recording(), ()).schedules.batches(None, 1)
+    assert max(map(len, batches)) == most and sorted(place for batch in batches for place in batch) == list(range(49))
+
+
+def test_members_are_evaluated_at_once_where_their_results_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metrics do not depend on it."""
+    axes = {"client.learning_rate": [0.01, 0.02, 0.05]}
+    at_once, kept = afl.sweep(simulation("planned"), axes, 4, eval_every=2), set(compilation._programs)
+    monkeypatch.setattr(batched, "CACHE", 0)
+    compilation._programs.clear()
+    in_turn = afl.sweep(simulation("planned"), axes, 4, eval_every=2)
+    assert kept - set(compilation._programs)
+    for name in ("loss", "accuracy"):
+        np.testing.assert_allclose(at_once[name], in_turn[name], rtol=1e-5)
 
 
 def test_threads_that_need_the_same_program_compile_it_once() -> None:
