@@ -50,6 +50,8 @@ def test_attackers_send_multiples_of_their_updates(given: Any, factor: float, ho
     expected = np.where(of_attackers(honest)[..., None], factor, 1) * vectors(honest)
     np.testing.assert_allclose(vectors(result), expected, rtol=1e-6)
     np.testing.assert_allclose(result.delta_norm, np.linalg.norm(expected, axis=-1), rtol=1e-6)
+    np.testing.assert_allclose(result.computed_delta_norm, honest.delta_norm, rtol=1e-6)
+    assert "computed_delta_norm" not in honest
     assert result.attacker.values.nonzero()[0].tolist() == WHO
 
 

@@ -56,7 +56,8 @@ RECORDS: dict[type, dict[str, Any]] = {
     Steps: arrays("update_slot lane client staleness local_steps multiplicity kind base_slot", T, A)
     | {"segments_before": zeros(T + 1), "time": zeros(T, dtype=FLOAT), "mask": zeros(T, A, dtype=BOOL)}
     | {"write_slot": zeros(T)},
-    Stored: {"delta": TREE, "model_state": {}, "loss": zeros(R, dtype=FLOAT), "local_steps": zeros(R), "message": None},
+    Stored: {"delta": TREE, "model_state": {}, "local_steps": zeros(R), "message": None}
+    | {"loss": zeros(R, dtype=FLOAT), "computed": zeros(R, dtype=FLOAT)},
     Failure: arrays("step client"),
     OnlineState: {"clock": (), "next_steps": zeros(N), "slot_version": zeros(S), "row_run": zeros(R), "lost": zeros()},
 }

@@ -106,11 +106,13 @@ def test_every_arrival_has_passed_the_chain_once(computed: np.ndarray) -> None:
     np.testing.assert_allclose(received(part, waiting()), expected, rtol=1e-6, atol=1e-7)
 
 
-def test_noise_is_that_of_the_run_for_any_number_of_lanes_and_takings() -> None:
+def test_noise_is_that_of_the_run_for_any_number_of_lanes_and_takings(computed: np.ndarray) -> None:
     part = upload.add_noise(1.0)
     first = simulation(part).run(STEPS, seed=3)
     wide = simulation(part).run(STEPS, seed=3, lanes=4, chunk=2)
     np.testing.assert_allclose(vectors(wide), vectors(first), rtol=1e-6)
+    for one in (first, wide):
+        np.testing.assert_allclose(one.computed_delta_norm, np.linalg.norm(computed, axis=-1), rtol=1e-6)
     assert not np.isclose(vectors(first), vectors(simulation(part).run(STEPS, seed=4))).any()
     again = simulation(part, clock=afl.clock.bernoulli(1.0, 0.3)).run(STEPS, seed=3)
     runs = again.run_index.values

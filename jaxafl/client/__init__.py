@@ -6,7 +6,7 @@ from jaxafl.client.memory import Memory, Turns, first_memory, first_shared, turn
 from jaxafl.client.optimizer import MadeOptimizer, Optimised
 from jaxafl.client.options import Client, Moment, Timing
 from jaxafl.client.personal import filled, sent_of, shared_of
-from jaxafl.client.sending import Traffic, check_sent, sent_update, traffic
+from jaxafl.client.sending import Traffic, check_sent, computed_norm, sent_update, traffic
 from jaxafl.client.stepping import optimizer_step
 from jaxafl.client.training import Draw, Lane, begin, draw, local_step
 
@@ -23,6 +23,7 @@ __all__ = [
     "Turns",
     "begin",
     "check_sent",
+    "computed_norm",
     "dp_sgd",
     "draw",
     "filled",

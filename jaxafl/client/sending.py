@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxafl.client.correction import Correction, LocalRun
 from jaxafl.client.memory import Memory
@@ -61,6 +62,11 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
     if of_client.attack is not None:
         received = of_client.attack.sent(received, sent)
     return filled(received, delta), message, memory
+
+
+def computed_norm(client: Client, delta: Tree) -> Array | None:
+    """Returns ‖Δ‖ of the parameters that are sent, before upload and attack; `None` without either."""
+    return None if client.upload is None and client.attack is None else optax.tree.norm(shared_of(client, delta))
 
 
 def check_sent(client: Client, lane: Lane) -> None:

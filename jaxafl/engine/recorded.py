@@ -18,8 +18,8 @@ from jaxafl.options import UserError, check_name
 _VARIABLES = """
     step arrival evaluation version population client run run_index run_id reference time started arrived staleness
     local_steps multiplicity kind bytes_up bytes_down participation mean_staleness loss accuracy local_loss
-    delta_norm server_rate executed_local_steps drift gradient_norm_squared asynchronous_error held_out_client
-    clients started_at arrived_at step_arrivals step_staleness step_loss
+    delta_norm computed_delta_norm server_rate executed_local_steps drift gradient_norm_squared asynchronous_error
+    held_out_client clients started_at arrived_at step_arrivals step_staleness step_loss
     confusion label predicted test_set local_accuracy
 """
 _ATTRIBUTES = """

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32, Num, PyTree
 
-from jaxafl.client import Lane, begin, first_memory, first_shared, sent_update
+from jaxafl.client import Lane, begin, computed_norm, first_memory, first_shared, sent_update
 from jaxafl.data.form import DataForm
 from jaxafl.device import Rows, buffers
 from jaxafl.device.key_leaves import pack
@@ -33,6 +33,7 @@ class Stored(NamedTuple):
     loss: Float[Array, "*R"]  # mean over the local steps of the mini-batch loss
     local_steps: Int32[Array, "*R"]  # local steps made
     message: Any = None  # of `Client(correction=...)`, if it sends one
+    computed: Float[Array, "*R"] | None = None  # ‖Δ‖ before upload and attack, if there are any
 
 
 class Failure(NamedTuple):
@@ -114,7 +115,10 @@ def initial(
         model=model,
         server=server,
         ring=buffers.write(buffers.allocate(model, sizes.ring), none, model),
-        store=buffers.allocate(Stored(model.params, model.model_state, lane.loss, lane.step, message), sizes.store),
+        store=buffers.allocate(
+            Stored(model.params, model.model_state, lane.loss, lane.step, message, computed_norm(client, model.params)),
+            sizes.store,
+        ),
         lanes=buffers.allocate(lane, sizes.lanes),
         clients=clients,
         average=model.params if "average" in program.recording.diagnostics else None,

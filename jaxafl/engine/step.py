@@ -58,10 +58,11 @@ def build_server_step(
         if layout.local_updates:
             delta, held = _sharded_updates(layout, row, store.delta)
             slot = row.update_slot
-            loss, local_steps = (jnp.where(held, column[slot], 0) for column in (store.loss, store.local_steps))
-            flat, restored = ravel_pytree((delta.squares(), loss))
-            (found, loss), local_steps = restored(jax.lax.psum(flat, AXIS)), jax.lax.psum(local_steps, AXIS)
-            return Stored(delta, store.model_state, loss, local_steps), found, known
+            columns = store.loss, store.computed, store.local_steps
+            loss, computed, local_steps = jax.tree.map(lambda column: jnp.where(held, column[slot], 0), columns)
+            flat, restored = ravel_pytree((delta.squares(), loss, computed))
+            (found, loss, computed), local_steps = restored(jax.lax.psum(flat, AXIS)), jax.lax.psum(local_steps, AXIS)
+            return Stored(delta, store.model_state, loss, local_steps, None, computed), found, known
         if row.update_slot is not None:
             store = buffers.read_many(store, row.update_slot)
         if row.mask is not None:
@@ -133,15 +134,17 @@ def build_server_step(
         return filled(sent_of(client, params), before.params), shared
 
     def recorded(
-        row: Steps, arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version, states: Tree
+        row: Steps, arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version, stored: Stored
     ) -> dict[str, Array]:
         each = {name: value for name, value in outcome.info.items() if jnp.ndim(value)}
         if "drift" in asked_diagnostics:
             each["drift"] = diagnostics.drift(before.params, arrivals.base)
         if "local_accuracy" in asked_diagnostics:
-            each["local_accuracy"] = diagnostics.local_accuracy(program, device, arrivals, states)
+            each["local_accuracy"] = diagnostics.local_accuracy(program, device, arrivals, stored.model_state)
         if client.patience is not None:
             each["executed_local_steps"] = arrivals.local_steps
+        if stored.computed is not None:
+            each["computed_delta_norm"] = stored.computed
         each["local_loss"] = arrivals.loss
         record = {"delta_norm": norms, **outcome.info, **each}
         rate = record.get("server_rate", server.at_step(arrivals.step).applied_rate(outcome.state))
@@ -176,7 +179,7 @@ def build_server_step(
                 weights, kept = (one / jnp.where(largest > 0, largest, 1) for one in (weights, outcome.kept))
             mean_state = _mean_state(weights, model_states, mean_state, None if kept is None else jnp.asarray(kept))
         model = Version(params, mean_state, shared)
-        record = recorded(row, arrivals, outcome, jnp.sqrt(lengths), state.model, model, model_states)
+        record = recorded(row, arrivals, outcome, jnp.sqrt(lengths), state.model, model, stored)
         client_models = state.clients
         if outcome.client_params is not None:  # the server's answers; arrivals are of distinct clients
             client_models = client_models.write_many(arrivals.client, arrivals.mask, outcome.client_params)

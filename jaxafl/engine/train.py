@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client import Draw, Lane, Memory, Timing, begin, draw, local_step, sent_update
+from jaxafl.client import Draw, Lane, Memory, Timing, begin, computed_norm, draw, local_step, sent_update
 from jaxafl.device import buffers, on_cpu
 from jaxafl.device.buffers import expand
 from jaxafl.device.rows import AXIS
@@ -123,9 +123,10 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
             else:
                 reference = buffers.read(state.ring.params, segment.save_slot[place])
             delta = jax.tree.map(jnp.subtract, lane.params, reference)
+            computed = computed_norm(client, delta)
             delta, message, memory = sent_update(client, delta, lane, device.counts[lane.client])
             loss = jnp.where(lane.step > 0, lane.loss / jnp.maximum(lane.step, 1), jnp.nan)
-            return Stored(delta, lane.model_state, loss, lane.step, message), memory
+            return Stored(delta, lane.model_state, loss, lane.step, message, computed), memory
 
         def one(place: Array) -> Stored:
             return ended(place)[0]

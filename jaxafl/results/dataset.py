@@ -66,6 +66,7 @@ _MEANINGS = {
     "multiplicity": "multiplicity of the update in the server step",
     "kind": "kind of the arrival in the protocol, -1 for none",
     "delta_norm": "Euclidean norm of the update as it arrived, before the server weighs it",
+    "computed_delta_norm": "Euclidean norm of the update before upload and attack, of the parameters that are sent",
     "local_loss": "mean over the run's local steps of the mini-batch loss, each before its step, without regularisers",
     "loss": "mean test loss",
     "accuracy": "share of test samples classified correctly",
