@@ -25,7 +25,7 @@ from experiments.suite.experiment import SCALES, Experiment
 from jaxafl.readers.replacing import replacing
 
 HERE = pathlib.Path(__file__).resolve().parent
-PAPERS = ("asyncfeded", "audg_psurdg", "nonconvex", "fadas", "defedavg", "throttle")
+PAPERS = ("asyncfeded", "audg_psurdg", "nonconvex", "fadas", "defedavg", "throttle", "uploads")
 
 
 def experiments() -> dict[str, Experiment]:

@@ -208,6 +208,8 @@ def _draw_curves(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, co
         if len(results.row) <= 10:  # bands of more hide each other
             axis.fill_between(along, low, high, color=colour, alpha=0.15, lw=0)
     axis.set(title=column, xlabel=_axis(experiment.curve[1]), ylabel=_axis(experiment.curve[0]))
+    if experiment.curve[1] == "megabytes_sent":  # of uploads that differ by powers of ten
+        axis.set_xscale("log")
 
 
 def _draw_against(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, panel: str, measure: str) -> None:

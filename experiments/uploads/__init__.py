@@ -1,0 +1,1 @@
+"""Studies of what happens between clients and server: bytes, privacy and attacks."""
