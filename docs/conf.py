@@ -66,5 +66,12 @@ def for_docutils(app, what, name, obj, options, lines):
     lines[:] = re.sub(r"`[^`]*`|\|", lambda found: r"\|" if found[0] == "|" else found[0], text).split("\n")
 
 
+def to_pages(app, name, source):
+    """Rewrites links to what GitHub shows into links to the pages of the site."""
+    if name != "options":
+        source[0] = make.with_pages(source[0], (DOCS / name).parent)
+
+
 def setup(app):
+    app.connect("source-read", to_pages)
     app.connect("autodoc-process-docstring", for_docutils, priority=1)

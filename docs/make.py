@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import pathlib
 import re
 import sys
@@ -232,6 +233,24 @@ def _durations() -> str:
         first, rest, _ = _split(one.call)
         made.append(f"## {name}\n\n{first}\n\n{rest}\n\n{_options(one)}\n")
     return "\n".join(made)
+
+
+def with_pages(text: str, folder: pathlib.Path) -> str:
+    """Returns the text of a page with links to generated pages: committed links lead to files that GitHub shows."""
+    anchors = {name: f"algorithms/{name}" for name in methods()}
+    anchors = {name: f"clocks/{name}" for name in problem.clocks()} | anchors | {"ringleader-1": "clocks/ringleader"}
+    adopted = {ROOT / source: _PAGES.get(source, page) for page, source in _ADOPTED.items()}
+
+    def link(found: re.Match[str]) -> str:
+        file, _, anchor = found[1].partition("#")
+        target = (folder / file).resolve()
+        page = anchors.get(anchor) if target == DOCS / "options.md" else adopted.get(target)
+        if page is None:
+            return found[0]
+        kept = f"#{anchor}" if anchor and target in adopted else ""
+        return f"]({pathlib.Path(os.path.relpath(DOCS / page, folder)).as_posix()}.md{kept})"
+
+    return re.sub(r"\]\(([^)\s:]+)\)", link, text)
 
 
 def _adopted(path: pathlib.Path) -> str:

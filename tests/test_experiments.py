@@ -268,6 +268,7 @@ def test_a_method_of_ones_own_is_run_first(
     main(one, [*how, "--method", f"tests.own_methods:{written}"], "experiments.small.table")
     said = capsys.readouterr().out
     assert said.splitlines()[0] == f"small_table: one, {written}" and f"| one | {written} |" in said
+    assert re.search(rf"`python -m experiments.small.table .* --method tests.own_methods:{written}` ·", said)
     results = running.xr.load_dataset(tmp_path / f"small_table_smoke_1_seed_with_{written}.nc")
     own, base = (results.value.sel(row=row, column="one").values.item() for row in (written, "a"))
     assert f"- {written} minus a, one: {own - base:+.3g}" in said and "(1 seed, " in said

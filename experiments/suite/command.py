@@ -50,7 +50,7 @@ def main(experiment: Experiment, arguments: list[str] | None = None, name: str |
         )  # fmt: skip
     except UserError as error:
         parser.error(str(error))
-    text = report.markdown(experiment, module, results)
+    text = report.markdown(experiment, module, results.assign_attrs(specs=given.method))
     path = running.path_of(folder, stem, given.scale, seeds, own)
     with replacing(path.with_suffix(".md")) as half:
         half.write_text(text, encoding="utf-8")

@@ -149,6 +149,7 @@ def _told(experiment: Experiment, module: str, results: xr.Dataset) -> str:
     for flag, dim, usual in (("columns", "column", experiment.columns_at(scale)), ("methods", "row", ran.row.values)):
         made = [name for name in ran[dim].values if ran.sel({dim: name}).any()]
         chosen += f" --{flag} " + " ".join(f'"{name}"' for name in made) if made and {*made} != {*usual} else ""
+    chosen += "".join(f" --method {spec}" for spec in results.attrs.get("specs", ()))
     command = f"`python -m {module} --scale {scale} --seeds {seeds}{chosen}` · {experiment.scales[scale]} · "
     if not ran.any():
         return f"{command}not run"

@@ -110,13 +110,17 @@ class PartitionStatistics(Summarised):
         Returns:
             The table, for `rich.print`; `str(statistics)` is its plain text below one line of numbers.
         """
+        import rich.box
         import rich.table
 
         clients, distances, classes = self.clients, self.distances, self.classes
         shown = min(max_rows, len(clients))
         first = "" if self.counted is not None else "first "
         caption = None if shown == len(self.sizes) else f"{first}{shown} of {len(self.sizes)} clients"
-        table = rich.table.Table(title=f"{self.name}, training samples", caption=caption)
+        table = rich.table.Table(
+            title=f"{self.name}, training samples", caption=caption, box=rich.box.SIMPLE_HEAD, pad_edge=False
+        )
+        table.padding = (0, 0)
         labels = range(self.histogram.shape[1] if self.histogram.shape[1] <= max_classes else 0)
         for column in ("client", "samples", self._columns, "distance", *map(str, labels)):
             table.add_column(column, justify="right")
@@ -138,7 +142,9 @@ class PartitionStatistics(Summarised):
             + ("" if self.counted is None else f"; labels counted of {len(self.counted)} clients, a random choice")
         )
         text = io.StringIO()
-        rich.console.Console(file=text, width=160, color_system=None).print(line, self.table())
+        table = self.table()
+        console = rich.console.Console(file=text, width=160, color_system=None)
+        console.print(line, table, width=max(80, console.measure(table).maximum))
         return text.getvalue()
 
 

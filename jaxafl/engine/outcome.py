@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import jax
@@ -14,6 +15,11 @@ from jaxafl.models.model import Model
 from jaxafl.options import UserError
 from jaxafl.server.contract import Arrivals, Outcome, Server, Tree
 
+_VALUES = (
+    *(jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError),
+    jax.errors.TracerIntegerConversionError,
+)
+
 
 def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, model: Model | None = None) -> Outcome:
     """Returns the checked `Outcome` of a server's step; `model`: its metrics share the results with the `info`.
@@ -21,11 +27,19 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
     Raises:
         ValueError: it is no `Outcome`; its parameters or its state are not like those before, leaf by leaf; what it
             records is neither one number nor one per arrival, or has the name of something else in results; it does not
-            answer as its `needs` say.
+            answer as its `needs` say; or `update` needs the value of a traced number.
     """
     try:
         with refuse_host_draws(f"the server {server.name}", "`Arrivals.key`"):
             outcome = server.update(params, state, arrivals)
+    except _VALUES as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name == "update"]
+        line = f", line {frames[-1].lineno}: `{frames[-1].line}`" if frames else ""
+        raise UserError(
+            f"`update` of the server {server.name} needs a number that is known only when the compiled program runs"
+            f"{line}. Write jnp.where(condition, a, b) for `if`, jax.lax.fori_loop for a loop, and functions of jnp "
+            "for float(), int() and NumPy's"
+        ) from error
     except Exception as error:
         error.add_note(f"raised in `update` of the server {server.name}, which is traced by JAX")
         if isinstance(arrivals.delta, ShardedUpdates):

@@ -144,9 +144,10 @@ def _seeds(result: xr.Dataset, variable: str) -> list[xr.Dataset]:
     last evaluation: runs of several lengths are padded."""
     found = members(result, variable, "participation")
     if len(found) != 1:
+        axis = next(iter(found[0].place), None)
+        one = f"results[{found[0].name!r}]" if axis is None else f"result.isel({{{axis!r}: 0}})"
         raise UserError(
-            f"this figure takes a run or its seeds, got {len(found)} configurations; choose one, e.g. "
-            f"result.isel({{{next(iter(found[0].place), 'name')!r}: 0}})"
+            f"this figure takes a run or its seeds, got {len(found)} configurations; choose one, e.g. {one}"
         )
     made = (run[variable].notnull().any("population").values for run in found[0].runs)
     return [run.isel(evaluation=shown) for run, shown in zip(found[0].runs, made, strict=True)]

@@ -46,7 +46,8 @@ class Tuned:
 
     def __str__(self) -> str:
         best = ", ".join(f"{path}={value}" for path, value in self.best.items())
-        return "\n".join([self.table(), "", f"best: {best}", *(f"{edge}: widen the grid" for edge in self.edges)])
+        edges = f"{'; '.join(self.edges)}: widen the grid"
+        return "\n".join([self.table(), "", f"best: {best}", *([edges] if self.edges else [])])
 
     def table(self, format: str = "markdown") -> str:
         """Returns a table with a row per configuration: its score at each rung and its local steps; the best is bold.

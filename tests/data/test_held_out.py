@@ -200,6 +200,8 @@ def test_figures_of_single_clients_over_seeds_show_means_and_spread() -> None:
     both = afl.sweep(sim, {"seed": [0, 1], "server.learning_rate": [0.5, 1.0]}, 2, diagnostics="per_client")
     with pytest.raises(ValueError, match=r"got 2 configurations; choose one, e\.g\. result\.isel"):
         afl.plot.client_spread(both)
+    with pytest.raises(ValueError, match=r"choose one, e\.g\. results\['a'\]"):
+        afl.plot.client_spread({"a": found, "b": found})
 
 
 def test_the_error_bar_of_a_client_is_wilsons_interval() -> None:

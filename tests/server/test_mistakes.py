@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -91,6 +92,14 @@ def test_an_answer_that_is_promised_is_needed() -> None:
 
 
 def test_an_exception_in_update_notes_the_server() -> None:
-    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
-        run(lambda x, s, a: Outcome(x, s, {}) if a.staleness.max() > 1 else None)
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(lambda x, s, a: Outcome(x, s, {"a": 1 / 0}))
     assert any("raised in `update` of the server mine" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda n: n.max() > 1 or None, lambda n: float(n[0]), lambda n: np.asarray(n).max(), lambda n: [0, 1][n[0]]]
+)
+def test_a_number_that_is_known_later_is_answered_with_what_to_write(use: Any) -> None:
+    with pytest.raises(ValueError, match=r"server mine needs a number .*, line \d+: `.*Write jnp.where\(condition"):
+        run(lambda x, s, a: Outcome(x, s, {"a": use(a.staleness)}))
