@@ -85,7 +85,7 @@ def test_a_bound_of_other_runs_is_said_in_words_and_in_the_figure() -> None:
     other = own | {"server": json.dumps({"name": "psurdg", "learning_rate": 0.7}), "num_clients": 99}
     with pytest.warns(UserWarning, match=r"not about the runs .*server is psurdg, .* audg; learning_rate is 0.7"):
         drawn = lines(plot.bound({"a": result(1.0).assign_attrs(other)}, bound))
-    assert "a, one run (the bound has another server, learning_rate, clients)" in drawn
+    assert "a, one run\n(the bound has another server, learning_rate, clients)" in drawn
     sampled = defedavg.theorem_1(**CASES["defedavg 1"][1] | {"server_steps": STEPS})
     arrivals = xr.DataArray(np.ones((len(STEPS), 99), bool), dims=("step", "arrival"))
     with pytest.warns(UserWarning, match="arrivals is 99.0, that of the bound"):

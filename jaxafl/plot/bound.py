@@ -101,7 +101,7 @@ def bound(
                 f"{name} is {ours}, that of the bound {theirs}" for name, (ours, theirs) in others.items()
             )
             warnings.warn(f"plot.bound: the bound is not about the runs ({label}): {words}", stacklevel=3)
-            label += f" (the bound has another {', '.join(others)})"
+            label += f"\n(the bound has another {', '.join(others)})"
         ax.plot(steps, mean, label=label, linewidth=1.8, **style)
     terms = [str(name) for name in bound.data_vars if name != "total"]
     T = bound["server_steps"].values
