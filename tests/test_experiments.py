@@ -420,6 +420,7 @@ def test_derived_columns_are_measured_and_drawn(tmp_path: pathlib.Path) -> None:
         ([1.0, -1.0, 0.1], "not decided by these seeds"),
         ([2.0] * 5, "not decided by these seeds (2 for all 5 seeds, sign test p = 0.062)"),
         ([2.0] * 6, "holds (2 for all 6 seeds, sign test p = 0.031)"),
+        ([0.3, 0.1 + 0.2, 0.3], "not decided by these seeds (0.3 for all 3 seeds, sign test p = 0.25)"),
         ([-2.0] * 6, "does not hold"),
         ([0.0, 0.0], "not decided by these seeds (0 for all 2 seeds)"),
         ([2.0], "not decided by 1 seed"),

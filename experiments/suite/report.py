@@ -24,7 +24,7 @@ def verdict(numbers: np.ndarray, unit: str = "") -> str:
     mean, count = numbers.mean() if len(numbers) else np.nan, len(numbers)
     if count < 2:
         return f"not decided by {count} seed{'s' * (count != 1)} ({mean:.3g}{unit})"
-    alike = np.ptp(numbers) == 0
+    alike = np.ptp(numbers) <= 1e-9 * abs(mean)  # t would divide by what rounding leaves
     t, p = (np.nan, 0.5 ** (count - 1) if mean else 1.0) if alike else stats.ttest_1samp(numbers, 0.0)
     word = "not decided by these seeds" if p > 0.05 else "holds" if mean > 0 else "does not hold"
     if alike:
@@ -195,9 +195,11 @@ def draw(experiment: Experiment, results: xr.Dataset, path: pathlib.Path) -> Non
 
 def _draw_curves(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, column: str) -> None:
     assert experiment.curve is not None
+    logarithmic = experiment.curve[1] == "megabytes_sent"  # of uploads that differ by powers of ten
     for number, method in enumerate(results.row.values):
         y, x = results.curve.sel(column=column, row=method), results.curve_along.sel(column=column, row=method)
         known = y.notnull().all("seed").values & x.notnull().all("seed").values
+        known &= not logarithmic or (x > 0).all("seed").values
         if not known.any():
             continue
         colour, along = f"C{number % 10}", np.median(x.values[:, known], axis=0)
@@ -209,7 +211,7 @@ def _draw_curves(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, co
         if len(results.row) <= 10:  # bands of more hide each other
             axis.fill_between(along, low, high, color=colour, alpha=0.15, lw=0)
     axis.set(title=column, xlabel=_axis(experiment.curve[1]), ylabel=_axis(experiment.curve[0]))
-    if experiment.curve[1] == "megabytes_sent":  # of uploads that differ by powers of ten
+    if logarithmic:
         axis.set_xscale("log")
 
 
