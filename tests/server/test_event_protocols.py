@@ -270,6 +270,39 @@ def centres(points: list[float]) -> tuple[Any, Any]:
     )
 
 
+TWO = clock.recorded(np.tile([[1.0], [2.5]], (1, 20)))
+FRESH, LATER = 0.9 ** np.arange(7), np.asarray([1, 0.9, 0.81, 0.71, 0.629, 0.5661, 0.50949])
+BY_HAND: dict[str, tuple[Any, list[float], Any]] = {  # server and clock; centres; versions
+    f"{name}, stop={stop}": (of(stop), points, versions)
+    for stop in (True, False)
+    for name, of, points, versions in (
+        ("ringmaster, R=2", lambda stop: presets.ringmaster(2, TWO, max_staleness=2, stop=stop), [-1, -1], FRESH - 1),
+        ("ringmaster, R=3", lambda stop: presets.ringmaster(2, TWO, max_staleness=3, stop=stop), [-1, -1], LATER - 1),
+        (
+            "rennala",
+            lambda stop: presets.rennala(2, TWO, batch=3, learning_rate=0.3, stop=stop),
+            [1, -1],
+            [0, 0.1, 0.17],
+        ),
+        (
+            "malenia",
+            lambda stop: (server.malenia(0.3), clock.harmonic(durations=TWO, batch=2, stop=stop)),
+            [1, -1],
+            [0, 0],
+        ),
+    )
+}
+
+
+@pytest.mark.parametrize("name", slow_but(BY_HAND, "ringmaster, R=3, stop=True"))
+def test_optimal_methods_by_hand(name: str) -> None:
+    """Runs of 1 and 2.5 s. Ringmaster: f = x²/2 from x_0 = 1, shifted by 1. Malenia stays at the optimum."""
+    made, points, expected = BY_HAND[name]
+    sim = afl.Simulation(*centres(points), GRADIENT, *made)
+    versions = sim.run(len(expected) - 1, observe=observe_w).observe_w.values.ravel()
+    np.testing.assert_allclose(versions, expected, rtol=1e-5, atol=1e-7)
+
+
 def test_ringleader_by_hand() -> None:
     """The timeline of the authors' poster: runs of 43, 61 and 87 s, η = 0.3; the same inside the loop."""
     durations = clock.recorded(np.tile([[43.0], [61.0], [87.0]], (1, 20)))
