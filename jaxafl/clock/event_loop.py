@@ -178,7 +178,10 @@ def deliver(clock: Any, state: State, step: ServerStep, num_clients: int) -> Car
     columns = (step.mask, step.runs, step.kind)
     entry = (takes, run, None if step.kind is None else jnp.asarray(verdict.kind, jnp.int32))
     mask, runs, kind = jax.tree.map(lambda column, value: column.at[index].set(value, mode="drop"), columns, entry)
-    gone = jnp.where(delivers & jnp.isinf(earliest), FaultCode.ALL_GONE, FaultCode.NONE)
+    waits = delivers
+    if alarm is not None and clock.next_start(state.rules) is None:  # windows without arrivals would follow for ever
+        waits |= rung & (count == 0) & (state.waiting == 0)
+    gone = jnp.where(waits & jnp.isinf(earliest), FaultCode.ALL_GONE, FaultCode.NONE)
     full = jnp.where(exceeds, FaultCode.FULL, FaultCode.NONE)
     when = jnp.where(jnp.isinf(earliest), state.now, earliest)
     starts = first_fault(state.starts, jnp.maximum(gone, full), round=state.version, time=when)

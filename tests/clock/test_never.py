@@ -45,6 +45,10 @@ def test_a_clock_without_remaining_clients_raises() -> None:
     assert run_clock(clock, 4, 1, 3).time.tolist() == [1.0, 1.5, 2.0]
     with pytest.raises(ValueError, match=r"all clients that are at work are gone .* at 2 .*, and server step 3"):
         run_clock(clock, 4, 1, 4)
+    windows = clocks.free_running(concurrency=4, durations=durations, period=1.0)
+    assert run_clock(windows, 4, 1, 2).taken.tolist() == [1, 2]
+    with pytest.raises(ValueError, match=r"all clients that are at work are gone .* at 2 .*, and server step 2"):
+        run_clock(windows, 4, 1, 3)
 
 
 @pytest.mark.parametrize(
