@@ -173,7 +173,7 @@ def deliver(clock: Any, state: State, step: ServerStep, num_clients: int) -> Car
     takes = delivers & ~refused & ~lost
     restarts = stops | refused | lost if clock.some_wait(num_clients) else None
     state = _free(state, ended, stops | delivers, restarts)
-    exceeds = takes & (count == most)
+    exceeds = takes & (count >= most)  # so is the next arrival after a fault
     index = jnp.where(takes & ~exceeds, count if size == most else count % size, size)
     columns = (step.mask, step.runs, step.kind)
     entry = (takes, run, None if step.kind is None else jnp.asarray(verdict.kind, jnp.int32))
