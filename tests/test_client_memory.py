@@ -245,6 +245,6 @@ def test_a_run_without_them_keeps_nothing_for_them() -> None:
         return {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)}
 
     without = leaves(None)
-    assert without == leaves(upload.sign())
-    assert len(leaves(FEEDBACK) - without) == 2
-    assert not [path for path in without if "memory" in path or "shared" in path or "message" in path]
+    assert leaves(upload.sign()) - without == {".store.computed"}  # the norms before the upload
+    assert len(leaves(FEEDBACK) - leaves(upload.sign())) == 2
+    assert not [path for path in without if any(part in path for part in ("memory", "shared", "message", "computed"))]

@@ -106,7 +106,7 @@ def test_statistics_count_quantiles(tmp_path: Any) -> None:
     statistics = federated.statistics(quantiles=4)
     np.testing.assert_array_equal(statistics.histogram, 10 * np.eye(4))
     assert statistics.summary()["quantiles_per_client"] == "1 to 1"
-    assert "1 to 1 quantiles" in str(statistics) and statistics.heterogeneity == 0.75
+    assert "1 to 1 quantiles" in " ".join(str(statistics).split()) and statistics.heterogeneity == 0.75
     figure = data.heat_map(statistics, tmp_path / "map.png")
     assert figure.axes[0].get_xlabel() == "quantile of the target"
 
