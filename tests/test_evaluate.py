@@ -49,7 +49,7 @@ def assert_same(one: xr.Dataset, other: xr.Dataset) -> None:
 def test_evaluating_a_batch_in_pieces_changes_no_result(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where results of a whole one leave the cache of a CPU."""
     whole = evaluated()
-    monkeypatch.setattr(evaluate, "_CACHE", 1000)
+    monkeypatch.setattr(evaluate, "CACHE", 1000)
     pieces = evaluated()
     assert chosen == [(500, 500), (VALIDATION, VALIDATION), (500, 50), (VALIDATION, 50)]
     assert_same(pieces, whole)
@@ -69,7 +69,7 @@ def test_evaluation_batches_on_an_accelerator_fit_an_eighth_of_its_memory(
 
 
 def test_a_recurrent_network_keeps_its_batches(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "_CACHE", 1)
+    monkeypatch.setattr(evaluate, "CACHE", 1)
     rng = np.random.default_rng(0)
     ids, y = rng.integers(0, 8, (80, 5)).astype(np.int32), rng.integers(0, 8, 80)
     data = afl.data.from_arrays(ids[:20], y[:20], np.arange(20) % 4, x_test=ids, y_test=y)

@@ -15,7 +15,7 @@ from jaxafl.cli import tables
 from jaxafl.options import UserError, user_errors
 from jaxafl.sweep import gather as gather_sweep
 from jaxafl.sweep.comparison_folder import gathered, is_comparison
-from jaxafl.sweep.folder import check_no_member
+from jaxafl.sweep.folder import check_no_member, is_sweep
 
 if TYPE_CHECKING:  # importing xarray here would slow down every command
     import xarray as xr
@@ -162,7 +162,7 @@ def _loaded(file: pathlib.Path) -> xr.Dataset | dict[str, xr.Dataset]:
     """Returns the result of a file or of the folder of a sweep, or results by name of the folder of a comparison."""
     if is_comparison(file):
         return gathered(file)[0]
-    return gather_sweep(file) if file.is_dir() else results.load(file)
+    return gather_sweep(file) if is_sweep(file) else results.load(file)
 
 
 def compare(output_dir: pathlib.Path = pathlib.Path(), budget: int = 4000, seed: int = 0, progress: bool = True) -> int:

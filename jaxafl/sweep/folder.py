@@ -56,6 +56,11 @@ class Contents(NamedTuple):
         return xr.Dataset(coords=coords, attrs=dict(self.attrs))
 
 
+def is_sweep(folder: str | os.PathLike[str]) -> bool:
+    """Returns True if this is the folder of a sweep."""
+    return (as_path(folder) / _ABOUT).is_file()
+
+
 def check_no_member(folder: str | os.PathLike[str] | None, path: pathlib.Path | None) -> None:
     """Raises `ValueError` if a result would overwrite the file of a member of its sweep."""
     if folder is None or path is None or path.resolve().parent != as_path(folder).resolve():
@@ -92,7 +97,7 @@ class SweepFolder:
             ValueError: the folder holds no sweep.
         """
         self.path = as_path(folder).absolute()
-        if not (self.path / _ABOUT).is_file():
+        if not is_sweep(self.path):
             raise UserError(f"{self.path} is not the folder of a sweep: there is no {_ABOUT} in it")
         self.about: dict[str, Any] = json.loads((self.path / _ABOUT).read_text())
         self.identity = self.about["identity"]
@@ -119,9 +124,9 @@ class SweepFolder:
         interval_of(every)
         if numbers_in(path):
             raise UserError(f"{path} holds checkpoints of a run; name another folder")
-        if not (path / _ABOUT).is_file() and any(path.glob("member-*.nc")):
+        if not is_sweep(path) and any(path.glob("member-*.nc")):
             raise UserError(f"{path} holds results of a sweep, but no {_ABOUT} that says of which; name another folder")
-        if (path / _ABOUT).is_file():
+        if is_sweep(path):
             known = json.loads((path / _ABOUT).read_text())
             new = check_identity(path, known["identity"], identity)
             changed = "; ".join(filter(None, (known["changed"], new)))
