@@ -85,6 +85,11 @@ CLOCKS: dict[str, Callable[[], Clock]] = {
     "queued": lambda: afl.clock.routed(durations=PLACES),
     "lost in rounds": lambda: afl.clock.synchronous(cohort=4, durations=PLACES, lost=0.4),
     "rounds": lambda: afl.clock.synchronous(cohort=4, durations=PLACES, extra=1),
+    "warm up": lambda: afl.clock.warm_up(
+        afl.clock.free_running(concurrency=4, buffer=2, durations=afl.clock.lognormal(0.0, 2.0))
+    ),
+    "warm up to the next": lambda: afl.clock.warm_up(afl.clock.bernoulli(0.4), first="next"),
+    "warm up at first": lambda: afl.clock.warm_up(afl.clock.free_running(concurrency=4, durations=PLACES), first="all"),
     "semi": lambda: afl.clock.semi_async(fraction=0.5, lag=1, durations=afl.clock.lognormal(0.0, 1.0)),
 }
 
@@ -111,7 +116,7 @@ def test_runs_of_one_client_in_a_buffer_are_trained_in_turn_by_a_clock_inside_th
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLOCKS)
 def test_completed_runs_change_errors_whether_or_not_a_step_takes_them(name: str) -> None:
-    if name in ("lost", "refused", "late", "lost in rounds"):
+    if name in ("lost", "refused", "late", "lost in rounds", "warm up", "warm up to the next"):
         schedule = untaken(simulation(FEEDBACK, open_still(), CLOCKS[name]()).schedule(STEPS, seed=3))
         assert schedule.untaken is not None
         assert (count := len(schedule.untaken.client)) > 3
@@ -121,7 +126,7 @@ def test_completed_runs_change_errors_whether_or_not_a_step_takes_them(name: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lost", "refused", "repeated", "lost in rounds"])
+@pytest.mark.parametrize("name", ["lost", "refused", "repeated", "lost in rounds", "warm up"])
 def test_errors_survive_checkpoints_and_windows(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulation(FEEDBACK, open_still(), CLOCKS[name]())
     want = vectors(sim.run(STEPS, seed=3))
@@ -196,7 +201,10 @@ def test_feedback_that_cannot_work_is_an_error_before_compilation(part: Any, mes
 
 @pytest.mark.parametrize(
     "clock",
-    [afl.clock.compass(durations=PLACES), afl.clock.warm_up(afl.clock.bernoulli(0.5))],
+    [
+        afl.clock.compass(durations=PLACES),
+        afl.clock.warm_up(afl.clock.free_running(concurrency=4, durations=PLACES, lost=0.4)),
+    ],
     ids=["compass", "warm_up"],
 )
 def test_clocks_that_do_not_list_completed_runs_are_refused(clock: Clock) -> None:

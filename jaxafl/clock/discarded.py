@@ -14,6 +14,7 @@ from jaxafl.clock.events import Events
 from jaxafl.clock.rounds import synchronous
 from jaxafl.clock.schedules import Clockwork
 from jaxafl.clock.tables import Schedule, Untaken, replaced
+from jaxafl.clock.warm_up import warm_up
 from jaxafl.device import compiled
 from jaxafl.options import UserError
 
@@ -68,6 +69,9 @@ def untaken(schedule: Schedule) -> Schedule:
     if schedule.source is None or schedule.source.clock.takes_all or schedule.untaken is not None:
         return schedule
     clockwork = _again(schedule)
+    if isinstance(clockwork.clock, warm_up):
+        clockwork.advance(1)
+        return replaced(schedule, untaken=_before_first_step(schedule, clockwork))
     if not _by_events(clockwork.clock):
         return replaced(schedule, untaken=_lost_in_rounds(schedule, clockwork.clock.pause, 0))
     return replaced(schedule, untaken=_untaken(clockwork, clockwork.state, schedule.server_steps))
@@ -75,6 +79,9 @@ def untaken(schedule: Schedule) -> Schedule:
 
 def advanced(clockwork: Clockwork, count: int) -> Schedule:
     """Returns the next `count` server steps of a clock with the completed runs that they do not take."""
+    if isinstance(clockwork.clock, warm_up):
+        schedule = clockwork.advance(count)
+        return schedule if schedule.start else replaced(schedule, untaken=_before_first_step(schedule, clockwork))
     if not _by_events(clockwork.clock):
         lost = int(clockwork.state.starts.lost)
         schedule = clockwork.advance(count)
@@ -86,11 +93,37 @@ def advanced(clockwork: Clockwork, count: int) -> Schedule:
 
 def lists_untaken(clock: Clock | None) -> bool:
     """Returns True if `untaken` and `advanced` find the completed runs that no server step of a clock takes."""
+    if isinstance(clock, warm_up):
+        return type(clock).next is warm_up.next and clock.clock.takes_all
     return _by_events(clock) or (isinstance(clock, synchronous) and type(clock).next is synchronous.next)
 
 
 def _by_events(clock: Clock | None) -> bool:
     return isinstance(clock, Events) and type(clock).next is Events.next
+
+
+def _before_first_step(schedule: Schedule, clockwork: Clockwork) -> Untaken:
+    """Returns the runs of `warm_up` whose update a later one of their client replaced before the first server step.
+
+    Args:
+        schedule: server steps from the first on.
+        clockwork: the clock after at least one server step.
+    """
+    clock, state = clockwork.clock, clockwork.state
+    count = int(state.shift) + 1  # steps of the protocol before the first version
+    if not count:
+        return Untaken(*(np.zeros(0, np.int32),) * 5, *(np.zeros(0),) * 2, np.zeros(0, np.int32))
+    protocol = Clockwork(clock.clock, clockwork.num_clients, clockwork.workload.steps, count, clockwork.seed)
+    found = protocol.advance(count)
+    step, entry = np.nonzero(found.mask)
+    _, first = np.unique(found.run_id[step, entry], return_index=True)
+    taken = np.isin(found.run_id[step, entry][first], schedule.run_id[0][schedule.mask[0]])
+    step, entry = step[first][~taken], entry[first][~taken]
+    columns = {name: getattr(found, name)[step, entry] for name in Untaken._fields[:-1]}
+    columns["started"] = columns["started"] - clock.pause * columns["reference"]
+    columns["arrived"] = columns["arrived"] - clock.pause * step
+    zero = np.zeros(len(step), np.int32)
+    return Untaken(**columns | {"version": zero, "reference": zero}, step=zero)
 
 
 def _lost_in_rounds(schedule: Schedule, pause: float, lost: int) -> Untaken:
