@@ -54,7 +54,10 @@ def pages() -> dict[str, str]:
 
 def methods() -> dict[str, Constructor]:
     """Returns the servers and the presets by name; a preset runs on the clock that it comes with."""
-    presets = {name: one._replace(clocks=("free_running",)) for name, one in offered("presets").items()}
+    presets = {
+        name: one._replace(clocks=tuple(re.findall(r"--clock\s+(\w+)", inspect.getdoc(one.call) or "")))
+        for name, one in offered("presets").items()
+    }
     return dict(sorted((offered("servers") | presets).items()))
 
 

@@ -103,7 +103,7 @@ def tag(one: Constructor) -> str:
         return "reading"
     checked = re.search(r"[Cc]hecked against ([^.;]*)", text)
     if checked is None:
-        return "P"
+        return "T" if re.search(r"follows (a )?third[- ]party", text) else "P"
     if "reimplementation" in checked[1]:
         return "T"
     letters = {"P": "paper|poster|text", "A": "code"}

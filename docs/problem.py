@@ -32,6 +32,7 @@ def methods() -> dict[str, afl.Simulation]:
     server, clock = afl.server, afl.clock
     steps = clock.uniform(1, 10, per="client") * clock.constant(0.1, per="step")
     speeds = steps + clock.suspension(0.2)
+    evenly = np.linspace(0.1, 1, _CLIENTS).round(3).tolist()  # known seconds per gradient
     each, buffered = (clock.free_running(concurrency=_AT_WORK, buffer=m, durations=speeds) for m in (1, 5))
     all_single, everyone = (clock.free_running(concurrency=_CLIENTS, buffer=m, durations=speeds) for m in (1, 5))
     at_steps = clock.free_running(concurrency=_AT_WORK, buffer=5, durations=speeds, dispatch="step")
@@ -70,12 +71,15 @@ def methods() -> dict[str, afl.Simulation]:
         "fedopt": (server.fedopt(optax.adamw, 0.003), buffered, usual),
         "fedprox": (server.fedavg(), rounds, proximal),
         "fedstale": (server.fedstale(), rounds, usual),
+        "fedvarp": (*afl.presets.fedvarp(_AT_WORK, speeds), usual),
         "fedyogi": (server.fedyogi(0.01, eps=1e-3), rounds, usual),
         "ia2sgd": (server.ia2sgd(0.5), all_single, usual),
         "kardam": (server.kardam(0.1), all_single, gradient),
         "malenia": (server.malenia(0.5), clock.harmonic(durations=speeds, batch=30), usual),
         "mifa": (server.mifa(), rounds, usual),
         "mu2": (server.mu2(0.1), all_single, recursive),
+        "naive_optimal": (*afl.presets.naive_optimal(evenly, fastest=_AT_WORK), gradient),
+        "picky_sgd": (server.picky_sgd(0.1), all_single, gradient),
         "port": (server.port(), at_steps, usual),
         "psurdg": (server.psurdg(0.2), ticks, whole),
         "quafl": (server.quafl(), contacts, usual),

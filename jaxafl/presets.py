@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxafl.clock import Clock, Duration, free_running
-from jaxafl.options import Number
-from jaxafl.server import Server, asysg, fedbuff
+import numpy as np
 
-__all__ = ["Preset", "rennala", "ringmaster"]
+from jaxafl.clock import Clock, Duration, constant, free_running, synchronous
+from jaxafl.options import Number, UserError, as_numbers, check_whole
+from jaxafl.server import Server, asysg, fedbuff, fedstale
 
-REFERENCES = {"rennala": ("tyurin2023",), "ringmaster": ("maranjyan2025",)}
+__all__ = ["Preset", "fedvarp", "naive_optimal", "rennala", "ringmaster"]
+
+REFERENCES = {
+    "fedvarp": ("jhunjhunwala2022",),
+    "naive_optimal": ("maranjyan2025",),
+    "rennala": ("tyurin2023",),
+    "ringmaster": ("maranjyan2025",),
+}
 """Keys of `jaxafl.references.BIBTEX` by preset."""
 
 
@@ -71,3 +79,62 @@ def rennala(clients: int, durations: Duration, *, batch: int, learning_rate: Num
         concurrency=clients, buffer=batch, durations=durations, max_staleness=1, on_bound="stop" if stop else "refuse"
     )
     return Preset(fedbuff(learning_rate, staleness="none"), clock)
+
+
+def naive_optimal(times: Sequence[float] | np.ndarray, *, fastest: int, learning_rate: Number = 0.1) -> Preset:
+    """Builds Naive Optimal ASGD: asynchronous SGD on the m fastest clients, all others idle.
+
+    It is `asysg` on `free_running(concurrency=m, durations=constant(times))`, with weights 1 for the m fastest clients
+    and 0 for the others. One gradient per run, `Client(optax.sgd, learning_rate=1.0, steps=1)`. In a shell: `--server
+    asysg --clock free_running --clock.concurrency M --clock.durations constant(TIMES) --clock.weights @WEIGHTS.npy`.
+    The theory is for equally distributed data: samples of the others are never used. The rule follows a third party's
+    text.
+
+    Args:
+        times: τ_i [N], seconds per gradient of each client; finite and above 0.
+        fastest: m in 1 .. N; of clients with equal times, the first. Theory: m* = argmin_m h_m (1 + σ²/(mε)), with the
+            harmonic mean h_m of the m smallest times, which is `jaxafl.theory.optimal_times.homogeneous(times,
+            effort).clients`.
+        learning_rate: η.
+
+    Raises:
+        UserError: times are not one number above 0 per client, or there are fewer than m clients.
+
+    References:
+        Maranjyan, Tyurin & Richtárik, "Ringmaster ASGD: the first asynchronous SGD with optimal time complexity", ICML
+        2025.
+    """
+    seconds = as_numbers("presets.naive_optimal", "times", times)
+    if seconds.ndim != 1 or not len(seconds) or not np.isfinite(seconds).all() or not (seconds > 0).all():
+        raise UserError(
+            f"presets.naive_optimal: times {times!r:.80} are unusable; expected finite seconds above 0. Give one "
+            "number per client, [N]"
+        )
+    check_whole("presets.naive_optimal", "fastest", fastest, most=len(seconds))
+    chosen = np.zeros(len(seconds))
+    chosen[np.argsort(seconds, kind="stable")[:fastest]] = 1
+    clock = free_running(
+        concurrency=fastest, durations=constant(seconds), weights=chosen if fastest < len(seconds) else None
+    )
+    return Preset(asysg(learning_rate), clock)
+
+
+def fedvarp(cohort: int, durations: Duration, *, learning_rate: Number = 1.0) -> Preset:
+    """Builds FedVARP: x ← x + η ((1/n) Σ_{i in S} (Δ_i - h_i) + (1/N) Σ_{i=1..N} h_i), then h_i ← Δ_i for i in S.
+
+    S is the cohort of a round, and h_i the last update of client i, 0 before the first. It is `fedstale` with memory 1
+    and uniform weights on `synchronous(cohort=n)`. In a shell: `--server fedstale --server.memory 1.0 --server.weights
+    uniform --clock synchronous --clock.cohort n`. The rule follows a third
+    party's code, that of FedStale's authors.
+
+    Args:
+        cohort: n, clients of a round, drawn without replacement.
+        durations: duration of a run in simulated seconds.
+        learning_rate: η.
+
+    References:
+        Jhunjhunwala, Sharma, Nagarkatti, Joshi, "FedVARP: tackling the variance due to partial client participation in
+        federated learning", UAI 2022.
+    """
+    server = fedstale(learning_rate, memory=1.0, weights="uniform")
+    return Preset(server, synchronous(cohort=cohort, durations=durations))

@@ -113,7 +113,10 @@ def test_list_of_a_kind_is_grouped_by_question_within_80_columns(capsys, monkeyp
         "fedbuff": "tolerated",
         "fedavg": "waits",
         "fedprox": "waits",
+        "naive_optimal": "tolerated",
         "ringmaster": "refused",
+        "picky_sgd": "refused",
+        "fedvarp": "remembered",
         "safa": "remembered",
     }
     assert {name: found[name] for name in expected} == {name: QUESTIONS[key] for name, key in expected.items()}

@@ -6,6 +6,7 @@ import importlib.metadata
 import pathlib
 import re
 
+import numpy as np
 import optax
 import pytest
 import tyro
@@ -14,6 +15,7 @@ import jaxafl as afl
 from jaxafl.cli import main
 from jaxafl.cli.build import make_simulation
 from jaxafl.cli.catalogue import KINDS, offered
+from jaxafl.cli.files import with_arrays, without_files
 from jaxafl.cli.options import Run, chosen, options_type
 
 DATA = ("--data", "synthetic", "--data.max-size", "60", "--data.clients", "6", "--model", "logistic")
@@ -28,7 +30,8 @@ REQUIRED = {
 
 def simulation(*arguments: str) -> afl.Simulation:
     names = chosen(arguments)
-    return make_simulation(names, tyro.cli(options_type(Run, names), args=list(arguments)))
+    plain, arrays = without_files(arguments, names)
+    return make_simulation(names, with_arrays(tyro.cli(options_type(Run, names), args=plain), arrays))
 
 
 @pytest.mark.parametrize("name", sorted(offered("servers")))
@@ -38,18 +41,31 @@ def test_every_server_works_with_the_defaults_of_the_command_line(name):
 
 
 @pytest.mark.parametrize(
-    ("preset", "numbers"),
-    [(afl.presets.ringmaster, {"N": 5, "R": 3}), (afl.presets.rennala, {"N": 5, "B": 4})],
+    ("preset", "words", "given"),
+    [
+        (afl.presets.ringmaster, {"N": 5, "R": 3}, {"clients": 5, "max_staleness": 3}),
+        (afl.presets.rennala, {"N": 5, "B": 4}, {"clients": 5, "batch": 4}),
+        (afl.presets.fedvarp, {"n": 4}, {"cohort": 4}),
+        (
+            afl.presets.naive_optimal,
+            {"M": 2, "constant(TIMES)": "constant([2.5, 1.0, 3.0])", "@WEIGHTS.npy": "@{folder}/weights.npy"},
+            {"times": [2.5, 1.0, 3.0], "fastest": 2},
+        ),
+    ],
 )
-def test_the_command_line_of_a_preset_gives_its_server_and_clock(preset, numbers):
+def test_the_command_line_of_a_preset_gives_its_server_and_clock(preset, words, given, tmp_path):
     text = re.search("In a shell: `(.*?)`", " ".join(preset.__doc__.split()))[1]
-    arguments = [str(numbers.get(word, word)) for word in text.split()]
-    with pytest.raises(ValueError, match=f"{preset.__name__} is a server on a certain clock; write {text}"):
+    np.save(tmp_path / "weights.npy", [1.0, 1.0, 0.0])
+    arguments = [str(words.get(word, word)).format(folder=tmp_path) for word in text.split()]
+    with pytest.raises(ValueError, match=re.escape(f"{preset.__name__} is a server on a certain clock; write {text}")):
         chosen(["--server", preset.__name__])
-    made = simulation(*DATA, *arguments, "--clock.durations", "uniform(1, 5)", "--server.learning-rate", "0.1")
-    own = {"N": "clients", "R": "max_staleness", "B": "batch"}
-    expected = preset(durations=afl.clock.uniform(1, 5), **{own[name]: value for name, value in numbers.items()})
+    if "times" not in given:
+        arguments += ["--clock.durations", "uniform(1, 5)"]
+        given = given | {"durations": afl.clock.uniform(1, 5)}
+    made = simulation(*DATA[:-4], "--data.clients", "3", *DATA[-2:], *arguments, "--server.learning-rate", "0.1")
+    expected = preset(**given, learning_rate=0.1)
     assert (repr(made.server), repr(made.clock)) == (repr(expected.server), repr(expected.clock))
+    np.testing.assert_array_equal(getattr(made.clock, "weights", None), getattr(expected.clock, "weights", None))
 
 
 @pytest.mark.parametrize("name", sorted(offered("servers")))

@@ -190,6 +190,7 @@ def test_a_correction_that_cannot_work_is_an_error_before_compilation(
         afl.server.fedbuff(aggregate=afl.aggregate.private_mean(1.0)),
         afl.server.basgd(buffers=3),
         afl.server.kardam(),
+        afl.server.picky_sgd(),
     ],
     ids=lambda server: server.name,
 )

@@ -180,6 +180,9 @@ def test_every_algorithm_and_clock_has_its_page(make: Any) -> None:
     assert {f"clocks/{name}.md" for name in make.offered("clocks")} <= set(pages)
     for name in make.offered("presets"):
         assert f":pyobject: {name}\n" in pages[f"algorithms/{name}.md"]
+    of = {name: make.methods()[name] for name in ("fedvarp", "kardam", "naive_optimal", "picky_sgd", "ringmaster")}
+    assert [make.overview.tag(one) for one in of.values()] == ["T", "T", "T", "reading", "P, A"]
+    assert (of["fedvarp"].clocks, of["naive_optimal"].clocks) == (("synchronous",), ("free_running",))
     table = pages["made/algorithms.md"]
     assert all(table.count(f"| [`{name}`](../algorithms/{name}.md) |") == 1 for name in make.methods())
 

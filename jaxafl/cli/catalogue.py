@@ -46,11 +46,13 @@ KINDS = {  # kind -> package, and methods, one of which every object of the kind
 QUESTIONS = {
     "tolerated": "Which staleness is tolerated? Any: updates count as they come, or by their age",
     "waits": "Who waits? The server, for all clients of a round",
-    "refused": "Who is refused? Updates that are too old, and runs that a step stops",
+    "refused": "Who is refused? Updates that are too old or distant, and runs that a step stops",
     "remembered": "What is remembered? The last update or the model of every client",
 }
 """Questions that group the servers and presets in lists, by a word for the answer."""
-_REFUSED = ("malenia", "throttle", "ringmaster", "rennala")  # on their papers' clocks, which stop or refuse runs
+# picky_sgd refuses by itself, the others on their papers' clocks; a preset does not say what its server keeps
+_ANSWERS = dict.fromkeys(("malenia", "throttle", "ringmaster", "rennala", "picky_sgd"), "refused")
+_ANSWERS |= {"fedvarp": "remembered"}
 _ARRAYS = (jax.typing.ArrayLike, numpy.typing.ArrayLike)  # types without a form on a command line
 _SUPPLIED = ("data_dir", "num_classes")  # given by --data-dir and by the data, so not options of a part
 _OPTIMIZERS = (optax.sgd, optax.adam, optax.adamw, optax.amsgrad, optax.adagrad, optax.rmsprop, optax.yogi, optax.lion)
@@ -96,8 +98,8 @@ class Constructor(NamedTuple):
         needs = getattr(self.call, "needs", None)
         if isinstance(needs, Needs) and (needs.client_rows or needs.client_models):
             return "remembered"
-        if self.name in _REFUSED:
-            return "refused"
+        if self.name in _ANSWERS:
+            return _ANSWERS[self.name]
         fresh = "synchronous" in self.clocks and "free_running" not in self.clocks
         return "waits" if fresh else "tolerated"
 

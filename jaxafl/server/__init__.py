@@ -24,6 +24,7 @@ from jaxafl.server.incremental import ace, aced, ia2sgd, mifa
 from jaxafl.server.kardam import kardam
 from jaxafl.server.malenia import malenia
 from jaxafl.server.mu2 import mu2
+from jaxafl.server.picky_sgd import picky_sgd
 from jaxafl.server.port import port
 from jaxafl.server.quafl import quafl
 from jaxafl.server.ringleader import ringleader
@@ -74,6 +75,7 @@ __all__ = [
     "mifa",
     "mu2",
     "norm",
+    "picky_sgd",
     "port",
     "psurdg",
     "quafl",

@@ -168,3 +168,24 @@ class Kardam:
             return x
         self.row, self.last = 0, (u, start)
         return x + u
+
+
+class PickySGD:
+    """x += eta Delta_i if ||x - x_s|| <= distance, else x stays. Cohen et al. 2021, Algorithm 1.
+
+    Args:
+        eta: Server rate.
+        distance: epsilon / (2 beta).
+    """
+
+    def __init__(self, *, eta: float, distance: float) -> None:
+        self.eta, self.distance = eta, distance
+        self.rejections = 0
+        self.info = StepInfo(eta=eta)
+
+    def step(self, x: Array, arrivals: Sequence[Update]) -> Array:
+        (arrival,) = arrivals
+        if sum(float(a - b) ** 2 for a, b in zip(x, arrival.x_start, strict=True)) <= self.distance**2:
+            return x + self.eta * arrival.delta
+        self.rejections += 1
+        return x

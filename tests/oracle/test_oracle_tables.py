@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from .server_tables import ACED, AREA, FedStale, LastUpdates
+from .server_tables import ACED, AREA, FedStale, LastUpdates, PickySGD
 from .server_weighted import PORT, DelayAdaptive, FedFa, FedNova
 from .small_cases import update, vector
 from .update import Array, Server, Update
@@ -87,6 +87,19 @@ def test_fedstale():
     assert server.step(x, [update(1, 6.0)]) == pytest.approx(4.0 + 6.5)  # (6 - 1) + 1/2 (2 + 1)
     assert server.step(x, []) == pytest.approx(4.0 + 2.5)  # 1/2 (2 + 3)
     assert fedstale(0.0, [0.5, 0.5]).step(vector(0.0), [update(0, 4.0)]) == pytest.approx(4.0)  # FedAvg
+    server = fedstale(1.0, [1.0, 0.5])  # FedVARP
+    x = server.step(vector(0.0), [update(0, 4.0), update(1, 2.0)])
+    assert server.step(x, [update(1, 6.0)]) == pytest.approx(4.0 + 7.0)  # (6 - 2) + 1/2 (4 + 2)
+
+
+def test_picky_sgd():
+    server = PickySGD(eta=0.5, distance=2.0)
+    assert server.step(vector(3.0), [update(0, 4.0, x_start=1.0, staleness=9)]) == pytest.approx(5.0)  # at the bound
+    assert server.step(vector(5.0), [update(1, 4.0, x_start=2.5, staleness=1)]) == pytest.approx(5.0)
+    assert server.step(vector(-1.0), [update(1, 4.0, x_start=1.5)]) == pytest.approx(-1.0)
+    for start, moves in ((1.4, True), (1.5, False)):  # 1.4^2 2 < 2^2 < 1.5^2 2
+        arrival = Update(client=0, delta=vector(1.0, 1.0), x_start=vector(start, start))
+        assert (server.step(vector(0.0, 0.0), [arrival]) == [moves / 2, moves / 2]).all()
 
 
 def test_area():

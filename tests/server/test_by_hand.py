@@ -49,6 +49,7 @@ from tests.oracle.test_oracle_tables import (  # noqa: F401 (likewise)
     test_fedstale,
     test_ia2sgd,
     test_mifa,
+    test_picky_sgd,
     test_port,
 )
 from tests.oracle.update import StepInfo, Update
@@ -201,6 +202,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(by_hand_tables, "fedstale", fedstale)
     monkeypatch.setattr(by_hand_tables, "area", area)
     monkeypatch.setattr(by_hand_tables, "DelayAdaptive", delay_adaptive)
+    monkeypatch.setattr(by_hand_tables, "PickySGD", engine(server.picky_sgd))
     for name in ("FedNova", "FedFa", "PORT"):
         monkeypatch.setattr(by_hand_tables, name, engine(getattr(server, name.lower())))
     yield

@@ -16,7 +16,7 @@ from jaxafl import server
 from jaxafl.clock import bernoulli, constant, synchronous, trace
 from tests.oracle import clock as oracle_clock
 from tests.oracle.clock_bernoulli import bernoulli as oracle_bernoulli
-from tests.oracle.server_tables import ACED, AREA, FedStale, Kardam, LastUpdates
+from tests.oracle.server_tables import ACED, AREA, FedStale, Kardam, LastUpdates, PickySGD
 from tests.oracle.server_weighted import PORT, DelayAdaptive, FedFa, FedNova
 from tests.problems import (
     GD,
@@ -87,6 +87,12 @@ FREE: dict[str, tuple[Any, Callable[[], Any], dict[str, Any]]] = {
         lambda: Kardam(eta=0.7, dampening=lambda tau: np.exp(-0.2 * tau), quantile=0.4, window=2, num_clients=CLIENTS),
         {"concurrency": 4, "buffer": 1},
     ),
+    "picky_sgd": (server.picky_sgd(0.7, 0.8), lambda: PickySGD(eta=0.7, distance=0.8), EVERYONE),
+    "picky_sgd, infinite": (
+        server.picky_sgd(0.7, np.inf),
+        lambda: PickySGD(eta=0.7, distance=np.inf),
+        {"concurrency": 4, "buffer": 1},
+    ),
     "fedfa": (server.fedfa(3), lambda: FedFa(window=3), {"concurrency": 4, "buffer": 1}),
     "port": (
         server.port(0.5, 2.0, 4.0),
@@ -132,7 +138,7 @@ ROUNDS: dict[str, tuple[Any, Callable[[], Any]]] = {
         lambda: FedStale(alpha=SAMPLES / SAMPLES.sum(), p=[0.5] * CLIENTS, beta=0.5, dim=3, eta=0.8),
     ),
     "fedvarp": (
-        server.fedstale(memory=1.0, weights="uniform"),
+        afl.presets.fedvarp(3, constant(0)).server,
         lambda: FedStale(alpha=[1 / CLIENTS] * CLIENTS, p=[0.5] * CLIENTS, beta=1.0, dim=3),
     ),
     "area": (server.area(), area),
@@ -191,6 +197,7 @@ def test_servers_of_ticks_follow_their_references(name: str) -> None:
 SWEPT: dict[str, tuple[Any, tuple[float, float]]] = {
     "max_age": (server.aced(0.1, 1.0), (0.0, 3.0)),
     "threshold": (server.delay_adaptive(0.2, threshold=2.0), (0.5, 9.0)),
+    "distance": (server.picky_sgd(0.2), (0.05, np.inf)),
     "exponent": (server.fedbuff(exponent=0.5), (0.0, 2.0)),
 }
 
@@ -230,6 +237,10 @@ TIMELINES: dict[str, tuple[Any, Callable[[Any], Any], list[float]]] = {
     "ace": (server.ace(0.5), plain, [2, 2, 2, 2, 1]),
     # uploads 1, 1, 1, -1
     "fedfa": (server.fedfa(2), plain, [2, 2, 1, 1, 0]),
+    # at 3 client 1 steps from 1.25; then client 2, whose start is 2 and x = 1.125, is too far
+    "picky_sgd": (server.picky_sgd(0.5, 0.8), plain, [2, 1.5, 1.25, 1.125, 1.125]),
+    # at distance 7/8 it is not, and its gradient at 2 is 3
+    "picky_sgd, at the bound": (server.picky_sgd(0.5, 0.875), plain, [2, 1.5, 1.25, 1.125, 1.125 - 0.5 * 3]),
     # c = 2: the client that takes three seconds has staleness 3, so that its step is 2/3 as long
     "delay_adaptive": (server.delay_adaptive(0.5), plain, [2, 1.5, 1.25, 1.125, 1.125 - 0.5 * 2 / 3 * 3]),
 }
@@ -256,6 +267,7 @@ ALL = {
     "fedbuff": (server.fedbuff(0.5, lambda tau: 1 / (1 + tau**2)), {"concurrency": 4, "buffer": 2}),
     "fedfa": (server.fedfa(3), {"concurrency": 4}),
     "mifa": (server.mifa(0.3), {"concurrency": 4, "buffer": 2}),
+    "picky_sgd": (server.picky_sgd(0.3), {"concurrency": 4}),
     "port": (server.port(), {"concurrency": 4, "buffer": 2}),
 }
 

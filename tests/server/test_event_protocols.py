@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -123,6 +124,20 @@ def table() -> Step:
     return lambda x, clients, deltas, kinds: of_last_updates(x, clients, deltas, rows)
 
 
+class FedVARP:
+    """The mean of the cohort's changes, and of all last updates; those of clients that have not come are 0."""
+
+    def __init__(self) -> None:
+        self.rows = np.zeros((CLIENTS, len(START)))
+
+    def __call__(self, x: np.ndarray, clients: list[int], deltas: list[np.ndarray], kinds: list[int]) -> np.ndarray:
+        changes = [delta - self.rows[client] for client, delta in zip(clients, deltas, strict=True)]
+        x = x + ETA * (np.mean(changes, axis=0) + self.rows.mean(axis=0))
+        self.rows[clients] = deltas
+        return x
+
+
+TIMES = [3.0, 1.0, 2.5, 1.0, 2.0, 2.5]
 FREE = clock.free_running(concurrency=CLIENTS, durations=DURATIONS)
 P = np.array([0.3, 0.1, 0.1, 0.2, 0.05, 0.25])
 
@@ -143,6 +158,8 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
         lambda: mean,
     ),
     "rennala": (presets.rennala(CLIENTS, DURATIONS, batch=5, learning_rate=ETA), lambda: mean),
+    "naive_optimal": (presets.naive_optimal(TIMES, fastest=4, learning_rate=ETA), lambda: mean),
+    "fedvarp": (presets.fedvarp(2, DURATIONS, learning_rate=ETA), FedVARP),
     "fedcompass": (
         (server.fedcompass(ETA, "none"), clock.compass(durations=DURATIONS, min_steps=1, max_steps=1)),
         lambda: share_of_sum,
@@ -223,6 +240,8 @@ def test_servers_follow_their_formulas_along_the_schedule(name: str) -> None:
         "routed",
         "fedcompass",
         "basgd",
+        "naive_optimal",
+        "fedvarp",
     )
     sent = schedule.mask.sum() + counted["refused"] + counted["lost"]
     assert int(result.bytes_up.sum()) == sent * len(START) * 8
@@ -363,3 +382,56 @@ def test_a_limit_of_bytes_counts_refused_uploads() -> None:
     assert whole.attrs["runs_refused"] > 0
     sent = (whole.bytes_up + whole.bytes_down).values.cumsum()
     assert sim.run(until={"bytes": int(sent[29])}, seed=2).sizes["step"] == 30
+
+
+@pytest.mark.slow
+def test_naive_optimal_trains_the_fastest_clients_only() -> None:
+    for fastest, expected in ((1, [1]), (2, [1, 3]), (4, [1, 2, 3, 4])):
+        made = presets.naive_optimal(TIMES, fastest=fastest).clock
+        assert made.weights is not None and np.flatnonzero(made.weights).tolist() == expected
+        schedule = afl.clock.schedule(made, CLIENTS, 1, 30, seed=fastest)
+        arrived = {client: int(schedule.time[-1] / TIMES[client] + 1e-9) for client in expected}  # by the last time
+        found, counts = np.unique(schedule.client, return_counts=True)
+        assert found.tolist() == expected
+        assert all(n - 1 <= count <= n for n, count in zip(arrived.values(), counts, strict=True))
+    assert presets.naive_optimal(np.array(TIMES), fastest=CLIENTS).clock.weights is None
+    effort = afl.theory.optimal_times.effort(0.1, smoothness=1.0, local_variance=0.05, gap=1.0)
+    best = afl.theory.optimal_times.homogeneous(TIMES, effort).clients
+    assert 1 < best < CLIENTS and presets.naive_optimal(TIMES, fastest=best).clock.concurrency == best
+
+
+@pytest.mark.parametrize(
+    ("times", "fastest", "message"),
+    [
+        ([1.0, 0.0], 1, r"times \[1.0, 0.0\] are unusable; expected finite seconds above 0"),
+        ([1.0, np.inf], 1, "are unusable"),
+        ([], 1, "are unusable"),
+        (2.0, 1, "one number per client"),
+        ([1.0, 2.0], 3, "fastest must be at most 2, got 3"),
+        ([1.0, 2.0], 0, "fastest must be at least 1, got 0"),
+    ],
+)
+def test_naive_optimal_needs_the_seconds_of_every_client(times: Any, fastest: int, message: str) -> None:
+    with pytest.raises(ValueError, match=f"presets.naive_optimal: .*{message}"):
+        presets.naive_optimal(times, fastest=fastest)
+
+
+@pytest.mark.slow
+def test_picky_sgd_says_what_it_rejects() -> None:
+    """Distances are those of the versions; with an infinite one it is `asysg`."""
+    problem, made = quadratic(), clock.free_running(concurrency=4, durations=DURATIONS)
+
+    def found(one: Any) -> Any:
+        with jax.enable_x64(True):
+            return afl.Simulation(problem.data, problem.model, GRADIENT, one, made).run(STEPS, observe=observe_w)
+
+    picky = found(server.picky_sgd(ETA, 0.6))
+    xs, rejected = picky.observe_w.values, picky.rejected.values.astype(bool)
+    starts = xs[np.arange(STEPS) - picky.staleness.values[:, 0].astype(int)]
+    distances = np.sqrt(((xs[:-1] - starts) ** 2).sum(axis=1))
+    np.testing.assert_allclose(picky.distance, distances, rtol=1e-12, atol=1e-15)
+    assert rejected.tolist() == (distances > 0.6).tolist() and 0 < rejected.sum() == picky.attrs["count_rejected"]
+    assert (np.abs(np.diff(xs, axis=0)).sum(axis=1) == 0).tolist() == rejected.tolist()
+    usual, infinite = found(server.asysg(ETA)), found(server.picky_sgd(ETA, np.inf))
+    np.testing.assert_allclose(infinite.observe_w, usual.observe_w, rtol=1e-12)
+    assert infinite.attrs["count_rejected"] == 0 and json.loads(infinite.attrs["server"])["distance"] == np.inf

@@ -71,6 +71,7 @@ SERVERS: dict[str, Any] = {
     "malenia": server.malenia(),
     "basgd": server.basgd(),
     "kardam": server.kardam(),
+    "picky_sgd": server.picky_sgd(),
     "zeno": server.zeno(),
     "mu2": server.mu2(),
     "ringleader": server.ringleader(),
@@ -100,7 +101,8 @@ BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia", "fedcom
 TABLE: dict[str, set[str]] = {
     "synchronous": {"fedavg", "fedadagrad", "fedadam", "fedyogi", "fedams", "fedbuff", "fedopt", "fadas", "ca2fl"}
     | {"fednova", "mifa", "fedstale", "area", "port"},
-    "free_running": BUFFERED - {"basgd"} | {"asyncfeded", "delay_adaptive", "fedfa", "kardam", "zeno", "mu2"},
+    "free_running": BUFFERED - {"basgd"}
+    | {"asyncfeded", "delay_adaptive", "fedfa", "kardam", "picky_sgd", "zeno", "mu2"},
     "free_running, buffer": BUFFERED,
     "bernoulli": {"audg", "psurdg", "fedavg", "fedbuff", "fedopt", "fadas", "mifa", "fedstale"},
     "sampled": {"defedavg_niid"},
