@@ -73,24 +73,11 @@ def assert_identical(result: xr.Dataset, other: xr.Dataset) -> None:
             np.testing.assert_array_equal(result[name], other[name], err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("name", "lanes", "chunk"),
-    [
-        ("fadas", 4, 2),
-        pytest.param("fedavg", 8, 8, marks=pytest.mark.slow),
-        pytest.param("asyncfeded", 8, 8, marks=pytest.mark.slow),
-        pytest.param("fadas", 8, 8, marks=pytest.mark.slow),
-        pytest.param("fedasync", 8, 8, marks=pytest.mark.slow),
-    ],
-)
+LANES = [("fadas", 4, 2), *((name, *how) for name in CASES for how in ((3, 3), (6, 3), (16, 1)))]
+
+
+@pytest.mark.parametrize(("name", "lanes", "chunk"), slow_but(LANES, ("fadas", 4, 2)))
 def test_lanes_and_chunks_change_no_result(name: str, lanes: int, chunk: int) -> None:
-    assert_close(run(name, lanes=lanes, chunk=chunk), usual(name))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("lanes", "chunk"), [(2, 1), (3, 3), (4, 2), (6, 3), (16, 1)])
-@pytest.mark.parametrize("name", CASES)
-def test_many_lanes_and_chunks_change_no_result(name: str, lanes: int, chunk: int) -> None:
     assert_close(run(name, lanes=lanes, chunk=chunk), usual(name))
 
 
@@ -116,7 +103,7 @@ def test_the_evaluation_interval_changes_no_bit(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("lanes", "chunk"), [(1, 1), (4, 1), (4, 4)])
+@pytest.mark.parametrize(("lanes", "chunk"), [(1, 1), (4, 2)])
 @pytest.mark.parametrize("name", ["fadas", "fedavg"])
 def test_static_trip_counts_change_no_result(
     name: str, lanes: int, chunk: int, monkeypatch: pytest.MonkeyPatch

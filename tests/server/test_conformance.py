@@ -159,12 +159,10 @@ def test_single_precision_follows_too(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("kind", ["real", "ties", "late"])
 @pytest.mark.parametrize("name", FREE)
-def test_every_server_on_every_kind_of_schedule(name: str, kind: str, precision: str) -> None:
-    for seed in range(3):
-        check_free_running(name, kind, precision, seed)
+def test_every_server_on_every_kind_of_schedule(name: str) -> None:
+    for seed, kind in enumerate(("real", "ties", "late", "heavy")):
+        check_free_running(name, kind, "float64", seed)
 
 
 @pytest.mark.optimised
@@ -233,7 +231,7 @@ def test_every_way_of_starting_clients_follows_the_reference(name: str) -> None:
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_many_random_schedules_follow_the_reference(name: str) -> None:
     problem = quadratic()
-    for seed in range(40):
+    for seed in range(12):
         recorded = record(seed, 6, STEPS, ("ties", "real", "late", "heavy")[seed % 4], **SCHEDULES[name])
         expected = reference(problem, oracle.FedBuff(eta=0.7, scaling="sqrt"), recorded.oracle(STEPS))
         with jax.enable_x64(True):

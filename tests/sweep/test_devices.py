@@ -56,7 +56,7 @@ def test_a_run_that_devices_share_is_that_of_one(devices: int) -> None:
     found = seen("runs", devices)
     collectives = {name.removesuffix(", collectives"): found.pop(name) for name in list(found) if "collectives" in name}
     expected = dict.fromkeys(("fedavg", "fadas", "audg", "feedback"), (0, 1)) | dict.fromkeys(
-        ("ca2fl", "quafl", "psurdg", "safa", "area", "aced", "fedstale", "ringleader"), (2, 1)
+        ("ca2fl", "quafl", "psurdg", "safa", "area", "ringleader"), (2, 1)
     )
     expected |= dict.fromkeys(("fedavg, uneven, early", "fedbuff, uneven", "favano"), (0, 2))
     expected |= dict.fromkeys(("fedasync", "fedbuff, state", "weighed", "scaffold"), (2, 0))
