@@ -109,8 +109,8 @@ def _before_first_step(schedule: Schedule, clockwork: Clockwork) -> Untaken:
         schedule: server steps from the first on.
         clockwork: the clock after at least one server step.
     """
-    clock, state = clockwork.clock, clockwork.state
-    count = int(state.shift) + 1  # steps of the protocol before the first version
+    clock: Any = clockwork.clock
+    count = int(clockwork.state.shift) + 1  # steps of the protocol before the first version
     if not count:
         return Untaken(*(np.zeros(0, np.int32),) * 5, *(np.zeros(0),) * 2, np.zeros(0, np.int32))
     protocol = Clockwork(clock.clock, clockwork.num_clients, clockwork.workload.steps, count, clockwork.seed)
