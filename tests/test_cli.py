@@ -277,6 +277,22 @@ def test_uploads_are_those_of_python():
             parsed(wrong, "aggregates")
 
 
+def test_words_in_expressions_are_numbers_or_errors_that_say_what_to_write(capsys):
+    assert repr(parsed("add_noise(nan)", "uploads")) == "add_noise(std=nan)"
+    assert repr(parsed("private_mean(0.5, quantile=None)", "aggregates")) == "private_mean(max_norm=0.5)"
+    np.testing.assert_array_equal(parsed("constant([1] * 2 + [inf])").value, [1, 1, np.inf])
+    with pytest.raises(ValueError, match=r"'delivered' is not allowed as an argument; write numbers, 'text', True, No"):
+        parsed("alie(clients=0.2, knowledge=delivered)", "attacks")
+    for given, message in {
+        ("--client.upload", "add_noise(nan)"): "add_noise: std must be a finite number, got nan",
+        ("--attack", "sign_flip(-inf, clients=0.2)"): "sign_flip: factor must be a finite number, got -inf",
+        ("--server.aggregate", "trimmed_mean(share=nan)"): "trimmed_mean: share must be a finite number, got nan",
+        ("--clock.durations", "uniform(1, inf)"): "uniform: high must be a finite number, got inf",
+    }.items():
+        assert main(["run", *SMALL, *given]) == 2
+        assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -289,6 +290,43 @@ def test_batch_statistics_have_no_epsilon() -> None:
     sim = afl.Simulation(data, model, afl.Client(learning_rate=0.1, steps=1), afl.server.fedbuff(), clock)
     with pytest.raises(ValueError, match=r"batch statistics\) without noise"):
         sim.schedule(2).privacy(1.0, delta=DELTA)
+
+
+class laplace(upload.add_noise):
+    def of_vector(self, v: Any, sent: Any) -> Any:
+        return v + self.std * jax.random.laplace(sent.key, v.shape, v.dtype)
+
+
+class unclipped(upload.clip_by_global_norm):
+    def apply(self, delta: Any, sent: Any) -> Any:
+        return delta
+
+
+class plain(afl.aggregate.private_mean):
+    def update(self, deltas: Any, weights: Any, state: Any, arrivals: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1), deltas), state, {}
+
+
+class noisy_by_name(afl.aggregate.median):
+    noise_multiplier: float = 4.0
+
+
+@pytest.mark.parametrize(
+    ("part", "combined", "planned"),
+    [
+        (upload.chain(upload.clip_by_global_norm(0.5), laplace(2.0)), None, ""),
+        (upload.chain(unclipped(0.5), upload.add_noise(2.0)), None, ""),
+        (None, plain(0.5, 4.0), "plain.* is no mean of updates"),
+        (None, noisy_by_name(), "noisy_by_name.* is no mean of updates"),
+    ],
+)
+def test_a_subclass_that_may_do_something_else_has_no_epsilon(part: Any, combined: Any, planned: str) -> None:
+    schedule = simulation(part, afl.server.fedbuff(aggregate=combined)).schedule(3)
+    with pytest.raises(ValueError, match="there is no noise, or its clipping norm is not known"):
+        schedule.privacy(delta=DELTA)
+    if planned:
+        with pytest.raises(ValueError, match=planned):
+            schedule.privacy(4.0, delta=DELTA)
 
 
 @pytest.mark.parametrize(

@@ -218,12 +218,20 @@ class taller(upload.Upload):
         return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), delta)
 
 
+class only_update(upload.Upload):
+    def update(self, delta: Any, row: Any, sent: Any) -> Any:
+        return delta, row
+
+
 @pytest.mark.parametrize(
     ("part", "message"),
     [
         (lambda: upload.top_k(1), "positional argument"),
         (lambda: upload.top_k(), "give either share or count"),
         (lambda: upload.top_k(share=1.5), r"share must be in \(0, 1\], got 1.5"),
+        (lambda: upload.top_k(share="few"), "top_k: share must be a number, got 'few'"),
+        (lambda: upload.random_k(share=[0.1, 0.2]), "random_k: share must be one number, got an array"),
+        (lambda: only_update(), "only_update has no apply.*, and no init"),
         (lambda: upload.top_k(count=4), "count=4 exceeds the 3 numbers of an update"),
         (lambda: upload.clip_by_global_norm(0.0), "max_norm must be > 0"),
         (lambda: upload.chain(), "chain: no upload is given; expected one or more"),

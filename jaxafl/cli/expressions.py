@@ -52,9 +52,9 @@ def parsed(text: str, kind: str = "durations") -> Any:
     """Builds the object of an expression.
 
     Allowed are numbers, the durations of `jaxafl.clock`, uploads, corrections, aggregates and attacks of the modules
-    that are called so, and those of users (`package.module:name`). Arguments are numbers, strings, lists and each
-    other, with `+`, `*` and parentheses. Numbers can also be subtracted and divided, a duration divided by a number,
-    and lists joined and repeated: `uniform([1] * 5 + [3] * 5, 5)`.
+    that are called so, and those of users (`package.module:name`). Arguments are numbers (also `inf`), strings, `True`,
+    `False`, `None`, lists and each other, with `+`, `*` and parentheses. Numbers can also be subtracted and divided, a
+    duration divided by a number, and lists joined and repeated: `uniform([1] * 5 + [3] * 5, 5)`.
 
     Args:
         text: the expression, such as `uniform(1, 5, per="client") * 2 + suspension(0.1)`.
@@ -91,12 +91,14 @@ def _named(name: str, keywords: list[ast.keyword], kind: str) -> Constructor | N
 def _value(node: ast.expr, kind: str, term: bool = True) -> Any:
     """Returns the value of an expression: an object or a number, or if not `term`, another argument of an object."""
     match node:
-        case ast.Constant(value=bool() | str()) if not term:
+        case ast.Constant(value=bool() | str() | None) if not term:
             return node.value
+        case ast.Name(id="nan" | "inf"):  # the option that gets the number says if it is allowed
+            return float(node.id)
         case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
             return node.value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
+        case ast.UnaryOp(op=ast.USub(), operand=(ast.Constant(value=int() | float()) | ast.Name("nan" | "inf")) as one):
+            return -_value(one, kind)
         case ast.List(elts=elements) | ast.Tuple(elts=elements) if not term:
             return [_value(element, kind, term=False) for element in elements]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
@@ -110,8 +112,11 @@ def _value(node: ast.expr, kind: str, term: bool = True) -> Any:
                 options = ", ".join(option.name for option in found.options)
                 raise UserError(f"{kind}: {ast.unparse(node)!r}: {error}; it is {found.name}({options})") from error
             return found.call(*arguments, **given)
-    allowed = f"write {'numbers, + - * /, and ' * (kind == 'durations')}any of {', '.join(offered(kind))}"
-    raise UserError(f"{kind}: {ast.unparse(node)!r} is not allowed; {allowed}")
+    numbers = "numbers, + - * /, and " * (kind == "durations") if term else "numbers, 'text', True, None, [lists], and "
+    where = "" if term else " as an argument"
+    raise UserError(
+        f"{kind}: {ast.unparse(node)!r} is not allowed{where}; write {numbers}any of {', '.join(offered(kind))}"
+    )
 
 
 def _computed(node: ast.BinOp, kind: str, left: Any, right: Any) -> Any:

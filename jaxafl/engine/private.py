@@ -32,19 +32,20 @@ from jaxafl.server.fedopt import OptaxServer
 def noise_of(client: Client, server: Server) -> tuple[Any, str]:
     """Returns the noise multiplier, a number or [N] (`None` if there is none), and where the noise is added.
 
-    It is that of the server's `aggregate`, else that of an upload that clips, then perhaps keeps the largest numbers,
-    and then adds noise: std / max_norm.
+    It is that of the server's `private_mean`, else that of an upload that clips, then perhaps keeps the largest
+    numbers, and then adds noise: std / max_norm. Subclasses may do something else, so their noise is not known.
     """
-    if of_server := getattr(getattr(server, "aggregate", None), "noise_multiplier", 0):  # 0 adds no noise
-        return of_server, "server"
+    aggregate = getattr(server, "aggregate", None)
+    if type(aggregate) is private_mean and aggregate.noise_multiplier:  # 0 adds no noise
+        return aggregate.noise_multiplier, "server"
     norm = None
-    parts = [client.upload.parts[name] for name in client.upload.order] if isinstance(client.upload, chain) else []
-    for part in parts:
-        if isinstance(part, clip_by_global_norm):
+    upload = client.upload
+    for part in [upload.parts[name] for name in upload.order] if type(upload) is chain else []:
+        if type(part) is clip_by_global_norm:
             norm = np.asarray(part.max_norm)
-        elif isinstance(part, add_noise) and norm is not None:
+        elif type(part) is add_noise and norm is not None:
             return np.asarray(part.std) / norm, "client"
-        elif not isinstance(part, top_k):  # others may enlarge the norm
+        elif type(part) is not top_k:  # others may enlarge the norm
             norm = None
     return None, "server"
 
@@ -77,7 +78,7 @@ def _uncovered(server: Any, clock: Clock, num_clients: int) -> str:
             f"the server {server.name} may combine the updates of a step otherwise than by their sum, for which the "
             "noise is planned. Use another server, e.g. fedbuff, or Needs(linear=True) in the class if it takes sums"
         )
-    if server.aggregate is not None and not isinstance(server.aggregate, private_mean):
+    if server.aggregate is not None and type(server.aggregate) is not private_mean:
         return f"{server.aggregate!r} is no mean of updates, for which the noise is planned. Leave it out"
     if not keeps_promise(type(server), "single_updates", "update"):
         return f"the server {server.name} may combine updates before they are clipped. Use another server, e.g. fedbuff"

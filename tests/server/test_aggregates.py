@@ -266,6 +266,11 @@ def test_numbers_are_swept_and_the_state_is_kept_in_checkpoints(tmp_path: Any) -
         (lambda: afl.server.fedbuff(aggregate=aggregate.krum(2)), "brings 5 arrivals .* at least 7"),
         (lambda: afl.server.fedbuff(aggregate=aggregate.multi_krum(1, 6)), "at least 6"),
         (lambda: afl.server.fedbuff(aggregate=aggregate.trimmed_mean(count=3)), "at least 7"),
+        (
+            lambda: afl.server.fedbuff(aggregate=aggregate.trimmed_mean(share=0.1)),
+            "brings 5 .* at least 10",
+        ),
+        (lambda: afl.server.basgd(aggregate=aggregate.trimmed_mean(share=0.4)), "buffers=2 is too small .* at least 3"),
         (lambda: afl.server.fedbuff(aggregate=aggregate.trimmed_mean()), "expected one of them"),
         (lambda: afl.server.fedbuff(aggregate=aggregate.trimmed_mean(share=0.5)), r"share must be in \[0, 0.5\)"),
         (lambda: afl.server.fedbuff(aggregate=aggregate.private_mean(0.0)), "max_norm must be > 0"),

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxafl.client.upload.contract import Array, Sent, Size, VectorUpload
 from jaxafl.device.keys import drawing_key
-from jaxafl.options import UserError, static
+from jaxafl.options import UserError, check_number, static
 
 
 def largest(keys: Array, count: int) -> Array:
@@ -56,8 +56,10 @@ class _Sparse(VectorUpload):
     def check(self, leaves: tuple[int, ...]) -> None:
         if (self.share is None) == (self.count is None):
             raise ValueError(f"{self.name}: give either share or count, got share={self.share}, count={self.count}")
-        if self.share is not None and not 0 < self.share <= 1:
-            raise UserError(f"{self.name}: share must be in (0, 1], got {self.share}")
+        if self.share is not None:
+            check_number(self.name, "share", self.share)
+            if not 0 < self.share <= 1:
+                raise UserError(f"{self.name}: share must be in (0, 1], got {self.share}")
         if self.count is not None and self.count > sum(leaves):
             raise UserError(f"{self.name}: count={self.count} exceeds the {sum(leaves)} numbers of an update")
 

@@ -89,7 +89,9 @@ class Upload(Part):
             delta: pytree of the trained parameters; frozen ones are `None`.
             sent: the run.
         """
-        raise NotImplementedError(f"the upload {self.name} has no apply(delta, sent)")
+        raise NotImplementedError(
+            f"the upload {self.name} has no apply(delta, sent), and no init(params) with update(delta, row, sent)"
+        )
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
         """Returns the size of the transformed update.

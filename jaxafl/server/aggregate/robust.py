@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import jax
@@ -41,7 +42,8 @@ class trimmed_mean(Center):
     A step with M ≤ 2b drops as many as leave one or two.
 
     Args:
-        share: b / M in [0, 0.5); b = ⌊share · M⌋. Give either `share` or `count`.
+        share: b / M in [0, 0.5); b = ⌊share · M⌋, and M must be so large that a share above 0 drops something. Give
+            either `share` or `count`.
         count: b, with 2b < M.
 
     References:
@@ -56,8 +58,8 @@ class trimmed_mean(Center):
 
     @property
     def least_arrivals(self) -> int:
-        """2b + 1, and at least two."""
-        return max(2, 2 * (self.count or 0) + 1)
+        """2b + 1, at least two, and 1 / share."""
+        return max(2, 2 * (self.count or 0) + 1, math.ceil((1 - _ROUNDING) / float(self.share)) if self.share else 0)
 
     def check(self, server: Any, clock: Clock, client: Client, num_clients: int) -> None:
         if (self.share is None) == (self.count is None):
