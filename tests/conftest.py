@@ -24,59 +24,13 @@ settings.load_profile("same examples")
 
 DEADLINE = float(os.environ.get("JAXAFL_TEST_DEADLINE", "inf"))  # Unix time from which on no test begins
 MANY_MAPPINGS = 8_000  # Linux allows a process 65,530; modules add up to some ten thousand
-# modules whose slow tests too compile quickly: they compare numbers within a tolerance, or look at words and figures
-SLOW_AND_QUICK = (
-    "clock/test_never",
-    "clock/test_promises",
-    "clock/test_time_of_day",
-    "data/test_held_out",
-    "models/test_bfloat16",
-    "models/test_layers",
-    "models/test_leaves",
-    "models/test_modes",
-    "models/test_networks",
-    "models/test_normalisation",
-    "models/test_references",
-    "models/test_resnet",
-    "server/test_combinations",
-    "server/test_conformance",
-    "server/test_defaults",
-    "server/test_degenerate",
-    "server/test_mistakes",
-    "server/test_state_weights",
-    "test_bytes",
-    "test_cli_progress",
-    "test_clients",
-    "test_diagnostics",
-    "test_errors",
-    "test_experiments",
-    "test_fitting",
-    "test_integers",
-    "test_kept",
-    "test_metrics",
-    "test_optax_forms",
-    "test_optimizer_keys",
-    "test_padding",
-    "test_paths",
-    "test_plot",
-    "test_points",
-    "test_report",
-    "test_results",
-    "test_said",
-    "test_suggestions",
-    "test_until",
-    "test_windows",
-    "theory/",
-)
 CHECKOUT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if time.time() > DEADLINE:
         pytest.skip(f"no time was left for {item.nodeid}")
-    marked, module = item.get_closest_marker, item.path.relative_to(CHECKOUT / "tests").as_posix()
-    slow = marked("slow") and not module.startswith(SLOW_AND_QUICK)
-    _compile_quickly(not (marked("optimised") or marked("data") or slow))
+    _compile_quickly(not (item.get_closest_marker("optimised") or item.get_closest_marker("data")))
 
 
 def pytest_collection_finish() -> None:

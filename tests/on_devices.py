@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -26,7 +27,6 @@ def sweeps(devices: int) -> dict[str, Any]:
     """What sweeps on all devices of this process give, against one device, and how often their programs communicate."""
     import jaxafl as afl
     from jaxafl.device import accelerator_paths
-    from jaxafl.engine.execution import Execution
     from tests.problems import quadratic
     from tests.sweep.conftest import differing, simulation
 
@@ -36,13 +36,8 @@ def sweeps(devices: int) -> dict[str, Any]:
         "together": (simulation(), {"server.learning_rate": [0.2, 0.4, 0.6, 0.8, 1.0]}),
         "online": (simulation("online"), {"seed": range(3)}),
     }
-    programs, compile_ = [], Execution.compile
-
-    def seen(self: Execution, *args: Any) -> Execution:
-        programs.append(compile_(self, *args))
-        return programs[-1]
-
-    for name, (sim, axes) in grids.items():
+    many = devices > 2  # then only what depends on their number
+    for name, (sim, axes) in {name: grid for name, grid in grids.items() if name == "together" or not many}.items():
         alone = afl.sweep(sim, axes, 8, eval_every=4, together=1)
         found[name] = differing(afl.sweep(sim, axes, 8, eval_every=4, devices="all", together=1), alone)
         spread = afl.sweep(sim, axes, 8, eval_every=4, devices=devices)
@@ -50,10 +45,14 @@ def sweeps(devices: int) -> dict[str, Any]:
     sim, axes = simulation(), {"seed": range(devices + 1)}
     alone = afl.sweep(sim, axes, 8, eval_every=4, together=1)
     # as on an accelerator: in lockstep
-    with accelerator_paths(), mock.patch.object(Execution, "compile", seen):
-        spread = afl.sweep(sim, axes, 8, eval_every=4, devices=devices)
-        each = afl.sweep(sim, {"seed": range(devices)}, 8, eval_every=4, devices=devices)
-        shared = afl.sweep(simulation(), grids["together"][1], 8, eval_every=4, devices=devices)
+    of_each, rates = {"seed": range(devices)}, grids["together"][1]
+    with accelerator_paths():
+        (spread, each, shared), programs = _compiled(
+            lambda: [
+                afl.sweep(one, along, 8, eval_every=4, devices=devices)
+                for one, along in ((sim, axes), (sim, of_each), (simulation(), rates))
+            ]
+        )
     found["in lockstep, close"] = differing(spread, alone, tolerance=1e-5)
     found["in lockstep, one each, close"] = differing(each, alone.isel(seed=slice(devices)), tolerance=1e-5)
     found["shared by devices"] = (
@@ -64,7 +63,8 @@ def sweeps(devices: int) -> dict[str, Any]:
     jax.config.update("jax_enable_x64", True)
     problem, (server, clock, client) = quadratic(6), cases()["fadas"]
     sim = afl.Simulation(problem.data, problem.model, client, server, clock)
-    for name, axes in {"rates": {"server.learning_rate": [0.01, 0.02, 0.05]}, "seeds": {"seed": range(3)}}.items():
+    wide = {"rates": {"server.learning_rate": [0.01, 0.02, 0.05]}, "seeds": {"seed": range(3)}}
+    for name, axes in ({} if many else wide).items():
         alone = afl.sweep(sim, axes, 8, eval_every=4, together=1)
         with accelerator_paths():
             spread = afl.sweep(sim, axes, 8, eval_every=4, devices=devices)
@@ -98,17 +98,14 @@ def cases() -> dict[str, tuple[Any, Any, Any]]:
         "fedavg, uneven, early": (kinds.fedavg(), afl.clock.synchronous(cohort=5), early),
         "fadas": (kinds.fadas(learning_rate=0.01), flying, some),
         "fedasync": (kinds.fedasync(0.3, staleness="constant"), one, some),
-        "fedbuff, uneven": (kinds.fedbuff(staleness="none"), flying, early),
         "fedbuff, state": (kinds.fedbuff(staleness="none"), flying, some),
         "weighed": (_weighed(), flying, some),
         "feedback": (kinds.fedbuff(), flying, feedback),
         "scaffold": (kinds.fedbuff(), flying, corrected),
         "favano": (kinds.favano(), contacts, some),
-        "audg": (kinds.audg(0.1), afl.clock.bernoulli(0.4), whole),
         "ca2fl": (kinds.ca2fl(), flying, some),
         "psurdg": (kinds.psurdg(0.1), afl.clock.bernoulli(0.4), whole),
         "area": (kinds.area(), flying, some),
-        "ringleader": (kinds.ringleader(0.1), afl.clock.ringleader(durations=times), some),
         "safa": (kinds.safa(), afl.clock.semi_async(fraction=0.5, lag=3, durations=times), some),
         "quafl": (kinds.quafl(), contacts, some),
         "asyncfeded": (kinds.asyncfeded(kappa=0.5), one, some),
@@ -151,10 +148,6 @@ def _remembering(model: Any) -> Any:
 def runs(devices: int) -> dict[str, Any]:
     """What runs that devices share give, against one device, in float64; and where their programs communicate."""
     import jaxafl as afl
-    from jaxafl.device import accelerator_paths
-    from jaxafl.engine.mesh import layout_of
-    from jaxafl.engine.planned import planned
-    from jaxafl.engine.problem import Recording, Speed
     from tests.problems import quadratic
     from tests.sweep.conftest import differing
 
@@ -165,18 +158,9 @@ def runs(devices: int) -> dict[str, Any]:
             continue
         model = _remembering(problem.model) if name.endswith("state") else problem.model
         sim = afl.Simulation(problem.data, model, client, server, clock)
-        how: dict[str, Any] = dict(eval_every=5, diagnostics=("gradient_norm", "average"), observe=observed)
-        alone = sim.run(STEPS, **how)
-        found[name] = differing(sim.run(STEPS, devices=devices, **how), alone, tolerance=1e-12)
         if name in EVERY_WAY:
-            found[f"{name}, lanes"] = differing(
-                sim.run(STEPS, devices=devices, lanes=3 * devices, chunk=3, **how), alone, tolerance=1e-12
-            )
-        if name in EVERY_WAY and not sim.clock_sees_training:  # rows by gathers and scatters, as on an accelerator
-            with accelerator_paths():
-                gathers = sim.run(STEPS, devices=devices, lanes=2 * devices, chunk=2, **how)
-            found[f"{name}, gathers"] = differing(gathers, alone, tolerance=1e-12)
-        if name in ("fadas", "ca2fl", "asyncfeded", "scaffold"):
+            found |= {f"{name}, {way}": differ for way, differ in _every_way(sim, devices).items()}
+        if name in ("fadas", "asyncfeded", "scaffold"):
             found[f"{name}, resumed"] = differing(_resumed(sim, devices), sim.run(STEPS, eval_every=5, devices=devices))
         if name in ("fedavg", "fadas"):
             expected = sim.run(STEPS, eval_every=5, devices=devices)
@@ -184,14 +168,39 @@ def runs(devices: int) -> dict[str, Any]:
         if sim.clock_sees_training:
             continue
         with mock.patch("jaxafl.engine.mesh.available_bytes", lambda devices: 1):
-            layout = layout_of(sim.data, jax.devices()[:devices], members=False)
-            found[f"{name}, divided"] = differing(sim.run(STEPS, devices=devices, **how), alone, tolerance=1e-12)
-        speed = Speed(devices=tuple(jax.devices()[:devices]))
-        schedule = sim.schedule(STEPS)
-        execution = planned([sim.problem(0, Recording(), layout)], schedule, 5, speed)
+            divided, (execution,) = _compiled(lambda sim=sim: sim.run(STEPS, eval_every=5, devices=devices))
+        found[name] = differing(divided, sim.run(STEPS, eval_every=5), tolerance=1e-12)
         found[f"{name}, samples"] = [] if _rows_of_data(execution) == devices else ["not divided"]
         found[f"{name}, collectives"] = sorted(COLLECTIVE.findall(execution.compiled.as_text()))
     return found
+
+
+def _compiled(run: Callable[[], Any]) -> tuple[Any, list[Any]]:
+    """The result of a run or sweep, and its programs."""
+    from jaxafl.engine.execution import Execution
+
+    programs, compile_ = [], Execution.compile
+
+    def seen(self: Execution, *args: Any) -> Execution:
+        programs.append(compile_(self, *args))
+        return programs[-1]
+
+    with mock.patch.object(Execution, "compile", seen):
+        return run(), programs
+
+
+def _every_way(sim: Any, devices: int) -> dict[str, list[str]]:
+    """What differs from a run on one device, by the way in which runs are trained."""
+    from jaxafl.device import accelerator_paths
+    from tests.sweep.conftest import differing
+
+    how: dict[str, Any] = dict(eval_every=5, diagnostics=("gradient_norm", "average"), observe=observed)
+    alone, shared = sim.run(STEPS, **how), how | {"devices": devices}
+    found = {"shared": sim.run(STEPS, **shared), "lanes": sim.run(STEPS, lanes=3 * devices, chunk=3, **shared)}
+    if not sim.clock_sees_training:  # rows by gathers and scatters, as on an accelerator
+        with accelerator_paths():
+            found["gathers"] = sim.run(STEPS, lanes=2 * devices, chunk=2, **shared)
+    return {way: differing(result, alone, tolerance=1e-12) for way, result in found.items()}
 
 
 def _resumed(sim: Any, devices: int) -> Any:
