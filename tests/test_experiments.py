@@ -228,7 +228,11 @@ def test_results_are_kept_compared_and_shown(tmp_path: pathlib.Path) -> None:
     z = (np.mean(times) - 3) / np.hypot(1.0, np.std(times, ddof=1))
     assert f"| one | a | 3 ± 1 s | {np.mean(times):.1f} ± {np.std(times, ddof=1):.1f} s | {z:+.1f} |" in text
     assert "| absent | b |  | not run: no data |  |" in text
-    assert "- a takes time: holds (mean" in text and "- a takes longer: not run" in text
+    assert "- a takes time: holds (mean" in text and "- a takes longer: not run: no data\n" in text
+    nothing = running.empty(one, "paper", ["a", "b"], 4)
+    assert [found for _, found in report.claimed(one, nothing)] == ["not run", "not run"]
+    nothing.state[:] = "run"
+    assert {found for _, found in report.claimed(one, nothing)} == {"not decided (no number at this scale)"}
     assert running.run(one, "small", "paper", methods=[], **(how | {"seeds": 2})).value.isnull().all()
 
 

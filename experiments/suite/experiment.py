@@ -61,9 +61,11 @@ class Values:
 
     def __init__(self, found: Mapping[tuple[str, str, str], Array], measure: str) -> None:
         self.found, self.measure = found, measure
+        self.read: list[tuple[str, str]] = []  # (method, column) of the numbers that were asked for
 
     def __call__(self, method: str, column: str, measure: str | None = None) -> Array:
         """A number per seed; `KeyError` where it was not measured."""
+        self.read.append((method, column))
         return self.found[measure or self.measure, method, column]
 
 

@@ -41,10 +41,20 @@ def claimed(experiment: Experiment, results: xr.Dataset) -> Iterator[tuple[Claim
         for method in results.row.values
         for column in experiment.columns
     }
-    values = Values(found, next(iter(experiment.measures)))
     for claim in experiment.claims:
+        values = Values(found, next(iter(experiment.measures)))
         numbers = np.asarray(claim.of(values), float)
-        yield claim, verdict(numbers, claim.unit) if np.isfinite(numbers).any() else "not run"
+        yield (
+            claim,
+            verdict(numbers, claim.unit) if np.isfinite(numbers).any() else _missing(experiment, results, values),
+        )
+
+
+def _missing(experiment: Experiment, results: xr.Dataset, values: Values) -> str:
+    """Why a claim has no numbers: a cell that it reads was not run, or has no data here, or has no number."""
+    cells = {(one, column) for method, column in values.read for one in experiment.contrasts.get(method, (method,))}
+    states = {NO_DATA if c in experiment.no_data else str(results.state.sel(row=m, column=c).item()) for m, c in cells}
+    return next((state for state in (NO_DATA, "not run") if state in states), "not decided (no number at this scale)")
 
 
 def own_methods(experiment: Experiment, results: xr.Dataset) -> list[str]:
