@@ -100,21 +100,26 @@ class Simulation(Stepwise, Measured):
         """The reason why the schedule depends on the training, and the clock runs inside its loop; else empty."""
         return sees_training(self.server, self.clock, self.client)
 
-    def schedule(self, server_steps: int, seed: int = 0) -> Schedule:
+    def schedule(
+        self, server_steps: int | None = None, seed: int = 0, *, until: Mapping[str, float] | None = None
+    ) -> Schedule:
         """Computes the arrivals of every server step, their times and staleness, without training.
 
         Args:
-            server_steps: T.
+            server_steps: T; optional if `until` ends the schedule.
             seed: seed of the schedule.
+            until: the exact limits of `run`: `time`, `updates` or `bytes`, or `epsilon` with `delta`.
 
         Raises:
             ValueError: an option cannot work, or the schedule depends on the training (a server that replies with K).
         """
         self.check()
         if why := self.clock_sees_training:
-            text = f"the schedule of {self.server.name} depends on the training, because {why}"
-            raise ValueError(f"{text}; run() returns the schedule with the results")
-        return replaced(self.compute_schedule(server_steps, seed), mechanism=self.mechanism)
+            raise ValueError(
+                f"the schedule of {self.server.name} depends on the training, because {why}; run() returns it"
+            )
+        steps = Limited.of("schedule", self, server_steps, until, seed).without_training("schedule")
+        return replaced(self.compute_schedule(steps, seed), mechanism=self.mechanism)
 
     def clockwork(self, server_steps: int, seed: int, check: bool = True) -> Clockwork:
         """Returns the clock of a checked simulation, to be advanced ahead of the training."""
@@ -282,19 +287,12 @@ class Simulation(Stepwise, Measured):
         ways = evaluated(self.model.at(self.precision), self.data, metrics, self.client.personal is not None)
         return Run(named, options, seed, server_steps, member or {}, self.citation(), metrics=ways)
 
-    def problem(
-        self,
-        seed: int = 0,
-        recording: Recording = Recording(),  # noqa: B008 (immutable)
-        layout: Layout = Layout(),  # noqa: B008 (immutable)
-    ) -> Problem:
+    def problem(self, seed: int = 0, recording: Recording = Recording(), layout: Layout = Layout()) -> Problem:  # noqa: B008
         """Returns the problem that the engine runs; the simulation must have been checked."""
         parts = self.summary() | {"clock": self.clock_of_run()}
         parts.pop("attack", None)
         server, client = self.server.prepare(parts["clock"], self.client, self.data.counts, seed)
         client = client.executed(int(self.data.counts.max()), self.attack_of_run(seed))
-        hyperparameters = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
+        numbers = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
         device = put_data(self.data, parts["model"], layout, self.evaluates_own(recording))
-        return Problem(
-            **parts, hyperparameters=hyperparameters, device=device, seed=seed, recording=recording, layout=layout
-        )
+        return Problem(**parts, hyperparameters=numbers, device=device, seed=seed, recording=recording, layout=layout)

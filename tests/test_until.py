@@ -55,6 +55,23 @@ def test_time_updates_and_bytes_end_a_run_at_the_very_server_step(make: Any) -> 
 
 
 @pytest.mark.slow
+def test_a_schedule_ends_at_the_limits_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = fedbuff()
+    whole = sim.schedule(WHOLE)
+    for until, steps in (({"time": float(whole.time[12]) + 1e-6}, 13), ({"updates": int(whole.mask[:14].sum())}, 14)):
+        np.testing.assert_array_equal(sim.schedule(until=until).time, whole.time[:steps])
+    assert sim.schedule(5, until={"time": 1e9}).server_steps == 5
+    with pytest.raises(ValueError, match=r"^schedule: until accuracy, loss is only known in training; .*run\(until="):
+        sim.schedule(until={"time": 5.0, "accuracy": 0.5, "loss": 1.0})
+    with pytest.raises(ValueError, match=r"^schedule: until seconds is only known in training"):
+        sim.schedule(5, until={"seconds": 5.0})
+    with pytest.raises(TypeError, match="schedule needs server_steps, or limits"):
+        sim.schedule()
+    monkeypatch.setattr("jaxafl.callbacks.limits.UNBOUNDED", 40)
+    with pytest.raises(ValueError, match=r"schedule: no limit is reached in 40 server steps; .*server_steps"):
+        sim.schedule(until={"time": 1e9})
+
+
 def test_the_model_at_a_limit_of_time_is_that_of_the_time() -> None:
     ended = fedbuff().run(until={"time": 9.0}, eval_every=1000)
     found = afl.at(ended, time=9.0)

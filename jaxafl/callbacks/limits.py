@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxafl.callbacks.base import Callback, Run
-from jaxafl.callbacks.stopping import StopAfter, StopAt
+from jaxafl.callbacks.base import Callback
+from jaxafl.callbacks.stopping import StopAfter, Targets
 from jaxafl.client import Traffic
 from jaxafl.clock.privacy import Mechanism, largest_epsilon
 from jaxafl.clock.schedules import UNBOUNDED, Clockwork, raise_fault
@@ -18,7 +18,7 @@ from jaxafl.clock.tables import Schedule, joined
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.problem import Problem
 from jaxafl.engine.state import Records
-from jaxafl.options import UserError, check_number, check_whole, did_you_mean, shown
+from jaxafl.options import UserError, check_number, check_whole, shown
 from jaxafl.server.fitting import check_schedules
 
 _PRIVATE = ("epsilon", "delta")
@@ -165,9 +165,7 @@ class Limited:
             raise TypeError(f"{owner} needs server_steps, or limits such as until={{'time': 3600, 'accuracy': 0.9}}")
         most = UNBOUNDED if server_steps is None else check_whole(owner, "server_steps", server_steps)
         limits = limits_of(owner, until)
-        size = Traffic(0, 0)
-        if "bytes" in limits.exact:
-            size = simulation.traffic()
+        size = simulation.traffic() if "bytes" in limits.exact else Traffic(0, 0)
         mechanism = simulation.mechanism() if "epsilon" in limits.exact else None
         if mechanism is not None and mechanism.refused:
             raise UserError(f"{owner}: until epsilon: {mechanism.refused}")
@@ -177,6 +175,26 @@ class Limited:
         if steps != UNBOUNDED:
             check_schedules(simulation.server, steps)
         return cls(steps, limits, size, why)
+
+    def without_training(self, owner: str) -> int:
+        """Returns T of a schedule that is computed without training.
+
+        Args:
+            owner: the function that the user called, for messages.
+
+        Raises:
+            ValueError: a limit is only known in training, or no limit is ever reached.
+        """
+        if names := [name for stop in self.stops for name in getattr(stop, "targets", ["seconds"])]:
+            raise UserError(
+                f"{owner}: until {', '.join(names)} is only known in training; expected time, updates, bytes, or "
+                "epsilon with delta. Call run(until=...) for it"
+            )
+        if self.server_steps == UNBOUNDED:
+            raise UserError(
+                f"{owner}: no limit is reached in {UNBOUNDED:,} server steps; expected one. Give server_steps"
+            )
+        return self.server_steps
 
     @property
     def stops(self) -> tuple[Callback, ...]:
@@ -251,26 +269,7 @@ def limits_of(owner: str, until: Any) -> Limits:
     for name in given:
         if not isinstance(name, str):
             raise TypeError(f"{owner}: until needs names of limits, such as {{'time': 3600}}, got {shown(until)}")
-    return Limits(exact, (*stops, *([_Targets(owner, given)] if given else [])))
-
-
-class _Targets(StopAt):
-    """Stops a run as soon as an evaluation reaches a target of `until`."""
-
-    def __init__(self, owner: str, targets: Mapping[str, float]) -> None:
-        self.owner = f"{owner}, until"
-        super().__init__(**targets)
-
-    def check(self, run: Run) -> None:
-        for name in self.targets:
-            if run.metrics and name not in run.metrics:
-                known = [*_OTHERS, *run.metrics]
-                metrics = f"{', '.join(run.metrics)} (server steps are `server_steps`)"
-                raise UserError(
-                    f"{self.owner}: there is no limit {name!r}; there are {', '.join(_OTHERS)} (of wall-clock time) "
-                    f"and metrics: {metrics}{did_you_mean(name, known)}"
-                )
-        super().check(run)
+    return Limits(exact, (*stops, *([Targets(owner, given, _OTHERS)] if given else [])))
 
 
 def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[str], str]) -> dict[str, float] | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric
 from jaxafl.models.metrics import falls
-from jaxafl.options import UserError, check_number
+from jaxafl.options import UserError, check_number, did_you_mean
 
 
 def check_target(owner: str, metric: str, target: float) -> None:
@@ -86,3 +88,28 @@ class StopAfter(Callback):
             if limit is not None and seconds >= limit:
                 return f"{seconds:.6g} {name} seconds are over (of {limit:g})"
         return None
+
+
+class Targets(StopAt):
+    """Stops a run as soon as an evaluation reaches a target of `until`."""
+
+    def __init__(self, owner: str, targets: Mapping[str, float], others: Sequence[str]) -> None:
+        """
+        Args:
+            owner: the function that the user called, for messages.
+            targets: metric -> value.
+            others: limits that are no metrics, for messages.
+        """
+        self.owner = f"{owner}, until"
+        self.others = others
+        super().__init__(**targets)
+
+    def check(self, run: Run) -> None:
+        for name in self.targets:
+            if run.metrics and name not in run.metrics:
+                metrics = f"{', '.join(run.metrics)} (server steps are `server_steps`)"
+                raise UserError(
+                    f"{self.owner}: there is no limit {name!r}; there are {', '.join(self.others)} (of wall-clock "
+                    f"time) and metrics: {metrics}{did_you_mean(name, [*self.others, *run.metrics])}"
+                )
+        super().check(run)
