@@ -80,4 +80,4 @@ class delay_adaptive(OptaxServer):
         return jnp.where(self.rate(arrivals) > 0, counts(arrivals), 0)
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
-        return optax.sgd(self.learning_rate if rate is None else rate)
+        return optax.sgd(rate)

@@ -86,11 +86,19 @@ class OptaxServer(Server):
         return injected[0].hyperparams.get("learning_rate") if injected else super().applied_rate(state)
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
-        """Returns the optimiser of a step with this learning rate; `None` uses the optimiser's default."""
+        """Returns the optimiser of a step with this learning rate.
+
+        Args:
+            rate: that of `rate(arrivals)`, else the option `learning_rate`. `None` if the server has neither: then give
+                a number, since the steps of `optax.sgd(None)` go uphill.
+        """
         raise NotImplementedError(f"the server {self.name} has no optimizer_of(rate)")
 
+    def _optimizer(self, rate: Number | None = None) -> optax.GradientTransformation:
+        return self.optimizer_of(getattr(self, "learning_rate", None) if rate is None else rate)
+
     def init(self, params: Tree, samples: Array) -> optax.OptState:
-        optimizer = self.optimizer_of(None)
+        optimizer = self._optimizer()
         state = optimizer.init(params)
         draws = functools.partial(self._step, optimizer, lambda: jnp.zeros(()))
         check_draws(self.name, draws, state, params, state, params)
@@ -111,7 +119,7 @@ class OptaxServer(Server):
         def loss() -> Array:
             return jnp.sum(jnp.where(weights > 0, weights * arrivals.loss, 0)) / jnp.sum(weights)
 
-        step, state = self._step(self.optimizer_of(rate), loss, gradient, state, params)
+        step, state = self._step(self._optimizer(rate), loss, gradient, state, params)
         state = state if self.aggregate is None else Aggregated(state, after)
         return Outcome(optax.apply_updates(params, step), state, info, weights=weights)
 
@@ -197,7 +205,7 @@ class fedopt(Discounting, Optimised, init=False):
                 "has no effect: leave it out, or give the constructor"
             )
         if "learning_rate" in self.schedules:
-            state = jax.eval_shape(self.at_step(0).optimizer_of(None).init, {"x": jnp.zeros(1)})
+            state = jax.eval_shape(self.at_step(0)._optimizer().init, {"x": jnp.zeros(1)})
             if _nodes(state, _INJECTED):
                 raise ValueError(
                     f"fedopt: {self.optimizer_name} keeps its learning_rate in its state (optax.inject_hyperparams), "

@@ -54,6 +54,21 @@ def test_updates_on_several_devices_are_only_summed() -> None:
     assert "nothing of them but `weighted_sum(weights, arrivals.delta)`" in raised.value.__notes__[-1]
 
 
+def test_an_optimiser_gets_the_learning_rate_of_its_server() -> None:
+    """`optax.sgd(None)` goes uphill, without a word."""
+
+    class mine(OptaxServer):
+        learning_rate: float = afl.options.number(default=0.5)
+
+        def optimizer_of(self, rate: Any) -> Any:
+            return optax.sgd(rate)
+
+    def loss(server: Any) -> Any:
+        return afl.Simulation(DATA, afl.models.logistic(10), CLIENT, server, CLOCK).run(3).final_loss
+
+    np.testing.assert_allclose(loss(mine()), loss(afl.server.fedbuff(0.5, "none")), rtol=1e-5)
+
+
 def test_a_server_without_mistakes_runs() -> None:
     found = run(lambda x, s, a: Outcome(stepped(x, a), s, {"widest": a.staleness.max(), "each": a.loss}))
     assert found.widest.shape == (2,) and found.each.shape == (2, 2)
