@@ -316,3 +316,12 @@ def test_a_comparison_goes_on_to_the_limit_of_time_that_ended_its_runs():
         assert line.get_ydata()[-1] == pytest.approx(100 * one.accuracy[-1].item())
     steps = plot.comparison(ended, axis="server_steps").axes[0].lines[0]
     assert steps.get_xdata()[-1] == ended["a"].eval_step[-1]
+
+
+def test_a_comparison_says_where_seeds_are_missing():
+    def title(first, second):
+        seeds = xr.concat([first, second], "seed").assign_coords(seed=[0, 1])
+        return plot.comparison({"a": seeds}).axes[0].get_legend().get_title().get_text()
+
+    assert title(result(), result(offset=0.01)) == "median, 25 to 75 % of seeds"
+    assert title(result(), result(stretch=2.0)) == "median, 25 to 75 % of seeds\nwhere all seeds have run"

@@ -180,6 +180,14 @@ def test_seeds_are_a_mean_in_a_band_over_the_time_that_all_cover(tmp_path: pathl
         np.testing.assert_allclose(y - low, at.std(axis=0, ddof=1), atol=1e-4)
 
 
+def test_seeds_that_a_limit_of_time_ended_are_drawn_up_to_it(tmp_path: pathlib.Path) -> None:
+    limit = float(sweep()["eval_time"].max()) + 1.0
+    ended = page(sweep().assign_attrs(until_time=limit), tmp_path)
+    assert [x[-1] for _, _, x, *_ in ended.series("curves", "loss|time")] == pytest.approx([limit] * 2, rel=1e-5)
+    last = ended.series("curves", "loss|server_steps")[0][2][-1]
+    assert last == sweep()["eval_step"].values[..., -1].min()
+
+
 def test_members_by_the_values_of_an_axis(tmp_path: pathlib.Path) -> None:
     result = sweep()
     ((line, name, x, y, low, _),) = page(result, tmp_path).series("axes", "loss|server.learning_rate")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -24,7 +23,7 @@ from jaxafl.plot.canvas import (
     panels_of,
     tidy,
 )
-from jaxafl.results.curves import AXES, Curve, curve, has_failed, known_until, percent, scale_of
+from jaxafl.results.curves import AXES, curve, percent, scale_of, to_its_end
 from jaxafl.results.members import Results, members
 from jaxafl.results.points import in_words
 
@@ -71,13 +70,14 @@ def comparison(
     at = getattr(results, "at", None) if hasattr(results, "differences") else None
     lines = members(results, metric, against.variable)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
-    failed = 0
+    failed, shorter = 0, False
     for line, style in zip(lines, line_styles(len(lines)), strict=True):
-        curves = [_to_its_end(run, curve(run, against.variable, metric), axis) for run in line.runs]
+        curves = [to_its_end(run, curve(run, against.variable, metric), axis) for run in line.runs]
         if not all(one.at.size for one in curves):
             raise UserError(f"{line.name}: a run has no evaluation with a finite {metric}; there is nothing to plot")
         grid = np.unique(np.concatenate([one.at for one in curves]))
         grid = grid[(grid >= max(one.at[0] for one in curves)) & (grid <= min(one.at[-1] for one in curves))]
+        shorter |= max(one.at[-1] for one in curves) > grid[-1:].max(initial=-np.inf)
         values = np.stack([one.before(grid) for one in curves]) * scale_of(metric)
         bottom, median, top = np.quantile(values, [low, 0.5, high], axis=0)
         style |= {"label": f"{line.name or 'all'} ({len(curves)} seed{'s' * (len(curves) > 1)})"}
@@ -86,18 +86,10 @@ def comparison(
     ax.set(xlabel=against.label, ylabel=f"{shown} (%)" if percent(metric) else shown, xlim=(0, None))
     limit(ax, xlim, ylim)
     tidy(ax)
-    title = f"median, {100 * low:g} to {100 * high:g} % of seeds"
+    title = f"median, {100 * low:g} to {100 * high:g} % of seeds" + ("\nwhere all seeds have run" if shorter else "")
     if at is not None:
         title += f"\ncompared {in_words(at)}"
     if isinstance(at, Mapping) and axis in at:
         ax.axvline(at[axis] / against.scale, color="0.4", linestyle=":", linewidth=1.2)
     legend_beside(ax, len(lines) + failed, title)
     return finish(figure, file)
-
-
-def _to_its_end(run: xr.Dataset, found: Curve, axis: str) -> Curve:
-    """Returns a curve against time that goes on to the limit of time that ended its run."""
-    if axis != "time" or not found.at.size or has_failed(run):
-        return found
-    end = float(known_until(run, found.at[-1]))
-    return found._replace(at=np.append(found.at, end), values=np.append(found.values, found.values[-1]))

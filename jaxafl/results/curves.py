@@ -161,6 +161,20 @@ def known_until(result: xr.Dataset, end: Any) -> Any:
     return np.fmax(end, limit)
 
 
+def to_its_end(run: xr.Dataset, found: Curve, axis: str) -> Curve:
+    """Returns a curve of a run that, against time, goes on to the limit of time that ended the run.
+
+    Args:
+        run: a run, without the dimensions of a sweep.
+        found: its curve.
+        axis: one of `AXES`; the curve is unchanged for all but `"time"`.
+    """
+    if axis != "time" or not found.at.size or has_failed(run):
+        return found
+    end = float(known_until(run, found.at[-1]))
+    return found._replace(at=np.append(found.at, end), values=np.append(found.values, found.values[-1]))
+
+
 def value(run: xr.Dataset, metric: str, at: str | Mapping[str, Any] = "last") -> float:
     """Returns a metric of a run at one point; NaN if the run failed or is missing.
 

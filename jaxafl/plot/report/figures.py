@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxafl.plot.report.lines import MANY, Line, amount, last, lower, metrics_of, scale_of
-from jaxafl.results.curves import AXES, curve, over_seeds
+from jaxafl.results.curves import AXES, curve, over_seeds, to_its_end
 from jaxafl.results.points import in_words
 
 _POINTS = 24_000  # most points of a metric's curves over all lines; phones draw more of them too slowly
@@ -112,7 +112,7 @@ def curves(lines: Sequence[Line]) -> list[Figure]:
     views: dict[str, View] = {}
     for metric, label in metrics.items():
         for name, axis in axes.items():
-            found = [_curve(lines, place, metric, axis.variable) for place in range(len(lines))]
+            found = [_curve(lines, place, metric, name) for place in range(len(lines))]
             series = [one._replace(x=one.x / axis.scale) for one in found if one is not None]
             says = _ends(lines, series, metric)
             views[f"{metric}|{name}"] = View("lines", axis.label, label, series, says)
@@ -159,16 +159,17 @@ def _short(number: float) -> float | None:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e9 else rounded
 
 
-def _curve(lines: Sequence[Line], place: int, metric: str, variable: str) -> Series | None:
+def _curve(lines: Sequence[Line], place: int, metric: str, axis: str) -> Series | None:
     """Returns the curve of a line; `None` if one of its runs has no values."""
     runs = [run for run in lines[place].runs if metric in run.variables]
-    found = [curve(run, variable, metric) for run in runs]
+    found = [curve(run, AXES[axis].variable, metric) for run in runs]
     points = max(40, min(400, _POINTS // len(lines)))
     if not found or not all(one.at.size for one in found):
         return None
     if len(found) == 1:
         chosen = thin(found[0].at.size, points)
         return Series(place, lines[place].name, found[0].at[chosen], scale_of(metric) * found[0].values[chosen])
+    found = [to_its_end(*one, axis) for one in zip(runs, found, strict=True)]
     at, mean, std = over_seeds(found, min(_GRID, points), scale_of(metric))
     return Series(place, lines[place].name, at, mean, mean - std, mean + std) if at[0] <= at[-1] else None
 
