@@ -26,7 +26,8 @@ def resume(folder: Positional[pathlib.Path], server_steps: int | None = None, un
     file = folder / COMMAND
     if not file.is_file():
         raise UserError(
-            f"{folder} is not the --folder of a run, sweep, comparison or search: there is no {COMMAND} in it"
+            f"{folder} is not the --folder of a run, sweep, comparison or search: there is no {COMMAND} in it. A "
+            "folder of a call in Python goes on with the same call"
         )
     known = json.loads(file.read_text())
     place = str(folder.resolve())

@@ -146,3 +146,10 @@ def test_the_command_line_says_so_and_resumes(tmp_path: pathlib.Path, monkeypatc
     assert afl.load(output).sizes["step"] == 12
     assert main(["resume", str(tmp_path)]) == 2
     assert "is not the --folder of a run, sweep, comparison or search" in capsys.readouterr().err
+
+
+def test_a_folder_of_python_goes_on_with_the_same_call(tmp_path: pathlib.Path, capsys: Any) -> None:
+    assert main(["resume", str(tmp_path)]) == 2
+    assert "there is no command.json in it. A folder of a call in Python goes on with the same call" in (
+        " ".join(capsys.readouterr().err.split())
+    )
