@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from jaxafl import upload
 from jaxafl.client.upload import Sent, Size
 from jaxafl.clock import Delivery
 from jaxafl.server import Needs, Outcome, Server
+from jaxafl.sweep.assemble import labels
 from tests.problems import quadratic
 
 STEPS = 12
@@ -249,6 +251,12 @@ class only_update(upload.Upload):
 def test_an_upload_that_cannot_be_is_an_error_before_compilation(part: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         simulation(part()).check()
+
+
+def test_transformations_along_an_axis_have_names_without_addresses() -> None:
+    several = [None, optax.clip(0.1), optax.clip(0.2), optax.trace(0.9), functools.partial(optax.clip, 0.3)]
+    clips = "clip 0", "clip 1"
+    assert labels(several) == ["None", *clips, "trace", "functools.partial(<function clip>, 0.3)"]
 
 
 def test_local_accuracy_is_refused() -> None:

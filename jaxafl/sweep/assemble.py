@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
 
 from jaxafl.results import MISSING, flat, options_of_parts, plain
 from jaxafl.results.clients import NAMES, with_names
@@ -155,10 +157,12 @@ def label(value: Any) -> Any:
         return text if len(text) <= _LONGEST else f"array{list(value.shape)}"
     if isinstance(value, Simulation):
         return f"{value.server.name} on {value.clock.name}"
+    if isinstance(value, optax.GradientTransformation):
+        return value.update.__qualname__.split(".")[0]  # of `clip.<locals>.update_fn`
     name = getattr(value, "__name__" if callable(value) else "name", None)
     if isinstance(name, str):
         return name
-    return type(value).__name__ if dataclasses.is_dataclass(value) else repr(value)
+    return type(value).__name__ if dataclasses.is_dataclass(value) else re.sub(" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _options(value: Any) -> dict[str, Any]:
