@@ -257,9 +257,7 @@ class Simulation(Stepwise, Measured):
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
         speed = Speed(lanes, chunk, deterministic, devices)
         with Interrupts() as interrupts, reporter:
-            callback_hook = CallbackHook(
-                callbacks, [self.as_run(seed, server_steps, metrics=recording.metrics)] if callbacks else []
-            )
+            callback_hook = CallbackHook(callbacks, [self.as_run(seed, server_steps, recording)] if callbacks else [])
             problem = self.problem(seed, recording, layout_of(self.data, devices, members=False))
             if self.clock_sees_training:
                 execution = online(problem, every, speed)
@@ -274,17 +272,18 @@ class Simulation(Stepwise, Measured):
         """Returns the result of a finished run."""
         return results.of_run(trained, self.summary(), seed)
 
-    def as_run(self, seed: int, server_steps: int, member: Mapping[str, Any] | None = None, metrics: Any = ()) -> Run:
+    def as_run(
+        self, seed: int, server_steps: int, recording: Recording, member: Mapping[str, Any] | None = None
+    ) -> Run:
         """Returns the description of a run that callbacks receive.
 
         Args:
-            seed, server_steps: of the run.
+            seed, server_steps, recording: of the run.
             member: of a sweep.
-            metrics: metrics of whole sets, of `Recording`.
         """
         named = f"{self.server.name} on {self.clock.name}, {self.data.name}"
         options = results.options_of_parts(self.summary())
-        ways = evaluated(self.model.at(self.precision), self.data, metrics, self.client.personal is not None)
+        ways = evaluated(self.model.at(self.precision), self.data, recording, self.client.personal is not None)
         return Run(named, options, seed, server_steps, member or {}, self.citation(), metrics=ways)
 
     def problem(self, seed: int = 0, recording: Recording = Recording(), layout: Layout = Layout()) -> Problem:  # noqa: B008

@@ -261,6 +261,12 @@ def test_the_shell_and_the_report_name_the_limits_that_ended_runs() -> None:
     ("until", "words"),
     [
         ({"Time": 3}, r"run, until: there is no limit 'Time'; there are time, updates, .*seconds .*mean 'time'"),
+        (
+            {"personal_accuracy": 0.9},
+            r"no limit 'personal_accuracy'.*\. Metrics personal_\* need Client\(personal=",
+        ),
+        ({"validation_loss": 1}, r"Metrics validation_\* need held-out samples, such as data\.with_validation"),
+        ({"average_loss": 1}, r'no limit \'average_loss\'.*average_\* need run\(diagnostics="average"\)'),
         ({"rounds": 3}, r"no limit 'rounds'.*server steps are `server_steps`"),
         ({"seconds": -3}, r"run: until, seconds must be > 0"),
         ({1: 2}, r"until needs names of limits"),
@@ -269,6 +275,12 @@ def test_the_shell_and_the_report_name_the_limits_that_ended_runs() -> None:
 def test_limits_that_do_not_exist_are_answered_as_limits(until: Any, words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
         fedbuff().run(5, until=until)
+
+
+@pytest.mark.slow
+def test_a_metric_of_the_average_ends_a_run() -> None:
+    result = fedbuff().run(5, until={"average_loss": 1e9}, diagnostics="average")
+    assert result.attrs["stopped"].startswith("average_loss") and not result.sizes["step"]
 
 
 def test_a_sweep_names_the_limit_that_does_not_exist_before_it_asks_for_server_steps() -> None:

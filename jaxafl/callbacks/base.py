@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxafl.models.metrics import Better, better_of
-from jaxafl.options import UserError, did_you_mean, named, shown
+from jaxafl.models.metrics import Better, better_of, meant
+from jaxafl.options import UserError, named, shown
 from jaxafl.results.clients import worst_tenth
 
 _NAMED = 100  # parts with a curve each
@@ -144,12 +144,8 @@ def scalars_of(chunk: Chunk) -> dict[str, float]:
 def check_metric(owner: str, run: Run, metric: str) -> None:
     """Raises `ValueError` if the run does not evaluate the metric. Passes if its metrics are unknown."""
     known = list(run.metrics)
-    if known and metric.removeprefix("average_") not in known:
-        no_split = metric.startswith("validation_") and "validation_loss" not in known
-        remedy = ". data.with_validation(0.1, seed=0) holds out samples to choose by" if no_split else ""
-        raise UserError(
-            f"{owner}: there is no metric {metric!r}; there are {', '.join(known)}{did_you_mean(metric, known)}{remedy}"
-        )
+    if known and metric not in known:
+        raise UserError(f"{owner}: there is no metric {metric!r}; there are {', '.join(known)}{meant(metric, known)}")
 
 
 def name_of(run: Run) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric
-from jaxafl.models.metrics import falls
-from jaxafl.options import UserError, check_number, did_you_mean
+from jaxafl.models.metrics import falls, meant
+from jaxafl.options import UserError, check_number
 
 
 def check_target(owner: str, metric: str, target: float) -> None:
@@ -110,6 +110,6 @@ class Targets(StopAt):
                 metrics = f"{', '.join(run.metrics)} (server steps are `server_steps`)"
                 raise UserError(
                     f"{self.owner}: there is no limit {name!r}; there are {', '.join(self.others)} (of wall-clock "
-                    f"time) and metrics: {metrics}{did_you_mean(name, [*self.others, *run.metrics])}"
+                    f"time) and metrics: {metrics}{meant(name, [*self.others, *run.metrics])}"
                 )
         super().check(run)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from jaxafl.data.federated import FederatedData
+from jaxafl.engine.problem import Recording
 from jaxafl.engine.state import example_batch
 from jaxafl.models.metrics import CONFUSION, Better, Metric, better_of, check_better, checked_metrics, declared
 from jaxafl.models.model import Model
@@ -75,15 +76,15 @@ def metrics_of(model: Model, data: FederatedData) -> tuple[str, ...]:
     return _metrics[model]
 
 
-def evaluated(
-    model: Model, data: FederatedData, metrics: Iterable[tuple[str, Metric]] = (), personal: bool = False
-) -> dict[str, Better | None]:
+def evaluated(model: Model, data: FederatedData, recording: Recording, personal: bool) -> dict[str, Better | None]:
     """Returns the metrics of a run's evaluations, and the way in which each is better; None if that is not known."""
     sets = ("", "validation_") if data.validation is not None else ("",)
-    of_sets = dict(metrics)
+    of_sets = dict(recording.metrics)
     better = declared(model.better, of_sets)
     names = (*metrics_of(model, data), *(name for name in of_sets if name != CONFUSION))
     found = {f"{prefix}{name}": better_of(name, better) for prefix in sets for name in names}
+    if "average" in recording.diagnostics:
+        found |= {f"average_{name}": way for name, way in found.items()}
     if personal and (data.test_clients is not None or data.validation is not None):
         found |= {f"personal_{name}": better_of(name, better) for name in metrics_of(model, data)}
     return found

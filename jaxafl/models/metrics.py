@@ -47,6 +47,11 @@ _UNSURE = {
     *("increase", "decrease", "change", "delta", "diff", "difference", "time", "seconds", "rounds", "steps", "epochs"),
 }  # words that turn a metric into another quantity
 _QUALIFIERS = r"(?<!bits)_(at|per|to|for|vs|under|given)(_|$)"  # the rest of the name is no metric: fpr_at_95_tpr
+_BROUGHT = {
+    "personal_": "Client(personal=...) and held-out samples, such as data.with_validation(0.1, seed=0)",
+    "validation_": "held-out samples, such as data.with_validation(0.1, seed=0)",
+    "average_": 'run(diagnostics="average")',
+}  # prefix of a metric -> what it needs
 _OPPOSITE: dict[Better, Better] = {"higher": "lower", "lower": "higher"}
 
 
@@ -155,6 +160,20 @@ def falls(metric: str, declared: Mapping[str, Better | None] | None = None, owne
         f"lower. Declare it with the model, e.g. from_linen(..., better={{{name!r}: 'lower'}}), or in a result that "
         f"exists: result[{metric!r}].attrs['better'] = 'lower'"
     )
+
+
+def meant(metric: str, known: Iterable[str]) -> str:
+    """Returns the end of the message about an unknown metric: what it needs, or else a similar known name.
+
+    Args:
+        metric: the unknown name.
+        known: the known names.
+    """
+    names = [*known]
+    for prefix, needed in _BROUGHT.items():
+        if metric.startswith(prefix) and not any(name.startswith(prefix) for name in names):
+            return f". Metrics {prefix}* need {needed}"
+    return did_you_mean(metric, names)
 
 
 def check_better(owner: str, better: Mapping[str, Better], metrics: Iterable[str] | None = None) -> None:

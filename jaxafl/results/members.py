@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxafl.options import UserError, did_you_mean, shown
+from jaxafl.models.metrics import meant
+from jaxafl.options import UserError, shown
 from jaxafl.results.curves import failed_steps
 
 Results = xr.Dataset | Mapping[str, xr.Dataset]
@@ -54,7 +55,7 @@ def members(results: Results, *variables: str) -> list[Member]:
             axes = {dim for variable in variables if variable not in missing for dim in dataset[variable].dims}
             drawn = [str(one) for one in dataset.data_vars if not axes or {*dataset[one].dims} == axes]
             remedy = _NO_CLIENTS if missing[0].startswith("client_") else _REMEDIES.get(missing[0], "")
-            close = "" if remedy else did_you_mean(missing[0], drawn)
+            close = "" if remedy else meant(missing[0], drawn)
             known = ", ".join(drawn or map(str, dataset.data_vars))
             raise UserError(f"the result {label} has no {', '.join(missing)}; it has {known}{close}{remedy}")
     found = [member for name, dataset in named.items() for member in _split(name, dataset, variables)]

@@ -96,7 +96,7 @@ def compare(
         methods,
         watchers,
         {name: limits[name] for name in limits.keys() - {*known.exact, "seconds"}},
-        options.get("metrics"),
+        {"diagnostics": options.get("diagnostics", ()), "metrics": options.get("metrics")},
     )
     every = by_name("eval_every", eval_every, methods)
     steps = by_name("server_steps", server_steps, methods)
@@ -148,14 +148,14 @@ def _check_names(methods: Iterable[Any]) -> None:
 
 
 def _check_metrics(
-    methods: Mapping[str, Simulation], watchers: Sequence[Any], targets: Iterable[str], metrics: Any
+    methods: Mapping[str, Simulation], watchers: Sequence[Any], targets: Iterable[str], recorded: Mapping[str, Any]
 ) -> None:
     """Raises `ValueError` for callbacks that cannot work with a method, and for targets with two directions."""
     ways: dict[str, bool] = {}
     for name, one in methods.items():
         if watchers:
             with user_errors(f"method {name}"):
-                check_watchers(watchers, [run := one.as_run(0, 1, {"seed": 0}, one.recording(metrics=metrics).metrics)])
+                check_watchers(watchers, [run := one.as_run(0, 1, one.recording(**recorded), {"seed": 0})])
             for metric in targets:
                 if ways.setdefault(metric, lower := falls(metric, run.metrics)) != lower:
                     raise UserError(

@@ -15,8 +15,8 @@ from jaxafl.callbacks.limits import divided, limits_of
 from jaxafl.callbacks.store import check_folder
 from jaxafl.callbacks.within import within
 from jaxafl.engine.recorded import evaluated
-from jaxafl.models.metrics import falls
-from jaxafl.options import UserError, check_whole, did_you_mean, named, shown
+from jaxafl.models.metrics import falls, meant
+from jaxafl.options import UserError, check_whole, named, shown
 from jaxafl.results.curves import check_at, value
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import dimensions
@@ -199,13 +199,11 @@ def _lower(members: Sequence[Member], metric: str, of_sets: Any) -> bool:
     """Returns True if a lower value of the metric is better. Raises `ValueError` if the models differ in it."""
     found = set()
     for one in {id(member.simulation.model): member.simulation for member in members}.values():
-        asked = one.recording(metrics=of_sets).metrics
+        asked = one.recording(metrics=of_sets)
         ways = evaluated(one.model.at(one.precision), one.data, asked, one.client.personal is not None)
         if metric not in ways:
             known = [name for name in ways if name.startswith((_SPLIT, _PERSONAL))]
-            raise UserError(
-                f"tune: there is no metric {metric!r}; there are {', '.join(known)}{did_you_mean(metric, known)}"
-            )
+            raise UserError(f"tune: there is no metric {metric!r}; there are {', '.join(known)}{meant(metric, known)}")
         found.add(falls(metric, ways, "tune"))
     if len(found) > 1:
         raise UserError(

@@ -126,8 +126,8 @@ class Work:
         batch = [self.members[place] for place in places]
         watched = batch if self.callbacks else []
         limited = self.schedules.limited(places[0])  # members of a batch have the same length
-        metrics = self.recording.metrics
-        runs = [one.simulation.as_run(one.seed, limited.server_steps, one.labels, metrics) for one in watched]
+        steps = limited.server_steps
+        runs = [one.simulation.as_run(one.seed, steps, self.recording, one.labels) for one in watched]
         callback_hook = CallbackHook(self.callbacks, runs, several=True)
         started = time.perf_counter()
         execution = self.execution(places, checkpoint)
