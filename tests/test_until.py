@@ -283,6 +283,17 @@ def test_a_metric_of_the_average_ends_a_run() -> None:
     assert result.attrs["stopped"].startswith("average_loss") and not result.sizes["step"]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [lambda until: fedbuff().schedule(until=until), lambda until: afl.sweep(fedbuff(), {"seed": [0]}, until=until)],
+    ids=["schedule", "sweep"],
+)
+def test_limits_that_are_too_low_name_the_called_function(call: Any, request: pytest.FixtureRequest) -> None:
+    name = request.node.callspec.id
+    with pytest.raises(ValueError, match=rf"{name}: until time 1e-09 s: the first server step is at"):
+        call({"time": 1e-9})
+
+
 def test_a_sweep_names_the_limit_that_does_not_exist_before_it_asks_for_server_steps() -> None:
     with pytest.raises(ValueError, match=r"no limit 'tim'.*did you mean 'time'"):
         afl.sweep(fedbuff(), {"seed": [0, 1]}, until={"tim": 5})

@@ -35,10 +35,12 @@ class Limits:
     Attributes:
         exact: limits that hold at every server step: `time` (simulated seconds), `updates`, `bytes`, `epsilon`.
         stops: callbacks that end the run at an evaluation.
+        owner: the function that the user called, for messages.
     """
 
     exact: Mapping[str, float]
     stops: tuple[Callback, ...] = ()
+    owner: str = "run"
 
     def reached(
         self,
@@ -79,7 +81,7 @@ class Limits:
         name = min(within, key=lambda one: within[one])
         why = f"until {name} {self.exact[name]:g}"
         if not within[name] and before == (0, 0) and not np.isnan(time[0]):
-            raise UserError(f"run: {why} s: the first server step is at {time[0]:.6g} s, later than that")
+            raise UserError(f"{self.owner}: {why} s: the first server step is at {time[0]:.6g} s, later than that")
         return within[name], why
 
     def private(self, parts: list[Schedule], mechanism: Mechanism | None) -> int:
@@ -107,9 +109,7 @@ class Limits:
         Raises:
             ValueError: the clock fails before a limit, or the first server step exceeds one.
         """
-        done = 0
-        before = (0, 0)
-        count = _FIRST
+        done, before, count = 0, (0, 0), _FIRST
         parts: list[Schedule] = []
         while done < most:
             part = clock.advance(min(count, most - done))
@@ -120,11 +120,14 @@ class Limits:
             if mechanism and (allowed := self.private(parts, mechanism) - done) < within:
                 within, why = allowed, f"until epsilon {self.exact['epsilon']:g}"
                 if not done + within:
-                    raise UserError(f"run: {why}: the first server step exceeds it; give more noise, or a larger limit")
+                    raise UserError(
+                        f"{self.owner}: {why}: the first server step exceeds it; give more noise, or a larger limit"
+                    )
             if why:
                 if within < len(taken) and np.isnan(part.time[within]):
                     raise UserError(
-                        f"run: {why}: the clock {clock.clock.name} has no time (NaN) at server step {done + within}"
+                        f"{self.owner}: {why}: the clock {clock.clock.name} has no time (NaN) at server step "
+                        f"{done + within}"
                     )
                 return done + within, why
             raise_fault(clock.fault)
@@ -217,9 +220,7 @@ class Limited:
         """Returns records -> `Limits.reached` for `Execution.limit` of an online run; `None` without exact limits."""
         if not self.limits.exact:
             return None
-        pause = problem.clock.pause
-        limits = self.limits
-        size = self.size
+        pause, limits, size = problem.clock.pause, self.limits, self.size
 
         def within(records: Records) -> tuple[int, str]:
             _, _, event, counts = jax.tree.map(lambda values: values[0], records)
@@ -269,7 +270,7 @@ def limits_of(owner: str, until: Any) -> Limits:
     for name in given:
         if not isinstance(name, str):
             raise TypeError(f"{owner}: until needs names of limits, such as {{'time': 3600}}, got {shown(until)}")
-    return Limits(exact, (*stops, *([Targets(owner, given, _OTHERS)] if given else [])))
+    return Limits(exact, (*stops, *([Targets(owner, given, _OTHERS)] if given else [])), owner)
 
 
 def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[str], str]) -> dict[str, float] | None:
