@@ -22,6 +22,7 @@ import numpy as np
 from experiments.suite import command as suite
 from experiments.suite import report, running
 from experiments.suite.experiment import SCALES, Experiment
+from jaxafl.cli.pipes import readable_output
 from jaxafl.readers.replacing import replacing
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -39,6 +40,7 @@ def experiments() -> dict[str, Experiment]:
     return found
 
 
+@readable_output()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="papers, or tables such as fadas.table1; by default all")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import io
 import json
 import os
 import pathlib
@@ -22,6 +24,7 @@ from jaxafl.cli.build import make_simulation
 from jaxafl.cli.catalogue import KINDS, QUESTIONS, offered
 from jaxafl.cli.expressions import parsed
 from jaxafl.cli.options import Run, chosen, options_type
+from jaxafl.cli.pipes import readable_output
 from jaxafl.server import Server
 
 SMALL = ["--data", "synthetic", "--data.max-size", "60", "--data.clients", "6", "--model", "logistic", "--no-progress"]
@@ -351,6 +354,28 @@ def test_main_without_arguments_shows_the_usage_on_stderr():
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "usage: jaxafl COMMAND" in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["jaxafl", "experiments"])
+@pytest.mark.parametrize("buffered", [True, False])
+def test_output_that_is_not_read_to_its_end_is_no_error(
+    command: str, buffered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = importlib.import_module("experiments.__main__")
+    monkeypatch.setattr(whole, "experiments", lambda: {"a.b": None})
+    monkeypatch.setattr(whole, "listed", lambda name, one: name)
+    monkeypatch.setattr(sys, "argv", ["experiments", "--list"])
+    reader, writer = os.pipe()
+    os.close(reader)
+    binary = os.fdopen(writer, "wb", buffering=-1 if buffered else 0)
+    with io.TextIOWrapper(binary, write_through=not buffered) as output:  # closing flushes, as Python does at its exit
+        monkeypatch.setattr(sys, "stdout", output)
+        assert not (main(["--version"]) if command == "jaxafl" else whole.main())
+
+
+def test_a_broken_pipe_that_is_not_the_output_is_raised() -> None:
+    with pytest.raises(BrokenPipeError, match="of a tracker"), readable_output():
+        raise BrokenPipeError("of a tracker")
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from jaxafl.cli.data import data
 from jaxafl.cli.doctor import doctor
 from jaxafl.cli.init import init
 from jaxafl.cli.options import is_given
+from jaxafl.cli.pipes import readable_output
 from jaxafl.cli.report import report
 from jaxafl.cli.resume import resume
 from jaxafl.cli.simulate import run, sweep
@@ -58,6 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0; 1 if parameters stopped being finite; 2 for a user's error, with a message on stderr; 128 plus
         the number of the signal for an interruption (130: Ctrl-C). Other exceptions are bugs, and are raised.
     """
+    code = 0
+    with readable_output():
+        code = _command(argv)
+    return code
+
+
+def _command(argv: Sequence[str] | None) -> int:
+    """Runs a command and returns the exit code of `main`."""
     if argv is None:  # this process runs one command: collecting garbage while it traces and exits would slow it down
         gc.set_threshold(50_000)
         atexit.register(gc.freeze)
@@ -85,9 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("jaxafl: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # as in `jaxafl list | head`; Python would fail again when it flushes stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:
+        raise
     except (UserError, OSError, MemoryError, ImportError) as error:
         print(f"jaxafl: error: {str(error).strip()}", file=sys.stderr)
         return 2
