@@ -137,7 +137,7 @@ def test_names_that_results_have_are_known() -> None:
     assert not others - recorded._TAKEN
 
 
-@pytest.mark.parametrize("name", ["staleness", "loss", "time", "eval_step", "a/b", ""])
+@pytest.mark.parametrize("name", ["staleness", "loss", "time", "eval_step", "runs_lost", "a/b", ""])
 def test_a_server_records_nothing_under_a_name_that_results_have(name: str) -> None:
     class telling(afl.server.Server):
         accepts = afl.server.Delivery.STALE | afl.server.Delivery.CONTINUOUS

@@ -21,18 +21,19 @@ _VARIABLES = """
     local_steps multiplicity kind bytes_up bytes_down participation mean_staleness loss accuracy local_loss
     delta_norm computed_delta_norm server_rate executed_local_steps drift gradient_norm_squared asynchronous_error
     held_out_client clients started_at arrived_at step_arrivals step_staleness step_loss
-    confusion label predicted test_set local_accuracy
+    confusion label predicted test_set local_accuracy attacker
 """
 _ATTRIBUTES = """
     title jaxafl_version seed precision server_steps num_clients data model server clock citation backend
     failed_step failed_client runs_started runs_never_consumed runs_trained_untaken staleness_max
     staleness_max_per_step_mean
     staleness_max_per_step_median staleness_mean stopped until_time resumed methods prepare_seconds compile_seconds
-    run_seconds wall_seconds eval_every
+    run_seconds wall_seconds eval_every failed mechanism attack runs_refused runs_stopped runs_lost starts_skipped
+    checkpoints_not_saved
 """
 _SWEEPS = """
     simulation local_training together sample member method methods configuration rung sweep member_error
-    server_steps_made data_options model_options client_options server_options clock_options
+    server_steps_made data_options model_options client_options server_options clock_options attack_options
 """
 _TRACKERS = "simulated_seconds options seconds"
 _TAKEN = frozenset(f"{_VARIABLES} {_ATTRIBUTES} {_SWEEPS} {_TRACKERS}".split())
