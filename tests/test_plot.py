@@ -206,8 +206,16 @@ def test_timelines_that_are_compared_share_an_axis_and_until_ends_it():
     assert [ax.get_xlim() for ax in axes] == [(0, 12.0)] * 2
     ax = plot.timeline(two[3], until=5.0).axes[0]
     assert ax.get_xlim() == (0, 5.0) and "first 5 of 12 s" in ax.get_title()
-    with pytest.raises(ValueError, match="until"):
-        plot.timeline(two[3], until=0)
+    for limit in ("until", "max_clients", "max_runs"):
+        with pytest.raises(ValueError, match=f"timeline: {limit} must be"):
+            plot.timeline(two[3], **{limit: 0})
+
+
+def test_a_timeline_may_end_before_its_clients_start():
+    made = compute_schedule(clock.free_running(concurrency=1, durations=clock.constant(1)), 4, 1, 8, 0)
+    first = made.client.ravel()[0]
+    assert first != 0  # the only client that is shown
+    assert not plot.timeline(made, max_clients=1, until=0.5).axes[0].collections[0].get_paths()
 
 
 @pytest.mark.slow

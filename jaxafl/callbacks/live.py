@@ -8,7 +8,6 @@ import threading
 from typing import Any
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, in_notebook, name_of
-from jaxafl.options import as_path
 
 _drawing = threading.Lock()  # members on several devices draw from several threads
 
@@ -20,10 +19,16 @@ class Live(Callback):
 
     Args:
         path: the image file to write instead of showing the figure.
+
+    Raises:
+        ValueError: the ending of the path is not of an image format.
+        FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self.path = None if path is None else as_path(path)
+        from jaxafl.plot.canvas import check_image_path
+
+        self.path = check_image_path(path)
         self.lines: dict[str, tuple[list[float], list[float]]] = {}
         self.shown: list[Any] = []
 
@@ -44,7 +49,7 @@ class Live(Callback):
             self._draw()
 
     def _draw(self) -> None:
-        from jaxafl.plot.canvas import check_image_path, finish, legend_beside, line_styles, panels_of, tidy
+        from jaxafl.plot.canvas import finish, legend_beside, line_styles, panels_of, tidy
 
         window = None if self.path or in_notebook() else _window(self.shown)
         figure, [ax] = panels_of(window, 7.5, 4.2)
@@ -57,7 +62,7 @@ class Live(Callback):
         if len(self.lines) > 1:
             legend_beside(ax, len(self.lines))
         if self.path is not None:
-            finish(figure, check_image_path(self.path))
+            finish(figure, self.path)
         elif window is None:
             from IPython.display import display
 

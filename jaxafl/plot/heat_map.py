@@ -29,7 +29,8 @@ def heat_map(
 ) -> Figure:
     """Draws the final value of a metric over two swept options: the mean over seeds, and ± one standard deviation.
 
-    The best cell has a frame. A configuration with a failed run is grey, since a mean without this run would be biased.
+    The best cell has a frame. A configuration with a failed or missing run is grey, since a mean without this run would
+    be biased.
 
     Args:
         result: a sweep over two axes, and perhaps `seed`. Choose a value of a third axis by `result.isel(...)`.
@@ -67,12 +68,13 @@ def heat_map(
     final = np.array([[np.nan if has_failed(run) else run[variable] for run in one.runs] for one in found])
     final = scale_of(metric) * final.reshape(*(result.sizes[axis] for axis in axes), -1)
     columns = result.sizes[axes[1]]
+    failed = np.reshape([any(map(has_failed, one.runs)) for one in found], final.shape[:2])
     labels = [[one.place[axis].rpartition("=")[2] for one in found] for axis in axes]
     labels = [labels[0][::columns], labels[1][:columns]]
     if rows is not None:
         check_choice("heat_map", "rows", rows, tuple(axes))
         if rows == axes[1]:
-            axes, labels, final = axes[::-1], labels[::-1], final.swapaxes(0, 1)
+            axes, labels, final, failed = axes[::-1], labels[::-1], final.swapaxes(0, 1), failed.T
     mean, seeds = final.mean(axis=2), final.shape[2]
     std = final.std(axis=2, ddof=1) if seeds > 1 else np.full(mean.shape, np.nan)
     figure, [ax] = panels_of(ax, 2.8 + 0.95 * mean.shape[1], 1.6 + 0.5 * mean.shape[0])
@@ -84,7 +86,8 @@ def heat_map(
         middle = (np.nanmax(mean) + np.nanmin(mean)) / 2
         for (row, column), one in np.ndenumerate(mean):
             spread = f"\n± {std[row, column]:.{places}f}" if np.isfinite(std[row, column]) else ""
-            text = f"{one:.{places}f}{spread}" if np.isfinite(one) else "failed"
+            lost = "failed" if failed[row, column] else "missing"
+            text = f"{one:.{places}f}{spread}" if np.isfinite(one) else lost
             dark = np.isfinite(one) and one < middle
             ax.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
     if np.isfinite(mean).any():

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.clock import Schedule
-from jaxafl.options import UserError, check_number, named
+from jaxafl.options import UserError, check_number, check_whole, named
 from jaxafl.plot.animation import check_film, corners_of, save_film
 from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
 from jaxafl.plot.runs import Runs, of_result, of_schedule, shown
@@ -39,9 +39,9 @@ def timeline(
     """Draws a row per client with a bar for every local run from its start to its arrival, coloured by its staleness.
 
     Hatched are the seconds of a run in which its client hangs, and the wait of an update for its server step, up to the
-    client's next start. Crossed bars are refused, stopped and lost runs. Faded bars are the
-    runs in flight at the end. A result knows neither hangs nor runs that no server step took: the title counts these
-    runs, and `Simulation.schedule` has them.
+    client's next start. Crossed bars are refused, stopped and lost runs. Faded bars are the runs in flight at the end.
+    Grey lines are the server steps, if at most 60 are shown. A result knows neither hangs nor runs that no server step
+    took: the title counts these runs, and `Simulation.schedule` has them.
 
     All panels have the same axis of time. Beyond the limits below, the figure shows evenly spaced clients and the first
     part of the simulated time, with a note in the title.
@@ -54,15 +54,16 @@ def timeline(
         max_clients: largest number of rows per panel.
         max_runs: largest number of bars per panel.
         until: last simulated second shown, to compare figures; `None` takes the last server step.
-        animate: duration of an animation in seconds, for one result or schedule. Runs grow, darken with every version
-            that they miss, and reach the server. It is written to `path`, which must end in .gif.
+        animate: duration of an animation in seconds, 0.5 to 120, for one result or schedule. Runs grow, darken with
+            every version that they miss, and reach the server; nothing is hatched, crossed or faded. It is written to
+            `path`, which must end in .gif.
 
     Returns:
         The figure; of an animation, its last frame.
 
     Raises:
-        TypeError, ValueError: there is no result or no arrival, `until` is not above 0, or there are too many results
-            for `ax` or an animation.
+        TypeError, ValueError: there is no result or no arrival, a limit or a duration cannot be, or there are too many
+            results for `ax` or an animation.
 
     Examples:
         >>> import jaxafl as afl
@@ -75,6 +76,8 @@ def timeline(
     file = check_image_path(path)
     if until is not None:
         check_number("timeline", "until", until, above=0)
+    for name, most in (("max_clients", max_clients), ("max_runs", max_runs)):
+        check_whole("timeline", name, most)
     found = _panels(results)
     if animate is not None:
         check_film(animate, file, len(found), ax)
@@ -175,7 +178,7 @@ def _draw_rest(ax: Axes, clients: np.ndarray, row: np.ndarray, runs: Runs, end: 
 def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, staleness: np.ndarray) -> PolyCollection:
     """Draws a bar per run, coloured by its staleness, and the colour bar."""
     corners = list(corners_of(left, right, row))
-    worst = int(staleness.max())
+    worst = int(staleness.max(initial=0))  # empty if the shown clients start later
     colours, norm = _colours(worst)
     bars = PolyCollection(corners, array=staleness, cmap=colours, norm=norm, edgecolors="white", linewidths=0.6)
     ax.add_collection(bars)

@@ -68,14 +68,14 @@ def tune(
         grid: path -> values, as the axes of `jaxafl.sweep` or of `jaxafl.sample`, without `"seed"`.
         metric: metric on the validation split. The model declares its better direction, or its name implies it.
             `"personal_accuracy"` judges the clients' models, with `Client(personal=...)`.
-        server_steps: T of the last rung. Optional with a limit of time, updates or bytes, as in `jaxafl.sweep`.
+        server_steps: T of the last rung. Optional with an exact limit (time, updates, bytes, ε), as in `jaxafl.sweep`.
         until: limits of every run of the last rung, as in `Simulation.run`. Earlier rungs divide time, updates, bytes
-            and seconds as they divide T. Targets are metrics on the validation split.
+            and seconds as they divide T, not ε. Targets are metrics on the validation split, equal in all rungs.
         seeds: the seeds, or their number: 1000, 1001, ..., which a comparison with 0, 1, ... does not use.
         factor: a rung keeps 1 / factor of its configurations; >= 2.
         rungs: number of rungs; the default leaves at most `factor` configurations for the last. 1 is a grid search.
         at: the evaluation that counts, as in `Comparison.summary`. The first rung has to pass a point of an axis.
-        eval_every: server steps between evaluations; by default five in the first rung, or with limits as in a sweep.
+        eval_every: server steps between evaluations; by default a fifth of the first rung, or with exact limits 20.
         callbacks: as in `jaxafl.sweep`. `StopAt` takes validation metrics only: `StopAt(validation_accuracy=0.9)`.
         folder: the parent of one sweep folder per rung. The same call resumes from it.
         **options: options of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`,
@@ -134,7 +134,7 @@ def tune(
             f"tune: {server_steps} server steps are too few for {count} rungs, each {factor} times as long as the one "
             f"before; give more, or rungs={max(1, count - 1)}"
         )
-    every = eval_every or (None if exact else max(1, lengths[0] // _CHECKS))
+    every = max(1, lengths[0] // _CHECKS) if eval_every is None and not exact else eval_every
     renew(watchers, folder)
     path = None if folder is None else check_folder("folder", folder)
     words = [", ".join(f"{name}={label}" for name, label in member.labels.items()) for member in members]

@@ -247,6 +247,8 @@ def test_the_accuracy_is_drawn_while_it_runs(tmp_path: pathlib.Path) -> None:
 
     simulation().run(8, eval_every=4, callbacks=[Live(path), Look()])
     assert len(sizes) == 3 and min(sizes) > 5000
+    with pytest.raises(ValueError, match=r"must end in one of"):
+        Live(tmp_path / "live.csv")
 
 
 @pytest.fixture

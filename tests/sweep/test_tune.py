@@ -209,6 +209,7 @@ def test_invalid_options_raise_before_any_run() -> None:
         (lambda: afl.tune(held_out(), grid, server_steps=9, factor=1), "factor must be at least 2"),
         (lambda: afl.tune(held_out(), grid, server_steps=3, rungs=4), "too few for 4 rungs"),
         (lambda: afl.tune(held_out(), grid, server_steps=9, at="end"), "at must be one of 'last'"),
+        (lambda: afl.tune(held_out(), grid, server_steps=9, eval_every=0), "eval_every must be"),
         (lambda: afl.tune(held_out(), {"client.speed": [1]}, server_steps=9), "no option 'speed'"),
         (lambda: afl.tune(held_out(), grid), "or a limit of simulated time"),
         (lambda: afl.tune(held_out(), grid, until={"loss": 1.0}), "or a limit of simulated time"),
