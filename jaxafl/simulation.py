@@ -111,7 +111,8 @@ class Simulation(Stepwise, Measured):
             until: the exact limits of `run`: `time`, `updates` or `bytes`, or `epsilon` with `delta`.
 
         Raises:
-            ValueError: an option cannot work, or the schedule depends on the training (a server that replies with K).
+            ValueError, TypeError: an option cannot work, there is neither `server_steps` nor `until`, a limit is not
+                exact, or the schedule depends on the training (`clock_sees_training`).
         """
         self.check()
         if why := self.clock_sees_training:
@@ -131,7 +132,7 @@ class Simulation(Stepwise, Measured):
         return self.clockwork(server_steps, seed).complete(server_steps)
 
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
-        """Returns the plan that `run` executes: the runs of each segment, and the slots of versions and updates."""
+        """Returns the plan that `run` executes with these options: segments, and slots of versions and updates."""
         return plan_of(self.schedule(server_steps, seed), self.server, lanes, in_turn=turns_of(self.client))
 
     def run(
@@ -160,26 +161,26 @@ class Simulation(Stepwise, Measured):
         Args:
             server_steps: T; optional if `until` ends the run.
             until: limits, e.g. `{"time": 3600, "accuracy": 0.9}`; the first one reached ends the run, and is the
-                attribute `stopped`. Exact limits: `time`, simulated seconds (the run ends with the last server step
-                within it); `updates` and `bytes` sent (it ends with the server step that reaches them); `epsilon`, with
-                `delta`. Limits checked at evaluations: `seconds` of wall-clock time, and targets of metrics.
-            eval_every: server steps between evaluations on the test set, 20 by default; the initial and the last model
-                are always evaluated.
+                attribute `stopped`. Exact limits: `time`, simulated seconds, and `epsilon` with `delta` (the run ends
+                with the last server step within them); `updates` and `bytes` sent (with the step that reaches them).
+                Limits checked at evaluations: `seconds` of wall-clock time since compilation, and targets of metrics.
+            eval_every: server steps between evaluations on the test set; by default 20, or as before in a `folder`. The
+                initial and the last model are always evaluated.
             seed: seed of the initial model, the schedule and the mini-batches.
             lanes: runs trained at once; `None` chooses. Changes speed, never results.
             chunk: lanes per `vmap`, a divisor of `lanes`; `None` chooses. Changes speed only.
             observe: traced function of the parameters, returning a dict of small arrays recorded for every version,
                 x_0 included.
             diagnostics: optional records, which cost memory, or a pass over the training data per server step.
-                `"drift"`: ‖x_t - x_s‖ of every arrival. `"gradient_norm"`: ‖∇F(x_t)‖². `"asynchronous_error"`:
-                ‖∇F(x_t) - (x_t - x_{t+1}) / η‖, for servers with a `learning_rate` η. `"average"`: test metrics of the
-                mean of all versions x_1 .. x_t (of x_0 at first). `"per_client"`: metrics along `population`, on each
-                client's own test samples, else on those of `data.with_validation`; NaN for clients without any. Of
-                more than 10,000 clients, a fixed random sample. `"local_accuracy"`: accuracy of the client's own model
-                on these samples, for every arrival, before it is merged.
+                `"drift"`: ‖x_t - x_s‖ of every arrival. `"gradient_norm"`: ‖∇F(x_t)‖², as `gradient_norm_squared`.
+                `"asynchronous_error"`: ‖∇F(x_t) - (x_t - x_{t+1}) / η‖, for servers with a `learning_rate` η.
+                `"average"`: test metrics of the mean of all versions x_1 .. x_t (of x_0 at first). `"per_client"`:
+                metrics along `population`, on each client's own test samples, else on those of `data.with_validation`;
+                NaN for clients without any. Of more than 10,000 clients, a fixed random sample. `"local_accuracy"`:
+                accuracy of the client's own model on these samples, for every arrival, before it is merged.
             metrics: metrics of whole sets, name -> function of (labels [n, ...], outputs [n, ...]) or `models.Metric`,
-                e.g. `{"auc": roc}`, computed on the host. `models.confusion_matrix` gives `confusion` [C, C]. A metric
-                that raises or returns an array is left out with a warning.
+                e.g. `{"auc": roc}`, computed on the host. `{"confusion": models.confusion_matrix}` gives [C, C]. Where
+                another one raises or returns no number, it is NaN, with a warning.
             progress: True for a progress bar (in a log, a line every half minute), a name to show, or a `Reporter`.
             save: path of a NetCDF file to write; checked before the run. A failed run does not replace a complete one
                 (`NAME.incomplete.nc`). If writing fails, the error's attribute `dataset` is the result.
@@ -188,7 +189,7 @@ class Simulation(Stepwise, Measured):
                 the samples are sharded only if a replica on each device would not fit.
             callbacks: receive every chunk of server steps, and can stop the run: see `jaxafl.callbacks`.
             folder: folder in which the run is saved. The same call resumes it; `server_steps` can be larger, and
-                `until` another. Options, data and model must be the same.
+                `until` another. Options, data and model must be the same. A shorter run is computed anew.
             checkpoint_every: server steps between saves, or a time such as `"30s"` or `"5min"`, lengthened
                 automatically so that saving blocks at most 2 % of the run and writing takes at most a fifth of it.
             keep: number of checkpoints to keep.
@@ -197,13 +198,14 @@ class Simulation(Stepwise, Measured):
         `jaxafl.callbacks.Interrupted` (a `KeyboardInterrupt`) carries the partial result as `dataset`.
 
         Returns:
-            A dataset with dimensions `step` (server steps), `arrival` and `evaluation`: accuracy and loss against
-            simulated time and server steps, the arrivals with their staleness, and the server's diagnostics. A run
-            whose parameters stop being finite ends there with a warning: the attributes `failed_step` and
-            `failed_client` name the step and the client of the update. Later values are missing.
+            A dataset with dimensions `step` (server steps), `arrival`, `evaluation`, `population` (clients), and with
+            `observe` `version`: accuracy and loss against simulated time and server steps, the arrivals with their
+            staleness, and the server's diagnostics. A run whose parameters stop being finite ends there with a warning:
+            the attributes `failed_step` and `failed_client` name the step and the client of the update.
 
         Raises:
             ValueError, TypeError: an option cannot work; raised before compilation.
+            OSError: `save` or `folder` cannot be written.
             MemoryError: the run does not fit.
         """
         options: Any = {name: given for name, given in locals().items() if name in RunOptions.__annotations__}

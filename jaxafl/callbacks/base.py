@@ -30,7 +30,7 @@ class Run(NamedTuple):
         name: names of the server, the clock and the data.
         options: options of every part, as in the attributes of a result.
         seed: seed of the run.
-        server_steps: T.
+        server_steps: T, or the most server steps of a run that a limit ends.
         member: axis -> label of a member of a sweep; `{}` for a single run.
         citation: BibTeX of the methods and data that the run uses.
         resumed: server steps that an earlier process executed and reported; `None` for a new run.

@@ -21,9 +21,9 @@ from jaxafl.results.files import check_ending, check_path
 class Best(Callback):
     """Keeps the parameters of the best evaluated model as a safetensors file (`jaxafl.models.load_parameters`).
 
-    A second file `....json` holds its server step and metrics. Each member of a sweep has its own files. A file of an
-    earlier run is renamed: `best.safetensors` becomes `best-1.safetensors`, or the next free number. A resumed run
-    continues its own file.
+    A second file `best.safetensors.json` holds its server step, simulated time and metrics. Each member of a sweep has
+    its own files. A file of an earlier run is renamed: `best.safetensors` becomes `best-1.safetensors`, or the next
+    free number. A resumed run continues its own file.
 
     Args:
         path: the file, e.g. `best.safetensors`.
@@ -31,7 +31,8 @@ class Best(Callback):
             fair. The model declares the better direction, or the name of the metric implies it.
 
     Raises:
-        ValueError: (before compilation) the metric does not exist, or its better direction is unknown.
+        ValueError: the path has the ending of another format. Before compilation: the metric does not exist, or its
+            better direction is unknown.
         FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
     """
 

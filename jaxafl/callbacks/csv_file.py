@@ -27,17 +27,17 @@ _NUMBERS = ("staleness_mean", "staleness_max", "delta_norm")
 class Csv(Callback):
     """Appends a row per evaluation to a CSV file.
 
-    Columns: axes of a sweep, seed, server step, simulated and wall-clock seconds, metrics, staleness (mean, largest)
-    and mean norm of the updates. A resumed run continues its rows. Members of a sweep and methods of a comparison
-    share the file, and each replaces the rows with its own seed and axes. A file of earlier runs is renamed: `log.csv`
-    becomes `log-1.csv`, or the next free number.
+    Columns: axes of a sweep, `seed`, `step` (server steps), `time` (simulated seconds), `seconds` (of wall-clock time),
+    metrics, also of single clients and test sets, staleness (mean, largest) and mean norm of the updates. A resumed run
+    continues its rows. Members of a sweep and methods of a comparison share the file, and each replaces the rows with
+    its own seed and axes. A file of earlier runs is renamed: `log.csv` becomes `log-1.csv`, or the next free number.
 
     Args:
         path: the file.
 
     Raises:
         FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
-        ValueError: the file holds another table.
+        ValueError: the file holds another table, or has the ending of another format than `.csv` or `.txt`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -22,7 +22,7 @@ _NAME = 8  # least characters of a name
 
 
 class Reporter(Protocol):
-    """Receives the progress of a run: a context manager whose `update` is called after every evaluation.
+    """Receives the progress of a run: a context manager whose `update` is called after every evaluation but the first.
 
     An optional method `piece(done, updates_per_second)` is called between evaluations.
     """

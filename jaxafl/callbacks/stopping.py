@@ -29,8 +29,8 @@ class StopAt(Callback):
         **targets: metric -> value; the first target that is reached stops the run.
 
     Raises:
-        ValueError: there is no target, or the target of an accuracy is not in [0, 1]. Before compilation: a metric
-            does not exist, or its better direction is unknown.
+        ValueError, TypeError: there is no target, one is no finite number, or that of an accuracy is not in [0, 1].
+            Before compilation: a metric does not exist, or its better direction is unknown.
     """
 
     owner = "StopAt"  # in messages
@@ -72,7 +72,10 @@ class StopAfter(Callback):
 
     Args:
         simulated: simulated seconds.
-        wall: wall-clock seconds since the run started or resumed.
+        wall: wall-clock seconds since the run started or resumed, without compilation.
+
+    Raises:
+        ValueError, TypeError: neither is given, or one is not a number above 0.
     """
 
     def __init__(self, simulated: float | None = None, wall: float | None = None) -> None:

@@ -21,6 +21,7 @@ class WandB(Callback):
 
     Raises:
         ImportError: wandb is not installed; the extra `wandb` brings it.
+        ValueError: (before compilation) `id` is given, but a sweep has several runs.
     """
 
     def __init__(self, project: str, **options: Any) -> None:

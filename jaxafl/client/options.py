@@ -38,7 +38,8 @@ class Moment(NamedTuple):
     """Moment of a local step, the argument of `Client(rate_schedule=...)`; all fields are traced scalars.
 
     A clock that is advanced during training (a server that replies, `charge="executed"`, `Simulation.step`) does not
-    know `staleness`, `duration` and `server_step` in time: a schedule that reads them is refused there.
+    know `staleness`, `duration`, `server_step` and, with a pause or `charge="executed"`, `started` in time. A schedule
+    that reads them is refused there.
     """
 
     step: Array  # int32, local step in the run, from 0
@@ -59,7 +60,7 @@ class Client(Optimised, init=False):
     all clients or one per client, a list or array [N].
 
     A local step is one step of the optimiser on g = ∇ mean loss of a mini-batch (+ weight_decay · x) (+ μ (x - x_s)),
-    with the learning rate times step_schedule(local step) · run_schedule(run) ·
+    with the learning rate times rate_schedule(moment) · step_schedule(local step) · run_schedule(run) ·
     rate_decay_per_run^run. The optimiser's state is initialised in every run.
 
     Args:
@@ -83,10 +84,8 @@ class Client(Optimised, init=False):
         rate_decay_per_run: factor of the learning rate from each run of a client to the next (0.995 in AsyncFedED); at
             least 0.
         step_schedule: function from the local step (from 0, traced int32) to a factor of the learning rate.
-        run_schedule: function from the run's index among the client's runs (from 0, traced int32) to a factor of the
-            learning rate.
-        rate_schedule: function from a `Moment` (client, run, version, local step and more) to a factor of the learning
-            rate.
+        run_schedule: function from the client's run index (from 0, traced int32) to a factor of the learning rate.
+        rate_schedule: function from a `Moment` (client, run, version, local step ...) to a factor of the learning rate.
         sampling: sampling of mini-batches with `steps`. `"replacement"` draws every sample uniformly. `"epochs"` uses
             shuffled epochs that continue from run to run.
         reset: period after which the optimiser's state is initialised, every `"run"` or every local `"epoch"` (with
@@ -97,16 +96,17 @@ class Client(Optimised, init=False):
             `"executed"` works on `synchronous` and `stale_rounds`, where rates by seconds use the planned duration. It
             works on `free_running`, too, where every run is trained twice: at its start for its duration, and at its
             arrival.
-        micro_batch: samples per gradient evaluation; larger batches are accumulated. It changes only speed and memory,
-            except for models with batch normalisation or dropout, which apply them within each micro-batch.
-        upload: transformation of every update Δ before it is sent, one of `jaxafl.upload` or an Optax
-            transformation; `None` sends Δ. Non-trainable state is sent as it is.
+        micro_batch: samples per gradient evaluation, by default a mini-batch, or 256 of a full one; larger batches are
+            accumulated. It changes only speed and memory, except for models with batch normalisation or dropout, which
+            apply them within each micro-batch.
+        upload: transformation of every update Δ before it is sent, one of `jaxafl.upload` or an Optax transformation;
+            `None` sends Δ. Non-trainable state is sent as it is.
         correction: correction of local gradients by what clients and server remember, one of `jaxafl.correction`.
         personal: function from the path of a parameter, such as `"head/kernel"`, to True if each client keeps it and
             never sends it. Personal parameters begin as those of x_0.
 
     Raises:
-        TypeError: the optimiser lacks a given hyperparameter, or needs a missing one.
+        TypeError: the optimiser lacks a given hyperparameter, or needs a missing one. `Simulation.check` checks all.
 
     Examples:
         >>> import optax

@@ -28,16 +28,16 @@ class Trained(NamedTuple):
 
     Attributes:
         schedule: who arrived when.
-        records: diagnostics of the server steps, each [T, ...].
-        evaluations: metrics of the evaluated models, each [E].
+        records: diagnostics of the server steps, each [T, ...]; of `observe`, of the versions, each [T + 1, ...].
+        evaluations: metrics of the evaluated models, each [E], of clients or test sets [E, ...].
         eval_step: int [E], server steps of the evaluated models.
         failure: the server step at which the parameters stopped being finite, and the client whose update did it.
         notes: further attributes of the result: why it was `stopped`, with which other versions it was `resumed`.
         params: the last parameters.
         model_state: the last non-trainable model state.
-        seconds: wall-clock seconds of preparing, compiling and running.
+        seconds: wall-clock seconds of preparing, compiling and running, by the names of attributes of a result.
         eval_every: server steps between evaluations.
-        dataset: the result of `Simulation.run`, where `Simulation.train` has added it.
+        dataset: the result of `Simulation.run`, in what `Simulation.train` returns.
         metrics: metrics of whole sets by name.
         personal: personal parameters of all clients, each leaf [N, ...], with `Client(personal=...)`.
     """

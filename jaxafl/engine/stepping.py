@@ -105,10 +105,12 @@ class Stepwise:
 
         Returns:
             The new state, and records [n, ...] with the names of a result: `time`, `arrived`, `client_id`, `run_index`,
-            `staleness`, `local_steps`, `delta_norm`, `local_loss` and the server's diagnostics.
+            `staleness`, `local_steps`, `delta_norm`, `local_loss` and the server's diagnostics. In slots without an
+            arrival indices are -1, and `staleness` and `local_steps` 0.
 
         Raises:
             ValueError: the state is of another simulation; or, outside of traced code only, the clock cannot go on.
+            TypeError: this is not a state.
             RuntimeError: a run needed a version that the ring no longer held; outside of traced code only.
         """
         functions, count = _functions_of(self), check_whole("step", "n", n)
@@ -122,7 +124,11 @@ class Stepwise:
         return state, records
 
     def evaluate(self, state: RunState) -> dict[str, Array]:
-        """Returns the test loss and metrics of the newest version, and those of the validation set if there is one."""
+        """Returns the test loss and metrics of the newest version, and those of the validation set if there is one.
+
+        Raises:
+            ValueError, TypeError: the state is of another simulation, or not a state.
+        """
         functions = _functions_of(self)
         _check_state(functions, state)
         return functions.evaluate(functions.problem.device, state.run.model)

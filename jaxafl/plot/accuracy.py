@@ -45,11 +45,11 @@ def accuracy_vs_time(
     cross marks the end of a line whose parameters stopped being finite.
 
     Args:
-        results: a result, a dict of results by name, or a sweep: one line for each member but `seed`.
+        results: a result, a dict of results by name, or a sweep: one line for each place of its axes but `seed`.
         ax: axes to draw into; `None` creates a figure.
         path: file of the figure (its ending sets the format); `None` saves nothing.
         metric: metric of the evaluations to draw in the place of accuracy, such as `"rmse"` of a regression.
-        xlim, ylim: (low, high), limits of the axes in the units of the figure; `None` shows all.
+        xlim, ylim: (low, high), limits of the axes in the units of the figure; `None` shows all. Either may be `None`.
 
     Returns:
         The figure.

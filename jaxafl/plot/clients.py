@@ -99,7 +99,8 @@ def accuracy_vs_participation(
     The figure shows if the server forgets rare or slow clients. The area of a dot grows with the client's held-out
     samples n (`client_samples`). The error bar of a single run is the score interval of n samples at one standard
     error, about ±√(p(1 - p)/n). Of several seeds, dots are means over seeds, and error bars are one standard deviation
-    over seeds. Up to 30 clients are labelled. Otherwise like `client_spread`.
+    over seeds. Clients that never arrived are open circles. Up to 30 clients are labelled. Otherwise like
+    `client_spread`.
     """
     file = check_image_path(path)
     runs = _seeds(result, "client_accuracy")

@@ -59,7 +59,8 @@ def comparison(
         The figure.
 
     Raises:
-        ValueError: the axis or metric is unknown, or a run has no values.
+        TypeError: these are not results.
+        ValueError: the axis or metric is unknown, the band is not two quantiles, or a run has no values.
     """
     check_choice("comparison", "axis", axis, tuple(AXES))
     low, high = band

@@ -17,7 +17,7 @@ _WRITTEN = 20  # classes up to which shares are written into the cells
 def confusion(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
     """Draws the share of each label's samples by predicted class in percent, at the last evaluation.
 
-    Several seeds are added up. A label without samples has an empty row.
+    Several seeds are added up, without failed runs. A label without samples has an empty row.
 
     Args:
         results: the result of a run, or of a sweep over seeds, with `metrics={"confusion": models.confusion_matrix}`.

@@ -31,8 +31,8 @@ def plan(planned: Plan, path: ImagePath = None, *, max_steps: int = 30) -> Figur
 
     The upper panel has a row per lane with a bar for every local run, from the local step that loads it to the one that
     stores its update. A bar has its client's number and the colour of its update's staleness; grey lines are server
-    steps. The lower panel has a row per slot of the ring with a bar for every version, from the server
-    step that writes it to the last that reads it. Dots are runs that start from the version.
+    steps. The lower panel has a row per slot of the ring with a bar for every version, from the server step that writes
+    it to the last that reads it. Dots are runs that start from the version.
 
     Args:
         planned: a plan of `Simulation.plan`.

@@ -20,7 +20,7 @@ _PANELS = 8  # more members than this share one panel
 def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePath = None) -> Figure:
     """Draws the share of arrivals in percent by staleness τ = t - s in server steps, over all seeds of a member.
 
-    Each member has a panel. More than eight members, or members drawn into given axes, are outlines in one panel. A bar
+    Each member has a panel. More than eight members, or several drawn into given axes, are outlines in one panel. A bar
     covers one value of τ, or several if the largest τ is 40 or more.
 
     Args:

@@ -37,7 +37,7 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
     |---|---|---|
     | `"evaluations"` | an evaluated model | metrics, `eval_step`, `eval_time`, `eval_updates`, `eval_bytes`, ... |
     | `"steps"` | a server step | `time`, `bytes_up`, `bytes_down`, the server's diagnostics |
-    | `"arrivals"` | an update that arrived | `client`, `client_name`, `staleness`, `started_at`, `local_loss`, ... |
+    | `"arrivals"` | an update that arrived | `client_id`, `client_name`, `staleness`, `started_at`, `local_loss`, ... |
     | `"clients"` | a client | `participation`, `mean_staleness`, `client_name`, `client_samples` |
     | `"client_evaluations"` | a client and an evaluated model (`diagnostics="per_client"`) | `client_accuracy`, ... |
     | `"runs"` | a run | `final_accuracy`, `final_time`, ..., and the attributes that differ between runs of a sweep |

@@ -47,10 +47,10 @@ def compare(
     Args:
         methods: name -> simulation, all with the same data.
         seeds: the number of seeds (0, 1, ...), or the seeds.
-        server_steps: T, of all methods or by name. Optional with a limit of time, updates or bytes, unless the clock
-            depends on the training.
+        server_steps: T, of all methods or by name. Optional with an exact limit (time, updates, bytes or ε), unless the
+            schedule depends on the training.
         until: limits of every run, as in `Simulation.run`, e.g. `{"accuracy": 0.9, "time": 3600}`. If time is the only
-            limit, `Comparison.at` is that time; else it is the end of each run.
+            limit, and no run ends before it, `Comparison.at` is that time; else it is the end of each run.
         eval_every: server steps between evaluations, of all methods or by name; it is the resolution of times to a
             target.
         callbacks: as in `jaxafl.sweep`.

@@ -42,7 +42,7 @@ class Comparison:
             `"carry_on": True` added to it, shorter runs count with their last evaluation.
 
     Raises:
-        ValueError: the results are not sweeps over the same seeds only, or their data differ.
+        ValueError: the results are not sweeps over the same seeds only, their data differ, or `at` is no point.
     """
 
     results: Mapping[str, xr.Dataset]
@@ -130,6 +130,9 @@ class Comparison:
         Args:
             reference: name of a method.
             metric, at, confidence: as in `summary`.
+
+        Raises:
+            ValueError: the method, the metric or the point does not exist, or the metric's better direction is unknown.
         """
         check_choice("differences", "reference", reference, tuple(self.results))
         check_number("differences", "confidence", confidence, above=0, below=1)
@@ -147,6 +150,10 @@ class Comparison:
             target: the value that the metric has to reach; a loss has to fall to it.
             metric: metric of the evaluations.
             axis: `"time"` (simulated seconds), `"server_steps"`, `"client_updates"`, `"local_steps"` or `"bytes"`.
+
+        Raises:
+            ValueError: the metric or the axis does not exist, the metric's better direction is unknown, or the target
+                of an accuracy is not in [0, 1].
         """
         found = self._reached(target, metric, axis)
         horizon = common_horizon(found.values())
@@ -158,6 +165,9 @@ class Comparison:
         Args:
             target, metric, axis: as in `time_to`.
             reference: name of a method.
+
+        Raises:
+            ValueError: as `time_to`, or the method does not exist.
         """
         check_choice("first_to", "reference", reference, tuple(self.results))
         found = self._reached(target, metric, axis)
@@ -183,14 +193,18 @@ class Comparison:
         Args:
             format: `"markdown"` or `"latex"` (booktabs).
             metrics: columns of means over seeds with their spread; accuracies in percent. A method with failed runs
-                shows their number instead.
+                shows their number instead, as does one with missing runs.
             at: the point of comparison, named below the table; `None` takes `Comparison.at`.
             reference: a method; adds a column of the paired differences to it in the first metric, with intervals.
             targets: targets of the first metric; adds columns of the median time to each and the number of runs that
                 reach it. If fewer than half do, the time is `> t`, t being the end of the longest run that does not.
+                It is `never` if those that do not have failed.
             axis: axis of these times, as in `time_to`.
             spread: `"std"`: mean ± one standard deviation. `"interval"`: mean and Student's t interval.
             confidence: confidence of all intervals. 1 - 0.05/k corrects k comparisons (Bonferroni).
+
+        Raises:
+            ValueError: the format, a metric, the point, the method, a target, the axis or the spread does not exist.
         """
         check_choice("table", "spread", spread, ("std", "interval"))
         check_number("table", "confidence", confidence, above=0, below=1)

@@ -20,12 +20,15 @@ _SHARE = 0.9  # fraction of the memory of an accelerator for all workers that sh
 def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:
     """Returns a function that makes a pool of processes, for `sweep(executor=...)`.
 
-    Every worker gets a share of the cores and one NVIDIA GPU (`CUDA_VISIBLE_DEVICES`). If there are more workers than
-    GPUs, they share the memory of one. Workers import the script again, so its main part has to stand below
-    `if __name__ == "__main__":`.
+    Every worker gets one NVIDIA GPU (`CUDA_VISIBLE_DEVICES`). If there are more workers than GPUs, those of one GPU
+    share its memory. Without GPUs, every worker gets a share of the cores. Workers import the script again, so its main
+    part has to stand below `if __name__ == "__main__":`.
 
     Args:
         workers: number of processes.
+
+    Raises:
+        ValueError, TypeError: this is not a number of at least 1.
     """
     check_whole("process_pool", "workers", workers)
 

@@ -77,18 +77,20 @@ def sweep(
     Numbers (learning rates, λ, durations, seeds) are arguments of the compiled program, so it is compiled once. Options
     that fix shapes or control flow (a buffer size, a mode) compile once per value. Members that differ only in numbers
     of the server or the client share schedule, plan and mini-batches, and are batched under one `vmap`. Members with
-    different schedules (seeds, clock numbers) advance in lockstep on an accelerator, and one after another on a CPU. On
-    a CPU a batch has at most four members, or more of small models or if there would be over eight batches, and models
-    of more than 50,000 parameters are not batched. Its batches run concurrently, one per core (see `devices`). Each
-    member has the results of a separate run.
+    different schedules (seeds, clock numbers) advance in lockstep on an accelerator, unless the sweep has exact limits
+    or the server has rows per client. Elsewhere each schedule has batches of its own, and each member whose schedule
+    depends on the training. On a CPU a batch has at most four members, or more of small models or if there would be
+    over eight batches, and models of more than 50,000 parameters are not batched. Its batches run concurrently, one per
+    core (see `devices`). Each member has the results of a separate run.
 
     Args:
         simulation: the simulation to vary. A list or mapping of simulations becomes the axis `simulation`.
         axes: path -> values. A path is `"seed"`, an option of a part, such as `"server.base_rate"`,
             `"client.learning_rate"`, `"clock.buffer"` or `"clock.durations.low"`, or a part: `"data"`, `"model"`,
-            `"server"`, `"clock"`, `"client"`. A tuple of paths with rows of
-            values is one dimension: `together`, or `sample` for `jaxafl.sample`.
-        server_steps: T; optional if a limit of time, updates or bytes ends all members.
+            `"server"`, `"clock"`, `"client"`, `"attack"`. A tuple of paths with rows of values is one dimension:
+            `together`, or `sample` for `jaxafl.sample`.
+        server_steps: T; optional with an exact limit (time, updates, bytes or ε), unless a schedule depends on the
+            training.
         until: limits of each member, as in `Simulation.run`.
         eval_every: server steps between evaluations, 20 by default.
         seed: seed of all members, unless `"seed"` is an axis.
@@ -96,7 +98,7 @@ def sweep(
         lanes, chunk: as in `Simulation.run`; members in lockstep advance all lanes at once.
         observe, diagnostics, metrics: as in `Simulation.run`.
         progress: as in `Simulation.run`.
-        save: path of a NetCDF file to write; checked before the first run.
+        save: path of a NetCDF file to write, as in `Simulation.run`; checked before the first run.
         deterministic: as in `Simulation.run`.
         callbacks: as in `Simulation.run`; every member gets copies.
         folder: the folder for finished members and for checkpoints of the others. The same call resumes from it.
@@ -109,8 +111,8 @@ def sweep(
             `done()` and `result()`, or a function that makes one, which replaces a broken process pool. Examples are
             `jaxafl.process_pool(4)`, Dask's `client.get_executor()` and submitit's `AutoExecutor`. Needs a `folder` on
             a shared file system. A batch whose worker died resumes from its checkpoint.
-        retries: retries of a batch that ends with an error in an executor. Then its members have missing values, and
-            `member_error` holds the error.
+        retries: retries of a batch that ends with an error in an executor. After the last, its members have missing
+            values, and `member_error` holds the error.
 
     Returns:
         A dataset as from `Simulation.run`, with one leading dimension per axis, named by its path. Attributes of a run
@@ -120,6 +122,11 @@ def sweep(
 
     Raises:
         ValueError, TypeError: an axis or a value cannot work; raised before the first run.
+        OSError: `save` or `folder` cannot be written.
+        MemoryError: a batch does not fit.
+        RuntimeError: workers of an executor do not begin, or an executor that nothing makes anew has broken.
+
+    An exception in this process, such as `jaxafl.callbacks.Interrupted`, carries the results so far as `dataset`.
 
     Examples:
         >>> import jaxafl as afl

@@ -32,7 +32,8 @@ def sample(
         A mapping with one axis: the paths -> n rows of their values.
 
     Raises:
-        ValueError, TypeError: `distributions` is empty or holds an object that is no distribution.
+        TypeError: `distributions` is empty or holds an object that is no distribution.
+        ValueError: n, the seed or the method cannot work, or a draw is not finite.
     """
     from scipy.stats import qmc
 

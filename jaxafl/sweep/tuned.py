@@ -54,6 +54,9 @@ class Tuned:
 
         Args:
             format: `"markdown"` or `"latex"`.
+
+        Raises:
+            ValueError: the format is unknown.
         """
         data = self.dataset
         ends = [f"after {steps:,} server steps" for steps in data.server_steps.values]

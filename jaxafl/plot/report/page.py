@@ -44,7 +44,8 @@ def report(
         The path.
 
     Raises:
-        TypeError, ValueError: these are not results, or the path does not end in `.html`.
+        TypeError, ValueError: these are not results, the path does not end in `.html`, the file holds no report, or
+            `reference` is no method of a `Comparison`.
         FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
     """
     path = as_path(path)
