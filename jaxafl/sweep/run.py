@@ -157,8 +157,10 @@ def sweep(
         first, varied, given or 0, 0, seed, together, speed, recording, watchers, limits.exact, given, dict(until or {})
     )
     if watchers:
-        parts = ((one, one.simulation) for one in asked.members)
-        models = {(id(sim.model), id(sim.data), id(sim.client.personal)): one for one, sim in parts}
+        models = {
+            (id(one.simulation.model), id(one.simulation.data), id(one.simulation.client.personal)): one
+            for one in asked.members
+        }
         runs = [one.simulation.as_run(one.seed, given or 0, recording, one.labels) for one in models.values()]
         check_watchers(watchers, runs)
     work = asked.ending(lambda steps: evaluation_interval(eval_every, steps))
