@@ -123,7 +123,7 @@ class Simulation(Stepwise, Measured):
         return replaced(self.compute_schedule(steps, seed), mechanism=self.mechanism)
 
     def clockwork(self, server_steps: int, seed: int, check: bool = True) -> Clockwork:
-        """Returns the clock of a checked simulation, to be advanced ahead of the training."""
+        """Returns the clock of a checked simulation, to run ahead of the training; `check`: it checks its steps."""
         steps = self.client.local_steps(self.data.counts)
         return Clockwork(self.clock_of_run(), self.data.num_clients, steps, server_steps, seed, check)
 

@@ -10,7 +10,7 @@ import os
 import pathlib
 import zlib
 
-from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric, name_of, set_aside, set_aside_as
+from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric, name_of, required, set_aside, set_aside_as
 from jaxafl.models.checkpoint import save_parameters
 from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, as_path
@@ -34,6 +34,7 @@ class Best(Callback):
         ValueError: the path has the ending of another format. Before compilation: the metric does not exist, or its
             better direction is unknown.
         FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
+        ImportError: safetensors is not installed; the extra `bert` brings it.
     """
 
     def __init__(self, path: str | os.PathLike[str], metric: str | None = None) -> None:
@@ -41,6 +42,7 @@ class Best(Callback):
         self.metric = metric or "validation_accuracy"
         check_ending(self.path, (".safetensors",), "Best writes safetensors")
         check_path(self.path)
+        required("safetensors", "bert", "the callback Best")
 
     def check(self, run: Run) -> None:
         check_metric("Best", run, self.metric)

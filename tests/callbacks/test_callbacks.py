@@ -305,13 +305,19 @@ def test_invalid_options_raise(made: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "package"), [("TensorBoard", "tensorboardX"), ("WandB", "wandb"), ("MLflow", "mlflow")]
+    ("name", "package", "extra"),
+    [
+        ("TensorBoard", "tensorboardX", "tensorboard"),
+        ("WandB", "wandb", "wandb"),
+        ("MLflow", "mlflow", "mlflow"),
+        ("Best", "safetensors", "bert"),
+    ],
 )
 def test_a_tracker_that_is_not_installed_says_what_brings_it(
-    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+    name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, package, None)
-    with pytest.raises(ImportError, match=rf"{name} needs {package}: pip install \"jaxafl\[{name.lower()}\]\""):
+    with pytest.raises(ImportError, match=rf"{name} needs {package}: pip install \"jaxafl\[{extra}\]\""):
         getattr(afl.callbacks, name)("here")
 
 
