@@ -110,6 +110,7 @@ def test_a_clock_that_cannot_charge_raises() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.optimised
 @pytest.mark.parametrize("lanes", [None, 8])
 @pytest.mark.parametrize(
     "options",
