@@ -331,6 +331,7 @@ def test_quickstart_compares_five_methods_and_writes_its_files(tmp_path, capsys,
 
 
 @pytest.mark.slow
+@pytest.mark.optimised  # trains more than it compiles
 def test_every_method_of_quickstart_ends_well_above_the_majority_class():
     for name, run in quickstart.quickstart().items():
         assert float(run["accuracy"][-1]) > 0.5, name
