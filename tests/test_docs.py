@@ -51,7 +51,8 @@ def name_of(page: pathlib.Path) -> str:
 
 
 def runnable(language: str) -> list[Any]:
-    """Pages with blocks of a language that run; most are slow."""
+    """Pages with blocks of a language that run; most are slow, and train more than they compile."""
+    trains = pytest.mark.optimised
     found = [
         page
         for page in PAGES
@@ -59,7 +60,8 @@ def runnable(language: str) -> list[Any]:
     ]
     quick = {name for name in QUICK if language == "python"}
     return [
-        pytest.param(page, id=name_of(page), marks=() if name_of(page) in quick else pytest.mark.slow) for page in found
+        pytest.param(page, id=name_of(page), marks=() if name_of(page) in quick else (pytest.mark.slow, trains))
+        for page in found
     ]
 
 
