@@ -116,7 +116,7 @@ def test_links_lead_somewhere(make: Any) -> None:
     """On GitHub, which has no generated pages; the site's own build checks its links."""
     made = {(DOCS / path).resolve() for path in make.pages()}
     missing = []
-    for page in [*PAGES, *READMES]:
+    for page in [one for one in (*PAGES, *READMES) if one.resolve() not in made]:  # a built site leaves its pages
         text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
         for target in LINK.findall(text) + IMAGE.findall(text):
             if target.startswith(("http://", "https://", "mailto:")):
