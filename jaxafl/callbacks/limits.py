@@ -165,7 +165,7 @@ class Limited:
             seed: seed of the run.
         """
         if server_steps is None and until is None:
-            raise TypeError(f"{owner} needs server_steps, or limits such as until={{'time': 3600, 'accuracy': 0.9}}")
+            raise TypeError(f"{owner} needs server_steps, or limits such as until={{'time': 3600}}")
         most = UNBOUNDED if server_steps is None else check_whole(owner, "server_steps", server_steps)
         limits = limits_of(owner, until)
         size = simulation.traffic() if "bytes" in limits.exact else Traffic(0, 0)
