@@ -26,7 +26,7 @@ from jaxafl.cli.pipes import readable_output
 from jaxafl.readers.replacing import replacing
 
 HERE = pathlib.Path(__file__).resolve().parent
-PAPERS = ("asyncfeded", "audg_psurdg", "nonconvex", "fadas", "defedavg", "throttle", "uploads")
+PAPERS = ("asyncfeded", "audg_psurdg", "nonconvex", "fadas", "defedavg", "throttle", "uploads", "optimal", "routing")
 
 
 def experiments() -> dict[str, Experiment]:

@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from experiments.__main__ import experiments, page  # noqa: E402
 from experiments.asyncfeded import setting  # noqa: E402
+from experiments.optimal import setting as solved  # noqa: E402
 from experiments.suite import (  # noqa: E402
     Cell,
     Claim,
@@ -413,6 +414,34 @@ def test_derived_columns_are_measured_and_drawn(tmp_path: pathlib.Path) -> None:
     assert (found.value.sel(row="b", column="two") == 5).all() and (found.value.sel(row="a", column="one") == 3).all()
     np.testing.assert_array_equal(found.curve.sel(row="a", column="two")[:, :4].sum("point"), 5)
     assert (tmp_path / "small_figure_smoke_2_seeds.png").stat().st_size > 1000
+
+
+def test_a_quadratic_is_solved_between_two_server_steps() -> None:
+    """When the mean over versions is the target; at once, or never."""
+    squared = [[4.0, 2.0, 0.0], [3.0, 9.0, 9.0], [9.0, 9.0, 0.0], [9.0, np.nan, np.nan]]
+    runs = running.xr.Dataset(
+        {"observe_squared": (("seed", "version"), squared), "time": ("step", [1.0, 5.0])}, attrs={"target": 2.5}
+    )
+    np.testing.assert_allclose(solved.seconds(runs), [3.0, np.inf, np.inf, np.inf])
+    np.testing.assert_allclose(solved.seconds(runs.assign_attrs(target=3.5)), [0.5, 0.0, np.inf, np.inf])
+
+
+def test_predictions_are_drawn_dashed() -> None:
+    """On logarithmic axes; values that are all 0 have no logarithmic axis."""
+    measures = dict.fromkeys(("time", "theory"), running.Measure(lambda runs: runs))
+    places = {"one": ("sizes", 3.0), "absent": ("sizes", 5.0)}
+    one = dataclasses.replace(
+        small({}), measures=measures, published={}, against=("steps", places), predicted={"time": "theory"}
+    )
+    for values, scale in (([2.0, 8.0], "log"), ([0.0, 0.0], "linear")):
+        results = running.empty(one, "paper", ["a"], 2)
+        results.value.loc["time", "a"] = results.value.loc["theory", "a"] = np.asarray(values)[:, None]
+        _, axis = report.plt.subplots()
+        report._draw_against(axis, one, results, "sizes", "time")
+        (dashed,) = (line for line in axis.get_lines() if line.get_linestyle() == "--")
+        np.testing.assert_allclose(dashed.get_xydata(), np.transpose([[3.0, 5.0], values]))
+        assert (axis.get_xscale(), axis.get_yscale()) == ("log", scale)
+        report.plt.close()
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ class Experiment:
         curve: (variable, coordinate) that a figure shows, such as `("accuracy", "eval_time")`.
         against: (label, column -> (panel, number)): a figure shows measures against these numbers.
         shown: those measures; by default the first.
+        predicted: measure -> the measure that predicts it, dashed in a figure `against` numbers, which is logarithmic.
         derived: what is made of a cell's runs, or schedules, before they are measured and drawn.
         base: column -> the method whose clock and clients a user's own one has; by default the first.
         left_out: scale -> columns that are not run there, unless they are asked for.
@@ -129,6 +130,7 @@ class Experiment:
     curve: tuple[str, str] | None = None
     against: tuple[str, Mapping[str, tuple[str, float]]] | None = None
     shown: Sequence[str] = ()
+    predicted: Mapping[str, str] = dataclasses.field(default_factory=dict)
     derived: Callable[[Any], Any] = lambda runs: runs
     base: Callable[[str], str] | None = None
     left_out: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)

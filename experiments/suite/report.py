@@ -226,7 +226,7 @@ def _draw_curves(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, co
 
 
 def _draw_against(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, panel: str, measure: str) -> None:
-    """Mean and standard error over seeds; what was published dashed."""
+    """Mean and standard error over seeds; what was published dotted, what was predicted dashed."""
     assert experiment.against is not None
     label, places = experiment.against
     columns = [column for column, (own, _) in places.items() if own == panel]
@@ -240,8 +240,13 @@ def _draw_against(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, p
         axis.errorbar(x[there], mean[there], error[there], label=method, **style)
         if found.published.notnull().any():
             axis.plot(x, found.published.values, ":", color=f"C{number % 10}", label=f"{method}, published")
+        if measure in experiment.predicted:
+            theory = results.value.sel(measure=experiment.predicted[measure], row=method, column=columns).mean("seed")
+            axis.plot(x, theory, "--", color=f"C{number % 10}", linewidth=0.8)
     unit = experiment.measures[measure].unit.strip(" ·")
     axis.set(title=panel, xlabel=label, ylabel=", ".join(filter(None, [measure, unit])))
+    if experiment.predicted:  # values that are all 0 have no logarithmic axis
+        axis.set(xscale="log", yscale="log" if np.isfinite(axis.dataLim.minpos[1]) else "linear")
 
 
 def _axis(name: str) -> str:

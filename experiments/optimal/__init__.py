@@ -1,0 +1,1 @@
+"""Times that theory predicts, beside simulated ones."""
