@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
@@ -31,7 +32,8 @@ READMES = [
 ]
 QUICK = ("citing.md", "durations.md", "howto/algorithm.md", "howto/real_data.md")  # pages whose blocks always run
 SHELL = ("pip ", "python -m", "git ", "sbatch ", ". ")  # how other lines of a shell may begin
-SHORTER = re.compile(r"(server[-_]steps[= ])600\b")  # what runs need not be for somebody to see how they are made
+TRAINS = "start.md"  # trains a convolutional network for longer than programs compile
+SHORTER = ((r"(server_steps=)600\b", r"\g<1>50"), (r"(seeds=)6\b", r"\g<1>2"))  # the same calls, of smaller runs
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -51,18 +53,15 @@ def name_of(page: pathlib.Path) -> str:
 
 
 def runnable(language: str) -> list[Any]:
-    """Pages with blocks of a language that run; most are slow, and train more than they compile."""
-    trains = pytest.mark.optimised
+    """Pages with blocks of a language that run; most are slow."""
     found = [
         page
         for page in PAGES
         if any(b.language == language and not b.how.startswith("no-run") for b in blocks_of(page))
     ]
     quick = {name for name in QUICK if language == "python"}
-    return [
-        pytest.param(page, id=name_of(page), marks=() if name_of(page) in quick else (pytest.mark.slow, trains))
-        for page in found
-    ]
+    marks = {name: () for name in quick} | {TRAINS: (pytest.mark.slow, pytest.mark.optimised)}
+    return [pytest.param(page, id=(name := name_of(page)), marks=marks.get(name, pytest.mark.slow)) for page in found]
 
 
 @pytest.mark.parametrize("page", runnable("python"))
@@ -75,7 +74,8 @@ def test_python_of_a_page_runs_from_top_to_bottom(
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(page):
         if block.language == "python" and block.runs:
-            run_python(SHORTER.sub(r"\g<1>100", block.text), names, name_of(page))
+            text = functools.reduce(lambda text, change: re.sub(*change, text), SHORTER, block.text)
+            run_python(text, names, name_of(page))
     assert capsys.readouterr().out.strip()
 
 
@@ -84,8 +84,7 @@ def test_commands_of_a_page_run(page: pathlib.Path, tmp_path: pathlib.Path, monk
     monkeypatch.chdir(tmp_path)
     for block in blocks_of(page):
         if block.language == "bash" and not block.how.startswith("no-run"):
-            text = SHORTER.sub(r"\g<1>100", block.text)
-            others = run_shell(text.replace("jaxafl quickstart", "jaxafl quickstart --budget 100"))
+            others = run_shell(block.text)
             assert all(line.startswith(SHELL) for line in others), others
 
 
