@@ -19,7 +19,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
 ]
@@ -56,6 +55,11 @@ html_theme_options = {
     "use_download_button": False,
     "navbar_persistent": [],
 }
+
+if tags.has("check"):  # noqa: F821  # the test of the site: half of the time goes to navigation and pages of sources
+    html_sidebars = {"**": []}
+else:
+    extensions.append("sphinx.ext.viewcode")
 
 
 def for_docutils(app, what, name, obj, options, lines):

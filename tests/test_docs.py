@@ -202,7 +202,8 @@ def test_the_table_says_what_servers_read_and_keep(make: Any) -> None:
 def test_the_site_builds_without_a_warning_and_lists_every_public_name(make: Any, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("sphinx", reason="needs the extra docs")
     pytest.importorskip("myst_nb", reason="needs the extra docs")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(tmp_path)]
+    how = ("-q", "-W", "--keep-going", "-b", "html", "-t", "check")
+    command = [sys.executable, "-m", "sphinx", *how, str(DOCS), str(tmp_path)]
     built = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert built.returncode == 0 and not built.stderr, built.stderr
     packed = (tmp_path / "objects.inv").read_bytes().split(b"\n", 4)[4]

@@ -39,9 +39,10 @@ from experiments.suite.experiment import with_own  # noqa: E402
 
 EXPERIMENTS = experiments()
 NAMES = sorted(EXPERIMENTS)
+SCHEDULED = ("throttle.least_squares",)  # draws schedules for the number of their server steps
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SCHEDULED)) for name in NAMES])
 def test_the_names_in_a_table_are_those_of_its_runs(name: str) -> None:
     """All names of methods and columns are those that are run, and what is claimed can be computed."""
     one = EXPERIMENTS[name]
