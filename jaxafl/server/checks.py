@@ -42,8 +42,9 @@ def check_everyone(server: str, clock: Clock, num_clients: int) -> None:
             f"not {clock.in_flight(num_clients)}"
         )
     clock = getattr(clock, "clock", clock)  # of `warm_up`
-    if getattr(clock, "dispatch", "arrival") != "arrival" or getattr(clock, "before_step", False):
+    late = [name for name in ("rate", "hours") if getattr(clock, name, None) is not None]
+    if getattr(clock, "dispatch", "arrival") != "arrival" or getattr(clock, "before_step", False) or late:
         raise ValueError(
             f"{server}: a client that finishes starts again at once from the newest model: give "
-            "free_running(dispatch='arrival', before_step=False)"
+            f"free_running(dispatch='arrival', before_step=False){''.join(f' without {name}' for name in late)}"
         )

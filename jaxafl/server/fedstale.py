@@ -11,6 +11,8 @@ import numpy as np
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.rounds import synchronous
+from jaxafl.clock.weights import draws_by_weight
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, recording, static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, stepped
@@ -40,8 +42,8 @@ class fedstale(Server):
     Args:
         learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
         memory: weight β of the remembered updates, in [0, 1].
-        participation: probabilities p_i, in (0, 1], a number or one per client. `None` uses n/N for a cohort of n
-            clients drawn without replacement.
+        participation: probabilities p_i, in (0, 1], a number or one per client. `None` uses n/N on `synchronous` with n
+            clients drawn uniformly without replacement, also if their draws are recorded. Other clocks need a value.
         weights: weights α_i of the clients. `"samples"`: n_i / Σ n over all clients. `"uniform"`: 1/N.
 
     References:
@@ -59,8 +61,8 @@ class fedstale(Server):
     needs = Needs(client_rows=1, empty_steps=True)
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        drawn = Delivery.BY_CLIENT not in clock.delivers and not getattr(clock, "replacement", False)
-        if self.participation is None and not (drawn and clock.order_free):
+        equal = isinstance(clock, synchronous) and clock.order_free and not draws_by_weight(clock)
+        if self.participation is None and not (equal and not clock.replacement):
             raise ValueError(
                 f"fedstale: participation=None on the clock {clock.name} is unknown; expected the probability with "
                 "which a client takes part in a server step. Give participation=..., a number or one per client"

@@ -39,9 +39,10 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
             f"the server {server.name} does not run on the clock {clock.name}; it runs on {fitting} ({why})"
         )
     if server.single and clock.capacity(clients) != 1:
+        one = "free_running with buffer=1" if "free_running" in server.clocks else " or ".join(sorted(server.clocks))
         raise ValueError(
             f"{server.name} steps for every arrival, but the clock {clock.name} brings {clock.capacity(clients)} per "
-            "server step; use free_running with buffer=1"
+            f"server step; use {one}"
         )
     server.check(clock, client, clients)
     if isinstance(aggregate := getattr(server, "aggregate", None), Aggregate):

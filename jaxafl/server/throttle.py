@@ -51,6 +51,7 @@ class throttle(Server):
     requires = Delivery.KINDS | Delivery.CONTINUOUS
     accepts = Delivery.STALE
     references = ("otsuka2026",)
+    single = True
     meanings: ClassVar[dict[str, str]] = {"times_in_round": "earlier updates c_i of the client in this round"}
 
     def init(self, params: Tree, samples: Array) -> THROTTLEState:

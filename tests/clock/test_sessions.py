@@ -73,6 +73,18 @@ def test_they_do_so_for_all_sessions(seed: int, cut: str, groups: int | None) ->
     check(seed, cut, groups, 0.05)
 
 
+@pytest.mark.parametrize(("cut", "hang"), [("pause", 1.0), ("restart", 2.5)])
+def test_a_cycle_begins_at_its_time_despite_rounding(cut: Any, hang: float) -> None:
+    """now / period rounds up to 9 for the last number below 9 periods; sessions of 1.5 and 3 s, breaks of 1 s."""
+    on, off = (clock.recorded([[first, second]]) for first, second in ((1.5, 3.1), (1.0, 1.0)))
+    made = clock.sessions(clock.constant(3.0), on, off=off, cut=cut, count=2)
+    now = np.nextafter(9 * 6.6, 0)
+    assert np.floor(now / 6.6) == 9 and now < 9 * 6.6
+    one = np.zeros(1, np.int32)
+    seconds, _ = drawn(made, Run(one, one, one + 1, 0.0 * one, np.full(1, now)), 1)
+    np.testing.assert_allclose(seconds, 3 + hang)
+
+
 def test_a_client_works_only_in_its_sessions() -> None:
     """3 s of work in sessions of 2 s with breaks of 1 s: [0, 2] + [3, 4], [4, 5] + [6, 8], ..."""
     made = clock.sessions(clock.constant(3.0), clock.constant(2.0), off=clock.constant(1.0))

@@ -13,6 +13,7 @@ from jaxafl import server
 from jaxafl.client import Client
 from jaxafl.client.correction import storm
 from jaxafl.clock import (
+    available,
     bernoulli,
     compass,
     constant,
@@ -117,6 +118,15 @@ TABLE: dict[str, set[str]] = {
     "compass": BUFFERED,
     "routed": {"routed_sgd", "asysg"},
 }
+
+
+class in_pairs(rounds_until_all):
+    """Two arrivals per server step."""
+
+    def capacity(self, num_clients: int) -> int:
+        return 2
+
+
 GRADIENTS = {"asysg", "audg", "psurdg"}
 
 
@@ -230,6 +240,18 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda: simulation("aced", free_running(concurrency=CLIENTS, dispatch="step", durations=constant(1))),
         "aced: .*dispatch='arrival'",
     ),
+    "ace with starts at a rate": (
+        lambda: simulation("ace", free_running(rate=0.1, durations=constant(1))),
+        "ace: .*starts again at once.*without rate",
+    ),
+    "ia2sgd at night": (
+        lambda: simulation("ia2sgd", free_running(concurrency=CLIENTS, hours=available(22, 6), durations=constant(1))),
+        "ia2sgd: .*starts again at once.*without hours",
+    ),
+    "throttle with pairs of arrivals": (
+        lambda: simulation("throttle", in_pairs(durations=constant(1))),
+        "throttle steps for every arrival, but the clock in_pairs brings 2 per server step; use rounds_until_all",
+    ),
     "aced with a negative age": (
         lambda: with_server("aced", "free_running", server.aced(max_age=-1)),
         "aced: max_age must be >= 0, got -1",
@@ -249,6 +271,16 @@ BAD: dict[str, tuple[Any, str]] = {
             "fedstale", synchronous(cohort=3, lost=0.5, durations=constant(1)), server=server.fedstale()
         ),
         "participation=None on the clock synchronous is unknown",
+    ),
+    "fedstale with weighted draws": (
+        lambda: simulation(
+            "fedstale", synchronous(cohort=3, select="samples", durations=constant(1)), server=server.fedstale()
+        ),
+        "participation=None on the clock synchronous is unknown",
+    ),
+    "fedstale after a first step with everyone": (
+        lambda: simulation("fedstale", warm_up(CLOCKS["synchronous"]), server=server.fedstale()),
+        "participation=None on the clock warm_up is unknown",
     ),
     "fedstale for other clients": (
         lambda: with_server("fedstale", "synchronous", server.fedstale(participation=np.full(4, 0.5))),

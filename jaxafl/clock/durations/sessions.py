@@ -108,7 +108,7 @@ class sessions(Duration):
         on, begin, before, period = (one[group] for one in prepared[1:5])
         now = run.now + drawn.hang
         cycle = jnp.floor(now / period)
-        since = now - cycle * period
+        since = jnp.maximum(now - cycle * period, 0)  # rounding of `now / period` may begin a cycle too early
         session = jnp.sum(begin <= since) - 1
         passed = since - begin[session]
         if self.cut == "pause":
