@@ -124,8 +124,7 @@ def fedvarp(cohort: int, durations: Duration, *, learning_rate: Number = 1.0) ->
 
     S is the cohort of a round, and h_i the last update of client i, 0 before the first. It is `fedstale` with memory 1
     and uniform weights on `synchronous(cohort=n)`. In a shell: `--server fedstale --server.memory 1.0 --server.weights
-    uniform --clock synchronous --clock.cohort n`. The rule follows a third
-    party's code, that of FedStale's authors.
+    uniform --clock synchronous --clock.cohort n`. The rule follows a third party's code, that of FedStale's authors.
 
     Args:
         cohort: n, clients of a round, drawn without replacement.

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import reads
+from jaxafl.options import UserError
 
 
 def check_at_most(clock: str, name: str, value: int, num_clients: int) -> None:
@@ -20,6 +21,22 @@ def check_at_most(clock: str, name: str, value: int, num_clients: int) -> None:
     """
     if value > num_clients:
         raise ValueError(f"{clock}: {name}={value} is more than the {num_clients} clients there are")
+
+
+def check_room(clock: Any, num_clients: int, least: int) -> None:
+    """Raises `UserError` if a server step has room for fewer arrivals than close it.
+
+    Args:
+        clock: the clock, with the option `max_arrivals`.
+        num_clients: N.
+        least: fewest arrivals that close a server step.
+    """
+    room = clock.capacity(num_clients)
+    if room < least:
+        raise UserError(
+            f"{clock.name}: a server step has room for {room} arrivals, and needs {least} to close; expected room for "
+            f"as many. Give max_arrivals={least} or more"
+        )
 
 
 def check_bound(clock: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from jaxafl.clock.checks import check_room
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.event_loop import Event, Verdict
@@ -47,6 +48,7 @@ class every_buffer(Events):
                 f"every_buffer: buffers={self.buffers} exceeds the {num_clients} clients, so that some stay empty; "
                 f"expected at most {num_clients}"
             )
+        check_room(self, num_clients, self.buffers)
 
     def capacity(self, num_clients: int) -> int:
         return self.max_arrivals or 4 * num_clients

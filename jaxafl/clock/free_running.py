@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock import selection, trees
-from jaxafl.clock.checks import check_at_most, check_bound, check_starts
+from jaxafl.clock.checks import check_at_most, check_bound, check_room, check_starts
 from jaxafl.clock.contract import ByOptions, Delivery, FaultCode, InFlight, Recording, Runs
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.event_loop import Event, State, Verdict
@@ -61,8 +61,8 @@ class free_running(Events):
             and its client restarts from x_t (Ringmaster ASGD, and Rennala SGD with R = 1). `"wait"`, without `period`:
             a server step that would leave a run in flight with t - s > R waits for it, and takes all updates that
             arrive meanwhile.
-        period: seconds between server steps, which take all updates that have arrived since the last one, or none;
-            `None` for steps by `buffer` only. If both are given, the server steps at whichever comes first.
+        period: seconds P of server steps at P, 2P, ..., which take all updates that have arrived since the last one, or
+            none; `None` for steps by `buffer` only. If both are given, the server also steps once M have arrived.
         max_arrivals: most arrivals of one server step, with `period` or `on_bound="wait"`. More are an error. `None`
             is M with `period` and `buffer`, and N otherwise.
         lost: probability that an upload fails, a number or an array [N]. The run takes its time and is not trained;
@@ -151,6 +151,8 @@ class free_running(Events):
                 f"{self.name}: with period=... or on_bound='wait' clients restart at their arrival: give "
                 f"dispatch='arrival', not {self.dispatch!r}"
             )
+        if self.varies:
+            check_room(self, num_clients, self._size)
         if self.tracks_oldest and self.starts is not None:
             raise ValueError(f"{self.name}: recorded starts go with on_bound='refuse', not {self.on_bound!r}")
         check_weights(self, num_clients, flying, self.rate is not None)

@@ -7,7 +7,9 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxafl.clock.checks import check_room
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.event_loop import Event, Verdict, put
@@ -51,6 +53,10 @@ class harmonic(Events):
     stop: bool = static(default=True, kw_only=True)
 
     delivers: ClassVar[Delivery] = Events.delivers | Delivery.SEVERAL
+
+    def check(self, num_clients: int) -> None:
+        super().check(num_clients)
+        check_room(self, num_clients, max(num_clients, int(np.floor(self.batch)) + 1))  # Σ B_i > S
 
     def capacity(self, num_clients: int) -> int:
         return self.max_arrivals or 4 * num_clients

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxafl.clock.checks import check_room
 from jaxafl.clock.contract import Delivery, InFlight
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.event_loop import Event, State, Verdict, put
@@ -58,6 +59,10 @@ class ringleader(Events):
     delivers: ClassVar[Delivery] = Events.delivers | Delivery.SEVERAL | Delivery.KINDS | Delivery.HELD
     kinds: ClassVar[tuple[str, ...]] = ("collected", "step", "stored")
     takes_all: ClassVar[bool] = True
+
+    def check(self, num_clients: int) -> None:
+        super().check(num_clients)
+        check_room(self, num_clients, num_clients)  # the first step of a round has an update of every client
 
     def capacity(self, num_clients: int) -> int:
         return self.max_arrivals or 4 * num_clients

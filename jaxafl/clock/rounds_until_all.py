@@ -30,8 +30,9 @@ class rounds_until_all(Events):
     """Clock with all N clients in training, a server step for every arrival, and rounds.
 
     A client that arrives restarts from the version that its update has made. The arrival by which every client has come
-    once ends the round: all runs are stopped, and all clients start anew from the newest version. Kinds of arrivals:
-    `"first"` of the client in the round, `"again"`, and `"last"` of the round.
+    once ends the round: all runs are stopped, and all clients start anew from the newest version. An arrival that is
+    delivered after it at the same instant belongs to the next round. Kinds of arrivals: `"first"` of the client in the
+    round, `"again"`, and `"last"` of the round.
 
     Args:
         durations: duration of a run in simulated seconds.

@@ -42,11 +42,11 @@ class fednova(OptaxServer):
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         changes = [getattr(client, name) for name in ("proximal", "step_schedule", "rate_schedule")]
-        plain = client.optimizer is optax.sgd and set(client.hyperparameters) <= {"learning_rate", "weight_decay"}
+        plain = client.optimizer is optax.sgd and set(client.hyperparameters) == {"learning_rate"}
         if not plain or any(change is not None for change in changes):
             raise ValueError(
                 f"fednova: the local training {client} is not plain SGD; expected sums of K_i gradients. "
-                "Give Client(optax.sgd, learning_rate=...) without momentum, proximal term or schedule of local steps"
+                "Give Client(optax.sgd, learning_rate=...) without momentum, proximal term or schedule of a run's rate"
             )
 
     def weigh(self, arrivals: Arrivals) -> Array:

@@ -279,8 +279,9 @@ def delay_adaptive_steps(
 def _sorted(name: str, times: Any) -> np.ndarray:
     """Returns the times in increasing order, float64 [n]."""
     owner = f"theory.optimal_times.{name}"
-    tau = np.sort(as_numbers(owner, "times", times).astype(float).ravel())
-    if not len(tau) or not np.isfinite(tau).all() or not (tau > 0).all():
+    given = as_numbers(owner, "times", times)
+    tau = np.sort(given.ravel())
+    if given.ndim > 1 or not len(tau) or not np.isfinite(tau).all() or not (tau > 0).all():
         raise UserError(f"{owner}: expected times as finite seconds above 0, one per client [n]")
     return tau
 

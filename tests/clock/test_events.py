@@ -318,6 +318,21 @@ def test_what_cannot_be_is_said_before(options: dict[str, Any], text: str) -> No
         run_clock(made, 4, 1, 3)
 
 
+@pytest.mark.parametrize(
+    ("make", "room", "least"),
+    [
+        (lambda **given: clock.harmonic(batch=20.0, **given), 16, 21),
+        (lambda **given: clock.harmonic(max_arrivals=3, **given), 3, 4),
+        (lambda **given: clock.ringleader(max_arrivals=3, **given), 3, 4),
+        (lambda **given: clock.every_buffer(buffers=3, max_arrivals=2, **given), 2, 3),
+        (lambda **given: clock.free_running(concurrency=4, period=2.0, buffer=3, max_arrivals=2, **given), 2, 3),
+    ],
+)
+def test_a_step_without_room_for_the_arrivals_that_close_it_is_refused(make: Any, room: int, least: int) -> None:
+    with pytest.raises(ValueError, match=f"room for {room} arrivals, and needs {least} to close"):
+        make(durations=clock.constant(1.0)).check(4)
+
+
 def test_too_many_arrivals_are_an_error() -> None:
     made = clock.free_running(concurrency=4, durations=clock.constant(1.0), period=10.0)
     with pytest.raises(ValueError, match="than the clock's capacity, at 2 s; give a larger max_arrivals"):

@@ -200,6 +200,10 @@ BAD: dict[str, tuple[Any, str]] = {
 } | {
     "fednova with momentum": (lambda: with_client("fednova", "synchronous", momentum=0.9), "is not plain SGD"),
     "fednova with a proximal term": (lambda: with_client("fednova", "synchronous", proximal=0.1), "is not plain SGD"),
+    "fednova with a schedule as its rate": (
+        lambda: with_client("fednova", "synchronous", learning_rate=optax.cosine_decay_schedule(0.1, 3)),
+        "is not plain SGD",
+    ),
     "fednova with Adam": (lambda: with_client("fednova", "synchronous", optimizer=optax.adam), "is not plain SGD"),
     "audg on mini-batches": (lambda: with_client("audg", "bernoulli", batch_size=2), "audg takes full gradients"),
     "psurdg on mini-batches": (lambda: with_client("psurdg", "bernoulli", batch_size=2), "psurdg takes full gradients"),

@@ -89,6 +89,8 @@ def test_invalid_constants_are_errors_that_name_them() -> None:
         optimal_times.effort(0.1, smoothness=1, local_variance=1, strong_convexity=1, distance=0.1)
     with pytest.raises(UserError, match="times as finite seconds above 0"):
         optimal_times.homogeneous([1.0, 0.0], EFFORT)
+    with pytest.raises(UserError, match=r"one per client \[n\]"):
+        optimal_times.heterogeneous([[1.0, 2.0]], EFFORT)
     with pytest.raises(UserError, match="batch"):
         optimal_times.rennala_round(TIMES, 0)
     with pytest.raises(UserError, match="whole numbers >= 1"):
