@@ -61,8 +61,9 @@ class fedstale(Server):
     needs = Needs(client_rows=1, empty_steps=True)
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        equal = isinstance(clock, synchronous) and clock.order_free and not draws_by_weight(clock)
-        if self.participation is None and not (equal and not clock.replacement):
+        whole = isinstance(clock, synchronous) and clock.order_free  # rounds with all of their runs
+        drawn = whole and not getattr(clock, "replacement", False) and not draws_by_weight(clock)
+        if self.participation is None and not drawn:
             raise ValueError(
                 f"fedstale: participation=None on the clock {clock.name} is unknown; expected the probability with "
                 "which a client takes part in a server step. Give participation=..., a number or one per client"
