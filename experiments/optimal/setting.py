@@ -73,7 +73,7 @@ def cell_of(
 
     def make() -> afl.Simulation:
         nothing = np.zeros((1, 1), np.float32)
-        data = afl.data.Dataset("nothing", nothing, nothing[0], nothing, nothing[0], None, afl.data.cast())
+        data = afl.data.Dataset("quadratic", nothing, nothing[0], nothing, nothing[0], None, afl.data.cast())
         client = afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=1)
         return afl.Simulation(data.partition(afl.data.iid_shared(clients)), solved.model, client, server, clock)
 

@@ -245,8 +245,10 @@ def _draw_against(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, p
             axis.plot(x, theory, "--", color=f"C{number % 10}", linewidth=0.8)
     unit = experiment.measures[measure].unit.strip(" ·")
     axis.set(title=panel, xlabel=label, ylabel=", ".join(filter(None, [measure, unit])))
-    if experiment.predicted:  # values that are all 0 have no logarithmic axis
-        axis.set(xscale="log", yscale="log" if np.isfinite(axis.dataLim.minpos[1]) else "linear")
+    if experiment.predicted:
+        axis.set_xscale("log")
+    if experiment.predicted and np.isfinite(axis.dataLim.minpos[1]):  # values that are all 0 have no logarithm
+        axis.set_yscale("log", nonpositive="mask")
 
 
 def _axis(name: str) -> str:
