@@ -57,6 +57,7 @@ class watching(Server):
     empty: bool = static(default=False)
 
     accepts = Server.accepts | Delivery.EMPTY
+    counters = ("steps",)
 
     @property
     def needs(self) -> Needs:
@@ -69,7 +70,7 @@ class watching(Server):
             delta = jax.tree.map(lambda d: jnp.where(mask.reshape(-1, *(1,) * (d.ndim - 1)), d, 0), arrivals.delta)
             return norm(delta) + sum(each)
 
-        info = {"padding": held(~arrivals.mask), "updates": held(arrivals.mask)}
+        info = {"padding": held(~arrivals.mask), "updates": held(arrivals.mask), "steps": jnp.float32(1)}
         replies = arrivals.local_steps if self.replies else None
         return Outcome(jax.tree.map(lambda x: x + 1, params), state, info, next_steps=replies)
 
@@ -107,14 +108,17 @@ def test_padding_is_zero_and_an_empty_step_changes_nothing(way: str) -> None:
     arrivals = found.schedule.mask.sum(axis=1)
     np.testing.assert_array_equal(arrivals, [1, 1, 0] * 2)
     assert updates == arrivals.sum()
-    np.testing.assert_array_equal(found.records["padding"], 0)
+    np.testing.assert_array_equal(found.records["padding"], np.where(arrivals > 0, 0, np.nan))
     np.testing.assert_array_equal(found.records["updates"] > 0, arrivals > 0)
+    np.testing.assert_array_equal(found.records["steps"], arrivals > 0)
     np.testing.assert_array_equal(np.diff(found.records["observe_first"]), (arrivals > 0).astype(np.float32))
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_server_that_asks_for_empty_steps_takes_them(way: str) -> None:
     found, _ = trained(gaps, way, empty=True)
+    np.testing.assert_array_equal(found.records["padding"], 0)
+    np.testing.assert_array_equal(found.records["steps"], 1)
     np.testing.assert_array_equal(np.diff(found.records["observe_first"]), 1)
 
 

@@ -113,7 +113,14 @@ def build_server_step(
             (outcome.params, outcome.state),
             (state.model.params, state.server),
         )
-        return outcome._replace(params=params, state=server_state)
+
+        def of_arrivals(name: str, value: Array) -> Array:
+            counted = name in server.counters or not jnp.issubdtype(jnp.result_type(value), jnp.inexact)
+            nothing = jnp.full_like(value, 0 if counted else jnp.nan)
+            return value if jnp.ndim(value) else jnp.where(acted, value, nothing)
+
+        info = {name: of_arrivals(name, value) for name, value in outcome.info.items()}
+        return outcome._replace(params=params, state=server_state, info=info)
 
     def corrected(
         row: Steps, arrivals: Arrivals, messages: Tree, outcome: Outcome, before: Version
