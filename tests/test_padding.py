@@ -71,6 +71,7 @@ class watching(Server):
             return norm(delta) + sum(each)
 
         info = {"padding": held(~arrivals.mask), "updates": held(arrivals.mask), "steps": jnp.float32(1)}
+        info["each"] = 1 + arrivals.client
         replies = arrivals.local_steps if self.replies else None
         return Outcome(jax.tree.map(lambda x: x + 1, params), state, info, next_steps=replies)
 
@@ -111,6 +112,7 @@ def test_padding_is_zero_and_an_empty_step_changes_nothing(way: str) -> None:
     np.testing.assert_array_equal(found.records["padding"], np.where(arrivals > 0, 0, np.nan))
     np.testing.assert_array_equal(found.records["updates"] > 0, arrivals > 0)
     np.testing.assert_array_equal(found.records["steps"], arrivals > 0)
+    np.testing.assert_array_equal(found.records["each"] > 0, found.schedule.mask)
     np.testing.assert_array_equal(np.diff(found.records["observe_first"]), (arrivals > 0).astype(np.float32))
 
 

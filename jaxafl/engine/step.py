@@ -105,22 +105,25 @@ def build_server_step(
         now = server.at_step(arrivals.step)
         outcome = outcome_of(now, state.model.params, unpack(state.server), arrivals, program.model)
         outcome = outcome._replace(state=pack(outcome.state))
-        if row.mask is None or server.needs.empty_steps:
+        if row.mask is None:
             return outcome
-        acted = jnp.any(row.mask)
+        acted = jnp.any(row.mask) | server.needs.empty_steps
+
+        def of_arrivals(name: str, value: Array) -> Array:
+            if jnp.ndim(value):
+                return jnp.where(row.mask, value, jnp.zeros_like(value))
+            counted = name in server.counters or not jnp.issubdtype(jnp.result_type(value), jnp.inexact)
+            return jnp.where(acted, value, jnp.full_like(value, 0 if counted else jnp.nan))
+
+        outcome = outcome._replace(info={name: of_arrivals(name, value) for name, value in outcome.info.items()})
+        if server.needs.empty_steps:
+            return outcome
         params, server_state = jax.tree.map(
             lambda new, old: jnp.where(acted, new, old),
             (outcome.params, outcome.state),
             (state.model.params, state.server),
         )
-
-        def of_arrivals(name: str, value: Array) -> Array:
-            counted = name in server.counters or not jnp.issubdtype(jnp.result_type(value), jnp.inexact)
-            nothing = jnp.full_like(value, 0 if counted else jnp.nan)
-            return value if jnp.ndim(value) else jnp.where(acted, value, nothing)
-
-        info = {name: of_arrivals(name, value) for name, value in outcome.info.items()}
-        return outcome._replace(params=params, state=server_state, info=info)
+        return outcome._replace(params=params, state=server_state)
 
     def corrected(
         row: Steps, arrivals: Arrivals, messages: Tree, outcome: Outcome, before: Version
