@@ -16,6 +16,8 @@ from jaxafl.server.contract import Arrivals, Outcome, Tree, counts
 from jaxafl.server.fedopt import OptaxServer
 from jaxafl.server.scheduled import Rate
 
+_PER_ARRIVAL = ("mask", "client", "multiplicity", "kind", "staleness", "samples", "local_steps", "loss")
+
 
 class basgd(OptaxServer):
     """BASGD: x ← x + η A(h_1, ..., h_B), with the mean h_b of the updates in buffer b and a robust aggregate A.
@@ -57,20 +59,14 @@ class basgd(OptaxServer):
             )
 
     def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Outcome:
-        times = counts(arrivals)
-        bucket = arrivals.client % self.buffers
-        places = jnp.arange(len(times))
-        same = (bucket[:, None] == bucket) & arrivals.mask[:, None] & arrivals.mask
-        first = arrivals.mask & (jnp.argmax(same, axis=1) == places)
-        shares = jnp.where(same, times, 0) / jnp.maximum(jnp.where(same, times, 0).sum(1, keepdims=True), 1)
-        rows = jnp.where(first[:, None], shares, 0)
-        means = arrivals._replace(
-            mask=first,
-            multiplicity=first.astype(jnp.int32),
-            delta=weighted_sum(rows, arrivals.delta),
-            loss=rows @ arrivals.loss,
-        )
-        return super().update(params, state, means)._replace(weights=self.weigh(means) @ rows)
+        held = (arrivals.client % self.buffers == jnp.arange(self.buffers)[:, None]) & arrivals.mask
+        times = jnp.where(held, counts(arrivals), 0)  # [B, A], as few rows as there are buffers
+        shares = times / jnp.maximum(times.sum(1, keepdims=True), 1)
+        filled, first = held.any(1), held.argmax(1)
+        each = {name: getattr(arrivals, name)[first] for name in _PER_ARRIVAL}
+        each |= {"mask": filled, "multiplicity": filled.astype(jnp.int32), "loss": shares @ arrivals.loss}
+        means = arrivals._replace(**each, delta=weighted_sum(shares, arrivals.delta))
+        return super().update(params, state, means)._replace(weights=self.weigh(means) @ shares)
 
     def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
         return optax.sgd(self.learning_rate)
