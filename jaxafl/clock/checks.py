@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.durations.link import shared_link
 from jaxafl.clock.durations.runs import reads
 from jaxafl.options import UserError
 
@@ -65,6 +66,11 @@ def check_durations(clock: str, durations: Any, num_clients: int) -> None:
     if not isinstance(durations, Duration):
         raise TypeError(f"{clock}: durations must be a duration, e.g. jaxafl.clock.uniform(1, 5), got {durations!r}")
     durations.check(num_clients)
+    if shared_link(durations) is not None and any(reads(durations, num_clients)["now"]):
+        raise UserError(
+            f"{clock}: durations={durations!r:.100}: with link(shared=...) a run's work begins after its download, but "
+            "another term depends on the time at which the run starts; expected terms that do not. Give link(up=...)"
+        )
     if durations.pause and any(reads(durations, num_clients)["now"]):
         raise ValueError(
             f"{clock}: durations that depend on the time at which a run starts (as availability of device_trace) need "

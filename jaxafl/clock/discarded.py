@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import Clock
-from jaxafl.clock.event_loop import State, deliver, start
+from jaxafl.clock.event_loop import State, deliver
+from jaxafl.clock.event_start import start
 from jaxafl.clock.events import Events
 from jaxafl.clock.rounds import synchronous
 from jaxafl.clock.schedules import Clockwork

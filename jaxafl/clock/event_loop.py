@@ -1,20 +1,19 @@
-"""One event of `jaxafl.clock.events`: a stop, a start, an arrival or an alarm, each in O(log N)."""
+"""One event of `jaxafl.clock.events` other than a start: a stop, an arrival or an alarm, each in O(log N)."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxafl.clock import selection, trees
-from jaxafl.clock.contract import FaultCode, Runs, ServerStep, Starts, Workload
-from jaxafl.clock.durations.runs import Run, draw_of
-from jaxafl.clock.starts import first_fault, invalid_code, valid
+from jaxafl.clock import transfers, trees
+from jaxafl.clock.contract import FaultCode, Runs, ServerStep, Starts
+from jaxafl.clock.starts import first_fault
+from jaxafl.clock.trees import put
 from jaxafl.device.keys import Key
 
 Array = jax.Array
-T = TypeVar("T")
 
 
 class Event(NamedTuple):
@@ -68,71 +67,11 @@ class State(NamedTuple):
     versions: trees.Arrivals | None  # start versions of the runs in flight, if the oldest one is tracked
     stopped: Array | None  # stopped clients, which restart themselves, as idle ones of `trees.all_idle`, if M_c < N
     weights: Array | None  # weights of the idle clients, see `trees.weights_of`, if the draws are weighted
+    transfers: transfers.Transfers | None  # over a link that runs share, if the durations have one
 
 
 Carry = tuple[State, ServerStep, Array]
 """The state, a row of arrivals of the next server step, and True if the row is complete."""
-
-
-def start(clock: Any, state: State, workload: Workload) -> State:
-    """Starts one client if one is due, all arrivals of this instant have been delivered, and no run is to stop."""
-    num_clients = workload.num_clients
-    row = state.row
-    known = state.starts
-    passed = state.arrivals.first[0] > state.now
-    if (alarm := clock.alarm(state.rules)) is not None:
-        passed &= alarm > state.now
-    passed &= _none_to_stop(clock, state)
-    begins = (state.waiting > 0) & (state.restarting | passed)
-    restarting = state.restarting
-    if (opens := clock.opens(state, num_clients)) is not None:
-        begins &= opens <= state.now
-        restarting &= opens <= state.now  # else time would not advance to the hours of a client
-    client, code = clock.choose(state, num_clients)
-    stopped = state.stopped
-    if stopped is not None:
-        some, first = trees.count_idle(stopped, num_clients) > 0, trees.nth_idle(stopped, num_clients, jnp.int32(0))
-        client = jnp.where(some, first, client)
-        stopped = trees.becomes_busy(stopped, num_clients, client, (some & begins).astype(jnp.int32))
-    runs, run = selection.count_run(state.runs, client, begins)
-    version, reference = state.origin
-    local_steps = workload.local_steps(client, run, version, begins).astype(jnp.int32)
-    started = clock.begins(state, client)
-    drawn = draw_of(clock.durations, known.prepared, Run(client, run, local_steps, known.longest, started))
-    duration = drawn.work + drawn.hang
-    fine = valid(duration)
-    code = jnp.where((code > 0) | fine, code, invalid_code(duration))
-    code = jnp.where(begins, code, FaultCode.NONE)
-    known = first_fault(known, code, run_id=known.count, client=client, run=run, round=state.version)
-    arrives = started + jnp.where(fine, duration, 1)
-    begun = Runs(client, run, known.count, version, local_steps, started, arrives, reference)
-    one = begins.astype(jnp.int32)
-    waiting = state.waiting - one
-    weights = state.weights
-    if weights is not None:
-        weights = trees.weigh(weights, num_clients, client, 0.0, begins)
-    versions = state.versions
-    if versions is not None:  # a client that never comes back cannot be waited for, nor stopped
-        where = begins & jnp.isfinite(arrives)
-        versions = trees.expect(versions, len(state.freed), row, version.astype(jnp.float64), client, where)
-    return state._replace(
-        waiting=waiting,
-        restarting=jnp.where(begins, waiting > 0, restarting & (waiting > 0)),
-        flight=put(state.flight, row, begun, begins),
-        arrivals=trees.expect(state.arrivals, len(state.freed), row, arrives, client, begins),
-        busy=trees.becomes_busy(state.busy, num_clients, client, one),
-        runs=runs,
-        starts=known._replace(
-            count=known.count + one,
-            longest=jnp.where(
-                begins & fine & ~jnp.isinf(drawn.work), jnp.maximum(known.longest, drawn.work), known.longest
-            ),
-        ),
-        versions=versions,
-        stopped=stopped,
-        weights=weights,
-        rules=clock.begun(state.rules, begun, begins),
-    )
 
 
 def deliver(clock: Any, state: State, step: ServerStep, num_clients: int) -> Carry:
@@ -142,8 +81,9 @@ def deliver(clock: Any, state: State, step: ServerStep, num_clients: int) -> Car
     of the rows if an event writes to them twice.
     """
     size, most, count = len(step.mask), clock.capacity(num_clients), state.taken
-    earliest, _, row = state.arrivals.first
-    stops = ~state.restarting & (earliest > state.now) & jnp.logical_not(_none_to_stop(clock, state))
+    event = transfers.next_event(clock, state)
+    earliest, row = event.time, event.row
+    stops = ~state.restarting & (earliest > state.now) & jnp.logical_not(none_to_stop(clock, state))
     alarm = clock.alarm(state.rules)
     settled = (state.waiting == 0) & ~stops
     if clock.next_start(state.rules) is not None:
@@ -156,15 +96,21 @@ def deliver(clock: Any, state: State, step: ServerStep, num_clients: int) -> Car
         wakes = sleeps & ~state.restarting & (opens < first)
         settled = (settled | sleeps) & ~wakes
         begun = jnp.where(wakes, opens, state.now)
-    settled &= _none_to_stop(clock, state)
+    settled &= none_to_stop(clock, state)
     delivers = ~state.restarting & ~stops & (settled | (earliest == state.now))
     rung = jnp.bool_(False)
     if alarm is not None:
         rung = ~state.restarting & ~stops & (settled | (alarm == state.now)) & (earliest > alarm)
         delivers &= earliest <= alarm
+    moves = None
+    if state.transfers is not None:
+        moves = transfers.change(state.transfers, event, delivers)
+        delivers &= ~moves.happens
     # without the barrier XLA reads what `start` replaced, from a copy of the column
     run = jax.lax.optimization_barrier(jax.tree.map(lambda column: column[row], state.flight))
-    state, ended = _vacate(clock, state, stops, delivers, num_clients)
+    if moves is not None:  # its time of arrival was unknown at its start
+        run = run._replace(arrived=earliest)
+    state, ended = _vacate(clock, state, event, stops, delivers, moves, num_clients)
     oldest = state.version
     if state.versions is not None:
         oldest = jnp.minimum(state.versions.first[0], state.version).astype(jnp.int32)
@@ -189,7 +135,7 @@ def deliver(clock: Any, state: State, step: ServerStep, num_clients: int) -> Car
     rules = jax.tree.map(
         lambda new, old: new if jnp.ndim(new) else jnp.where(delivers, new, old), verdict.rules, state.rules
     )
-    now = jnp.where(delivers, earliest, begun)
+    now = jnp.where(delivers if moves is None else delivers | moves.happens, earliest, begun)
     if alarm is not None:
         now = jnp.where(rung, alarm, now)
         rules = jax.tree.map(lambda new, old: jnp.where(rung, new, old), clock.rings(rules), rules)
@@ -213,7 +159,8 @@ def deliver(clock: Any, state: State, step: ServerStep, num_clients: int) -> Car
 def _start_at_rate(clock: Any, state: State, settled: Array) -> tuple[State, Array]:
     """Makes a start due, or counts it as skipped, if its time comes first; returns the state, and True if it does."""
     time, alarm = clock.next_start(state.rules), clock.alarm(state.rules)
-    next_event = state.arrivals.first[0] if alarm is None else jnp.minimum(state.arrivals.first[0], alarm)
+    next_event = transfers.next_event(clock, state).time
+    next_event = next_event if alarm is None else jnp.minimum(next_event, alarm)
     full = state.starts.count - state.ended >= len(state.freed)
     # if no run in flight ever arrives, the loop would skip starts for ever
     opens = settled & ~state.restarting & (time < next_event) & ~(full & jnp.isinf(next_event))
@@ -223,11 +170,29 @@ def _start_at_rate(clock: Any, state: State, settled: Array) -> tuple[State, Arr
     return state._replace(now=jnp.where(opens, time, state.now), rules=rules, waiting=waiting, starts=starts), opens
 
 
-def _vacate(clock: Any, state: State, stops: Array, delivers: Array, num_clients: int) -> tuple[State, Array]:
-    """Ends a run that is stopped or has arrived, and returns its row."""
+def _vacate(
+    clock: Any,
+    state: State,
+    event: transfers.Event,
+    stops: Array,
+    delivers: Array,
+    moves: transfers.Change | None,
+    num_clients: int,
+) -> tuple[State, Array]:
+    """Ends a run that is stopped or has arrived, or changes the phase of one, and returns its row.
+
+    Args:
+        clock: the clock.
+        state: its state.
+        event: the earliest event.
+        stops: True if the oldest run is stopped.
+        delivers: True if the earliest event is an arrival, which is delivered.
+        moves: the change of phase, if runs share a link.
+        num_clients: N.
+    """
     size = len(state.freed)
     never = jnp.float64(jnp.inf)
-    _, client, row = state.arrivals.first
+    client, row = event.client, event.row
     where = delivers
     versions, stopped, starts = state.versions, state.stopped, state.starts
     if versions is not None and clock.last_stopped(state.rules, state.version) is not None:
@@ -243,12 +208,18 @@ def _vacate(clock: Any, state: State, stops: Array, delivers: Array, num_clients
     if weights is not None:
         known = jnp.minimum(client, num_clients - 1)  # without arrivals there is none, and sums would be overwritten
         weights = trees.weigh(weights, num_clients, known, clock.client_weights(num_clients)[known], where)
+    shared, code, until, changes = state.transfers, client, never, where
+    if moves is not None:
+        shared = transfers.after(clock, state, jnp.where(stops, state.now, event.time), row, client, moves, where)
+        code = 2 * client + (moves.end == transfers.End.UP)
+        until, changes = jnp.where(moves.happens, moves.until, never), where | moves.happens
     return state._replace(
         ended=state.ended + where,
         starts=starts,
         stopped=stopped,
+        transfers=shared,
         handout=put(state.handout, row, state.version, where),
-        arrivals=trees.expect(state.arrivals, size, row, never, client, where),
+        arrivals=trees.expect(state.arrivals, size, row, until, code, changes),
         busy=trees.becomes_busy(state.busy, num_clients, client, -where.astype(jnp.int32)),
         versions=versions,
         weights=weights,
@@ -276,15 +247,7 @@ def _free(state: State, row: Array, where: Array, first: Array | None) -> State:
     return state._replace(freed=freed, row=freed[state.starts.count % size])  # read after the write, else XLA copies
 
 
-def _none_to_stop(clock: Any, state: State) -> Array | bool:
+def none_to_stop(clock: Any, state: State) -> Array | bool:
     """Returns True if no run in flight is old enough to be stopped."""
     last = clock.last_stopped(state.rules, state.version)
     return True if last is None or state.versions is None else state.versions.first[0] > last
-
-
-def put(columns: T, row: Array, entry: T, where: Array) -> T:
-    """Writes an entry to a row of arrays, all with a leading axis, if `where`.
-
-    XLA copies an array that a loop reads at one index and writes at another, such as one beyond its end for no write.
-    """
-    return jax.tree.map(lambda column, value: column.at[row].set(jnp.where(where, value, column[row])), columns, entry)

@@ -7,10 +7,11 @@ from typing import Any, ClassVar, cast
 import jax
 import jax.numpy as jnp
 
-from jaxafl.clock import selection, trees
+from jaxafl.clock import selection, transfers, trees
 from jaxafl.clock.checks import check_durations
 from jaxafl.clock.contract import Clock, Delivery, FaultCode, InFlight, Runs, ServerStep, Workload
-from jaxafl.clock.event_loop import Carry, Event, State, Verdict, deliver, start
+from jaxafl.clock.event_loop import Carry, Event, State, Verdict, deliver
+from jaxafl.clock.event_start import start
 from jaxafl.clock.starts import blank_runs, no_starts
 from jaxafl.device.keys import Key, Purpose, purpose_key
 
@@ -152,6 +153,7 @@ class Events(Clock):
             versions=trees.no_arrivals(size) if self.tracks_oldest else None,
             stopped=None,
             weights=None if weights is None else trees.weights_of(weights),
+            transfers=transfers.no_transfers(self, size),
         )
         state = state._replace(origin=self.start_version(state))
         if self.last_stopped(state.rules, state.version) is None or size == num_clients:
@@ -186,7 +188,7 @@ class Events(Clock):
         """Returns the runs in flight, for an online clock."""
         runs = state.flight
         arrived = trees.arrival_times(state.arrivals, len(runs.client))
-        busy = jnp.isfinite(arrived)
+        busy = transfers.in_flight(state)
         version = jnp.where(busy, runs.version, state.handout)
         reference = None if runs.reference is None else jnp.where(busy, runs.reference, version)
         return InFlight(busy, runs._replace(version=version, reference=reference, arrived=arrived), busy)

@@ -12,8 +12,9 @@ import numpy as np
 from jaxafl.clock.checks import check_room
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.event_loop import Event, Verdict, put
+from jaxafl.clock.event_loop import Event, Verdict
 from jaxafl.clock.events import Events
+from jaxafl.clock.trees import put
 from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, static
 

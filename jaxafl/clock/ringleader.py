@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jaxafl.clock.checks import check_room
 from jaxafl.clock.contract import Delivery, InFlight
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.event_loop import Event, State, Verdict, put
+from jaxafl.clock.event_loop import Event, State, Verdict
 from jaxafl.clock.events import Events
+from jaxafl.clock.trees import put
 from jaxafl.device.keys import Key
 from jaxafl.options import static
 

@@ -129,7 +129,7 @@ class synchronous(Clock):
         if self._varies:
             return self._early(state, workload)
         state, client, mask, multiplicity = self._cohort(state, workload.num_clients)
-        state, runs = start_runs(self.durations, state, mask, client, state.runs[client], workload)
+        state, runs = start_runs(self.durations, state, mask, client, state.runs[client], workload, exclusive=True)
         return _ended(state, ServerStep(jnp.max(runs.arrived), mask, runs, multiplicity))
 
     def _cohort(self, state: State, num_clients: int) -> tuple[State, Array, Array, Array | None]:
@@ -165,7 +165,9 @@ class synchronous(Clock):
                 state._replace(version=state.drawn), workload.num_clients
             )
             state = as_round._replace(version=state.version)
-            state, runs = start_runs(self.durations, state, begins, client, state.runs[client], workload)
+            state, runs = start_runs(
+                self.durations, state, begins, client, state.runs[client], workload, exclusive=True
+            )
             arrives = begins if self.lost is None else begins & ~is_lost(self.lost, state.key, runs)
             arrived = jnp.where(arrives, runs.arrived, jnp.inf)
             ordered = jnp.sort(arrived)
@@ -261,7 +263,7 @@ class stale_rounds(Clock):
         earlier = (client[:, None] == client[None, :]) & (places[None, :] < places[:, None])
         run = state.runs[client] + jnp.sum(earlier, axis=1, dtype=jnp.int32)
         mask = jnp.ones(size, bool)
-        state, runs = start_runs(self.durations, state, mask, client, run, workload)
+        state, runs = start_runs(self.durations, state, mask, client, run, workload, exclusive=True)
         runs = runs._replace(version=jnp.maximum(state.version - stale, 0))
         return _ended(state, ServerStep(jnp.max(runs.arrived), mask, runs))
 

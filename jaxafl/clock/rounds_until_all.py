@@ -10,8 +10,9 @@ import jax.numpy as jnp
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.event_loop import Event, Verdict, put
+from jaxafl.clock.event_loop import Event, Verdict
 from jaxafl.clock.events import Events
+from jaxafl.clock.trees import put
 from jaxafl.device.keys import Key
 
 Array = jax.Array

@@ -12,8 +12,10 @@ import numpy as np
 from jaxafl.clock import selection, trees
 from jaxafl.clock.contract import Delivery, FaultCode, Runs
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.event_loop import Event, State, Verdict, put
+from jaxafl.clock.durations.link import shared_link
+from jaxafl.clock.event_loop import Event, State, Verdict
 from jaxafl.clock.events import Events
+from jaxafl.clock.trees import put
 from jaxafl.device.keys import Key
 from jaxafl.options import Number, UserError, number, static
 
@@ -62,10 +64,10 @@ class routed(Events):
                 f"{self.name}: probabilities have the sum {total:.6g} over {num_clients} clients; expected 1. "
                 "Divide them by their sum"
             )
-        if self.durations.pause:
+        if self.durations.pause or shared_link(self.durations) is not None:
             raise UserError(
-                f"{self.name}: transfers that stop all clients do not fit queues of tasks; expected durations without "
-                "pause. Give mac_network(freeze=False)"
+                f"{self.name}: transfers that stop all clients, or share a link, do not fit queues of tasks; expected "
+                "durations without them. Give mac_network(freeze=False), or link(up=...)"
             )
 
     def table(self, num_clients: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from jaxafl.clock.ragged import Ragged
 from jaxafl.clock.rules import Earlier, check_ends, check_steps, held_by
 from jaxafl.clock.starts import first_state
 from jaxafl.clock.tables import Schedule, Source, replaced
+from jaxafl.clock.transfers import with_arrivals
 from jaxafl.clock.versions import next_version, rows_of_versions
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
 from jaxafl.device.keys import Key, seed_key
@@ -132,7 +133,7 @@ class Clockwork:
     def complete(self, count: int) -> Schedule:
         """Computes a schedule of `count` server steps with the runs in flight after the last."""
         found = self.advance(count)
-        nodes = jax.tree.leaves(self.state, is_leaf=lambda node: isinstance(node, Runs))
+        nodes = jax.tree.leaves(with_arrivals(self.state), is_leaf=lambda node: isinstance(node, Runs))
         runs = tuple(jax.device_get([node for node in nodes if isinstance(node, Runs)]))
         return replaced(found, source=Source(self.clock, self.seed, runs, self.workload.steps))
 

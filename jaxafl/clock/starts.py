@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from jaxafl.clock import selection, trees
 from jaxafl.clock.contract import Clock, Fault, FaultCode, Recording, Runs, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.durations.link import shared_link
 from jaxafl.clock.durations.runs import Draw, Run, draw_of, prepared_of, stream_keys
+from jaxafl.clock.transfers import round_of_transfers
 from jaxafl.device.keys import Key, Purpose, jax_key, per_run, purpose_key, threefry, uniform, words_of
 from jaxafl.options import Number, UserError
 
@@ -97,7 +99,14 @@ def duration_fault(starts: Starts, runs: Runs, duration: Array, wrong: Array, ro
 
 
 def start_runs(
-    durations: Duration, state: S, begins: Array, client: Array, run: Array, workload: Workload
+    durations: Duration,
+    state: S,
+    begins: Array,
+    client: Array,
+    run: Array,
+    workload: Workload,
+    *,
+    exclusive: bool = False,
 ) -> tuple[S, Runs]:
     """Starts several runs from the newest version at one instant, in the order of the entries.
 
@@ -107,6 +116,7 @@ def start_runs(
         begins: bool [A], True for entries that start.
         client, run: int32 [A], clients, and indices of the runs among the client's runs.
         workload: local steps of the runs.
+        exclusive: True if no other run is in flight until these have arrived. Only then may they share a link.
 
     Returns:
         State with the new record `starts`, and the runs [A]. An invalid duration counts as 1 s, so that time advances.
@@ -114,6 +124,8 @@ def start_runs(
     starts = state.starts
     now = state.now
     version = state.version
+    shared = shared_link(durations) if exclusive else None
+    durations = durations.without_shared() if exclusive else durations
     local_steps = jax.vmap(workload.local_steps)(client, run).astype(jnp.int32)
 
     def draw(client: Array, run: Array, local_steps: Array, longest: Array) -> Draw:
@@ -126,9 +138,11 @@ def start_runs(
     duration = drawn.work + drawn.hang
     fine = valid(duration)
     run_id = starts.count + jnp.cumsum(begins, dtype=jnp.int32) - 1
+    lasting = jnp.where(fine, duration, 1)
+    arrived = now + (lasting if shared is None else round_of_transfers(shared, begins, lasting))
     runs = Runs(
         client, run, run_id, jnp.full(client.shape, version, jnp.int32), local_steps,
-        jnp.full(client.shape, now), now + jnp.where(fine, duration, 1),
+        jnp.full(client.shape, now), arrived,
     )  # fmt: skip
     starts = duration_fault(starts, runs, duration, begins & ~fine, version)
     starts = starts._replace(

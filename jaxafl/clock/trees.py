@@ -7,7 +7,7 @@ of all levels, from the leaves up. An update is a loop over the levels that chan
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import numpy as np
 from jaxafl.device.buffers import read, write
 
 Array = jax.Array
+T = TypeVar("T")
 _WIDTH = 8
 _LATE = jnp.iinfo(jnp.int32).max
 
@@ -71,6 +72,11 @@ def expect(arrivals: Arrivals, size: int, place: Array, time: Array, client: Arr
 def arrival_times(arrivals: Arrivals, size: int) -> Array:
     """Returns the arrival time of each place, float64 [size]; infinite for empty places."""
     return arrivals.times.reshape(-1)[:size]
+
+
+def arrival_time(arrivals: Arrivals, place: Array) -> Array:
+    """Returns the arrival time of a place, float64; infinite for an empty one."""
+    return read(arrivals.times, place // _WIDTH)[place % _WIDTH]
 
 
 def all_idle(num_clients: int) -> Array:
@@ -178,6 +184,14 @@ def weighted(tree: Array, num_clients: int, share: Array) -> Array:
 
     begin = (jnp.int32(0), share * jnp.sum(tree[-1]))
     return jax.lax.fori_loop(0, levels, down, begin)[0]
+
+
+def put(columns: T, row: Array, entry: T, where: Array) -> T:
+    """Writes an entry to a row of arrays, all with a leading axis, if `where`.
+
+    XLA copies an array that a loop reads at one index and writes at another, such as one beyond its end for no write.
+    """
+    return jax.tree.map(lambda column, value: column.at[row].set(jnp.where(where, value, column[row])), columns, entry)
 
 
 def _begins(size: int) -> np.ndarray:

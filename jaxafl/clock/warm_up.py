@@ -21,8 +21,8 @@ from jaxafl.clock.contract import (
     Starts,
     Workload,
 )
-from jaxafl.clock.event_loop import put
 from jaxafl.clock.starts import blank_runs, first_fault, first_state
+from jaxafl.clock.trees import put
 from jaxafl.device.keys import Key
 from jaxafl.options import check_options, static
 

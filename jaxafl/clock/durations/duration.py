@@ -66,6 +66,10 @@ class Duration(Part):
         """Returns the duration of runs that send `size()` bytes, up and down."""
         return with_size(self, size)
 
+    def without_shared(self) -> Duration:
+        """Returns the duration without transfers over a shared link, whose time the clock computes."""
+        return self
+
     def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:
         """Draws or reads values that are fixed per client, and returns them as a pytree.
 
@@ -174,6 +178,9 @@ class Sum(_Pair):
 
     def __repr__(self) -> str:
         return f"{self.left} + {self.right}"
+
+    def without_shared(self) -> Duration:
+        return Sum(self.left.without_shared(), self.right.without_shared())
 
     def draw(self, prepared: Any, run: Run) -> Draw:
         left = draw_of(self.left, prepared[0], run)

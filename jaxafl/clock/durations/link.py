@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import ndtri
 
-from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.durations.duration import Duration, Sum
 from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.device.keys import Key, per_run, uniform
 from jaxafl.options import Number, UserError, number, recording
@@ -24,32 +24,64 @@ class link(Duration):
     transfer, so that b/v is the mean. The bytes are those that the run sends: trained parameters and non-trainable
     state in their precision, without frozen parameters; up, as few as `Client(upload=...)` leaves.
 
+    With `shared`, all transfers share the link of the server: each of the n transfers under way, up or down, gets B/n
+    bytes per second, and n changes whenever one begins or ends. The other terms of the sum are the run's time between
+    its download and its upload. The transfers of a stopped run end with it.
+
     Args:
         up: speed of uploads in bytes per second, above 0; a number or an array [N].
         down: speed of downloads in bytes per second, above 0; a number or an array [N]. `None` is `up`.
         sigma: standard deviation σ of the logarithm of a transfer's time, at least 0.
+        shared: speed B of the server's link in bytes per second, above 0, instead of `up`, `down` and `sigma`.
         bytes: bytes of a transfer instead of those of the model, at least 0.
     """
 
-    up: Number = number(above=0, per_client=True)
+    up: Number | None = number(default=None, above=0, per_client=True)
     down: Number | None = number(default=None, above=0, per_client=True)
     sigma: Number = number(default=0.0, least=0)
+    shared: Number | None = number(default=None, above=0, kw_only=True)
     bytes: Number | None = number(default=None, least=0, kw_only=True)
     _sent: Any = recording(default=None)  # (up, down) of a simulation, instead of `bytes`
 
     terms = 2
 
     def check(self, num_clients: int) -> None:
+        if self.shared is None and self.up is None:
+            raise UserError(
+                "link: no speed is given; expected up=... in bytes per second, or shared=..., the speed of the link "
+                "of the server. Give one of them"
+            )
+        if self.shared is not None and (self.up is not None or self.down is not None or np.any(self.sigma)):
+            raise UserError(
+                "link: with shared=B all transfers have equal shares of B; expected neither up, down nor sigma. Leave "
+                "them out, or give shared=None"
+            )
         if self.bytes is None and self._sent is None:
             raise UserError(
                 "link: the bytes of a transfer are unknown without a model; expected a clock of a Simulation. "
                 "Give bytes=..., or run it in one"
             )
 
+    @property
+    def sent(self) -> Any:
+        """Bytes of an upload and of a download."""
+        return (self.bytes, self.bytes) if self._sent is None else self._sent
+
+    def without_shared(self) -> Duration:
+        return self if self.shared is None else dataclasses.replace(self, shared=None)
+
     def prepare_size(self, size: Callable[[], tuple[int, int]]) -> Duration:
         return self if self.bytes is not None else dataclasses.replace(self, _sent=np.asarray(size(), float))
 
     def draw(self, prepared: Sequence[Key], run: Run) -> Draw:
+        if self.shared is not None:
+            raise UserError(
+                "link: with shared=... the time of a transfer depends on the other transfers; expected durations of "
+                "free_running, of a clock of its kind, or of rounds, in which the link is a term of the sum. Write "
+                "other + link(shared=...) in one of them, or give up=... instead"
+            )
+        if self.up is None:  # `without_shared`
+            return worked(jnp.zeros(jnp.shape(run.client)))
         sigma = jnp.asarray(self.sigma, jnp.float64)
 
         def transfer(key: Key, speed: Number, sent: Any) -> Array:
@@ -62,5 +94,21 @@ class link(Duration):
             )
 
         down = self.up if self.down is None else self.down
-        sent: Any = (self.bytes, self.bytes) if self._sent is None else self._sent
-        return worked(transfer(prepared[0], down, sent[1]) + transfer(prepared[1], self.up, sent[0]))
+        return worked(transfer(prepared[0], down, self.sent[1]) + transfer(prepared[1], self.up, self.sent[0]))
+
+
+def shared_link(durations: Duration) -> link | None:
+    """Returns the link that runs share, a term of the sum; `None` if there is none."""
+    found = list(_shared(durations))
+    if len(found) > 1:
+        raise UserError(f"{durations!r:.100}: expected at most one link(shared=...), got {len(found)}. Leave one out")
+    return found[0] if found else None
+
+
+def _shared(part: Duration) -> Iterator[link]:
+    """Yields the shared links among the terms of a sum."""
+    if isinstance(part, link) and part.shared is not None:
+        yield part
+    if isinstance(part, Sum):
+        yield from _shared(part.left)
+        yield from _shared(part.right)

@@ -95,7 +95,8 @@ def reads(duration: Any, num_clients: int) -> dict[str, tuple[bool, bool]]:
     """
 
     def draw(key: Key, run: Run) -> Draw:
-        return draw_of(duration, prepared_of(duration, stream_keys(key, duration), num_clients), run)
+        rest = duration.without_shared()
+        return draw_of(rest, prepared_of(rest, stream_keys(key, duration), num_clients), run)
 
     with jax.enable_x64(True), jax.default_device(cpu()):
         kinds = (jnp.uint32, jnp.int32, jnp.float64)
