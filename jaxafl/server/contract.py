@@ -150,7 +150,7 @@ class Server(Part):
         accepts: further properties that they may have. The default accepts stale updates of complete runs, with any
             multiplicity. A subclass that overrides `update` inherits only these, unless it sets `requires`.
         needs: requirements on the engine. A subclass that overrides `update` does not inherit `linear`.
-        buffer: arrivals per server step M in the paper, the command line's default. A clock with fewer than two warns.
+        buffer: arrivals per server step M in the paper, the command line's default. If M > 1, single arrivals warn.
         single: True for servers that step for every arrival, which refuse clocks with several per server step.
         clocks: names of the compatible clocks of jaxafl, derived from `requires`, `accepts` and `single`.
         counters: names of diagnostics that are also summed over the run, as attributes `count_...` of the result.
