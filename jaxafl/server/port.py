@@ -22,8 +22,8 @@ class port(Server):
     cos_i is the cosine of the angle between Δ_i and the last server step x_t - x_{t-1}; it is 1 if τ_i <= 1, and 0 if
     one of them is zero. The paper's clock restarts clients at server steps (`free_running(dispatch="step")`) with half
     of those in flight as the buffer. Its requests to clients that are more than B versions late are a matter of the
-    clock, and not implemented. Checked against the code of the authors' group (Plato), which loads the model of "round -
-    2"; we read this as x_{t-1}.
+    clock, and not implemented. Checked against the code of the authors' group (Plato), which loads the model of round
+    minus 2; we read this as x_{t-1}.
 
     Args:
         similarity_weight: weight w_sim of the similarity; at least 0.
