@@ -18,7 +18,7 @@ import jaxafl as afl
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from experiments.__main__ import experiments, page  # noqa: E402
+from experiments.__main__ import PAPERS, experiments, page  # noqa: E402
 from experiments.asyncfeded import setting  # noqa: E402
 from experiments.optimal import setting as solved  # noqa: E402
 from experiments.suite import (  # noqa: E402
@@ -65,6 +65,15 @@ def test_the_names_in_a_table_are_those_of_its_runs(name: str) -> None:
 def test_the_page_is_that_of_the_results() -> None:
     """`python -m experiments --page` was called after the last run."""
     assert (ROOT / "experiments" / "README.md").read_text(encoding="utf-8") == page(EXPERIMENTS)
+
+
+def test_the_gallery_has_commands_and_costs_of_its_pictures() -> None:
+    gallery = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    shown = re.findall(r"\]\(\.\./experiments/results/(\w+)\.png\)\n\n(.+)\n", gallery)
+    assert {name.split("_")[0] for name, _ in shown} == {paper.split("_")[0] for paper in PAPERS} - {"throttle"}
+    for name, line in shown:
+        told = (command.RESULTS / f"{name}.md").read_text(encoding="utf-8").splitlines()[2].split(" · ")
+        assert line == f"{told[0]} · {told[-1].split(', x86_64')[0]}"
 
 
 def test_the_contents_of_a_page() -> None:
