@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -86,6 +87,7 @@ def simulation(clock: type[gaps], way: str, **options: Any) -> afl.Simulation:
     )
 
 
+@functools.cache  # two tests look at the same runs
 def trained(clock: type[gaps], way: str, **options: Any) -> Any:
     sim = simulation(clock, way, **options)
     sim.check()

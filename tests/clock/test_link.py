@@ -24,8 +24,7 @@ def simulation(durations: Any, upload: Any = None, **options: Any) -> afl.Simula
 def test_transfers_are_of_the_bytes_that_are_sent() -> None:
     up = np.array([1.0, 2, 4, 8, 16, 32])
     sim = simulation(3 + clock.link(up, down=4.0))
-    size = int(sim.run(1).bytes_up[0])  # of one update
-    found = sim.schedule(20)
+    found, size = sim.schedule(20), int(sim.run(20).bytes_up[0])  # of one update
     seconds = (found.arrived - found.started)[:, 0]
     np.testing.assert_allclose(seconds, 3 + size / up[found.client[:, 0]] + size / 4)
     short = simulation(clock.link(2.0, down=4.0), afl.upload.top_k(count=1)).schedule(1)
