@@ -87,13 +87,17 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
 
 
 _usual_passes = compilation._disabled
+_usual_flags = os.environ.get("XLA_FLAGS", "").split()
 
 
 def _compile_quickly(quick: bool) -> None:
     """Leaves out, or restores, passes of the compiler that only make programs faster, in processes of tests too."""
     if quick == jax.config.read("jax_disable_most_optimizations"):
         return
+    jax.devices()  # reads `XLA_FLAGS`, which is then that of processes to come
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(quick)
+    passes = [f"--{name}={str(value).lower()}" for name, value in _few_passes(()).items()] if quick else []
+    os.environ["XLA_FLAGS"] = " ".join([*_usual_flags, *passes])
     jax.config.update("jax_disable_most_optimizations", quick)
     compilation._disabled = _few_passes if quick else _usual_passes
     compilation._programs.clear()
