@@ -259,7 +259,10 @@ def test_lanes_sweeps_checkpoints_and_evaluations_change_nothing(name: str, tmp_
     np.testing.assert_array_equal(sim.run(20, seed=1, eval_every=5, folder=tmp_path).loss, whole.loss)
     both = afl.sweep(sim, {"seed": [0, 1]}, 20, eval_every=5)
     np.testing.assert_allclose(both.loss.sel(seed=1), whole.loss, rtol=1e-6)
-    assert afl.plot.timeline(sim.schedule(20)) is not None
+    for figure in (afl.plot.timeline(sim.schedule(20)), afl.plot.timeline(whole), afl.plot.staleness_histogram(whole)):
+        assert figure.axes[0].has_data()
+    page = afl.plot.report({"one": whole, "other": sim.run(20, seed=2, eval_every=5)}, tmp_path / "report.html")
+    assert sim.clock.name in page.read_text()
 
 
 def test_throttle_by_hand() -> None:
