@@ -205,7 +205,7 @@ def draw(experiment: Experiment, results: xr.Dataset, path: pathlib.Path) -> Non
 
 def _draw_curves(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, column: str) -> None:
     assert experiment.curve is not None
-    logarithmic = experiment.curve[1] == "megabytes_sent"  # of uploads that differ by powers of ten
+    logarithmic = experiment.curve[1] in ("megabytes_sent", "server_rate")  # they differ by powers of ten
     for number, method in enumerate(results.row.values):
         y, x = results.curve.sel(column=column, row=method), results.curve_along.sel(column=column, row=method)
         known = y.notnull().all("seed").values & x.notnull().all("seed").values
@@ -223,6 +223,8 @@ def _draw_curves(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, co
     axis.set(title=column, xlabel=_axis(experiment.curve[1]), ylabel=_axis(experiment.curve[0]))
     if logarithmic:
         axis.set_xscale("log")
+    if experiment.curve[1] == "server_rate":
+        axis.set_yscale("log")
 
 
 def _draw_against(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, panel: str, measure: str) -> None:

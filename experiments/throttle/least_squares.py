@@ -118,6 +118,17 @@ def _excess(runs: Any) -> tuple[Array, Array]:
     return np.where(np.isfinite(mean), mean, np.inf), runs[axis].values
 
 
+def losses(runs: Any) -> Any:
+    """The runs with the loss and rate of Figure 3: one number per seed and rate, NaN where a run failed."""
+    loss, rates = _excess(runs)
+    rates = rates / runs.attrs["gradients"]
+    found = {
+        "excess_loss": (("seed", "place"), np.where(np.isfinite(loss), loss, np.nan)),
+        "server_rate": ("place", rates),
+    }
+    return runs.assign(found)
+
+
 def best(runs: Any) -> Array:
     """The excess loss of every seed at the rate that is best in the mean over seeds."""
     loss, _ = _excess(runs)
@@ -145,6 +156,8 @@ EXPERIMENT = Experiment(
     cell=cell,
     methods=list(METHODS),
     columns=list(COLUMNS),
+    curve=("excess_loss", "server_rate"),
+    derived=losses,
     measures={EXCESS: Measure(best, digits=8), RATE: Measure(best_rate, digits=4)},
     published={
         EXCESS: {SIMILAR: {name: row[:2] for name, row in TABLE.items()}},
