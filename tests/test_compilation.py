@@ -253,6 +253,15 @@ def test_other_data_models_and_clocks_of_equal_shapes_compile_nothing_and_leave_
     assert len(jax.live_arrays()) <= arrays
 
 
+def test_runs_of_similar_length_share_their_programs() -> None:
+    sim = simulation()
+    long = sim.run(20, eval_every=1)
+    before = set(compilation._programs)
+    short = sim.run(17, eval_every=1)
+    assert set(compilation._programs) == before
+    np.testing.assert_array_equal(short.loss.values, long.loss.values[: len(short.loss)])
+
+
 @pytest.mark.slow
 def test_another_split_of_a_dataset_is_not_traced_again() -> None:
     rng = np.random.default_rng(0)

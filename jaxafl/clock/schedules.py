@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from jaxafl.clock.tables import Schedule, Source, replaced
 from jaxafl.clock.transfers import with_arrivals
 from jaxafl.clock.versions import next_version, rows_of_versions
 from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
+from jaxafl.device.buffers import allocate, shared_size, write
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.device.switches import check_switches
 from jaxafl.options import UserError, check_options, check_whole
@@ -82,13 +82,14 @@ class Clockwork:
         if not self.user_defined and self.clock.entries(self.num_clients) < self.clock.capacity(self.num_clients):
             return self._advance_in_rows(count)
         with self._computing():
-            arguments = (self.numbers, self.workload, self.state)
-            program, _ = compiled(_scan, (count,), arguments, donate=(2,), whole=self.clock.event_by_event)
+            arguments = (self.numbers, self.workload, self.state, on_device(np.int32(count)))
+            program, _ = compiled(_scan, (shared_size(count),), arguments, donate=(2,), whole=self.clock.event_by_event)
             if self.user_defined:
                 self.state, *outputs = self._interruptible(program, arguments, count)
             else:
                 self.state, *outputs = program(*arguments)
             steps, counts, fault, held = jax.device_get(outputs)
+            steps, counts = jax.tree.map(lambda column: column[:count], (steps, counts))
         before = self.times
         start = len(before)
         self.fault = fault
@@ -144,7 +145,7 @@ class Clockwork:
 
     def _interruptible(self, program: Any, arguments: tuple[Any, ...], count: int) -> Any:
         """Executes the program of a user-defined clock, whose loops may never end."""
-        numbers, workload, _ = arguments
+        numbers, workload, *_ = arguments
         compute = self._computing()(lambda: program(*arguments))
 
         def begin() -> Any:
@@ -165,8 +166,9 @@ def one_step(clock: Clock, workload: Workload, state: Any) -> Callable[[Any], An
 
     It must be called with 64-bit types enabled, and the numbers of `clock` must be float64.
     """
-    program, _ = compiled(_scan, (1,), (clock, workload, state))
-    return functools.partial(program, clock, workload)
+    one = on_device(np.int32(1))
+    program, _ = compiled(_scan, (1,), (clock, workload, state, one))
+    return lambda state: program(clock, workload, state, one)
 
 
 def schedule_of(
@@ -272,13 +274,19 @@ def _begin(num_clients: int, clock: Clock, key: Key) -> Any:
 
 
 def _scan(
-    server_steps: int, clock: Clock, workload: Workload, state: Any
+    size: int, clock: Clock, workload: Workload, state: Any, server_steps: jax.Array
 ) -> tuple[Any, ServerStep, RunCounts, Fault, list[jax.Array]]:
+    """Computes `server_steps` <= `size` server steps; other rows of the result are zeros."""
 
-    def one(state: Any, _: None) -> tuple[Any, tuple[ServerStep, RunCounts]]:
+    def one(state: Any) -> tuple[Any, tuple[ServerStep, RunCounts]]:
         state, step = next_version(clock, state, workload)
         return state, (step, state.starts.counts)
 
-    state, (steps, counts) = jax.lax.scan(one, state, length=server_steps)
+    def advance(index: jax.Array, carry: Any) -> Any:
+        state, row = one(carry[0])
+        return state, write(carry[1], index, row)
+
+    rows = allocate(jax.eval_shape(one, state)[1], size)
+    state, (steps, counts) = jax.lax.fori_loop(0, server_steps, advance, (state, rows))
     held = held_by(clock, state)
     return state, steps, counts, state.starts.fault, held  # XLA updates the donated state in place

@@ -15,6 +15,7 @@ from jaxafl.clock import Schedule
 from jaxafl.clock.discarded import advanced
 from jaxafl.clock.schedules import Clockwork
 from jaxafl.clock.tables import cut, joined
+from jaxafl.device.buffers import shared_size
 from jaxafl.engine.plan import ORIGIN, Origin, Plan
 
 WINDOW_ARRIVALS = 10**5  # of a window; the last has up to twice as many
@@ -82,7 +83,7 @@ class Windows:
     @property
     def rows(self) -> int:
         """Server steps that every window has room for."""
-        return min(self.server_steps, 2 * self.size)
+        return shared_size(self.server_steps) if self.size == self.server_steps else 2 * self.size
 
     def first(self, origin: Origin | None) -> Window:
         """The window that begins at an origin."""
