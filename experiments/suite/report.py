@@ -223,8 +223,9 @@ def _draw_curves(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, co
     axis.set(title=column, xlabel=_axis(experiment.curve[1]), ylabel=_axis(experiment.curve[0]))
     if logarithmic:
         axis.set_xscale("log")
-    if experiment.curve[1] == "server_rate":
-        axis.set_yscale("log")
+    if experiment.curve[1] == "server_rate":  # beyond its largest rate a method diverges
+        start = np.nanmax(results.curve.sel(column=column, point=0).values)
+        axis.set(yscale="log", ylim=(None, 10 * start))
 
 
 def _draw_against(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, panel: str, measure: str) -> None:
