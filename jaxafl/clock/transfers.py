@@ -147,7 +147,9 @@ def with_arrivals(tree: Any) -> Any:
     def settled(node: Any) -> Any:
         if not shares(node):
             return node
-        arrived = jnp.where(in_flight(node), jnp.inf, -jnp.inf)
+        size, started = len(node.freed), node.starts.count
+        free = (jnp.arange(size) - started) % size < size - (started - node.ended)  # of the ring of free rows
+        arrived = jnp.full(size, jnp.inf).at[node.freed].min(jnp.where(free, -jnp.inf, jnp.inf))
         return node._replace(flight=node.flight._replace(arrived=arrived))
 
     return jax.tree.map(settled, tree, is_leaf=shares)

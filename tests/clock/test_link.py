@@ -136,6 +136,17 @@ def test_a_round_shares_the_link_of_the_server(deadline: float | None) -> None:
     assert len(expected) == found.mask.sum() >= 4
 
 
+def test_runs_under_way_over_a_shared_link_are_known() -> None:
+    hangs = clock.constant(np.array([np.inf, 1.0, 2.0, 3.0])) + clock.link(shared=2.0, bytes=3.0)
+    for options, most in (({"concurrency": 3}, 3), ({"concurrency": 4, "buffer": 2, "dispatch": "step"}, 4)):
+        found = run_clock(clock.free_running(durations=hangs, **options), 4, 1, 8)
+        client, started = found.under_way()
+        assert 0 in client  # it has been downloaded, and never arrives
+        assert len(set(client)) == len(client) < most + 1
+        for one, begun in zip(client, started, strict=True):
+            assert not ((found.client == one) & (found.started == begun)).any()
+
+
 def test_a_shared_link_is_refused_where_its_times_are_unknown() -> None:
     shared = clock.link(shared=2.0, bytes=3.0)
     for wrong, text in (
