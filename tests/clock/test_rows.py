@@ -71,9 +71,12 @@ def test_a_step_of_too_many_arrivals_is_named() -> None:
 @pytest.mark.parametrize("name", ["ringleader", "harmonic", "every_buffer", "warm_up"])
 def test_no_event_copies_what_there_is_for_every_client(name: str) -> None:
     clients = 10_007
-    protocol = {**PROTOCOLS, "warm_up": clock.warm_up(clock.free_running(concurrency=clients, durations=DURATIONS))}[
-        name
-    ]
+    protocols = {
+        **PROTOCOLS,
+        "harmonic": clock.harmonic(durations=DURATIONS, batch=40.0),
+        "warm_up": clock.warm_up(clock.free_running(concurrency=clients, durations=DURATIONS)),
+    }
+    protocol = protocols[name]
     work = Clockwork(protocol, clients, 1, 10, 0)
     with work._computing():
         arguments = (work.numbers, work.workload, work.state, on_device(np.int32(10)))
