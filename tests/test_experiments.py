@@ -39,7 +39,7 @@ from experiments.suite.experiment import with_own  # noqa: E402
 
 EXPERIMENTS = experiments()
 NAMES = sorted(EXPERIMENTS)
-SCHEDULED = ("throttle.least_squares",)  # draws schedules for the number of their server steps
+SCHEDULED = ("throttle.least_squares", "throttle.mnist")  # draws schedules for the number of their server steps
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SCHEDULED)) for name in NAMES])
