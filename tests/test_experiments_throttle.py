@@ -15,9 +15,10 @@ def drawn(count: int, rho: float | None = None, seed: int = 0) -> np.ndarray:
     """The sender of every arrival, from what `prepare` keeps."""
     with jax.enable_x64(True):
         kept = np.asarray(senders(count=count, rho=rho).prepare([jax.random.key(seed)], CLIENTS))
-    client, tick = np.divmod(kept, count + 1)
-    assert sorted(tick) == list(range(1, count + 1))
-    return client[np.argsort(tick)]
+    client, tick = np.divmod(kept, 2 * count + 1)
+    once = (tick > 0) & (tick <= count)
+    assert sorted(tick[once]) == list(range(1, count + 1))
+    return client[once][np.argsort(tick[once])]
 
 
 @pytest.mark.parametrize("rho", [None, 1.0, 10.0])
@@ -31,6 +32,21 @@ def test_senders_are_drawn_by_index_within_their_group(rho: float | None) -> Non
     p = np.r_[(1 - share) * np.arange(1, 16) / 120, share * np.arange(1, 6) / 15]
     found = np.bincount(client, minlength=CLIENTS)
     assert (abs(found - count * p) < 5 * np.sqrt(count * p)).all()
+
+
+def test_a_run_ends_when_its_client_is_next() -> None:
+    """From any time on, with repetitions; runs of clients that never send do not arrive."""
+    count, clients = 9, np.arange(CLIENTS)
+    order = np.tile(drawn(count), 4)
+    with jax.enable_x64(True):
+        one = senders(count=count)
+        prepared, none = one.prepare([jax.random.key(0)], CLIENTS), np.zeros(CLIENTS, int)
+        for now in range(2 * count + 1):
+            found = one.draw(prepared, afl.clock.Run(jax.numpy.asarray(clients), none, none, none, float(now))).work
+            later = order[now:] == clients[:, None]
+            expected = np.where(later.any(1), later.argmax(1) + 1, np.inf)
+            np.testing.assert_array_equal(found, expected)
+    assert np.isinf(expected).any()
 
 
 @pytest.mark.slow

@@ -28,7 +28,8 @@ class senders(afl.clock.Duration):
     """Arrivals of recorded order, whatever the protocol: time counts them, and a run ends when its client is next.
 
     Every third arrival is forged, or each with probability ρ / (2 + ρ), as in superposed Poisson processes. The sender
-    is drawn within its group, honest or forging, in proportion to its index + 1. After `count` arrivals they repeat.
+    is drawn within its group, honest or forging, in proportion to its index + 1. After `count` arrivals they repeat. A
+    run of a client that never sends does not arrive.
 
     Args:
         count: number of arrivals.
@@ -39,7 +40,7 @@ class senders(afl.clock.Duration):
     rho: float | None = static(default=None, kw_only=True)
 
     def prepare(self, keys: Sequence[Any], num_clients: int) -> Any:
-        """Draws the senders; returns (client, arrival) as one number each, in order."""
+        """Draws the senders; returns client · (2 `count` + 1) + arrival of all, with each client's first repetition."""
         which, *groups = jax.random.split(keys[0], 3)
         tick = jnp.arange(1, self.count + 1)
         forged = tick % 3 == 0
@@ -49,19 +50,18 @@ class senders(afl.clock.Duration):
             jax.random.categorical(key, jnp.log(jnp.arange(1.0, size + 1)), shape=tick.shape)
             for key, size in zip(groups, (HONEST, FORGING), strict=True)
         )
-        return jnp.sort(jnp.where(forged, HONEST + forging, honest) * (self.count + 1) + tick)
+        sender = jnp.where(forged, HONEST + forging, honest)
+        first = jnp.full(num_clients, self.count + 1).at[sender].min(tick)
+        wide = 2 * self.count + 1
+        again = jnp.arange(num_clients) * wide + first + self.count  # of a client without arrivals beyond its numbers
+        return jnp.sort(jnp.concatenate([sender * wide + tick, again]))
 
     def draw(self, prepared: Any, run: afl.clock.Run) -> afl.clock.Draw:
+        wide = 2 * self.count + 1
         now = jnp.mod(run.now, self.count).astype(prepared.dtype)
-
-        def following(tick: Any) -> Any:
-            own = run.client.astype(prepared.dtype) * (self.count + 1)
-            place = jnp.searchsorted(prepared, own + tick, side="right")
-            found = prepared[jnp.minimum(place, self.count - 1)] - own
-            return jnp.where((place < self.count) & (found <= self.count), found, jnp.inf)
-
-        ahead = following(now)
-        return afl.clock.worked(jnp.where(jnp.isfinite(ahead), ahead, following(0) + self.count) - now)
+        own = run.client.astype(prepared.dtype) * wide
+        following = prepared[jnp.searchsorted(prepared, own + now, side="right")] - own
+        return afl.clock.worked(jnp.where(following < wide, following - now, jnp.inf))
 
 
 class Network(nn.Module):
@@ -225,8 +225,7 @@ EXPERIMENT = Experiment(
         )
         for column in COLUMNS
         if column == NONE or column in ATTACKS or column.endswith("30")
-        for other in METHODS
-        if not other.startswith("THROTTLE")
+        for other in ("Kardam", "BASGDm", "μ²-SGD, median")
     ],
     few=1,
     note=(
