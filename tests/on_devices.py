@@ -1,4 +1,4 @@
-"""A process with several CPU devices: `python -m tests.on_devices sweeps|runs N`; prints what it has seen as JSON."""
+"""A process with several CPU devices: `python -m tests.on_devices sweeps|runs|protocols N`; prints JSON."""
 
 from __future__ import annotations
 
@@ -175,6 +175,24 @@ def runs(devices: int) -> dict[str, Any]:
     return found
 
 
+def protocols(devices: int) -> dict[str, Any]:
+    """What runs of each protocol of events give that devices share, against one device, in float64."""
+    import jaxafl as afl
+    from tests.problems import quadratic
+    from tests.server.test_event_protocols import CASES, GRADIENT
+    from tests.sweep.conftest import differing
+
+    jax.config.update("jax_enable_x64", True)
+    problem, found = quadratic(), dict[str, Any]()
+    for name, (pair, _) in CASES.items():
+        if name in ("ringmaster without stops", "basgd, mean", "throttle, clipped"):  # variants
+            continue
+        sim = afl.Simulation(problem.data, problem.model, GRADIENT, *pair)
+        shared = sim.run(STEPS, eval_every=5, devices=devices)
+        found[name] = differing(shared, sim.run(STEPS, eval_every=5), tolerance=1e-12)
+    return found
+
+
 def _compiled(run: Callable[[], Any]) -> tuple[Any, list[Any]]:
     """The result of a run or sweep, and its programs."""
     from jaxafl.engine.execution import Execution
@@ -250,5 +268,5 @@ def _rows_of_data(execution: Any) -> int:
 
 if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", int(sys.argv[2]))
-    result = {"sweeps": sweeps, "runs": runs}[sys.argv[1]](int(sys.argv[2]))
+    result = {"sweeps": sweeps, "runs": runs, "protocols": protocols}[sys.argv[1]](int(sys.argv[2]))
     print(json.dumps(result | {"devices": np.size(jax.devices())}))

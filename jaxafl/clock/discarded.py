@@ -191,7 +191,7 @@ def _scan(events: int, clock: Events, workload: Any, state: State) -> Any:
     def one(state: State, _: Any) -> Any:
         state = start(clock, state, workload)
         before, version, now = state.starts, state.version, state.now
-        row = jnp.int32(0) if state.versions is None else state.versions.first[2]
+        row = jnp.int32(0) if state.in_order is None else state.in_order.oldest
         oldest = jax.tree.map(lambda column: column[row], state.flight)
         run = jax.tree.map(lambda column: column[state.arrivals.first[2]], state.flight)
         state, *_ = deliver(clock, state, clock.row(workload.num_clients), workload.num_clients)

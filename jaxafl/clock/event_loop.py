@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxafl.clock import transfers, trees
+from jaxafl.clock import oldest, transfers, trees
 from jaxafl.clock.contract import FaultCode, Runs, ServerStep, Starts
 from jaxafl.clock.starts import first_fault
 from jaxafl.clock.trees import put
@@ -64,7 +64,7 @@ class State(NamedTuple):
     starts: Starts
     start_key: Key
     rules: Any  # of the protocol
-    versions: trees.Arrivals | None  # start versions of the runs in flight, if the oldest one is tracked
+    in_order: oldest.InOrder | None  # runs in flight that will arrive, if the oldest one is tracked
     stopped: Array | None  # stopped clients, which restart themselves, as idle ones of `trees.all_idle`, if M_c < N
     weights: Array | None  # weights of the idle clients, see `trees.weights_of`, if the draws are weighted
     transfers: transfers.Transfers | None  # over a link that runs share, if the durations have one
@@ -111,10 +111,8 @@ def deliver(clock: Any, state: State, step: ServerStep, num_clients: int) -> Car
     if moves is not None:  # its time of arrival was unknown at its start
         run = run._replace(arrived=earliest)
     state, ended = _vacate(clock, state, event, stops, delivers, moves, num_clients)
-    oldest = state.version
-    if state.versions is not None:
-        oldest = jnp.minimum(state.versions.first[0], state.version).astype(jnp.int32)
-    verdict = clock.arrives(state.rules, Event(run, count, state.version, oldest, delivers))
+    since = state.version if state.in_order is None else jnp.minimum(state.in_order.version, state.version)
+    verdict = clock.arrives(state.rules, Event(run, count, state.version, since, delivers))
     refused, lost, closes = (jnp.asarray(one) & delivers for one in (verdict.refused, verdict.lost, verdict.closes))
     takes = delivers & ~refused & ~lost
     restarts = stops | refused | lost if clock.some_wait(num_clients) else None
@@ -194,16 +192,17 @@ def _vacate(
     never = jnp.float64(jnp.inf)
     client, row = event.client, event.row
     where = delivers
-    versions, stopped, starts = state.versions, state.stopped, state.starts
-    if versions is not None and clock.last_stopped(state.rules, state.version) is not None:
+    in_order, stopped, starts = state.in_order, state.stopped, state.starts
+    if in_order is not None and clock.last_stopped(state.rules, state.version) is not None:
         where = stops | delivers
-        _, old_client, old_row = versions.first
-        client, row = jnp.where(stops, old_client, client), jnp.where(stops, old_row, row)
+        row = jnp.where(stops, in_order.oldest, row)
+        client = jnp.where(stops, state.flight.client[row], client)
         starts = starts._replace(stopped=starts.stopped + stops)
         if stopped is not None:
             stopped = trees.becomes_busy(stopped, num_clients, client, -stops.astype(jnp.int32))
-    if versions is not None:
-        versions = trees.expect(versions, size, row, never, client, where)
+    if in_order is not None:
+        there = where & jnp.isfinite(event.time)  # false where all clients are gone
+        in_order = oldest.remove(in_order, row, state.flight.version, there)
     weights = state.weights
     if weights is not None:
         known = jnp.minimum(client, num_clients - 1)  # without arrivals there is none, and sums would be overwritten
@@ -221,7 +220,7 @@ def _vacate(
         handout=put(state.handout, row, state.version, where),
         arrivals=trees.expect(state.arrivals, size, row, until, code, changes),
         busy=trees.becomes_busy(state.busy, num_clients, client, -where.astype(jnp.int32)),
-        versions=versions,
+        in_order=in_order,
         weights=weights,
     ), row
 
@@ -250,4 +249,4 @@ def _free(state: State, row: Array, where: Array, first: Array | None) -> State:
 def none_to_stop(clock: Any, state: State) -> Array | bool:
     """Returns True if no run in flight is old enough to be stopped."""
     last = clock.last_stopped(state.rules, state.version)
-    return True if last is None or state.versions is None else state.versions.first[0] > last
+    return True if last is None or state.in_order is None else state.in_order.version > last

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxafl.clock import selection, transfers, trees
+from jaxafl.clock import oldest, selection, transfers, trees
 from jaxafl.clock.contract import FaultCode, Runs, Workload
 from jaxafl.clock.durations.runs import Run, draw_of
 from jaxafl.clock.event_loop import State, none_to_stop
@@ -59,10 +59,9 @@ def start(clock: Any, state: State, workload: Workload) -> State:
     weights = state.weights
     if weights is not None:
         weights = trees.weigh(weights, num_clients, client, 0.0, begins)
-    versions = state.versions
-    if versions is not None:  # a client that never comes back cannot be waited for, nor stopped
-        where = begins & jnp.isfinite(arrives)
-        versions = trees.expect(versions, len(state.freed), row, version.astype(jnp.float64), client, where)
+    in_order = state.in_order
+    if in_order is not None:  # a client that never comes back cannot be waited for, nor stopped
+        in_order = oldest.append(in_order, row, version, begins & jnp.isfinite(arrives))
     return state._replace(
         waiting=waiting,
         restarting=jnp.where(begins, waiting > 0, restarting & (waiting > 0)),
@@ -76,7 +75,7 @@ def start(clock: Any, state: State, workload: Workload) -> State:
                 begins & fine & ~jnp.isinf(drawn.work), jnp.maximum(known.longest, drawn.work), known.longest
             ),
         ),
-        versions=versions,
+        in_order=in_order,
         stopped=stopped,
         weights=weights,
         transfers=shared,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 import jax
 import jax.numpy as jnp
 
-from jaxafl.clock import selection, transfers, trees
+from jaxafl.clock import oldest, selection, transfers, trees
 from jaxafl.clock.checks import check_durations
 from jaxafl.clock.contract import Clock, Delivery, FaultCode, InFlight, Runs, ServerStep, Workload
 from jaxafl.clock.event_loop import Carry, Event, State, Verdict, deliver
@@ -95,7 +95,7 @@ class Events(Clock):
 
     @property
     def tracks_oldest(self) -> bool:
-        """True if `arrives` or `last_stopped` needs the start versions of all runs in flight."""
+        """True if `arrives` or `last_stopped` needs the oldest run in flight; start versions must not decrease then."""
         return False
 
     def last_stopped(self, rules: Any, version: Array) -> Array | None:
@@ -150,7 +150,7 @@ class Events(Clock):
             starts=no_starts(cast(Any, self).durations, key, num_clients),
             start_key=purpose_key(key, Purpose.START),
             rules=rules,
-            versions=trees.no_arrivals(size) if self.tracks_oldest else None,
+            in_order=oldest.no_runs(size) if self.tracks_oldest else None,
             stopped=None,
             weights=None if weights is None else trees.weights_of(weights),
             transfers=transfers.no_transfers(self, size),

@@ -69,6 +69,12 @@ def test_a_run_that_devices_share_is_that_of_one(devices: int) -> None:
 
 
 @pytest.mark.slow
+def test_runs_of_protocols_that_devices_share_are_those_of_one() -> None:
+    found = seen("protocols", 2)
+    assert found == {name: [] for name in found} and len(found) > 15
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ("planned", "online"))
 def test_threads_of_one_device_have_the_results_of_one_after_another(
     kind: str, monkeypatch: pytest.MonkeyPatch
