@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pathlib
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from jaxafl.cli import main
 from jaxafl.options import did_you_mean, options_of
 
 
+@functools.cache
 def simulation() -> afl.Simulation:
     return afl.Simulation(
         afl.data.synthetic(1, 1, clients=4, max_size=20),
