@@ -69,11 +69,6 @@ def samples(x: np.ndarray, y: np.ndarray) -> collections.Counter[bytes]:
     return collections.Counter(image.tobytes() + bytes([label]) for image, label in zip(x, y, strict=True))
 
 
-def test_importing_the_data_package_imports_neither_tensorflow_nor_tfds():
-    code = "import sys, jaxafl.data; print([m for m in ('tensorflow', 'tensorflow_datasets') if m in sys.modules])"
-    assert run(code).strip() == "[]"
-
-
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed")
 def test_preparing_without_tensorflow_names_the_extra(tmp_path):
     with pytest.raises(ImportError, match=r'pip install "jaxafl\[tfds\]"'):
