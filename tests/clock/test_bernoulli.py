@@ -13,6 +13,7 @@ from jaxafl.clock import Schedule, bernoulli, trace
 from jaxafl.clock import schedule as run_clock
 from tests.oracle.clock_bernoulli import bernoulli as reference
 from tests.problems_protocols import assert_schedule, mean_and_error
+from tests.variants import slow_but
 
 CLIENTS, TICKS = 5, 20
 
@@ -109,7 +110,7 @@ BAD: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", slow_but(BAD, *(BAD.keys() - {"downloads run out"})))
 def test_invalid_options_raise(name: str) -> None:
     make, message = BAD[name]
     with pytest.raises(ValueError, match=message):

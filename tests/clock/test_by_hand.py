@@ -50,6 +50,7 @@ from tests.oracle.test_oracle_clock_semi_async import (  # noqa: F401
 from tests.oracle.test_oracle_clock_stale_rounds import test_stale_rounds_by_hand  # noqa: F401
 
 RUNS = 40
+pytestmark = pytest.mark.slow  # the references pass these tests in `tests/oracle`, and the clocks follow them
 
 
 def steps_of(protocol: Any, num_clients: int, rounds: int, local_steps: int = 1) -> list[ServerStep]:

@@ -51,6 +51,7 @@ def test_they_are_for_all_speeds(seed: int, spread: float, tolerance: float) -> 
     check(seed, spread, {"min_steps": 5, "max_steps": 30, "tolerance": tolerance, "momentum": 0.7})
 
 
+@pytest.mark.slow
 def test_two_clients_by_hand() -> None:
     """1 and 2.4 s per step: client 0 alone, its own group, client 1 joins it with 25 steps, then with 41."""
     made = clock.compass(durations=clock.constant(np.array([1.0, 2.4]), per="step"))
@@ -62,21 +63,26 @@ def test_two_clients_by_hand() -> None:
     assert found.arrived[4].tolist() == pytest.approx([400, 398.4])
 
 
+@pytest.mark.slow
+def test_times_without_a_next_arrival_are_errors() -> None:
+    with pytest.raises(ValueError, match="takes no time"):
+        run_clock(clock.compass(durations=clock.constant(0.0)), 2, 1, 3)
+    with pytest.raises(ValueError, match="are gone"):
+        run_clock(clock.compass(durations=clock.recorded(np.full((2, 9), np.inf))), 2, 1, 3)
+
+
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(ValueError, match="Give a smaller min_steps"):
         run_clock(clock.compass(durations=clock.constant(1.0), min_steps=101), 2, 1, 3)
     with pytest.raises(ValueError, match="tolerance must be >= 1"):
         run_clock(clock.compass(durations=clock.constant(1.0), tolerance=0.9), 2, 1, 3)
-    with pytest.raises(ValueError, match="takes no time"):
-        run_clock(clock.compass(durations=clock.constant(0.0)), 2, 1, 3)
-    with pytest.raises(ValueError, match="are gone"):
-        run_clock(clock.compass(durations=clock.recorded(np.full((2, 9), np.inf))), 2, 1, 3)
     problem, client = quadratic(), afl.Client(learning_rate=0.1, steps=2, batch_size=1, sampling="epochs")
     made = clock.compass(durations=clock.constant(1.0))
     with pytest.raises(ValueError, match="runs of equal length to go on from, but compass changes"):
         afl.Simulation(problem.data, problem.model, client, afl.server.fedcompass(), made).check()
 
 
+@pytest.mark.slow
 def test_the_server_runs_the_chosen_steps_and_discounts_stale_members() -> None:
     """x_{t+1} - x_t = (0.9/N) Σ (1 + τ)^(-1/2) Δ_i, with Δ_i of the chosen number of steps of gradient descent."""
     problem, rate = quadratic(), 0.02

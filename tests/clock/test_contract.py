@@ -45,7 +45,7 @@ def test_every_option_is_documented(part: Any) -> None:
         assert re.search(rf"^    {option}: \S", described, re.MULTILINE), option
 
 
-@pytest.mark.parametrize("name", slow_but(MADE, "free_running", "semi_async", "bernoulli"))
+@pytest.mark.parametrize("name", slow_but(MADE, "semi_async", "bernoulli"))
 def test_arrivals_are_what_the_clock_delivers(name: str) -> None:
     clock = MADE[name]
     schedule = run_clock(clock, 5, 4, 60)
@@ -66,7 +66,7 @@ def test_arrivals_are_what_the_clock_delivers(name: str) -> None:
     assert repr(schedule).startswith(f"Schedule(protocol={name}, clients=5, server_steps=60, arrivals={mask.sum()}, ")
 
 
-@pytest.mark.parametrize("name", slow_but(MADE, "free_running"))
+@pytest.mark.parametrize("name", slow_but(MADE, "synchronous"))
 def test_clocks_are_pytrees(name: str) -> None:
     """A batch of clocks runs under `vmap` as each by itself."""
     clock = MADE[name]

@@ -214,6 +214,7 @@ def test_files_are_read_once_for_the_same_options(folder: pathlib.Path) -> None:
         dataclasses.replace(duration, phones="benchmark")
 
 
+@pytest.mark.slow
 def test_each_way_takes_its_megabits_over_the_rate(folder: pathlib.Path) -> None:
     both = device_trace("femnist_cnn", megabytes=1.5, data_dir=folder)
     transfers = draws(both).work - draws(device_trace("femnist_cnn", bandwidth=False)).work
@@ -300,6 +301,7 @@ def check_availability(clock: Any, duration: device_trace, clients: int, steps: 
 _RUN = ("client", "run", "local_steps")
 
 
+@pytest.mark.slow
 def test_waiting_is_hanging_not_work(folder: pathlib.Path) -> None:
     options: dict[str, Any] = {"workload": "celeba_cnn", "megabytes": 1.5, "data_dir": folder}
     always, at_times = draws(device_trace(**options)), draws(device_trace(availability=True, **options))
@@ -307,6 +309,7 @@ def test_waiting_is_hanging_not_work(folder: pathlib.Path) -> None:
     assert (always.hang == 0).all() and (at_times.hang >= 0).all() and at_times.hang.max() > 1
 
 
+@pytest.mark.slow
 def test_durations_that_need_the_start_are_not_numbers_without_it(folder: pathlib.Path) -> None:
     duration = device_trace(bandwidth=False, availability=True, data_dir=folder)
     assert np.isnan(draws(duration, now=float("nan")).hang).all()

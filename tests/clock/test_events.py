@@ -113,7 +113,7 @@ def check_case(name: str, kind: str, seed: int, concurrency: int = CLIENTS) -> N
     assert_log(found, oracle.bounded(CLIENTS, lookup(times), STEPS, **told), columns)
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", slow_but(DRAWN, "wait", "restarts at steps, with stops, lost"))
 def test_idle_clients_are_drawn_and_stopped_ones_restart_themselves(name: str) -> None:
     check_case(name, "ties", 3, concurrency=3)
 
@@ -133,11 +133,12 @@ def check_rate(name: str, kind: str, seed: int) -> None:
     np.testing.assert_array_equal(found.starts_skipped, [counts[-1] for counts in log.counts])
 
 
-@pytest.mark.parametrize("name", AT_A_RATE)
+@pytest.mark.parametrize("name", slow_but(AT_A_RATE, "weighted, wait"))
 def test_clients_start_at_a_rate(name: str) -> None:
     check_rate(name, "ties", 3)
 
 
+@pytest.mark.slow
 def test_draws_of_many_clients_follow_the_weights() -> None:
     """A tree of three levels, emptied and filled again while nothing is in flight."""
     times = durations(np.random.default_rng(1), 70, 40, "real")
@@ -154,7 +155,7 @@ def test_they_start_at_a_rate_with_all_kinds_of_durations(name: str, kind: str, 
     check_rate(name, kind, seed)
 
 
-@pytest.mark.parametrize("name", slow_but(CASES, *(name for name in CASES if name not in DRAWN)))
+@pytest.mark.parametrize("name", slow_but(CASES, "adaptive, with stops", "lost, in windows, bounded"))
 def test_bounds_windows_and_losses_follow_the_event_loop(name: str) -> None:
     check_case(name, "ties", 3)
 
@@ -166,7 +167,9 @@ def test_they_follow_it_on_all_kinds_of_durations(name: str, kind: str, seed: in
     check_case(name, kind, seed)
 
 
-@pytest.mark.parametrize(("batch", "stop"), [(0.0, True), (9.0, True), (9.0, False)])
+@pytest.mark.parametrize(
+    ("batch", "stop"), [(0.0, True), (9.0, True), pytest.param(9.0, False, marks=pytest.mark.slow)]
+)
 def test_harmonic_steps_when_every_client_has_sent_enough(batch: float, stop: bool) -> None:
     for kind in KINDS:
         times = durations(np.random.default_rng(5), CLIENTS, 2000, kind)
@@ -190,7 +193,7 @@ def test_rounds_end_when_every_client_has_come() -> None:
         assert_log(run_clock(made, CLIENTS, 1, 60, 0), oracle.rounds_until_all(CLIENTS, lookup(times), 60))
 
 
-@pytest.mark.parametrize("restart", ["held", "newest"])
+@pytest.mark.parametrize("restart", slow_but(["held", "newest"], "held"))
 def test_ringleader_steps_once_for_every_client(restart: Any) -> None:
     """A client that takes ten times as long as the others lets them send many updates in between."""
     for kind in KINDS:
@@ -210,6 +213,7 @@ def two(first: float, second: float, runs: int = 40) -> Any:
     return clock.recorded(np.tile([[first], [second]], (1, runs)))
 
 
+@pytest.mark.slow
 def test_ringmaster_ignores_what_is_too_old() -> None:
     made = clock.free_running(concurrency=2, durations=two(1, 2.5), max_staleness=2)
     found = run_clock(made, 2, 1, 6)
@@ -223,6 +227,7 @@ def test_ringmaster_ignores_what_is_too_old() -> None:
     assert loose.client.ravel().tolist() == [0, 0, 1, 0, 0, 0] and loose.time.tolist() == [1, 2, 2.5, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_rennala_and_malenia_close_at_their_times() -> None:
     rennala = {"concurrency": 2, "durations": two(1, 2.5), "buffer": 3, "max_staleness": 1}
     stops = run_clock(clock.free_running(**rennala, on_bound="stop"), 2, 1, 2)
@@ -233,6 +238,7 @@ def test_rennala_and_malenia_close_at_their_times() -> None:
     assert malenia.time.tolist() == [2.5] and malenia.client[malenia.mask].tolist() == [0, 0, 1]
 
 
+@pytest.mark.slow
 def test_round_times_are_those_of_the_theory() -> None:
     """min{t: Σ⌊t/τ_i⌋ >= B} is 7 s for τ = (1, 2, 10), B = 10; Malenia's S = 6 takes 10 s."""
     times = np.tile([[1.0], [2.0], [10.0]], (1, 100))
@@ -248,6 +254,7 @@ def test_round_times_are_those_of_the_theory() -> None:
     assert run_clock(malenia, 3, 1, 2).time.tolist() == [10, 20]
 
 
+@pytest.mark.slow
 def test_throttle_restarts_everybody_at_the_end_of_a_round() -> None:
     found = run_clock(clock.rounds_until_all(durations=two(1, 2.5)), 2, 1, 6)
     assert found.time.tolist() == [1, 2, 2.5, 3.5, 4.5, 5]
@@ -260,6 +267,7 @@ def test_throttle_restarts_everybody_at_the_end_of_a_round() -> None:
 # ---- invariants
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bound", "stop", "concurrency"), [(1, True, 6), (2, True, 4), (3, False, 6), (2, False, 4)])
 def test_no_update_is_older_than_the_bound(bound: int, stop: bool, concurrency: int) -> None:
     made = clock.free_running(
@@ -278,6 +286,7 @@ def test_no_update_is_older_than_the_bound(bound: int, stop: bool, concurrency: 
         assert (begun[1:] >= ended[:-1]).all()
 
 
+@pytest.mark.slow
 def test_staleness_sums_to_the_identity_without_refusals() -> None:
     """Σ τ of T steps plus Σ (T - s) of the runs in flight is T (N - 1), all clients training."""
     found = run_clock(clock.free_running(concurrency=5, durations=clock.lognormal(0.0, 1.0)), 5, 1, 200, 1)
@@ -342,8 +351,13 @@ def test_too_many_arrivals_are_an_error() -> None:
 @pytest.mark.parametrize(
     "made",
     [
-        clock.free_running(rate=1.0, durations=clock.recorded(np.full((2, 99), np.inf))),
-        clock.harmonic(durations=clock.recorded(np.array([[1.0] * 99, [np.inf] * 99]))),
+        pytest.param(one, marks=pytest.mark.slow)
+        for one in (
+            clock.free_running(rate=1.0, durations=clock.recorded(np.full((2, 99), np.inf))),
+            clock.harmonic(durations=clock.recorded(np.array([[1.0] * 99, [np.inf] * 99]))),
+        )
+    ]
+    + [
         clock.free_running(concurrency=2, durations=clock.constant(0.0), period=1.0),
     ],
 )

@@ -49,7 +49,8 @@ def stepped(clock: Any, seed: int) -> tuple[Any, Any]:
         return jax.device_get(states(as_arrays(clock, jnp.float64), seed_key(seed), CLIENTS))
 
 
-@pytest.mark.parametrize("name", slow_but(OPTIONS, "start_skew"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONS)
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["real", "ties", "late"]))
 def test_invariants_hold_at_every_server_step(name: str, seed: int, kind: str) -> None:
@@ -192,6 +193,7 @@ def test_time_is_float64() -> None:
     np.testing.assert_allclose(last, 1500 * (1000 + 1e-7), rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_work_per_event_does_not_grow_with_the_population(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the run counters, and who is busy, have N entries, and they are never copied, nor before the first event."""
     clock = free_running(concurrency=10, durations=uniform(1, 5))

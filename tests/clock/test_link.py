@@ -22,6 +22,14 @@ def simulation(durations: Any, upload: Any = None, **options: Any) -> afl.Simula
 
 
 def test_transfers_are_of_the_bytes_that_are_sent() -> None:
+    """12 bytes: three parameters of float32."""
+    up = np.array([1.0, 2, 4, 8, 16, 32])
+    found = simulation(3 + clock.link(up, down=4.0)).schedule(20)
+    np.testing.assert_allclose((found.arrived - found.started)[:, 0], 3 + 12 / up[found.client[:, 0]] + 12 / 4)
+
+
+@pytest.mark.slow
+def test_transfers_of_parts_are_of_the_bytes_that_runs_record() -> None:
     up = np.array([1.0, 2, 4, 8, 16, 32])
     sim = simulation(3 + clock.link(up, down=4.0))
     found, size = sim.schedule(20), int(sim.run(20).bytes_up[0])  # of one update
@@ -38,6 +46,7 @@ def test_transfers_are_of_the_bytes_that_are_sent() -> None:
     assert afl.Simulation(*parts).schedule(1).time[0] == pytest.approx(size)
 
 
+@pytest.mark.slow
 def test_speed_is_that_of_the_mean_transfer() -> None:
     made = clock.free_running(concurrency=1, durations=clock.link(2.0, 4.0, 0.5, bytes=8.0))
     found = run_clock(made, 1, 1, 20_000)
@@ -104,7 +113,16 @@ def shared_times(
                 runs[client] = Shared(client, version, np.inf, down if restarts else 0.0)
 
 
-@pytest.mark.parametrize(("speed", "buffer", "bound"), [(2.0, 1, None), (100.0, 3, None), (5.0, 2, None), (4.0, 1, 3)])
+@pytest.mark.parametrize(
+    ("speed", "buffer", "bound"),
+    [
+        *(
+            pytest.param(speed, buffer, None, marks=pytest.mark.slow)
+            for speed, buffer in ((2.0, 1), (100.0, 3), (5.0, 2))
+        ),
+        (4.0, 1, 3),
+    ],
+)
 def test_transfers_under_way_share_the_link_of_the_server(speed: float, buffer: int, bound: int | None) -> None:
     rng = np.random.default_rng(0)
     each = np.repeat(rng.uniform(1, 5, (6, 1)), 400, axis=1)
@@ -136,6 +154,7 @@ def test_a_round_shares_the_link_of_the_server(deadline: float | None) -> None:
     assert len(expected) == found.mask.sum() >= 4
 
 
+@pytest.mark.slow
 def test_runs_under_way_over_a_shared_link_are_known() -> None:
     hangs = clock.constant(np.array([np.inf, 1.0, 2.0, 3.0])) + clock.link(shared=2.0, bytes=3.0)
     for options, most in (({"concurrency": 3}, 3), ({"concurrency": 4, "buffer": 2, "dispatch": "step"}, 4)):
@@ -159,13 +178,18 @@ def test_a_shared_link_is_refused_where_its_times_are_unknown() -> None:
     ):
         with pytest.raises(ValueError, match=text):
             run_clock(clock.free_running(concurrency=2, durations=wrong), 2, 1, 3)
-    for made in (clock.compass(durations=1 + shared), clock.routed(durations=1 + shared)):
-        with pytest.raises(ValueError, match=r"free_running|queues"):
-            run_clock(made, 4, 1, 3)
     with pytest.raises(ValueError, match="the time of a transfer depends"):
         (1 + shared).step_times(3)
 
 
+def test_clocks_that_cannot_share_a_link_are_named() -> None:
+    shared = clock.link(shared=2.0, bytes=3.0)
+    for made in (clock.compass(durations=1 + shared), clock.routed(durations=1 + shared)):
+        with pytest.raises(ValueError, match=r"free_running|queues"):
+            run_clock(made, 4, 1, 3)
+
+
+@pytest.mark.slow
 def test_a_shared_link_carries_what_is_sent() -> None:
     size = int(simulation(clock.constant(1.0)).run(1).bytes_up[0])
     sim = simulation(2 + clock.link(shared=50.0), buffer=6)

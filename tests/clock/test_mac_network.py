@@ -59,6 +59,7 @@ def test_computing_takes_what_the_client_needs() -> None:
     np.testing.assert_allclose(lasted, (schedule.arrived - schedule.started)[1])  # once per client
 
 
+@pytest.mark.slow
 def test_transfers_stop_everyone() -> None:
     still = run_clock(free_running(concurrency=5, durations=uniform(1, 3)), 5, 1, 30, 0)
     frozen = uniform(1, 3) + mac_network(0.0, 50.0)  # no computing, two transfers of one second

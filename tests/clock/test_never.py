@@ -17,11 +17,16 @@ GONE = clocks.constant(NEVER)
 @pytest.mark.parametrize(
     "clock",
     [
-        clocks.free_running(concurrency=4, durations=GONE + clocks.suspension(0.5)),
-        clocks.free_running(concurrency=4, buffer=2, dispatch="step", durations=2 * GONE),
+        *(
+            pytest.param(clock, marks=pytest.mark.slow)
+            for clock in (
+                clocks.free_running(concurrency=4, durations=GONE + clocks.suspension(0.5)),
+                clocks.free_running(concurrency=4, buffer=2, dispatch="step", durations=2 * GONE),
+                clocks.interrupting(period=2.0, contacted=2, durations=GONE),
+            )
+        ),
         clocks.free_running(concurrency=2, durations=clocks.recorded(np.repeat(NEVER[:, None], 90, axis=1))),
         clocks.interrupting(period=2.0, contacted=2, durations=clocks.constant(NEVER, per="step")),
-        clocks.interrupting(period=2.0, contacted=2, durations=GONE),
         clocks.semi_async(fraction=0.5, lag=2, durations=GONE),
         clocks.semi_async(fraction=1.0, lag=2, durations=GONE),
         clocks.synchronous(cohort=1, deadline=2.0, durations=GONE),
@@ -39,6 +44,7 @@ def test_others_go_on_where_a_client_never_comes_back(clock: Any) -> None:
     assert set(np.unique(made.client[took_part])) >= {0, 1, 3} - ({2} if clock.name != "interrupting" else set())
 
 
+@pytest.mark.slow
 def test_a_clock_without_remaining_clients_raises() -> None:
     durations = clocks.recorded([[1.0, np.inf], [1.5, np.inf], [np.inf], [2.0, np.inf]])
     clock = clocks.free_running(concurrency=4, durations=durations)

@@ -46,6 +46,7 @@ def test_they_do_so_for_all_kinds_of_durations(kind: str, seed: int, tasks: int)
     check(kind, seed, tasks)
 
 
+@pytest.mark.slow
 def test_means_of_long_runs_are_those_of_the_closed_network() -> None:
     """N = m = 2, p = 1/2, μ = (1, 2): 1.714286 steps a second, 1.428571 tasks at client 0."""
     steps = 40_000
@@ -79,6 +80,7 @@ def test_wrong_networks_are_refused(options: dict[str, Any], text: str) -> None:
         run_clock(made, 4, 1, 3)
 
 
+@pytest.mark.slow
 def test_clients_that_never_come_back_keep_their_tasks() -> None:
     times = np.tile([[1.0], [np.inf]], (1, 60))
     made = clock.routed(tasks=3, durations=clock.recorded(times), probabilities=np.array([0.9, 0.1]))

@@ -16,7 +16,6 @@ from jaxafl.clock.schedules import Clockwork
 from jaxafl.clock.tables import cut, first_steps, joined
 from jaxafl.clock.versions import rows_of_versions
 from jaxafl.device import compiled, on_device
-from tests.variants import slow_but
 
 CLIENTS, STEPS = 24, 20
 DURATIONS = clock.uniform(1, 5)
@@ -40,7 +39,8 @@ def whole(protocol: Any) -> Schedule:
     return work.complete(STEPS)
 
 
-@pytest.mark.parametrize("name", slow_but(PROTOCOLS, "ringleader"))
+@pytest.mark.slow  # by default `tests/clock/test_events.py` compares them with event loops
+@pytest.mark.parametrize("name", PROTOCOLS)
 def test_rows_are_the_server_steps(name: str) -> None:
     found = run_clock(PROTOCOLS[name], CLIENTS, 1, STEPS, 1)
     expected = whole(PROTOCOLS[name])
@@ -60,6 +60,7 @@ def test_rows_are_the_server_steps(name: str) -> None:
     assert found.held == expected.held
 
 
+@pytest.mark.slow
 def test_a_step_of_too_many_arrivals_is_named() -> None:
     protocol = clock.harmonic(durations=clock.constant([1.0] + [1000.0] * 5), max_arrivals=40)
     with pytest.raises(ValueError, match="at server step 0 than the clock's capacity, at 41 s; give"):

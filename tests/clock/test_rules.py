@@ -14,6 +14,7 @@ from jaxafl.clock import Delivery, Runs, ServerStep, rules
 from jaxafl.engine import windows
 from tests.clock.test_contract import MADE
 from tests.extensions.clock import in_turns
+from tests.variants import slow_but
 
 STALE = Delivery.STALE
 
@@ -156,7 +157,8 @@ class back(afl.clock.free_running):
         return after, step._replace(time=step.time * earlier, runs=step.runs._replace(**shown))
 
 
-@pytest.mark.parametrize("way", ["planned", pytest.param("online", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["planned", "online"])
 def test_a_simulation_says_so_of_steps_that_are_made_piece_after_piece(way: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(windows, "WINDOW_ARRIVALS", 4)
     monkeypatch.setattr(windows, "_TURNOVERS", 0)
@@ -219,7 +221,7 @@ def test_the_state_of_a_clock_may_hold_repeated_arrays_keys_and_numbers() -> Non
         np.testing.assert_array_equal(afl.clock.schedule(clock, 4, 1, 9).time, afl.clock.schedule(plain, 4, 1, 9).time)
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", slow_but(MADE, "bernoulli", "semi_async", "stale_rounds"))
 def test_shipped_clocks_pass_the_checks_of_user_defined_ones(name: str) -> None:
     """As those of one's own that inherit from them are looked over."""
     shipped = MADE[name]

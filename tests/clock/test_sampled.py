@@ -13,6 +13,7 @@ from jaxafl.clock import constant, exponential, sampled, trace, uniform
 from jaxafl.clock import schedule as run_clock
 from tests.oracle.clock_sampled import sampled as reference
 from tests.problems_protocols import KINDS, assert_schedule, durations, lookup
+from tests.variants import slow_but
 
 CLIENTS, ROUNDS, DRAWN, RUNS = 6, 12, 3, 500
 BUFFERS = [(receive, send) for receive in ("keep", "consume") for send in ("overwrite", "hold")]
@@ -46,6 +47,7 @@ def test_recorded_rounds_are_those_of_the_reference(receive: str, send: str, see
         assert (np.diff(schedule.client[t][schedule.mask[t]]) > 0).all()
 
 
+@pytest.mark.slow
 def test_all_combinations_of_buffers_hand_in_different_runs() -> None:
     """On one schedule, all four combinations hand in different runs."""
     rng = np.random.default_rng(0)
@@ -110,7 +112,7 @@ BAD: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", slow_but(BAD, *(BAD.keys() - {"durations run out"})))
 def test_invalid_options_raise(name: str) -> None:
     make, message = BAD[name]
     with pytest.raises((ValueError, TypeError), match=message):

@@ -61,7 +61,9 @@ def check(seed: int, cut: Any, groups: int | None, leave: float) -> None:
         assert found == pytest.approx(expected, abs=1e-9), (c, r)
 
 
-@pytest.mark.parametrize(("cut", "groups", "leave"), [("pause", None, 0.1), ("restart", 2, 0.0)])
+@pytest.mark.parametrize(
+    ("cut", "groups", "leave"), [pytest.param("pause", None, 0.1, marks=pytest.mark.slow), ("restart", 2, 0.0)]
+)
 def test_runs_end_as_in_a_walk_through_the_sessions(cut: str, groups: int | None, leave: float) -> None:
     check(1, cut, groups, leave)
 
@@ -85,6 +87,7 @@ def test_a_cycle_begins_at_its_time_despite_rounding(cut: Any, hang: float) -> N
     np.testing.assert_allclose(seconds, 3 + hang)
 
 
+@pytest.mark.slow
 def test_a_client_works_only_in_its_sessions() -> None:
     """3 s of work in sessions of 2 s with breaks of 1 s: [0, 2] + [3, 4], [4, 5] + [6, 8], ..."""
     made = clock.sessions(clock.constant(3.0), clock.constant(2.0), off=clock.constant(1.0))
@@ -114,9 +117,14 @@ def test_clients_leave_after_a_geometric_number_of_sessions() -> None:
         (lambda c: c.sessions(c.constant(1.0), c.constant(1.0), off=c.constant(np.inf)), "off=.* is infinite"),
         (lambda c: c.sessions(c.constant(1.0), c.suspension(0.1), off=c.constant(1.0)), "on=suspension"),
         (lambda c: c.sessions(c.constant(1.0), c.constant(1.0), off=c.constant(1.0), leave=1.0), "leave must be in"),
-        (lambda c: c.sessions(c.constant(3.0), c.constant(1.0), off=c.constant(1.0), cut="restart"), "are gone"),
         (lambda c: c.sessions(c.constant(3.0), c.constant(1.0), off=c.constant(1.0), cut="stop"), "'restart'"),
-        (lambda c: c.sessions(c.constant(3.0), c.constant(0.0), off=c.constant(1.0)), "are gone"),
+        *(
+            pytest.param(made, "are gone", marks=pytest.mark.slow)
+            for made in (
+                lambda c: c.sessions(c.constant(3.0), c.constant(1.0), off=c.constant(1.0), cut="restart"),
+                lambda c: c.sessions(c.constant(3.0), c.constant(0.0), off=c.constant(1.0)),
+            )
+        ),
     ],
 )
 def test_wrong_sessions_are_refused(made: Any, text: str) -> None:

@@ -57,7 +57,8 @@ def test_recorded_times_of_clients_with_different_numbers_of_runs() -> None:
     np.testing.assert_array_equal(exact, [[1, 2], [3, 7]])
 
 
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 7])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 7])
 def test_client_speeds_are_those_of_the_seed(seed: int) -> None:
     """A time drawn once per client is the one that the clock of a run with this seed draws."""
     durations = uniform(0.1, 5, per="client") * constant(1.0, per="step")

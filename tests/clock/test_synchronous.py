@@ -67,6 +67,7 @@ def test_with_replacement_a_client_trains_once_and_counts_as_often_as_it_is_draw
     np.testing.assert_array_equal(schedule.run_id[schedule.mask][order], np.arange(schedule.mask.sum()))
 
 
+@pytest.mark.slow
 def test_a_round_lasts_as_long_as_its_slowest_run() -> None:
     schedule = run_clock(synchronous(cohort=4, durations=three_tier()), CLIENTS, 1, 30, 0)
     np.testing.assert_allclose(schedule.time, schedule.arrived.max(axis=1))
@@ -141,6 +142,7 @@ def test_a_quantile_of_a_whole_number_of_runs_is_not_rounded_up() -> None:
     assert found.time.tolist() == [7] and found.mask.sum() == 7
 
 
+@pytest.mark.slow
 def test_without_early_ends_the_draws_are_the_usual_ones() -> None:
     """A deadline that nobody misses changes nothing."""
     usual = run_clock(synchronous(cohort=3, durations=uniform(1, 2)), 8, 1, 20, 3)

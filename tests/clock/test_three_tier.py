@@ -37,7 +37,10 @@ def test_staleness_of_the_large_worst_case_delay() -> None:
     assert np.quantile(worst, 0.05) < 127 < np.quantile(worst, 0.95)
 
 
-@pytest.mark.parametrize(("gamma", "expected"), [(1.0, (0.645, 0.275, 0.08)), (1e-3, (1 / 2, 1 / 3, 1 / 6))])
+@pytest.mark.parametrize(
+    ("gamma", "expected"),
+    [pytest.param(1.0, (0.645, 0.275, 0.08), marks=pytest.mark.slow), (1e-3, (1 / 2, 1 / 3, 1 / 6))],
+)
 def test_tiers_of_clients(gamma: float, expected: tuple[float, ...]) -> None:
     """The largest of Dirichlet(3γ, 2γ, γ); for γ → 0 all weight is on one tier, drawn in proportion to 3, 2, 1."""
     clients = 20_000

@@ -55,6 +55,10 @@ def test_versions_staleness_and_server_steps_do_not_count_them() -> None:
     found, expected = (run_clock(made, 6, 1, 30, 1) for made in (THREE, BUFFER))
     for name in ("time", "client", "run_id", "version", "staleness", "arrived", "runs_begun"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+
+
+@pytest.mark.slow
+def test_steps_without_room_or_that_do_not_say_if_they_advance_are_refused() -> None:
     with pytest.raises(ValueError, match=r"server step 0 has arrivals=2; more arrive before .* larger capacity"):
         run_clock(by_three(concurrency=4, durations=DURATIONS, room=2), 6, 1, 3)
     with pytest.raises(ValueError, match=r"must return `advances` as bool of shape \(\)"):

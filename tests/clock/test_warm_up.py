@@ -61,8 +61,9 @@ def test_the_first_step_takes_the_last_update_of_every_client(name: str, first: 
             np.testing.assert_array_equal(getattr(found, count), getattr(plain, count)[window])
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
-@pytest.mark.parametrize("name", slow_but(PROTOCOLS, "free_running, lost"))
+@pytest.mark.parametrize("name", PROTOCOLS)
 def test_all_clients_begin_with_a_run_that_takes_no_time(name: str) -> None:
     plain = run_clock(PROTOCOLS[name], CLIENTS, 1, STEPS, 1)
     found = run_clock(clock.warm_up(PROTOCOLS[name], first="all"), CLIENTS, 1, STEPS + 1, 1)
@@ -95,7 +96,11 @@ FREE = clock.free_running(concurrency=2, durations=clock.constant(1.0))
         (clock.warm_up(clock.stale_rounds(participants=2, max_staleness=2, durations=clock.constant(1.0))), "are aged"),
         (clock.warm_up(clock.warm_up(FREE)), "Give the protocol itself"),
         (clock.warm_up(clock.free_running(concurrency=3, durations=clock.constant(1.0))), "concurrency"),
-        (clock.warm_up(clock.free_running(concurrency=2, durations=clock.constant([1.0, np.inf]))), "client 1 has not"),
+        pytest.param(
+            clock.warm_up(clock.free_running(concurrency=2, durations=clock.constant([1.0, np.inf]))),
+            "client 1 has not",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_cannot_begin_is_said(made: Any, text: str) -> None:

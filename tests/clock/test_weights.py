@@ -16,6 +16,7 @@ from jaxafl.clock import schedule as run_clock
 from jaxafl.clock import trees
 from tests.problems import quadratic
 from tests.problems_protocols import picks
+from tests.variants import slow_but
 
 ROUNDS = 12
 WEIGHTS = np.array([3.0, 0, 1, 5, 2, 0, 1, 4, 1])
@@ -51,25 +52,30 @@ def test_the_tree_draws_as_a_list_of_sums_does() -> None:
             assert draw(tree, 70, share) == min(expected, np.flatnonzero(weights)[-1])
 
 
-def test_samples_of_the_data_are_weights() -> None:
+FREE = clock.free_running(concurrency=2, durations=clock.uniform(1, 2))
+DRAWING: dict[str, tuple[Any, Any]] = {
+    "free_running": (afl.server.fedasync(), FREE),
+    "synchronous": (afl.server.fedavg(), clock.synchronous(cohort=2)),
+}
+
+
+def clients_drawn(server: Any, made: Any) -> np.ndarray:
     problem = quadratic()
-    counts = problem.data.counts
     client = afl.Client(optax.sgd, learning_rate=0.1, steps=1, batch_size=None)
-    pairs: list[tuple[Any, Any]] = [
-        (afl.server.fedasync(), clock.free_running(concurrency=2, durations=clock.uniform(1, 2))),
-        (afl.server.fedavg(), clock.synchronous(cohort=2)),
-    ]
-    sim = afl.Simulation(
-        problem.data, problem.model, client, afl.server.fedasync(),
-        clock.warm_up(clock.free_running(concurrency=2, durations=clock.uniform(1, 2), select="samples")),
-    )  # fmt: skip
-    assert (sim.schedule(30).client < problem.data.num_clients).all()
-    for server, made in pairs:
-        both = []
-        for options in ({"select": "samples"}, {"weights": counts}):
-            parts = problem.data, problem.model, client, server, dataclasses.replace(made, **options)
-            both.append(afl.Simulation(*parts).schedule(30).client)
-        np.testing.assert_array_equal(*both)
+    return afl.Simulation(problem.data, problem.model, client, server, made).schedule(30).client
+
+
+@pytest.mark.parametrize("name", slow_but(DRAWING, "synchronous"))
+def test_samples_of_the_data_are_weights(name: str) -> None:
+    server, made = DRAWING[name]
+    options: list[dict[str, Any]] = [{"select": "samples"}, {"weights": quadratic().data.counts}]
+    np.testing.assert_array_equal(*[clients_drawn(server, dataclasses.replace(made, **one)) for one in options])
+
+
+@pytest.mark.slow
+def test_a_protocol_after_a_warm_up_draws_by_samples() -> None:
+    made = clock.warm_up(dataclasses.replace(FREE, select="samples"))
+    assert (clients_drawn(afl.server.fedasync(), made) < quadratic().num_clients).all()
 
 
 @pytest.mark.parametrize(
