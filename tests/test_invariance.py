@@ -93,8 +93,13 @@ def test_runs_without_local_steps_beside_others_that_make_some() -> None:
     np.testing.assert_allclose(grouped.observe_w, alone.observe_w, rtol=1e-5)
 
 
+def test_the_evaluation_interval_changes_no_result() -> None:
+    assert_close(run("fadas", eval_every=5), usual("fadas"))
+
+
+@pytest.mark.slow
 @pytest.mark.optimised
-@pytest.mark.parametrize("name", slow_but(CASES, "fadas"))
+@pytest.mark.parametrize("name", CASES)
 def test_the_evaluation_interval_changes_no_bit(name: str) -> None:
     seldom, often = run(name), run(name, eval_every=5)
     assert_identical(often, seldom)

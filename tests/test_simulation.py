@@ -36,7 +36,6 @@ from tests.problems import (
 )
 from tests.variants import slow_but
 
-pytestmark = pytest.mark.optimised
 STEPS = 30
 TIMES = np.random.default_rng(0).uniform(0.5, 2.0, (6, 60))
 
@@ -206,7 +205,9 @@ PROGRAMS: dict[str, tuple[Any, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(PROGRAMS, "planned"))
+@pytest.mark.slow
+@pytest.mark.optimised
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_the_ring_is_updated_in_place_and_nothing_calls_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch(monkeypatch)
     the_server, clock, function = PROGRAMS[name]

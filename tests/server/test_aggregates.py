@@ -142,6 +142,7 @@ def in_two_steps() -> Any:
     return jax.jit(both)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(buffers(), buffers())
 def test_rules_are_those_of_a_list_with_repetitions(first: Any, second: Any) -> None:
@@ -155,6 +156,7 @@ def test_rules_are_those_of_a_list_with_repetitions(first: Any, second: Any) -> 
             np.testing.assert_allclose(direction, expected, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_large_buffer_has_the_same_ranks() -> None:
     points = np.random.default_rng(0).integers(-9, 9, (80, 3)) / 8
     times = np.arange(80) % 3
@@ -162,6 +164,7 @@ def test_a_large_buffer_has_the_same_ranks() -> None:
     np.testing.assert_allclose(found, np.median(np.repeat(points, times, axis=0), axis=0), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_noise_has_the_standard_deviation_of_the_mean_and_differs_by_step() -> None:
     rule = aggregate.private_mean(2.0, 3.0)
     points = np.zeros((4, 2000))
@@ -217,6 +220,7 @@ def test_a_server_adds_the_median_times_the_mean_discount() -> None:
     assert (discount < 1).any()
 
 
+@pytest.mark.slow
 def test_steps_without_arrivals_add_no_noise_and_partial_ones_divide_by_their_number() -> None:
     clock = afl.clock.free_running(concurrency=4, period=0.4, max_arrivals=4, durations=PLACES)
     noise = aggregate.private_mean(1e-3, 1e6)

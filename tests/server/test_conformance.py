@@ -137,17 +137,7 @@ USUAL = [
 ]
 
 
-@pytest.mark.optimised
-@pytest.mark.parametrize(
-    "name",
-    slow_but(
-        USUAL,
-        "fedasync polynomial",
-        "fedbuff sum",
-        "fedbuff hinge of samples",
-        "fadas authors eq77",
-    ),
-)
+@pytest.mark.parametrize("name", slow_but(USUAL, "fedasync polynomial", "fedbuff sum", "fadas authors eq77"))
 def test_free_running_servers_follow_their_references(name: str) -> None:
     check_free_running(name, "ties", "float64")
 
@@ -165,7 +155,6 @@ def test_every_server_on_every_kind_of_schedule(name: str) -> None:
         check_free_running(name, kind, "float64", seed)
 
 
-@pytest.mark.optimised
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
@@ -216,7 +205,8 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(SCHEDULES, "start_skew, everyone"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_every_way_of_starting_clients_follows_the_reference(name: str) -> None:
     problem = quadratic()
     for kind in ("ties", "late") if name in ("arrival", "step") else ("ties",):

@@ -110,7 +110,8 @@ def test_quafl(scaled: bool, precision: str) -> None:
     assert_follows(result, expected, steps, tolerance)
 
 
-@pytest.mark.parametrize("make", [pytest.param(server.favano, marks=pytest.mark.slow), server.quafl])
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [server.favano, server.quafl])
 def test_the_width_of_training_changes_nothing(make: Any) -> None:
     clock, _, _ = contacts(3)
     with jax.enable_x64(True):

@@ -131,7 +131,8 @@ def test_ca2fl_on_rounds() -> None:
     check(synchronous_rounds, server.ca2fl(0.7), ca2fl(), "float64", 0, "real")
 
 
-@pytest.mark.parametrize(("buffer", "precision"), [(1, "float64"), pytest.param(5, "float32", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("buffer", "precision"), [(1, "float64"), (5, "float32")])
 def test_ca2fl_on_buffers(buffer: int, precision: str) -> None:
     result = check(buffered, server.ca2fl(0.7), ca2fl(), precision, 0, "late", 4, buffer)
     twice = [len(set(row)) < len(row) for row in result.client_id.values.tolist()]

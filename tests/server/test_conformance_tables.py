@@ -113,9 +113,7 @@ def check_free_running(name: str, kind: str, precision: str, seed: int = 3) -> N
     assert_same(result, expected, tolerance)
 
 
-@pytest.mark.parametrize(
-    "name", slow_but(FREE, "aced by row", "area", "delay_adaptive", "fedfa", "ia2sgd", "kardam", "port")
-)
+@pytest.mark.parametrize("name", slow_but(FREE, "delay_adaptive", "fedfa", "kardam"))
 def test_free_running_servers_follow_their_references(name: str) -> None:
     check_free_running(name, "late", "float64")
 
@@ -201,7 +199,8 @@ SWEPT: dict[str, tuple[Any, tuple[float, float]]] = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(SWEPT, "max_age"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SWEPT)
 def test_numbers_are_swept_without_compilation(name: str) -> None:
     """The members of a sweep are the single runs, whether they share a program or not."""
     clock = afl.clock.free_running(concurrency=CLIENTS, durations=afl.clock.uniform(1, 5))
@@ -245,7 +244,8 @@ TIMELINES: dict[str, tuple[Any, Callable[[Any], Any], list[float]]] = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(TIMELINES, "ia2sgd, published", "fedfa"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TIMELINES)
 def test_two_clients_by_hand(name: str) -> None:
     """f_0' = x - 1 and f_1' = x + 1, x_0 = 2; runs of one and of three seconds, one gradient each."""
     one, begins, expected = TIMELINES[name]

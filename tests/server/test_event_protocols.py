@@ -220,9 +220,7 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", slow_but(CASES, "ringmaster", "fedcompass", "malenia", "windows", "at a rate, weighted")
-)
+@pytest.mark.parametrize("name", slow_but(CASES, "ringmaster", "fedcompass", "malenia", "ringleader", "throttle"))
 def test_servers_follow_their_formulas_along_the_schedule(name: str) -> None:
     pair, expected = CASES[name]
     problem = quadratic()
@@ -265,6 +263,7 @@ def test_lanes_sweeps_checkpoints_and_evaluations_change_nothing(name: str, tmp_
     assert sim.clock.name in page.read_text()
 
 
+@pytest.mark.slow
 def test_throttle_by_hand() -> None:
     """f = x²/2 for both, x_0 = 1, η = 0.4, q = 2, times 1 and 2.5."""
     expected = [1, 0.8, 0.64, 0.44, 0.352, 0.2816, 0.1936]
@@ -316,7 +315,8 @@ BY_HAND: dict[str, tuple[Any, list[float], Any]] = {  # server and clock; centre
 }
 
 
-@pytest.mark.parametrize("name", slow_but(BY_HAND, "ringmaster, R=3, stop=True"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_HAND)
 def test_optimal_methods_by_hand(name: str) -> None:
     """Runs of 1 and 2.5 s. Ringmaster: f = x²/2 from x_0 = 1, shifted by 1. Malenia stays at the optimum."""
     made, points, expected = BY_HAND[name]
@@ -325,6 +325,7 @@ def test_optimal_methods_by_hand(name: str) -> None:
     np.testing.assert_allclose(versions, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_ringleader_by_hand() -> None:
     """The timeline of the authors' poster: runs of 43, 61 and 87 s, η = 0.3; the same inside the loop."""
     durations = clock.recorded(np.tile([[43.0], [61.0], [87.0]], (1, 20)))
@@ -361,7 +362,8 @@ def test_ringleader_by_hand() -> None:
     np.testing.assert_array_equal(records["staleness"], np.where(schedule.mask, schedule.staleness, 0))
 
 
-@pytest.mark.parametrize("on_bound", slow_but(["refuse", "stop"], "stop"))
+@pytest.mark.slow
+@pytest.mark.parametrize("on_bound", ["refuse", "stop"])
 def test_asyncfeded_runs_where_late_updates_are_refused(on_bound: str) -> None:
     """The clock inside the loop refuses, stops and counts as the one ahead of it."""
     problem = quadratic()

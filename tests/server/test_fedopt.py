@@ -96,6 +96,7 @@ def test_invalid_options_raise() -> None:
         simulate(quadratic(), server.fedopt(optax.adam, 1.0, "linear"), bernoulli(0.4, 0.7), 2)
 
 
+@pytest.mark.slow
 def test_a_made_optimiser_is_the_one_of_its_constructor() -> None:
     of = quadratic(4)
     clock = afl.clock.synchronous(cohort=2, durations=afl.clock.constant(1.0))
@@ -150,10 +151,11 @@ def test_its_numbers_are_checked_before_anything_runs(given: dict[str, Any], sai
     [
         (optax.sgd, [0.5] * 4),
         (lambda learning_rate: optax.sgd(optax.linear_schedule(learning_rate, 0.0, 4)), None),
-        (lambda learning_rate: optax.sgd(0.25), None),
-        (
+        pytest.param(lambda learning_rate: optax.sgd(0.25), None, marks=pytest.mark.slow),
+        pytest.param(
             lambda learning_rate: optax.inject_hyperparams(optax.sgd)(optax.linear_schedule(learning_rate, 0.0, 4)),
             [0.5, 0.375, 0.25, 0.125],
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["constant", "schedule", "other", "injected"],

@@ -54,6 +54,7 @@ def test_updates_on_several_devices_are_only_summed() -> None:
     assert "nothing of them but `weighted_sum(weights, arrivals.delta)`" in raised.value.__notes__[-1]
 
 
+@pytest.mark.slow
 def test_an_optimiser_gets_the_learning_rate_of_its_server() -> None:
     """`optax.sgd(None)` goes uphill, without a word."""
 
@@ -69,6 +70,7 @@ def test_an_optimiser_gets_the_learning_rate_of_its_server() -> None:
     np.testing.assert_allclose(loss(mine()), loss(afl.server.fedbuff(0.5, "none")), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_server_without_mistakes_runs() -> None:
     found = run(lambda x, s, a: Outcome(stepped(x, a), s, {"widest": a.staleness.max(), "each": a.loss}))
     assert found.widest.shape == (2,) and found.each.shape == (2, 2)
@@ -100,6 +102,7 @@ def test_a_wrong_outcome_of_update_raises(update: Any, words: str) -> None:
         run(update)
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_promised_is_needed() -> None:
     run(lambda x, s, a: Outcome(x, s, {}, a.local_steps))  # nobody waits for it
     with pytest.raises(ValueError, match="mine must return `next_steps`"):

@@ -102,6 +102,7 @@ def test_empty_steps_count() -> None:
     np.testing.assert_allclose(result.server_rate, followed.rates)
 
 
+@pytest.mark.slow
 def test_an_online_clock_advances_the_schedule() -> None:
     clock = free_running(concurrency=4, durations=uniform(1, 5))
     client = afl.Client(learning_rate=0.1, steps=3, batch_size=None)
@@ -118,6 +119,7 @@ def simulation(rate: Any = DECAY) -> afl.Simulation:
     return afl.Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(rate), clock)
 
 
+@pytest.mark.slow
 def test_a_sweep_has_schedules_and_numbers_on_one_axis() -> None:
     axis = [0.5, DECAY, optax.constant_schedule(0.5)]
     swept = afl.sweep(simulation(), {"server.learning_rate": axis, "seed": [0, 1]}, 4, eval_every=4)
@@ -136,6 +138,7 @@ def test_every_server_with_a_rate_takes_a_schedule(name: str) -> None:
     assert offered("servers")[name].call(learning_rate=0.5).at_step(3).learning_rate == 0.5
 
 
+@pytest.mark.slow
 def test_a_servers_own_numbers_may_be_schedules_too() -> None:
     class shrinking(Server):
         learning_rate: Number = number(default=1.0, least=0)
@@ -152,6 +155,7 @@ def test_a_servers_own_numbers_may_be_schedules_too() -> None:
     np.testing.assert_allclose(result.server_rate, [0.8, 0.72, 0.648], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_schedules_are_named_and_compared_by_their_numbers(tmp_path: Any) -> None:
     assert repr(server.fedbuff(DECAY)) == "fedbuff(learning_rate=exponential_decay)"
     result = simulation().run(2, folder=tmp_path)

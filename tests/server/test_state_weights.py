@@ -87,6 +87,7 @@ def test_state_is_averaged_as_the_models_are(name: str) -> None:
     np.testing.assert_allclose(found.model_state["mean"], expected, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_equal_weights_give_the_bits_of_a_plain_mean() -> None:
     of, time = quadratic(CLIENTS), afl.clock.uniform(0.5, 1.5)
     clock = afl.clock.free_running(concurrency=4, buffer=3, durations=time)
