@@ -152,6 +152,7 @@ def test_a_table_of_evaluations(tmp_path: pathlib.Path) -> None:
     assert sorted(found) == [("0.1", "0"), ("0.1", "4"), ("0.5", "0"), ("0.5", "4")]
 
 
+@pytest.mark.slow
 def test_no_run_writes_over_the_rows_of_another(tmp_path: pathlib.Path) -> None:
     sim, table = simulation(), Csv(tmp_path / "log.csv")
 
@@ -235,6 +236,7 @@ def test_the_best_model_of_an_earlier_run_is_set_aside(tmp_path: pathlib.Path) -
     assert {"best-seed=0.safetensors", "best-seed=0-1.safetensors", "best-seed=1-1.safetensors"} <= set(kept())
 
 
+@pytest.mark.slow
 def test_the_accuracy_is_drawn_while_it_runs(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "live.png"
     sizes: list[int] = []
@@ -273,6 +275,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return shown
 
 
+@pytest.mark.slow
 def test_the_accuracy_is_an_image_in_a_notebook(notebook: list[Any]) -> None:
     """A figure that has an image: of others IPython shows the name only, unless pyplot has its backend."""
     simulation().run(8, eval_every=4, callbacks=Live())

@@ -29,7 +29,8 @@ from tests.variants import slow_but
 slow = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", slow_but(PAIRS, "planned"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAIRS)
 def test_a_run_that_was_ended_goes_on_and_can_be_made_longer(name: str, tmp_path: pathlib.Path, capsys: Any) -> None:
     """Each time as if it had been made in one go."""
     sim, how = simulation(name), {"folder": tmp_path / "run", "checkpoint_every": 3, "eval_every": EVERY}
@@ -79,7 +80,8 @@ def test_a_resumed_run_repeats_at_most_one_checkpoint_interval(
     assert made[0][0] >= 28 and made[-1][1] == 40
 
 
-@pytest.mark.parametrize("wide", [False, pytest.param(True, marks=slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("wide", [False, True])
 def test_dtypes_are_restored(wide: bool, tmp_path: pathlib.Path) -> None:
     """The clock beside the training is float64 whatever the training is."""
     sim = simulation("online")
@@ -118,6 +120,7 @@ def test_members_in_lockstep_resume(tmp_path: pathlib.Path, monkeypatch: pytest.
     assert_same(afl.sweep(sim, axes, 20, **how), whole)
 
 
+@pytest.mark.slow
 def test_resuming_another_run_names_the_difference(tmp_path: pathlib.Path) -> None:
     sim = simulation()
     sim.run(4, folder=tmp_path, eval_every=2)
@@ -349,6 +352,7 @@ def test_local_optimisers_and_early_stopping_go_on(tmp_path: pathlib.Path) -> No
         assert_same(sim.run(12, **how), sim.run(12, eval_every=EVERY))
 
 
+@pytest.mark.slow
 def test_a_run_begun_in_a_terminal_or_notebook_is_resumed_outside(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,6 +365,7 @@ def test_a_run_begun_in_a_terminal_or_notebook_is_resumed_outside(
     assert simulation().run(8, folder=tmp_path, eval_every=2).sizes["step"] == 8
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="on a GPU other kernels give other last bits")
 def test_a_deterministic_run_is_the_same_on_a_cpu() -> None:
     assert Speed(deterministic=True).deterministic
@@ -438,6 +443,7 @@ def test_lanes_of_another_device_are_kept(tmp_path: pathlib.Path, monkeypatch: p
     assert_same(found, sim.run(20, eval_every=EVERY, lanes=1))
 
 
+@pytest.mark.slow
 def test_folders_of_runs_and_sweeps_are_told_apart(tmp_path: pathlib.Path) -> None:
     sim = simulation()
     (tmp_path / "run" / "2024").mkdir(parents=True)  # of the user's own
@@ -476,6 +482,7 @@ def test_a_sweep_skips_members_that_are_finished(tmp_path: pathlib.Path) -> None
         afl.sweep(sim, axes, 24, **how)
 
 
+@pytest.mark.slow
 def test_a_member_that_ends_is_not_saved_beside_its_result(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

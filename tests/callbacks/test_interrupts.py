@@ -15,6 +15,7 @@ import jaxafl as afl
 from jaxafl.callbacks import Callback, Chunk, Interrupted
 from jaxafl.cli import main
 from tests.callbacks.conftest import assert_same, simulation
+from tests.variants import slow_but
 
 
 class Signals(Callback):
@@ -32,9 +33,7 @@ class Signals(Callback):
         self.ended = result
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("number", slow_but([signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], signal.SIGINT))
 def test_a_signal_ends_a_run_with_what_it_has_made(number: int, tmp_path: pathlib.Path) -> None:
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     told = Signals(number)
@@ -102,6 +101,7 @@ def test_handlers_of_ones_own_stay() -> None:
     assert noticed == [signal.SIGTERM]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_that_is_ignored_stays_so(ignored: int) -> None:
     """As in a process that a script starts behind `&`; the others end the run."""
@@ -117,6 +117,7 @@ def test_a_signal_that_is_ignored_stays_so(ignored: int) -> None:
         signal.signal(ignored, before)
 
 
+@pytest.mark.slow
 def test_nothing_is_installed_off_the_main_thread() -> None:
     seen: list[Any] = []
 

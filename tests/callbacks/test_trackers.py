@@ -31,6 +31,7 @@ def curve(folder: pathlib.Path, name: str) -> tuple[list[int], list[float]]:
     return [point.step for point in points], [point.value for point in points]
 
 
+@pytest.mark.slow
 @pytest.mark.extras
 def test_tensorboard_reads_what_is_written(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("tensorboardX")
@@ -70,6 +71,7 @@ def records_of(file: pathlib.Path) -> Iterator[Any]:
             data = b""
 
 
+@pytest.mark.slow
 @pytest.mark.extras
 def test_wandb_keeps_runs_offline(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
@@ -97,6 +99,7 @@ def test_wandb_keeps_runs_offline(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
         assert groups[0].startswith("fedbuff on free_running")
 
 
+@pytest.mark.slow
 @pytest.mark.extras
 def test_mlflow_keeps_a_run_each_in_a_database(tmp_path: pathlib.Path) -> None:
     mlflow = pytest.importorskip("mlflow")

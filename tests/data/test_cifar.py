@@ -132,6 +132,7 @@ def test_a_folder_in_parts_says_what_is_missing(tmp_path):
     assert "Add what is missing, or remove the rest" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_complete_archive_is_read_where_the_folder_beside_it_is_in_parts(cifar100_files, tmp_path, monkeypatch):
     files = cifar100_files / "cifar100" / "cifar-100-binary"
     members = {f"cifar-100-binary/{name}": (files / name).read_bytes() for name in ("train.bin", "test.bin")}

@@ -219,6 +219,7 @@ def test_two_processes_at_once_download_one_file(server, tmp_path):
     assert (tmp_path / "fashion_mnist" / "train.gz").read_bytes() == IMAGES
 
 
+@pytest.mark.slow
 def test_a_killed_download_leaves_no_half_file_and_goes_on(server, tmp_path):
     server.pause = 60.0
     process = start(tmp_path)

@@ -140,6 +140,7 @@ def test_nobody_holds_anything_out() -> None:
         evaluated(pooled(), diagnostics="per_client")
 
 
+@pytest.mark.slow
 def test_who_took_part_and_what_was_sent() -> None:
     """A download per start, an upload per arrival, in bytes of the trained parameters."""
     result, params, sim = evaluated(pooled())
@@ -211,6 +212,7 @@ def test_the_error_bar_of_a_client_is_wilsons_interval() -> None:
         np.testing.assert_allclose(np.abs(share - edge), np.sqrt(edge * (1 - edge) / samples), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_figures_of_single_clients(tmp_path: Any) -> None:
     result, _, _ = evaluated(pooled().with_validation(0.4, seed=2), diagnostics="per_client")
     for kind in ("client_spread", "accuracy_vs_participation", "accuracy_vs_bytes"):

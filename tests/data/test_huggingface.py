@@ -51,6 +51,7 @@ def test_some_is_held_out_of_a_single_dataset(pictures: Any) -> None:
     assert found.test_clients is not None and np.bincount(found.test_clients).tolist() == [3] * 5
 
 
+@pytest.mark.slow
 def test_a_pooled_dataset_is_partitioned_and_trains(pictures: Any) -> None:
     both = datasets.DatasetDict({"train": pictures, "test": pictures.select(range(10))})
     pooled = afl.data.from_huggingface(both, x="image", y="label")

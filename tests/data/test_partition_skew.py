@@ -137,6 +137,7 @@ def test_a_tiny_concentration_gives_most_clients_one_class():
     assert np.mean(classes == 1) > 0.5
 
 
+@pytest.mark.slow
 def test_a_class_that_runs_out_is_left_out_of_the_mix():
     """Means of the class counts against draws one by one, where classes 0 and 1 run out."""
     mix, counts, size, repeats = np.array([0.5, 0.3, 0.2]), np.array([2, 2, 10]), 6, 4000

@@ -114,6 +114,7 @@ def test_the_heat_map_can_go_into_axes_of_the_user():
     assert left.get_xlabel() == "class" and left.get_ylabel() == "client"
 
 
+@pytest.mark.slow
 def test_of_many_generated_clients_a_random_choice_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     lazy = data.synthetic(1, 1, 40, max_size=60, lazy=True)
     whole = lazy.statistics()

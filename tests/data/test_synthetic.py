@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxafl.data as data
+from tests.variants import slow_but
 
 
 def by_client(federated: data.FederatedData) -> list[np.ndarray]:
@@ -72,7 +73,7 @@ def test_inputs_have_the_prescribed_covariance():
     assert np.abs(correlation - np.eye(60)).max() < 5 / np.sqrt(len(centred))
 
 
-@pytest.mark.parametrize("beta", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("beta", slow_but([0.0, 1.0, 3.0], 1.0))
 def test_beta_is_the_standard_deviation_of_client_centres(beta):
     """The mean over the 60 features of v_k is B_k plus noise of variance 1/60: variance beta² + 1/60 over clients."""
     federated = data.synthetic(1.0, beta, 800, max_size=50)

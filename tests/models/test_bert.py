@@ -163,6 +163,7 @@ def test_gradients_reach_every_lora_matrix_and_are_those_of_differences(shallow)
         np.testing.assert_allclose(along, (ahead - behind) / 2e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_influences_nothing(folder):
     model, x = made(folder), tokens()
     batch = batch_of(x)

@@ -95,6 +95,7 @@ def torch_network(torch, params, classes, embedding, hidden, layers):
     return network
 
 
+@pytest.mark.slow
 @pytest.mark.extras
 @pytest.mark.parametrize(
     ("options", "size", "length"),
@@ -137,6 +138,7 @@ def test_parameters_and_how_they_start():
     np.testing.assert_array_equal(params["Dense_0"]["bias"], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.extras
 def test_parameters_may_start_as_those_of_pytorch_do():
     torch = pytest.importorskip("torch")

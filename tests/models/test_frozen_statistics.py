@@ -10,6 +10,7 @@ import pytest
 from flax import linen, nnx
 
 import jaxafl as afl
+from tests.variants import slow_but
 
 
 class Encoder(linen.Module):
@@ -55,7 +56,8 @@ def simulation(model: Any) -> Any:
     return afl.Simulation(data, model, client, afl.server.fedavg(), afl.clock.synchronous())
 
 
-@pytest.mark.parametrize("adapter", ["linen", pytest.param("nnx", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("adapter", ADAPTERS)
 def test_statistics_of_frozen_layers_neither_move_nor_are_sent(adapter: str) -> None:
     sim = simulation(ADAPTERS[adapter](encoder))
     trained = sim.train(3, eval_every=3)
@@ -66,7 +68,7 @@ def test_statistics_of_frozen_layers_neither_move_nor_are_sent(adapter: str) -> 
     assert set(sim.run(1, eval_every=1).bytes_up.values) == {4 * sent}
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("adapter", slow_but(ADAPTERS, "linen"))
 def test_training_of_a_frozen_layer_normalises_by_its_statistics(adapter: str) -> None:
     sim = simulation(ADAPTERS[adapter](encoder))
     batch = afl.models.Batch(sim.data.x_test[:4], sim.data.y_test[:4], np.ones(4, bool))

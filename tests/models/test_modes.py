@@ -106,7 +106,7 @@ class InSetup(nn.Module):
     ("module", "statistics"),
     [
         (nn.Sequential([nn.Dense(8), nn.BatchNorm(), nn.Dropout(0.5), nn.Dense(CLASSES)]), True),
-        (nn.Sequential([Block(), nn.Dense(CLASSES)]), False),
+        pytest.param(nn.Sequential([Block(), nn.Dense(CLASSES)]), False, marks=pytest.mark.slow),
         pytest.param(Attention(), False, marks=pytest.mark.slow),
         pytest.param(Several(), False, marks=pytest.mark.slow),
         pytest.param(InSetup(), False, marks=pytest.mark.slow),
@@ -203,6 +203,7 @@ def test_parts_that_no_mode_reaches_are_refused_by_name(module: nn.Module, messa
         sim.check()
 
 
+@pytest.mark.slow
 def test_what_is_meant_so_is_said_and_stays() -> None:
     kept = {"use_running_average": True, "deterministic": True}
     model = from_linen(Hard(), training=kept, evaluation=kept)
@@ -341,6 +342,7 @@ def test_flags_of_nnx_modules_are_known_by_their_names(module: Any) -> None:
     check_modes(from_nnx(module), module is not NnxStreams)
 
 
+@pytest.mark.slow
 def test_an_nnx_sequence_and_copies_of_a_module_have_random_streams() -> None:
     def sequence(rngs: Any) -> Any:
         layers = nnx.BatchNorm(FEATURES, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)

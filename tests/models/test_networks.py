@@ -9,6 +9,7 @@ import pytest
 
 from jaxafl import models
 from jaxafl.models import Batch
+from tests.variants import slow_but
 
 
 def example(shape, size=1):
@@ -30,7 +31,7 @@ def example(shape, size=1):
         (models.cnn_defedavg(), (32, 32, 3), 878_538),
         (models.cnn_asyncfeded(62), (28, 28, 1), 590_270),
         (models.resnet20(norm="group"), (32, 32, 3), 269_722),
-        (models.resnet18(norm="group"), (32, 32, 3), 11_173_962),
+        pytest.param(models.resnet18(norm="group"), (32, 32, 3), 11_173_962, marks=pytest.mark.slow),
         (models.cnn_asyncfeded(62, features=(8, 16), kernel=5), (28, 28, 1), 208 + 3_216 + 100 * 16 * 62 + 62),
     ],
 )
@@ -45,8 +46,10 @@ def test_parameter_counts(model, shape, parameters):
     ("model", "parameters", "channels"),
     [
         (models.resnet20(), 269_722, 7 * 16 + 6 * 32 + 6 * 64),
-        (models.resnet18(), 11_173_962, 5 * 64 + 5 * 128 + 5 * 256 + 5 * 512),
-        (models.resnet18(100), 11_220_132, 5 * 64 + 5 * 128 + 5 * 256 + 5 * 512),
+        *(
+            pytest.param(model, count, 5 * (64 + 128 + 256 + 512), marks=pytest.mark.slow)
+            for model, count in ((models.resnet18(), 11_173_962), (models.resnet18(100), 11_220_132))
+        ),
     ],
 )
 def test_running_statistics_are_state_and_not_counted(model, parameters, channels):
@@ -60,8 +63,9 @@ def test_running_statistics_are_state_and_not_counted(model, parameters, channel
 SMALLEST = {"cnn_small": 16, "cnn_over": 16, "cnn_defedavg": 16, "cnn_afl": 3, "resnet20": 4, "resnet18": 8}
 
 
-@pytest.mark.parametrize(("name", "side"), SMALLEST.items())
-def test_smallest_image(name, side):
+@pytest.mark.parametrize("name", slow_but(SMALLEST, *(SMALLEST.keys() - {"resnet18"})))
+def test_smallest_image(name):
+    side = SMALLEST[name]
     model = getattr(models, name)()
     jax.eval_shape(model.init, jax.random.key(0), example((side, side, 1)))
     for shape in ((side - 1, 28, 1), (28, 28), (784,)):

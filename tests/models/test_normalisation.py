@@ -240,8 +240,9 @@ def state_after_local_training(torch, params, state, x, y):
     return network[1].running_mean.numpy(), network[1].running_var.numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.extras
-@pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("lanes", [1, 4])
 def test_running_statistics_of_the_global_model_are_the_mean_over_the_arrivals(lanes):
     torch = pytest.importorskip("torch")
     simulation, clients = batch_norm_simulation()

@@ -11,6 +11,7 @@ from jaxafl import models
 from jaxafl.models import Batch
 from tests.models import torch_networks
 from tests.models.test_resnet import filled
+from tests.variants import slow_but
 
 RESNETS = [(name, norm) for name in ("resnet20", "resnet18") for norm in ("batch", "group")]
 PLAIN = ["logistic", "mlp", "cnn_small", "cnn_over", "cnn_defedavg", "cnn_asyncfeded", "cnn_afl"]
@@ -47,7 +48,7 @@ def mean_loss(params, model, state, batch):
 
 
 @pytest.mark.extras
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", slow_but(PLAIN, "logistic", "mlp", "cnn_small"))
 def test_log_probabilities_and_gradients_are_those_of_pytorch(name):
     torch = pytest.importorskip("torch")
     model = getattr(models, name)(10)
@@ -64,6 +65,7 @@ def test_log_probabilities_and_gradients_are_those_of_pytorch(name):
     assert_gradients(gradient, reference)
 
 
+@pytest.mark.slow
 @pytest.mark.extras
 @pytest.mark.parametrize(("name", "norm"), [("resnet20", "group"), ("resnet18", "batch")])
 def test_residual_networks_are_those_of_pytorch_in_training_and_evaluation(name, norm):
@@ -113,6 +115,7 @@ def running_statistics(params, state, reference):
     return pairs
 
 
+@pytest.mark.slow
 @pytest.mark.extras
 def test_losses_and_gradients_of_resnet20_are_those_of_pytorch():
     torch = pytest.importorskip("torch")

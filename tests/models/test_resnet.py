@@ -36,6 +36,7 @@ def images(size, side=8):
     return Batch(jnp.asarray(x), jnp.asarray(rng.integers(0, 10, size), jnp.int32), jnp.ones(size, bool))
 
 
+@pytest.mark.slow
 def test_a_shortcut_without_parameters_takes_every_second_pixel_and_appends_zeros():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 6, 4)), jnp.float32)
     block = BasicBlock(8, 2, "pad", "group", 2)

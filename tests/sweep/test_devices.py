@@ -132,6 +132,7 @@ def test_small_models_are_batched_by_their_size(width: int, most: int) -> None:
     assert max(map(len, batches)) == most and sorted(place for batch in batches for place in batch) == list(range(49))
 
 
+@pytest.mark.slow
 def test_members_are_evaluated_at_once_where_their_results_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """The metrics do not depend on it."""
     axes = {"client.learning_rate": [0.01, 0.02, 0.05]}

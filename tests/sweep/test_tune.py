@@ -117,6 +117,7 @@ def test_the_table_has_scores_and_costs(found: tuple[Any, Any]) -> None:
     assert "| failed |  | " in lines[2 + 2]
 
 
+@pytest.mark.slow
 def test_seeds_are_not_those_of_a_comparison_and_edges_are_named() -> None:
     with pytest.warns(
         UserWarning, match=r"the best client.learning_rate, 0.1, is the largest of its grid: widen the grid"

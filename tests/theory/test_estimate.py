@@ -63,9 +63,9 @@ def test_the_constants_of_a_quadratic_are_found(problem) -> None:
 @pytest.mark.parametrize(
     ("server", "options"),
     [
-        (afl.server.fedbuff(0.5), {"server_rate": 0.5}),
+        pytest.param(afl.server.fedbuff(0.5), {"server_rate": 0.5}, marks=pytest.mark.slow),
         (afl.server.fadas(0.02), {"adaptive_rate": 0.02, "epsilon": 1e-8, "staleness_threshold": 1.0}),
-        (afl.server.fedasync(), {}),
+        pytest.param(afl.server.fedasync(), {}, marks=pytest.mark.slow),
     ],
 )
 def test_rates_of_client_and_server_are_passed_on(problem, server, options) -> None:

@@ -65,6 +65,10 @@ def test_a_schedule_by_hand_and_its_units() -> None:
     assert (found["staleness_max"].item(), found["staleness_mean_of_max"].item()) == (1.0, pytest.approx(2 / 3))
     gradient = staleness.of_schedule(made, age="gradient")
     assert gradient["staleness_mean"].values.tolist() == [pytest.approx(2 / 3), 1.5]  # 0, 1, 1; 1, 2
+
+
+@pytest.mark.slow
+def test_units_of_time_do_not_matter() -> None:
     slow = [afl.clock.free_running(concurrency=3, durations=unit * afl.clock.uniform(1, 5)) for unit in (1.0, 60.0)]
     once, again = (staleness.of_schedule(afl.clock.schedule(clock, 4, 1, 50)) for clock in slow)
     assert once.equals(again)
