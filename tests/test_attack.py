@@ -166,6 +166,7 @@ def labelled(flipped: list[int]) -> Any:
     return from_arrays(x, np.where(np.isin(owners, flipped), 3 - y, y), owners, x_test=x, y_test=y, name="labelled")
 
 
+@pytest.mark.slow
 def test_label_flip_trains_on_flipped_labels() -> None:
     def run(data: Any, given: Any = None) -> Any:
         client = afl.Client(learning_rate=0.5, steps=3, batch_size=4)
@@ -228,6 +229,7 @@ def test_a_checkpoint_belongs_to_its_attack(tmp_path: Any) -> None:
         simulation().run(6, folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_kardam_rejects_forged_arrivals_more_often() -> None:
     clock = afl.clock.free_running(concurrency=6, durations=PLACES)
     server = afl.server.kardam(0.2)

@@ -13,7 +13,6 @@ from flax import nnx
 
 import jaxafl as afl
 from jaxafl.client import traffic
-from tests.variants import slow_but
 
 HEAD = 4 * (16 * 10 + 10)
 WHOLE = HEAD + 4 * (60 * 16 + 16)
@@ -75,7 +74,8 @@ def simulation(model: Any, optimizer: Any = optax.sgd) -> afl.Simulation:
 OPTIMIZERS = {"sgd": optax.sgd, "partition": partition, "masked": masked, "freeze": freeze}
 
 
-@pytest.mark.parametrize("name", slow_but(OPTIMIZERS, "partition"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_layers_that_an_optimiser_freezes_are_not_sent(name: str) -> None:
     result = simulation(afl.models.from_linen(Net()), OPTIMIZERS[name]).run(
         4, eval_every=4, observe=lambda params: {"moved": params["encoder"]["kernel"].sum()}
@@ -126,7 +126,8 @@ ADAPTERS = {
 }
 
 
-@pytest.mark.parametrize("adapter", slow_but(ADAPTERS, "linen"))
+@pytest.mark.slow
+@pytest.mark.parametrize("adapter", ADAPTERS)
 def test_all_adapters_freeze_by_path_or_tree(adapter: str) -> None:
     results = []
     for frozen in (lambda path: path.startswith("encoder/"), {"encoder": True, "head": False}):

@@ -350,6 +350,7 @@ def test_the_majority_class_of_the_ten_writers():
     assert quickstart.majority_share(afl.data.femnist(10)) == pytest.approx(16 / 217)
 
 
+@pytest.mark.slow
 def test_main_without_arguments_shows_the_usage_on_stderr():
     code = "import sys; from jaxafl.cli import main; sys.exit(main([]))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -399,6 +400,7 @@ def test_a_cache_of_another_user_is_refused(
     assert "is another user's" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_before_any_server_step(capsys):
     assert main(["run", *SMALL, *FREE, "--stop-at", "0.0001", "--seed", "1"]) == 0
     said = capsys.readouterr().out

@@ -50,6 +50,7 @@ def test_a_number_per_client_comes_from_a_file(folder: pathlib.Path) -> None:
     assert simulation(*DATA, *upload).clock.upload.tolist() == [0.1, 0.2, 0.3]
 
 
+@pytest.mark.slow
 def test_an_axis_has_files_beside_numbers(folder: pathlib.Path, capsys: Any) -> None:
     name, values = parse_axis("client.learning_rate=0.05,@rates.npy")
     assert name == "client.learning_rate" and values[0] == 0.05 and values[1].tolist() == RATES

@@ -271,6 +271,7 @@ number = 3
 """
 
 
+@pytest.mark.slow
 def test_metrics_of_whole_sets_are_named_by_module_and_function(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scores_of_mine.py").write_text(METRICS)

@@ -212,6 +212,7 @@ def test_clocks_that_do_not_list_completed_runs_are_refused(clock: Clock) -> Non
         simulation(FEEDBACK, clock=clock).check()
 
 
+@pytest.mark.slow
 def test_stateful_transformations_of_optax_keep_their_state() -> None:
     """`optax.trace`: the client sends the sum of its updates, older ones by powers of the decay."""
     sim = simulation(optax.trace(0.5), clock=afl.clock.synchronous())
@@ -244,6 +245,7 @@ def test_rounds_that_are_repeated_do_not_list_their_runs() -> None:
         sim.run(STEPS, seed=3)
 
 
+@pytest.mark.slow
 def test_a_run_without_them_keeps_nothing_for_them() -> None:
     """No leaf in the state of a run, in lanes, store or versions: its program has no input that it could read."""
 

@@ -170,6 +170,7 @@ def test_runs_that_xarray_has_joined_are_not_given_the_seed_of_the_first() -> No
     assert "seed" not in afl.tidy(joined.assign_coords(repeat=[3, 4]))
 
 
+@pytest.mark.slow
 def test_figures_of_seeds_that_end_at_different_steps_are_those_of_each_run() -> None:
     """Shorter runs are padded; the figures took their last, missing evaluation."""
     seeds = range(6)

@@ -95,9 +95,8 @@ def test_batches_have_the_size_of_their_client(micro_batch: int | None) -> None:
     assert json.loads(result.attrs["client"])["batch_size"] == BATCHES
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"lanes": 4, "chunk": 4}, pytest.param({"lanes": 4, "chunk": 2}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"lanes": 4, "chunk": 4}, {"lanes": 4, "chunk": 2}])
 def test_epochs_end_with_the_rest_of_the_clients_samples(options: dict[str, int]) -> None:
     def batches(client: int, run: int, local_steps: int) -> list[list[int]]:
         key = per_run(batch_key(), jnp.int32(client), jnp.int32(run))
@@ -163,6 +162,7 @@ def test_a_rate_knows_client_version_server_step_and_time(options: dict[str, Any
     assert_same(result, expected, 1e-9)
 
 
+@pytest.mark.slow
 def test_a_clock_within_the_program_refuses_only_what_it_does_not_know() -> None:
     clock = free_running(concurrency=4, durations=uniform(1, 5))
     problem = quadratic(sizes=SIZES)
@@ -204,6 +204,7 @@ def test_windows_leave_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(simulation(client).run(12, eval_every=12).delta_norm, expected.delta_norm)
 
 
+@pytest.mark.slow
 def test_a_reply_changes_the_steps_of_clients_that_differ() -> None:
     """With κ = 0 the replies leave K, and AsyncFedED is a server step of the reference per arrival."""
     clock = free_running(concurrency=4, durations=uniform(1, 5))
@@ -260,6 +261,7 @@ def test_theory_knows_the_batches_of_single_clients() -> None:
     assert not _rates(simulation(afl.Client(learning_rate=RATES, steps=1), server.fedbuff(lambda t: 0.5)))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_compares_the_arrays(tmp_path: Any) -> None:
     simulation(afl.Client(learning_rate=RATES, steps=1)).run(2, folder=tmp_path)
     same = afl.Client(learning_rate=np.array(RATES), steps=1)
@@ -331,6 +333,7 @@ def test_servers_that_need_equal_clients_say_so() -> None:
         simulation(afl.Client(learning_rate=0.1, steps=1), server.fedopt(optax.adam, b2=[0.9] * 6)).check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["steps", "epochs"])
 def test_the_replies_of_asyncfeded_change_the_number_that_each_client_begins_with(unit: str) -> None:
     problem = quadratic(sizes=SIZES)

@@ -144,6 +144,7 @@ def test_runs_of_new_shapes_leave_nothing(run: Callable[[int], Any]) -> None:
     assert others() == before
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_is_gone_before_garbage_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A circle would keep its models, ring and updates on the device."""
     seen: list[Any] = []
@@ -238,6 +239,7 @@ def _fresh(seed: int, model: afl.models.Model | None = None, dataset: Any = None
     )
 
 
+@pytest.mark.slow
 def test_other_data_models_and_clocks_of_equal_shapes_compile_nothing_and_leave_nothing() -> None:
     _fresh(0).run(4, seed=0)
     gone, arrays = [], len(jax.live_arrays())
@@ -306,6 +308,7 @@ def counted_compilations() -> Iterator[list[str]]:
         inside.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="options of XLA for a CPU")
 def test_initial_parameters_are_compiled_as_those_of_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """With other ways of fusing, half of them have another last bit, and so has all that follows."""

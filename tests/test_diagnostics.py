@@ -12,6 +12,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.engine import diagnostics, recorded
+from tests.variants import slow_but
 
 CENTRES = np.array([[1.0, -2.0], [3.0, 0.5], [-1.0, 1.0], [0.5, 2.0]], np.float32)
 WEIGHTS = np.array([3, 1, 2, 2])
@@ -125,6 +126,7 @@ def test_datasets_and_models_are_cited() -> None:
     )  # by the model and by the server
 
 
+@pytest.mark.slow
 def test_names_that_results_have_are_known() -> None:
     data = afl.data.synthetic(1, 1, clients=4, max_size=40).with_validation(0.2)
     clock = afl.clock.free_running(concurrency=2, durations=afl.clock.uniform(1, 2))
@@ -137,7 +139,9 @@ def test_names_that_results_have_are_known() -> None:
     assert not others - recorded._TAKEN
 
 
-@pytest.mark.parametrize("name", ["staleness", "loss", "time", "eval_step", "runs_lost", "a/b", ""])
+@pytest.mark.parametrize(
+    "name", slow_but(["staleness", "loss", "time", "eval_step", "runs_lost", "a/b", ""], "staleness", "a/b")
+)
 def test_a_server_records_nothing_under_a_name_that_results_have(name: str) -> None:
     class telling(afl.server.Server):
         accepts = afl.server.Delivery.STALE | afl.server.Delivery.CONTINUOUS

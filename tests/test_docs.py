@@ -30,7 +30,7 @@ READMES = [
     *(ROOT / "jaxafl").glob("README.md"),
     *(ROOT / "experiments").rglob("README.md"),
 ]
-QUICK = ("citing.md", "durations.md", "howto/algorithm.md", "howto/real_data.md")  # pages whose blocks always run
+QUICK = ("citing.md", "howto/algorithm.md", "howto/real_data.md")  # pages whose blocks always run
 SHELL = ("pip ", "python -m", "git ", "sbatch ", ". ")  # how other lines of a shell may begin
 TRAINS = "start.md"  # trains a convolutional network for longer than programs compile
 SHORTER = ((r"(server_steps=)600\b", r"\g<1>50"), (r"(seeds=)6\b", r"\g<1>2"))  # the same calls, of smaller runs

@@ -20,7 +20,14 @@ FOUND = {
     for test in doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name))
     if test.examples
 }
-SLOW = ("jaxafl.sweep.compare.compare", "jaxafl.sweep.tune.tune")  # which compile several programs
+SLOW = (  # which compile several programs
+    "jaxafl.plot.timeline.timeline",
+    "jaxafl.results.frames.tidy",
+    "jaxafl.results.points.at",
+    "jaxafl.sweep.compare.compare",
+    "jaxafl.sweep.run.sweep",
+    "jaxafl.sweep.tune.tune",
+)
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one in SLOW)) for one in FOUND])

@@ -59,6 +59,7 @@ def test_noise_has_the_standard_deviation_of_the_formula() -> None:
     np.testing.assert_allclose(found.mean(0), 0, atol=0.1 * std)
 
 
+@pytest.mark.slow
 def test_runs_are_those_of_sgd_without_clipping_and_draw_by_run_only() -> None:
     plain = simulation(learning_rate=0.1).run(6)
     same = simulation(dp_sgd, learning_rate=0.1, max_norm=1e9, noise_multiplier=0.0).run(6)

@@ -248,6 +248,7 @@ def test_a_schedule_that_depends_on_the_training_cannot_be_computed_alone() -> N
         simulation(server=server.asyncfeded()).schedule(3)
 
 
+@pytest.mark.slow
 def test_a_trace_that_runs_out_beside_the_training_is_an_error() -> None:
     replayed = trace(clock(), durations=np.ones((6, 2)))
     with pytest.raises(ValueError, match=r"durations run out: run 2 of client \d+ \(start number \d+\)"):

@@ -14,7 +14,6 @@ import jaxafl as afl
 from jaxafl.device import accelerator_paths, compilation
 from jaxafl.engine import evaluate
 from jaxafl.models import Model
-from tests.variants import slow_but
 
 TEST, VALIDATION = 1234, 60  # the test set is no multiple of a batch, nor its rest of a piece
 
@@ -55,7 +54,8 @@ def test_evaluating_a_batch_in_pieces_changes_no_result(chosen: Any, monkeypatch
     assert_same(pieces, whole)
 
 
-@pytest.mark.parametrize("memory", slow_but((None, 2**40, 2**20, 1), 2**20))
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", (None, 2**40, 2**20, 1))
 def test_evaluation_batches_on_an_accelerator_fit_an_eighth_of_its_memory(
     memory: int | None, chosen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +68,7 @@ def test_evaluation_batches_on_an_accelerator_fit_an_eighth_of_its_memory(
     assert chosen[-2] == (expected, expected)
 
 
+@pytest.mark.slow
 def test_a_recurrent_network_keeps_its_batches(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "CACHE", 1)
     rng = np.random.default_rng(0)

@@ -99,6 +99,7 @@ def test_the_clock_of_fadas_replays_the_released_simulators_draws() -> None:
     np.testing.assert_allclose([found[name] for name in names], (127, 10.888, 6.0, 3214.84), atol=0.005)
 
 
+@pytest.mark.slow
 def test_a_dry_run_times_what_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     """Only the columns and methods asked for; one timing for every model and batch size."""
     one = EXPERIMENTS["audg_psurdg.table2_cnn"]

@@ -24,6 +24,7 @@ def failing() -> afl.Simulation:
     return afl.Simulation(one.data, one.model, one.client, afl.server.fedbuff(1e30), one.clock)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_does_not_replace_one_that_did_not(tmp_path: pathlib.Path) -> None:
     path, beside = tmp_path / "result.nc", tmp_path / "result.incomplete.nc"
     failing().run(**HOW, save=path)  # where there was nothing, or as little
@@ -38,6 +39,7 @@ def test_a_run_that_fails_does_not_replace_one_that_did_not(tmp_path: pathlib.Pa
     assert path.read_bytes() != whole
 
 
+@pytest.mark.slow
 def test_a_sweep_under_way_does_not_replace_one_that_has_ended(tmp_path: pathlib.Path) -> None:
     path, folder = tmp_path / "result.nc", tmp_path / "sweep"
     with warnings.catch_warnings():
@@ -62,6 +64,7 @@ def test_a_sweeps_own_files_are_no_place_for_its_result(
     assert "is the name of a member of the sweep" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_was_made_longer_is_resumed_as_that(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,7 +125,7 @@ def test_keys_for_user_code() -> None:
     )
 
 
-@pytest.mark.parametrize("shape", slow_but([(), (1,), (0, 3), (5, 7), (1001,)], (), (0, 3), (1001,)))
+@pytest.mark.parametrize("shape", slow_but([(), (1,), (0, 3), (5, 7), (1001,)], (1001,)))
 def test_what_local_steps_draw_is_what_jax_draws(shape: tuple[int, ...]) -> None:
     words = jnp.uint32(3), jnp.uint32(2**32 - 5)
     own, usual = drawing_key(jax_key(words)), jax_key(words)

@@ -35,6 +35,7 @@ def simulation(pair: Any = None, model: Any = None, own_test: bool = False, **cl
     return afl.Simulation(data(own_test), model or afl.models.logistic(CLASSES), afl.Client(**local), server, clock)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "own_test"),
     [("mlp", False), *(pytest.param(*one, marks=pytest.mark.slow) for one in (("normed", True), ("frozen", False)))],

@@ -87,6 +87,7 @@ def both(right: Any) -> dict[str, Any]:
     return wrong(right) | distrust(right)
 
 
+@pytest.mark.slow
 def test_metrics_that_fall_are_followed_downwards(tmp_path: pathlib.Path) -> None:
     sim = simulation(both, better={"distrust": "lower"})
     for metric in both(0):
@@ -106,6 +107,7 @@ def test_metrics_that_fall_are_followed_downwards(tmp_path: pathlib.Path) -> Non
     assert f"the best is {float(result.error.min()):.4g}" in written.read_text()
 
 
+@pytest.mark.slow
 def test_comparisons_know_that_they_fall() -> None:
     rates = {"slow": 0.0001, "fast": 0.02}
     first = simulation(both, better={"distrust": "lower"})

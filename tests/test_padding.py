@@ -21,9 +21,10 @@ from jaxafl.engine.planned import planned
 from jaxafl.engine.problem import Speed
 from jaxafl.options import UserError, static
 from jaxafl.server import Needs, Outcome, Server, norm
+from tests.variants import slow_but
 
 STEPS = 6
-WAYS = ("planned", pytest.param("lockstep", marks=pytest.mark.slow), "online")
+WAYS = ("planned", "lockstep", "online")
 
 
 class gaps(afl.clock.free_running):
@@ -105,7 +106,7 @@ def trained(clock: type[gaps], way: str, **options: Any) -> Any:
     return found, execution.updates(STEPS) // len(execution.problems)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", slow_but(WAYS, "planned", "online"))
 def test_padding_is_zero_and_an_empty_step_changes_nothing(way: str) -> None:
     found, updates = trained(gaps, way)
     arrivals = found.schedule.mask.sum(axis=1)
@@ -118,7 +119,7 @@ def test_padding_is_zero_and_an_empty_step_changes_nothing(way: str) -> None:
     np.testing.assert_array_equal(np.diff(found.records["observe_first"]), (arrivals > 0).astype(np.float32))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", slow_but(WAYS, "planned"))
 def test_a_server_that_asks_for_empty_steps_takes_them(way: str) -> None:
     found, _ = trained(gaps, way, empty=True)
     np.testing.assert_array_equal(found.records["padding"], 0)
@@ -126,6 +127,7 @@ def test_a_server_that_asks_for_empty_steps_takes_them(way: str) -> None:
     np.testing.assert_array_equal(np.diff(found.records["observe_first"]), 1)
 
 
+@pytest.mark.slow
 def test_who_is_left_out_does_not_change_the_updates_of_the_others() -> None:
     """The runs are the same ahead of training and beside it, whichever entry is padding."""
     ahead, beside = (trained(gaps, way)[0] for way in ("planned", "online"))
@@ -134,7 +136,7 @@ def test_who_is_left_out_does_not_change_the_updates_of_the_others() -> None:
         np.testing.assert_allclose(ahead.records[name][mask], beside.records[name][mask], rtol=1e-6)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", slow_but(WAYS, "planned"))
 @pytest.mark.parametrize(
     ("clock", "message"), [(silent_gaps, "need Delivery.EMPTY"), (late_gaps, "started <= arrived <= time")]
 )
@@ -150,7 +152,7 @@ class wordless(gaps):
         return super().next(state, workload)[1]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", slow_but(WAYS, "planned"))
 def test_a_clock_that_returns_something_else_is_refused(way: str) -> None:
     with pytest.raises(UserError, match="must return"):
         trained(wordless, way)

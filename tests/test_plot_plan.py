@@ -58,6 +58,7 @@ def test_an_invalid_plan_raises(sim: afl.Simulation) -> None:
         afl.plot.plan(sim.plan(5), max_steps=0)
 
 
+@pytest.mark.slow
 def test_a_film_ends_with_the_whole_timeline(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
     schedule, path = sim.schedule(6), tmp_path / "film.gif"
     figure = afl.plot.timeline(schedule, path=path, animate=0.5)

@@ -48,6 +48,7 @@ def sparse() -> xr.Dataset:
     return made
 
 
+@pytest.mark.slow
 def test_the_final_values_are_those_of_the_last_evaluation_of_each_seed(ragged: xr.Dataset) -> None:
     for name in ("accuracy", "loss"):
         last = [values[np.isfinite(values)][-1] for values in ragged[name].values]
@@ -164,6 +165,7 @@ def test_a_comparison_says_which_run_ends_before_its_point() -> None:
         afl.Comparison(both.results, at="end")
 
 
+@pytest.mark.slow
 def test_means_over_arrivals_leave_out_places_without_one(sparse: xr.Dataset) -> None:
     there, client = sparse.arrived.values, sparse.client_id.values
     assert there.dtype == bool and sparse.arrived.dims == ("step", "arrival")

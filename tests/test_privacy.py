@@ -90,6 +90,7 @@ def test_epsilons_are_those_of_opacus_and_pfl(name: str) -> None:
     assert schedule.privacy(z, delta=delta, how=how).max_epsilon[-1].item() == pytest.approx(of_pfl, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.extras
 def test_epsilons_are_those_of_dp_accounting() -> None:
     dp = pytest.importorskip("dp_accounting")
@@ -252,6 +253,7 @@ def test_participations_that_depend_on_sample_counts_have_no_epsilon(options: An
         sim.run(until={"epsilon": 3, "delta": DELTA})
 
 
+@pytest.mark.slow
 def test_rounds_and_protocols_after_a_warm_up_are_checked_like_others() -> None:
     epochs = {"steps": None, "epochs": 2}
     rounds_of = afl.clock.synchronous(durations=PER_STEP)
@@ -408,6 +410,7 @@ def test_what_cannot_be_claimed_is_an_error_that_says_what_to_do(what: Any, give
         schedule.privacy(**given)
 
 
+@pytest.mark.slow
 def test_clocks_without_draws_are_labelled_optimistic_and_other_noise_is_read() -> None:
     schedule = simulation(None).schedule(3)
     assert "optimistic" in schedule.privacy(1.0, delta=DELTA, how="sampled", accountant="rdp").assumes

@@ -62,16 +62,17 @@ def test_a_program_stays_on_the_device_and_copies_no_buffer(kind):
         assert next(loop for loop in loops if loop.depth == 1).passes in range(5, 11)  # server steps, or rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kept",
     [
         {"upload": afl.upload.error_feedback(afl.upload.top_k(count=2))},
-        pytest.param({"correction": afl.correction.scaffold()}, marks=pytest.mark.slow),
-        pytest.param({"correction": afl.correction.feddyn(0.1)}, marks=pytest.mark.slow),
+        {"correction": afl.correction.scaffold()},
+        {"correction": afl.correction.feddyn(0.1)},
     ],
     ids=["error_feedback", "scaffold", "feddyn"],
 )
-@pytest.mark.parametrize("lanes", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lanes", [1, 4])
 def test_rows_of_clients_are_changed_in_place(kept, lanes):
     """With one lane XLA read them in what wrote them, and copied all of them for every run: 90 times the time."""
     rng = np.random.default_rng(0)
@@ -90,7 +91,7 @@ def test_rows_of_clients_are_changed_in_place(kept, lanes):
 @pytest.mark.parametrize(
     "kind",
     [
-        "alone",
+        pytest.param("alone", marks=pytest.mark.slow),
         pytest.param("shared", marks=pytest.mark.slow),
         pytest.param("lockstep", marks=pytest.mark.slow),
         "online",

@@ -48,6 +48,7 @@ def client() -> Any:
     return afl.Client(optax.sgd, learning_rate=0.01, steps=2, batch_size=5)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_readme_prints_the_accuracies_it_names(capsys: pytest.CaptureFixture[str]) -> None:
     (block,) = python_of(ROOT / "README.md")
     run(block)

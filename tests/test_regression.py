@@ -59,6 +59,7 @@ def test_a_regression_trains_and_is_evaluated_as_by_hand() -> None:
     assert (result.mae.attrs["better"], result.mae.attrs["units"]) == ("lower", "unit of y")
 
 
+@pytest.mark.slow
 def test_errors_of_single_clients_and_of_the_validation_set() -> None:
     data = afl.data.from_arrays(X, Y, OWNERS, test_fraction=0.4).with_validation(0.3)
     sim = simulation(Y, linear(2, "squared_error"))
@@ -90,6 +91,7 @@ def test_targets_of_float64_train_in_float64() -> None:
     assert data.y_test.dtype == np.float64
 
 
+@pytest.mark.slow
 def test_a_single_target_needs_one_output() -> None:
     for model in (linear(1, "huber"), afl.models.from_nnx(lambda rngs: nnx.Linear(4, 1, rngs=rngs), loss="huber")):
         result = simulation(Y[:, 0], model).run(30, eval_every=30)
@@ -120,6 +122,7 @@ class Tagger(nn.Module):
         return nn.Dense(3)(x[..., None])
 
 
+@pytest.mark.slow
 def test_a_label_per_token_with_padding() -> None:
     labels = np.digitize(X, [-0.5, 0.5])
     padded = np.where(np.arange(4) < RNG.integers(1, 5, size=(30, 1)), labels, -100)
@@ -131,6 +134,7 @@ def test_a_label_per_token_with_padding() -> None:
         simulation(np.where(labels == 2, 9, labels), afl.models.from_linen(Tagger())).check()
 
 
+@pytest.mark.slow
 def test_a_sweep_and_early_stopping_follow_the_error() -> None:
     sim = simulation(Y, linear(2, "squared_error"))
     found = afl.sweep(sim, {"client.learning_rate": [0.05, 0.1]}, 4, eval_every=2)
@@ -152,6 +156,7 @@ def test_several_test_sets_of_targets() -> None:
             afl.data.from_arrays(X, Y, OWNERS, test=sets | {"bad": (X[::2], y)})
 
 
+@pytest.mark.slow
 def test_figures_and_the_live_plot_show_another_metric(tmp_path: pathlib.Path) -> None:
     result = simulation(Y, linear(2, "squared_error")).run(
         4, eval_every=1, callbacks=[live := Live(tmp_path / "l.png")]
@@ -182,6 +187,7 @@ def net():
 """
 
 
+@pytest.mark.slow
 def test_a_regression_runs_from_a_shell(tmp_path: pathlib.Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     pathlib.Path("regression_parts.py").write_text(PARTS)

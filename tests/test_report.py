@@ -23,6 +23,7 @@ from jaxafl.plot.report.lines import MANY
 from jaxafl.results import plain
 from jaxafl.results.tables import decimals
 from tests.reported import comparison, many, run, sweep
+from tests.variants import slow_but
 
 FORMS = {"run": run, "sweep": sweep, "comparison": comparison, "dict": lambda: {"a": run(), "b": run()}}
 MOST = 1_500_000  # bytes of the page of a sweep of 200 members
@@ -82,7 +83,7 @@ def page(results: Any, folder: pathlib.Path, **options: Any) -> Page:
     return Page(report(results, folder / "report.html", **options))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", slow_but(FORMS, "run"))
 def test_a_page_of_every_form_is_whole_and_in_order(form: str, tmp_path: pathlib.Path) -> None:
     made = page(FORMS[form](), tmp_path)
     headings = [tag for tag, _ in made.elements if re.fullmatch(r"h\d", tag)]
@@ -314,6 +315,7 @@ def test_the_code_of_a_run_is_python_with_its_seed_and_steps(tmp_path: pathlib.P
     assert "afl.sweep(sim, {'server.learning_rate': [0.5, 1.0], 'seed': [0, 1]}, server_steps=24" in code
 
 
+@pytest.mark.slow
 def test_a_run_in_another_precision_says_so(tmp_path: pathlib.Path) -> None:
     sim = afl.Simulation(
         afl.data.synthetic(1, 1, clients=2, max_size=20),
@@ -338,6 +340,7 @@ def test_a_result_says_what_to_cite_and_its_page_does_once(tmp_path: pathlib.Pat
     assert "@software{jaxafl" in page(old, tmp_path).text
 
 
+@pytest.mark.slow
 def test_the_page_of_200_members_is_small_and_offers_axes_not_boxes(tmp_path: pathlib.Path) -> None:
     path = report(many(200), tmp_path / "report.html")
     assert path.stat().st_size < MOST

@@ -175,6 +175,7 @@ def test_a_file_that_is_no_result(tmp_path: pathlib.Path) -> None:
             results.load(other)
 
 
+@pytest.mark.slow
 def test_damaged_data_is_named(grid: xr.Dataset, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "result.nc"
     results.save(grid, path)
@@ -229,6 +230,7 @@ def test_damaged_texts_and_options_are_found(grid: xr.Dataset, tmp_path: pathlib
             afl.load(path)
 
 
+@pytest.mark.slow
 def test_files_without_checksums_are_loaded(grid: xr.Dataset, tmp_path: pathlib.Path) -> None:
     """Those of version 0.1, and those that xarray or h5py have written or changed since."""
     path, copy = tmp_path / "result.nc", tmp_path / "copy.nc"

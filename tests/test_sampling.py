@@ -63,6 +63,7 @@ def test_every_sample_stands_at_every_rank_equally_often(count: int) -> None:
     assert ((table - expected) ** 2 / expected).sum() < freedom + 5 * np.sqrt(2 * freedom)
 
 
+@pytest.mark.slow
 def test_all_orders_of_four_samples_are_equally_frequent() -> None:
     epochs = 24_000
     orders = np.asarray(

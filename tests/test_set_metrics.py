@@ -92,6 +92,7 @@ def test_a_state_between_two_steps_predicts() -> None:
     np.testing.assert_allclose(sim.predict(state, sim.data.x_test), outputs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_members_of_a_sweep_have_the_metrics_of_single_runs(tmp_path: pathlib.Path) -> None:
     sim = simulation()
     metrics = {"macro_f1": macro_f1, "confusion": confusion_matrix}
@@ -140,6 +141,7 @@ def test_a_metric_that_fails_at_one_evaluation_is_missing_there() -> None:
     assert np.isnan(result.second_fails).values.tolist() == [False, True, False]
 
 
+@pytest.mark.slow
 def test_a_metric_that_returns_nan_is_named_but_for_single_clients() -> None:
     def undefined_for_few(labels: np.ndarray, outputs: np.ndarray) -> float:
         return right(labels, outputs) if len(labels) > 10 else float("nan")
@@ -212,6 +214,7 @@ MODELS = {
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("mlp", "nnx", "functions", "normed")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["frozen", *SLOW])
 def test_outputs_give_the_loss_of_the_evaluation(name: str) -> None:
     sim = simulation(MODELS[name](), validation=False)
@@ -245,6 +248,7 @@ def test_a_model_without_outputs_says_so_before_it_is_compiled() -> None:
         sim.predict(params, sim.data.x_test)
 
 
+@pytest.mark.slow
 def test_predictions_of_unfit_samples_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured, "BATCH", 7)
     sim = simulation(MODELS["normed"]())
@@ -303,6 +307,7 @@ def test_a_table_has_metrics_of_sets_and_of_clients_and_no_second_run(tmp_path: 
             assert float(row["clients_worst_loss"]) == pytest.approx(float(one.client_loss.max()), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_confusion_matrix_has_a_picture(tmp_path: pathlib.Path) -> None:
     grid = afl.sweep(simulation(), {"seed": [0, 1]}, STEPS, metrics={"confusion": confusion_matrix})
     figure = afl.plot.confusion(grid, path=tmp_path / "confusion.png")

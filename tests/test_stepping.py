@@ -60,6 +60,7 @@ def test_steps_are_those_of_run(name: str) -> None:
     np.testing.assert_allclose(tested["loss"], trained.dataset.final_loss, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", pytest.param("fedbuff", marks=SLOW)])
 def test_they_are_traced_by_jit_scan_and_vmap_over_seeds(name: str) -> None:
     sim = simulation(name)

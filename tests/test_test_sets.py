@@ -41,6 +41,7 @@ def simulation(data: afl.data.FederatedData) -> afl.Simulation:
     return afl.Simulation(data, afl.models.logistic(3), client, afl.server.fedbuff(), clock)
 
 
+@pytest.mark.slow
 def test_each_set_has_the_metrics_of_a_run_that_is_tested_on_it_alone() -> None:
     metrics = {"right": lambda y, outputs: (outputs.argmax(-1) == y).mean(), "confusion": confusion_matrix}
     result = simulation(data()).run(**HOW, metrics=metrics, diagnostics="average")

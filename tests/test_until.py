@@ -31,6 +31,7 @@ def adaptive() -> afl.Simulation:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [pytest.param(fedbuff, marks=pytest.mark.slow), adaptive])
 def test_time_updates_and_bytes_end_a_run_at_the_very_server_step(make: Any) -> None:
     sim = make()
@@ -79,6 +80,7 @@ def test_the_model_at_a_limit_of_time_is_that_of_the_time() -> None:
     assert np.isfinite(found.loss)
 
 
+@pytest.mark.slow
 def test_a_target_ends_a_run_without_server_steps_at_an_evaluation() -> None:
     sim = fedbuff()
     whole = sim.run(60, eval_every=20)
@@ -204,6 +206,7 @@ def test_a_run_beside_its_clock_that_would_fail_after_a_limit_ends_before() -> N
     assert ended.attrs["stopped"].startswith("until time")
 
 
+@pytest.mark.slow
 def test_a_run_that_a_target_stopped_goes_on_to_another_target(tmp_path: Any) -> None:
     sim, options = fedbuff(), {"eval_every": 1, "observe": observe}
     whole = sim.run(WHOLE, **options)
@@ -217,6 +220,7 @@ def test_a_run_that_a_target_stopped_goes_on_to_another_target(tmp_path: Any) ->
     np.testing.assert_array_equal(everything.observe_all, whole.observe_all)
 
 
+@pytest.mark.slow
 def test_a_limit_does_not_change_how_often_a_run_in_a_folder_is_evaluated(tmp_path: Any) -> None:
     sim = fedbuff()
     first = sim.run(24, folder=tmp_path)
@@ -235,6 +239,7 @@ def test_a_sweep_with_another_target_is_another_sweep(tmp_path: Any) -> None:
         afl.sweep(sim, axes, until={"updates": 12, "loss": 0.1}, folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_runs_that_ended_as_asked_are_no_warning_in_a_report(tmp_path: Any) -> None:
     sim, axes = fedbuff(), {"seed": [0, 1]}
     page = afl.plot.report(afl.sweep(sim, axes, until={"updates": 12}), tmp_path / "page.html").read_text()

@@ -108,6 +108,7 @@ def test_every_arrival_has_passed_the_chain_once(computed: np.ndarray) -> None:
     np.testing.assert_allclose(received(part, waiting()), expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_noise_is_that_of_the_run_for_any_number_of_lanes_and_takings(computed: np.ndarray) -> None:
     part = upload.add_noise(1.0)
     first = simulation(part).run(STEPS, seed=3)
@@ -145,6 +146,7 @@ def test_draws_have_the_moments_of_the_formulas_and_are_independent() -> None:
     np.testing.assert_allclose(two.std(0), 2**0.5, atol=0.07)  # 2 if both had one key
 
 
+@pytest.mark.slow
 def test_bytes_are_those_of_the_formulas() -> None:
     size = Size(1000, 32)
 
@@ -179,6 +181,7 @@ def test_bytes_are_those_of_the_formulas() -> None:
     assert steps == [5, 4]  # 4 downloads at first, then 2 uploads and 2 downloads per step, 12 bytes each but for the 5
 
 
+@pytest.mark.slow
 def test_numbers_of_a_chain_are_swept_by_name_and_described() -> None:
     sim = simulation(upload.chain(upload.clip_by_global_norm(1.0), upload.top_k(count=2)))
     path = "client.upload.clip_by_global_norm.max_norm"
@@ -264,6 +267,7 @@ def test_local_accuracy_is_refused() -> None:
         simulation(upload.sign()).run(2, diagnostics="local_accuracy")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_belongs_to_its_upload(tmp_path: Any) -> None:
     sim = simulation(upload.chain(upload.clip_by_global_norm(0.4), upload.qsgd(levels=4)))
     whole = vectors(sim.run(STEPS, seed=3))

@@ -10,6 +10,7 @@ import pytest
 import jaxafl as afl
 from jaxafl.engine import validate, width
 from jaxafl.engine.planned import plan_of
+from tests.variants import slow_but
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def test_the_memory_of_a_lane_is_read_off_the_model() -> None:
     assert forty - twenty == pytest.approx(2 * (twenty - ten), rel=0.01)
 
 
-@pytest.mark.parametrize("concurrency", [1, 5, 64])
+@pytest.mark.parametrize("concurrency", slow_but([1, 5, 64], 5))
 def test_the_width_is_the_largest_power_of_two_with_few_masked_local_steps(concurrency: int) -> None:
     sim = simulation(concurrency)
     schedule = sim.schedule(200)

@@ -76,6 +76,7 @@ class Breaks(afl.callbacks.Callback):
             raise Broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock", ["buffer", pytest.param("skew", marks=pytest.mark.slow)])
 def test_a_run_goes_on_in_the_middle_of_a_window_and_is_made_longer(
     clock: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
@@ -124,6 +125,7 @@ def test_a_window_that_needs_more_room_gets_it(monkeypatch: pytest.MonkeyPatch) 
     same(simulation.run(60, eval_every=20, observe=observe), whole)
 
 
+@pytest.mark.slow
 def test_steps_after_the_end_of_a_run_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm, _, client = SERVERS["fedbuff"]
     simulation = _simulation(algorithm, CLOCKS["buffer"], client)
@@ -142,6 +144,7 @@ def test_a_run_whose_records_do_not_fit_the_host_is_refused(monkeypatch: pytest.
         simulation.run(4 * 10**6, observe=observe)
 
 
+@pytest.mark.slow
 def test_a_recording_that_ends_in_a_later_window_leaves_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     durations = np.random.default_rng(0).uniform(0.5, 2, (6, 8))
     clock = afl.clock.trace(afl.clock.free_running, concurrency=6, buffer=2, durations=durations)
