@@ -7,6 +7,7 @@ import itertools
 import os
 import pathlib
 import re
+import sys
 import types
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -109,6 +110,12 @@ class Callback:
             result: the result of `Simulation.run`, or that of one member. After an error it is the result so far, or
                 `None` if there is none.
         """
+
+
+def error_of(result: Any) -> BaseException | None:
+    """Returns the error after which `Callback.end` receives a result; `None` if its run has ended."""
+    error = sys.exception()  # the caller may handle another one
+    return error if any(one is result for one in getattr(error, "datasets", ())) else None
 
 
 def scalars_of(chunk: Chunk) -> dict[str, float]:

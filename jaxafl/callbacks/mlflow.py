@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from jaxafl.callbacks.base import Callback, Chunk, Run, name_of, required, scalars_of
+from jaxafl.callbacks.base import Callback, Chunk, Run, error_of, name_of, required, scalars_of
 
 _MARK = "jaxafl.run"  # tag by which a resumed run finds its earlier part
 _AT = "simulated_seconds"
@@ -74,7 +74,11 @@ class MLflow(Callback):
         self.client.log_batch(self.run_id, metrics=metrics)
 
     def end(self, result: Any) -> None:
-        self.client.set_terminated(self.run_id, "FAILED" if result is None else "FINISHED")
+        error = error_of(result)
+        status = (
+            "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED" if error or result is None else "FINISHED"
+        )
+        self.client.set_terminated(self.run_id, status)
 
 
 def _flat(options: Mapping[str, Any], path: str = "") -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from jaxafl.callbacks.base import Callback, Chunk, Run, name_of, required, scalars_of
+from jaxafl.callbacks.base import Callback, Chunk, Run, error_of, name_of, required, scalars_of
 from jaxafl.options import UserError
 
 
@@ -52,4 +52,4 @@ class WandB(Callback):
         self.run.log({**scalars_of(chunk), "time": chunk.time}, step=chunk.stop)
 
     def end(self, result: Any) -> None:
-        self.run.finish()
+        self.run.finish(exit_code=int(result is None or error_of(result) is not None))

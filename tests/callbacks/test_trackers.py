@@ -107,8 +107,10 @@ def test_mlflow_keeps_a_run_each_in_a_database(tmp_path: pathlib.Path) -> None:
     how = {"eval_every": 4, "folder": tmp_path / "run", "checkpoint_every": 2, **EXTRA}
     with pytest.raises(RuntimeError):
         sim.run(20, callbacks=[MLflow("one", uri), Boom(12)], **how)
-    result = sim.run(20, callbacks=MLflow("one", uri), **how)  # continues
     client = mlflow.MlflowClient(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("one").experiment_id])
+    assert run.info.status == "FAILED"
+    result = sim.run(20, callbacks=MLflow("one", uri), **how)  # continues
     (run,) = client.search_runs([client.get_experiment_by_name("one").experiment_id])
     assert run.info.status == "FINISHED" and run.data.params["client.learning_rate"] == "0.1"
     name = result.client_name.values[0]

@@ -88,6 +88,12 @@ def test_a_cycle_begins_at_its_time_despite_rounding(cut: Any, hang: float) -> N
 
 
 @pytest.mark.slow
+def test_sessions_of_no_length_are_refused() -> None:
+    none = clock.sessions(clock.constant(1.0), clock.constant(0.0), off=clock.constant(0.0))
+    with pytest.raises(ValueError, match=r"sessions: on=constant\(value=0.0\) is 0, so no client ever works"):
+        run_clock(clock.free_running(concurrency=2, durations=none), 2, 1, 1)
+
+
 def test_a_client_works_only_in_its_sessions() -> None:
     """3 s of work in sessions of 2 s with breaks of 1 s: [0, 2] + [3, 4], [4, 5] + [6, 8], ..."""
     made = clock.sessions(clock.constant(3.0), clock.constant(2.0), off=clock.constant(1.0))

@@ -73,6 +73,8 @@ class sessions(Duration):
                     f"sessions: {name}={part!r:.80} is infinite; expected finite lengths. For clients that are always "
                     "on, leave sessions out; for those that leave for good, give leave="
                 )
+            if name == "on" and not any(np.any(number) for number in jax.tree.leaves(part)):
+                raise UserError(f"sessions: on={part!r:.80} is 0, so no client ever works; expected longer sessions")
             read = reads(part, num_clients)
             foreign = ("now",) if name == "durations" else ("now", "longest", "local_steps")
             if part.pause or any(any(read[field]) for field in foreign):
