@@ -37,7 +37,7 @@ class _Adaptive(OptaxServer):
         """Returns v_{t+1} from v_t and D²."""
         raise NotImplementedError(f"the server {self.name} has no second_moment(v, square)")
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         eps = self.eps  # type: ignore[attr-defined]
 
         def init(params: Tree) -> Moments:

@@ -24,7 +24,7 @@ class _Mean(OptaxServer):
 
     learning_rate: Rate = number(default=1.0, least=0)
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         return optax.sgd(self.learning_rate)
 
 
@@ -79,7 +79,7 @@ class fedbuff(Discounting):
         total = super().divisor(weights, times)
         return total if self.reduce == "mean" else total / jnp.maximum(jnp.sum(times), 1)
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         return optax.sgd(self.learning_rate, self.momentum)
 
 

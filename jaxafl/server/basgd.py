@@ -68,5 +68,5 @@ class basgd(OptaxServer):
         means = arrivals._replace(**each, delta=weighted_sum(shares, arrivals.delta))
         return super().update(params, state, means)._replace(weights=self.weigh(means) @ shares)
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         return optax.sgd(self.learning_rate)

@@ -79,5 +79,5 @@ class delay_adaptive(OptaxServer):
     def weigh(self, arrivals: Arrivals) -> Array:
         return jnp.where(self.rate(arrivals) > 0, counts(arrivals), 0)
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         return optax.sgd(rate)

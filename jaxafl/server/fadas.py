@@ -32,7 +32,7 @@ class _AMSGrad(OptaxServer):
         """Initial value v̂_0 of the running maximum."""
         return 0.0
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         direction = scale_by_amsgrad(self.b1, self.b2, self.eps, self.bias_correction, self.max_init)
         return optax.chain(direction, scale_down(self.learning_rate if rate is None else rate))
 

@@ -58,5 +58,5 @@ class fedcompass(OptaxServer):
         factor = discount(self.staleness, arrivals.staleness.astype(times.dtype), self.exponent, self.threshold)
         return jnp.where(arrivals.mask, times * factor, 0) / jnp.asarray(self.clients, times.dtype)
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         return optax.sgd(self.learning_rate)

@@ -54,5 +54,5 @@ class fednova(OptaxServer):
         steps = arrivals.local_steps.astype(p.dtype)
         return jnp.sum(p * steps) * p / jnp.maximum(steps, 1)
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         return optax.sgd(self.learning_rate)

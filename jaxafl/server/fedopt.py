@@ -85,17 +85,16 @@ class OptaxServer(Server):
         injected = _nodes(state, _INJECTED)
         return injected[0].hyperparams.get("learning_rate") if injected else super().applied_rate(state)
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         """Returns the optimiser of a step with this learning rate.
 
         Args:
-            rate: that of `rate(arrivals)`, else the option `learning_rate`. `None` if the server has neither: then give
-                a number, since the steps of `optax.sgd(None)` go uphill.
+            rate: that of `rate(arrivals)`, else the option `learning_rate`; 1 if the server has neither.
         """
         raise NotImplementedError(f"the server {self.name} has no optimizer_of(rate)")
 
     def _optimizer(self, rate: Number | None = None) -> optax.GradientTransformation:
-        return self.optimizer_of(getattr(self, "learning_rate", None) if rate is None else rate)
+        return self.optimizer_of(getattr(self, "learning_rate", 1.0) if rate is None else rate)
 
     def init(self, params: Tree, samples: Array) -> optax.OptState:
         optimizer = self._optimizer()
@@ -217,6 +216,6 @@ class fedopt(Discounting, Optimised, init=False):
         shipped = self.optimizer.__module__.startswith("optax.")  # user-defined constructors may change the rate
         return rate if shipped or rate is not self.learning_rate else None
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         made = isinstance(self.optimizer, MadeOptimizer)
         return self.make_optimizer(**({} if made else {"learning_rate": self.learning_rate}))

@@ -43,5 +43,5 @@ class malenia(OptaxServer):
         share = counts(arrivals) / (last - jnp.searchsorted(ordered, client))
         return share / jnp.maximum(jnp.sum(share), 1)
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         return optax.sgd(self.learning_rate)

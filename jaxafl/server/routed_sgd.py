@@ -55,5 +55,5 @@ class routed_sgd(OptaxServer):
     def weigh(self, arrivals: Arrivals) -> Array:
         return counts(arrivals) / jnp.asarray(self.table, arrivals.samples.dtype)[arrivals.client]
 
-    def optimizer_of(self, rate: Number | None) -> optax.GradientTransformation:
+    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         return optax.sgd(self.learning_rate)

@@ -56,18 +56,20 @@ def test_updates_on_several_devices_are_only_summed() -> None:
 
 @pytest.mark.slow
 def test_an_optimiser_gets_the_learning_rate_of_its_server() -> None:
-    """`optax.sgd(None)` goes uphill, without a word."""
+    """`optax.sgd(None)` would go uphill, without a word."""
 
-    class mine(OptaxServer):
-        learning_rate: float = afl.options.number(default=0.5)
-
+    class without(OptaxServer):
         def optimizer_of(self, rate: Any) -> Any:
             return optax.sgd(rate)
+
+    class mine(without):
+        learning_rate: float = afl.options.number(default=0.5)
 
     def loss(server: Any) -> Any:
         return afl.Simulation(DATA, afl.models.logistic(10), CLIENT, server, CLOCK).run(3).final_loss
 
     np.testing.assert_allclose(loss(mine()), loss(afl.server.fedbuff(0.5, "none")), rtol=1e-5)
+    np.testing.assert_allclose(loss(without()), loss(afl.server.fedbuff(1.0, "none")), rtol=1e-5)
 
 
 @pytest.mark.slow
