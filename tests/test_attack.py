@@ -18,7 +18,6 @@ from jaxafl.client.attack.colluding import supporters_z
 from jaxafl.client.upload import Sent
 from jaxafl.data import from_arrays
 from tests.test_upload import STEPS, simulation, still, vectors, waiting
-from tests.variants import slow_but
 
 PLACES = afl.clock.uniform(1, 3)
 WHO = [1, 4]
@@ -100,7 +99,8 @@ def test_expected_z() -> None:
     np.testing.assert_allclose(found, [0.253347, 0.336038, 0], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", slow_but(["alie", "ipm"], "alie"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["alie", "ipm"])
 def test_colluding_attackers_see_the_honest_arrivals_of_their_step(name: str) -> None:
     clock = afl.clock.free_running(concurrency=6, buffer=5, durations=PLACES)
     given = attack.alie(clients=WHO) if name == "alie" else attack.ipm(0.5, clients=WHO)

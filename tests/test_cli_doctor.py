@@ -89,6 +89,7 @@ def test_devices_are_those_of_a_fresh_process() -> None:
     assert found["default"] in {one["platform"] for one in found["found"]} and found["said"] == ""
 
 
+@pytest.mark.slow
 def test_a_platform_that_is_not_there_is_said(monkeypatch, quick, tmp_path, capsys):
     monkeypatch.setenv("JAX_PLATFORMS", "nonsense")
     found = devices()

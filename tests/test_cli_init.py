@@ -22,6 +22,7 @@ def made(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "new" / "mine"
 
 
+@pytest.mark.slow
 def test_it_writes_a_script_that_compiles_and_what_belongs_to_it(made):
     assert sorted(path.name for path in made.iterdir()) == FILES
     compile((made / "experiment.py").read_text(), "experiment.py", "exec")

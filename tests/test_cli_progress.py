@@ -98,6 +98,7 @@ def test_a_wrong_reporter_raises():
         reporter_of(5, NAME, 4)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_methods_of_a_comparison_and_rungs_are_named(capsys):
     problem = afl.theory.quadratic(clients=4)
     clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))

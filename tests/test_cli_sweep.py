@@ -179,6 +179,7 @@ def test_the_table_averages_the_runs_that_have_not_failed(failed_step, said, acc
     assert ("failed" in shown) == bool(said)
 
 
+@pytest.mark.slow
 def test_a_damaged_or_foreign_file_is_one_line_that_names_it(tmp_path, capsys):
     good, damaged, foreign = (tmp_path / name for name in ("good.nc", "damaged.nc", "foreign.nc"))
     assert main(["run", *SMALL, "--output", str(good)]) == 0

@@ -29,7 +29,6 @@ from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining
 from tests.problems import assert_same, drawn, quadratic, record, reference, simulate
 from tests.test_client import SEED, SIZES, STEPS, batch_key, cut, shuffle
-from tests.variants import slow_but
 
 RATES = [0.2, 0.05, 0.1, 0.3, 0.15, 0.25]
 NUMBERS = {
@@ -88,7 +87,8 @@ def own_batches(client: int, run: int, local_steps: int) -> list[list[int]]:
     return [np.asarray(drawn(key, jnp.int32(k), BATCHES[client], count)).tolist() for k in range(local_steps)]
 
 
-@pytest.mark.parametrize("micro_batch", slow_but([None, 2], None))
+@pytest.mark.slow
+@pytest.mark.parametrize("micro_batch", [None, 2])
 def test_batches_have_the_size_of_their_client(micro_batch: int | None) -> None:
     client = afl.Client(learning_rate=RATES, steps=3, batch_size=BATCHES, micro_batch=micro_batch)
     result = check(client, [LocalTraining(learning_rate=rate, steps=3) for rate in RATES], own_batches)

@@ -255,6 +255,7 @@ def test_other_data_models_and_clocks_of_equal_shapes_compile_nothing_and_leave_
     assert len(jax.live_arrays()) <= arrays
 
 
+@pytest.mark.slow
 def test_runs_of_similar_length_share_their_programs() -> None:
     sim = simulation()
     long = sim.run(20, eval_every=1)

@@ -44,6 +44,7 @@ def assert_same(one: xr.Dataset, other: xr.Dataset) -> None:
         np.testing.assert_allclose(one[name], other[name], rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="batches are evaluated in pieces on CPUs only")
 def test_evaluating_a_batch_in_pieces_changes_no_result(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where results of a whole one leave the cache of a CPU."""

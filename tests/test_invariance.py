@@ -130,7 +130,8 @@ def test_static_trip_counts_change_no_result(
     assert known[0][1] == 4 // lanes or name == "fadas"
 
 
-@pytest.mark.parametrize("name", slow_but(["fadas", "fedasync"], "fadas"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fadas", "fedasync"])
 def test_blocks_of_server_steps_change_no_result(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:

@@ -99,6 +99,7 @@ def test_files_of_other_content_stay(tmp_path: pathlib.Path, capsys: pytest.Capt
     assert other.read_text() == page.read_text() == "years of work" and afl.load(result).sizes["step"] == 4
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_only_where_its_folder_says_of_what_it_is(tmp_path: pathlib.Path) -> None:
     afl.sweep(simulation(), {"seed": [0]}, 4, folder=tmp_path)
     (tmp_path / "sweep.json").unlink()

@@ -96,9 +96,10 @@ def test_streams_differ() -> None:
     keys = [purpose_key(seed_key(seed), purpose, index) for seed in (0, 1) for purpose in Purpose for index in (0, 1)]
     words = {(int(low), int(high)) for low, high in keys}
     assert len(words) == len(keys)
-    draws = {int(per_run(keys[0], jnp.int32(client), jnp.int32(run))[0]) for client in range(20) for run in range(20)}
-    draws |= {int(per_client(keys[0], jnp.int32(client))[0]) for client in range(20)}
-    assert len(draws) == 420
+    clients, runs = np.divmod(np.arange(400, dtype=np.int32), 20)
+    of_runs = jax.jit(jax.vmap(lambda client, run: per_run(keys[0], client, run)[0]))(clients, runs)
+    of_clients = jax.jit(jax.vmap(lambda client: per_client(keys[0], client)[0]))(clients[::20])
+    assert len({*of_runs.tolist(), *of_clients.tolist()}) == 420
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**64 - 1])

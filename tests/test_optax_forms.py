@@ -69,7 +69,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sam": {"optimizer": aware, "learning_rate": 0.1},
     "sophia": {"optimizer": optax.contrib.sophia, "learning_rate": 0.01},
 }
-QUICK = ("lbfgs", "polyak")
+QUICK = ("polyak",)
 
 
 @pytest.mark.parametrize(

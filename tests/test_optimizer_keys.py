@@ -62,6 +62,7 @@ def noise(client: afl.Client, server: Any = None, seed: int = 0, steps: int = 2,
     return np.diff(found.observe_w.values.astype(np.float64), axis=0) / RATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["typed", pytest.param("raw", marks=SLOW), pytest.param("given", marks=SLOW)])
 def test_clients_draw_numbers_of_their_own(optimizer: str) -> None:
     """The mean over 16 clients of one step has the standard deviation of one divided by 4."""
@@ -125,6 +126,7 @@ class keeping(drawing):
         return super().update(params, (), arrivals._replace(key=key))._replace(state=state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["own", pytest.param("optax", marks=SLOW), pytest.param("own state", marks=SLOW)])
 def test_a_server_draws_by_the_step_and_the_seed(server: str) -> None:
     made = {

@@ -169,6 +169,7 @@ def test_kept_updates_are_released_in_every_step_after_the_first_arrival() -> No
     assert found.max_epsilon[-1] == pytest.approx(gaussian(np.sqrt(20 - min(first)) / 4))
 
 
+@pytest.mark.slow
 def test_a_result_has_the_privacy_of_its_schedule_and_ends_at_an_epsilon(tmp_path: Any) -> None:
     sim = simulation()
     ahead = sim.schedule(12, seed=3).privacy(delta=DELTA)

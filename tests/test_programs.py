@@ -88,12 +88,13 @@ def test_rows_of_clients_are_changed_in_place(kept, lanes):
     assert not copied & (shapes | {(1, *shape) for shape in shapes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param("alone", marks=pytest.mark.slow),
-        pytest.param("shared", marks=pytest.mark.slow),
-        pytest.param("lockstep", marks=pytest.mark.slow),
+        "alone",
+        "shared",
+        "lockstep",
         "online",
     ],
 )

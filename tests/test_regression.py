@@ -78,6 +78,7 @@ def test_errors_of_single_clients_and_of_the_validation_set() -> None:
         afl.plot.client_spread(result)
 
 
+@pytest.mark.slow
 def test_targets_of_float64_train_in_float64() -> None:
     with jax.enable_x64(True):
         model = afl.models.from_linen(
@@ -103,6 +104,7 @@ def test_a_single_target_needs_one_output() -> None:
         simulation(Y[:, 0], afl.models.logistic(3)).check()
 
 
+@pytest.mark.slow
 def test_several_labels_per_sample() -> None:
     tags = (Y > 0).astype(int)
     result = simulation(tags, linear(2, "sigmoid_cross_entropy")).run(60, eval_every=60)

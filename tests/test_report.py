@@ -98,7 +98,7 @@ def test_a_page_of_every_form_is_whole_and_in_order(form: str, tmp_path: pathlib
     assert all(len(made.all(tag)) == 1 for tag in ("main", "header", "footer", "nav", "title"))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", slow_but(FORMS, "run"))
 def test_a_page_fetches_nothing_from_the_network(form: str, tmp_path: pathlib.Path) -> None:
     made = page(FORMS[form](), tmp_path)
     fetched = [

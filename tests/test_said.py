@@ -14,6 +14,7 @@ import xarray as xr
 import jaxafl as afl
 from jaxafl.cli import main
 from jaxafl.results.failures import FailedRun
+from tests.variants import slow_but
 
 matplotlib.use("agg")
 
@@ -50,7 +51,7 @@ def test_a_result_is_not_written_under_the_name_of_another_format(name: str, tmp
     assert not path.exists()
 
 
-@pytest.mark.parametrize("name", ["r", "r.NC", "r.nc4", "rate=0.1", "r.h5"])
+@pytest.mark.parametrize("name", slow_but(["r", "r.NC", "r.nc4", "rate=0.1", "r.h5"], "rate=0.1", "r.h5"))
 def test_a_result_is_written_under_any_other_name(name: str, tmp_path: pathlib.Path, grid: xr.Dataset) -> None:
     afl.save(grid, tmp_path / name)
     assert afl.load(tmp_path / name).identical(grid)

@@ -264,6 +264,7 @@ def test_predictions_of_unfit_samples_are_errors(monkeypatch: pytest.MonkeyPatch
         sim.predict({"w": np.zeros(3)}, x)
 
 
+@pytest.mark.slow
 def test_a_restored_run_keeps_its_metrics_and_refuses_others(tmp_path: pathlib.Path) -> None:
     sim = simulation()
     metrics = {"macro_f1": macro_f1, "confusion": confusion_matrix}

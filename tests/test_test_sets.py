@@ -62,6 +62,7 @@ def test_each_set_has_the_metrics_of_a_run_that_is_tested_on_it_alone() -> None:
     assert result.test_accuracy.attrs["long_name"] == f"{result.accuracy.attrs['long_name']}, for each test set"
 
 
+@pytest.mark.slow
 def test_targets_of_other_kinds_have_several_sets_too() -> None:
     real = X @ np.arange(5.0)
     sets = {"clean": (X[40:50], real[40:50]), "shifted": (X[50:] + 1, real[50:])}

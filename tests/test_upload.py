@@ -101,6 +101,7 @@ def computed() -> np.ndarray:
     return received()
 
 
+@pytest.mark.slow
 def test_every_arrival_has_passed_the_chain_once(computed: np.ndarray) -> None:
     part, formula = FORMULAS["chain"]
     expected = np.stack([[formula(row) for row in step] for step in computed])

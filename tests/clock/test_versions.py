@@ -51,6 +51,7 @@ EARLY = afl.Client(learning_rate=0.2, epochs=4, batch_size=None, patience=1, cha
 THREE = by_three(concurrency=4, durations=DURATIONS)
 
 
+@pytest.mark.slow
 def test_versions_staleness_and_server_steps_do_not_count_them() -> None:
     found, expected = (run_clock(made, 6, 1, 30, 1) for made in (THREE, BUFFER))
     for name in ("time", "client", "run_id", "version", "staleness", "arrived", "runs_begun"):

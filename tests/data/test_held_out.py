@@ -35,6 +35,7 @@ def samples(data: afl.data.FederatedData, client: int, count: int) -> list[float
     return np.asarray(x)[:, 0].tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(share=st.floats(0.1, 0.9), seed=st.integers(0, 100))
 def test_every_sample_is_trained_on_or_held_out(share: float, seed: int) -> None:

@@ -95,7 +95,7 @@ def with_gradients(x, kernel, strides, padding):
 
 
 @pytest.mark.extras
-@pytest.mark.parametrize("case", IN_NETWORKS)
+@pytest.mark.parametrize("case", slow_but(IN_NETWORKS, "cnn_small 1", "cnn_afl 2", "resnet20 stage 2, first"))
 def test_convolutions_of_the_networks_and_their_gradients_are_those_of_pytorch(case):
     torch = pytest.importorskip("torch")
     image, window, features, strides, padding = IN_NETWORKS[case]
@@ -141,7 +141,7 @@ TILED = {
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="tiles are taken on a CPU")
-@pytest.mark.parametrize("case", slow_but(TILED, "three rows", "few channels"))
+@pytest.mark.parametrize("case", slow_but(TILED, "three rows"))
 def test_convolutions_by_tiles(case, monkeypatch):
     monkeypatch.setattr(winograd, "_OPERATIONS", 6e5)
     image, window, features, padding, tiled = TILED[case]

@@ -412,6 +412,7 @@ class AttentionMask(nn.Module):
         return nn.Dense(CLASSES)(y.reshape(len(x), -1))
 
 
+@pytest.mark.slow
 def test_a_mask_of_attention_is_no_mask_of_samples() -> None:
     model = from_linen(AttentionMask())
     params, state = model.init(KEY, batch(1))
