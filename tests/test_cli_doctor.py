@@ -74,7 +74,7 @@ def test_each_damaged_part_is_a_separate_error(quick, tmp_path):
 
 
 @pytest.mark.parametrize("part", ["packages", "devices", "nvidia", "extras", "compiled_programs", "datasets"])
-@pytest.mark.parametrize("form", [["--json"], []])
+@pytest.mark.parametrize("form", [["--json"], pytest.param([], marks=pytest.mark.slow)])
 def test_it_survives_whatever_is_broken(part, form, quick, monkeypatch, tmp_path, capsys):
     def broken(*_: Any) -> Any:
         raise RuntimeError("broken as it can be")
@@ -103,6 +103,7 @@ def test_a_platform_that_is_not_there_is_said(monkeypatch, quick, tmp_path, caps
     assert "JAX_PLATFORMS=cpu" in examination(False, tmp_path)["advice"][0]
 
 
+@pytest.mark.slow
 def test_a_broken_plugin_is_said_and_the_cpu_found(monkeypatch, tmp_path):
     plugin = tmp_path / "jax_plugins" / "broken"
     plugin.mkdir(parents=True)

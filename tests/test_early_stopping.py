@@ -192,7 +192,8 @@ def test_afl_stops_when_x_hardly_moves() -> None:
     np.testing.assert_allclose(result.step_norm[: stop + 1], moves[: stop + 1], rtol=1e-9)
 
 
-@pytest.mark.parametrize("patience", [pytest.param(None, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("patience", [None, 2])
 def test_afl_that_never_broadcasts(patience: int | None) -> None:
     """Every client goes on from its own last model: the delay is a constant 2 (s), the staleness 0."""
     local = Local(delay="seconds", patience=patience, epochs=6, learning_rate=0.8)

@@ -90,6 +90,7 @@ def test_a_server_gives_its_optimiser_what_it_has(optimizer: Any) -> None:
     assert last < first
 
 
+@pytest.mark.slow
 def test_polyaks_step_is_that_of_the_objective_with_its_regularisers() -> None:
     """Two full-batch steps of one client against the formula f / ‖∇f‖², f with weight decay."""
     of = quadratic(1)
@@ -121,6 +122,7 @@ def test_lookahead_is_refused_by_what_it_needs(server: bool) -> None:
         loss_of(*ways)
 
 
+@pytest.mark.slow
 def test_a_servers_line_search_and_private_gradients_are_refused_by_name() -> None:
     plain = afl.Client(learning_rate=0.1, steps=2, batch_size=8)
     with pytest.raises(UserError, match="value_fn"):

@@ -48,7 +48,11 @@ def grid() -> xr.Dataset:
 
 
 @pytest.mark.parametrize("draw", FIGURES)
-@pytest.mark.parametrize("results", [result(), {"a": result(), "b": result(20)}, grid()], ids=["one", "dict", "sweep"])
+@pytest.mark.parametrize(
+    "results",
+    [result(), pytest.param({"a": result(), "b": result(20)}, marks=pytest.mark.slow), grid()],
+    ids=["one", "dict", "sweep"],
+)
 def test_every_figure_of_every_form_of_results_is_saved_with_labelled_axes(draw, results, tmp_path):
     path = tmp_path / "figure.png"
     figure = draw(results, path=path)

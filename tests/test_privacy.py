@@ -232,10 +232,16 @@ PER_STEP = afl.clock.uniform(1, 3, per="step")
         pytest.param(
             {"durations": PER_STEP, "steps": None, "epochs": 2, "batch_size": None}, "", marks=pytest.mark.slow
         ),  # one step per epoch
-        ({"steps": None, "epochs": 2}, ""),
-        ({"durations": 1 + PER_STEP, "steps": None, "epochs": 2}, r"epochs=2\), so participations .* Client\(steps="),
+        pytest.param({"steps": None, "epochs": 2}, "", marks=pytest.mark.slow),
+        pytest.param(
+            {"durations": 1 + PER_STEP, "steps": None, "epochs": 2},
+            r"epochs=2\), so participations .* Client\(steps=",
+            marks=pytest.mark.slow,
+        ),
         ({"select": "samples"}, "draws clients by their sample counts, so participations .* select='uniform'"),
-        ({"weights": quadratic().data.counts / 7}, "draws clients by their sample counts"),
+        pytest.param(
+            {"weights": quadratic().data.counts / 7}, "draws clients by their sample counts", marks=pytest.mark.slow
+        ),
         pytest.param({"weights": np.arange(1, 7.0)}, "", marks=pytest.mark.slow),
     ],
 )

@@ -31,7 +31,8 @@ def test_a_shuffle_is_a_permutation(count: int, epoch: int, seed: int) -> None:
     assert (order[count:] == order[0]).all()
 
 
-@pytest.mark.parametrize("count", [2**16 + 1, pytest.param(1_000_003, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2**16 + 1, 1_000_003])
 def test_large_shuffles_are_permutations(count: int) -> None:
     order = np.asarray(
         batches.shuffled(seed_key(5), jnp.int32(3), jnp.arange(count, dtype=jnp.int32), jnp.int32(count))
@@ -45,10 +46,8 @@ def test_a_shuffle_may_be_entered_anywhere() -> None:
     np.testing.assert_array_equal(part, whole[[7, 49, 0]])
 
 
-@pytest.mark.parametrize(
-    "count",
-    [pytest.param(2, marks=pytest.mark.slow), 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 10, 31))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 3, 5, 10, 31])
 def test_every_sample_stands_at_every_rank_equally_often(count: int) -> None:
     """Chi-square of (rank, sample) pairs over epochs: (n-1)² degrees of freedom, mean and five standard deviations."""
     epochs = 4000

@@ -134,6 +134,7 @@ def test_hyperparameters_in_the_state_can_be_batched() -> None:
         np.testing.assert_allclose(loss, other.run(STEPS, seed=SEED).final_loss, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_clock_whose_versions_are_not_known_is_refused_before_tracing() -> None:
     sim = simulation(clock=afl.clock.bernoulli(0.5, 0.5))
     with pytest.raises(UserError, match="the clock bernoulli cannot be advanced inside the program"):

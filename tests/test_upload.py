@@ -21,6 +21,7 @@ from jaxafl.clock import Delivery
 from jaxafl.server import Needs, Outcome, Server
 from jaxafl.sweep.assemble import labels
 from tests.problems import quadratic
+from tests.variants import slow_but
 
 STEPS = 12
 PLACES = afl.clock.uniform(1, 3)
@@ -304,7 +305,7 @@ def test_the_largest_are_kept_and_of_equal_ones_the_first(values: list[float], c
     assert drawn(np.ones(150, np.float32)) == count
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", slow_but(["float16", "bfloat16", "float64"], "bfloat16"))
 def test_the_largest_of_other_floats_are_kept(dtype: str) -> None:
     sent = Sent(*[jnp.int32(0)] * (len(Sent._fields) - 1), jax.random.key(0))  # type: ignore[arg-type]
     with jax.enable_x64(True):

@@ -223,6 +223,7 @@ def test_each_way_takes_its_megabits_over_the_rate(folder: pathlib.Path) -> None
     np.testing.assert_allclose(transfers, np.broadcast_to((2 * 12 / np.asarray([2.0, 4.0]))[link][:, None], (60, 200)))
 
 
+@pytest.mark.slow
 def test_transfers_are_integrals_of_the_rate() -> None:
     links = random_traces(3)
     duration = phone(1.0, 0.0, links, 2.5)

@@ -300,6 +300,7 @@ def test_a_run_without_a_duration_is_named(name: str) -> None:
         run_clock(TRAINING[made](wrong(value=value)), 2, 1, 6)
 
 
+@pytest.mark.slow
 def test_a_run_without_end_is_named() -> None:
     """Where clients train all the time, one whose runs take no time would keep time from passing."""
     with pytest.raises(ValueError, match=r"run 1 of client 1 \(start number \d+\) takes no time"):
@@ -385,6 +386,7 @@ def test_stragglers_and_hours_that_cannot_be(wrong: Any, said: str) -> None:
         run_clock(free_running(concurrency=2, durations=wrong()), 4, 1, 3)
 
 
+@pytest.mark.slow
 def test_a_schedule_longer_than_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """200 steps of 100 arrivals take about 2 MB."""
     clock = free_running(concurrency=100, buffer=100, durations=constant(1))

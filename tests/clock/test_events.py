@@ -155,7 +155,7 @@ def test_they_start_at_a_rate_with_all_kinds_of_durations(name: str, kind: str, 
     check_rate(name, kind, seed)
 
 
-@pytest.mark.parametrize("name", slow_but(CASES, "adaptive, with stops", "lost, in windows, bounded"))
+@pytest.mark.parametrize("name", slow_but(CASES, "lost, in windows, bounded"))
 def test_bounds_windows_and_losses_follow_the_event_loop(name: str) -> None:
     check_case(name, "ties", 3)
 

@@ -116,10 +116,10 @@ def early_rounds(times: np.ndarray, rounds: int, lost: Any, **options: Any) -> t
 @pytest.mark.parametrize(
     ("options", "odds"),
     [
-        ({"extra": 2}, 0.0),
+        pytest.param({"extra": 2}, 0.0, marks=pytest.mark.slow),
         ({"deadline": 2.0}, 0.0),
         ({"deadline_quantile": 0.5, "extra": 1}, 0.0),
-        ({}, 0.6),
+        pytest.param({}, 0.6, marks=pytest.mark.slow),
         ({"deadline": 2.0}, 0.8),
     ],
 )

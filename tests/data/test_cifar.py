@@ -68,6 +68,7 @@ def test_cifar100_takes_the_fine_label_and_orders_pixels_by_row_column_channel(c
     assert dataset.source["source"] == "binary" and "crop" not in dataset.preprocessing.description
 
 
+@pytest.mark.slow
 def test_the_folder_may_lie_directly_in_the_data_directory(cifar100_files):
     assert data.cifar100(cifar100_files / "cifar100").num_classes == 100
 

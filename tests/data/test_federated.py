@@ -52,6 +52,7 @@ def test_example_is_a_preprocessed_batch_of_one():
     np.testing.assert_allclose(x, (dataset.x_test[:1] / 255.0 - 0.25) / 0.5, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_augmentation_sees_raw_training_samples_and_a_key_and_spares_the_test_set():
     def brighten(x, key):
         assert x.dtype == jnp.uint8

@@ -8,6 +8,7 @@ from flax import linen as nn
 
 from jaxafl.models import Dense
 from jaxafl.models.dense import _THIN, _WIDE, thin_product
+from tests.variants import slow_but
 
 DIMENSIONS = (((1,), (0,)), ((), ()))
 cpu_only = pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere it is a product of matrices")
@@ -22,7 +23,7 @@ def gradients(product, x, kernel, which):
     return jax.grad(lambda *given: jnp.sum(jnp.sin(product(*given))), which)(x, kernel)
 
 
-@pytest.mark.parametrize("batch", [1, 5, _THIN, _THIN + 1])
+@pytest.mark.parametrize("batch", slow_but([1, 5, _THIN, _THIN + 1], 1, _THIN + 1))
 def test_gradients_are_those_of_a_product(batch):
     with jax.enable_x64(True):
         x, kernel = map(jnp.asarray, factors(batch, np.float64))

@@ -205,6 +205,7 @@ def test_filters_of_few_products(rows, kernel, points):
     np.testing.assert_allclose(found, np.correlate(image, weights, "valid"), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(
     height=st.integers(1, 9),

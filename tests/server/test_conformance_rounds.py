@@ -96,13 +96,9 @@ ADAPTIVE: dict[str, tuple[Any, Callable[[], Any]]] = {
 # all of them run in the slow test below
 @pytest.mark.parametrize(
     "name",
-    [
-        "fedadagrad",
-        "fedadam",
-        "fedyogi",
-        "fedams as its authors run it",
-        pytest.param("fedams with a high floor", marks=pytest.mark.slow),
-    ],
+    slow_but(
+        ["fedadagrad", "fedadam", "fedyogi", "fedams as its authors run it", "fedams with a high floor"], "fedyogi"
+    ),
 )
 def test_adaptive_servers_of_rounds(name: str) -> None:
     mine, theirs = ADAPTIVE[name]
@@ -139,6 +135,7 @@ def test_ca2fl_on_buffers(buffer: int, precision: str) -> None:
     assert any(twice) == (buffer > 1)  # a client arrives twice in one buffer
 
 
+@pytest.mark.slow
 def test_defedavg_iid() -> None:
     check(buffered, server.defedavg_iid(0.7), DeFedAvgIID(eta=0.7), "float64", 0, "late", CLIENTS, 2)
 

@@ -248,7 +248,10 @@ def test_a_pool_whose_idle_worker_is_killed(tmp_path: pathlib.Path) -> None:
     assert not still_there
 
 
-@pytest.mark.parametrize(("sent", "ends"), [(signal.SIGTERM, [signal.SIGTERM]), (signal.SIGUSR1, [])])
+@pytest.mark.parametrize(
+    ("sent", "ends"),
+    [(signal.SIGTERM, [signal.SIGTERM]), pytest.param(signal.SIGUSR1, [], marks=pytest.mark.slow)],
+)
 def test_a_worker_that_is_told_to_end_does_though_its_batch_fails(
     sent: signal.Signals, ends: list[int], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
