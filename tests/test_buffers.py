@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ KINDS = ("float32", "bfloat16", "float16", "int32", "uint32", "int8", "bool")
 SHAPES = ((), (1,), (2, 3), (0, 3))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from(SHAPES)), min_size=1, max_size=6), st.data())
 def test_packed_rows_come_back(leaves: list[tuple[str, tuple[int, ...]]], data: Any) -> None:

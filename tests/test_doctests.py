@@ -21,6 +21,7 @@ FOUND = {
     if test.examples
 }
 SLOW = (  # which compile several programs
+    "jaxafl",
     "jaxafl.clock.durations.duration.Duration",
     "jaxafl.plot.timeline.timeline",
     "jaxafl.results.frames.tidy",

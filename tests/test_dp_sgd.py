@@ -50,6 +50,7 @@ def test_a_step_adds_the_clipped_gradients_of_real_samples(mask: list[bool]) -> 
     np.testing.assert_allclose(lane.loss, 0.5 * (gradients**2).sum(1).mean(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_noise_has_the_standard_deviation_of_the_formula() -> None:
     noisy = {**OPTIONS, "noise_multiplier": 3.0}
     drawn = jax.vmap(lambda seed: stepped(noisy, [True] * 4, seed).params["w"])(jnp.arange(4000))

@@ -32,6 +32,7 @@ from jaxafl.engine import mesh
 from jaxafl.engine.step import all_finite
 from jaxafl.simulation import Simulation
 from tests.problems import GD, observe_w, quadratic
+from tests.variants import slow_but
 
 NAN = float("nan")
 
@@ -229,7 +230,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+RUN_OUT = {"a trace of clients with fewer runs", "starts run out", "a busy client starts"}  # tests of clocks prove it
+
+
+@pytest.mark.parametrize("name", slow_but(CASES, *(CASES.keys() - RUN_OUT)))
 def test_invalid_input_raises_before_compilation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("the training was compiled before the mistake was found")

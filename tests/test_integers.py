@@ -67,7 +67,8 @@ def test_members_of_a_sweep_keep_their_integers() -> None:
         _stack([np.asarray(-1, np.int32), np.asarray(2**31, np.uint32)])
 
 
-@pytest.mark.parametrize("seeds", [[1, 2**64 - 1], pytest.param([2**53 + 1, 2**53 + 2], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [[1, 2**64 - 1], [2**53 + 1, 2**53 + 2]])
 def test_seeds_of_64_bits_are_whole_in_a_result(seeds: list[int], tmp_path: Any) -> None:
     sim = afl.Simulation(
         afl.data.synthetic(1.0, 1.0, clients=4, max_size=40),

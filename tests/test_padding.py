@@ -119,7 +119,8 @@ def test_padding_is_zero_and_an_empty_step_changes_nothing(way: str) -> None:
     np.testing.assert_array_equal(np.diff(found.records["observe_first"]), (arrivals > 0).astype(np.float32))
 
 
-@pytest.mark.parametrize("way", slow_but(WAYS, "planned"))
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
 def test_a_server_that_asks_for_empty_steps_takes_them(way: str) -> None:
     found, _ = trained(gaps, way, empty=True)
     np.testing.assert_array_equal(found.records["padding"], 0)

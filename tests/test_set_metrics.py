@@ -129,6 +129,7 @@ def test_a_metric_that_cannot_be_used_is_left_out_with_a_warning() -> None:
     np.testing.assert_allclose(result.right, result.accuracy, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_metric_that_fails_at_one_evaluation_is_missing_there() -> None:
     calls: list[int] = []
 
@@ -322,6 +323,7 @@ def test_a_confusion_matrix_has_a_picture(tmp_path: pathlib.Path) -> None:
         afl.plot.confusion(simulation().run(1))
 
 
+@pytest.mark.slow
 @pytest.mark.extras
 def test_metrics_of_scikit_learn() -> None:
     sklearn = pytest.importorskip("sklearn.metrics")

@@ -113,6 +113,7 @@ def test_added_sets_keep_the_present_ones() -> None:
         data().with_test_sets({"noisy": CLEAN})
 
 
+@pytest.mark.slow
 def test_other_sets_are_another_run(tmp_path: pathlib.Path) -> None:
     simulation(data()).run(**HOW, folder=tmp_path / "run")
     with pytest.raises(UserError, match="content"):

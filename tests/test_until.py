@@ -91,6 +91,7 @@ def test_a_target_ends_a_run_without_server_steps_at_an_evaluation() -> None:
     assert "loss" in ended.attrs["stopped"]
 
 
+@pytest.mark.slow
 def test_a_run_that_reaches_none_of_its_limits_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxafl.callbacks.limits.UNBOUNDED", 20)
     ended = fedbuff().run(until={"loss": -1.0})

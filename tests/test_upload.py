@@ -196,6 +196,7 @@ def test_numbers_of_a_chain_are_swept_by_name_and_described() -> None:
     assert "chain(clip_by_global_norm(max_norm=1.0), top_k(count=2))" in repr(sim.client)
 
 
+@pytest.mark.slow
 def test_frozen_parameters_are_not_touched_and_a_norm_can_differ_by_client() -> None:
     norms = np.linspace(0.01, 0.06, 6)
     result = simulation(upload.clip_by_global_norm(norms)).run(STEPS, seed=3)

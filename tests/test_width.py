@@ -56,6 +56,7 @@ def test_lanes_that_advance_together_fit_into_memory(monkeypatch: pytest.MonkeyP
     assert validate.chunk_of(64, None, room) == 64
 
 
+@pytest.mark.slow
 def test_a_wide_fleet_has_a_wide_plan() -> None:
     """1,000 clients in flight that take about as long: nearly all lanes are busy."""
     clock = afl.clock.free_running(concurrency=1000, buffer=100, durations=afl.clock.uniform(4, 5))

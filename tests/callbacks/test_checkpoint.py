@@ -319,6 +319,7 @@ def test_a_disk_that_is_full_ends_the_save_and_not_the_run(
     assert before is not None and after is not None and after.about == before.about
 
 
+@pytest.mark.slow
 def test_an_interval_is_stretched_where_saving_takes_long(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

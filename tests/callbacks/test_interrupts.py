@@ -91,6 +91,7 @@ def test_a_sweep_returns_what_is_done(devices: int | None) -> None:
         assert (member[:made, 0] >= 0).all() and (member[made:] == -1).all()
 
 
+@pytest.mark.slow
 def test_handlers_of_ones_own_stay() -> None:
     noticed: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: noticed.append(number))

@@ -137,7 +137,7 @@ USUAL = [
 ]
 
 
-@pytest.mark.parametrize("name", slow_but(USUAL, "fedasync polynomial", "fedbuff sum", "fadas authors eq77"))
+@pytest.mark.parametrize("name", slow_but(USUAL, "fedasync polynomial"))
 def test_free_running_servers_follow_their_references(name: str) -> None:
     check_free_running(name, "ties", "float64")
 

@@ -91,7 +91,8 @@ AVERAGING: dict[str, tuple[Any, Callable[[], Any]]] = {
 
 
 # all of them run in the slow test below
-@pytest.mark.parametrize("name", slow_but(["fedavg", "fedbuff", "fadas corrected"], "fadas corrected"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedavg", "fedbuff", "fadas corrected"])
 def test_averaging_servers_over_whoever_arrives(name: str) -> None:
     """An empty tick changes neither the parameters nor momentum, moments or counts."""
     mine, theirs = AVERAGING[name]

@@ -83,7 +83,7 @@ def test_favano(reweight: str, constant_times: bool, precision: str) -> None:
     assert_follows(result, expected, steps, tolerance)
 
 
-@pytest.mark.parametrize("reweight", ["deterministic", "stochastic"])
+@pytest.mark.parametrize("reweight", ["deterministic", pytest.param("stochastic", marks=pytest.mark.slow)])
 def test_favano_with_numbers_of_ones_own(reweight: str) -> None:
     """They stand for E[min(E_i, K)], or for the P(E_i > 0) that multiplies the steps made."""
     clock, steps, _ = contacts(1)

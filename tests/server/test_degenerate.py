@@ -156,6 +156,7 @@ def test_defedavg_niid_trains_only_what_is_uploaded() -> None:
     assert plan.slots <= 2 * 100 + 1
 
 
+@pytest.mark.slow
 def test_favano_trains_only_the_steps_that_are_made() -> None:
     problem = quadratic()
     clock = interrupting(period=1.0, contacted=2, durations=uniform(0.2, 3.0, per="step"))

@@ -77,7 +77,7 @@ FREE: dict[str, tuple[Server, Callable[[], PerStep], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(FREE, "fedbuff", "fadas"))
+@pytest.mark.parametrize("name", slow_but(FREE, "fedbuff"))
 def test_a_server_follows_its_schedule(name: str) -> None:
     mine, theirs, buffer = FREE[name]
     recorded = record(3, 6, STEPS, "ties", concurrency=4, buffer=buffer)

@@ -63,7 +63,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(CASES, "fedavg", "fedbuff"))
+@pytest.mark.parametrize("name", slow_but(CASES, "fedbuff"))
 def test_state_is_averaged_as_the_models_are(name: str) -> None:
     server, clock, weigh = CASES[name]
     of, time = quadratic(CLIENTS), afl.clock.uniform(0.5, 1.5)

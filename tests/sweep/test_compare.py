@@ -221,7 +221,7 @@ def test_invalid_options_raise_before_any_run(tmp_path: pathlib.Path) -> None:
         (lambda: afl.compare({"a": online}, 2, until={"time": 5}), "depends on the training"),
         (lambda: afl.compare({"a b": one, "a_b": one}, 2, 5, folder=tmp_path), "the same folder"),
         (lambda: afl.Comparison({}), "name -> result"),
-        (lambda: afl.Comparison({"a": one.run(1)}), "sweeps over seeds"),
+        (lambda: afl.Comparison({"a": artificial(a=[[0.1]]).results["a"].isel(seed=0)}), "sweeps over seeds"),
         (lambda: artificial(a=[[0.1, 0.2]]).summary(at={"time": 11}), "ends at time=10, before 11"),
         (lambda: artificial(a=[[0.1]]).summary("speed"), "metric must be one of 'accuracy', 'loss'"),
         (lambda: artificial(a=[[0.1]]).differences("b"), "reference must be one of 'a'"),
