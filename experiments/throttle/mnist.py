@@ -80,7 +80,7 @@ class Method(NamedTuple):
 
     server: Any
     clock: Any
-    rate: float  # the best one on the validation split
+    rate: float  # the published one
     correction: Any = None
 
 
@@ -149,8 +149,10 @@ def server_steps(method: str, count: int, rho: float | None) -> int:
     return max(1, min(found))
 
 
-def cell(method: str, column: str, scale: str) -> Cell:
+def cell(method: str, column: str, scale: str) -> Cell | None:
     """One run at the method's rate; on the validation split runs at all rates."""
+    if scale == "cpu" and method == "μ²-SGD, median":
+        return None  # its median takes longer than all gradients
     one, (attack, rho) = METHODS[method], COLUMNS[column]
     chooses = column == VALIDATION
     updates = (VALIDATED if chooses else UPDATES)[scale]
@@ -194,7 +196,7 @@ TABLE = {  # accuracy without attack, its error bar, and the rate, Table 4
     "Kardam": (70.3, 10.5, 0.1),
     "BASGD": (98.7, np.nan, 1.0),
     "BASGDm": (99.1, np.nan, 1.0),
-    "μ²-SGD, median": (99.2, np.nan, 0.1),
+    "μ²-SGD, RFA": (99.2, np.nan, 0.1),
     "THROTTLE, q = 1.1": (99.2, np.nan, 0.1),
     "THROTTLE, q = 1.5": (99.1, np.nan, 0.1),
 }
@@ -213,7 +215,7 @@ EXPERIMENT = Experiment(
     },
     scales={
         "smoke": "noise of MNIST's shape, logistic regression, 200 honest updates",
-        "cpu": "16,000 honest updates, as published; one attack, one seed; rates chosen in 1,000 updates",
+        "cpu": "16,000 honest updates, as published; one attack, one seed, six methods; rates: 1,000 updates",
         "paper": "as published: 16,000 honest updates, all attacks, three seeds",
     },
     left_out={"cpu": [name for name in COLUMNS if name not in (VALIDATION, NONE, "NG")]},
@@ -225,19 +227,19 @@ EXPERIMENT = Experiment(
         )
         for column in COLUMNS
         if column == NONE or column in ATTACKS or column.endswith("30")
-        for other in ("Kardam", "BASGDm", "μ²-SGD, median")
+        for other in ("Kardam", "BASGDm", "μ²-SGD, RFA")
     ],
     few=1,
     note=(
         "Only the order of arrivals matters, so simulated time counts them. Every third one is of a forging client, "
         "also without attack, when these send honest updates. In columns with ρ senders are drawn: ρ/2 updates of "
         "forging clients come with each honest one. Runs end after as many arrivals as have 16,000 honest ones in the "
-        "mean. Rates are the best of 1, 0.1 and 0.01 without attack on a tenth of the training samples. The first "
-        "column has accuracies on these, at the best rate. The test set chooses nothing. Unpublished, and chosen "
-        "here: equal parts; ReLU after each pooling and after batch normalisation; Kardam's dampening 1/(1 + τ); side "
-        "information of THROTTLE without bound. BASGD's trimmed mean of 11 buffers leaves out five on each side, and "
-        "BASGDm has momentum at the clients. Batch statistics are honest. The published number of μ²-SGD is that of "
-        "one of its centres."
+        "mean. Rates are the published ones, which are said to be the best of 1, 0.1 and 0.01 without attack. The "
+        "first column chooses again, on a tenth of the training samples, and has the accuracy on these at the best "
+        "rate. The test set chooses nothing. Unpublished, and chosen here: equal parts; ReLU after each pooling and "
+        "after batch normalisation; Kardam's dampening 1/(1 + τ); side information of THROTTLE without bound. BASGD's "
+        "trimmed mean of 11 buffers leaves out five on each side, and BASGDm has momentum at the clients. Batch "
+        "statistics are honest. The published number of μ²-SGD is that of one of its centres."
     ),
 )
 
