@@ -94,6 +94,7 @@ CLOCKS: dict[str, Callable[[], Clock]] = {
 }
 
 
+@pytest.mark.slow
 def test_errors_go_from_run_to_run_however_runs_are_trained() -> None:
     clock = afl.clock.free_running(concurrency=6, buffer=3, durations=afl.clock.lognormal(0.0, 1.5))
     sim = simulation(FEEDBACK, clock=clock)

@@ -70,6 +70,7 @@ def double(factor: int, x: jax.Array) -> jax.Array:
     return jnp.sort(factor * x)  # a loop: a program with mappings of its own
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_programs_that_are_not_kept_are_gone() -> None:
     held = []

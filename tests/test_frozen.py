@@ -87,6 +87,7 @@ def test_nothing_that_is_kept_per_version_client_or_update_holds_the_base(data: 
     assert problem.device.frozen.shape == BASE.shape
 
 
+@pytest.mark.slow
 def test_memory_check_counts_the_base(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda *_: 1000)
     with pytest.raises(MemoryError, match="the model's frozen arrays"):

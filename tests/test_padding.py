@@ -106,7 +106,7 @@ def trained(clock: type[gaps], way: str, **options: Any) -> Any:
     return found, execution.updates(STEPS) // len(execution.problems)
 
 
-@pytest.mark.parametrize("way", slow_but(WAYS, "planned", "online"))
+@pytest.mark.parametrize("way", slow_but(WAYS, "online"))
 def test_padding_is_zero_and_an_empty_step_changes_nothing(way: str) -> None:
     found, updates = trained(gaps, way)
     arrivals = found.schedule.mask.sum(axis=1)

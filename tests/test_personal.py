@@ -92,6 +92,7 @@ def observed(params: Any) -> Any:
     return params
 
 
+@pytest.mark.slow
 def test_personal_parameters_stay_with_their_client() -> None:
     sim = simulation(FREE)
     bodies, heads = loop(sim.schedule(STEPS, seed=3))

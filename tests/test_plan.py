@@ -105,7 +105,7 @@ def local_steps(ragged: bool, seed: int) -> Any:
     return np.random.default_rng(seed).integers(1, 9, (CLIENTS, 40)) if ragged else 3
 
 
-@pytest.mark.parametrize("name", slow_but(OPTIONS, "arrival, buffer", "start_skew"))
+@pytest.mark.parametrize("name", slow_but(OPTIONS, "start_skew"))
 @settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

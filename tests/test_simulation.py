@@ -261,6 +261,7 @@ def test_another_seed_traces_nothing() -> None:
     assert calls[0] == before > 0
 
 
+@pytest.mark.slow
 def test_another_rate_compiles_nothing() -> None:
     problem = quadratic()
     clock = synchronous(cohort=3, durations=uniform(1, 5))

@@ -25,7 +25,6 @@ CASES = {
     "fedavg": (afl.server.fedavg(), afl.clock.synchronous(cohort=3, extra=2, durations=DELAYS), {"steps": 2}),
     "asyncfeded": (RULE, afl.clock.free_running(concurrency=4, durations=DELAYS), {"epochs": 1}),
 }
-SLOW = pytest.mark.slow
 
 
 @functools.cache  # tests of equal simulations share their programs
@@ -40,9 +39,8 @@ def simulation(name: str = "fedbuff", **changes: Any) -> afl.Simulation:
     return dataclasses.replace(usual(name), **changes) if changes else usual(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["fedavg", *(pytest.param(one, marks=SLOW) for one in ("fedbuff", "fadas", "asyncfeded"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_steps_are_those_of_run(name: str) -> None:
     sim = simulation(name)
     trained = sim.train(STEPS, seed=SEED)
@@ -61,7 +59,7 @@ def test_steps_are_those_of_run(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedavg", pytest.param("fedbuff", marks=SLOW)])
+@pytest.mark.parametrize("name", ["fedavg", "fedbuff"])
 def test_they_are_traced_by_jit_scan_and_vmap_over_seeds(name: str) -> None:
     sim = simulation(name)
     expected = [sim.step(sim.step(sim.init(seed), HALF)[0], HALF)[0].params for seed in range(3)]
@@ -114,7 +112,7 @@ def test_user_defined_clocks_have_zeros_in_padding_and_are_checked() -> None:
         simulation(clock=early(concurrency=4, buffer=2, durations=DELAYS)).init()
 
 
-@SLOW
+@pytest.mark.slow
 def test_hyperparameters_in_the_state_can_be_batched() -> None:
     sim = simulation("fedavg")
     state = sim.init(SEED)

@@ -183,6 +183,7 @@ def test_invalid_axes_and_simulations_raise(sim: afl.Simulation) -> None:
         afl.sweep(5, {"seed": [0]}, STEPS)
 
 
+@pytest.mark.slow
 def test_the_result_is_saved(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "grid.nc"
     found = afl.sweep(sim, {"server.learning_rate": [0.5, 1.0]}, STEPS, eval_every=EVERY, save=path)

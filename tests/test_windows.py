@@ -11,8 +11,8 @@ import jaxafl as afl
 from jaxafl.engine import windows
 from tests.equivalence import CLOCKS, SERVERS, STEPS, _simulation, observe
 
-QUICK = ("fedbuff", "buffer")
-PAIRS = list(dict.fromkeys([QUICK, *((name, clock) for name, (_, clocks, _) in SERVERS.items() for clock in clocks)]))
+OF_SERVERS = [(name, clock) for name, (_, clocks, _) in SERVERS.items() for clock in clocks]
+PAIRS = list(dict.fromkeys([("fedbuff", "buffer"), *OF_SERVERS]))
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -48,9 +48,8 @@ def short_windows(monkeypatch: pytest.MonkeyPatch, arrivals: int) -> list[int]:
     return begun
 
 
-@pytest.mark.parametrize(
-    ("name", "clock"), [pytest.param(*pair, marks=[] if pair == QUICK else [pytest.mark.slow]) for pair in pairs()]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "clock"), pairs())
 def test_windows_leave_every_bit(name: str, clock: str, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm, _, client = SERVERS[name]
     simulation = _simulation(algorithm, CLOCKS[clock], client)

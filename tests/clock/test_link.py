@@ -142,7 +142,7 @@ def test_transfers_under_way_share_the_link_of_the_server(speed: float, buffer: 
     assert (started <= found.time[-1]).all()
 
 
-@pytest.mark.parametrize("deadline", [None, 22.0])
+@pytest.mark.parametrize("deadline", [pytest.param(None, marks=pytest.mark.slow), 22.0])
 def test_a_round_shares_the_link_of_the_server(deadline: float | None) -> None:
     work = np.array([2.0, 1.5, 4.5, np.inf if deadline else 3.5, 3.0, 3.0, 7.0])
     durations = clock.constant(work) + clock.link(shared=2.0, bytes=3.0)

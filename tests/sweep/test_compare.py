@@ -51,6 +51,7 @@ def artificial(**accuracies: Any) -> afl.Comparison:
     return afl.Comparison({name: result(np.asarray(rows, float)) for name, rows in accuracies.items()})
 
 
+@pytest.mark.slow
 def test_methods_on_one_clock_have_the_same_schedule_and_initial_model(made: afl.Comparison) -> None:
     buff, adaptive, other = made.results.values()
     for name in ("time", "client_id", "run_index", "started_at", "arrived_at", "staleness", "local_steps"):
@@ -60,6 +61,7 @@ def test_methods_on_one_clock_have_the_same_schedule_and_initial_model(made: afl
     assert np.abs(buff.loss - adaptive.loss)[:, 1:].min() > 0
 
 
+@pytest.mark.slow
 def test_on_another_clock_the_runs_of_a_client_take_the_same_times_and_batches(made: afl.Comparison) -> None:
     def runs(result: xr.Dataset, seed: int) -> dict[tuple[int, int], tuple[float, ...]]:
         one, version = result.isel(seed=seed), np.arange(result.sizes["step"])[:, None]
@@ -78,6 +80,7 @@ def test_on_another_clock_the_runs_of_a_client_take_the_same_times_and_batches(m
             np.testing.assert_allclose(one[key][2:], other[key][2:], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_dataset_holds_the_evaluations_of_all_methods(made: afl.Comparison) -> None:
     assert made.dataset.accuracy.dims == ("method", "seed", "evaluation")
     assert made.dataset.accuracy.shape == (3, 2, 7)
@@ -90,6 +93,7 @@ def test_the_dataset_holds_the_evaluations_of_all_methods(made: afl.Comparison) 
         made.results = {}  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_summaries_and_differences_are_paired_by_seed(made: afl.Comparison) -> None:
     last = {name: result.loss.values[:, -1] for name, result in made.results.items()}
     for name, found in made.summary("loss").items():
