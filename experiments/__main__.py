@@ -26,7 +26,8 @@ from jaxafl.cli.pipes import readable_output
 from jaxafl.readers.replacing import replacing
 
 HERE = pathlib.Path(__file__).resolve().parent
-PAPERS = ("asyncfeded", "audg_psurdg", "nonconvex", "fadas", "defedavg", "throttle", "uploads", "optimal", "routing")
+PAPERS = ("asyncfeded", "audg_psurdg", "nonconvex", "fadas", "defedavg", "throttle")
+PAPERS += ("uploads", "optimal", "routing", "tables")  # studies without a paper
 
 
 def experiments() -> dict[str, Experiment]:

@@ -36,6 +36,7 @@ from experiments.suite import (  # noqa: E402
     time_to,
 )
 from experiments.suite.experiment import with_own  # noqa: E402
+from experiments.tables import heterogeneous  # noqa: E402
 
 EXPERIMENTS = experiments()
 NAMES = sorted(EXPERIMENTS)
@@ -435,6 +436,40 @@ def test_a_quadratic_is_solved_between_two_server_steps() -> None:
     )
     np.testing.assert_allclose(solved.seconds(runs), [3.0, np.inf, np.inf, np.inf])
     np.testing.assert_allclose(solved.seconds(runs.assign_attrs(target=3.5)), [0.5, 0.0, np.inf, np.inf])
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_four_clients_have_classes_of_their_own(together: bool) -> None:
+    """The first four, or every fifth; the data are the same, and no sample is lost."""
+    labels = np.random.default_rng(1).permutation(np.arange(2000) % 10)
+    parts = heterogeneous.two_groups(together).split(labels, None, np.random.default_rng(0))
+    held = [set(labels[part]) for part in parts]
+    holders = [0, 1, 2, 3] if together else [0, 5, 10, 15]
+    assert [client for client, classes in enumerate(held) if classes <= {8, 9}] == holders
+    assert all(not held[client] & {8, 9} for client in set(range(20)) - set(holders))
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(2000))
+    other = heterogeneous.two_groups(not together).split(labels, None, np.random.default_rng(0))
+    assert sorted(map(tuple, parts)) == sorted(map(tuple, other))
+
+
+def test_a_rate_is_chosen_by_validation() -> None:
+    """Not by test accuracy, nor where parameters stopped being finite; slow clients are the first four."""
+    validation = np.array([[0.2, 0.6, 0.9], [0.4, 0.4, 0.9]])[..., None]
+    clients = np.repeat([0.25, 0.75], [4, 16]) * np.ones((2, 3, 1, 1))
+    dims = ("seed", "server.learning_rate", "evaluation")
+    runs = running.xr.Dataset(
+        {
+            "validation_accuracy": (dims, validation),
+            "accuracy": (dims, np.array([[0.9, 0.1, 0.5]] * 2)[..., None]),
+            "client_accuracy": ((*dims, "population"), clients),
+            "failed_step": (dims[:2], [[-1, -1, 3], [-1, -1, 3]]),
+        },
+        {"server.learning_rate": [0.1, 0.3, 1.0], "population": np.arange(20)},
+    )
+    found = heterogeneous.at_chosen(runs.transpose("server.learning_rate", ...))
+    measures = (heterogeneous.RATE, heterogeneous.ON_SLOW, heterogeneous.ON_FAST, heterogeneous.ON_ALL)
+    values = [heterogeneous.EXPERIMENT.measures[name].of(found) for name in measures]
+    np.testing.assert_allclose(values, np.transpose([[0.3, 25.0, 75.0, 10.0]] * 2))
 
 
 def test_predictions_are_drawn_dashed() -> None:

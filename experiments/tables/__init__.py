@@ -1,0 +1,1 @@
+"""Studies that compare many algorithms in one setting."""
