@@ -91,6 +91,7 @@ def test_adam() -> None:
     check(client, OracleTraining(learning_rate=0.1, optimizer="adam", b1=0.8, b2=0.95, eps=1e-6, steps=4))
 
 
+@pytest.mark.slow
 def test_single_precision() -> None:
     mine, theirs = FULL_BATCH["all"]
     client = Client(optax.sgd, learning_rate=0.2, steps=4, batch_size=None, **mine)

@@ -64,6 +64,7 @@ def check(client: afl.Client, training: list[LocalTraining], batches: Any = None
     return result
 
 
+@pytest.mark.slow
 def test_every_number_may_be_one_per_client() -> None:
     steps = [3, 1, 4, 2, 2, 3]
     client = afl.Client(learning_rate=RATES, **NUMBERS, rate_decay_per_run=RATES, steps=steps, batch_size=None)

@@ -201,6 +201,7 @@ def test_the_timeline_crosses_refused_and_stopped_runs(made, expected):
     assert "crossed: refused, stopped or lost" in ax.get_xlabel() and "without" not in ax.get_title()
 
 
+@pytest.mark.slow
 def test_timelines_that_are_compared_share_an_axis_and_until_ends_it():
     two = {
         n: compute_schedule(clock.free_running(concurrency=2, durations=clock.constant(n)), 4, 1, 8, 0) for n in (1, 3)

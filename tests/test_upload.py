@@ -294,6 +294,7 @@ def kept(count: int) -> tuple[Any, Any]:
 COUNTS = {count: kept(count) for count in (1, 3, 40)}  # the first by a partial sort
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([-2.0, -0.0, 0.0, 1.0, 2.0, 3.5]), max_size=150), st.sampled_from(list(COUNTS)))
 def test_the_largest_are_kept_and_of_equal_ones_the_first(values: list[float], count: int) -> None:
     """Also where numbers are counted instead of sorted, which takes over at two in a hundred."""

@@ -36,6 +36,7 @@ def test_lazy_and_stored_hold_the_same_samples():
     np.testing.assert_array_equal(for_lazy[1], for_stored[1])
 
 
+@pytest.mark.slow
 def test_a_position_gives_the_same_sample_in_any_batch():
     lazy = data.synthetic(1.0, 1.0, 5, lazy=True)
     fetch = jax.jit(lazy.fetch)

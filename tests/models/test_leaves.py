@@ -97,6 +97,7 @@ def test_switches_of_jax_that_do_not_work_are_refused_by_name(switch: str, value
         jax.config.update(switch, before)
 
 
+@pytest.mark.slow
 def test_a_recurrent_cell_of_float32_is_told_what_to_write_under_x64() -> None:
     class Net(nn.Module):
         @nn.compact
