@@ -38,7 +38,10 @@ class Column:
             raise AttributeError(self.name)
         value = schedule.__dict__[self.name]
         if isinstance(value, Ragged):
-            value = schedule.__dict__[self.name] = value.table()
+            tables = schedule.__dict__.setdefault("_tables", {})
+            if self.name not in tables:
+                tables[self.name] = value.table()
+            value = tables[self.name]
         return cast(np.ndarray, value)
 
     def __set__(self, schedule: Any, value: Any) -> None:

@@ -240,8 +240,8 @@ for _name in _COLUMNS.split():
 
 
 def first_steps(schedule: Schedule, count: int) -> Schedule:
-    """Returns the first `count` server steps of a schedule."""
-    return _within(schedule, 0, count)
+    """Returns the first `count` server steps of a schedule; the schedule itself if there are no more."""
+    return schedule if count == schedule.server_steps else _within(schedule, 0, count)
 
 
 def cut(schedule: Schedule, start: int, stop: int) -> Schedule:

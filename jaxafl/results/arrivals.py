@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxafl.clock import Schedule
+from jaxafl.clock.ragged import Ragged
+from jaxafl.clock.tables import replaced
+from jaxafl.engine.loop import Trained
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
@@ -15,6 +19,8 @@ if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
 MISSING: dict[str, float] = {"client_id": -1, "run_index": -1, "kind": -1, "arrived": False}
 """Values of indices and of `arrived` in slots without an arrival. Other variables are NaN in them."""
 _PLACES = ("step", "arrival")
+_known: weakref.WeakKeyDictionary[Schedule, dict[str, Any]] = weakref.WeakKeyDictionary()
+_narrow: weakref.WeakKeyDictionary[Schedule, Schedule] = weakref.WeakKeyDictionary()
 _TIMES = {"started": "started_at", "arrived": "arrived_at"}
 _COUNTS = ("staleness", "local_steps", "multiplicity")
 
@@ -47,8 +53,33 @@ def discarded_runs(run: xr.Dataset, name: str) -> float:
     return float(np.mean(np.nan_to_num(np.asarray(known, float))))
 
 
+def with_columns(trained: Trained) -> Trained:
+    """Returns a run without columns of arrivals that no server step has, if the numbers of arrivals differ."""
+    whole = trained.schedule
+    ragged = {name: one for name, one in vars(whole).items() if isinstance(one, Ragged)}
+    if not ragged:
+        return trained
+    width, room = max(1, int(whole.taken.max(initial=0))), ragged["mask"].width
+    if whole not in _narrow:
+        _narrow[whole] = replaced(whole, **{name: one._replace(width=width) for name, one in ragged.items()})
+    records = {
+        name: values[:, :width] if values.shape[1:] == (room,) and not name.startswith("observe_") else values
+        for name, values in trained.records.items()
+    }
+    return trained._replace(schedule=_narrow[whole], records=records)
+
+
 def of_schedule(schedule: Schedule) -> dict[str, Any]:
-    """Returns the variables of the arrivals of a schedule: name -> (dimensions, values)."""
+    """Returns the variables of the arrivals of a schedule: name -> (dimensions, values).
+
+    Members of a sweep that have one schedule share their memory.
+    """
+    if schedule not in _known:
+        _known[schedule] = _of_schedule(schedule)
+    return dict(_known[schedule])
+
+
+def _of_schedule(schedule: Schedule) -> dict[str, Any]:
     mask = schedule.mask
     indices = {"client_id": schedule.client, "run_index": schedule.run}
     if schedule.kinds:

@@ -18,7 +18,7 @@ from jaxafl.engine.private import mechanism_of, noise_of
 from jaxafl.models.metrics import better_of, declared, metric_of
 from jaxafl.options import are_plain, options_of
 from jaxafl.references import citation, version
-from jaxafl.results.arrivals import by_step, masked, of_schedule
+from jaxafl.results.arrivals import by_step, masked, of_schedule, with_columns
 from jaxafl.results.clients import with_clients
 from jaxafl.results.failures import place_of
 from jaxafl.results.points import with_finals
@@ -116,6 +116,7 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
 
     import jaxafl.results.privacy  # noqa: F401 (results have `privacy`)
 
+    trained = with_columns(trained)
     schedule, records, server = trained.schedule, trained.records, parts["server"]
     variables = _variables(trained, parts["client"], parts["data"])
     if "attack" in parts:

@@ -15,6 +15,7 @@ import pytest
 import jaxafl as afl
 from jaxafl import clock, presets, server
 from jaxafl.clock import Schedule
+from jaxafl.clock.ragged import Ragged
 from tests.problems import START, observe_w, quadratic
 from tests.variants import slow_but
 
@@ -241,6 +242,8 @@ def test_servers_follow_their_formulas_along_the_schedule(name: str) -> None:
         "naive_optimal",
         "fedvarp",
     )
+    ragged = isinstance(vars(schedule)["client"], Ragged)
+    assert result.sizes["arrival"] == (schedule.taken.max() if ragged else schedule.mask.shape[1])
     sent = schedule.mask.sum() + counted["refused"] + counted["lost"]
     assert int(result.bytes_up.sum()) == sent * len(START) * 8
 
