@@ -20,14 +20,25 @@ import time
 import numpy as np
 
 from experiments.suite import command as suite
-from experiments.suite import report, running
+from experiments.suite import pages, report, running
 from experiments.suite.experiment import SCALES, Experiment
 from jaxafl.cli.pipes import readable_output
 from jaxafl.readers.replacing import replacing
 
 HERE = pathlib.Path(__file__).resolve().parent
-PAPERS = ("asyncfeded", "audg_psurdg", "nonconvex", "fadas", "defedavg", "throttle")
-PAPERS += ("uploads", "optimal", "routing", "tables")  # studies without a paper
+PAPERS = {
+    "asyncfeded": "AsyncFedED",
+    "audg_psurdg": "AUDG and PSURDG",
+    "nonconvex": "AFL on non-convex objectives",
+    "fadas": "FADAS",
+    "defedavg": "DeFedAvg",
+    "throttle": "THROTTLE",
+    "optimal": "Study of times that theory predicts",
+    "routing": "Study of tasks that queue at clients",
+    "tables": "Study of clients that are forgotten",
+    "uploads": "Study of bytes, privacy and attacks",
+}
+"""Package -> title."""
 
 
 def experiments() -> dict[str, Experiment]:
@@ -113,7 +124,7 @@ def listed(name: str, one: Experiment) -> str:
 
 def page(chosen: dict[str, Experiment]) -> str:
     """Everything that was run, and the names of what was not."""
-    sections = []
+    groups: dict[str, list[tuple[Experiment, str]]] = {}
     for name, one in chosen.items():
         path = _largest(one, suite.stem_of(name))
         if path is not None:
@@ -123,9 +134,13 @@ def page(chosen: dict[str, Experiment]) -> str:
             text = report.markdown(one, f"experiments.{name}", nothing)
         drawn = path is not None and path.with_suffix(".png").exists()
         picture = f"\n![{one.title}](results/{path.stem}.png)\n" if path and drawn else ""
-        sections.append((one, text + picture))
-    preface = (HERE / "preface.md").read_text(encoding="utf-8")
-    return "\n".join([preface, report.contents(sections), *(text for _, text in sections)])
+        package = name.partition(".")[0]
+        groups.setdefault(PAPERS.get(package, package), []).append((one, text + picture))
+    title, intro, rest = (HERE / "preface.md").read_text(encoding="utf-8").split("\n\n", 2)
+    folded = pages.folded("How to run and to read them", rest)
+    return "\n".join(
+        [title, "", intro, "", pages.overview(groups), folded, *(pages.group(*one) for one in groups.items())]
+    )
 
 
 def _largest(one: Experiment, stem: str) -> pathlib.Path | None:

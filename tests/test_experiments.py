@@ -30,6 +30,7 @@ from experiments.suite import (  # noqa: E402
     last,
     main,
     more_than,
+    pages,
     report,
     running,
     sooner,
@@ -83,12 +84,22 @@ def test_the_contents_of_a_page() -> None:
     claims = "- a: holds: does not hold (mean -1)\n- b: holds (mean 1)\n- c: not run\n- d: not decided by these seeds\n"
     one = dataclasses.replace(small({}), title="A's, 90 % (b)", left_out={"cpu": ["absent"]})
     ran, chosen = told.format(3), told.format('3 --columns "one" "absent" --methods "a"')
-    texts = [f"## A\n\n{said}3 seeds\n\n{claims}" for said in (ran, chosen)] + [f"## A\n\n{told.format(1)}not run\n"]
-    assert report.contents([(one, text) for text in texts]).splitlines()[2:] == [
+    texts = [
+        f"## A\n\n{said}3 seeds · {cost} on 2 cores, cpu, jax 1\n\n{claims}"
+        for said, cost in ((ran, "360 s"), (chosen, "2.0 h"))
+    ] + [f"## A\n\n{told.format(1)}not run\n"]
+    sections = [(one, text) for text in texts]
+    assert pages.contents(sections).splitlines()[2:] == [
         "| [A's, 90 % (b)](#as-90--b) | cpu, 3 seeds | 1 of 2 | 1 | 1 | 1 |",
         "| [A's, 90 % (b)](#as-90--b) | cpu, 3 seeds | 2 of 2 | 1 | 1 | 1 |",
         "| [A's, 90 % (b)](#as-90--b) | not run |  |  |  |  |",
     ]
+    assert pages.overview({"A (b)": sections}).splitlines()[2:] == [
+        "| [A (b)](#a-b) | 2 of 3 | 3 | 2.1 | 2 | 2 | 2 |",
+        "",
+        "On 2 cores, cpu. Tables that show the same runs count their hours each.",
+    ]
+    assert pages.group("A", sections).count("### A\n") == 3
 
 
 def test_the_clock_of_fadas_replays_the_released_simulators_draws() -> None:

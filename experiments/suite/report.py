@@ -1,11 +1,10 @@
-"""Tables in Markdown of what was measured, beside what was published, and the page of all of them."""
+"""Tables in Markdown of what was measured, beside what was published."""
 
 from __future__ import annotations
 
 import json
 import pathlib
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -132,23 +131,6 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
         lines += [f"Why they differ: {experiment.reasons.get(scale, 'not known')}", ""]
     lines += [f"- {claim.text}: {found}" for claim, found in claimed(experiment, results)]
     lines += own_methods(experiment, results)
-    return "\n".join([*lines, ""])
-
-
-def contents(sections: Iterable[tuple[Experiment, str]]) -> str:
-    """A line for each table of a page, made by `markdown`: at which scale it was run, what became of its claims."""
-    lines = ["| | run at | columns | claims that hold | that do not | not decided |", "|---|---|---|---|---|---|"]
-    for experiment, text in sections:
-        told, title = text.splitlines()[2], experiment.title
-        scale, seeds, chosen = re.findall(r'--scale (\w+) --seeds (\d+)(?: --columns((?: "[^"]*")+))?', told)[0]
-        ran = not told.endswith("not run")
-        columns = chosen.count('"') // 2 or len(experiment.columns_at(scale))
-        verdicts = [line.rpartition(": ")[2] for line in text.splitlines() if line.startswith("- ")]
-        counts = [sum(one.startswith(word) for one in verdicts) for word in ("holds", "does not hold", "not decided")]
-        place = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")  # as GitHub names it
-        cells = [f"[{title}](#{place})", f"{scale}, {seeds} seed{'s' * (seeds != '1')}" if ran else "not run"]
-        cells += [f"{columns} of {len(experiment.columns)}" if ran else "", *(str(count or "") for count in counts)]
-        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
