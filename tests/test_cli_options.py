@@ -133,6 +133,7 @@ def test_the_hint_at_the_help_of_a_missing_option_shows_that_option(server, caps
         (["--client.b1", "0.3"], ("the optimiser is sgd", "--client.momentum")),
         (["--partition.alpha", "0.3"], ("no partition is chosen",)),
         (["--sever-steps", "3"], ("did you mean --server-steps?",)),
+        (["--save", "a.nc"], ("no option --save; did you mean --output?",)),
         (["fedbuff"], ("'fedbuff' is not an option",)),
         (["--axis", "seed=0:2"], ("jaxafl sweep",)),
     ],

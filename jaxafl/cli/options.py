@@ -270,9 +270,8 @@ def refuse(unknown: Sequence[str], names: Names, options: Any) -> NoReturn:
     """Raises `UserError` for unknown arguments, with the known options.
 
     Args:
-        unknown: the arguments.
+        unknown, options: the arguments, and the parsed rest of the command line.
         names: the constructors, which decide on the options.
-        options: the parsed rest of the command line.
     """
     flag = next((argument for argument in unknown if argument.startswith("--")), unknown[0]).partition("=")[0]
     part, dot, _ = flag.removeprefix("--").partition(".")
@@ -281,7 +280,8 @@ def refuse(unknown: Sequence[str], names: Names, options: Any) -> NoReturn:
     if not flag.startswith("--"):
         raise UserError(f"{flag!r} is not an option, nor the value of one; --help lists all")
     if not (dot and part in _PARTS):
-        raise UserError(f"there is no option {flag}{did_you_mean(flag, _flags(options)) or '; --help lists all'}")
+        near = did_you_mean("--output" if flag == "--save" else flag, _flags(options))  # `save` in Python
+        raise UserError(f"there is no option {flag}{near or '; --help lists all'}")
     if part not in names:
         raise UserError(f"there is no option {flag}: no {part} is chosen; --{part} names one")
     known = _flags(getattr(options, part), f"{part}.")

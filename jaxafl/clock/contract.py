@@ -133,8 +133,8 @@ class FaultCode(enum.IntEnum):
     MASKS_END = "the recorded uploads or downloads run out at tick {round}"
     STALE_END = "the recorded stale versions run out at round {round}"
     FULL = (
-        "more updates arrive at server step {round} than the clock's capacity, at {time:,.6g} s; give a larger "
-        "max_arrivals, unless a client that the step waits for never comes, or runs take no time"
+        "more updates arrive at server step {round} than the clock's capacity, at {time:,.6g} s; give a "
+        "max_arrivals above {run}, unless a client that the step waits for never comes, or runs take no time"
     )
 
 

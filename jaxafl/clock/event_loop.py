@@ -128,7 +128,7 @@ def deliver(clock: Any, state: State, step: ServerStep, num_clients: int) -> Car
     gone = jnp.where(waits & jnp.isinf(earliest), FaultCode.ALL_GONE, FaultCode.NONE)
     full = jnp.where(exceeds, FaultCode.FULL, FaultCode.NONE)
     when = jnp.where(jnp.isinf(earliest), state.now, earliest)
-    starts = first_fault(state.starts, jnp.maximum(gone, full), round=state.version, time=when)
+    starts = first_fault(state.starts, jnp.maximum(gone, full), run=most, round=state.version, time=when)
     starts = starts._replace(refused=starts.refused + (refused & ~lost), lost=starts.lost + lost)
     rules = jax.tree.map(
         lambda new, old: new if jnp.ndim(new) else jnp.where(delivers, new, old), verdict.rules, state.rules

@@ -344,7 +344,7 @@ def test_a_step_without_room_for_the_arrivals_that_close_it_is_refused(make: Any
 
 def test_too_many_arrivals_are_an_error() -> None:
     made = clock.free_running(concurrency=4, durations=clock.constant(1.0), period=10.0)
-    with pytest.raises(ValueError, match="than the clock's capacity, at 2 s; give a larger max_arrivals"):
+    with pytest.raises(ValueError, match="than the clock's capacity, at 2 s; give a max_arrivals above"):
         run_clock(made, 4, 1, 3)
 
 
