@@ -88,12 +88,6 @@ def test_a_cycle_begins_at_its_time_despite_rounding(cut: Any, hang: float) -> N
 
 
 @pytest.mark.slow
-def test_sessions_of_no_length_are_refused() -> None:
-    none = clock.sessions(clock.constant(1.0), clock.constant(0.0), off=clock.constant(0.0))
-    with pytest.raises(ValueError, match=r"sessions: on=constant\(value=0.0\) is 0, so no client ever works"):
-        run_clock(clock.free_running(concurrency=2, durations=none), 2, 1, 1)
-
-
 def test_a_client_works_only_in_its_sessions() -> None:
     """3 s of work in sessions of 2 s with breaks of 1 s: [0, 2] + [3, 4], [4, 5] + [6, 8], ..."""
     made = clock.sessions(clock.constant(3.0), clock.constant(2.0), off=clock.constant(1.0))
@@ -124,12 +118,11 @@ def test_clients_leave_after_a_geometric_number_of_sessions() -> None:
         (lambda c: c.sessions(c.constant(1.0), c.suspension(0.1), off=c.constant(1.0)), "on=suspension"),
         (lambda c: c.sessions(c.constant(1.0), c.constant(1.0), off=c.constant(1.0), leave=1.0), "leave must be in"),
         (lambda c: c.sessions(c.constant(3.0), c.constant(1.0), off=c.constant(1.0), cut="stop"), "'restart'"),
-        *(
-            pytest.param(made, "are gone", marks=pytest.mark.slow)
-            for made in (
-                lambda c: c.sessions(c.constant(3.0), c.constant(1.0), off=c.constant(1.0), cut="restart"),
-                lambda c: c.sessions(c.constant(3.0), c.constant(0.0), off=c.constant(1.0)),
-            )
+        (lambda c: c.sessions(c.constant(3.0), c.constant(0.0), off=c.constant(0.0)), r"on=.* is 0, so no client ever"),
+        pytest.param(
+            lambda c: c.sessions(c.constant(3.0), c.constant(1.0), off=c.constant(1.0), cut="restart"),
+            "are gone",
+            marks=pytest.mark.slow,
         ),
     ],
 )
