@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
 MISSING: dict[str, float] = {"client_id": -1, "run_index": -1, "kind": -1, "arrived": False}
 """Values of indices and of `arrived` in slots without an arrival. Other variables are NaN in them."""
 _PLACES = ("step", "arrival")
-_known: weakref.WeakKeyDictionary[Schedule, dict[str, Any]] = weakref.WeakKeyDictionary()
 _narrow: weakref.WeakKeyDictionary[Schedule, Schedule] = weakref.WeakKeyDictionary()
 _TIMES = {"started": "started_at", "arrived": "arrived_at"}
 _COUNTS = ("staleness", "local_steps", "multiplicity")
@@ -70,21 +69,12 @@ def with_columns(trained: Trained) -> Trained:
 
 
 def of_schedule(schedule: Schedule) -> dict[str, Any]:
-    """Returns the variables of the arrivals of a schedule: name -> (dimensions, values).
-
-    Members of a sweep that have one schedule share their memory.
-    """
-    if schedule not in _known:
-        _known[schedule] = _of_schedule(schedule)
-    return dict(_known[schedule])
-
-
-def _of_schedule(schedule: Schedule) -> dict[str, Any]:
+    """Returns the variables of the arrivals of a schedule: name -> (dimensions, values)."""
     mask = schedule.mask
     indices = {"client_id": schedule.client, "run_index": schedule.run}
     if schedule.kinds:
         indices["kind"] = schedule.kind
-    found: dict[str, np.ndarray] = {"arrived": mask}
+    found: dict[str, np.ndarray] = {"arrived": mask.copy()}
     found |= {name: np.where(mask, values, int(MISSING[name])) for name, values in indices.items()}
     found |= {name: masked(getattr(schedule, name), mask) for name in _COUNTS}
     found |= {name: masked(getattr(schedule, field), mask) for field, name in _TIMES.items()}

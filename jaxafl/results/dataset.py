@@ -198,7 +198,7 @@ def options_of_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _variables(trained: Trained, client: Client, data: FederatedData) -> dict[str, Any]:
     schedule, mask, clients = trained.schedule, trained.schedule.mask, trained.schedule.num_clients
-    variables: dict[str, Any] = {"time": (("step",), schedule.time)}
+    variables: dict[str, Any] = {"time": (("step",), schedule.time.copy())}  # members may have one schedule
     variables |= {name: (("step",), values) for name, values in bytes_sent(trained, client).items()}
     arrived = schedule.client[mask]
     counts = np.bincount(arrived, minlength=clients).astype(np.int32)

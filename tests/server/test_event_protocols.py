@@ -443,3 +443,14 @@ def test_picky_sgd_says_what_it_rejects() -> None:
     usual, infinite = found(server.asysg(ETA)), found(server.picky_sgd(ETA, np.inf))
     np.testing.assert_allclose(infinite.observe_w, usual.observe_w, rtol=1e-12)
     assert infinite.attrs["count_rejected"] == 0 and json.loads(infinite.attrs["server"])["distance"] == np.inf
+
+
+def test_results_of_one_run_can_be_changed_one_by_one() -> None:
+    problem = quadratic()
+    made = clock.free_running(concurrency=CLIENTS, durations=DURATIONS)
+    sim = afl.Simulation(problem.data, problem.model, GRADIENT, server.fedasync(), made)
+    trained = sim.train(4)
+    one, other = sim.result(trained, 0), sim.result(trained, 0)
+    for name in ("time", "arrived", "staleness"):
+        one[name].values[:] = 0
+    assert (other.time > 0).all() and other.arrived.all() and (other.step_arrivals == 1).all()
