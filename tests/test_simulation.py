@@ -50,6 +50,14 @@ ASYNCFEDED: dict[str, dict[str, Any]] = {
         "max_steps": 30,
         "rounding": "truncate",
     },
+    "cosine": {
+        "base_rate": 0.8,
+        "eps": 0.9,
+        "target_staleness": 1.5,
+        "kappa": 1.3,
+        "max_steps": 30,
+        "distance": "cosine",
+    },
     "clipped": {"base_rate": 0.5, "eps": 0.5, "target_staleness": 4.0, "kappa": 1.0, "max_steps": 5},
 }
 
@@ -76,6 +84,7 @@ def adaptive_clock(times: np.ndarray) -> Any:
     ("name", "lanes"),
     [
         pytest.param("floor", 1, marks=pytest.mark.slow),
+        pytest.param("cosine", 1, marks=pytest.mark.slow),
         pytest.param("truncate", 1, marks=pytest.mark.slow),
         pytest.param("clipped", 1, marks=pytest.mark.slow),
         ("floor", 4),

@@ -54,7 +54,7 @@ class compass(Clock):
     Q_min to Q_max, before T_a, by its measured speed. If there is none, it founds one, whose T_a fits later groups. A
     client that has arrived waits for its group. The server steps when all members have arrived, or at T_max. Later
     members go into a general buffer, which the next step of a group takes, and are assigned anew at once. The local
-    steps of `Client` have no effect.
+    steps of `Client` have no effect. An arrival costs O(N): the method is for silos, up to some thousands.
 
     Args:
         durations: duration of a run in simulated seconds, usually with a term per step.

@@ -29,6 +29,11 @@ class asyncfeded(Server):
     and the model has not moved since x_s, γ = 0. If it has moved, the update is dropped and counted: the version
     advances, K stays, and γ is reported as infinite.
 
+    ‖Δ_i‖ is the distance of the client's model x_i = x_s + Δ_i from x_s, so γ_i = d(x_t, x_s) / d(x_i, x_s) with
+    another distance d too, which is how `distance="cosine"` is read here: d(a, b) = 1 - cos(a, b), computed as
+    ‖a/‖a‖ - b/‖b‖‖² / 2, with a/‖a‖ = 0 if a = 0. For small angles γ is then the ratio of their squares. Wilhelm and
+    Kao (2026) compare distances, but their formulas were not at hand.
+
     Args:
         base_rate: numerator λ > 0 of the server rate, or an Optax schedule of server steps. The paper uses 1 on
             FEMNIST, 5 on Synthetic-1-1 and Shakespeare.
@@ -38,6 +43,7 @@ class asyncfeded(Server):
         kappa: gain κ of the adaptation of K; at least 0, and 0 keeps K constant. The paper uses 0.05 on FEMNIST and 1
             on the other data sets.
         max_steps: upper bound of K. Clipped replies are counted.
+        distance: distance d of models: `"euclidean"` as in the paper, or `"cosine"`.
         rounding: rounding of κ (γ̄ - γ). `"floor"` as in the paper, `"truncate"` towards zero as an ablation.
 
     References:
@@ -51,6 +57,7 @@ class asyncfeded(Server):
     kappa: Number = number(default=1.0, least=0)
     max_steps: int = static(default=100)
     rounding: Literal["floor", "truncate"] = static(default="floor")
+    distance: Literal["euclidean", "cosine"] = static(default="euclidean")
 
     requires = Delivery.REPLIES
     accepts = Delivery.STALE | Delivery.CONTINUOUS
@@ -60,7 +67,7 @@ class asyncfeded(Server):
     needs = Needs(base=True, replies=True)
     counters = ("dropped", "clipped")
     meanings: ClassVar[dict[str, str]] = {
-        "gamma": "Euclidean staleness of AsyncFedED",
+        "gamma": "staleness γ of AsyncFedED, as a ratio of distances",
         "next_local_steps": "reply for the client's next run: local steps, or epochs with Client(epochs=...)",
     }
 
@@ -74,8 +81,10 @@ class asyncfeded(Server):
 
     def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
         delta, start = jax.tree.map(lambda leaf: leaf[0], (arrivals.delta, arrivals.base))
-        length = norm(delta)
-        distance = norm(jax.tree.map(jnp.subtract, params, start))
+        if self.distance == "cosine":
+            length, distance = (_angular(one, start) for one in (jax.tree.map(jnp.add, start, delta), params))
+        else:
+            length, distance = norm(delta), norm(jax.tree.map(jnp.subtract, params, start))
         dropped = (length == 0) & (distance > 0)  # Δ = 0 although the model has moved
         gamma = jnp.where(length == 0, 0, distance / jnp.where(length == 0, 1, length))
         rate = jnp.where(dropped, 0, self.base_rate / (gamma + self.eps))
@@ -94,3 +103,10 @@ class asyncfeded(Server):
             "clipped": wanted > self.max_steps,
         }
         return Outcome(params, state, info, next_steps=reply[None], weights=jnp.where(dropped, 0.0, 1.0)[None])
+
+
+def _angular(one: Tree, other: Tree) -> Array:
+    """Computes 1 - cos(one, other), precise for small angles too."""
+    lengths = norm(one), norm(other)
+    first, second = (jnp.where(length > 0, 1 / jnp.where(length > 0, length, 1), 0) for length in lengths)
+    return norm(jax.tree.map(lambda a, b: a * first - b * second, one, other)) ** 2 / 2

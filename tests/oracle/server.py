@@ -99,11 +99,12 @@ class AsyncFedED:
         kappa: float,
         max_steps: int,
         rounding: str = "floor",
+        distance: str = "euclidean",
     ) -> None:
         if rounding not in ("floor", "truncate"):
             raise ValueError(f'rounding must be "floor" or "truncate", got {rounding!r}')
         self.lam, self.eps, self.kappa, self.max_steps = lam, eps, kappa, max_steps
-        self.target_staleness = target_staleness
+        self.target_staleness, self.distance = target_staleness, distance
         self.round = math.floor if rounding == "floor" else math.trunc
         self.info = StepInfo()
 
@@ -113,6 +114,11 @@ class AsyncFedED:
         require_single(arrivals, "asyncfeded")
         (update,) = arrivals
         drift, length = float(np.linalg.norm(x - update.x_start)), float(np.linalg.norm(update.delta))
+        if self.distance == "cosine":
+            drift, length = (
+                1 - float(one @ update.x_start / (np.linalg.norm(one) * np.linalg.norm(update.x_start)))
+                for one in (x, update.x_start + update.delta)
+            )
         if length == 0 and drift > 0:
             self.info = StepInfo(eta=0.0, gamma=math.inf, replies={update.client: update.local_steps}, dropped=1)
             return x

@@ -64,6 +64,15 @@ def test_asyncfeded(rounding, steps):
     assert (server.info.dropped, server.info.clipped) == (0, 0)
 
 
+def test_asyncfeded_by_the_cosine():
+    # From x_s = (2, 0) the client goes to (2, 2), 45 degrees away, and the server to (0, 1), 90 degrees.
+    server = AsyncFedED(lam=1.0, eps=1.0, target_staleness=6.0, kappa=1.0, max_steps=20, distance="cosine")
+    sent = [Update(client=3, delta=vector(0.0, 2.0), x_start=vector(2.0, 0.0), local_steps=10)]
+    gamma = 1 / (1 - 1 / math.sqrt(2))  # 3.414
+    np.testing.assert_allclose(server.step(vector(0.0, 1.0), sent), [0.0, 1 + 2 / (gamma + 1)])
+    assert server.info.gamma == pytest.approx(gamma) and server.info.replies == {3: 12}
+
+
 def test_asyncfeded_bounds_of_the_number_of_steps():
     server = AsyncFedED(lam=1.0, eps=0.5, target_staleness=20.0, kappa=1.0, max_steps=15)
     server.step(vector(3.0, 4.0), asyncfeded_arrival(vector(0.0, 2.5)))  # 10 + 18
