@@ -527,6 +527,8 @@ def test_equal_numbers_have_no_error_of_their_own() -> None:
 def test_a_target_that_not_all_seeds_reach_has_no_mean() -> None:
     some = np.asarray([3.0, np.inf, 4.0])
     assert running.figures(running.Measure(lambda runs: some, " s"), some) == "reached by 2 of 3 seeds"
+    assert running.figures(running.Measure(lambda runs: some, " s"), some, 1) == "1 of 3 seeds diverged"
+    assert running.figures(running.Measure(lambda runs: some, " %"), np.zeros(1), 1) == "0.00 % (1 of 1 seed diverged)"
     assert np.isnan(report.deviation(some, 5.0, 1.0))
 
 

@@ -112,7 +112,8 @@ def markdown(experiment: Experiment, module: str, results: xr.Dataset) -> str:
                 published, error = float(results.published.sel(place)), float(results.published_error.sel(place))
                 values = results.value.sel(place).values
                 state = str(results.state.sel(row=method, column=column).values)
-                here = figures(one, values) or (NO_DATA if column in experiment.no_data else state)
+                lost = int(results.diverged.sel(row=method, column=column)) if "diverged" in results else 0
+                here = figures(one, values, lost) or (NO_DATA if column in experiment.no_data else state)
                 if method in experiment.contrasts and np.isnan(values).all():
                     here = "not run"
                 here = "not at this scale" if here == "run" else here

@@ -78,6 +78,9 @@ def run(
             continue
         results.seconds.loc[method, column] = cost
         results.state.loc[method, column] = "run"
+        if "failed_step" in made:
+            steps = made["failed_step"].transpose("seed", ...).values
+            results.diverged.loc[method, column] = (steps >= 0).reshape(seeds, -1).all(1).sum()
         for measure, one in experiment.measures.items():
             results.value.loc[measure, method, column] = one.of(made)
         if experiment.curve:
@@ -170,6 +173,7 @@ def empty(experiment: Experiment, scale: str, methods: Sequence[str], seeds: int
             "published": (dims, published[..., 0]),
             "published_error": (dims, published[..., 1]),
             "seconds": (dims[1:], np.full((len(rows), len(columns)), np.nan)),
+            "diverged": (dims[1:], np.zeros((len(rows), len(columns)))),
             "state": (dims[1:], np.full((len(rows), len(columns)), "not run", object)),
         },
         {"measure": measures, "row": rows, "column": columns, "seed": np.arange(seeds)},
@@ -254,14 +258,17 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w.]+", "_", name).strip("_")
 
 
-def figures(measure: Measure, values: np.ndarray) -> str:
-    """Mean and standard deviation over seeds, as a table shows them, and of how many seeds where some are missing."""
+def figures(measure: Measure, values: np.ndarray, diverged: int = 0) -> str:
+    """Mean and standard deviation over seeds, as a table shows them, and how many seeds are missing or diverged."""
     seeds, values = len(values), values[~np.isnan(values)]
     if not len(values):
         return ""
+    lost = f"{diverged} of {seeds} seed{'s' * (seeds != 1)} diverged"
+    if diverged and np.isinf(values).any():
+        return lost
     if np.isinf(values).any():
         return f"reached by {np.isfinite(values).sum()} of {len(values)} seeds"
     form = f".{measure.digits}f" if abs(values.mean()) < 1e5 else ".1e"  # of what has diverged
     spread = f" ± {values.std(ddof=1):{form}}" if np.ptp(values) > 0 else ""
     some = f" ({len(values)} of {seeds} seeds)" if len(values) < seeds else ""
-    return f"{values.mean():{form}}{spread}{measure.unit}{some}"
+    return f"{values.mean():{form}}{spread}{measure.unit}{some}" + f" ({lost})" * bool(diverged)
