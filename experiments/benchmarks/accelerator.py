@@ -211,7 +211,7 @@ def pfl(clock: Clock, small: bool) -> Iterator[Row]:
 
 
 def table1(clock: Clock, small: bool) -> Iterator[Row]:
-    """FADAS's Table 1, CIFAR-10, Dir(0.1), large delays, as published: ResNet-18, 500 server steps, one seed, TF32."""
+    """FADAS's Table 1, CIFAR-10, Dir(0.1), large delays, as published: ResNet-18, 500 steps, one seed, bfloat16."""
     yield from published.table1(clock.has, small)
 
 
