@@ -263,12 +263,12 @@ def figures(measure: Measure, values: np.ndarray, diverged: int = 0) -> str:
     seeds, values = len(values), values[~np.isnan(values)]
     if not len(values):
         return ""
-    lost = f"{diverged} of {seeds} seed{'s' * (seeds != 1)} diverged"
-    if diverged and np.isinf(values).any():
+    lost = f"{diverged} of {seeds} seed{'s' * (seeds != 1)} diverged" if diverged else ""
+    if lost and np.isinf(values).any():
         return lost
     if np.isinf(values).any():
         return f"reached by {np.isfinite(values).sum()} of {len(values)} seeds"
     form = f".{measure.digits}f" if abs(values.mean()) < 1e5 else ".1e"  # of what has diverged
     spread = f" ± {values.std(ddof=1):{form}}" if np.ptp(values) > 0 else ""
     some = f" ({len(values)} of {seeds} seeds)" if len(values) < seeds else ""
-    return f"{values.mean():{form}}{spread}{measure.unit}{some}" + f" ({lost})" * bool(diverged)
+    return f"{values.mean():{form}}{spread}{measure.unit}{some}" + f" ({lost})" * bool(lost and not values.all())
