@@ -40,9 +40,9 @@ def simulation(name: str = "fedbuff", **changes: Any) -> afl.Simulation:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, "attacked"])
 def test_steps_are_those_of_run(name: str) -> None:
-    sim = simulation(name)
+    sim = simulation("fedavg", attack=afl.attack.sign_flip(clients=0.5)) if name == "attacked" else simulation(name)
     trained = sim.train(STEPS, seed=SEED)
     state, first = sim.step(sim.init(SEED), HALF)
     state, second = sim.step(state, HALF)
@@ -148,5 +148,7 @@ def test_a_clock_whose_versions_are_not_known_is_refused_before_tracing() -> Non
         sim.evaluate({})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"seed must be one whole number, got float32\[\]"):
         jax.vmap(sim.init)(jnp.arange(3.0))
+    with pytest.raises(UserError, match="the attack sign_flip needs the seed before tracing; pass a Python int"):
+        jax.vmap(simulation("fedavg", attack=afl.attack.sign_flip(clients=0.5)).init)(jnp.arange(3))
     with pytest.raises(ValueError, match="step: n must be at least 1, got 0"):
         simulation("fedavg").step(simulation("fedavg").init(), 0)

@@ -77,17 +77,21 @@ class Stepwise:
 
         Args:
             seed: seed of the initial model, the schedule and the mini-batches, as of `run`. A traced seed counts modulo
-                2**32.
+                2**32, and draws no attackers.
 
         Raises:
-            ValueError, TypeError: an option cannot work, or the clock cannot be advanced inside the program.
+            ValueError, TypeError: an option cannot work, the clock cannot be advanced inside the program, or the seed is
+                traced and there is an attack.
         """
         functions = _functions_of(self)
         server, key = functions.problem.server, _key_of(seed)
         numbers = functions.problem.hyperparameters
-        if type(server).prepare is not Server.prepare and not type(server).__module__.startswith("jaxafl."):
+        own = type(server).prepare is not Server.prepare and not type(server).__module__.startswith("jaxafl.")
+        attack = self.attack  # type: ignore[attr-defined]
+        if own or attack is not None:
             if isinstance(seed, jax.core.Tracer):
-                raise UserError(f"init: {server.name}.prepare needs the seed before tracing; pass a Python int")
+                needing = f"{server.name}.prepare" if own else f"the attack {attack.name}"
+                raise UserError(f"init: {needing} needs the seed before tracing; pass a Python int")
             numbers = self.problem(int(seed)).hyperparameters  # type: ignore[attr-defined]
         with jax.enable_x64(True):
             return functions.init(numbers, functions.problem.device, key)

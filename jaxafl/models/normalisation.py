@@ -23,7 +23,7 @@ class BatchNorm(nn.Module):
     in evaluation the running statistics are used. With n = 1 the factor n / (n - 1) is omitted. A batch without a real
     sample does not change the running statistics. `flax.linen.BatchNorm` keeps the biased variance instead, and gives
     NaN for a batch without a real sample. Statistics and normalisation are computed in float32, even if `dtype` is
-    lower.
+    lower, and in float64 under `jax_enable_x64`.
 
     The running statistics are non-trainable model state (collection `batch_stats`), which the engine averages over the
     arrivals of a server step; γ and β are trained.
@@ -57,7 +57,7 @@ class BatchNorm(nn.Module):
                 unbiased = var * count / jnp.maximum(count - 1, 1)
                 for running, new in ((running_mean, mean), (running_var, unbiased)):
                     moved = running.value + self.momentum * (new - running.value)
-                    running.value = jnp.where(count > 0, moved, running.value).astype(jnp.float32)
+                    running.value = jnp.where(count > 0, moved, running.value).astype(running.value.dtype)
         else:
             mean, var = running_mean.value, running_var.value
         y = (values - mean) * (jax.lax.rsqrt(var + self.epsilon) * scale) + bias

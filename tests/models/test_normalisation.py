@@ -151,12 +151,15 @@ def test_statistics_of_bfloat16_images_are_those_of_float32():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), state["batch_stats"], exact)
 
 
-def test_running_statistics_stay_float32_in_float64():
+@pytest.mark.parametrize("kind", [jnp.float32, jnp.float64])
+def test_running_statistics_keep_their_type_in_float64(kind):
+    """That of a run under x64 is float64, so that a layer which returned float32 could not be trained."""
     with jax.enable_x64(True):
         x = jnp.asarray(arrays(4, 5, 5, CHANNELS), jnp.float64)
-        y, state = BatchNorm().apply(variables(), x, True, mutable=["batch_stats"])
+        given = jax.tree.map(lambda leaf: leaf.astype(kind), variables())
+        y, state = BatchNorm().apply(given, x, True, mutable=["batch_stats"])
         assert y.dtype == jnp.float64
-        assert {leaf.dtype for leaf in jax.tree.leaves(state)} == {jnp.dtype(jnp.float32)}
+        assert {leaf.dtype for leaf in jax.tree.leaves(state)} == {jnp.dtype(kind)}
         again = (x - x.mean((0, 1, 2))) / jnp.sqrt(x.var((0, 1, 2)) + 1e-5)
         params = variables()["params"]
         np.testing.assert_allclose(y, again * params["scale"] + params["bias"], rtol=1e-9, atol=1e-9)
