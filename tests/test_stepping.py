@@ -23,6 +23,7 @@ CASES = {
     "fedbuff": (afl.server.fedbuff(), FREE, {"steps": 2}),
     "fadas": (afl.server.fadas(), dataclasses.replace(FREE, dispatch="step"), {"steps": 2}),
     "fedavg": (afl.server.fedavg(), afl.clock.synchronous(cohort=3, extra=2, durations=DELAYS), {"steps": 2}),
+    "steps_of_runs": (afl.server.fedbuff(), FREE, {"steps": [[1, 2, 3]] * 3 + [[2, 1, 4]] * 3}),
     "asyncfeded": (RULE, afl.clock.free_running(concurrency=4, durations=DELAYS), {"epochs": 1}),
 }
 

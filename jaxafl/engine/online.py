@@ -113,11 +113,11 @@ def begin_online(program: Program, num_clients: int, clock: Clock, state: State,
         clock: the clock, its numbers in float64.
         state: the state without it.
         key: of the schedule.
-        local_steps: int32 [] or [N], K of the first runs.
+        local_steps: int32 [] or [N], K of the first runs; or [N, R], of all runs, for servers that do not reply.
     """
     online_state = OnlineState(
         clock=pack(first_state(clock, key, num_clients)),
-        next_steps=jnp.broadcast_to(local_steps, (num_clients,)).astype(jnp.int32),
+        next_steps=jnp.broadcast_to(local_steps, (num_clients, *local_steps.shape[1:])).astype(jnp.int32),
         slot_version=jnp.full(len(jax.tree.leaves(state.ring)[0][0]), NEVER, jnp.int32).at[0].set(0),
         row_run=jnp.full(state.store.loss.shape[1], NEVER, jnp.int32),
         lost=jnp.int32(0),
@@ -174,7 +174,7 @@ def build_online_step(
             server_step = build_server_step(program, hyperparameters, device, single=True)
         before = state.online
         unit = client.steps_per_epoch(device.counts) if client.epochs is not None else jnp.int32(1)
-        steps = jnp.broadcast_to(before.next_steps * unit, (num_clients,))
+        steps = before.next_steps * unit
         workload = Workload(steps, num_clients)
         if client.charge == "executed":
             workload = ExecutedWorkload(steps, num_clients, executed_steps, x64, state)

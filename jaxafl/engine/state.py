@@ -47,7 +47,8 @@ class OnlineState(NamedTuple):
     """State of a clock that is advanced inside the training loop."""
 
     clock: Any  # the clock's state
-    next_steps: Int32[Array, " N"]  # K of each client's next run: local steps, or epochs where `Client` counts epochs
+    # local steps of each client's next run, or epochs where `Client` counts epochs; those of all runs if they differ
+    next_steps: Int32[Array, " N"] | Int32[Array, "N K"]
     slot_version: Int32[Array, " S"]  # the version in each ring slot
     row_run: Int32[Array, " R"]  # the run whose update is in each store row
     lost: Int32[Array, ""]  # runs whose version was no longer in the ring: 0

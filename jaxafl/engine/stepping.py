@@ -80,7 +80,7 @@ class Stepwise:
                 2**32, and draws no attackers.
 
         Raises:
-            ValueError, TypeError: an option cannot work, the clock cannot be advanced inside the program, or the seed is
+            ValueError, TypeError: an option cannot work, the clock cannot be advanced inside the program, or a seed is
                 traced and there is an attack.
         """
         functions = _functions_of(self)
