@@ -154,8 +154,9 @@ def _on_every_device(
 def _specs(layout: Layout, partition: Partition, value: Any) -> Any:
     """Returns the partition specs of an argument, a tree prefix of it."""
     members = P(AXIS) if layout.shares == 1 else P()
-    if partition is Partition.HYPERPARAMETERS:
-        return MemberHyperparameters(_at_axes(value.axes, members), value.batched)
+    if partition is Partition.HYPERPARAMETERS:  # an option that is None has no spec: classes take one for a number
+        specs = [members if many else P() for many in value.batched]
+        return MemberHyperparameters(jax.tree.unflatten(jax.tree.structure(value.values), specs), value.batched)
     if partition is Partition.DATA:
         return DeviceData(**(_each(DeviceData, P()) | {"arrays": P(AXIS) if layout.divided else P()}))
     if partition is Partition.TABLES:

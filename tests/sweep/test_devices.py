@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from flax import linen as nn
 
 import jaxafl as afl
 from jaxafl.device import compilation
+from jaxafl.device.rows import AXIS
 from jaxafl.engine import batched
-from jaxafl.engine.problem import Speed
+from jaxafl.engine.mesh import Partition, shard
+from jaxafl.engine.problem import Layout, MemberHyperparameters, Speed
 from jaxafl.sweep import devices
 from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.work import Work
@@ -66,6 +69,15 @@ def test_a_run_that_devices_share_is_that_of_one(devices: int) -> None:
     } == expected
     assert all(len(moved) == sum(expected[name]) for name, moved in collectives.items())
     assert found == {name: [] for name in found}
+
+
+def test_an_option_that_is_none_stays_none_on_devices() -> None:
+    """A place for it would be a weight decay, which AdamW takes among its hyperparameters."""
+    sim = dataclasses.replace(simulation(), client=afl.Client(optax.adamw, learning_rate=0.1, steps=2, batch_size=4))
+    members = MemberHyperparameters.stacked([sim.problem(seed).hyperparameters for seed in range(2)])
+    layout = Layout(jax.sharding.Mesh(np.asarray(jax.devices()[:1]), (AXIS,)))
+    (placed,) = shard(layout, [Partition.HYPERPARAMETERS], [members])
+    assert jax.tree.structure(placed) == jax.tree.structure(members)
 
 
 @pytest.mark.slow
