@@ -12,7 +12,7 @@ import re
 import types
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
+from jaxafl.callbacks.reads import globals_read
 from jaxafl.data.federated import FederatedData
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Model
@@ -93,9 +94,12 @@ def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
     if isinstance(node, types.MethodType):
         return {"name": name, "of": [inner(node.__self__), inner(node.__func__)]}
     if isinstance(node, types.FunctionType):
-        closed = [cell.cell_contents for cell in node.__closure__ or () if _is_set(cell)]
-        more = {"closed": inner(closed), "defaults": inner([node.__defaults__, node.__kwdefaults__])}
-        return {"name": name, "code": f"{zlib.crc32(_code(node.__code__)):08x}"} | more
+        read = globals_read(node)
+        listed = {
+            name: _function(one, inner) if isinstance(one, types.FunctionType) else inner(one)
+            for name, one in read.items()
+        }
+        return _function(node, inner) | ({"globals": listed} if listed else {})
     if hasattr(node, "__wrapped__"):  # decorators such as jax.jit have no state that identifies the function
         return inner(node.__wrapped__)
     if isinstance(node, type | types.BuiltinFunctionType | types.ModuleType):
@@ -129,12 +133,26 @@ def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:
     return {"name": model.name, **content(model.description), "frozen": frozen, "program": f"{program:08x}"}
 
 
+def _function(node: types.FunctionType, inner: Callable[[Any], Any]) -> dict[str, Any]:
+    closed = [cell.cell_contents for cell in node.__closure__ or () if _is_set(cell)]
+    code = {"name": node.__qualname__, "code": f"{zlib.crc32(_code(node.__code__)):08x}"}
+    return code | {"closed": inner(closed), "defaults": inner([node.__defaults__, node.__kwdefaults__])}
+
+
 def _methods(kind: type) -> dict[str, Any]:
-    """Returns the methods and properties that a class inherits from outside jaxafl (its version covers the rest)."""
+    """Returns the methods, properties and constants of a class from outside jaxafl (whose version covers the rest)."""
     classes = [one for one in reversed(kind.__mro__) if one.__module__.partition(".")[0] not in ("jaxafl", "builtins")]
     members = {name: member for one in classes for name, member in vars(one).items() if not name.startswith("__")}
-    found = {name: getattr(member, "fget", member) for name, member in members.items()}
-    return {name: member for name, member in found.items() if isinstance(member, types.FunctionType)}
+    options = {field.name for field in dataclasses.fields(kind)}
+    found = {name: _behind(member) for name, member in members.items() if name not in options}
+    kept = types.FunctionType | bool | int | float | str | tuple | list | np.ndarray | jax.Array
+    return {name: member for name, member in found.items() if isinstance(member, kept)}
+
+
+def _behind(member: Any) -> Any:
+    """Returns the function of a property or of a static, class, cached or jitted method, and anything else as it is."""
+    names = ("fget", "__func__", "func", "__wrapped__")
+    return next((getattr(member, name) for name in names if hasattr(member, name)), member)
 
 
 def _code(code: types.CodeType) -> bytes:

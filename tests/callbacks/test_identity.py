@@ -6,6 +6,8 @@ import functools
 import os
 import subprocess
 import sys
+import types
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -50,6 +52,75 @@ def test_functions_are_told_apart_by_what_they_do() -> None:
         assert content(one) != content(other)
         assert content(one) == content(one)
     assert content(scaled(1.0)) == content(scaled(1.0))
+
+
+POWER = 1.0
+TABLE: dict[str, Any] = {"power": 1.0, "steps": 10}
+SETTINGS = types.SimpleNamespace(power=1.0, steps=10)
+LOG: list[float] = []
+
+
+class Constants:
+    power = 1.0
+
+
+def by_constant(tau: Any) -> Any:
+    LOG.append(1.0)
+    return tau**POWER
+
+
+def by_helper(tau: Any) -> Any:
+    def again() -> Any:
+        return by_constant(tau)
+
+    return again()
+
+
+def by_entry(tau: Any) -> Any:
+    return tau ** TABLE["power"]
+
+
+def by_setting(tau: Any) -> Any:
+    return tau**SETTINGS.power
+
+
+def by_class(tau: Any) -> Any:
+    return tau**Constants.power
+
+
+class by_attribute(afl.server.Server):
+    """Steps by a constant of its class, by static and by jitted methods."""
+
+    rate = 1.0
+
+    @staticmethod
+    def scaled(x: Any) -> Any:
+        return POWER * x
+
+
+@pytest.mark.parametrize(
+    ("function", "where", "name"),
+    [
+        (by_constant, sys.modules[__name__].__dict__, "POWER"),
+        (by_helper, sys.modules[__name__].__dict__, "POWER"),
+        (jax.jit(by_constant), sys.modules[__name__].__dict__, "POWER"),
+        (by_entry, TABLE, "power"),
+        (by_setting, SETTINGS.__dict__, "power"),
+        (by_class, Constants, "power"),
+        (by_attribute(), by_attribute, "rate"),
+        (by_attribute(), sys.modules[__name__].__dict__, "POWER"),
+    ],
+)
+def test_a_constant_that_a_function_reads_belongs_to_it(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], where: Any, name: str
+) -> None:
+    before = content(function)
+    monkeypatch.setitem(TABLE, "steps", 20)  # read by none of them
+    monkeypatch.setattr(SETTINGS, "steps", 20)
+    LOG.append(2.0)
+    assert content(function) == before
+    (monkeypatch.setitem if isinstance(where, dict) else monkeypatch.setattr)(where, name, 2.0)
+    assert content(function) != before
 
 
 def test_a_function_may_call_itself() -> None:

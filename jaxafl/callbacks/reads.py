@@ -1,0 +1,110 @@
+"""Values outside a function that it reads by name: constants of its module, and functions that it calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import functools
+import inspect
+import pathlib
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+_MISSING = object()
+_BETWEEN = ("CACHE", "PUSH_NULL", "EXTENDED_ARG", "NOT_TAKEN")  # instructions that say nothing about a name
+_WRITING = ("add", "append", "clear", "extend", "setdefault", "update")  # a log that grows does not change a function
+_VALUES = (bool, int, float, complex, str, bytes, None.__class__, np.generic, np.ndarray, jax.Array)
+_CONTAINERS = (list, tuple, set, frozenset, Mapping, functools.partial)
+_PACKAGES = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(pathlib.Path(__file__).parents[1]))
+
+
+def globals_read(function: types.FunctionType) -> dict[str, Any]:
+    """Returns the global values that a function reads, itself and in functions that it calls: expression -> value.
+
+    An expression is as long as its value is certain: `RATE`, `settings.rate`, `TABLE['rate']`. Functions are among the
+    values; what they read is, too. Installed packages are not searched: fingerprints have their versions.
+
+    Args:
+        function: the function.
+    """
+    found: dict[str, Any] = {}
+    waiting, met = [function], {id(function)}
+    for one in waiting:
+        if _is_installed(one.__globals__.get("__name__")):
+            continue
+        for path in _paths(one.__code__):
+            name, value = _value(one.__globals__, path)
+            value = inspect.unwrap(value) if hasattr(value, "__wrapped__") else value
+            if isinstance(value, types.FunctionType) and id(value) not in met:
+                met.add(id(value))
+                waiting.append(value)
+            if _counts(value):
+                found.setdefault(name, value)
+    return found
+
+
+def _counts(value: Any) -> bool:
+    if isinstance(value, types.FunctionType):
+        return not _is_installed(value.__module__) or bool(value.__closure__)
+    if isinstance(value, type | types.ModuleType):
+        return False
+    known = isinstance(value, (*_VALUES, *_CONTAINERS)) or dataclasses.is_dataclass(value)
+    return known or not _is_installed(type(value).__module__)
+
+
+def _paths(code: types.CodeType) -> Iterator[list[tuple[str, Any]]]:
+    """Yields the expressions that begin with a global name, as steps ("name" | "attribute" | "entry", key)."""
+    every = [one for one in dis.get_instructions(code) if one.opname not in _BETWEEN]
+    for place, first in enumerate(every):
+        if first.opname not in ("LOAD_GLOBAL", "LOAD_NAME"):
+            continue
+        path, rest = [("name", first.argval)], every[place + 1 :]
+        while rest:
+            if rest[0].opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                path, rest = [*path, ("attribute", rest[0].argval)], rest[1:]
+            elif len(rest) > 1 and (rest[1].opname == "BINARY_SUBSCR" or rest[1].argrepr == "[]"):
+                if not rest[0].opname.startswith(("LOAD_CONST", "LOAD_SMALL_INT")):
+                    break
+                path, rest = [*path, ("entry", rest[0].argval)], rest[2:]
+            else:
+                break
+        yield path
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _paths(inner)
+
+
+def _value(names: Mapping[str, Any], path: list[tuple[str, Any]]) -> tuple[str, Any]:
+    """Returns the longest part of an expression whose value is stored, and the value; nothing is called for it."""
+    text, value = path[0][1], names.get(path[0][1], types)  # builtins are a module, too: none counts
+    for kind, key in path[1:]:
+        if kind == "entry":
+            inner = value.get(key, _MISSING) if type(value) is dict else _MISSING
+        elif isinstance(value, types.ModuleType) and _is_installed(value.__name__):
+            return text, value
+        elif key in _WRITING and isinstance(value, _CONTAINERS):
+            return text, types
+        else:
+            inner = inspect.getattr_static(value, key, _MISSING)
+            is_stored = isinstance(value, type | types.ModuleType) or key in getattr(value, "__dict__", {})
+            inner = getattr(inner, "__func__", inner) if is_stored else _MISSING
+        if inner is _MISSING:
+            break
+        text, value = f"{text}.{key}" if kind == "attribute" else f"{text}[{key!r}]", inner
+    return text, value
+
+
+@functools.cache
+def _is_installed(module: str | None) -> bool:
+    """Returns True if a module is part of Python, of jaxafl or of an installed package."""
+    top = (module or "").partition(".")[0]
+    if top in sys.stdlib_module_names and top != "__main__":
+        return True
+    place = getattr(sys.modules.get(module or ""), "__file__", None)
+    return place is not None and place.startswith(_PACKAGES)
