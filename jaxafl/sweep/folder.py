@@ -129,6 +129,12 @@ class SweepFolder:
         if is_sweep(path):
             known = json.loads((path / _ABOUT).read_text())
             new = check_identity(path, known["identity"], identity)
+            before, now = (list(one["run"]["axes"]) for one in (known["identity"], identity))
+            if before != now:  # members are files with numbers, which would belong to other values
+                raise UserError(
+                    f"{path} holds a sweep along {', '.join(before)}, in this order, not {', '.join(now)}; give the "
+                    "axes in its order, or name another folder. result.transpose(...) changes the order of a result"
+                )
             changed = "; ".join(filter(None, (known["changed"], new)))
         about = {"identity": identity, "changed": changed, "every": every, "keep": keep, "dims": dims, "steps": steps}
         part = path / f"{_ABOUT}.part"
