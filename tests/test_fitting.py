@@ -138,6 +138,17 @@ def test_fewer_outputs_than_labels_are_found_by_the_initial_loss() -> None:
         simulation(too_few).run(2)
 
 
+@pytest.mark.slow
+def test_an_accuracy_in_percent_is_refused() -> None:
+    def loss(w: Any, batch: Any, key: Any) -> afl.models.Outputs:
+        found = afl.models.softmax_cross_entropy(batch.x.reshape(-1, 400) @ w, batch)
+        return afl.models.Outputs(found.loss, {"accuracy": 100 * found.metrics["accuracy"]})
+
+    model = afl.models.from_functions(lambda key, batch: jnp.zeros((400, 3)), loss)
+    with pytest.raises(ValueError, match=r"accuracy is \d.*, and an accuracy is a share of samples, from 0 to 1"):
+        simulation(model).run(2)
+
+
 @pytest.mark.parametrize(
     ("rows", "error", "words"),
     [

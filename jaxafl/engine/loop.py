@@ -151,7 +151,7 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: RunHoo
 
     def evaluate(step: int) -> None:
         found = execution.evaluate()
-        progress.evaluations.append(found if step else _finite(found))
+        progress.evaluations.append(_shares(found) if step else _finite(_shares(found)))
         progress.eval_step.append(step)
         for run, why in enumerate(call(hook.chunk)):
             progress.stops[run] = progress.stops[run] or ((step, why) if why else None)
@@ -231,6 +231,17 @@ def _ended(execution: Execution, progress: Progress, seconds: dict[str, float], 
 def _member(model: Version, index: int) -> Version:
     arguments = (model, on_device(np.int32(index)))
     return compiled(read, (), arguments, once=True)[0](*arguments)
+
+
+def _shares(evaluation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns an evaluation; raises `ValueError` if an accuracy is more than 1, as figures show shares in percent."""
+    for name, values in evaluation.items():
+        if name.endswith("accuracy") and np.any(values > 1.001):  # a mean in float32 may exceed 1 by rounding
+            raise UserError(
+                f"{name} is {np.nanmax(values):.4g}, and an accuracy is a share of samples, from 0 to 1, which figures "
+                "and tables show in percent; divide it by 100, or give the metric another name"
+            )
+    return evaluation
 
 
 def _finite(evaluation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
