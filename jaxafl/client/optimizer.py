@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from jaxafl.client.stepping import objective_arguments, optimizer_step
-from jaxafl.options import Bounds, Number, Part, UserError, Wrapped, as_array, check_number, did_you_mean, static
+from jaxafl.options import Bounds, Number, Part, UserError, Wrapped, as_array, check_number, did_you_mean, kept, static
 from jaxafl.options.renamed import current_names
 
 _BOUNDS: dict[str, dict[str, Any]] = {name: {"least": 0} for name in ("learning_rate", "momentum", "noise_multiplier")}
@@ -75,10 +75,11 @@ class Optimised(Part):
         super().__post_init__()
         if isinstance(self.optimizer, optax.GradientTransformation):
             object.__setattr__(self, "optimizer", MadeOptimizer(self.optimizer))
-        lists = {name: value for name, value in self.hyperparameters.items() if type(value) in (list, tuple)}
-        if lists:  # as values of a sweep
-            arrays = {name: as_array(self.name, name, value) for name, value in lists.items()}
-            object.__setattr__(self, "hyperparameters", self.hyperparameters | arrays)
+        numbers = {
+            name: kept(as_array(self.name, name, value) if type(value) in (list, tuple) else value)  # values of a sweep
+            for name, value in self.hyperparameters.items()
+        }
+        object.__setattr__(self, "hyperparameters", numbers)
 
     def make_optimizer(self, rate_factor: Any = 1.0, **more: Any) -> optax.GradientTransformationExtraArgs:
         """Builds the optimiser with its learning rate times a factor; `more`: further arguments of the constructor."""
@@ -164,7 +165,7 @@ class Optimised(Part):
             usual = known[name].default if name in known else None
             if name in _BOUNDS or is_number(usual) or (usual is None and all(map(is_number, given[name]))):
                 given[name] = as_array(self.name, name, given[name])
-        numbers = {name: value for name, value in given.items() if is_number(value)}
+        numbers = {name: kept(value) for name, value in given.items() if is_number(value)}
         held = {name for name, value in numbers.items() if type(value) is not int or abs(value) >= 2**32}
         others = {name: value for name, value in numbers.items() if name in held or name == "learning_rate"}
         if len(others) < len(numbers):

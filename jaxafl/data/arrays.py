@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,7 +71,8 @@ def from_arrays(
 
     Raises:
         ValueError: shapes disagree, there are no samples, samples or targets are not finite or overflow the float type
-            in which they are stored, or the test set is not given in exactly one way.
+            in which they are stored, tables of pandas have one index in different orders, or the test set is not given
+            in exactly one way.
         TypeError: samples or targets are not numbers, client ids are neither integers nor strings, or an option has
             another type.
 
@@ -84,6 +86,8 @@ def from_arrays(
         >>> data.client_names.tolist()
         ['ann', 'bob']
     """
+    _check_labels_of_rows(name, x=x, y=y, client_ids=client_ids)
+    _check_labels_of_rows(name, x_test=x_test, y_test=y_test)
     samples = _samples(name, "x", x)
     shapes = [leaf.shape for leaf in jax.tree.leaves(samples)]
     if not shapes or shapes[0][0] == 0:
@@ -140,7 +144,7 @@ def _samples(name: str, argument: str, x: Any) -> Any:
             f"{name}: {argument} must be a numeric array [n, ...]; got shape {samples.shape}, {samples.dtype}"
         )
     if samples.dtype.kind != "f":
-        return samples
+        return samples.copy()
     bad = ~np.isfinite(samples)
     if bad.any():
         raise ValueError(f"{name}: {bad.sum()} values of {argument} are NaN or infinite; remove or replace them first")
@@ -152,7 +156,18 @@ def _samples(name: str, argument: str, x: Any) -> Any:
             f"{name}: {bad.sum()} values of {argument} overflow {kept}, which goes to {limit:.3g}, for example "
             f"{samples[bad][0]:g}; scale them first"
         )
-    return samples.astype(kept, copy=False)
+    return samples.astype(kept)  # a copy: the user may change the array
+
+
+def _check_labels_of_rows(name: str, **columns: Any) -> None:
+    """Raises `ValueError` if tables of pandas have the same rows in different orders: they are combined by position."""
+    tables = [(key, one) for key, one in columns.items() if hasattr(one, "iloc") and hasattr(one, "index")]
+    for (key, one), (other_key, other) in itertools.pairwise(tables):
+        if len(one) == len(other) and not one.index.equals(other.index) and set(one.index) == set(other.index):
+            raise UserError(
+                f"{name}: {key} and {other_key} have the same index in different orders, and are combined by position; "
+                f"write {other_key}.loc[{key}.index] to combine them by index, or {other_key}.to_numpy()"
+            )
 
 
 def _are_pictures(x: Any) -> bool:

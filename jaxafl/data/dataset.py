@@ -16,7 +16,7 @@ from jaxafl.data.partition.base import Partition
 from jaxafl.data.preprocessing import Preprocessing, check_scale
 from jaxafl.data.stored import client_arrays, gather_stored
 from jaxafl.data.targets import as_targets, check_range, quantile_bins, require_classes
-from jaxafl.options import Summarised, UserError, as_array, check_choice, check_whole
+from jaxafl.options import Summarised, UserError, as_array, check_choice, check_whole, kept
 
 _ROWS = 65_536  # samples checked per block, which bounds the memory of the check
 _MOST = 2**31 - 1
@@ -92,6 +92,9 @@ class Dataset(Summarised):
             if users.shape != self.y.shape[:1]:
                 raise ValueError(f"{self.name}: users has shape {users.shape} for {len(self.y)} training samples")
             object.__setattr__(self, "users", users)
+        if not self.source:  # a user's arrays; those that the readers return are nobody else's
+            for name in ("x", "y", "x_test", "y_test", "users"):
+                object.__setattr__(self, name, jax.tree.map(kept, getattr(self, name)))
         if self.user_names is not None and (self.users is None or self.users.max() >= len(self.user_names)):
             most = "no users" if self.users is None else f"users up to {self.users.max()}"
             raise UserError(f"{self.name}: there are {len(self.user_names)} user_names for {most}")

@@ -35,7 +35,7 @@ def as_targets(name: str, part: str, y: ArrayLike | None) -> np.ndarray:
                 f"{name}: {bad.sum()} of the {part} targets are NaN, infinite or too large for {kept}, the first in "
                 f"sample {np.argwhere(bad)[0][0]}; remove or replace these samples first"
             )
-        return labels.astype(kept, copy=False)
+        return labels.astype(kept)  # a copy: the user may change the array
     if labels.ndim == 2 and labels.shape[1] == 1:
         raise UserError(f"{name}: {part} labels have shape {labels.shape}; write y[:, 0]")
     if labels.dtype.kind not in "iu" and not (labels.dtype.kind == "b" and labels.ndim > 1):

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxafl.data.form import kind_of_sample
 from jaxafl.data.targets import as_targets, check_range
-from jaxafl.options import UserError, shown
+from jaxafl.options import UserError, kept, shown
 
 
 def checked_test_sets(name: str, sets: Any) -> dict[str, tuple[Any, Any]]:
@@ -74,7 +74,7 @@ def _like_test_set(owner: str, given: tuple[Any, Any], test: tuple[Any, np.ndarr
             raise UserError(f"{owner}: a value is NaN or infinite; remove or replace such samples first")
     if classes is not None:
         check_range(owner, "test", y, classes)
-    return x, y.astype(known.dtype)
+    return jax.tree.map(kept, x), y.astype(known.dtype)
 
 
 def like_samples(owner: str, x: Any, test: Any) -> Any:

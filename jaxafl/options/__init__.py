@@ -10,6 +10,7 @@ from jaxafl.options.checks import (
     check_flag,
     check_number,
     check_whole,
+    kept,
     shown,
     user_errors,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "check_whole",
     "did_you_mean",
     "is_static",
+    "kept",
     "named",
     "number",
     "options_of",

@@ -123,6 +123,15 @@ def as_array(owner: str, name: str, value: Any) -> np.ndarray:
         ) from None
 
 
+def kept(value: Any) -> Any:
+    """Returns a copy of a NumPy array that can change, so that it cannot change any more, and other values as given."""
+    if not isinstance(value, np.ndarray) or not value.flags.writeable:
+        return value
+    copy = value.copy()
+    copy.flags.writeable = False
+    return copy
+
+
 def shown(value: Any) -> str:
     """Returns a short text for messages: shape and dtype of an array, name of a function, else a shortened `repr`."""
     if isinstance(value, np.ndarray | jax.Array) and value.size > 1:

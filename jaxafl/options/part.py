@@ -29,6 +29,7 @@ from jaxafl.options.checks import (
     check_flag,
     check_number,
     check_whole,
+    kept,
     shown,
 )
 from jaxafl.options.renamed import EARLIER, current_name, with_earlier_names
@@ -112,8 +113,8 @@ class Part:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if type(value) in (list, tuple):
-                new = as_array(self.name, field.name, value) if not bounds_of(field).static else _as_tuples(value)
-                object.__setattr__(self, field.name, new)
+                value = as_array(self.name, field.name, value) if not bounds_of(field).static else _as_tuples(value)
+            object.__setattr__(self, field.name, kept(value))
 
     if not typing.TYPE_CHECKING:  # else type checkers would allow every attribute
 

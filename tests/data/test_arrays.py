@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import jaxafl as afl
@@ -122,11 +123,42 @@ def test_bytes_are_cast_and_tokens_are_left_alone():
         ((X * 1e300, Y, IDS), {"test_fraction": 0.3}, ValueError, "19 values of x overflow float32.*scale"),
         (([[1], [1, 2]], Y, IDS), {"test_fraction": 0.3}, ValueError, "x must be .*rows have one length"),
         ((X, Y, IDS), {"test_fraction": 0.3, "num_classes": 2}, ValueError, "outside 0..1"),
+        (
+            (pd.DataFrame(X), pd.Series(Y)[::-1], IDS),
+            {"test_fraction": 0.3},
+            ValueError,
+            r"x and y have the same index in different orders.*y\.loc\[x\.index\]",
+        ),
     ],
 )
 def test_invalid_input_raises_an_explanation(arguments, options, error, message):
     with pytest.raises(error, match=message):
         data.from_arrays(*arguments, **options)
+
+
+def test_tables_whose_rows_have_equal_or_other_labels_are_combined_by_position():
+    table, shuffled = pd.DataFrame(X), np.random.default_rng(0).permutation(10)
+    for y in (pd.Series(Y, table.index), pd.Series(Y, np.arange(10, 20))):
+        assert data.from_arrays(table, y, IDS, x_test=X, y_test=Y).counts.tolist() == [4, 5, 1]
+    found = data.from_arrays(table.loc[shuffled], pd.Series(Y).loc[shuffled], IDS, x_test=X, y_test=Y)
+    assert found.arrays["y"].tolist() == Y[shuffled].tolist()
+
+
+def test_what_users_do_with_their_arrays_afterwards_changes_neither_data_nor_parts():
+    def made():
+        x, y, rates, seconds = X.astype(np.float32), Y * 0.5, np.ones(3), np.ones((3, 2))
+        given = data.from_arrays(x, y, IDS, x_test=x, y_test=y)
+        given = given.with_test_sets({"other": (x, y)})
+        pooled = data.Dataset("pooled", x, y, x, y, None, data.cast()).partition(data.iid(3))
+        client = afl.Client(learning_rate=rates, steps=1, proximal=rates)
+        clock = afl.clock.free_running(concurrency=3, durations=afl.clock.constant(rates), weights=rates)
+        parts = client, clock, afl.clock.recorded(seconds)
+        return (x, y, rates, seconds), [given.arrays, given.test_sets, pooled.arrays, pooled.test_sets, parts]
+
+    (_, expected), (arrays, found) = made(), made()
+    for array in arrays:
+        array[:] = 7
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_numbers_that_overflow_are_refused_without_a_warning_of_numpy(recwarn):
