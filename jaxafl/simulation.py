@@ -14,7 +14,7 @@ from jaxafl import results
 from jaxafl.callbacks.base import Callback, Run, check_callbacks
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.hooks import CallbackHook, ProgressHook
-from jaxafl.callbacks.identity import identity
+from jaxafl.callbacks.identity import identity, renew_programs
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.options import RunOptions
@@ -92,6 +92,7 @@ class Simulation(Stepwise, Measured):
 
     def check(self) -> None:
         """Raises `ValueError` or `TypeError` for anything that cannot work; `schedule` and `run` call it first."""
+        renew_programs(self.summary())
         check_parts(self.server, self.clock_of_run(), self.client, self.data.counts)
         self.check_training()
 

@@ -11,6 +11,7 @@ import platform
 import re
 import types
 import warnings
+import weakref
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,8 +21,9 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from jaxafl.callbacks.reads import globals_read
+from jaxafl.callbacks.reads import functions_in, globals_read
 from jaxafl.data.federated import FederatedData
+from jaxafl.device.compilation import forget_programs
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Model
 from jaxafl.options import UserError, are_plain, options_of, shown
@@ -94,17 +96,29 @@ def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
     if isinstance(node, types.MethodType):
         return {"name": name, "of": [inner(node.__self__), inner(node.__func__)]}
     if isinstance(node, types.FunctionType):
-        read = globals_read(node)
-        listed = {
-            name: _function(one, inner) if isinstance(one, types.FunctionType) else inner(one)
-            for name, one in read.items()
-        }
-        return _function(node, inner) | ({"globals": listed} if listed else {})
+        return _function(node, inner) | ({"globals": read} if (read := _globals(node, inner)) else {})
     if hasattr(node, "__wrapped__"):  # decorators such as jax.jit have no state that identifies the function
         return inner(node.__wrapped__)
     if isinstance(node, type | types.BuiltinFunctionType | types.ModuleType):
         return name
     return {"name": name, "state": inner(getattr(node, "__dict__", {}))}
+
+
+_known: weakref.WeakKeyDictionary[types.FunctionType, str] = weakref.WeakKeyDictionary()
+
+
+def renew_programs(parts: Any) -> None:
+    """Forgets all compiled programs if a value that a function of the parts reads has changed since the last call.
+
+    A program has such values as constants. Without this, a run after `RATE = 0.5` would have the earlier rate.
+
+    Args:
+        parts: the parts of a simulation.
+    """
+    now = {one: repr(_globals(one, content)) for one in functions_in(parts)}
+    if any(_known.get(one, text) != text for one, text in now.items()):
+        forget_programs()
+    _known.update(now)
 
 
 def _of_data(data: FederatedData) -> dict[str, Any]:
@@ -137,6 +151,12 @@ def _function(node: types.FunctionType, inner: Callable[[Any], Any]) -> dict[str
     closed = [cell.cell_contents for cell in node.__closure__ or () if _is_set(cell)]
     code = {"name": node.__qualname__, "code": f"{zlib.crc32(_code(node.__code__)):08x}"}
     return code | {"closed": inner(closed), "defaults": inner([node.__defaults__, node.__kwdefaults__])}
+
+
+def _globals(node: types.FunctionType, inner: Callable[[Any], Any]) -> dict[str, Any]:
+    """Returns what a function reads; functions among it without what they read, which is there already."""
+    read = globals_read(node).items()
+    return {name: _function(one, inner) if isinstance(one, types.FunctionType) else inner(one) for name, one in read}
 
 
 def _methods(kind: type) -> dict[str, Any]:

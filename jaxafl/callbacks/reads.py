@@ -49,6 +49,39 @@ def globals_read(function: types.FunctionType) -> dict[str, Any]:
     return found
 
 
+def functions_in(parts: Any) -> Iterator[types.FunctionType]:
+    """Yields the functions of users in the parts of a simulation: options, closures, methods of classes.
+
+    Args:
+        parts: the parts, in any container.
+    """
+    waiting, met = [parts], {}  # the values are kept, else another object could get the id of a freed one
+    while waiting:
+        one = waiting.pop()
+        if id(one) in met or isinstance(one, (*_VALUES, types.ModuleType)):
+            continue
+        met[id(one)] = one
+        if isinstance(one, types.FunctionType):
+            if not _is_installed(one.__module__):
+                yield one
+            cells = [cell.cell_contents for cell in one.__closure__ or () if cell != types.CellType()]
+            waiting += [*cells, one.__defaults__, one.__kwdefaults__]
+        elif isinstance(one, Mapping):
+            waiting += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            waiting += one
+        elif isinstance(one, functools.partial):
+            waiting += [one.func, one.args, one.keywords]
+        elif isinstance(one, types.MethodType | staticmethod | classmethod):
+            waiting += [getattr(one, "__self__", None), one.__func__]
+        elif isinstance(one, property | functools.cached_property):
+            waiting.append(getattr(one, "fget", None) or getattr(one, "func", None))
+        elif isinstance(one, type):
+            waiting += [dict(vars(kind)) for kind in one.__mro__ if not _is_installed(kind.__module__)]
+        else:
+            waiting += [getattr(one, "__dict__", None), getattr(one, "__wrapped__", None), type(one)]
+
+
 def _counts(value: Any) -> bool:
     if isinstance(value, types.FunctionType):
         return not _is_installed(value.__module__) or bool(value.__closure__)

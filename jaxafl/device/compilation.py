@@ -122,6 +122,14 @@ def _compiled_once(lowered: Any, options: dict[str, str | bool], arguments: tupl
     return program
 
 
+def forget_programs() -> None:
+    """Empties the cache, and JAX's caches of traced functions."""
+    with _lock:
+        _programs.clear()
+        _shapes.clear()
+    jax.clear_caches()
+
+
 def keep_programs(folder: pathlib.Path) -> None:
     """Enables JAX's persistent compilation cache in a folder.
 

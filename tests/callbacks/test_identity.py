@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
-from jaxafl.callbacks.identity import content, identity
+from jaxafl.callbacks.identity import content, identity, renew_programs
 from tests.callbacks.conftest import simulation
 
 
@@ -121,6 +121,35 @@ def test_a_constant_that_a_function_reads_belongs_to_it(
     assert content(function) == before
     (monkeypatch.setitem if isinstance(where, dict) else monkeypatch.setattr)(where, name, 2.0)
     assert content(function) != before
+
+
+def test_programs_with_a_constant_that_changed_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[None] = []
+    monkeypatch.setattr("jaxafl.callbacks.identity.forget_programs", lambda: forgotten.append(None))
+    parts = {"server": afl.server.fedasync(staleness=by_helper), "clock": afl.clock.constant(1.0)}
+    renew_programs(parts)
+    renew_programs(parts)
+    assert not forgotten
+    monkeypatch.setitem(globals(), "POWER", 2.0)
+    renew_programs(parts)
+    renew_programs(parts)
+    assert len(forgotten) == 1
+
+
+@pytest.mark.slow
+def test_a_run_has_the_present_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = simulation().summary()
+    parts["clock"] = afl.clock.free_running(concurrency=3, durations=afl.clock.uniform(1, 3))
+
+    def by_power(tau: Any) -> Any:
+        return 1 / (1 + tau) ** POWER
+
+    sim = afl.Simulation(**parts | {"server": afl.server.fedasync(staleness=by_power)})
+    first = sim.run(8, eval_every=8)
+    monkeypatch.setitem(globals(), "POWER", 3.0)
+    again, anew = sim.run(8, eval_every=8), afl.Simulation(**parts | {"server": afl.server.fedasync(exponent=3.0)})
+    np.testing.assert_allclose(again.loss, anew.run(8, eval_every=8).loss, rtol=1e-5)
+    assert abs(again.final_loss - first.final_loss) > 1e-4
 
 
 def test_a_function_may_call_itself() -> None:
