@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 import pytest
 
 import jaxafl as afl
@@ -114,6 +115,24 @@ def simulation(client: afl.Client, mine: Any = None) -> afl.Simulation:
     clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
     problem = quadratic(sizes=SIZES)
     return afl.Simulation(problem.data, problem.model, client, mine or server.fedbuff(0.8), clock)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda table: afl.Client(learning_rate=table, steps=1),
+        lambda table: afl.Client(learning_rate=0.1, steps=table),
+        lambda table: afl.Client(learning_rate=0.1, steps=1, proximal=table),
+        lambda table: afl.clock.constant(table),
+        lambda table: free_running(concurrency=1, durations=uniform(1, 2), weights=table),
+        lambda table: afl.clock.recorded(pd.DataFrame({"first": table, "second": table})),
+    ],
+)
+def test_a_table_is_one_number_per_client_in_the_order_of_its_index(given: Any) -> None:
+    table = pd.Series(["bob"] * 3 + ["ann"] * 2 + ["eve"]).value_counts()
+    with pytest.raises(UserError, match=r"'bob', 'ann', 'eve'\], which is not sorted, .*write \w+\.sort_index\(\)"):
+        given(table)
+    jax.tree.map(np.testing.assert_array_equal, given(table.sort_index()), given(table.sort_index().to_numpy()))
 
 
 @pytest.mark.slow

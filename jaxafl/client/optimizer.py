@@ -14,7 +14,19 @@ import numpy as np
 import optax
 
 from jaxafl.client.stepping import objective_arguments, optimizer_step
-from jaxafl.options import Bounds, Number, Part, UserError, Wrapped, as_array, check_number, did_you_mean, kept, static
+from jaxafl.options import (
+    Bounds,
+    Number,
+    Part,
+    UserError,
+    Wrapped,
+    as_array,
+    check_number,
+    did_you_mean,
+    in_order,
+    kept,
+    static,
+)
 from jaxafl.options.renamed import current_names
 
 _BOUNDS: dict[str, dict[str, Any]] = {name: {"least": 0} for name in ("learning_rate", "momentum", "noise_multiplier")}
@@ -160,7 +172,7 @@ class Optimised(Part):
         missing = [one.name for one in by_name if one.default is one.empty and one.name not in known_names]
         if missing:
             raise TypeError(f"{self.name}: the optimiser needs {', '.join(missing)}")
-        given = {name: given_key(name, value) for name, value in given.items()}
+        given = {name: given_key(name, in_order(self.name, name, value)) for name, value in given.items()}
         for name in [name for name, value in given.items() if type(value) in (list, tuple)]:
             usual = known[name].default if name in known else None
             if name in _BOUNDS or is_number(usual) or (usual is None and all(map(is_number, given[name]))):

@@ -16,7 +16,7 @@ from jaxafl.client.correction import Correction
 from jaxafl.client.optimizer import Optimised
 from jaxafl.client.upload import Upload, as_upload
 from jaxafl.device.dependence import inputs_read
-from jaxafl.options import Number, are_plain, check_whole, number, recording, shown, static
+from jaxafl.options import Number, are_plain, check_whole, in_order, number, recording, shown, static
 
 Array = jax.Array
 Counts = TypeVar("Counts", np.ndarray, jax.Array)
@@ -141,7 +141,7 @@ class Client(Optimised, init=False):
 
     def __post_init__(self) -> None:
         for name in ("steps", "epochs", "batch_size"):
-            value = getattr(self, name)
+            value = in_order(self.name, name, getattr(self, name))
             if isinstance(value, np.ndarray | jax.Array) and (value.ndim or name == "steps"):
                 object.__setattr__(self, name, value.tolist())
         if isinstance(self.upload, optax.GradientTransformation):

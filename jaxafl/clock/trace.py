@@ -14,7 +14,7 @@ from jaxafl.clock.contract import Clock
 from jaxafl.clock.durations.duration import POINTS, Duration, Times
 from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.device.keys import Key
-from jaxafl.options import as_array, as_numbers, shown, static
+from jaxafl.options import as_array, as_numbers, in_order, shown, static
 
 Array = jax.Array
 C = TypeVar("C", bound=Clock)
@@ -42,8 +42,9 @@ class recorded(Duration):
     terms = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.times, list | tuple | np.ndarray):
-            object.__setattr__(self, "times", _table(self.times))
+        times = in_order("recorded durations", "times", self.times)
+        if isinstance(times, list | tuple | np.ndarray):
+            object.__setattr__(self, "times", _table(times))
         super().__post_init__()
 
     def check(self, num_clients: int) -> None:

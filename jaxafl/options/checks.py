@@ -123,6 +123,22 @@ def as_array(owner: str, name: str, value: Any) -> np.ndarray:
         ) from None
 
 
+def in_order(owner: str, name: str, value: Any) -> Any:
+    """Returns a table of pandas as an array if its index is sorted, and other values as given.
+
+    Raises:
+        ValueError: the index is not sorted, as that of `value_counts()`. Clients would get the values of others.
+    """
+    if not (hasattr(value, "iloc") and hasattr(value, "index")):
+        return value
+    if not value.index.is_monotonic_increasing:
+        raise UserError(
+            f"{owner}: {name} is a table with the index {shown([*value.index])}, which is not sorted, and clients are "
+            f"numbered in sorted order of their ids; write {name}.sort_index(), or .to_numpy() if row i is client i"
+        )
+    return value.to_numpy()
+
+
 def kept(value: Any) -> Any:
     """Returns a copy of a NumPy array that can change, so that it cannot change any more, and other values as given."""
     if not isinstance(value, np.ndarray) or not value.flags.writeable:

@@ -29,6 +29,7 @@ from jaxafl.options.checks import (
     check_flag,
     check_number,
     check_whole,
+    in_order,
     kept,
     shown,
 )
@@ -111,7 +112,7 @@ class Part:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
+            value = in_order(self.name, field.name, getattr(self, field.name))
             if type(value) in (list, tuple):
                 value = as_array(self.name, field.name, value) if not bounds_of(field).static else _as_tuples(value)
             object.__setattr__(self, field.name, kept(value))
