@@ -118,52 +118,33 @@ def num_bytes(tree: Tree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def write_made(buffer: Tree, indices: Array, count: Array, make: Callable[[Array], Tree]) -> Tree:
-    """Returns the buffer with row `indices[place]` replaced by `make(place)` for the first `count` places.
-
-    Args:
-        buffer: each leaf [R, ...].
-        indices: int32 [A], the rows to replace.
-        count: int32, number of rows to replace.
-        make: traced function of the place.
-    """
-    if on_cpu():
-        return jax.lax.fori_loop(0, count, lambda place, rows: write(rows, indices[place], make(place)), buffer)
-    places = jnp.arange(indices.shape[0], dtype=jnp.int32)
-    total = jax.tree.leaves(buffer)[0].shape[0]
-    if total > indices.shape[0]:
-        return write_many(buffer, indices, places < count, jax.vmap(make)(places))
-    # Most rows may change, so each row selects. Leaves of one shape share a kernel; a scatter would take one per leaf.
-    place = write_many(jnp.full(total, -1, jnp.int32), indices, places < count, places)
-    rows = jax.vmap(make)(jnp.maximum(place, 0))
-    return jax.tree.map(lambda new, old: jnp.where(expand(place >= 0, new), new, old), rows, buffer)
-
-
-def write_made_pair(
-    targets: tuple[Tree, Tree], indices: tuple[Array, Array], count: Array, make: Callable[[Array], tuple[Tree, Tree]]
-) -> tuple[Tree, Tree]:
-    """Returns two buffers with the rows `indices[n][place]` replaced by the two rows `make(place)`; see `write_made`.
+def write_made(
+    targets: tuple[Tree, ...], indices: tuple[Array, ...], count: Array, make: Callable[[Array], tuple[Tree, ...]]
+) -> tuple[Tree, ...]:
+    """Returns the buffers with the rows `indices[n][place]` replaced by `make(place)[n]` for the first `count` places.
 
     Args:
         targets: buffers, each leaf [R_n, ...].
         indices: int32 [A] of each, the rows to replace.
         count: int32, number of places.
-        make: traced function of the place.
+        make: traced function from a place to a row of each buffer.
     """
-    first, second = indices
     if on_cpu():
 
-        def put(place: Array, pair: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-            rows = make(place)
-            return write(pair[0], first[place], rows[0]), write(pair[1], second[place], rows[1])
+        def put(place: Array, found: tuple[Tree, ...]) -> tuple[Tree, ...]:
+            parts = zip(found, indices, make(place), strict=True)
+            return tuple(write(buffer, rows[place], row) for buffer, rows, row in parts)
 
         return jax.lax.fori_loop(0, count, put, targets)
-    places = jnp.arange(first.shape[0], dtype=jnp.int32)
-    rows = jax.vmap(make)(places)
-    return (
-        write_many(targets[0], first, places < count, rows[0]),
-        write_many(targets[1], second, places < count, rows[1]),
-    )
+    places = jnp.arange(indices[0].shape[0], dtype=jnp.int32)
+    total = jax.tree.leaves(targets[0])[0].shape[0]
+    if len(targets) > 1 or total > len(places):
+        parts = zip(targets, indices, jax.vmap(make)(places), strict=True)
+        return tuple(write_many(buffer, rows, places < count, made) for buffer, rows, made in parts)
+    # Most rows may change, so each row selects. Leaves of one shape share a kernel; a scatter would take one per leaf.
+    place = write_many(jnp.full(total, -1, jnp.int32), indices[0], places < count, places)
+    made = jax.vmap(make)(jnp.maximum(place, 0))
+    return jax.tree.map(lambda new, old: jnp.where(expand(place >= 0, new), new, old), made, targets)
 
 
 def expand(mask: Array, leaf: Array) -> Array:

@@ -7,6 +7,7 @@ the slowest member, known from the plans, and the writes of a member that does n
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -20,8 +21,8 @@ from jaxafl.device import on_device
 from jaxafl.engine.execute import advance
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.mesh import Partition
-from jaxafl.engine.plan import LoopRows, Plan, Segments, Steps, Tables, padded
-from jaxafl.engine.planned import KINDS, block_of, known_lengths, plan_of
+from jaxafl.engine.plan import LoopRows, Plan
+from jaxafl.engine.planned import KINDS, Form, block_of, form_of, known_lengths, plan_of, tables_of
 from jaxafl.engine.prepare import prepared
 from jaxafl.engine.problem import BufferSizes, Loops, Problem, Speed
 from jaxafl.engine.width import lanes_in_memory
@@ -46,31 +47,25 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
         *(plan_of(schedule, first.server, None, in_turn=in_turn).lanes for schedule in schedules),
     )
     plans = [plan_of(schedule, first.server, lanes, keep_base, in_turn=in_turn) for schedule in schedules]
-    contiguous = all(plan.in_order for plan in plans)
     rows, chunk_start = rows_of(plans, every)
-    lengths = known_lengths(local_steps=(plan.local_steps for plan in plans), steps=rows.most_steps.tolist())
+    timing = first.client.rate_schedule is not None
+    form = functools.reduce(Form.joined, (form_of(plan, 1, lanes, False, keep_base, timing) for plan in plans))
+    form = form._replace(per_lane=True)  # members with fewer local steps than others are masked
+    lengths = known_lengths(steps=rows.most_steps.tolist())
     execution = prepared(
         problems,
         schedules,
-        first.program(Loops(every, block_of(*chunk_start.tolist()), lanes, **lengths, widths=())),
+        first.program(Loops(every, block_of(*chunk_start.tolist()), lanes, form.local_steps, **lengths)),
         BufferSizes(lanes, max(plan.slots for plan in plans) + 1, max(plan.rows for plan in plans)),
         speed.deterministic,
         shared=False,
     )
     more = len(execution.state.failure.step) - len(plans)  # repeated members fill the devices up
-    plans += [plans[-1]] * more
     own = {name: np.pad(getattr(rows, name), ((0, more), (0, 0)), "edge") for name in ("segment", "step", "steps")}
-    segments, steps = stack_plans(plans)
-    if first.client.rate_schedule is None:
-        segments = segments.without_timing
-    steps = steps._replace(
-        segments_before=None,
-        lane=None,
-        mask=None if all(plan.full for plan in plans) else steps.mask,
-        update_slot=None if contiguous else steps.update_slot,
-        base_slot=steps.base_slot if keep_base else None,
-    )
-    tables = on_device(Tables(segments, steps, rows._replace(**own), np.int32(0)))
+    longest = max(len(plan.segments.active) for plan in plans) + 1  # padding: a segment without work
+    each = [tables_of(plan, form, len(plan.steps.time), longest) for plan in plans]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *each, *each[-1:] * more)
+    tables = on_device(stacked._replace(rows=rows._replace(**own), origin=np.int32(0)))
     execution.rows_before = chunk_start
     constant = (execution.hyperparameters, first.device, tables)
     return execution.compile(advance, (*KINDS, Partition.STATE), constant)
@@ -95,14 +90,6 @@ def rows_of(plans: list[Plan], every: int) -> tuple[LoopRows, np.ndarray]:
     ]
     rows = LoopRows(segment, None, step, steps, steps.max(axis=0), np.max(local_steps, axis=0))
     return rows, np.asarray(before, np.int32)
-
-
-def stack_plans(plans: list[Plan]) -> tuple[Segments, Steps]:
-    """Stacks the arrays of plans along a leading member axis; segments are padded by at least one empty one."""
-    longest = max(len(plan.segments.active) for plan in plans) + 1
-    segments = [padded(plan.segments, longest) for plan in plans]
-    stack = (jax.tree.map(lambda *leaves: np.stack(leaves), *part) for part in (segments, [p.steps for p in plans]))
-    return tuple(stack)
 
 
 def _member_rows(segments_before: np.ndarray, start: int, stop: int, empty: int) -> list[tuple[int, int, int]]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client import Draw, Lane, Memory, Timing, begin, computed_norm, draw, local_step, sent_update
+from jaxafl.client import Draw, Lane, Timing, begin, computed_norm, draw, local_step, sent_update
 from jaxafl.device import buffers, on_cpu
 from jaxafl.device.buffers import expand
 from jaxafl.device.rows import AXIS
@@ -113,10 +113,14 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
         # without the loop XLA reads rows of clients in what writes them, and copies all rows for every run
         if state.memory is None and len(state.lanes.step) == layout.shares == 1 and on_cpu():
             return jax.tree.map(lambda leaf: leaf[None], one(jnp.int32(0)))
-        return buffers.write_made(state.lanes, segment.load_lane, segment.load_count, one)
+        places, count = (segment.load_lane,), segment.load_count
+        return buffers.write_made((state.lanes,), places, count, lambda place: (one(place),))[0]
 
     def save(segment: Segments, state: State, global_segment: Segments) -> State:
-        def ended(place: Array) -> tuple[Stored, Memory | None]:
+        store, kept, count = state.store, state.memory, segment.save_count
+
+        def ended(place: Array) -> tuple[Any, ...]:
+            """Returns the update of a run, and what its client keeps."""
             lane = buffers.read(state.lanes, segment.save_lane[place])
             if own_models:
                 reference = state.clients.read(lane.client)
@@ -126,27 +130,24 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
             computed = computed_norm(client, delta)
             delta, message, memory = sent_update(client, delta, lane, device.counts[lane.client])
             loss = jnp.where(lane.step > 0, lane.loss / jnp.maximum(lane.step, 1), jnp.nan)
-            return Stored(delta, lane.model_state, loss, lane.step, message, computed), memory
+            stored = Stored(delta, lane.model_state, loss, lane.step, message, computed)
+            return (stored,) if kept is None else (stored, memory)
 
-        def one(place: Array) -> Stored:
-            return ended(place)[0]
-
-        store, memory, count = state.store, state.memory, segment.save_count
-        gathers = layout.shares > 1 and not layout.local_updates
-        if memory is not None:
-            rows = memory.place(state.lanes.client[segment.save_lane])
-            if gathers:
-                tree = buffers.write_made(memory.tree, rows, count, lambda place: ended(place)[1])
-            else:
-                store, tree = buffers.write_made_pair((store, memory.tree), (segment.save_row, rows), count, ended)
-            state = state._replace(memory=dataclasses.replace(memory, tree=tree))
-        if gathers:
-            store = _gather_updates(layout, global_segment, segment, store, len(state.lanes.step), one)
-        elif memory is None and len(state.lanes.step) == layout.shares == 1 and on_cpu():
-            store = buffers.write(store, segment.save_row[0], one(jnp.int32(0)))
-        elif memory is None:
-            store = buffers.write_made(store, segment.save_row, count, one)
-        return state._replace(store=store)
+        targets, rows = (store,), (segment.save_row,)
+        if kept is not None:
+            targets, rows = (store, kept.tree), (segment.save_row, kept.place(state.lanes.client[segment.save_lane]))
+        if layout.shares > 1 and not layout.local_updates:
+            lanes = len(state.lanes.step)
+            made = (_gather_updates(layout, global_segment, segment, store, lanes, lambda place: ended(place)[0]),)
+            if kept is not None:
+                made += buffers.write_made(targets[1:], rows[1:], count, lambda place: ended(place)[1:])
+        elif kept is None and len(state.lanes.step) == layout.shares == 1 and on_cpu():
+            made = (buffers.write(store, segment.save_row[0], ended(jnp.int32(0))[0]),)
+        else:
+            made = buffers.write_made(targets, rows, count, ended)
+        if kept is not None:
+            state = state._replace(memory=dataclasses.replace(kept, tree=made[1]))
+        return state._replace(store=made[0])
 
     def train(segment: Segments, state: State, max_steps: Array | None = None) -> State:
         global_segment = segment

@@ -73,10 +73,7 @@ def train_arrivals(train: Train, event: ServerStep, always_full: bool, state: St
     if not always_full:
         first = jnp.argsort(~mask, stable=True)
         mask, runs = jax.tree.map(lambda column: column[first], (mask, runs))
-    segment, lost = _wave(slots, mask, runs, slots, state)
-    row_run = jnp.where(mask, runs.run_id, NEVER)
-    after = state.online._replace(row_run=row_run, lost=state.online.lost + lost)
-    return train(segment, state)._replace(online=after)
+    return _held(runs, mask, _wave(train, slots, mask, runs, slots, state))
 
 
 def _train_in_turn(train: Train, event: ServerStep, state: State) -> State:
@@ -89,12 +86,9 @@ def _train_in_turn(train: Train, event: ServerStep, state: State) -> State:
     def wave(index: Array, state: State) -> State:
         rows = jnp.argsort(turn != index, stable=True).astype(jnp.int32)
         entries = jax.tree.map(lambda column: column[rows], runs)
-        segment, lost = _wave(rows, turn[rows] == index, entries, lanes, state)
-        after = state.online._replace(lost=state.online.lost + lost)
-        return train(segment, state)._replace(online=after)
+        return _wave(train, rows, turn[rows] == index, entries, lanes, state)
 
-    state = jax.lax.fori_loop(0, jnp.max(turn) + 1, wave, state)
-    return state._replace(online=state.online._replace(row_run=jnp.where(mask, runs.run_id, NEVER)))
+    return _held(runs, mask, jax.lax.fori_loop(0, jnp.max(turn) + 1, wave, state))
 
 
 def train_missing(width: int, train: Train, event: ServerStep, flight: InFlight, order: Array, state: State) -> State:
@@ -112,21 +106,24 @@ def train_missing(width: int, train: Train, event: ServerStep, flight: InFlight,
     chosen = untrained[first] & (lanes < most)
 
     def wave(_: Array, state: State) -> State:
-        before = state.online
         entries = jax.tree.map(lambda column: column[first], waiting)
-        segment, lost = _wave(free, chosen, entries, lanes, state)
-        row_run = buffers.write_many(before.row_run, free, chosen, entries.run_id)
-        after = before._replace(row_run=row_run, lost=before.lost + lost)
-        return train(segment, state)._replace(online=after)
+        row_run = buffers.write_many(state.online.row_run, free, chosen, entries.run_id)
+        state = _wave(train, free, chosen, entries, lanes, state)
+        return state._replace(online=state.online._replace(row_run=row_run))
 
     # a loop of at most one pass: a conditional would copy the buffers that it passes through
     missing = jnp.any(untrained[: len(event.mask)]).astype(jnp.int32)
     return jax.lax.fori_loop(0, missing, wave, state)
 
 
-def _wave(rows: Array, mask: Array, runs: Runs, lanes: Array, state: State) -> tuple[Segments, Array]:
-    """Returns the segment that trains the masked runs from beginning to end, and how many of their versions are not
-    in the ring; masked entries come first."""
+def _held(runs: Runs, mask: Array, state: State) -> State:
+    """Returns the state in which entry i of the store has the update of run i."""
+    return state._replace(online=state.online._replace(row_run=jnp.where(mask, runs.run_id, NEVER)))
+
+
+def _wave(train: Train, rows: Array, mask: Array, runs: Runs, lanes: Array, state: State) -> State:
+    """Trains the masked runs from beginning to end, and counts those whose version is not in the ring; masked entries
+    come first."""
     count, held = jnp.sum(mask, dtype=jnp.int32), state.online.slot_version
     load_slot, save_slot = index_in(held, runs.version), index_in(held, runs.reference)
     there = (held[load_slot] == runs.version) & (held[save_slot] == runs.reference)
@@ -147,7 +144,8 @@ def _wave(rows: Array, mask: Array, runs: Runs, lanes: Array, state: State) -> t
         save_slot=save_slot,
         save_row=rows,
     )
-    return segment, jnp.sum(mask & ~there, dtype=jnp.int32)
+    lost = state.online.lost + jnp.sum(mask & ~there, dtype=jnp.int32)
+    return train(segment, state)._replace(online=state.online._replace(lost=lost))
 
 
 def index_in(table: Array, values: Array | None) -> Array:
