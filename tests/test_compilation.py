@@ -317,8 +317,8 @@ def test_initial_parameters_are_compiled_as_those_of_kept_results(monkeypatch: p
     seen: list[Any] = []
     compiled_over = prepare.compiled_over
 
-    def watched(function: Any, static: Any, kinds: Any, arguments: Any, *rest: Any, **how: Any) -> Any:
-        seen.append((function, static, arguments, compiled_over(function, static, kinds, arguments, *rest, **how)[0]))
+    def watched(function: Any, static: Any, arguments: Any, *rest: Any, **how: Any) -> Any:
+        seen.append((function, static, arguments, compiled_over(function, static, arguments, *rest, **how)[0]))
         return seen[-1][-1], 0.0
 
     monkeypatch.setattr(prepare, "compiled_over", watched)

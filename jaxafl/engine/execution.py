@@ -17,7 +17,7 @@ from jaxafl.clock.schedules import recharged, schedule_of
 from jaxafl.clock.tables import first_steps
 from jaxafl.device import compiled, on_device, on_exhaustion, on_host
 from jaxafl.device.buffers import expand
-from jaxafl.engine.mesh import Partition, compiled_over, shard
+from jaxafl.engine.mesh import compiled_over, shard
 from jaxafl.engine.plan import Plan
 from jaxafl.engine.problem import MemberHyperparameters, Problem, Program
 from jaxafl.engine.state import Records, State
@@ -40,8 +40,7 @@ class Execution:
         first: results of `observe` for x_0, each [P, ...].
         compile_seconds: seconds of compilation.
         schedules: one per run; `None` if they depend on the training.
-        compiled: the compiled program; `constant`: its arguments before the state; `function` and `partitions`: see
-            `compile`.
+        compiled: the compiled program; `constant`: its arguments before the state; `function`: see `compile`.
         context: context manager entered around every call of the compiled program (for example `jax.enable_x64`).
         wait: (call, state, server steps) -> result of the call, which it may interrupt.
         check: (state, records on the host, first server step) raises if something went wrong.
@@ -66,7 +65,6 @@ class Execution:
     compiled: Any = None
     constant: tuple[Any, ...] = ()
     function: Any = None
-    partitions: tuple[Partition, ...] = ()
     context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     wait: Callable[[Callable[[], Any], State, range], Any] | None = None
     check: Callable[[State, Records, int], Any] = lambda state, records, start: None
@@ -102,30 +100,18 @@ class Execution:
         chunk = int(np.searchsorted(self.rows_before, row, side="right")) - 1
         return min(chunk * self.program.loops.steps_per_call, self.schedules[0].server_steps)  # type: ignore[index]
 
-    def compile(
-        self, function: Callable[..., tuple[State, Records]], partitions: tuple[Partition, ...], constant: Any
-    ) -> Execution:
+    def compile(self, function: Callable[..., tuple[State, Records]], constant: tuple[Any, ...]) -> Execution:
         """Adds the program `function(program, *constant, state, start, stop, first_step)`.
 
         Args:
             function: of module level.
-            partitions: of the constants and of the state.
             constant: its arguments before the state.
         """
         # Attributes: a closure would be a reference cycle and keep the ring until the next garbage collection.
-        self.function, self.partitions = function, partitions
-        self.constant = shard(self.program.layout, partitions[:-1], constant)
+        self.function, self.constant = function, shard(self.program.layout, constant)
         arguments = (*self.constant, self.state, *[on_device(np.int32(0))] * 3)
-        self.compiled, seconds = compiled_over(
-            function,
-            (self.program,),
-            (*partitions, *[Partition.REPLICATED] * 3),
-            arguments,
-            partitions[-1],
-            records=True,
-            donate=(len(constant),),
-            deterministic=self.deterministic,
-        )
+        how: dict[str, Any] = dict(donate=(len(constant),), deterministic=self.deterministic)
+        self.compiled, seconds = compiled_over(function, (self.program,), arguments, state=True, records=True, **how)
         self.compile_seconds += seconds
         return self
 
@@ -137,7 +123,7 @@ class Execution:
         loops = self.program.loops
         if (stop - start) % loops.rows_per_check:  # this call ends within a block
             self.program = self.program.looping(rows_per_check=1)
-            self.compile(self.function, self.partitions, self.constant)
+            self.compile(self.function, self.constant)
         micro_batch = self.hyperparameters.values.client.micro_batch
         sizes: dict[str, Any] = dict(lanes=self.lanes, chunk=loops.lanes_per_vmap, micro_batch=micro_batch)
         with on_exhaustion(**sizes), self.context():

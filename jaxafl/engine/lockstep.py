@@ -20,9 +20,8 @@ from jaxafl.clock.discarded import untaken
 from jaxafl.device import on_device
 from jaxafl.engine.execute import advance
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.mesh import Partition
 from jaxafl.engine.plan import LoopRows, Plan
-from jaxafl.engine.planned import KINDS, Form, block_of, form_of, known_lengths, plan_of, tables_of
+from jaxafl.engine.planned import Form, block_of, form_of, known_lengths, plan_of, tables_of
 from jaxafl.engine.prepare import prepared
 from jaxafl.engine.problem import BufferSizes, Loops, Problem, Speed
 from jaxafl.engine.width import lanes_in_memory
@@ -67,8 +66,7 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *each, *each[-1:] * more)
     tables = on_device(stacked._replace(rows=rows._replace(**own), origin=np.int32(0)))
     execution.rows_before = chunk_start
-    constant = (execution.hyperparameters, first.device, tables)
-    return execution.compile(advance, (*KINDS, Partition.STATE), constant)
+    return execution.compile(advance, (execution.hyperparameters, first.device, tables))
 
 
 def rows_of(plans: list[Plan], every: int) -> tuple[LoopRows, np.ndarray]:

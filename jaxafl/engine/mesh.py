@@ -6,7 +6,6 @@ the updates, if the server needs sums of them only. Everything else is replicate
 
 from __future__ import annotations
 
-import enum
 import functools
 import weakref
 from collections.abc import Callable, Sequence
@@ -25,21 +24,10 @@ from jaxafl.device.buffers import num_bytes
 from jaxafl.device.rows import AXIS
 from jaxafl.engine.batched import state_axes
 from jaxafl.engine.evaluate import BATCH
+from jaxafl.engine.plan import Tables
 from jaxafl.engine.problem import DeviceData, Layout, MemberHyperparameters, Program
-from jaxafl.engine.state import State
+from jaxafl.engine.state import State, Version
 from jaxafl.models.model import Batch, Model
-
-
-class Partition(enum.Enum):
-    """Partitioning of an argument of a program."""
-
-    MEMBERS = enum.auto()  # by the leading member axis
-    REPLICATED = enum.auto()
-    HYPERPARAMETERS = enum.auto()  # `MemberHyperparameters`
-    DATA = enum.auto()  # `DeviceData`
-    TABLES = enum.auto()
-    STATE = enum.auto()
-    SHARED_STATE = enum.auto()  # of members that share a plan
 
 
 def layout_of(data: FederatedData, devices: Sequence[Any], members: bool) -> Layout:
@@ -85,7 +73,7 @@ def put_data(
         if owned:
             prefix = "" if data.owners.of_test else "validation_"
             given = given._replace(owned={prefix: owned_rows(data.owners, data.num_clients, BATCH)})
-        places[where] = shard(layout, (Partition.DATA,), (given,))[0] if layout.mesh else on_device(given)
+        places[where] = shard(layout, (given,))[0] if layout.mesh else on_device(given)
     return places[where]
 
 
@@ -96,9 +84,10 @@ _placed = weakref.WeakKeyDictionary()
 def compiled_over(
     function: Callable[..., Any],
     static: tuple[Any, ...],
-    partitions: tuple[Partition, ...],
     arguments: tuple[Any, ...],
-    result: Partition,
+    of_members: tuple[int, ...] = (),
+    *,
+    state: bool = False,
     records: bool = False,
     **how: Any,
 ) -> tuple[Any, float]:
@@ -106,23 +95,28 @@ def compiled_over(
 
     Args:
         function, static, arguments, how: see `device.compiled`.
-        partitions: of the arguments.
-        result: partitioning of the result.
-        records: True if the result comes with records that have a leading member axis.
+        of_members: see `shard`.
+        state: True if the result is a `State`; else it has a leading member axis.
+        records: True if records with a leading member axis come with it.
     """
     if static[0].layout.mesh is None:
         return compiled(function, static, arguments, **how)
-    return compiled(_on_every_device, (function, static, partitions, result, records), arguments, **how)
+    return compiled(_on_every_device, (function, static, of_members, state, records), arguments, **how)
 
 
-def shard(layout: Layout, partitions: Sequence[Partition], arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Puts arguments on the devices of a layout."""
+def shard(layout: Layout, arguments: tuple[Any, ...], of_members: tuple[int, ...] = ()) -> tuple[Any, ...]:
+    """Puts arguments on the devices of a layout; their types tell how they are sharded.
+
+    Args:
+        layout: the devices.
+        arguments: hyperparameters, data, tables, states and models; others are replicated.
+        of_members: positions of other arguments with a leading member axis.
+    """
     if layout.mesh is None:
-        return tuple(arguments)
-    mesh = layout.mesh
-    specs = tuple(_specs(layout, kind, argument) for kind, argument in zip(partitions, arguments, strict=True))
-    places = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs, is_leaf=_is_spec)
-    return jax.device_put(tuple(arguments), places)
+        return arguments
+    specs = _all_specs(layout, arguments, of_members)
+    places = jax.tree.map(lambda spec: NamedSharding(layout.mesh, spec), specs, is_leaf=_is_spec)
+    return jax.device_put(arguments, places)
 
 
 def on_first_device(layout: Layout, tree: Any) -> Any:
@@ -133,40 +127,54 @@ def on_first_device(layout: Layout, tree: Any) -> Any:
 def _on_every_device(
     function: Callable[..., Any],
     static: tuple[Any, ...],
-    partitions: tuple[Partition, ...],
-    result: Partition,
+    of_members: tuple[int, ...],
+    state: bool,
     records: bool,
     *arguments: Any,
 ) -> Any:
     program: Program = static[0]
-    layout, of_members = program.layout, Partition.MEMBERS
-    specs = tuple(_specs(layout, kind, argument) for kind, argument in zip(partitions, arguments, strict=True))
-    if result in partitions or result is of_members:
-        end = _specs(layout, of_members, None) if result is of_members else specs[partitions.index(result)]
-    else:  # an initial state: only the function knows its form
+    layout = program.layout
+    specs, members = _all_specs(layout, arguments, of_members), _member_spec(layout)
+    end: Any = members
+    if state:
+        given = [spec for spec, argument in zip(specs, arguments, strict=True) if isinstance(argument, State)]
         build = functools.partial(function, program.unsharded, *static[1:])
-        end = _specs(layout, result, jax.eval_shape(build, *arguments))
-    ends = (end, _specs(layout, of_members, None)) if records else end
+        # only the function knows the form of an initial state
+        end = given[0] if given else _specs(layout, jax.eval_shape(build, *arguments))
+    ends = (end, members) if records else end
     built = functools.partial(function, *static)
     return jax.shard_map(built, mesh=layout.mesh, in_specs=specs, out_specs=ends, check_vma=False)(*arguments)
 
 
-def _specs(layout: Layout, partition: Partition, value: Any) -> Any:
+def _all_specs(layout: Layout, arguments: tuple[Any, ...], of_members: tuple[int, ...]) -> tuple[Any, ...]:
+    return tuple(
+        _member_spec(layout) if place in of_members else _specs(layout, argument)
+        for place, argument in enumerate(arguments)
+    )
+
+
+def _member_spec(layout: Layout) -> P:
+    """Returns the spec of arrays with a leading member axis."""
+    return P(AXIS) if layout.shares == 1 else P()
+
+
+def _specs(layout: Layout, value: Any) -> Any:
     """Returns the partition specs of an argument, a tree prefix of it."""
-    members = P(AXIS) if layout.shares == 1 else P()
-    if partition is Partition.HYPERPARAMETERS:  # an option that is None has no spec: classes take one for a number
+    members = _member_spec(layout)
+    if isinstance(value, State):
+        return _state_specs(layout, value, members)
+    if isinstance(value, MemberHyperparameters):  # an option that is None has no spec: classes take one for a number
         specs = [members if many else P() for many in value.batched]
         return MemberHyperparameters(jax.tree.unflatten(jax.tree.structure(value.values), specs), value.batched)
-    if partition is Partition.DATA:
+    if isinstance(value, DeviceData):
         return DeviceData(**(_each(DeviceData, P()) | {"arrays": P(AXIS) if layout.divided else P()}))
-    if partition is Partition.TABLES:
+    if isinstance(value, Tables):
         return _at_axes(value.axes, members)
-    if partition in (Partition.STATE, Partition.SHARED_STATE):
-        return _state_specs(layout, state_axes(value, partition is Partition.SHARED_STATE), value, members)
-    return members if partition is Partition.MEMBERS else P()
+    return members if isinstance(value, Version) else P()
 
 
-def _state_specs(layout: Layout, axes: State, state: State, members: P) -> State:
+def _state_specs(layout: Layout, state: State, members: P) -> State:
+    axes = state_axes(state, shared=state.batch_key[0].ndim == 0)
     if layout.shares == 1:
         return _at_axes(axes, members)
     split = P(None, AXIS)

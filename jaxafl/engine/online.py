@@ -26,7 +26,7 @@ from jaxafl.device.keys import Key
 from jaxafl.engine.batched import over_members
 from jaxafl.engine.execute import over_rows
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.mesh import Partition, compiled_over, shard
+from jaxafl.engine.mesh import compiled_over, shard
 from jaxafl.engine.patiently import patiently
 from jaxafl.engine.prepare import prepared
 from jaxafl.engine.problem import (
@@ -77,14 +77,10 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
         clock_numbers = as_arrays(clock, jnp.float64)
         client = problem.client
         steps = on_device(np.asarray(client.steps if client.epochs is None else client.epochs, np.int32))
-        replicated, of_state = Partition.REPLICATED, Partition.STATE
-        partitions = (replicated, of_state, replicated, replicated)
-        layout = execution.program.layout
-        arguments = shard(layout, partitions, (clock_numbers, execution.state, problem.key, steps))
-        begin, _ = compiled_over(begin_online, (execution.program, clients), partitions, arguments, of_state)
+        arguments = shard(problem.layout, (clock_numbers, execution.state, problem.key, steps))
+        begin, _ = compiled_over(begin_online, (execution.program, clients), arguments, state=True)
         execution.state = begin(*arguments)
-        constant = (clock_numbers, execution.hyperparameters, problem.device)
-        execution.compile(advance_online, (replicated, Partition.HYPERPARAMETERS, Partition.DATA, of_state), constant)
+        execution.compile(advance_online, (clock_numbers, execution.hyperparameters, problem.device))
     execution.context = functools.partial(jax.enable_x64, True)
     if not type(clock).__module__.startswith("jaxafl."):
         execution.wait = functools.partial(patiently, problem)

@@ -17,7 +17,6 @@ from jaxafl.clock.schedules import UNBOUNDED, Clockwork, check_length
 from jaxafl.device import on_cpu, on_device, on_host
 from jaxafl.engine.execute import advance
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.mesh import Partition
 from jaxafl.engine.plan import Origin, Plan, Tables, padded
 from jaxafl.engine.planner import make_plan
 from jaxafl.engine.prepare import prepared
@@ -32,7 +31,6 @@ from jaxafl.server.contract import Server
 _GAIN = 1.15  # local steps per second with twice the lanes on an accelerator; 1.04 to 1.3 times as many on an H200
 _BLOCK = 10  # amortises the host sync of the loop predicate; at most 9 more steps run after a failure or Ctrl-C
 _WIDTHS, _PADDED = (1, 8, 64), 32  # arrivals of narrow server steps, which are compiled if A is so many times larger
-KINDS = (Partition.HYPERPARAMETERS, Partition.DATA, Partition.TABLES)
 
 
 class Form(NamedTuple):
@@ -182,7 +180,7 @@ def _take_up(execution: Execution, window: Window, segments: int) -> None:
     execution.window = window
     execution.schedules = [windows.schedule(window)] * len(execution.problems)
     constant = (execution.hyperparameters, execution.problems[0].device, tables)
-    execution.compile(advance, (*KINDS, Partition.SHARED_STATE), constant)
+    execution.compile(advance, constant)
 
 
 def _buffers(window: Window) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from jaxafl.device import on_device, on_host
 from jaxafl.engine.batched import evaluate_members, initial_members, observe_members
 from jaxafl.engine.evaluate import PerClient, evaluate_personal
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.mesh import Partition, compiled_over, on_first_device, shard
+from jaxafl.engine.mesh import compiled_over, on_first_device, shard
 from jaxafl.engine.problem import BufferSizes, DeviceData, MemberHyperparameters, Problem, Program
 from jaxafl.engine.set_metrics import SetMetrics
 from jaxafl.engine.state import State, Version
@@ -46,19 +46,14 @@ def prepared(
     members = MemberHyperparameters.stacked([problem.hyperparameters for problem in padded])
     keys = on_device(tuple(np.stack([np.asarray(problem.key[word]) for problem in padded]) for word in (0, 1)))
     check_fit(problems[0], program, sizes, size)
-    of_members = Partition.MEMBERS
-    partitions = (Partition.HYPERPARAMETERS, Partition.DATA, of_members)
-    members, device, keys = arguments = shard(layout, partitions, (members, problems[0].device, keys))
-    of_state = Partition.SHARED_STATE if shared else Partition.STATE
+    members, device, keys = arguments = shard(layout, (members, problems[0].device, keys), of_members=(2,))
     static = (program.without_loops, sizes, shared)
-    initialise, _ = compiled_over(initial_members, static, partitions, arguments, of_state, once=True)
+    initialise, _ = compiled_over(initial_members, static, arguments, (2,), state=True, once=True)
     state = initialise(*arguments)
     evaluate, seconds = _evaluation(problems[0], count, program, device, state.model)
     model = on_first_device(layout, state.model)
     evaluated = program if layout.shares == 1 else program.unsharded
-    observe, _ = compiled_over(
-        observe_members, (evaluated.without_loops,), (of_members,), (model.params,), of_members, once=True
-    )
+    observe, _ = compiled_over(observe_members, (evaluated.without_loops,), (model.params,), (0,), once=True)
     first = on_host(observe(model.params))
     execution = Execution(problems, program, members, state, deterministic, evaluate, seconds, first, schedules)
     if state.memory is not None and device.owned is not None and problems[0].client.personal is not None:
@@ -68,10 +63,10 @@ def prepared(
 
 def _personal_evaluation(problem: Problem, program: Program, device: DeviceData) -> Callable[[State], dict[str, Any]]:
     """Returns the evaluation of the clients' models of all members."""
-    layout, of_members, replicated = problem.layout, Partition.MEMBERS, Partition.REPLICATED
+    layout = problem.layout
     given: Any = device if device.validation is not None else device._replace(arrays=None)
     given = (given, on_device(np.asarray(problem.data.owners.clients, np.int32)))
-    given = shard(layout, (replicated, replicated), given) if layout.shares == 1 else on_first_device(layout, given)
+    given = shard(layout, given) if layout.shares == 1 else on_first_device(layout, given)
     single = "per_client" in program.recording.diagnostics
 
     def evaluate(state: State) -> dict[str, Any]:
@@ -79,9 +74,8 @@ def _personal_evaluation(problem: Problem, program: Program, device: DeviceData)
         if layout.mesh is not None and layout.shares > 1:  # the rows of all devices
             personal = jax.device_put(on_host(personal), layout.mesh.devices.flat[0])
         arguments = (*given, personal, on_first_device(layout, state.model))
-        partitions = (replicated, replicated, of_members, of_members)
         static = (program.without_loops, single)
-        return compiled_over(evaluate_personal, static, partitions, arguments, of_members)[0](*arguments)
+        return compiled_over(evaluate_personal, static, arguments, (2,))[0](*arguments)
 
     return evaluate
 
@@ -95,16 +89,13 @@ def _evaluation(
         owners = problem.data.owners
         of_test, clients = owners.of_test, PerClient(*on_device((owners.owner, owners.samples)))
     given = (device if device.validation is not None else device._replace(arrays=None), clients)
-    of_members, replicated = Partition.MEMBERS, Partition.REPLICATED
     if layout.shares == 1:
-        evaluated, given = program, shard(layout, (replicated, replicated), given)
+        evaluated, given = program, shard(layout, given)
     else:
         evaluated, given = program.unsharded, on_first_device(layout, given)
     static = (evaluated.without_loops, of_test)
     arguments = (*given, on_first_device(layout, model))
-    compiled_evaluate, seconds = compiled_over(
-        evaluate_members, static, (replicated, replicated, of_members), arguments, of_members
-    )
+    compiled_evaluate, seconds = compiled_over(evaluate_members, static, arguments)
     of_sets = SetMetrics(problem, members, evaluated.without_loops, given[0])
 
     def evaluate(model: Version) -> dict[str, Any]:
