@@ -196,10 +196,7 @@ class Execution:
         info, _, event, _ = jax.tree.map(lambda values: values[index], records[-1])
         steps = np.arange(start, start + len(info["delta_norm"]))
         if self.schedules is not None:
-            made = self.schedules[index]
-            if self.problems[index].client.charge == "executed":
-                known = np.concatenate([part.info["executed_local_steps"][index] for part in records])
-                made = self._recharged(index, np.concatenate([known, made.local_steps[len(known) :]]))
+            made = self._charged(index, [jax.tree.map(lambda values: values[index], part.info) for part in records])
             found = {"time": made.time[steps], "client_id": np.where(made.mask, made.client, -1)[steps]}
             return found | {"staleness": made.staleness[steps], **info}
         pause = self.problems[index].clock.pause
@@ -228,25 +225,28 @@ class Execution:
         ended = []
         for index, (problem, length) in enumerate(zip(self.problems, lengths, strict=True)):
             info, _, event, counts = jax.tree.map(lambda values, index=index: values[index], records)
-            made = (
-                self.schedules[index]
-                if self.schedules is not None
-                else schedule_of(problem.clock, problem.data.num_clients, event, counts)
-            )
-            made = first_steps(made, length)
             info = {name: values[:length] for name, values in info.items()}
+            if self.schedules is not None:
+                made = self._charged(index, [info])
+            else:
+                made = schedule_of(problem.clock, problem.data.num_clients, event, counts)
             for name, values in self.first.items():
                 info[name] = np.concatenate([values[index][None], info[name]])
-            if self.schedules is not None and problem.client.charge == "executed" and length:
-                whole = self.schedules[index]
-                executed = np.concatenate([info["executed_local_steps"], whole.local_steps[length:]])
-                made = first_steps(self._recharged(index, executed), length)
-            ended.append((made, info))
+            ended.append((first_steps(made, length), info))
         return ended
 
-    def _recharged(self, index: int, executed: np.ndarray) -> Schedule:
-        """Returns the complete schedule of a run, charged for the executed local steps [T, A]."""
+    def _charged(self, index: int, infos: Sequence[dict[str, np.ndarray]]) -> Schedule:
+        """Returns the complete schedule of a run, charged for executed local steps if the client is.
+
+        Args:
+            index: of the run.
+            infos: diagnostics of its server steps so far, each [t, ...].
+        """
         problem, made = self.problems[index], cast("Sequence[Schedule]", self.schedules)[index]
+        if problem.client.charge != "executed":
+            return made
+        known = np.concatenate([info["executed_local_steps"] for info in infos])
+        executed = np.concatenate([known, made.local_steps[len(known) :]])
         steps = problem.client.local_steps(problem.data.counts)
         return recharged(made, problem.clock, steps, executed, problem.seed)
 

@@ -50,11 +50,11 @@ def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: 
     timing = first.client.rate_schedule is not None
     form = functools.reduce(Form.joined, (form_of(plan, 1, lanes, False, keep_base, timing) for plan in plans))
     form = form._replace(per_lane=True)  # members with fewer local steps than others are masked
-    lengths = known_lengths(steps=rows.most_steps.tolist())
+    steps = known_lengths(steps=rows.most_steps.tolist())["steps"]
     execution = prepared(
         problems,
         schedules,
-        first.program(Loops(every, block_of(*chunk_start.tolist()), lanes, form.local_steps, **lengths)),
+        first.program(Loops(every, block_of(*chunk_start.tolist()), lanes, form.local_steps, steps=steps)),
         BufferSizes(lanes, max(plan.slots for plan in plans) + 1, max(plan.rows for plan in plans)),
         speed.deterministic,
         shared=False,

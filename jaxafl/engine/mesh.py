@@ -112,10 +112,11 @@ def shard(layout: Layout, arguments: tuple[Any, ...], of_members: tuple[int, ...
         arguments: hyperparameters, data, tables, states and models; others are replicated.
         of_members: positions of other arguments with a leading member axis.
     """
-    if layout.mesh is None:
+    mesh = layout.mesh
+    if mesh is None:
         return arguments
     specs = _all_specs(layout, arguments, of_members)
-    places = jax.tree.map(lambda spec: NamedSharding(layout.mesh, spec), specs, is_leaf=_is_spec)
+    places = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs, is_leaf=_is_spec)
     return jax.device_put(arguments, places)
 
 

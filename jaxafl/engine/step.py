@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.flatten_util import ravel_pytree
 
 from jaxafl.client import filled, sent_of, shared_of
@@ -118,11 +119,8 @@ def build_server_step(
         outcome = outcome._replace(info={name: of_arrivals(name, value) for name, value in outcome.info.items()})
         if server.needs.empty_steps:
             return outcome
-        params, server_state = jax.tree.map(
-            lambda new, old: jnp.where(acted, new, old),
-            (outcome.params, outcome.state),
-            (state.model.params, state.server),
-        )
+        before = state.model.params, state.server
+        params, server_state = optax.tree.where(acted, (outcome.params, outcome.state), before)
         return outcome._replace(params=params, state=server_state)
 
     def corrected(
@@ -139,8 +137,8 @@ def build_server_step(
             shared, served = client.correction.serve(shared, of_client, messages, seen, device.counts.shape[0])
             params = filled(served, params)
             if row.mask is not None:
-                acted, old = jnp.any(row.mask), (outcome.params, before.shared)
-                params, shared = jax.tree.map(lambda new, kept: jnp.where(acted, new, kept), (params, shared), old)
+                old = outcome.params, before.shared
+                params, shared = optax.tree.where(jnp.any(row.mask), (params, shared), old)
         return filled(sent_of(client, params), before.params), shared
 
     def recorded(

@@ -133,9 +133,11 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
             stored = Stored(delta, lane.model_state, loss, lane.step, message, computed)
             return (stored,) if kept is None else (stored, memory)
 
-        targets, rows = (store,), (segment.save_row,)
+        targets: tuple[Any, ...] = (store,)
+        rows: tuple[Array, ...] = (segment.save_row,)
         if kept is not None:
             targets, rows = (store, kept.tree), (segment.save_row, kept.place(state.lanes.client[segment.save_lane]))
+        made: tuple[Any, ...]
         if layout.shares > 1 and not layout.local_updates:
             lanes = len(state.lanes.step)
             made = (_gather_updates(layout, global_segment, segment, store, lanes, lambda place: ended(place)[0]),)

@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.options import Number, number
@@ -68,7 +69,7 @@ class throttle(Server):
         if self.first_radius is not None:
             apart = jax.tree.map(jnp.subtract, delta, state.side)
             near = jax.tree.map(jnp.add, state.side, _clipped(apart, self.first_radius))
-        step = _where(is_first, near, _clipped(delta, self.later_radius))
+        step = optax.tree.where(is_first, near, _clipped(delta, self.later_radius))
         power = jnp.asarray(self.base, arrivals.loss.dtype) ** times
         rate = jnp.asarray(self.learning_rate, power.dtype) / jnp.where(is_first, clients, power)
         params = jax.tree.map(lambda x, d: x + rate.astype(x.dtype) * d, params, step)
@@ -77,7 +78,7 @@ class throttle(Server):
         after = THROTTLEState(
             jnp.where(ends, 0, state.counts.at[client].add(1)),
             jax.tree.map(lambda s: jnp.where(ends, 0, s), first),
-            _where(ends, mean, state.side),
+            optax.tree.where(ends, mean, state.side),
         )
         return Outcome(params, after, {"server_rate": rate, "times_in_round": times})
 
@@ -89,7 +90,3 @@ def _clipped(tree: Tree, radius: Number | None) -> Tree:
     length = norm(tree)
     factor = jnp.where(length > radius, radius / jnp.where(length > radius, length, 1), 1)
     return jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), tree)
-
-
-def _where(condition: Array, tree: Tree, other: Tree) -> Tree:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), tree, other)
