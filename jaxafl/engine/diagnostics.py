@@ -7,11 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.data.form import DataForm
-from jaxafl.device.keys import jax_key
-from jaxafl.engine.evaluate import owned_sums
+from jaxafl.engine.evaluate import gradient_of, owned_sums
 from jaxafl.engine.problem import DeviceData, Program
-from jaxafl.models.model import Apply, Batch
 from jaxafl.options import UserError, did_you_mean
 from jaxafl.server.contract import Arrivals, norm
 
@@ -95,30 +92,22 @@ def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tre
 
 
 def full_gradient(
-    apply: Apply, data: DataForm, arrays: Any, counts: Array, begins: Array | int, params: Tree, model_state: Tree
+    program: Program, device: DeviceData, counts: Array, begins: Array | int, params: Tree, model_state: Tree
 ) -> Tree:
     """Σ_i n_i ∇f_i(x) over training data of clients, without augmentation or dropout.
 
     Args:
-        apply: the model.
-        data, arrays: the training samples, of clients from `begins` on.
+        program, device: of the run, with the training samples of clients from `begins` on.
         counts: how many every client has; none of clients that are not to be looked at.
         begins: the first client.
         params, model_state: x.
     """
-    key = jax_key((jnp.uint32(0), jnp.uint32(0)))
 
     def piece(client: Array, index: Array, total: Tree) -> Tree:
         places = index * _PIECE + jnp.arange(_PIECE, dtype=jnp.int32)
-        inside = places < counts[client]
-        raw, y = data.gather(arrays, client - begins, jnp.minimum(places, counts[client] - 1))
-        batch = Batch(data.preprocess(raw), y, inside)
-
-        def objective(params: Tree) -> Array:
-            outputs, _ = apply(params, model_state, batch, key, False)
-            return jnp.sum(jnp.where(inside, outputs.loss, 0))
-
-        return jax.tree.map(jnp.add, total, jax.grad(objective)(params))
+        raw, y = program.data.gather(device.arrays, client - begins, jnp.minimum(places, counts[client] - 1))
+        found = gradient_of(program, device.frozen, params, model_state, raw, y, places < counts[client])
+        return jax.tree.map(jnp.add, total, found)
 
     def client(index: Array, total: Tree) -> Tree:
         return jax.lax.fori_loop(0, -(-counts[index] // _PIECE), lambda place, total: piece(index, place, total), total)

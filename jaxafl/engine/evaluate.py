@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,9 +16,10 @@ from jaxafl.device import available_bytes, buffers, equations, on_cpu, operation
 from jaxafl.device.keys import jax_key
 from jaxafl.engine.problem import DeviceData, Program
 from jaxafl.engine.state import Version
-from jaxafl.models.model import Batch
+from jaxafl.models.model import Batch, Outputs
 
 Array = jax.Array
+Sums = tuple[dict[str, Array], dict[str, Array]]
 BATCH = 500  # samples whose losses are added up at once, where memory does not decide
 _KEPT = 0.4  # of all results of a forward pass, in memory at once
 _PIECE, CACHE = 50, 24 * 2**20  # on a CPU: how many of them are evaluated at once, where results of all are more bytes
@@ -52,15 +54,11 @@ def evaluate(
     found: dict[str, Array] = {}
     for prefix, (count, fetch) in sets_of(program.data, device).items():
         each = clients if prefix == ("" if of_test else "validation_") else None
-        roots: set[str] = set()
-        sums, values = _summed(program, members, device.frozen, count, fetch, each is not None, model, roots)
-        found |= {f"{prefix}{name}": jnp.sum(parts) / count for name, parts in sums.items()}
+        sums, values = _summed(program, members, device.frozen, count, fetch, each is not None, model)
+        found |= _means(prefix, jax.tree.map(jnp.sum, sums), count)
         if each is not None:
-            for name, value in values.items():
-                total = jax.ops.segment_sum(value.ravel()[:count], each.owner, each.samples.shape[0] + 1)
-                found[f"client_{name}"] = total[:-1] / each.samples
-        beginnings = (prefix,) if each is None else (prefix, "client_")
-        found |= {f"{start}{name}": jnp.sqrt(found[f"{start}{name}"]) for start in beginnings for name in roots}
+            of_clients = jax.tree.map(functools.partial(_client_sums, each), values)
+            found |= _means("client_", of_clients, each.samples)
     return with_test_sets(found, len(device.tests), jnp.stack)
 
 
@@ -97,6 +95,26 @@ def sets_of(data: DataForm, device: DeviceData) -> dict[str, tuple[int, Callable
     return sets
 
 
+def outputs_of(
+    program: Program, frozen: Any, params: Any, state: Any, raw: Any, labels: Array, inside: Array
+) -> Outputs:
+    """Returns the outputs of a model in evaluation, for raw samples of which only those `inside` count."""
+    batch, key = Batch(program.data.preprocess(raw), labels, inside), jax_key((jnp.uint32(0), jnp.uint32(0)))
+    return program.model.bound(frozen)(params, state, batch, key, False)[0]
+
+
+def gradient_of(
+    program: Program, frozen: Any, params: Any, state: Any, raw: Any, labels: Array, inside: Array, count: int = 1
+) -> Any:
+    """Returns the gradient of Σ_i f_i / count over the samples `inside`, without augmentation or dropout."""
+
+    def loss(params: Any) -> Array:
+        outputs = outputs_of(program, frozen, params, state, raw, labels, inside)
+        return jnp.sum(jnp.where(inside, outputs.loss, 0)) / count
+
+    return jax.grad(loss)(params)
+
+
 def owned_sums(
     program: Program, device: DeviceData, select: Callable[[Any], Any], client: Array, params: Any, state: Any
 ) -> Any:
@@ -110,14 +128,13 @@ def owned_sums(
     """
     ((prefix, owned),) = device.owned.items()
     _, fetch = sets_of(program.data, device)[prefix]
-    apply, key = program.model.bound(device.frozen), jax_key((jnp.uint32(0), jnp.uint32(0)))
     count, size = owned.samples[client], len(owned.positions)
 
     def values(index: Array) -> Any:
         places = index * size + owned.positions
         inside = places < count
         raw, y = fetch(owned.rows[owned.first[client] + jnp.minimum(places, count - 1)])
-        outputs, _ = apply(params, state, Batch(program.data.preprocess(raw), y, inside), key, False)
+        outputs = outputs_of(program, device.frozen, params, state, raw, y, inside)
         return jax.tree.map(lambda value: jnp.sum(jnp.where(inside, value, 0)), select(outputs))
 
     dtype = jnp.result_type(float)
@@ -143,27 +160,36 @@ def evaluate_personal(
     """
     ((_, owned),) = device.owned.items()
     samples = owned.samples[clients]
-    roots: set[str] = set()
-
-    def select(outputs: Any) -> dict[str, Array]:
-        roots.update(outputs.squares)
-        return {"loss": outputs.loss} | outputs.metrics | outputs.squares
 
     def member(given: tuple[Any, Version]) -> dict[str, Array]:
         rows, model = given
 
-        def one(client: Array) -> dict[str, Array]:
+        def one(client: Array) -> Sums:
             params = filled(buffers.read(rows, client), model.params)
-            return owned_sums(program, device, select, client, params, model.model_state)
+            return owned_sums(program, device, _values, client, params, model.model_state)
 
         sums = jax.lax.map(one, clients)
-        found = {f"personal_{name}": jnp.sum(value) / jnp.sum(samples) for name, value in sums.items()}
-        if single:
-            found |= {f"client_{name}": value / samples for name, value in sums.items()}
-        squared = [start + name for name in roots for start in ("personal_", "client_") if start + name in found]
-        return found | {name: jnp.sqrt(found[name]) for name in squared}
+        found = _means("personal_", jax.tree.map(jnp.sum, sums), jnp.sum(samples))
+        return found | (_means("client_", sums, samples) if single else {})
 
     return jax.lax.map(member, (personal, model))
+
+
+def _client_sums(clients: PerClient, values: Array) -> Array:
+    """Returns the sums [C] over the clients' samples of values in batches."""
+    flat = values.ravel()[: clients.owner.shape[0]]
+    return jax.ops.segment_sum(flat, clients.owner, clients.samples.shape[0] + 1)[:-1]
+
+
+def _values(outputs: Outputs) -> Sums:
+    """Returns losses and metrics, and values whose means are squares of metrics, each [B]."""
+    return {"loss": outputs.loss, **outputs.metrics}, dict(outputs.squares)
+
+
+def _means(prefix: str, sums: Sums, count: Any) -> dict[str, Array]:
+    """Returns metrics from the sums of `_values` over `count` samples, with a prefix before their names."""
+    means, squares = ({f"{prefix}{name}": value / count for name, value in part.items()} for part in sums)
+    return means | {name: jnp.sqrt(value) for name, value in squares.items()}
 
 
 def _summed(
@@ -174,33 +200,24 @@ def _summed(
     fetch: Callable[[Array], tuple[Any, Array]],
     each: bool,
     model: Version,
-    roots: set[str],
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Returns sums of losses and metrics over batches of a set, [batches], and with `each` the values of samples.
+) -> tuple[Sums, Sums | None]:
+    """Returns sums of losses and metrics over batches of a set, [batches], and with `each` the values of samples."""
 
-    Tracing adds the names of `Outputs.squares` to `roots`.
-    """
-    key = jax_key((jnp.uint32(0), jnp.uint32(0)))
-    apply = program.model.bound(frozen)
-
-    def one(rows: Array) -> dict[str, Array]:
+    def one(rows: Array) -> Sums:
         inside = rows < count
         raw, labels = fetch(jnp.minimum(rows, count - 1))
-        inputs = Batch(program.data.preprocess(raw), labels, inside)
-        outputs, _ = apply(model.params, model.model_state, inputs, key, False)
-        roots.update(outputs.squares)
-        values = {"loss": outputs.loss} | outputs.metrics | outputs.squares
-        return {name: jnp.where(inside, value, 0) for name, value in values.items()}
+        outputs = outputs_of(program, frozen, *model[:2], raw, labels, inside)
+        return jax.tree.map(lambda value: jnp.where(inside, value, 0), _values(outputs))
 
     size, piece = _sizes(members, count, one)
 
-    def batch(rows: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+    def batch(rows: Array) -> tuple[Sums, Sums | None]:
         if piece < size:
             pieces = jnp.pad(rows, (0, -size % piece), constant_values=count).reshape(-1, piece)
-            values = {name: value.ravel()[:size] for name, value in jax.lax.map(one, pieces).items()}
+            values = jax.tree.map(lambda value: value.ravel()[:size], jax.lax.map(one, pieces))
         else:
             values = one(rows)
-        return {name: jnp.sum(value) for name, value in values.items()}, values if each else {}
+        return jax.tree.map(jnp.sum, values), values if each else None
 
     return jax.lax.map(batch, jnp.arange(-(-count // size) * size, dtype=jnp.int32).reshape(-1, size))
 

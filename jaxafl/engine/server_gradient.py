@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.client import Client, filled, sent_of
-from jaxafl.device.keys import drawing_key, jax_key
-from jaxafl.engine.evaluate import sets_of
+from jaxafl.device.keys import drawing_key
+from jaxafl.engine.evaluate import gradient_of, sets_of
 from jaxafl.engine.problem import DeviceData, Program
-from jaxafl.models.model import Batch
 
 Array = jax.Array
 Tree = Any
@@ -32,7 +31,6 @@ def server_gradient(
         key: of the server step.
     """
     count, fetch = sets_of(program.data, device)["validation_"]
-    apply, none = program.model.bound(device.frozen), jax_key((jnp.uint32(0), jnp.uint32(0)))
 
     def gradient(params: Tree, batch_size: int | None = None) -> Tree:
         size = count if batch_size is None else batch_size
@@ -45,12 +43,8 @@ def server_gradient(
             places = piece * width + jnp.arange(width, dtype=jnp.int32)
             inside = places < size
             raw, y = fetch(rows[jnp.minimum(places, size - 1)])
-            batch = Batch(program.data.preprocess(raw), y, inside)
-
-            def loss(params: Tree) -> Array:
-                return jnp.sum(jnp.where(inside, apply(params, model_state, batch, none, False)[0].loss, 0)) / size
-
-            return jax.tree.map(jnp.add, total, jax.grad(loss)(params))
+            found = gradient_of(program, device.frozen, params, model_state, raw, y, inside, size)
+            return jax.tree.map(jnp.add, total, found)
 
         zero = jax.tree.map(jnp.zeros_like, params)
         return filled(sent_of(client, jax.lax.fori_loop(0, -(-size // width), add, zero)), zero)

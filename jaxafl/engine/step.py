@@ -161,9 +161,8 @@ def build_server_step(
             if not (row.mask is None or server.needs.empty_steps or rate.ndim):
                 record["server_rate"] = jnp.where(jnp.any(row.mask), rate, 0)
         if {"gradient_norm", "asynchronous_error"} & set(asked_diagnostics):
-            apply = program.model.bound(device.frozen)
             counts, first_client = local_clients(layout, device)
-            found = diagnostics.full_gradient(apply, program.data, device.arrays, counts, first_client, *before[:2])
+            found = diagnostics.full_gradient(program, device, counts, first_client, *before[:2])
             if layout.shares > 1:
                 found = jax.lax.psum(found, AXIS)
             gradient = jax.tree.map(lambda leaf: leaf / jnp.sum(device.counts).astype(leaf.dtype), found)
