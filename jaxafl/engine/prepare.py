@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from jaxafl.engine.batched import evaluate_members, initial_members, observe_mem
 from jaxafl.engine.evaluate import PerClient, evaluate_personal
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.mesh import compiled_over, on_first_device, shard
-from jaxafl.engine.problem import BufferSizes, DeviceData, MemberHyperparameters, Problem, Program
+from jaxafl.engine.problem import BufferSizes, DeviceData, Layout, MemberHyperparameters, Problem, Program
 from jaxafl.engine.set_metrics import SetMetrics
 from jaxafl.engine.state import State, Version
 from jaxafl.engine.validate import check_fit
@@ -50,10 +50,10 @@ def prepared(
     static = (program.without_loops, sizes, shared)
     initialise, _ = compiled_over(initial_members, static, arguments, (2,), state=True, once=True)
     state = initialise(*arguments)
-    evaluate, seconds = _evaluation(problems[0], count, program, device, state.model)
+    evaluated = (program if layout.shares == 1 else program.unsharded).without_loops
     model = on_first_device(layout, state.model)
-    evaluated = program if layout.shares == 1 else program.unsharded
-    observe, _ = compiled_over(observe_members, (evaluated.without_loops,), (model.params,), (0,), once=True)
+    evaluate, seconds = _evaluation(problems[0], count, evaluated, device, model)
+    observe, _ = compiled_over(observe_members, (evaluated,), (model.params,), (0,), once=True)
     first = on_host(observe(model.params))
     execution = Execution(problems, program, members, state, deterministic, evaluate, seconds, first, schedules)
     if state.memory is not None and device.owned is not None and problems[0].client.personal is not None:
@@ -64,9 +64,7 @@ def prepared(
 def _personal_evaluation(problem: Problem, program: Program, device: DeviceData) -> Callable[[State], dict[str, Any]]:
     """Returns the evaluation of the clients' models of all members."""
     layout = problem.layout
-    given: Any = device if device.validation is not None else device._replace(arrays=None)
-    given = (given, on_device(np.asarray(problem.data.owners.clients, np.int32)))
-    given = shard(layout, given) if layout.shares == 1 else on_first_device(layout, given)
+    given = _placed(layout, device, on_device(np.asarray(problem.data.owners.clients, np.int32)))
     single = "per_client" in program.recording.diagnostics
 
     def evaluate(state: State) -> dict[str, Any]:
@@ -74,8 +72,7 @@ def _personal_evaluation(problem: Problem, program: Program, device: DeviceData)
         if layout.mesh is not None and layout.shares > 1:  # the rows of all devices
             personal = jax.device_put(on_host(personal), layout.mesh.devices.flat[0])
         arguments = (*given, personal, on_first_device(layout, state.model))
-        static = (program.without_loops, single)
-        return compiled_over(evaluate_personal, static, arguments, (2,))[0](*arguments)
+        return compiled_over(evaluate_personal, (program, single), arguments, (2,))[0](*arguments)
 
     return evaluate
 
@@ -84,22 +81,22 @@ def _evaluation(
     problem: Problem, members: int, program: Program, device: DeviceData, model: Version
 ) -> tuple[Callable[[Version], dict[str, Any]], float]:
     """Compiles the evaluation of the members' models; a sharded run evaluates on its first device."""
-    layout, of_test, clients = program.layout, True, None
+    layout, of_test, clients = problem.layout, True, None
     if "per_client" in program.recording.diagnostics:
         owners = problem.data.owners
         of_test, clients = owners.of_test, PerClient(*on_device((owners.owner, owners.samples)))
-    given = (device if device.validation is not None else device._replace(arrays=None), clients)
-    if layout.shares == 1:
-        evaluated, given = program, shard(layout, given)
-    else:
-        evaluated, given = program.unsharded, on_first_device(layout, given)
-    static = (evaluated.without_loops, of_test)
-    arguments = (*given, on_first_device(layout, model))
-    compiled_evaluate, seconds = compiled_over(evaluate_members, static, arguments)
-    of_sets = SetMetrics(problem, members, evaluated.without_loops, given[0])
+    given = _placed(layout, device, clients)
+    compiled_evaluate, seconds = compiled_over(evaluate_members, (program, of_test), (*given, model))
+    of_sets = SetMetrics(problem, members, program, given[0])
 
     def evaluate(model: Version) -> dict[str, Any]:
         local = on_first_device(layout, model)
         return {**compiled_evaluate(*given, local), **of_sets(local)}
 
     return evaluate, seconds
+
+
+def _placed(layout: Layout, device: DeviceData, others: Any) -> tuple[DeviceData, Any]:
+    """Returns the data that evaluations read and other arrays, on the devices that evaluate."""
+    given = device if device.validation is not None else device._replace(arrays=None), others
+    return cast(Any, shard(layout, given) if layout.shares == 1 else on_first_device(layout, given))
