@@ -150,6 +150,9 @@ def test_errors_survive_checkpoints_and_windows(name: str, tmp_path: Any, monkey
     if name == "repeated":
         with pytest.raises(ValueError, match="cannot be extended"):
             sim.run(STEPS + 4, seed=3, lanes=4, folder=tmp_path)
+    else:
+        longer = [sim.run(STEPS + 4, seed=3, lanes=4, **how) for how in ({"folder": tmp_path}, {})]
+        assert len({one.attrs["runs_trained_untaken"] for one in longer}) == 1
     monkeypatch.setattr(windows, "WINDOW_ARRIVALS", 8)
     monkeypatch.setattr(windows, "_TURNOVERS", 0)
     np.testing.assert_array_equal(vectors(sim.run(STEPS, seed=3, lanes=4)), want)

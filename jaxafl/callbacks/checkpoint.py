@@ -20,6 +20,7 @@ from jaxafl.device import on_host
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Progress, over
 from jaxafl.engine.plan import ORIGIN, Origin
+from jaxafl.engine.planned import make_room
 from jaxafl.engine.state import State
 from jaxafl.options import UserError, check_whole
 from jaxafl.references import version
@@ -55,8 +56,7 @@ class Checkpoint(Hook):
         self.seconds = min(PIECE_SECONDS, self.interval or PIECE_SECONDS)
         self.origin = ORIGIN
         self.last = (time.monotonic(), -1)
-        self.stretched = False
-        self.failures = 0
+        self.stretched, self.failures = False, 0
         self.longer = False  # True if the run in the folder is longer than the asked one
         self.writing: Future[float] | None = None
         self.held = 0.0
@@ -132,9 +132,7 @@ class Checkpoint(Hook):
         self.last = time.monotonic(), progress.row
         if self.saved is None:
             return
-        about = self.saved.about
-        arrays = self.saved.arrays
-        state = execution.state
+        about, arrays = self.saved.about, self.saved.arrays
         longer = about["server_steps"] != self.server_steps and about["kept"] is not None
         if not longer and about.get("plan") != _plan_digest(execution):  # another plan stores other versions in slots
             before = about["identity"]["versions"]["jaxafl"]
@@ -142,12 +140,14 @@ class Checkpoint(Hook):
                 f"{self.folder} holds a run under way that jaxafl {before} planned otherwise than {version()} does; "
                 "end it with that version, or name another folder"
             )
+        if not longer:
+            make_room(execution, unflattened(execution.state, "state", arrays, about["arrays"], check=False))
+        state = execution.state
         found = unflattened(state, "state", arrays, about["arrays"], check=not longer)
         with execution.context():
             restored = self._extended(state, found, about) if longer else found
             execution.state = jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), restored, state)
-        piece = execution.empty_piece()
-        forms = {"records": piece._replace(taken=None), "pieces": piece}
+        forms = {"records": (piece := execution.empty_piece())._replace(taken=None), "pieces": piece}
         progress.row = about["place"]
         progress.eval_step = list(about["eval_step"])
         progress.stops = [tuple(stop) if stop else None for stop in about["stops"]]

@@ -21,7 +21,7 @@ from jaxafl.engine.plan import Origin, Plan, Tables, padded
 from jaxafl.engine.planner import make_plan
 from jaxafl.engine.prepare import prepared
 from jaxafl.engine.problem import BufferSizes, Layout, Loops, Problem, Speed
-from jaxafl.engine.state import first_model
+from jaxafl.engine.state import State, first_model
 from jaxafl.engine.validate import check_lanes, chunk_of
 from jaxafl.engine.width import MOST_LANES, lanes_in_memory
 from jaxafl.engine.windows import Window, Windows, window_steps
@@ -160,18 +160,31 @@ def planned(
 
 def enter(execution: Execution, window: Window) -> None:
     """Continues with another window; its plan may need a larger ring or store, or columns of another form."""
-    program, state = execution.program, execution.state
+    program = execution.program
     before: Form = execution.form
     shares, chunk = program.layout.shares, program.loops.lanes_per_vmap
     form = before.joined(form_of(window.plan, shares, chunk, before.lane, before.base_slot, before.timing))
     execution.form, execution.program = form, program.looping(**form.trip_counts)
-    parts = {}
-    for name, size in zip(("ring", "store"), _buffers(window), strict=True):
+    _enlarge(execution, *_buffers(window))
+    _take_up(execution, window, len(execution.constant[2].segments.active))
+
+
+def make_room(execution: Execution, saved: State) -> None:
+    """Gives the buffers of a run the rows of a saved state, which has more if an earlier window needed them."""
+    ring, store = (jax.tree.leaves(tree)[0].shape[1] for tree in (saved.ring, saved.store))
+    if execution.window is not None and _enlarge(execution, ring, store):
+        _take_up(execution, execution.window, len(execution.constant[2].segments.active))
+
+
+def _enlarge(execution: Execution, ring: int, store: int) -> bool:
+    """Gives ring and store at least so many rows; returns False if they have them."""
+    state, parts = execution.state, {}
+    for name, size in (("ring", ring), ("store", store)):
         tree = getattr(state, name)
         if (more := size - jax.tree.leaves(tree)[0].shape[1]) > 0:
             parts[name] = _longer(tree, more)
     execution.state = state._replace(**parts)
-    _take_up(execution, window, len(execution.constant[2].segments.active))
+    return bool(parts)
 
 
 def _take_up(execution: Execution, window: Window, segments: int) -> None:

@@ -89,7 +89,7 @@ class Windows:
         """The window that begins at an origin."""
         start = origin.step if origin is not None else 0
         if start and isinstance(self.source, Clockwork):
-            self.known.append(self.source.advance(start))
+            self.known.append(self._advance(self.source, start))
         return self._from(start, origin)
 
     def after(self, window: Window) -> Window:
@@ -116,6 +116,9 @@ class Windows:
     def _next(self, window: Window) -> Window:
         return self._from(window.stop, Origin(window.stop, window.plan.kept))
 
+    def _advance(self, clockwork: Clockwork, count: int) -> Schedule:
+        return advanced(clockwork, count) if self.untaken else clockwork.advance(count)
+
     def _from(self, start: int, origin: Origin | None) -> Window:
         stop = self.server_steps if self.server_steps - start <= 2 * self.size else start + self.size
         if isinstance(self.source, Schedule):
@@ -123,7 +126,7 @@ class Windows:
         elif start == stop:  # of a run that has ended
             schedule = cut(self.known[-1], start, stop)
         else:
-            schedule = (advanced if self.untaken else Clockwork.advance)(self.source, stop - start)
+            schedule = self._advance(self.source, stop - start)
             self.known.append(schedule)
         # a run that ends with this window, and did not begin before it, keeps no more than the newest version
         whole = origin is None and stop == self.server_steps
