@@ -84,7 +84,7 @@ def tune(
 
     Returns:
         The best options, the tuned simulation, and scores and costs of all rungs, which `print` shows. A warning names
-        the options with the best value at an edge of the grid.
+        the options with the best value at an edge of the grid, and equal scores.
 
     Raises:
         ValueError, TypeError: an option cannot work, the data have no validation split, or all scores are infinite.
@@ -140,7 +140,7 @@ def tune(
     words = [", ".join(f"{name}={label}" for name, label in member.labels.items()) for member in members]
     values = np.full((count, len(rows), len(chosen)), np.nan)
     spent = np.zeros((count, len(rows)))
-    results = []
+    results, ties = [], []
     left = list(range(len(rows)))
     sign = 1.0 if lower else -1.0
     for rung, steps in enumerate(lengths):
@@ -160,7 +160,12 @@ def tune(
         order = np.argsort(sign * values[rung].mean(axis=1), kind="stable")  # NaN, of dropped ones, is last
         if not np.isfinite(values[rung, order[0]]).all():
             raise UserError(f"tune: no configuration has a finite {metric} after {steps} server steps")
-        left = order[: -(-len(left) // factor)].tolist()
+        going_on = 1 if rung == count - 1 else -(-len(left) // factor)
+        scores = values[rung].mean(axis=1)[order[: len(left)]]
+        if going_on < len(left) and scores[going_on - 1] == scores[going_on] and np.isfinite(scores[going_on]):
+            equal = int((scores == scores[going_on]).sum())
+            ties.append(f"{equal} configurations have the score {scores[going_on]:.4g} in rung {rung + 1}")
+        left = order[:going_on].tolist()
     best = int(order[0])
     bad = np.argwhere(np.isinf(values).any(axis=0))
     failed = tuple(f"{words[place]}, seed={chosen[column]}" for place, column in bad)
@@ -175,7 +180,10 @@ def tune(
     edges = _edges(simulation, grid, chosen_values)
     if edges:
         warnings.warn(f"tune: {'; '.join(edges)}: widen the grid", stacklevel=3)
-    return Tuned(chosen_values, members[best].simulation, dataset, tuple(results), failed, edges)
+    found_by = Tuned(chosen_values, members[best].simulation, dataset, tuple(results), failed, edges, tuple(ties))
+    if ties:
+        warnings.warn(f"tune: {found_by.tied}", stacklevel=3)
+    return found_by
 
 
 def _edges(simulation: Simulation, grid: Any, best: Mapping[str, Any]) -> tuple[str, ...]:

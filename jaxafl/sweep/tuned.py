@@ -31,6 +31,7 @@ class Tuned:
         results: the sweep of each rung.
         failed: descriptions of the runs without a finite score.
         edges: descriptions of the options with the best value at an edge of the grid, where a wider grid may be better.
+        ties: descriptions of equal scores of which only some could go on, or be the best: those first in the grid.
     """
 
     best: dict[str, Any]
@@ -39,6 +40,13 @@ class Tuned:
     results: tuple[xr.Dataset, ...]
     failed: tuple[str, ...]
     edges: tuple[str, ...] = ()
+    ties: tuple[str, ...] = ()
+
+    @property
+    def tied(self) -> str:
+        """A sentence about equal scores; empty if there are none."""
+        told = f"{'; '.join(self.ties)}, and the first in the grid is taken: more seeds or steps may tell them apart"
+        return told if self.ties else ""
 
     def __repr__(self) -> str:
         sizes = self.dataset.sizes
@@ -47,7 +55,8 @@ class Tuned:
     def __str__(self) -> str:
         best = ", ".join(f"{path}={value}" for path, value in self.best.items())
         edges = f"{'; '.join(self.edges)}: widen the grid"
-        return "\n".join([self.table(), "", f"best: {best}", *([edges] if self.edges else [])])
+        notes = [*([edges] if self.edges else []), *([self.tied] if self.ties else [])]
+        return "\n".join([self.table(), "", f"best: {best}", *notes])
 
     def table(self, format: str = "markdown") -> str:
         """Returns a table with a row per configuration: its score at each rung and its local steps; the best is bold.

@@ -74,8 +74,10 @@ def test_runs_are_not_stopped_by_the_test_set() -> None:
 @pytest.mark.slow
 def test_runs_may_be_stopped_by_the_validation_split() -> None:
     stop = [afl.callbacks.StopAt(validation_loss=1e9)]
-    tuned = afl.tune(held_out(), {"client.learning_rate": [0.1, 0.2]}, "loss", server_steps=3, callbacks=stop)
+    with pytest.warns(UserWarning, match=r"tune: 2 configurations have the score .* the first in the grid is taken"):
+        tuned = afl.tune(held_out(), {"client.learning_rate": [0.1, 0.2]}, "loss", server_steps=3, callbacks=stop)
     assert (tuned.dataset.local_steps.values == 0).all()
+    assert len(tuned.ties) == 1 and str(tuned).endswith(tuned.tied)
 
 
 def test_a_rung_has_its_share_of_the_resources_and_all_of_the_targets() -> None:
