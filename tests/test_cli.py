@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import typing
+import warnings
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from jaxafl.cli.build import make_simulation
 from jaxafl.cli.catalogue import KINDS, QUESTIONS, offered
 from jaxafl.cli.expressions import parsed
 from jaxafl.cli.options import Run, chosen, options_type
-from jaxafl.cli.pipes import readable_output
+from jaxafl.cli.pipes import print_warnings, readable_output
 from jaxafl.server import Server
 
 SMALL = ["--data", "synthetic", "--data.max-size", "60", "--data.clients", "6", "--model", "logistic", "--no-progress"]
@@ -406,3 +407,17 @@ def test_a_run_that_is_stopped_before_any_server_step(capsys):
     said = capsys.readouterr().out
     assert "0.0 s" in said
     assert "ended by a limit: accuracy " in said
+
+
+def test_a_warning_is_printed_once_and_without_a_line_of_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warnings.catch_warnings():
+        monkeypatch.setattr(warnings, "showwarning", lambda *place, **how: print("as usual", file=sys.stderr))
+        print_warnings()
+        warnings.simplefilter("always")
+        for message in ("a small buffer", "a small buffer", "a large one"):
+            warnings.warn(message, stacklevel=1)
+        warnings.warn("of a developer", DeprecationWarning, stacklevel=1)
+    expected = "jaxafl: warning: a small buffer\njaxafl: warning: a large one\nas usual\n"
+    assert capsys.readouterr().err == expected

@@ -25,7 +25,7 @@ from jaxafl.cli.data import data
 from jaxafl.cli.doctor import doctor
 from jaxafl.cli.init import init
 from jaxafl.cli.options import is_given
-from jaxafl.cli.pipes import readable_output
+from jaxafl.cli.pipes import print_warnings, readable_output
 from jaxafl.cli.report import report
 from jaxafl.cli.resume import resume
 from jaxafl.cli.simulate import run, sweep
@@ -69,6 +69,7 @@ def _command(argv: Sequence[str] | None) -> int:
     """Runs a command and returns the exit code of `main`."""
     if argv is None:  # this process runs one command: collecting garbage while it traces and exits would slow it down
         gc.set_threshold(50_000)
+        print_warnings()
         atexit.register(gc.freeze)
     name, *arguments = map(_expand_home, (sys.argv[1:] if argv is None else argv) or [""])
     if name in ("", "-h", "--help"):

@@ -1,4 +1,4 @@
-"""Standard output into a pipe that is not read to its end."""
+"""Standard output into a pipe that is not read to its end, and warnings on standard error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import os
 import select
 import sys
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -24,6 +26,20 @@ def readable_output() -> Iterator[None]:
             raise
         # without it, Python fails again when it flushes stdout at its exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_warnings() -> None:
+    """Prints each warning to users once, and without the line of code that raised it, from now on."""
+    usual, printed = warnings.showwarning, set[str]()
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **how: Any) -> None:
+        if not issubclass(category, UserWarning | FutureWarning):
+            usual(message, category, *place, **how)
+        elif str(message) not in printed:
+            printed.add(str(message))
+            print(f"jaxafl: warning: {message}", file=sys.stderr)
+
+    warnings.showwarning = show
 
 
 def _reader_has_ended() -> bool:
