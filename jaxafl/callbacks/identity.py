@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from jaxafl.callbacks.reads import functions_in, globals_read
+from jaxafl.callbacks.reads import globals_read, is_installed, written_in
 from jaxafl.data.federated import FederatedData
 from jaxafl.device.compilation import forget_programs
 from jaxafl.engine.state import example_batch
@@ -88,8 +88,10 @@ def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
         )
     if isinstance(node, set | frozenset):
         return sorted(str(inner(value)) for value in node)
-    if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        written = {"methods": inner(methods)} if (methods := _methods(type(node))) else {}
+    is_part = dataclasses.is_dataclass(node) and not isinstance(node, type)
+    methods = _methods(type(node)) if is_part or not is_installed(type(node).__module__) else {}
+    written = {"methods": inner(methods)} if methods else {}
+    if is_part:
         return {"name": name} | written | {option: inner(value) for option, value in options_of(node).items()}
     if isinstance(node, functools.partial):
         return {"name": "partial", "of": [inner(part) for part in (node.func, node.args, node.keywords)]}
@@ -101,24 +103,39 @@ def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
         return inner(node.__wrapped__)
     if isinstance(node, type | types.BuiltinFunctionType | types.ModuleType):
         return name
-    return {"name": name, "state": inner(getattr(node, "__dict__", {}))}
+    return {"name": name, "state": inner(getattr(node, "__dict__", {}))} | written
 
 
-_known: weakref.WeakKeyDictionary[types.FunctionType, str] = weakref.WeakKeyDictionary()
+_known: dict[int, str] = {}
+"""Values that the user's functions, classes and objects read, by `id`, until these are freed."""
 
 
 def renew_programs(parts: Any) -> None:
-    """Forgets all compiled programs if a value that a function of the parts reads has changed since the last call.
+    """Forgets all compiled programs if a value that code of the user reads has changed since the last call.
 
-    A program has such values as constants. Without this, a run after `RATE = 0.5` would have the earlier rate.
+    A program has such values as constants: globals, constants of classes, attributes. Without this, a run after
+    `RATE = 0.5` would have the earlier rate.
 
     Args:
         parts: the parts of a simulation.
     """
-    now = {one: repr(_globals(one, content)) for one in functions_in(parts)}
-    if any(_known.get(one, text) != text for one, text in now.items()):
+    changed = False
+    for one in written_in(parts):
+        function = isinstance(one, types.FunctionType)
+        if isinstance(one, type):
+            state = _members(one, lambda module: not is_installed(module))
+        else:
+            state = getattr(one, "__dict__", {})
+        now = repr(_globals(one, content) if function else content(state))
+        changed |= _known.get(id(one), now) != now
+        if id(one) not in _known:
+            try:
+                weakref.finalize(one, _known.pop, id(one), None).atexit = False
+            except TypeError:  # a value, as a named tuple, which cannot change
+                continue
+        _known[id(one)] = now
+    if changed:
         forget_programs()
-    _known.update(now)
 
 
 def _of_data(data: FederatedData) -> dict[str, Any]:
@@ -160,11 +177,16 @@ def _globals(node: types.FunctionType, inner: Callable[[Any], Any]) -> dict[str,
 
 
 def _methods(kind: type) -> dict[str, Any]:
-    """Returns the methods, properties and constants of a class from outside jaxafl (whose version covers the rest)."""
-    classes = [one for one in reversed(kind.__mro__) if one.__module__.partition(".")[0] not in ("jaxafl", "builtins")]
-    members = {name: member for one in classes for name, member in vars(one).items() if not name.startswith("__")}
-    options = {field.name for field in dataclasses.fields(kind)}
-    found = {name: _behind(member) for name, member in members.items() if name not in options}
+    return _members(kind, lambda module: module.partition(".")[0] not in ("jaxafl", "builtins"))
+
+
+def _members(kind: type, counts: Callable[[str], bool]) -> dict[str, Any]:
+    """Returns the methods, properties and constants that a class has of those of its bases whose module counts."""
+    classes = [one for one in reversed(kind.__mro__) if counts(one.__module__)]
+    members = {name: member for one in classes for name, member in vars(one).items()}
+    left_out = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    left_out |= {name for name in members if name.startswith("__") and name != "__call__"}
+    found = {name: _behind(member) for name, member in members.items() if name not in left_out}
     kept = types.FunctionType | bool | int | float | str | tuple | list | np.ndarray | jax.Array
     return {name: member for name, member in found.items() if isinstance(member, kept)}
 

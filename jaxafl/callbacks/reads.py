@@ -36,7 +36,7 @@ def globals_read(function: types.FunctionType) -> dict[str, Any]:
     found: dict[str, Any] = {}
     waiting, met = [function], {id(function)}
     for one in waiting:
-        if _is_installed(one.__globals__.get("__name__")):
+        if is_installed(one.__globals__.get("__name__")):
             continue
         for path in _paths(one.__code__):
             name, value = _value(one.__globals__, path)
@@ -49,11 +49,11 @@ def globals_read(function: types.FunctionType) -> dict[str, Any]:
     return found
 
 
-def functions_in(parts: Any) -> Iterator[types.FunctionType]:
-    """Yields the functions of users in the parts of a simulation: options, closures, methods of classes.
+def written_in(parts: Any) -> Iterator[Any]:
+    """Yields the functions, classes and objects in the parts of a simulation whose code is the user's.
 
     Args:
-        parts: the parts, in any container.
+        parts: the parts, in any container; options, closures, methods and attributes are searched, too.
     """
     waiting, met = [parts], {}  # the values are kept, else another object could get the id of a freed one
     while waiting:
@@ -61,9 +61,10 @@ def functions_in(parts: Any) -> Iterator[types.FunctionType]:
         if id(one) in met or isinstance(one, (*_VALUES, types.ModuleType)):
             continue
         met[id(one)] = one
+        kind = one if isinstance(one, types.FunctionType | type) else type(one)
+        if not is_installed(kind.__module__):
+            yield one
         if isinstance(one, types.FunctionType):
-            if not _is_installed(one.__module__):
-                yield one
             cells = [cell.cell_contents for cell in one.__closure__ or () if cell != types.CellType()]
             waiting += [*cells, one.__defaults__, one.__kwdefaults__]
         elif isinstance(one, Mapping):
@@ -77,18 +78,18 @@ def functions_in(parts: Any) -> Iterator[types.FunctionType]:
         elif isinstance(one, property | functools.cached_property):
             waiting.append(getattr(one, "fget", None) or getattr(one, "func", None))
         elif isinstance(one, type):
-            waiting += [dict(vars(kind)) for kind in one.__mro__ if not _is_installed(kind.__module__)]
+            waiting += [dict(vars(base)) for base in one.__mro__ if not is_installed(base.__module__)]
         else:
             waiting += [getattr(one, "__dict__", None), getattr(one, "__wrapped__", None), type(one)]
 
 
 def _counts(value: Any) -> bool:
     if isinstance(value, types.FunctionType):
-        return not _is_installed(value.__module__) or bool(value.__closure__)
+        return not is_installed(value.__module__) or bool(value.__closure__)
     if isinstance(value, type | types.ModuleType):
         return False
     known = isinstance(value, (*_VALUES, *_CONTAINERS)) or dataclasses.is_dataclass(value)
-    return known or not _is_installed(type(value).__module__)
+    return known or not is_installed(type(value).__module__)
 
 
 def _paths(code: types.CodeType) -> Iterator[list[tuple[str, Any]]]:
@@ -119,7 +120,7 @@ def _value(names: Mapping[str, Any], path: list[tuple[str, Any]]) -> tuple[str, 
     for kind, key in path[1:]:
         if kind == "entry":
             inner = value.get(key, _MISSING) if type(value) is dict else _MISSING
-        elif isinstance(value, types.ModuleType) and _is_installed(value.__name__):
+        elif isinstance(value, types.ModuleType) and is_installed(value.__name__):
             return text, value
         elif key in _WRITING and isinstance(value, _CONTAINERS):
             return text, types
@@ -134,7 +135,7 @@ def _value(names: Mapping[str, Any], path: list[tuple[str, Any]]) -> tuple[str, 
 
 
 @functools.cache
-def _is_installed(module: str | None) -> bool:
+def is_installed(module: str | None) -> bool:
     """Returns True if a module is part of Python, of jaxafl or of an installed package."""
     top = (module or "").partition(".")[0]
     if top in sys.stdlib_module_names and top != "__main__":

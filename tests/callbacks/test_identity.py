@@ -88,6 +88,16 @@ def by_class(tau: Any) -> Any:
     return tau**Constants.power
 
 
+class Power:
+    factor = 1.0
+
+    def __init__(self) -> None:
+        self.power = 1.0
+
+    def __call__(self, tau: Any) -> Any:
+        return self.factor * by_constant(tau) ** self.power
+
+
 class by_attribute(afl.server.Server):
     """Steps by a constant of its class, by static and by jitted methods."""
 
@@ -108,6 +118,8 @@ class by_attribute(afl.server.Server):
         (by_setting, SETTINGS.__dict__, "power"),
         (by_class, Constants, "power"),
         (by_attribute(), by_attribute, "rate"),
+        (Power(), Power, "factor"),
+        (Power(), sys.modules[__name__].__dict__, "POWER"),
         (by_attribute(), sys.modules[__name__].__dict__, "POWER"),
     ],
 )
@@ -134,6 +146,16 @@ def test_programs_with_a_constant_that_changed_are_forgotten(monkeypatch: pytest
     renew_programs(parts)
     renew_programs(parts)
     assert len(forgotten) == 1
+    power = Power()
+    parts["server"] = afl.server.fedasync(staleness=power)
+    renew_programs(parts)
+    monkeypatch.setattr(Power, "factor", 2.0)
+    renew_programs(parts)
+    assert len(forgotten) == 2
+    power.power = 3.0
+    renew_programs(parts)
+    renew_programs(parts)
+    assert len(forgotten) == 3
 
 
 @pytest.mark.slow
