@@ -22,7 +22,7 @@ import jaxafl as afl
 from jaxafl.device import compilation
 from jaxafl.device.rows import AXIS
 from jaxafl.engine import batched
-from jaxafl.engine.mesh import Partition, shard
+from jaxafl.engine.mesh import shard
 from jaxafl.engine.problem import Layout, MemberHyperparameters, Speed
 from jaxafl.sweep import devices
 from jaxafl.sweep.axes import axes_of
@@ -76,7 +76,7 @@ def test_an_option_that_is_none_stays_none_on_devices() -> None:
     sim = dataclasses.replace(simulation(), client=afl.Client(optax.adamw, learning_rate=0.1, steps=2, batch_size=4))
     members = MemberHyperparameters.stacked([sim.problem(seed).hyperparameters for seed in range(2)])
     layout = Layout(jax.sharding.Mesh(np.asarray(jax.devices()[:1]), (AXIS,)))
-    (placed,) = shard(layout, [Partition.HYPERPARAMETERS], [members])
+    (placed,) = shard(layout, (members,))
     assert jax.tree.structure(placed) == jax.tree.structure(members)
 
 
