@@ -151,5 +151,9 @@ def test_a_clock_whose_versions_are_not_known_is_refused_before_tracing() -> Non
         jax.vmap(sim.init)(jnp.arange(3.0))
     with pytest.raises(UserError, match="the attack sign_flip needs the seed before tracing; pass a Python int"):
         jax.vmap(simulation("fedavg", attack=afl.attack.sign_flip(clients=0.5)).init)(jnp.arange(3))
+    known = jax.vmap(simulation("fedavg", attack=afl.attack.sign_flip(clients=[0, 1])).init)(jnp.arange(3))
+    assert jax.tree.leaves(known.params)[0].shape[0] == 3
+    with pytest.raises(UserError, match="the attack fixed_vector needs the seed before tracing"):
+        jax.vmap(simulation("fedavg", attack=afl.attack.fixed_vector(1.0, clients=[0, 1])).init)(jnp.arange(3))
     with pytest.raises(ValueError, match="step: n must be at least 1, got 0"):
         simulation("fedavg").step(simulation("fedavg").init(), 0)

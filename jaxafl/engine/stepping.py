@@ -81,14 +81,14 @@ class Stepwise:
 
         Raises:
             ValueError, TypeError: an option cannot work, the clock cannot be advanced inside the program, or a seed is
-                traced and there is an attack.
+                traced and there is an attack on a share of the clients, or in a drawn direction.
         """
         functions = _functions_of(self)
         server, key = functions.problem.server, _key_of(seed)
         numbers = functions.problem.hyperparameters
         own = type(server).prepare is not Server.prepare and not type(server).__module__.startswith("jaxafl.")
         attack = self.attack  # type: ignore[attr-defined]
-        if own or attack is not None:
+        if own or (attack is not None and attack.draws_ahead):
             if isinstance(seed, jax.core.Tracer):
                 needing = f"{server.name}.prepare" if own else f"the attack {attack.name}"
                 raise UserError(f"init: {needing} needs the seed before tracing; pass a Python int")

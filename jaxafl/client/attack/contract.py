@@ -124,6 +124,11 @@ class Attack(Part):
                 "arrival per step; expected several. Give knowledge='delivered', or a clock with a buffer"
             )
 
+    @property
+    def draws_ahead(self) -> bool:
+        """True if `prepare` draws from the seed: the attackers of a share, or a direction."""
+        return np.ndim(self.clients) == 0
+
     def prepare(self, num_clients: int, num_classes: int | None, seed: int) -> Attack:
         """Returns the attack of a run, with a mask [N] of the attackers."""
         word = np.random.SeedSequence([_WHO, seed, 1]).generate_state(1)[0]
