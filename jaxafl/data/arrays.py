@@ -19,7 +19,7 @@ from jaxafl.data.partition.base import rows_of_each
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast
 from jaxafl.data.targets import as_targets
 from jaxafl.data.test_sets import checked_test_sets
-from jaxafl.options import UserError, as_array, check_number, check_whole, named
+from jaxafl.options import UserError, as_array, check_number, check_whole, kept, named
 from jaxafl.readers.pictures import is_picture, pixels
 
 
@@ -144,19 +144,21 @@ def _samples(name: str, argument: str, x: Any) -> Any:
             f"{name}: {argument} must be a numeric array [n, ...]; got shape {samples.shape}, {samples.dtype}"
         )
     if samples.dtype.kind != "f":
-        return samples.copy()
+        return kept(samples)
     bad = ~np.isfinite(samples)
     if bad.any():
         raise ValueError(f"{name}: {bad.sum()} values of {argument} are NaN or infinite; remove or replace them first")
-    kept = jnp.result_type(float) if samples.dtype.itemsize >= 8 else np.dtype(np.float32)
-    limit = np.finfo(kept).max
+    number = jnp.result_type(float) if samples.dtype.itemsize >= 8 else np.dtype(np.float32)
+    limit = np.finfo(number).max
     bad = (samples > limit) | (samples < -limit)
     if bad.any():
         raise ValueError(
-            f"{name}: {bad.sum()} values of {argument} overflow {kept}, which goes to {limit:.3g}, for example "
+            f"{name}: {bad.sum()} values of {argument} overflow {number}, which goes to {limit:.3g}, for example "
             f"{samples[bad][0]:g}; scale them first"
         )
-    return samples.astype(kept)  # a copy: the user may change the array
+    found = samples.astype(number, copy=samples.flags.writeable)  # the user may change the array
+    found.flags.writeable = False
+    return found
 
 
 def _check_labels_of_rows(name: str, **columns: Any) -> None:

@@ -28,7 +28,8 @@ class Dataset(Summarised):
 
     Attributes:
         name: name of the dataset.
-        x: raw training inputs `[n, ...]` (images NHWC, uint8 kept as uint8), or a pytree of such arrays.
+        x: raw training inputs `[n, ...]` (images NHWC, uint8 kept as uint8), or a pytree of such arrays. Arrays are
+            copied unless they are read-only (`x.flags.writeable = False`).
         y: training targets: classes, int `[n]` in `[0, num_classes)`; several labels per sample, int `[n, L]`, where
             negative ones are padding; or floats `[n, ...]`. Kept as int32 or as float32 (see `from_arrays`).
         x_test: raw test inputs `[n_test, ...]`.

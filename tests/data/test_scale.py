@@ -42,6 +42,7 @@ sizes = rng.lognormal(np.log(210), 0.4, 3500).astype(int) + 2
 assert sizes.sum() > 3500 * 220
 users = np.repeat(np.arange(3500), sizes)
 x, y = rng.integers(0, 256, (len(users), 28, 28, 1), np.uint8), rng.integers(0, 62, len(users))
+x.flags.writeable = False  # is not copied
 dataset = afl.data.Dataset("writers", x, y, x[:8000], y[:8000], 62, afl.data.normalise(255.0), users=users)
 federated = dataset.partition(afl.data.by_user())
 assert federated.num_clients == 3500 and federated.arrays["x"] is x
