@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import traceback
 from collections.abc import Callable
@@ -295,10 +296,11 @@ def test_a_run_that_diverges_stops_there(name: str, eval_every: int) -> None:
 
 def test_the_client_whose_update_is_not_finite_is_named() -> None:
     """Client 4 alone trains at a rate that overflows in its first run."""
-    broken = quadratic.__wrapped__()  # one of its own, to be changed
-    owners = np.repeat(np.arange(6), broken.data.counts)
-    broken.data.arrays["x"][owners == 4, :3] = 1e30
-    result = simulation(data=broken.data, **rounds()).run(5, eval_every=1)
+    data = quadratic().data
+    x = data.arrays["x"].copy()
+    x[np.repeat(np.arange(6), data.counts) == 4, :3] = 1e30
+    broken = dataclasses.replace(data, arrays={**data.arrays, "x": x})
+    result = simulation(data=broken, **rounds()).run(5, eval_every=1)
     assert (result.attrs["failed_step"], result.attrs["failed_client"]) == (0, 4)
     assert result.sizes["step"] == 1 and result.sizes["evaluation"] == 1
 
