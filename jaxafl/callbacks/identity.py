@@ -126,7 +126,7 @@ def renew_programs(parts: Any) -> None:
             state = _members(one, lambda module: not is_installed(module))
         else:
             state = getattr(one, "__dict__", {})
-        now = repr(_globals(one, content) if function else content(state))
+        now = repr(_globals(one, content) if function else _tried(state, content))
         changed |= _known.get(id(one), now) != now
         if id(one) not in _known:
             try:
@@ -173,7 +173,17 @@ def _function(node: types.FunctionType, inner: Callable[[Any], Any]) -> dict[str
 def _globals(node: types.FunctionType, inner: Callable[[Any], Any]) -> dict[str, Any]:
     """Returns what a function reads; functions among it without what they read, which is there already."""
     read = globals_read(node).items()
-    return {name: _function(one, inner) if isinstance(one, types.FunctionType) else inner(one) for name, one in read}
+    return {
+        name: _function(one, inner) if isinstance(one, types.FunctionType) else _tried(one, inner) for name, one in read
+    }
+
+
+def _tried(node: Any, inner: Callable[[Any], Any]) -> Any:
+    """Returns the content of a value, of which only the type counts if it cannot be read."""
+    try:
+        return inner(node)
+    except Exception:  # whatever a user's `__getattr__` raises
+        return type(node).__qualname__
 
 
 def _methods(kind: type) -> dict[str, Any]:

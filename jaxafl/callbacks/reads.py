@@ -40,7 +40,7 @@ def globals_read(function: types.FunctionType) -> dict[str, Any]:
             continue
         for path in _paths(one.__code__):
             name, value = _value(one.__globals__, path)
-            value = inspect.unwrap(value) if hasattr(value, "__wrapped__") else value
+            value = inspect.unwrap(value) if _attribute(value, "__wrapped__") else value
             if isinstance(value, types.FunctionType) and id(value) not in met:
                 met.add(id(value))
                 waiting.append(value)
@@ -80,7 +80,14 @@ def written_in(parts: Any) -> Iterator[Any]:
         elif isinstance(one, type):
             waiting += [dict(vars(base)) for base in one.__mro__ if not is_installed(base.__module__)]
         else:
-            waiting += [getattr(one, "__dict__", None), getattr(one, "__wrapped__", None), type(one)]
+            waiting += [_attribute(one, "__dict__"), _attribute(one, "__wrapped__"), type(one)]
+
+
+def _attribute(value: Any, name: str) -> Any:
+    try:
+        return getattr(value, name, None)
+    except Exception:  # of a user's `__getattr__`
+        return None
 
 
 def _counts(value: Any) -> bool:

@@ -241,3 +241,23 @@ def test_weights_that_a_model_closes_over_belong_to_it() -> None:
         return identity({**parts, "model": afl.models.from_functions(start, loss, "own")})
 
     assert made(1.0)["model"] == made(1.0)["model"] != made(2.0)["model"]
+
+
+class Unreadable:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
+UNREADABLE = Unreadable()
+
+
+def by_unreadable(tau: Any) -> Any:
+    return UNREADABLE, tau**POWER
+
+
+def test_a_value_that_cannot_be_read_counts_by_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = content(by_unreadable)
+    renew_programs({"server": afl.server.fedasync(staleness=by_unreadable)})
+    assert content(by_unreadable) == before
+    monkeypatch.setitem(globals(), "POWER", 2.0)
+    assert content(by_unreadable) != before
