@@ -311,6 +311,14 @@ class unclipped(upload.clip_by_global_norm):
         return delta
 
 
+class times_samples(upload.Upload):
+    def apply(self, delta: Any, sent: Any) -> Any:
+        return jax.tree.map(lambda leaf: sent.samples * leaf, delta)
+
+
+NOISY = upload.clip_by_global_norm(0.5), upload.add_noise(2.0)
+
+
 class plain(afl.aggregate.private_mean):
     def update(self, deltas: Any, weights: Any, state: Any, arrivals: Any) -> Any:
         return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1), deltas), state, {}
@@ -325,11 +333,14 @@ class noisy_by_name(afl.aggregate.median):
     [
         (upload.chain(upload.clip_by_global_norm(0.5), laplace(2.0)), None, ""),
         (upload.chain(unclipped(0.5), upload.add_noise(2.0)), None, ""),
+        (upload.chain(*NOISY, times_samples()), None, ""),
+        (upload.chain(*NOISY, upload.error_feedback(times_samples())), None, ""),
         (None, plain(0.5, 4.0), "plain.* is no mean of updates"),
         (None, noisy_by_name(), "noisy_by_name.* is no mean of updates"),
     ],
 )
 def test_a_subclass_that_may_do_something_else_has_no_epsilon(part: Any, combined: Any, planned: str) -> None:
+    """Nor has an upload of one's own after the noise, which knows the sample counts."""
     schedule = simulation(part, afl.server.fedbuff(aggregate=combined)).schedule(3)
     with pytest.raises(ValueError, match="there is no noise, or its clipping norm is not known"):
         schedule.privacy(delta=DELTA)

@@ -13,14 +13,15 @@ from jaxafl.client.correction import Correction
 from jaxafl.client.memory import first_shared
 from jaxafl.client.personal import sent_of, shared_of
 from jaxafl.client.sending import traffic, traffic_of_correction
-from jaxafl.client.upload import add_noise, chain, clip_by_global_norm, top_k
+from jaxafl.client.upload import Upload, add_noise, chain, clip_by_global_norm, top_k
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.order import steps_change_times
 from jaxafl.clock.privacy import Mechanism
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import as_arrays
 from jaxafl.device.dependence import inputs_read
-from jaxafl.engine.state import example_batch
+from jaxafl.device.reads import written_in
+from jaxafl.engine.state import example_batch, first_state
 from jaxafl.models.model import Model
 from jaxafl.options import shown
 from jaxafl.options.promises import keeps_promise
@@ -33,18 +34,21 @@ def noise_of(client: Client, server: Server) -> tuple[Any, str]:
     """Returns the noise multiplier, a number or [N] (`None` if there is none), and where the noise is added.
 
     It is that of the server's `private_mean`, else that of an upload that clips, then perhaps keeps the largest
-    numbers, and then adds noise: std / max_norm. Subclasses may do something else, so their noise is not known.
+    numbers, and then adds noise: std / max_norm. Subclasses may do something else, so their noise is not known. Uploads
+    of other authors after the noise may read sample counts.
     """
     aggregate = getattr(server, "aggregate", None)
     if type(aggregate) is private_mean and aggregate.noise_multiplier:  # 0 adds no noise
         return aggregate.noise_multiplier, "server"
     norm = None
     upload = client.upload
-    for part in [upload.parts[name] for name in upload.order] if type(upload) is chain else []:
+    parts = [upload.parts[name] for name in upload.order] if type(upload) is chain else []
+    for place, part in enumerate(parts):
         if type(part) is clip_by_global_norm:
             norm = np.asarray(part.max_norm)
         elif type(part) is add_noise and norm is not None:
-            return np.asarray(part.std) / norm, "client"
+            read = any(isinstance(one, type) and issubclass(one, Upload) for one in written_in(parts[place:]))
+            return (None, "server") if read else (np.asarray(part.std) / norm, "client")
         elif type(part) is not top_k:  # others may enlarge the norm
             norm = None
     return None, "server"
@@ -166,7 +170,7 @@ def _weights_read(data: FederatedData, client: Client, server: Server, clock: Cl
 
     def step(samples: Any, loss: Any, local_steps: Any, server: Server, params: Any, several: Any) -> Any:
         now = server.at_step(0)
-        state = now.init(params, samples)
+        state = first_state(now, params, samples)
         who = jnp.arange(arrivals, dtype=jnp.int32) % clients
         columns: Any = dict(mask=integer == 0, client=who, multiplicity=integer + 1, kind=integer, staleness=integer)
         columns |= dict(delta=several, base=several, samples=samples[who], local_steps=local_steps, loss=loss)
