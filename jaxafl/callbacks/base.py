@@ -203,6 +203,12 @@ def check_callbacks(callbacks: Any) -> tuple[Any, ...]:
                 f"callbacks must be a list of callbacks, objects with begin, chunk and end (see jaxafl.callbacks), "
                 f"got {shown(one)}"
             )
+        methods = [name for name in vars(Callback) if not name.startswith("_")]
+        if isinstance(one, Callback) and all(getattr(type(one), name) is getattr(Callback, name) for name in methods):
+            raise TypeError(
+                f"the callback {type(one).__name__} has none of the methods {', '.join(methods)}, so it would do "
+                "nothing; expected one of them, e.g. chunk(chunk)"
+            )
     return several
 
 

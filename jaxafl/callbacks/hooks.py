@@ -14,6 +14,7 @@ from jaxafl.callbacks.base import Callback, Chunk, Run, check_watchers
 from jaxafl.callbacks.progress import Reporter
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Progress
+from jaxafl.options import shown
 from jaxafl.results.arrivals import masked
 
 _PIECES = 1.0  # seconds between reports
@@ -162,7 +163,13 @@ class CallbackHook(Hook):
                     parts=_of_parts(execution, progress, index),
                 )
                 for one in callbacks:  # a stop must not keep the chunk from the callbacks after it
-                    if answer := one.chunk(chunk):
+                    answer = one.chunk(chunk)
+                    if not (answer is None or isinstance(answer, str | bool | np.bool_)):
+                        raise TypeError(
+                            f"{type(one).__name__}: chunk returned {shown(answer)}; expected None to go on, or a text "
+                            "or True to stop the run"
+                        )
+                    if answer:
                         reason = reason or (answer if isinstance(answer, str) else type(one).__name__)
             reasons.append(reason)
         return reasons

@@ -80,6 +80,21 @@ def test_one_that_raises_ends_the_run_with_its_own_error(kind: str) -> None:
     assert caught.value.dataset.sizes["step"] == 8
 
 
+class Misspelled(Callback):
+    def on_chunk(self, chunk: Chunk) -> None:
+        pass
+
+
+class Answering(Callback):
+    def chunk(self, chunk: Chunk) -> Any:
+        return chunk.evaluation
+
+
+def test_an_answer_that_is_neither_a_text_nor_a_bool_is_an_error() -> None:
+    with pytest.raises(TypeError, match=r"Answering: chunk returned {.*expected None to go on, or a text or True to"):
+        simulation().run(4, callbacks=[Answering()])
+
+
 @pytest.mark.slow
 def test_a_sweep_tells_of_every_member() -> None:
     told = Notes()
@@ -294,6 +309,7 @@ def test_the_progress_is_a_bar_in_a_notebook(notebook: list[Any]) -> None:
     [
         (lambda: simulation().run(4, callbacks=[print]), "callbacks must be a list of callbacks"),
         (lambda: simulation().run(4, callbacks=[Csv]), "callbacks must be a list of callbacks.*got Csv"),
+        (lambda: simulation().run(4, callbacks=[Misspelled()]), "Misspelled has none of the methods check, .* chunk, "),
         (StopAt, "StopAt needs a metric"),
         (lambda: StopAt(accuracy="high"), "accuracy must be a number"),
         (lambda: StopAt(validation_accuracy=90), r"validation_accuracy must be in \[0, 1\], got 90"),
