@@ -206,8 +206,7 @@ class Simulation(Stepwise, Measured):
 
         Raises:
             ValueError, TypeError: an option cannot work; raised before compilation.
-            OSError: `save` or `folder` cannot be written.
-            MemoryError: the run does not fit.
+            OSError, MemoryError: `save` or `folder` cannot be written; the run does not fit.
         """
         options: Any = {name: given for name, given in locals().items() if name in RunOptions.__annotations__}
         path = results.check_result_path(save)
@@ -241,6 +240,7 @@ class Simulation(Stepwise, Measured):
         asked = options.get("eval_every")
         asked = keeper.eval_every if asked is None and keeper is not None else asked
         every = evaluation_interval(asked, server_steps)
+        renew_programs(options.get("observe"))
         recording = self.recording(options.get("observe"), options.get("diagnostics", ()), options.get("metrics"))
         reporter = reporter_of(options.get("progress", False), f"{self.server.name} on {self.clock.name}", server_steps)
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)

@@ -182,8 +182,15 @@ def test_label_flip_trains_on_flipped_labels() -> None:
 
 
 def test_label_flip_leaves_padding_alone() -> None:
-    one = attack.label_flip(clients=[0]).prepare(3, 4, 0)
-    assert one.label(jnp.array([[0, 3, -1], [2, -7, -1]])).tolist() == [[3, 0, -1], [1, -7, -1]]
+    """So do the labels of an attack of one's own."""
+
+    class next_label(attack.Attack):
+        def label(self, y: Any) -> Any:
+            return (y + 1) % self.classes
+
+    for one, flipped in ((attack.label_flip, [[3, 0, -1], [1, -7, -1]]), (next_label, [[1, 0, -1], [3, -7, -1]])):
+        prepared = dataclasses.replace(one(clients=[0]).prepare(3, 4, 0), clients=True)
+        assert prepared.labels(jnp.array([[0, 3, -1], [2, -7, -1]])).tolist() == flipped
 
 
 def test_a_share_is_drawn_with_the_seed_and_larger_ones_include_smaller() -> None:
@@ -240,6 +247,51 @@ def test_kardam_rejects_forged_arrivals_more_often() -> None:
     assert rejected[lies].mean() > 0.5 > 0.4 > rejected[~lies].mean()  # with quantile 2/3, a third of the honest
 
 
+class misspelled(attack.Attack):
+    def forged(self, delta: Any, sent: Any) -> Any:
+        return -delta
+
+
+class unknowing(attack.Attack):
+    knowledge = "deliverd"
+
+    def collude(self, deltas: Any, honest: Any, attackers: Any) -> Any:
+        return -(honest @ deltas)
+
+
+class beyond(attack.Attack):
+    def label(self, y: Any) -> Any:
+        return y + 1
+
+
+class opposing(attack.Attack):
+    """`ipm(1.0)`, without another word."""
+
+    def collude(self, deltas: Any, honest: Any, attackers: Any) -> Any:
+        return -(honest @ deltas) / jnp.maximum(honest.sum(), 1)
+
+
+def test_an_attack_with_collude_colludes() -> None:
+    assert opposing.colludes and attack.alie.colludes and not attack.sign_flip.colludes
+    deltas, client, times = {"w": jnp.array([[1.0, 2.0], [3.0, 4.0], [9.0, 9.0]])}, jnp.array([0, 2, 1]), jnp.ones(3)
+    found = [
+        one.prepare(3, None, 0).received(deltas, client, times, None)[0]["w"]
+        for one in (opposing(clients=[1]), attack.ipm(1.0, clients=[1]))
+    ]
+    np.testing.assert_allclose(found, [[[1, 2], [3, 4], [-2, -3]]] * 2)
+
+
+@pytest.mark.parametrize("returned", [lambda delta: delta[:2], lambda delta: delta.sum(), lambda delta: None])
+def test_a_forged_update_is_as_large_as_an_honest_one(returned: Any) -> None:
+    class mine(attack.Attack):
+        def forge(self, delta: Any, sent: Any) -> Any:
+            return returned(delta)
+
+    none = jnp.int32(0)
+    with pytest.raises(ValueError, match=r"`forge` of the attack mine must return float32\[3\], as it was given"):
+        mine(clients=[1]).sent({"w": jnp.ones(3)}, Sent(none, none, none, none, jax.random.key(0)))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -254,6 +306,8 @@ def test_kardam_rejects_forged_arrivals_more_often() -> None:
         (attack.gaussian(-1.0, clients=0.5), "std must be >= 0"),
         ("sign_flip", "attack='sign_flip' is no attack"),
         (attack.sign_flip, "attack=sign_flip is no attack"),
+        (misspelled(clients=0.5), r"misspelled has none of the methods forge\(delta, sent\)"),
+        (unknowing(clients=0.5), "knowledge must be one of 'step', 'delivered', got 'deliverd'; did you mean"),
     ],
 )
 def test_an_attack_that_cannot_be_is_an_error_before_compilation(given: Any, message: str) -> None:
@@ -269,6 +323,8 @@ def test_attacks_without_effect_and_diagnostics_that_they_break_are_refused() ->
     )
     with pytest.raises(ValueError, match="no classes"):
         attack.label_flip(clients=0.5).check(2, regression.num_classes, 1)
+    with pytest.raises(ValueError, match=r"`label` of the attack beyond turns the labels 0 .. 1 into \[1, 2\]"):
+        beyond(clients=0.5).check(6, 2, 1)
     with pytest.raises(ValueError, match="an attack changes Δ"):
         attacked(attack.sign_flip(clients=0.5)).run(2, diagnostics="local_accuracy")
 

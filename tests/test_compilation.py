@@ -66,6 +66,29 @@ def test_programs_that_use_different_arguments_are_different() -> None:
     np.testing.assert_array_equal(found, 3 * np.stack([np.arange(7.0), np.arange(7.0) + 10]))
 
 
+def drawn(shift: int, x: jax.Array) -> jax.Array:
+    return x + shift + jax.random.normal(jax.random.key(0), x.shape)
+
+
+def test_a_program_belongs_to_the_options_of_jax_that_change_its_numbers() -> None:
+    given = on_device((np.zeros(9, np.float32),))
+    one, same = (compiled(drawn, (1,), given)[0] for _ in range(2))
+    with jax.threefry_partitionable(False):
+        other = compiled(drawn, (1,), given)[0]
+        expected = np.asarray(drawn(1, *given))
+    assert one is same and one is not other
+    np.testing.assert_allclose(other(*given), expected, rtol=1e-6)
+    assert not np.allclose(one(*given), expected)
+    with jax.default_matmul_precision("highest"):
+        assert compiled(drawn, (1,), given)[1] > 0
+
+
+def test_a_run_in_traced_code_says_what_to_do() -> None:
+    sim = _fresh(0)
+    with pytest.raises(ValueError, match=r"in code that JAX traces, such as a function in jax\.jit; expected plain P"):
+        jax.jit(lambda x: x + sim.run(2).loss.values[-1])(1.0)
+
+
 def double(factor: int, x: jax.Array) -> jax.Array:
     return jnp.sort(factor * x)  # a loop: a program with mappings of its own
 

@@ -13,6 +13,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl import correction
+from jaxafl.client.memory import first_memory, first_shared
 from tests.problems import START, observe_w, quadratic
 
 STEPS, RATE, K = 12, 0.2, 3
@@ -159,6 +160,33 @@ class shrinking(correction.Correction):
         return jax.tree.map(jnp.sum, row), None
 
 
+class own(correction.Correction):
+    """Counts its runs, in numbers of Python.
+
+    Args:
+        forgets: method that returns nothing.
+    """
+
+    forgets: str | None = afl.options.static(default=None)
+
+    def init(self, params: Any) -> Any:
+        return None if self.forgets == "init" else (0, 0.0)
+
+    def gradient(self, gradient: Any, params: Any, row: Any, shared: Any, run: Any) -> Any:
+        return None if self.forgets == "gradient" else gradient
+
+    def finish(self, moved: Any, row: Any, shared: Any, run: Any) -> Any:
+        return None if self.forgets == "finish" else (row + 1, None)
+
+
+def test_numbers_of_python_in_a_row_are_arrays() -> None:
+    client = afl.Client(learning_rate=RATE, steps=K, correction=own())
+    row, shared = first_memory(client, {"w": jnp.ones(3)}), first_shared(client, {"w": jnp.ones(3)})
+    assert row is not None and (row.correction.dtype, shared.dtype) == (jnp.int32, jnp.float32)
+    problem = quadratic()
+    afl.Simulation(problem.data, problem.model, client, afl.server.fedavg(), CLOCKS["rounds"]()).check()
+
+
 @pytest.mark.parametrize(
     ("part", "clock", "options", "message"),
     [
@@ -169,6 +197,9 @@ class shrinking(correction.Correction):
         ("scaffold", "rounds", {}, "is no correction"),
         (correction.feddyn(1.0), "rounds", {"optimizer": optax.polyak_sgd, "learning_rate": None}, "evaluates the obj"),
         (shrinking(), "rounds", {}, "other shapes or types than the row"),
+        (own("gradient"), "rounds", {}, r"`gradient` of the correction own must return {.*; it returned None"),
+        (own("finish"), "rounds", {}, r"`finish` of the correction own must return \(next row of the client, mess"),
+        (own("init"), "rounds", {}, r"`init` of the correction own must return \(first row of a client, first"),
         (correction.scaffold(), "repeated", {}, "takes runs several times"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any
 
@@ -369,6 +370,14 @@ def test_the_schedule_alone_is_that_of_the_run() -> None:
         of_schedule = getattr(schedule, name.removesuffix("_at").removesuffix("_index").removesuffix("_id"))
         np.testing.assert_array_equal(of_schedule, result[name].values)
     assert simulation.plan(15, seed=2).needed == 3 * 30
+
+
+def test_a_deep_copy_is_the_simulation_itself() -> None:
+    """It never changes."""
+    problem = quadratic()
+    simulation = Simulation(problem.data, problem.model, GD, server.fedbuff(), free_running(durations=uniform(1, 5)))
+    assert copy.deepcopy({"one": [simulation]})["one"][0] is simulation
+    assert copy.deepcopy(problem.model) is problem.model
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -226,6 +227,32 @@ class taller(upload.Upload):
         return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), delta)
 
 
+class returning(upload.Upload):
+    def apply(self, delta: Any, sent: Any) -> Any:
+        return None
+
+
+class sized(upload.Upload):
+    """Says another size.
+
+    Args:
+        bits: of a number; `None` for no size.
+    """
+
+    bits: Any = afl.options.static(default=None)
+
+    def apply(self, delta: Any, sent: Any) -> Any:
+        return delta
+
+    def size(self, size: Size, leaves: tuple[int, ...]) -> Any:
+        return None if self.bits is None else size._replace(bits=self.bits)
+
+
+class rounding(upload.Upload):
+    def apply(self, delta: Any, sent: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.astype(jnp.float16), delta)
+
+
 class only_update(upload.Upload):
     def update(self, delta: Any, row: Any, sent: Any) -> Any:
         return delta, row
@@ -250,7 +277,12 @@ class only_update(upload.Upload):
         (lambda: optax.add_noise(0.1, 0.5, key=0), "keeps one PRNG key"),
         (lambda: optax.add_decayed_weights(0.1), "cannot be called without parameters"),
         (lambda: "top_k", "neither an upload nor an Optax transformation"),
-        (lambda: taller(), "other shapes or types"),
+        (lambda: taller(), r"`apply` of the upload taller must return {w: float32\[3\]}, .* {w: float32\[2, 3\]}"),
+        (lambda: returning(), r"`apply` of the upload returning must return {w: .*; it returned None"),
+        (lambda: rounding(), "other shapes or types"),
+        (lambda: sized(None), r"sized: size\(size, leaves\) must return size or .*; it returned None"),
+        (lambda: sized(-1), r"least 0.*bits=-1"),
+        (lambda: upload.chain(upload.sign(), sized(math.inf)), r"sized: .*bits=inf"),
         (lambda: upload.qsgd(levels=0), "levels"),
     ],
 )

@@ -21,9 +21,10 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from jaxafl.callbacks.reads import globals_read, is_installed, written_in
 from jaxafl.data.federated import FederatedData
 from jaxafl.device.compilation import forget_programs
+from jaxafl.device.reads import globals_read, is_installed, written_in
+from jaxafl.device.switches import numerical_options
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Model
 from jaxafl.options import UserError, are_plain, options_of, shown
@@ -43,12 +44,14 @@ def identity(parts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     """
     data = parts["data"]
     model = parts["model"]
+    of_jax = {name: value for name, value in numerical_options().items() if name != "jax_enable_x64"}
     return {
         **{name: content(part) for name, part in parts.items() if name not in ("data", "model")},
         "data": _of_data(data),
         "model": _of_model(model, data),
         "run": content(options),
         "precision": str(jnp.result_type(float)),
+        **of_jax,
         "versions": {
             "jaxafl": version(),
             "jax": jax.__version__,
@@ -113,8 +116,8 @@ _known: dict[int, str] = {}
 def renew_programs(parts: Any) -> None:
     """Forgets all compiled programs if a value that code of the user reads has changed since the last call.
 
-    A program has such values as constants: globals, constants of classes, attributes. Without this, a run after
-    `RATE = 0.5` would have the earlier rate.
+    A program has such values as constants: globals, closures, constants of classes, attributes. Without this, a run
+    after `RATE = 0.5` would have the earlier rate.
 
     Args:
         parts: the parts of a simulation.
@@ -126,7 +129,7 @@ def renew_programs(parts: Any) -> None:
             state = _members(one, lambda module: not is_installed(module))
         else:
             state = getattr(one, "__dict__", {})
-        now = repr(_globals(one, content) if function else _tried(state, content))
+        now = repr(_globals(one, content, cells=True) if function else _tried(state, content))
         changed |= _known.get(id(one), now) != now
         if id(one) not in _known:
             try:
@@ -170,12 +173,23 @@ def _function(node: types.FunctionType, inner: Callable[[Any], Any]) -> dict[str
     return code | {"closed": inner(closed), "defaults": inner([node.__defaults__, node.__kwdefaults__])}
 
 
-def _globals(node: types.FunctionType, inner: Callable[[Any], Any]) -> dict[str, Any]:
-    """Returns what a function reads; functions among it without what they read, which is there already."""
-    read = globals_read(node).items()
-    return {
-        name: _function(one, inner) if isinstance(one, types.FunctionType) else _tried(one, inner) for name, one in read
-    }
+def _globals(node: types.FunctionType, inner: Callable[[Any], Any], cells: bool = False) -> dict[str, Any]:
+    """Returns what a function reads; functions among it without what they read, which is there already.
+
+    Args:
+        node: the function.
+        inner: `content` of the values.
+        cells: if True, closures are read as globals are, expression by expression.
+    """
+
+    def described(one: Any) -> Any:
+        if not isinstance(one, types.FunctionType):
+            return _tried(one, inner)
+        found = _function(one, (lambda _: None) if cells else inner)
+        return found | {"defaults": inner([one.__defaults__, one.__kwdefaults__])}
+
+    found = {name: described(one) for name, one in globals_read(node, cells).items()}
+    return found | ({"defaults": inner([node.__defaults__, node.__kwdefaults__])} if cells else {})
 
 
 def _tried(node: Any, inner: Callable[[Any], Any]) -> Any:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 from typing import Any, NamedTuple
 
+from jaxafl.client.correction import Correction
 from jaxafl.client.options import Client
 from jaxafl.client.personal import personal_of, sent_of, shared_of
+from jaxafl.device.user_code import parts_of, with_arrays
 
 Tree = Any
 
@@ -44,12 +46,19 @@ def first_memory(client: Client, params: Tree) -> Memory | None:
     if not client.remembers:
         return None
     return Memory(
-        upload=() if client.upload is None else client.upload.init(sent_of(client, params)),
-        correction=() if client.correction is None else client.correction.init(shared_of(client, params))[0],
+        upload=() if client.upload is None else with_arrays(client.upload.init(sent_of(client, params))),
+        correction=() if client.correction is None else _first(client.correction, shared_of(client, params))[0],
         personal=() if client.personal is None else personal_of(client, params),
     )
 
 
 def first_shared(client: Client, params: Tree) -> Tree:
     """Returns what the server's model has beside its parameters for `Client(correction=...)`; else `None`."""
-    return None if client.correction is None else client.correction.init(shared_of(client, params))[1]
+    return None if client.correction is None else _first(client.correction, shared_of(client, params))[1]
+
+
+def _first(correction: Correction, params: Tree) -> tuple[Tree, Tree]:
+    """Returns the first row of a client, and the first shared pytree."""
+    owner, names = f"the correction {correction.name}", ("first row of a client", "first shared pytree")
+    row, shared = parts_of(owner, "init", names, correction.init(params))
+    return with_arrays((row, shared))

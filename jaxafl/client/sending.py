@@ -15,6 +15,7 @@ from jaxafl.client.personal import filled, personal_of, sent_of, shared_of
 from jaxafl.client.training import Lane, local_run
 from jaxafl.client.upload import Sent, received_size
 from jaxafl.device.keys import jax_key, threefry
+from jaxafl.device.user_code import like_given, parts_of, traced_method
 from jaxafl.options import UserError
 
 Array = jax.Array
@@ -42,7 +43,10 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
     if client.correction is not None:
         moved = shared_of(client, jax.tree.map(jnp.subtract, lane.params, lane.anchor))
         part: Any = of_client.correction
-        row, message = part.finish(moved, memory.correction, lane.shared, local_run(client, lane))
+        owner = f"the correction {part.name}"
+        with traced_method(part, owner, "finish", "`Client(upload=...)`, which has a key"):
+            found = part.finish(moved, memory.correction, lane.shared, local_run(client, lane))
+        row, message = parts_of(owner, "finish", ("next row of the client", "message"), found)
         memory = memory._replace(correction=row)
     if client.personal is not None:
         memory = memory._replace(personal=personal_of(client, lane.params))
@@ -52,13 +56,17 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
     upload: Any = of_client.upload
     key = jax_key(threefry(lane.key, 0, _STREAM))
     trained, sent = sent_of(client, delta), Sent(lane.client, lane.run, samples, lane.step, key)
-    if upload is None:
-        received = trained
-    elif memory is not None:
-        received, row = upload.update(trained, memory.upload, sent)
-        memory = memory._replace(upload=row)
-    else:
-        received = upload.apply(trained, sent)
+    received = trained
+    if upload is not None:
+        owner, method = f"the upload {upload.name}", "update" if upload.remembers else "apply"
+        with traced_method(upload, owner, method, "`sent.key`"):
+            if memory is None:
+                received = upload.apply(trained, sent)
+            else:
+                found = upload.update(trained, memory.upload, sent)
+                received, row = parts_of(owner, method, ("update", "next row of the client"), found)
+                memory = memory._replace(upload=row)
+        received = like_given(owner, method, received, trained)  # `filled` would send Δ for `None`
     if of_client.attack is not None:
         received = of_client.attack.sent(received, sent)
     return filled(received, delta), message, memory

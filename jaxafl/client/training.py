@@ -18,6 +18,7 @@ from jaxafl.client.rates import rate_factor
 from jaxafl.client.stepping import objective_arguments, optimizer_step
 from jaxafl.device.key_leaves import pack, renewed, unpack
 from jaxafl.device.keys import Key, jax_key, per_client, threefry
+from jaxafl.device.user_code import like_given
 from jaxafl.models.model import Apply, Array, Batch
 from jaxafl.options import UserError
 
@@ -227,7 +228,9 @@ def local_step(
 
             run = local_run(client, lane)._replace(gradient_at=gradient_at)
             parts = shared_of(client, gradient), shared_of(client, params), lane.memory.correction, lane.shared
-            gradient = filled(client.correction.gradient(*parts, run), gradient)
+            corrected = client.correction.gradient(*parts, run)
+            owner = f"the correction {client.correction.name}"
+            gradient = filled(like_given(owner, "gradient", corrected, parts[0]), gradient)
         return gradient
 
     def objective_of(loss: Array, params: Tree) -> Array:

@@ -107,8 +107,7 @@ class FaultCode(enum.IntEnum):
 
     def __new__(cls, message: str) -> FaultCode:
         member = int.__new__(cls, len(cls.__members__))  # numbered from 0
-        member._value_ = int(member)
-        member.message = message
+        member._value_, member.message = int(member), message
         return member
 
     NONE = ""
@@ -136,6 +135,7 @@ class FaultCode(enum.IntEnum):
         "more updates arrive at server step {round} than the clock's capacity, at {time:,.6g} s; give a "
         "max_arrivals above {run}, unless a client that the step waits for never comes, or runs take no time"
     )
+    REPLY = "the server replied at server step {round} with {run} local steps for client {client}; expected 1 or more"
 
 
 class Fault(NamedTuple):

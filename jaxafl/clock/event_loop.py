@@ -9,9 +9,11 @@ import jax.numpy as jnp
 
 from jaxafl.clock import oldest, transfers, trees
 from jaxafl.clock.contract import FaultCode, Runs, ServerStep, Starts
+from jaxafl.clock.rules import check_form
 from jaxafl.clock.starts import first_fault
 from jaxafl.clock.trees import put
 from jaxafl.device.keys import Key
+from jaxafl.options import UserError
 
 Array = jax.Array
 
@@ -113,7 +115,15 @@ def deliver(clock: Any, state: State, step: ServerStep, num_clients: int) -> Car
     state, ended = _vacate(clock, state, event, stops, delivers, moves, num_clients)
     since = state.version if state.in_order is None else jnp.minimum(state.in_order.version, state.version)
     verdict = clock.arrives(state.rules, Event(run, count, state.version, since, delivers))
-    refused, lost, closes = (jnp.asarray(one) & delivers for one in (verdict.refused, verdict.lost, verdict.closes))
+    if not isinstance(verdict, Verdict):
+        raise UserError(
+            f"the clock {clock.name}: arrives(rules, event) must return jaxafl.clock.Verdict(rules, closes=...), it "
+            f"returned {verdict!r:.200}"
+        )
+    check_form(f"the clock {clock.name}: arrives(rules, event) must return", "rules", state.rules, verdict.rules)
+    refused, lost, closes = (
+        jnp.asarray(one, bool) & delivers for one in (verdict.refused, verdict.lost, verdict.closes)
+    )
     takes = delivers & ~refused & ~lost
     restarts = stops | refused | lost if clock.some_wait(num_clients) else None
     state = _free(state, ended, stops | delivers, restarts)

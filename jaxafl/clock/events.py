@@ -14,6 +14,7 @@ from jaxafl.clock.event_loop import Carry, Event, State, Verdict, deliver
 from jaxafl.clock.event_start import start
 from jaxafl.clock.starts import blank_runs, no_starts
 from jaxafl.device.keys import Key, Purpose, purpose_key
+from jaxafl.options import check_whole
 
 Array = jax.Array
 _ROW = 16  # arrivals that `next` returns at most if server steps differ in their numbers of arrivals
@@ -127,7 +128,8 @@ class Events(Clock):
         check_durations(self.name, cast(Any, self).durations, num_clients)
 
     def init(self, key: Key, num_clients: int) -> State:
-        size = self.in_flight(num_clients)
+        size = check_whole(self.name, "in_flight(num_clients)", self.in_flight(num_clients))
+        check_whole(self.name, "capacity(num_clients)", self.capacity(num_clients))
         rows = jnp.arange(size, dtype=jnp.int32)
         weights = self.client_weights(num_clients)
         rules = self.begin(key, num_clients)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxafl.clock.contract import Clock, Fault, RunCounts, ServerStep, Workload
 from jaxafl.clock.rules import check_next, held_by
-from jaxafl.device.host_draws import refuse_host_draws
+from jaxafl.device.user_code import traced_method
 
 Array = jax.Array
 
@@ -23,7 +23,7 @@ def next_version(clock: Clock, state: Any, workload: Workload) -> tuple[Any, Ser
     size = clock.capacity(workload.num_clients)
 
     def once(state: Any) -> tuple[Any, ServerStep]:
-        with refuse_host_draws(f"the clock {clock.name}", "a key that `init` keeps in the state"):
+        with traced_method(clock, f"the clock {clock.name}", "next", "a key that `init` keeps in the state"):
             result = clock.next(state, workload)
         check_next(clock, workload.num_clients, state, result)
         return result[0], result[1].complete()

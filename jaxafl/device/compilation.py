@@ -28,13 +28,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jaxlib
 import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import jaxprs_in_params
 
 from jaxafl.device.backend import on_cpu
+from jaxafl.device.switches import numerical_options
+from jaxafl.options import UserError
 
 _KEPT = 64
 _programs: OrderedDict[Any, Any] = OrderedDict()
@@ -235,7 +236,12 @@ def _cached(
 
 def _key(static: tuple[Any, ...], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     leaves, structure = jax.tree.flatten(arguments)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        raise UserError(
+            "jaxafl: a run or a schedule is computed in code that JAX traces, such as a function in jax.jit; expected "
+            "plain Python. Compute it outside, sweep over options by jaxafl.sweep, or take sim.init and sim.step"
+        )
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
     places = frozenset(device for leaf in leaves for device in leaf.devices())
-    x64 = jnp.result_type(float) == jnp.float64
-    return (*static, structure, shapes, x64, jax.default_backend(), on_cpu(), places)
+    options = tuple(numerical_options().items())
+    return (*static, structure, shapes, options, jax.default_backend(), on_cpu(), places)

@@ -1,4 +1,4 @@
-"""Refusal, before compilation, of JAX options under which the engine does not work."""
+"""JAX options: those under which the engine does not work, and those that change the numbers of a program."""
 
 from __future__ import annotations
 
@@ -24,6 +24,22 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "jax_transfer_guard_host_to_device": _MOVES,
     "jax_no_tracing": ((True,), False, "models and options are traced before they are compiled"),
 }
+
+
+_NUMERICAL = {
+    "jax_enable_x64": False,
+    "jax_default_matmul_precision": None,
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+    "jax_random_seed_offset": 0,
+    "jax_high_dynamic_range_gumbel": False,
+}
+
+
+def numerical_options() -> dict[str, Any]:
+    """Returns name -> value of the options that change the numbers of a program and differ from their defaults."""
+    values = {name: getattr(jax.config, name, default) for name, default in _NUMERICAL.items()}
+    return {name: value for name, value in values.items() if value != _NUMERICAL[name]}
 
 
 def check_switches() -> None:

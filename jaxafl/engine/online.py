@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import Clock, Delivery, OnlineClock, Workload
+from jaxafl.clock.contract import Clock, Delivery, FaultCode, OnlineClock, Workload
 from jaxafl.clock.rules import Earlier, check_steps
 from jaxafl.clock.schedules import raise_fault
-from jaxafl.clock.starts import first_state
+from jaxafl.clock.starts import first_fault, first_state
 from jaxafl.clock.versions import next_version
 from jaxafl.device import as_arrays, buffers, on_device, on_host
 from jaxafl.device.key_leaves import pack, unpack
@@ -195,8 +195,12 @@ def build_online_step(
             state, outcome, info = server_step(row, number, state)
             next_steps = before.next_steps
             if outcome.next_steps is not None:
-                where = jnp.where(event.mask, event.runs.client, num_clients)
-                next_steps = next_steps.at[where].set(outcome.next_steps.astype(jnp.int32), mode="drop")
+                who, replies = event.runs.client, outcome.next_steps.astype(jnp.int32)
+                next_steps = next_steps.at[jnp.where(event.mask, who, num_clients)].set(replies, mode="drop")
+                place = jnp.argmax(event.mask & (replies < 1))
+                code = jnp.where(event.mask[place] & (replies[place] < 1), FaultCode.REPLY, FaultCode.NONE)
+                starts = first_fault(clock_state.starts, code, client=who[place], run=replies[place], round=number)
+                clock_state = clock_state._replace(starts=starts)
             held = state.online.slot_version.at[row.write_slot].set(number + 1)
             after = state.online._replace(clock=pack(clock_state), next_steps=next_steps, slot_version=held)
         return state._replace(online=after), Records(info, None, event, clock_state.starts.counts)

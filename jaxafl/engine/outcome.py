@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import traceback
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxafl.device.host_draws import refuse_host_draws
 from jaxafl.device.rows import ShardedUpdates
+from jaxafl.device.user_code import traced_method
 from jaxafl.engine.recorded import check_recorded
 from jaxafl.models.model import Model
 from jaxafl.options import UserError
 from jaxafl.server.contract import Arrivals, Outcome, Server, Tree
-
-_VALUES = (
-    *(jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError),
-    jax.errors.TracerIntegerConversionError,
-)
 
 
 def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, model: Model | None = None) -> Outcome:
@@ -30,18 +24,13 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
             answer as its `needs` say; or `update` needs the value of a traced number.
     """
     try:
-        with refuse_host_draws(f"the server {server.name}", "`Arrivals.key`"):
+        with traced_method(server, f"the server {server.name}", "update", "`Arrivals.key`"):
             outcome = server.update(params, state, arrivals)
-    except _VALUES as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name == "update"]
-        line = f", line {frames[-1].lineno}: `{frames[-1].line}`" if frames else ""
-        raise UserError(
-            f"`update` of the server {server.name} needs a number that is known only when the compiled program runs"
-            f"{line}. Write jnp.where(condition, a, b) for `if`, jax.lax.fori_loop for a loop, and functions of jnp "
-            "for float(), int() and NumPy's"
-        ) from error
     except Exception as error:
-        error.add_note(f"raised in `update` of the server {server.name}, which is traced by JAX")
+        read = getattr(getattr(server.update, "__code__", None), "co_names", ())
+        for field, need in (("base", "base"), ("validation_gradient", "validation")):
+            if getattr(arrivals, field) is None and field in read:
+                error.add_note(f"`Arrivals.{field}` is None; write needs = Needs({need}=True) in the class to get it")
         if isinstance(arrivals.delta, ShardedUpdates):
             error.add_note(
                 "its `needs` are `linear`, and its updates are on several devices: it can take nothing of them but "
@@ -57,12 +46,19 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
     size = len(arrivals.mask)
     for name, value in outcome.info.items():
         shape = jax.tree.map(jnp.shape, value)
-        if shape not in ((), (size,)):
-            raise UserError(f"{about} must record numbers, or one per arrival, ({size},); {name!r} has shape {shape}")
+        if shape not in ((), (size,)) or isinstance(value, str):
+            given = f"is {value!r}" if isinstance(value, str) else f"has shape {shape}"
+            raise UserError(f"{about} must record numbers, or one per arrival, ({size},); {name!r} {given}")
     needs = server.needs
-    if needs.replies and outcome.next_steps is None:  # an answer that nobody waits for is none
-        raise UserError(f"{about} must return `next_steps`: its `needs` say that it replies")
-    for field, part, wanted in (("weights", outcome.weights, (size,)), ("kept", outcome.kept, ())):
+    if needs.replies != (outcome.next_steps is not None):
+        raise UserError(f"{about} must return `next_steps` if its `needs` say that it replies, and only then")
+    if needs.replies and not jnp.issubdtype(jnp.result_type(outcome.next_steps), jnp.integer):
+        raise UserError(
+            f"{about} must return `next_steps` as whole numbers, they are {jnp.result_type(outcome.next_steps)}; round "
+            "them, e.g. by jnp.floor(x).astype(jnp.int32)"
+        )
+    checked = (("weights", outcome.weights, (size,)), ("kept", outcome.kept, ()))
+    for field, part, wanted in (*checked, ("next_steps", outcome.next_steps, (size,))):
         if part is not None and jnp.shape(part) != wanted:
             raise UserError(f"{about} must return `{field}` of shape {wanted}, it has shape {jnp.shape(part)}")
     if needs.client_models != (outcome.client_params is not None):

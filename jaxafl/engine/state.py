@@ -13,8 +13,10 @@ from jaxafl.data.form import DataForm
 from jaxafl.device import Rows, buffers
 from jaxafl.device.key_leaves import pack
 from jaxafl.device.keys import Key, Purpose, jax_key, purpose_key
+from jaxafl.device.user_code import traced_method, with_arrays
 from jaxafl.engine.problem import BufferSizes, DeviceData, Hyperparameters, Program
 from jaxafl.models.model import Batch, Model
+from jaxafl.server.contract import Server, Tree
 
 
 class Version(NamedTuple):
@@ -105,7 +107,7 @@ def initial(
     if hyperparameters.server.needs.client_models:
         clients = Rows.filled(model.params, device.counts.shape[0])
     first_server = hyperparameters.server.at_step(0)
-    server = pack(first_server.init(model.params, device.counts.astype(lane.loss.dtype)))
+    server = pack(first_state(first_server, model.params, device.counts.astype(lane.loss.dtype)))
     memory = None if row is None else Rows.filled(row, device.counts.shape[0])
     server, clients, memory = jax.tree.map(
         lambda part: part.shared(program.layout.shares) if isinstance(part, Rows) else part,
@@ -128,6 +130,12 @@ def initial(
         memory=memory,
         delivered=None if client.attack is None else client.attack.first_known(model.params, device.counts.shape[0]),
     )
+
+
+def first_state(server: Server, params: Tree, samples: Array) -> Any:
+    """Returns the state of a server before its first step, with arrays in the place of Python's numbers."""
+    with traced_method(server, f"the server {server.name}", "init", "`Arrivals.key` in `update`"):
+        return with_arrays(server.init(params, samples))
 
 
 def first_model(model: Model, data: DataForm, key: Key) -> Version:

@@ -15,10 +15,10 @@ import numpy as np
 from jaxafl.client import Client, begin, check_sent, first_memory, first_shared, frozen_by, local_step
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
-from jaxafl.device.host_draws import refuse_host_draws
 from jaxafl.device.key_leaves import check_draws, unpack
 from jaxafl.device.keys import seed_key
 from jaxafl.device.switches import check_switches
+from jaxafl.device.user_code import refuse_host_draws
 from jaxafl.engine.problem import BufferSizes, Problem, Program
 from jaxafl.engine.recorded import check_observed, metrics_of
 from jaxafl.engine.state import example_batch, initial
@@ -76,7 +76,8 @@ def check_observe(observe: Callable[[Any], Any], model: Model, data: FederatedDa
         raise TypeError(f"observe must be a function of the parameters returning a dict of arrays, got {observe!r}")
     with _explained(f"observe cannot be traced on the parameters of {model.name}"):
         params, _ = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
-        seen = jax.eval_shape(observe, params)
+        with refuse_host_draws(observe, "observe", "a fixed key"):
+            seen = jax.eval_shape(observe, params)
     if not isinstance(seen, dict) or not all(hasattr(value, "shape") for value in seen.values()):
         raise TypeError(f"observe must return a dict of name -> array, it returned {_described(seen, 0)}")
     check_observed(seen)
@@ -100,7 +101,8 @@ def _check_training(model: Model, data: FederatedData, client: Client) -> None:
         "not what it should be (switches are True or False, schedules functions of traced numbers)"
     ):
         advice = "the key that it is given (an optimiser: a field `rng_key` of its state)"
-        with refuse_host_draws(f"the model {model.name} or its training with {client.optimizer_name}", advice):
+        owner = f"the model {model.name} or its training with {client.optimizer_name}"
+        with refuse_host_draws((model, client), owner, advice):
             lane, new = jax.eval_shape(steps, data.arrays, _frozen(model, data), numbers, seed_key(0), count)
         zero, same = frozen_by(client, lane.params)
     check_sent(numbers, lane)

@@ -158,6 +158,10 @@ class Summarised:
         """Returns name -> the most important facts about the object."""
         raise NotImplementedError(f"{type(self).__name__} has no summary()")
 
+    def __deepcopy__(self, memo: Any) -> Any:
+        """Returns the object itself: it never changes, and functions and tables in it could not be copied."""
+        return self
+
     def _shown(self, most: int) -> dict[str, str]:
         texts = {name: value if isinstance(value, str) else shown(value) for name, value in self.summary().items()}
         return {name: text if len(text) <= most else f"{text[: most - 3]}..." for name, text in texts.items()}

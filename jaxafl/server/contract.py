@@ -123,7 +123,7 @@ class Outcome(NamedTuple):
         state: next server state, with the tree structure that `init` returned.
         info: diagnostics of this step, scalars or [A]. They become variables of the result; their names must be unique.
             Those of padding become 0. Scalars of a step that changes nothing become NaN; integers and counters, 0.
-        next_steps: int32 [A], local steps of each client's next run, if `Needs.replies`.
+        next_steps: int32 [A], local steps of each client's next run, 1 or more, if `Needs.replies` and only then.
         client_params: models of the arrived clients, each leaf [A, ...], if `Needs.client_models`.
         weights: float [A], weights w_i of the arrivals in the next non-trainable model state (batch statistics),
             (kept · s_t + Σ_i w_i s_i) / (kept + Σ_i w_i). `None`: their multiplicity.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -17,7 +18,7 @@ from jaxafl.device import weighted_sum
 from jaxafl.device.key_leaves import check_draws, renewed
 from jaxafl.device.keys import words_of
 from jaxafl.options import Number, number, shown, static
-from jaxafl.server.aggregate.contract import Aggregate
+from jaxafl.server.aggregate.contract import Aggregate, combined
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, shares
 from jaxafl.server.scheduled import Rate
 from jaxafl.server.staleness import Staleness, check_discount, discount
@@ -58,7 +59,7 @@ class OptaxServer(Server):
     def __post_init__(self) -> None:
         super().__post_init__()
         # trees of other things, such as partition specs, have the form of a server, too
-        if isinstance(self.aggregate, str | int | float | type):
+        if isinstance(self.aggregate, str | int | float | type | types.FunctionType):
             raise TypeError(
                 f"{self.name}: aggregate={shown(self.aggregate)} is no aggregate; expected e.g. "
                 "jaxafl.aggregate.median()"
@@ -110,7 +111,7 @@ class OptaxServer(Server):
         if self.aggregate is None:
             gradient = weighted_sum(-weights, arrivals.delta)
         else:
-            direction, after, more = self.aggregate.update(arrivals.delta, weights, state.aggregate, arrivals)
+            direction, after, more = combined(self.aggregate, arrivals.delta, weights, state.aggregate, arrivals)
             gradient, state, info = jax.tree.map(jnp.negative, direction), state.optimizer, info | more
         if arrivals.key is not None:
             state = renewed(state, words_of(arrivals.key))

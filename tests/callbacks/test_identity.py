@@ -158,6 +158,53 @@ def test_programs_with_a_constant_that_changed_are_forgotten(monkeypatch: pytest
     assert len(forgotten) == 3
 
 
+def test_programs_with_a_closure_that_changed_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[None] = []
+    monkeypatch.setattr("jaxafl.callbacks.identity.forget_programs", lambda: forgotten.append(None))
+    table, powers, array, log, power = {"power": 1.0, "steps": 2}, [1.0], np.ones(2), [0.0], 1.0
+
+    def helper(tau: Any) -> Any:
+        return tau ** table["power"] + powers[0]
+
+    def discount(tau: Any) -> Any:
+        log.append(1.0)
+        return helper(tau) * array[0] * sum(tau**one for one in (power,))
+
+    parts = {"server": afl.server.fedasync(staleness=discount)}
+
+    def is_noticed() -> bool:
+        before = len(forgotten)
+        renew_programs(parts)
+        return len(forgotten) > before
+
+    assert not is_noticed()
+    log.append(2.0)  # a log that grows does not change a function
+    table["steps"] = 3
+    assert not is_noticed()
+    table["power"] = 2.0
+    assert is_noticed()
+    powers[0] = 2.0
+    assert is_noticed()
+    array[0] = 2.0
+    assert is_noticed()
+    power = 2.0
+    assert is_noticed() and not is_noticed()
+
+
+def test_constants_of_one_name_in_two_modules_are_two() -> None:
+    """One function calls another, of a module with a constant of the same name."""
+    modules = [types.ModuleType("own_first"), types.ModuleType("own_second")]
+    for module in modules:
+        module.__dict__["RATE"] = 1.0
+    exec("def inner(tau):\n    return RATE * tau", modules[1].__dict__)
+    modules[0].__dict__["inner"] = modules[1].__dict__["inner"]
+    exec("def outer(tau):\n    return RATE * inner(tau)", modules[0].__dict__)
+    outer = modules[0].__dict__["outer"]
+    before = content(outer)
+    modules[1].__dict__["RATE"] = 2.0
+    assert content(outer) != before
+
+
 @pytest.mark.slow
 def test_a_run_has_the_present_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = simulation().summary()
@@ -172,6 +219,32 @@ def test_a_run_has_the_present_constants(monkeypatch: pytest.MonkeyPatch) -> Non
     again, anew = sim.run(8, eval_every=8), afl.Simulation(**parts | {"server": afl.server.fedasync(exponent=3.0)})
     np.testing.assert_allclose(again.loss, anew.run(8, eval_every=8).loss, rtol=1e-5)
     assert abs(again.final_loss - first.final_loss) > 1e-4
+
+
+def test_options_of_jax_belong_to_a_run_if_they_change_its_numbers() -> None:
+    sim = simulation()
+    usual = identity(sim.summary())
+    with jax.threefry_partitionable(False), jax.default_matmul_precision("highest"), jax.log_compiles(False):
+        changed = identity(sim.summary())
+    added = {name: changed[name] for name in changed.keys() - usual.keys()}
+    assert added == {"jax_threefry_partitionable": False, "jax_default_matmul_precision": "highest"}
+
+
+@pytest.mark.slow
+def test_an_observed_value_has_the_present_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim, factor = simulation(), [1.0]
+
+    def observe(params: Any) -> dict[str, Any]:
+        return {"norm": POWER * factor[0] * sum(jax.numpy.square(leaf).sum() for leaf in jax.tree.leaves(params))}
+
+    def last(of: Any) -> float:
+        return float(of.observe_norm.values.reshape(-1)[-1])
+
+    first = last(sim.run(4, observe=observe))
+    monkeypatch.setitem(globals(), "POWER", 3.0)
+    np.testing.assert_allclose(last(sim.run(4, observe=observe)), 3 * first, rtol=1e-5)
+    factor[0] = 2.0
+    np.testing.assert_allclose(last(afl.sweep(sim, {"seed": [0]}, 4, observe=observe)), 6 * first, rtol=1e-5)
 
 
 def test_a_function_may_call_itself() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
-from jaxafl.clock import Delivery, Runs, ServerStep, rules
+from jaxafl.clock import Delivery, Runs, ServerStep, Verdict, rules
 from jaxafl.engine import windows
 from tests.clock.test_contract import MADE
 from tests.extensions.clock import in_turns
@@ -264,3 +265,36 @@ def test_init_and_held_of_ones_own_are_told_what_they_must_return() -> None:
         afl.clock.schedule(without_state(), 3, 1, 2)
     with pytest.raises(ValueError, match=r"held\(state\) must return a list of arrays of integers, got None"):
         afl.clock.schedule(without_versions(), 3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"arrives": lambda self, rules, event: rules > 2},
+            r"arrives\(rules, event\) must return .*Verdict\(rules, clos",
+        ),
+        (
+            {"arrives": lambda self, rules, event: Verdict(2.0 * rules, closes=True)},
+            r"rules was int32\[\], it is float64",
+        ),
+        (
+            {"arrives": lambda self, rules, event: Verdict(rules, closes=1 if rules > 2 else 0)},
+            r"number .*, line \d+: `.*if",
+        ),
+        ({"capacity": lambda self, num_clients: 0}, r"own: capacity\(num_clients\) must be at least 1, got 0"),
+        ({"in_flight": lambda self, num_clients: 0}, r"own: in_flight\(num_clients\) must be at least 1, got 0"),
+    ],
+)
+def test_a_clock_of_events_is_told_what_its_methods_must_return(changed: dict[str, Any], words: str) -> None:
+    methods = {
+        "capacity": lambda self, num_clients: 2,
+        "in_flight": lambda self, num_clients: num_clients,
+        "begin": lambda self, key, num_clients: jnp.int32(2),
+        "arrives": lambda self, rules, event: Verdict(rules, closes=event.taken + 1 == rules),
+        "durations": dataclasses.field(kw_only=True),
+        "__annotations__": {"durations": Any},
+    }
+    own: Any = type("own", (afl.clock.Events,), methods | changed)
+    with pytest.raises(ValueError, match=words):
+        afl.clock.schedule(own(durations=afl.clock.uniform(1, 2)), 3, 1, 2)

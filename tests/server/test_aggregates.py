@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import jaxafl as afl
 from jaxafl import aggregate
+from jaxafl.server.aggregate.contract import combined as checked
 from jaxafl.server.aggregate.robust import krum_scores
 from jaxafl.server.contract import Arrivals, Outcome
 from jaxafl.server.fedopt import OptaxServer
@@ -267,6 +268,7 @@ def test_numbers_are_swept_and_the_state_is_kept_in_checkpoints(tmp_path: Any) -
     [
         (lambda: afl.server.fedbuff(aggregate="median"), "aggregate='median' is no aggregate"),
         (lambda: afl.server.fedbuff(aggregate=aggregate.median), "aggregate=median is no aggregate"),
+        (lambda: afl.server.fedbuff(aggregate=lambda deltas: deltas), "aggregate=<lambda> is no aggregate"),
         (lambda: afl.server.fedbuff(aggregate=aggregate.krum(2)), "brings 5 arrivals .* at least 7"),
         (lambda: afl.server.fedbuff(aggregate=aggregate.multi_krum(1, 6)), "at least 6"),
         (lambda: afl.server.fedbuff(aggregate=aggregate.trimmed_mean(count=3)), "at least 7"),
@@ -305,6 +307,34 @@ def test_numbers_are_swept_and_the_state_is_kept_in_checkpoints(tmp_path: Any) -
 def test_an_aggregate_that_cannot_be_is_an_error_before_compilation(server: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         simulation(server()).check()
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda points, state: points.mean(axis=0), r"must return \(centre, next state, dict of diagnostics\); it ret"),
+        (
+            lambda points, state: (points, state, {}),
+            r"must return float32\[3\], as .* it returned float32\[2, ",
+        ),
+        (lambda points, state: (points.mean(), state, {}), r"must .* it returned float32\[\]"),
+        (
+            lambda points, state: (jnp.zeros(3) if points[0, 0] > 0 else points[0], state, {}),
+            r"needs a number .*if poin",
+        ),
+    ],
+)
+def test_a_centre_of_another_form_is_an_error(returned: Any, message: str) -> None:
+    class mine(aggregate.Center):
+        def center(self, points: Any, times: Any, weights: Any, state: Any) -> Any:
+            return returned(points, state)
+
+    one, none = jnp.ones(2), jnp.zeros(2, int)
+    arrivals = Arrivals(
+        one > 0, none, none + 1, none, {"w": jnp.ones((2, 3))}, None, none, one, none, one, none[0], one[0]
+    )
+    with pytest.raises(ValueError, match=f"`center` of the aggregate mine {message}"):
+        jax.eval_shape(lambda arrivals: checked(mine(), arrivals.delta, one, (), arrivals), arrivals)
 
 
 class own_update(afl.server.fedbuff):

@@ -13,6 +13,7 @@ import pytest
 import jaxafl as afl
 from jaxafl.device.rows import ShardedUpdates
 from jaxafl.engine.outcome import outcome_of
+from jaxafl.engine.state import first_state
 from jaxafl.server import Arrivals, Needs, OptaxServer, Outcome, Server, mean_delta
 
 DATA = afl.data.synthetic(1, 1, clients=4, max_size=20)
@@ -97,6 +98,8 @@ def test_a_server_without_mistakes_runs() -> None:
         (lambda x, s, a: Outcome(x, s, {"delta": a.delta}), r"must record numbers, .*'delta' has shape {'"),
         (lambda x, s, a: Outcome(x, s, {"odd": jnp.ones(3)}), r"one per arrival, \(2,\); 'odd' has shape \(3,\)"),
         (lambda x, s, a: Outcome(x, s, {}, None, a.delta), r"`client_params` where its `needs` have `client_models`"),
+        (lambda x, s, a: Outcome(x, s, {"odd": "text"}), r"must record numbers, .*'odd' is 'text'"),
+        (lambda x, s, a: Outcome(x, s, {}, a.local_steps), "`next_steps` if its `needs` say that it replies, and only"),
     ],
 )
 def test_a_wrong_outcome_of_update_raises(update: Any, words: str) -> None:
@@ -106,9 +109,39 @@ def test_a_wrong_outcome_of_update_raises(update: Any, words: str) -> None:
 
 @pytest.mark.slow
 def test_an_answer_that_is_promised_is_needed() -> None:
-    run(lambda x, s, a: Outcome(x, s, {}, a.local_steps))  # nobody waits for it
+    replies = Needs(replies=True)
     with pytest.raises(ValueError, match="mine must return `next_steps`"):
-        run(lambda x, s, a: Outcome(x, s, {}), Needs(replies=True))
+        run(lambda x, s, a: Outcome(x, s, {}), replies)
+    with pytest.raises(ValueError, match="`next_steps` as whole numbers, they are float32"):
+        run(lambda x, s, a: Outcome(x, s, {}, 1.5 * a.local_steps), replies)
+    with pytest.raises(ValueError, match=r"`next_steps` of shape \(2,\), it has shape \(\)"):
+        run(lambda x, s, a: Outcome(x, s, {}, a.step), replies)
+    with pytest.raises(ValueError, match=r"at server step 0 with 0 local steps for client \d; expected 1 or more"):
+        run(lambda x, s, a: Outcome(x, s, {}, 0 * a.local_steps), replies)
+
+
+def test_a_field_that_is_not_needed_is_noted() -> None:
+    with pytest.raises(TypeError) as caught:
+        run(lambda x, s, a: Outcome(x, s, {"a": a.base["w"]}))
+    assert not any("is None" in note for note in caught.value.__notes__)  # read by another function
+
+    class mine(Server):
+        def update(self, params: Any, state: Any, arrivals: Any) -> Any:
+            return Outcome(jax.tree.map(jnp.add, params, arrivals.base["w"]), state)
+
+    with pytest.raises(TypeError) as caught:
+        afl.Simulation(DATA, afl.models.logistic(10), CLIENT, mine(), CLOCK).run(2)
+    assert any("`Arrivals.base` is None; write needs = Needs(base=True)" in note for note in caught.value.__notes__)
+
+
+def test_numbers_of_python_in_a_first_state_are_arrays() -> None:
+    class counting(Server):
+        def init(self, params: Any, samples: Any) -> Any:
+            return {"steps": 0, "sum": 0.0, "kept": params}
+
+    state = first_state(counting(), {"w": np.ones(2, np.float32)}, jnp.ones(3))
+    kinds = {"steps": "int32[]", "sum": "float32[]", "kept": {"w": "float32[2]"}}
+    assert jax.tree.map(lambda leaf: f"{leaf.dtype}{[*leaf.shape]}", state) == kinds
 
 
 def test_an_exception_in_update_notes_the_server() -> None:

@@ -34,7 +34,6 @@ class alie(Attack):
     z: Number | None = number(default=None)
     knowledge: Literal["step", "delivered"] = static(default="step", kw_only=True)
 
-    colludes = True
     references = ("baruch2019",)
 
     def collude(self, deltas: Array, honest: Array, attackers: Array) -> Array:
@@ -65,7 +64,6 @@ class ipm(Attack):
     factor: Number = number(default=0.1, least=0)
     knowledge: Literal["step", "delivered"] = static(default="step", kw_only=True)
 
-    colludes = True
     references = ("xie2019empires",)
 
     def collude(self, deltas: Array, honest: Array, attackers: Array) -> Array:

@@ -13,7 +13,8 @@ from jax.flatten_util import ravel_pytree
 from jaxafl.client.upload import Sent
 from jaxafl.device.buffers import expand
 from jaxafl.device.keys import drawing_key
-from jaxafl.options import Number, Part, UserError, recording, shown
+from jaxafl.device.user_code import like_given, traced_method
+from jaxafl.options import Number, Part, UserError, check_choice, recording, shown
 
 Array = jax.Array
 Tree = Any
@@ -31,8 +32,8 @@ class Delivered(NamedTuple):
 class Attack(Part):
     """Base class of attacks by a fixed set of clients.
 
-    A subclass defines one of three methods: `forge`, what an attacker sends instead of its update; `collude`, for
-    attackers that see the honest arrivals of a server step; `label`, the labels that an attacker trains on.
+    A subclass defines at least one of three methods: `forge`, what an attacker sends instead of its update; `collude`,
+    for attackers that see the honest arrivals of a server step; `label`, the labels that an attacker trains on.
 
     A forged update replaces the one after `Client(upload=...)`, and is sent as often, with as many bytes. Messages of a
     correction and batch statistics stay honest.
@@ -52,6 +53,10 @@ class Attack(Part):
 
     colludes: ClassVar[bool] = False
     knowledge = "step"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.colludes = cls.collude is not Attack.collude
 
     def forge(self, delta: Array, sent: Sent) -> Array:
         """Returns the forged update of one run, [d].
@@ -99,6 +104,12 @@ class Attack(Part):
             capacity: largest number of arrivals of a server step.
         """
         given, about = np.asarray(self.clients), f"{self.name}: clients={shown(self.clients)}"
+        if not any(getattr(type(self), name) is not getattr(Attack, name) for name in ("forge", "collude", "label")):
+            raise UserError(
+                f"the attack {self.name} has none of the methods forge(delta, sent), label(y) and "
+                "collude(deltas, honest, attackers), so all clients would be honest; expected one of them"
+            )
+        check_choice(self.name, "knowledge", self.knowledge, ("step", "delivered"))
         if given.dtype == bool and given.ndim:
             if given.shape != (num_clients,):
                 raise UserError(f"{about} has shape {given.shape}; expected one bool for each of {num_clients} clients")
@@ -123,6 +134,19 @@ class Attack(Part):
                 f"{self.name}: the attackers see the honest arrivals of their server step, and the clock brings one "
                 "arrival per step; expected several. Give knowledge='delivered', or a clock with a buffer"
             )
+        if num_classes and type(self).label is not Attack.label:
+            self._check_label(num_classes)
+
+    def _check_label(self, num_classes: int) -> None:
+        try:
+            labels = np.asarray(dataclasses.replace(self, classes=num_classes).label(jnp.arange(num_classes)))
+        except Exception:  # of labels of another shape; what is wrong is said when it is traced
+            return
+        if np.any((labels < 0) | (labels >= num_classes)):
+            raise UserError(
+                f"`label` of the attack {self.name} turns the labels 0 .. {num_classes - 1} into {labels.tolist()}; "
+                "expected labels among them"
+            )
 
     @property
     def draws_ahead(self) -> bool:
@@ -140,7 +164,10 @@ class Attack(Part):
             return delta
         vector, restored = ravel_pytree(delta)
         key = drawing_key(jax.random.fold_in(sent.key, _STREAM))
-        forged = restored(self.forge(vector, sent._replace(key=key)).astype(vector.dtype))
+        owner = f"the attack {self.name}"
+        with traced_method(self, owner, "forge", "`sent.key`"):
+            forged = self.forge(vector, sent._replace(key=key))
+        forged = restored(like_given(owner, "forge", forged, vector).astype(vector.dtype))
         return jax.tree.map(lambda new, old: jnp.where(self.clients, new, old), forged, delta)
 
     def first_known(self, params: Tree, num_clients: int) -> Delivered | None:
@@ -179,12 +206,20 @@ class Attack(Part):
             seen = before.updates.at[row].set(points, mode="drop")
             after = Delivered(seen, before.known.at[row].set(True, mode="drop"))
             honest, lies = after.known.astype(points.dtype), attackers.astype(points.dtype)
-        forged = restored(self.collude(seen, honest, lies).astype(points.dtype))
+        owner = f"the attack {self.name}"
+        with traced_method(self, owner, "collude", "`sent.key` in `forge`"):
+            forged = self.collude(seen, honest, lies)
+        forged = restored(like_given(owner, "collude", forged, points[0]).astype(points.dtype))
         replaced = attacks & (jnp.sum(honest) > 0)
         return jax.tree.map(lambda new, old: jnp.where(expand(replaced, old), new, old), forged, deltas), after
 
     def labels(self, y: Tree) -> Tree:
-        """Returns the labels of a client; `clients` is True if it attacks."""
+        """Returns the labels of a client; `clients` is True if it attacks. Negative labels are padding, and stay."""
+
+        def one(y: Array) -> Array:
+            return jnp.where(self.clients & ((y >= 0) | (self.classes == 0)), self.label(y), y)
+
         if type(self).label is Attack.label:
             return y
-        return jax.tree.map(lambda leaf: jnp.where(self.clients, self.label(leaf), leaf), y)
+        with traced_method(self, f"the attack {self.name}", "label", "`sent.key` in `forge`"):
+            return jax.tree.map(one, y)

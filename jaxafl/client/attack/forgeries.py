@@ -144,7 +144,7 @@ class label_flip(Attack):
             raise UserError("label_flip: the targets of the data are no classes; expected labels. Give another attack")
 
     def label(self, y: Array) -> Array:
-        return jnp.where(y < 0, y, self.classes - 1 - y).astype(y.dtype)
+        return (self.classes - 1 - y).astype(y.dtype)
 
 
 def _direction(key: Array, delta: Array) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
+from jaxafl.device.user_code import like_given
 from jaxafl.options import Part, UserError, shown, static
 
 Array = jax.Array
@@ -116,7 +117,8 @@ class VectorUpload(Upload):
 
     def apply(self, delta: Tree, sent: Sent) -> Tree:
         vector, restored = ravel_pytree(delta)
-        return restored(self.of_vector(vector, sent).astype(vector.dtype))
+        found = like_given(f"the upload {self.name}", "of_vector", self.of_vector(vector, sent), vector)
+        return restored(found.astype(vector.dtype))
 
 
 class transformation(Upload):
@@ -240,7 +242,7 @@ class chain(Upload):
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
         for name in self.order:
             part = self.parts[name]
-            size = part.size(size.dense(leaves) if part.remembers else size, leaves)
+            size = checked_size(part, size.dense(leaves) if part.remembers else size, leaves)
         return size
 
     def check(self, leaves: tuple[int, ...]) -> None:
@@ -277,4 +279,19 @@ def received_size(upload: Upload | None, leaves: list[Any]) -> int:
     if upload is None or not sum(counts):
         return bits // 8
     each = bits / sum(counts)
-    return upload.size(Size(sum(counts), each, full_bits=each), counts).bytes
+    return checked_size(upload, Size(sum(counts), each, full_bits=each), counts).bytes
+
+
+def checked_size(upload: Upload, size: Size, leaves: tuple[int, ...]) -> Size:
+    """Returns the size of a transformed update; raises `ValueError` unless it is one, see `Upload.size`."""
+    found: Any = upload.size(size, leaves)
+    whole = ("entries", "index_bits", "extra")
+    if not isinstance(found, Size) or not all(
+        isinstance(part, (int, np.integer) if name in whole else (int, float, np.number)) and 0 <= part < math.inf
+        for name, part in found._asdict().items()
+    ):
+        raise UserError(
+            f"the upload {upload.name}: size(size, leaves) must return size or size._replace(...), with numbers of at "
+            f"least 0, and whole {', '.join(whole)}; it returned {found!r:.200}"
+        )
+    return found

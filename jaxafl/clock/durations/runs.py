@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from jaxafl.device import cpu
 from jaxafl.device.dependence import inputs_read
-from jaxafl.device.host_draws import refuse_host_draws
 from jaxafl.device.key_leaves import pack, unpack
 from jaxafl.device.keys import Key, Purpose, jax_key, purpose_key, words_of
+from jaxafl.device.user_code import traced_method
 from jaxafl.options import UserError
 
 Array = jax.Array
@@ -66,7 +66,7 @@ def worked(time: Array) -> Draw:
 def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
     """Returns the `draw` of a duration; raises `ValueError` unless it is a `Draw` of two numbers."""
     try:
-        with refuse_host_draws(f"the duration {duration.name}", "the keys of `prepare`"):
+        with traced_method(duration, f"the duration {duration.name}", "draw", "the keys of `prepare`"):
             drawn = duration.draw(unpack(prepared), run)
     except AttributeError as error:
         if isinstance(error.obj, Run):

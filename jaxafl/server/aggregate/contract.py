@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
 from jaxafl.device.buffers import expand
+from jaxafl.device.user_code import like_given, parts_of, traced_method
 from jaxafl.options import Part, UserError
 from jaxafl.server.contract import Arrivals, Tree, counts
 
@@ -86,7 +87,10 @@ class Center(Aggregate):
     def update(self, deltas: Tree, weights: Array, state: Any, arrivals: Arrivals) -> Combined:
         points = jax.vmap(lambda delta: ravel_pytree(delta)[0])(deltas)
         restored = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], deltas))[1]
-        center, state, info = self.center(points, counts(arrivals), weights, state)
+        found = self.center(points, counts(arrivals), weights, state)
+        owner = f"the aggregate {self.name}"
+        center, state, info = parts_of(owner, "center", ("centre", "next state", "dict of diagnostics"), found)
+        center = like_given(owner, "center", center, points[0])
         return restored((jnp.sum(weights) * center).astype(points.dtype)), state, info
 
     def center(self, points: Array, times: Array, weights: Array, state: Any) -> tuple[Array, Any, dict[str, Array]]:
@@ -102,6 +106,16 @@ class Center(Aggregate):
             The centre, the next state, and diagnostics.
         """
         raise NotImplementedError(f"the aggregate {self.name} has no center(points, times, weights, state)")
+
+
+def combined(aggregate: Aggregate, deltas: Tree, weights: Array, state: Any, arrivals: Arrivals) -> Combined:
+    """Returns the checked result of an aggregate's `update`."""
+    owner = f"the aggregate {aggregate.name}"
+    method = "center" if type(aggregate).update is Center.update else "update"
+    with traced_method(aggregate, owner, method, "`arrivals.key` in `update`"):
+        found = aggregate.update(deltas, weights, state, arrivals)
+    direction, state, info = parts_of(owner, "update", ("direction", "next state", "dict of diagnostics"), found)
+    return direction, state, info
 
 
 def mean_of_ranks(values: Array, times: Array, first: Array, end: Array) -> Array:

@@ -7,6 +7,7 @@ import dis
 import functools
 import inspect
 import pathlib
+import random
 import sys
 import sysconfig
 import types
@@ -18,13 +19,15 @@ import numpy as np
 
 _MISSING = object()
 _BETWEEN = ("CACHE", "PUSH_NULL", "EXTENDED_ARG", "NOT_TAKEN")  # instructions that say nothing about a name
+_NAMES = {"LOAD_GLOBAL": "name", "LOAD_NAME": "name", "LOAD_DEREF": "cell"}
 _WRITING = ("add", "append", "clear", "extend", "setdefault", "update")  # a log that grows does not change a function
 _VALUES = (bool, int, float, complex, str, bytes, None.__class__, np.generic, np.ndarray, jax.Array)
 _CONTAINERS = (list, tuple, set, frozenset, Mapping, functools.partial)
-_PACKAGES = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(pathlib.Path(__file__).parents[1]))
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+INSTALLED = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(pathlib.Path(__file__).parents[1]))
 
 
-def globals_read(function: types.FunctionType) -> dict[str, Any]:
+def globals_read(function: types.FunctionType, cells: bool = False) -> dict[str, Any]:
     """Returns the global values that a function reads, itself and in functions that it calls: expression -> value.
 
     An expression is as long as its value is certain: `RATE`, `settings.rate`, `TABLE['rate']`. Functions are among the
@@ -32,20 +35,25 @@ def globals_read(function: types.FunctionType) -> dict[str, Any]:
 
     Args:
         function: the function.
+        cells: if True, also what it reads of variables of functions around it.
     """
     found: dict[str, Any] = {}
     waiting, met = [function], {id(function)}
     for one in waiting:
         if is_installed(one.__globals__.get("__name__")):
             continue
+        closed = dict(zip(one.__code__.co_freevars, one.__closure__ or (), strict=True)) if cells else {}
+        inside = {name: cell.cell_contents for name, cell in closed.items() if cell != types.CellType()}
         for path in _paths(one.__code__):
-            name, value = _value(one.__globals__, path)
+            name, value = _value(inside if path[0][0] == "cell" else one.__globals__, path)
             value = inspect.unwrap(value) if _attribute(value, "__wrapped__") else value
             if isinstance(value, types.FunctionType) and id(value) not in met:
                 met.add(id(value))
                 waiting.append(value)
             if _counts(value):
-                found.setdefault(name, value)
+                if name in found and found[name] is not value:  # of another module or function
+                    name = f"{one.__module__}.{one.__qualname__}: {name}"
+                found[name] = value
     return found
 
 
@@ -55,15 +63,43 @@ def written_in(parts: Any) -> Iterator[Any]:
     Args:
         parts: the parts, in any container; options, closures, methods and attributes are searched, too.
     """
+    for one in _reached(parts):
+        kind = one if isinstance(one, types.FunctionType | type) else type(one)
+        if not is_installed(kind.__module__):
+            yield one
+
+
+def generators_in(parts: Any) -> list[Any]:
+    """Returns the generators of random numbers on the host, and the module `random`, that code of the user names.
+
+    Args:
+        parts: as of `written_in`.
+    """
+    found = {}
+    for one in _reached(parts):
+        named = _named(one) if isinstance(one, types.FunctionType) else [one]
+        for value in (getattr(value, "__self__", value) if callable(value) else value for value in named):
+            if value is random or isinstance(value, _GENERATORS):
+                found[id(value)] = value
+    return [*found.values()]
+
+
+def _named(function: types.FunctionType) -> list[Any]:
+    """Returns the global values that a function names, itself and in functions that it calls."""
+    read = [function, *(one for one in globals_read(function).values() if isinstance(one, types.FunctionType))]
+    users = [one for one in read if not is_installed(one.__globals__.get("__name__"))]
+    return [one.__globals__.get(path[0][1]) for one in users for path in _paths(one.__code__)]
+
+
+def _reached(parts: Any) -> Iterator[Any]:
+    """Yields all values in the parts of a simulation but numbers, texts, arrays and modules."""
     waiting, met = [parts], {}  # the values are kept, else another object could get the id of a freed one
     while waiting:
         one = waiting.pop()
         if id(one) in met or isinstance(one, (*_VALUES, types.ModuleType)):
             continue
         met[id(one)] = one
-        kind = one if isinstance(one, types.FunctionType | type) else type(one)
-        if not is_installed(kind.__module__):
-            yield one
+        yield one
         if isinstance(one, types.FunctionType):
             cells = [cell.cell_contents for cell in one.__closure__ or () if cell != types.CellType()]
             waiting += [*cells, one.__defaults__, one.__kwdefaults__]
@@ -100,12 +136,15 @@ def _counts(value: Any) -> bool:
 
 
 def _paths(code: types.CodeType) -> Iterator[list[tuple[str, Any]]]:
-    """Yields the expressions that begin with a global name, as steps ("name" | "attribute" | "entry", key)."""
+    """Yields the expressions that begin with a name outside, as steps ("name" | "cell" | "attribute" | "entry", key).
+
+    A "name" is global, and a "cell" is a variable of a function around.
+    """
     every = [one for one in dis.get_instructions(code) if one.opname not in _BETWEEN]
     for place, first in enumerate(every):
-        if first.opname not in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if first.opname not in _NAMES:
             continue
-        path, rest = [("name", first.argval)], every[place + 1 :]
+        path, rest = [(_NAMES[first.opname], first.argval)], every[place + 1 :]
         while rest:
             if rest[0].opname in ("LOAD_ATTR", "LOAD_METHOD"):
                 path, rest = [*path, ("attribute", rest[0].argval)], rest[1:]
@@ -148,4 +187,4 @@ def is_installed(module: str | None) -> bool:
     if top in sys.stdlib_module_names and top != "__main__":
         return True
     place = getattr(sys.modules.get(module or ""), "__file__", None)
-    return place is not None and place.startswith(_PACKAGES)
+    return place is not None and place.startswith(INSTALLED)
