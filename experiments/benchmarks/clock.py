@@ -46,6 +46,7 @@ def main() -> None:
 def protocols() -> Table:
     """Events per second of CPU time of protocols in which all N clients train."""
     durations = clocks.uniform(1, 5)
+    per_step = clocks.uniform(1, 5, per="client") * clocks.uniform(0.5, 1.5, per="step")
     sizes = (10**3, 10**5, 10**6)
     table = Table("protocol", *(f"N = {size:,}" for size in sizes), title="events per second, all clients in training")
     made: dict[str, Callable[[int], tuple[clocks.Clock, int]]] = {
@@ -59,6 +60,7 @@ def protocols() -> Table:
         "every_buffer, B = 10": lambda size: (clocks.every_buffer(durations=durations, buffers=10), size // 10),
         "harmonic": lambda size: (clocks.harmonic(durations=durations), 1),
         "routed": lambda size: (clocks.routed(durations=durations), size),
+        "compass": lambda size: (clocks.compass(durations=per_step, min_steps=5, max_steps=30), size),
     }
     for name, build in made.items():
         cells = []

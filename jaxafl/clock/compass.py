@@ -7,42 +7,42 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxafl.clock import trees
 from jaxafl.clock.checks import check_durations
 from jaxafl.clock.contract import Clock, Delivery, FaultCode, Runs, ServerStep, Starts, Workload
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.starts import blank_runs, first_fault, no_starts, start_runs
+from jaxafl.clock.durations.runs import Run
+from jaxafl.clock.groups import Alarm, Grouping, Queue, assign, choose, first_alarm, no_groups
+from jaxafl.clock.starts import blank_runs, first_fault, no_starts, start_run
+from jaxafl.clock.trees import put
+from jaxafl.device.buffers import read, write
 from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, static
 
 Array = jax.Array
-_ROUNDING = 1e-9  # relative; 60 s at 2.4 s per step are 25 steps, and an arrival at T_max counts
-
-
-class Groups(NamedTuple):
-    """Groups, in N places; a place is free if no client is in its group."""
-
-    arrival: Array  # float64 [N], T_a; 0 once the group is aggregated
-    latest: Array  # float64 [N], T_max; 0 once the group is aggregated
-    created: Array  # int32 [N], in order of creation
+_ROW = 16  # arrivals that `next` returns at most
+_STARTS = float(np.finfo(np.float64).max)  # in the place of a speed: the client starts after this instant's arrivals
 
 
 class State(NamedTuple):
-    """State of the clock; arrays are per client, [N]."""
+    """State of the clock."""
 
     now: Array
     version: Array
-    due: Array  # bool, True if the client starts once all arrivals of this instant are delivered
-    steps: Array  # int32, local steps of the client's next or current run
-    speed: Array  # float64, seconds per local step; 0 if unknown
-    runs: Runs  # current runs
-    ends: Array  # float64, arrival of the current run; infinite after it
-    waiting: Array  # bool, True if the update waits for the client's group
-    late: Array  # bool, True if an update is in the general buffer
-    general: Runs  # updates in the general buffer
-    group: Array  # int32, place of the client's group, or -1
-    groups: Groups
-    next_run: Array
+    runs: Runs  # current run of each client, [N]
+    next_run: Array  # int32 [N]
+    grouping: Grouping
+    general: Runs  # last late run of each client, [N]
+    late: Array  # int32 [N], number of the last general buffer with an update of the client
+    buffer: Array  # number of the general buffer
+    closed: Array  # index of the last group with a server step
+    buffered: Queue  # clients in the general buffer
+    taken: tuple[Queue, Queue]  # members, and late clients, whose updates the server step under way still has to take
+    behind: tuple[Array, Array]  # int32 [N], client behind it in the queue of its group, and in the general buffer
+    arrivals: trees.Arrivals  # of the current runs
+    idle: trees.Arrivals  # clients without a group, by their speed, then those that are to start
     starts: Starts
 
 
@@ -53,8 +53,9 @@ class compass(Clock):
     with an expected arrival time T_a and a latest one T_max. It joins the group in which it can make most local steps,
     Q_min to Q_max, before T_a, by its measured speed. If there is none, it founds one, whose T_a fits later groups. A
     client that has arrived waits for its group. The server steps when all members have arrived, or at T_max. Later
-    members go into a general buffer, which the next step of a group takes, and are assigned anew at once. The local
-    steps of `Client` have no effect. An arrival costs O(N): the method is for silos, up to some thousands.
+    members go into a general buffer, which the next step of a group takes, and are assigned anew at once. A step takes
+    first the members in the order in which they arrived, then the late ones. The local steps of `Client` have no
+    effect. An arrival costs O(log N) and a comparison with all groups.
 
     Args:
         durations: duration of a run in simulated seconds, usually with a term per step.
@@ -77,6 +78,7 @@ class compass(Clock):
     references: ClassVar[tuple[str, ...]] = ("li2024",)
     delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL
     chooses_steps: ClassVar[bool] = True
+    event_by_event: ClassVar[bool] = True
 
     def check(self, num_clients: int) -> None:
         check_durations(self.name, self.durations, num_clients)
@@ -89,149 +91,191 @@ class compass(Clock):
     def capacity(self, num_clients: int) -> int:
         return num_clients
 
+    def entries(self, num_clients: int) -> int:
+        return min(num_clients, _ROW)
+
     def ring_slots(self, num_clients: int) -> int:
         return 2 * num_clients + 1  # per client the current run and the one in the general buffer
 
     def init(self, key: Key, num_clients: int) -> State:
-        runs, none = blank_runs(num_clients), jnp.zeros(num_clients, bool)
-        zero = jnp.zeros(num_clients)
+        runs, none = blank_runs(num_clients), Queue(jnp.int32(-1), jnp.int32(-1))
+        zero = runs.run
         return State(
             now=jnp.float64(0),
             version=jnp.int32(0),
-            due=~none,
-            steps=jnp.full(num_clients, self.max_steps, jnp.int32),
-            speed=zero,
             runs=runs,
-            ends=zero + jnp.inf,
-            waiting=none,
-            late=none,
+            next_run=zero,
+            grouping=no_groups(num_clients, self.max_steps),
             general=runs,
-            group=runs.client * 0 - 1,
-            groups=Groups(zero, zero, runs.client * 0),
-            next_run=runs.client * 0,
+            late=zero - 2,
+            buffer=jnp.int32(0),
+            closed=jnp.int32(0),
+            buffered=none,
+            taken=(none, none),
+            behind=(zero, zero),
+            arrivals=trees.no_arrivals(num_clients),
+            idle=trees.all_arrive(num_clients, _STARTS),
             starts=no_starts(self.durations, key, num_clients),
         )
 
     def held(self, state: State) -> list[Array]:
-        return [state.runs.version, jnp.where(state.late, state.general.version, state.version)]
+        needed = state.late >= state.buffer - 1  # the step under way may still have to take those before
+        return [state.runs.version, jnp.where(needed, state.general.version, state.version)]
 
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
-        """Advances to the next server step; clients that are due start before simulated time advances."""
-        empty = ServerStep(state.now, jnp.zeros(workload.num_clients, bool), state.runs)
+        """Advances to the next server step, or until a row of arrivals of it is full."""
+        size = self.entries(workload.num_clients)
+        step = ServerStep(state.now, jnp.zeros(size, bool), blank_runs(size), advances=jnp.bool_(False))
 
         def advance(carry: tuple[State, ServerStep, Array]) -> tuple[State, ServerStep, Array]:
             state, step, _ = carry
-            starts = jnp.any(state.due) & (jnp.min(state.ends) > state.now)
-            return jax.lax.cond(starts, lambda state: (self._start(state), step, jnp.bool_(False)), self._event, state)
+            settled = ~_stepping(state)
+            state = jax.lax.while_loop(lambda s: settled & (s.idle.first[0] < _STARTS), self._assign, state)
+            state = jax.lax.while_loop(
+                lambda s: settled & (s.idle.first[0] == _STARTS) & (s.arrivals.first[0] > s.now), self._start, state
+            )
+            state = jax.lax.fori_loop(0, settled.astype(jnp.int32), lambda _, s: self._event(s), state)
+            stepping = _stepping(state)
+            state, step = _take(state, step)
+            step = step._replace(advances=stepping & ~_stepping(state))
+            return state, step, stepping | (state.starts.fault.code > 0)
 
-        state, step, _ = jax.lax.while_loop(lambda carry: ~carry[2], advance, (state, empty, jnp.bool_(False)))
-        return state, step
+        state, step, _ = jax.lax.while_loop(lambda carry: ~carry[2], advance, (state, step, jnp.bool_(False)))
+        return state._replace(version=state.version + step.advances), step._replace(time=state.now)
 
     def _start(self, state: State) -> State:
-        """Starts the clients that are due from the newest version."""
-        clients = jnp.arange(len(state.due), dtype=jnp.int32)
-        workload = Workload(state.steps, len(clients))
-        state, new = start_runs(self.durations, state, state.due, clients, state.next_run, workload)
+        """Starts the first client that is due, from the newest version."""
+        size = len(state.late)
+        client = state.idle.first[1]
+        index, steps = read((state.next_run, state.grouping.steps), client)
+        run = Run(client, index, steps, state.starts.longest, state.now)
+        starts, begun, _ = start_run(self.durations, state.starts, run, state.version)
+        endless = jnp.where(begun.arrived == state.now, FaultCode.NO_TIME, FaultCode.NONE)
+        starts = first_fault(starts, endless, client=client, run=index, run_id=begun.run_id)
         return state._replace(
-            runs=jax.tree.map(
-                lambda a, b: jnp.where(state.due, a, b), new, state.runs.complete()._replace(reference=None)
-            ),
-            ends=jnp.where(state.due, new.arrived, state.ends),
-            next_run=state.next_run + state.due,
-            due=jnp.zeros_like(state.due),
+            runs=write(state.runs, client, begun),
+            next_run=write(state.next_run, client, index + 1),
+            arrivals=trees.expect(state.arrivals, size, client, begun.arrived, client, jnp.bool_(True)),
+            idle=_rank(state.idle, size, client, jnp.inf),
+            starts=starts,
         )
 
-    def _event(self, state: State) -> tuple[State, ServerStep, Array]:
-        """Delivers the earliest arrival, or ends the wait of a group at its T_max."""
-        places = jnp.arange(len(state.due), dtype=jnp.int32)
-        waited = (
-            jnp.zeros(len(places), bool).at[jnp.where(state.waiting, state.group, len(places))].set(True, mode="drop")
+    def _assign(self, state: State) -> State:
+        """Assigns a group to the fastest of the clients without one."""
+        client, size = state.idle.first[1], len(state.late)
+        return state._replace(
+            grouping=assign(state.grouping, client, state.now, self.min_steps, self.max_steps, self.tolerance),
+            idle=_rank(state.idle, size, client, _STARTS),
         )
-        alarms = jnp.where(waited & (state.groups.latest > 0), state.groups.latest, jnp.inf)
-        client = jnp.argmin(state.ends).astype(jnp.int32)
-        arrives = state.ends[client] <= jnp.min(alarms)
-        now = jnp.minimum(state.ends[client], jnp.min(alarms))
-        one = (places == client) & arrives
-        elapsed = now - state.runs.started
-        measured = elapsed / state.steps
-        speed = jnp.where(state.speed == 0, measured, state.speed + self.momentum * (measured - state.speed))
+
+    def _event(self, state: State) -> State:
+        """Delivers the earliest arrival, or ends the wait of a group at its T_max."""
+        size, grouping = len(state.late), state.grouping
+        alarm = grouping.alarm
+        time, client, _ = state.arrivals.first
+        arrives, now, client = time <= alarm.time, jnp.minimum(time, alarm.time), jnp.minimum(client, size - 1)
+        columns = (state.runs.started, grouping.steps, grouping.speed, grouping.place, grouping.index)
+        started, steps, before, at, index = read(columns, client)
+        speed = (now - started) / steps
+        speed = jnp.where(before == 0, speed, before + self.momentum * (speed - before))
         gone = jnp.where(jnp.isinf(now), FaultCode.ALL_GONE, FaultCode.NONE)
-        endless = jnp.where(arrives & (elapsed[client] == 0), FaultCode.NO_TIME, FaultCode.NONE)
-        which = {"client": client, "run": state.runs.run[client], "run_id": state.runs.run_id[client]}
-        starts = first_fault(state.starts, jnp.maximum(gone, endless), round=state.version, time=state.now, **which)
-        place = state.group[client]
-        first = arrives & (place < 0)
-        late = arrives & ~first & (now > state.groups.latest[place])
-        waiting = state.waiting | (one & ~first & ~late)
+        starts = first_fault(state.starts, gone, round=state.version, time=state.now)
+        place = jnp.where(arrives, jnp.maximum(at, 0), alarm.place)
+        group = read(grouping.groups, place)
+        single = arrives & (at < 0)
+        late = arrives & ~single & ((group.index != index) | (now > group.latest))
+        waits = arrives & ~single & ~late
+        missing = group.missing - waits
+        closes = jnp.where(arrives, waits & (missing == 0), jnp.isfinite(now))
+        waiting = group.waiting.then(client, waits)
+        slows = (group.fastest == 0) | ((before == group.fastest) & (speed > before))
+        fastest = jnp.where(slows, 0, jnp.minimum(group.fastest, speed))
+        none, alone = Queue(jnp.int32(-1), jnp.int32(-1)), Queue(client, client)
+        after = group._replace(
+            arrival=jnp.where(closes, -jnp.inf, group.arrival),
+            latest=jnp.where(closes, -jnp.inf, group.latest),
+            fastest=jnp.where(waits, fastest, group.fastest),
+            missing=missing,
+            waiting=choose(closes, none, waiting),
+        )
+        behind = put(state.behind[0], jnp.where(group.waiting.first < 0, client, group.waiting.last), client, waits)
+        groups = write(grouping.groups, place, after)
+        alarm = choose(waits & ~closes, alarm.earliest(Alarm(group.latest, group.index, place)), alarm)
+        grouping = grouping._replace(groups=groups, alarm=alarm, speed=put(grouping.speed, client, speed, arrives))
+        rung = (closes & (place == alarm.place)).astype(jnp.int32)
+        grouping = jax.lax.fori_loop(
+            0, rung, lambda _, grouping: grouping._replace(alarm=first_alarm(grouping)), grouping
+        )
         state = state._replace(
             now=jnp.where(jnp.isinf(now), state.now, now),
-            speed=jnp.where(one, speed, state.speed),
-            ends=jnp.where(one, jnp.inf, state.ends),
-            waiting=waiting,
-            starts=starts._replace(refused=starts.refused + (late & state.late[client])),
-            general=jax.tree.map(lambda a, b: jnp.where(one & late, a, b), state.runs, state.general),
-            late=state.late | (one & late),
+            grouping=grouping,
+            buffer=state.buffer + closes,
+            closed=jnp.where(closes, group.index, state.closed),
+            buffered=choose(closes, none, state.buffered),
+            taken=(choose(closes, waiting, choose(single, alone, none)), choose(closes, state.buffered, none)),
+            behind=(behind, state.behind[1]),
+            arrivals=trees.expect(state.arrivals, size, client, jnp.float64(jnp.inf), client, arrives),
+            starts=starts,
         )
-        closing = jnp.where(arrives, place, jnp.argmin(alarms).astype(jnp.int32))
-        mine = state.group == closing
-        closes = ~arrives | (~first & ~late & jnp.all(~mine | waiting))
-        arrived = mine & waiting & closes
-        both = jnp.sum(arrived & state.late, dtype=jnp.int32)
-        mask = jnp.where(closes, arrived | state.late, one & first)
-        runs = jax.tree.map(lambda a, b: jnp.where(arrived | ~state.late | ~closes, a, b), state.runs, state.general)
-        step = ServerStep(state.now, mask, runs)
-        over = (places == closing) & closes
-        groups = state.groups._replace(
-            arrival=jnp.where(over, 0, state.groups.arrival), latest=jnp.where(over, 0, state.groups.latest)
-        )
-        again = jnp.where(closes, arrived, one & (first | late))
-        stepped = closes | first
+        return jax.lax.fori_loop(0, late.astype(jnp.int32), lambda _, state: _buffer(state, client), state)
+
+
+def _buffer(state: State, client: Array) -> State:
+    """Enters the update of a late client in the general buffer; the client then has no group."""
+    run, speed, buffer = read((state.runs, state.grouping.speed, state.late), client)
+    enters = buffer != state.buffer  # else it replaces an update
+    last = jnp.where(state.buffered.first < 0, client, state.buffered.last)
+    return state._replace(
+        general=write(state.general, client, run),
+        late=put(state.late, client, state.buffer, enters),
+        buffered=state.buffered.then(client, enters),
+        behind=(state.behind[0], put(state.behind[1], last, client, enters)),
+        idle=_rank(state.idle, len(state.late), client, speed),
+        starts=state.starts._replace(refused=state.starts.refused + ~enters),
+    )
+
+
+def _stepping(state: State) -> Array:
+    """Returns True if a server step has updates to take."""
+    return (state.taken[0].first >= 0) | (state.taken[1].first >= 0)
+
+
+def _rank(idle: trees.Arrivals, size: int, client: Array, speed: Array | float) -> trees.Arrivals:
+    """Enters a client without a group by its speed, or removes it if that is infinite."""
+    return trees.expect(idle, size, client, jnp.asarray(speed, jnp.float64), client, jnp.bool_(True))
+
+
+def _take(state: State, step: ServerStep) -> tuple[State, ServerStep]:
+    """Enters the updates that the server step takes in a row, until it is full; the members then have no group."""
+    size = len(state.late)
+
+    def enter(step: ServerStep, run: Runs, where: Array | bool) -> ServerStep:
+        place = jnp.where(where, jnp.sum(step.mask), len(step.mask))
+        columns = ((step.mask, step.runs), (True, run))
+        mask, runs = jax.tree.map(lambda column, value: column.at[place].set(value, mode="drop"), *columns)
+        return step._replace(mask=mask, runs=runs)
+
+    def member(carry: tuple[State, ServerStep]) -> tuple[State, ServerStep]:
+        state, step = carry
+        queue, late = state.taken
+        run, speed, buffer = read((state.runs, state.grouping.speed, state.late), queue.first)
+        replaces = buffer == state.buffer - 1
         state = state._replace(
-            version=state.version + stepped,
-            waiting=waiting & ~arrived,
-            late=state.late & ~closes,
-            group=jnp.where(again, -1, state.group),
-            groups=groups,
-            due=state.due | again,
-            starts=state.starts._replace(refused=state.starts.refused + both),
+            taken=(queue.rest(state.behind[0]), late),
+            idle=_rank(state.idle, size, queue.first, speed),
+            starts=state.starts._replace(refused=state.starts.refused + replaces),
         )
-        state, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), self._assign, (state, again))
-        return state, step, stepped | (starts.fault.code > 0)
+        return state, enter(step, run, True)
 
-    def _assign(self, carry: tuple[State, Array]) -> tuple[State, Array]:
-        """Assigns a group and local steps to the fastest of the clients that need them, bool [N]."""
-        state, need = carry
-        client = jnp.argmin(jnp.where(need, state.speed, jnp.inf)).astype(jnp.int32)
-        speed, groups, now = state.speed[client], state.groups, state.now
-        size = len(need)
+    def late(carry: tuple[State, ServerStep]) -> tuple[State, ServerStep]:
+        state, step = carry
+        members, queue = state.taken
+        run, arrived, index = read((state.general, state.runs.arrived, state.grouping.index), queue.first)
+        replaced = (index == state.closed) & (arrived <= state.now)  # by the client's update as a member
+        return state._replace(taken=(members, queue.rest(state.behind[1]))), enter(step, run, ~replaced)
 
-        def steps_in(seconds: Array) -> Array:
-            return jnp.floor(seconds / jnp.where(speed > 0, speed, 1) * (1 + _ROUNDING))
-
-        fits = steps_in(groups.arrival - now)
-        fits = jnp.where((fits >= self.min_steps) & (fits <= self.max_steps), fits, -1)
-        most = jnp.max(fits)
-        joins = most >= 0
-        joined = jnp.argmax(jnp.where(fits == most, groups.created, -1)).astype(jnp.int32)
-        fastest = (
-            jnp.full(size, jnp.inf).at[jnp.where(state.group < 0, size, state.group)].min(state.speed, mode="drop")
+    for index, one in enumerate((member, late)):
+        state, step = jax.lax.while_loop(
+            lambda carry, index=index: (carry[0].taken[index].first >= 0) & ~jnp.all(carry[1].mask), one, (state, step)
         )
-        later = steps_in(groups.latest + self.max_steps * fastest - now)
-        later = jnp.max(jnp.where((now < groups.latest) & (later <= self.max_steps), later, -1))
-        founded = jnp.where(later < 0, self.max_steps, jnp.maximum(later, self.min_steps))
-        used = jnp.zeros(size, bool).at[jnp.where(state.group < 0, size, state.group)].set(True, mode="drop")
-        place = jnp.where(joins, joined, jnp.argmin(used).astype(jnp.int32))
-        steps = jnp.where(joins, most, founded)
-        new = (jnp.arange(size) == place) & ~joins
-        groups = Groups(
-            jnp.where(new, now + steps * speed, groups.arrival),
-            jnp.where(new, now + self.tolerance * steps * speed * (1 + _ROUNDING), groups.latest),
-            jnp.where(new, jnp.max(groups.created) + 1, groups.created),
-        )
-        chosen = jnp.arange(size) == client
-        state = state._replace(
-            groups=groups,
-            group=jnp.where(chosen, place, state.group),
-            steps=jnp.where(chosen, steps.astype(jnp.int32), state.steps),
-        )
-        return state, need & ~chosen
+    return state, step

@@ -7,10 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxafl.clock import oldest, selection, transfers, trees
-from jaxafl.clock.contract import FaultCode, Runs, Workload
-from jaxafl.clock.durations.runs import Run, draw_of
+from jaxafl.clock.contract import Workload
+from jaxafl.clock.durations.runs import Run
 from jaxafl.clock.event_loop import State, none_to_stop
-from jaxafl.clock.starts import first_fault, invalid_code, valid
+from jaxafl.clock.starts import start_run
 from jaxafl.clock.trees import put
 
 
@@ -18,7 +18,6 @@ def start(clock: Any, state: State, workload: Workload) -> State:
     """Starts one client if one is due, all arrivals of this instant have been delivered, and no run is to stop."""
     num_clients = workload.num_clients
     row = state.row
-    known = state.starts
     passed = transfers.next_event(clock, state).time > state.now
     if (alarm := clock.alarm(state.rules)) is not None:
         passed &= alarm > state.now
@@ -38,22 +37,22 @@ def start(clock: Any, state: State, workload: Workload) -> State:
     version, reference = state.origin
     local_steps = workload.local_steps(client, run, version, begins).astype(jnp.int32)
     started = clock.begins(state, client)
-    drawn = draw_of(
-        clock.durations.without_shared(), known.prepared, Run(client, run, local_steps, known.longest, started)
+    known, begun, duration = start_run(
+        clock.durations.without_shared(),
+        state.starts,
+        Run(client, run, local_steps, state.starts.longest, started),
+        version,
+        begins=begins,
+        code=code,
+        round=state.version,
+        reference=reference,
     )
-    duration = drawn.work + drawn.hang
-    fine = valid(duration)
-    code = jnp.where((code > 0) | fine, code, invalid_code(duration))
-    code = jnp.where(begins, code, FaultCode.NONE)
-    known = first_fault(known, code, run_id=known.count, client=client, run=run, round=state.version)
-    arrives = started + jnp.where(fine, duration, 1)
     shared, arrivals = state.transfers, state.arrivals
     if shared is None:
-        arrivals = trees.expect(arrivals, len(state.freed), row, arrives, client, begins)
+        arrivals = trees.expect(arrivals, len(state.freed), row, begun.arrived, client, begins)
     else:
-        shared = transfers.begin(clock, state, row, client, jnp.where(fine, duration, 1), begins)
-    known_arrival = arrives if shared is None else jnp.full_like(arrives, jnp.inf)
-    begun = Runs(client, run, known.count, version, local_steps, started, known_arrival, reference)
+        shared = transfers.begin(clock, state, row, client, duration, begins)
+        begun = begun._replace(arrived=jnp.full_like(begun.arrived, jnp.inf))
     one = begins.astype(jnp.int32)
     waiting = state.waiting - one
     weights = state.weights
@@ -61,7 +60,7 @@ def start(clock: Any, state: State, workload: Workload) -> State:
         weights = trees.weigh(weights, num_clients, client, 0.0, begins)
     in_order = state.in_order
     if in_order is not None:  # a client that never comes back cannot be waited for, nor stopped
-        in_order = oldest.append(in_order, row, version, begins & jnp.isfinite(arrives))
+        in_order = oldest.append(in_order, row, version, begins & jnp.isfinite(duration))
     return state._replace(
         waiting=waiting,
         restarting=jnp.where(begins, waiting > 0, restarting & (waiting > 0)),
@@ -69,12 +68,7 @@ def start(clock: Any, state: State, workload: Workload) -> State:
         arrivals=arrivals,
         busy=trees.becomes_busy(state.busy, num_clients, client, one),
         runs=runs,
-        starts=known._replace(
-            count=known.count + one,
-            longest=jnp.where(
-                begins & fine & ~jnp.isinf(drawn.work), jnp.maximum(known.longest, drawn.work), known.longest
-            ),
-        ),
+        starts=known,
         in_order=in_order,
         stopped=stopped,
         weights=weights,

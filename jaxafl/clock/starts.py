@@ -152,6 +152,46 @@ def start_runs(
     return state._replace(starts=starts), runs
 
 
+def start_run(
+    durations: Duration,
+    starts: Starts,
+    run: Run,
+    version: Array,
+    *,
+    begins: Array | bool = True,
+    code: Array | int = FaultCode.NONE,
+    round: Array | None = None,
+    reference: Array | None = None,
+) -> tuple[Starts, Runs, Array]:
+    """Starts one run if `begins`.
+
+    Args:
+        durations: duration of a run.
+        starts: record of the started runs.
+        run: the run; `now` is its start.
+        version, reference: versions that it starts from, and that its update is relative to.
+        begins: False if the call is masked.
+        code: a fault that is known already.
+        round: index of the server step; `None` is `version`.
+
+    Returns:
+        The record, the run, and its duration. An invalid duration counts as 1 s, so that time advances.
+    """
+    drawn = draw_of(durations, starts.prepared, run)
+    duration = drawn.work + drawn.hang
+    fine = valid(duration)
+    code = jnp.asarray(code, jnp.int32)
+    code = jnp.where(begins, jnp.where((code > 0) | fine, code, invalid_code(duration)), FaultCode.NONE)
+    round = version if round is None else round
+    starts = first_fault(starts, code, run_id=starts.count, client=run.client, run=run.run, round=round)
+    duration = jnp.where(fine, duration, 1)
+    now = jnp.asarray(run.now)
+    begun = Runs(run.client, run.run, starts.count, version, run.local_steps, now, now + duration, reference)
+    works = begins & fine & ~jnp.isinf(drawn.work)
+    longest = jnp.where(works, jnp.maximum(starts.longest, drawn.work), starts.longest)
+    return starts._replace(count=starts.count + begins, longest=longest), begun, duration
+
+
 def is_lost(odds: Number, key: Key, runs: Runs) -> Array:
     """Draws the failed uploads, bool with the shape of the runs.
 

@@ -18,7 +18,8 @@ from jaxafl.device.buffers import read, write
 Array = jax.Array
 T = TypeVar("T")
 _WIDTH = 8
-_LATE = jnp.iinfo(jnp.int32).max
+LATE = jnp.iinfo(jnp.int32).max
+"""Index after that of any client."""
 
 
 class Arrivals(NamedTuple):
@@ -40,10 +41,22 @@ def no_arrivals(size: int) -> Arrivals:
     shape = (_begins(size)[-1], _WIDTH)
     return Arrivals(
         jnp.full(shape, jnp.inf, jnp.float64),
-        jnp.full(shape, _LATE, jnp.int32),
+        jnp.full(shape, LATE, jnp.int32),
         jnp.arange(shape[0] * _WIDTH, dtype=jnp.int32).reshape(shape),
-        (jnp.float64(jnp.inf), jnp.int32(_LATE), jnp.int32(0)),
+        (jnp.float64(jnp.inf), jnp.int32(LATE), jnp.int32(0)),
     )
+
+
+def all_arrive(size: int, time: float) -> Arrivals:
+    """Returns a tree of `size` places, in which client i arrives in place i at `time`."""
+    times, first = [], []
+    for level, (begin, end) in enumerate(itertools.pairwise(_begins(size))):
+        place = np.arange((end - begin) * _WIDTH) * _WIDTH**level
+        times.append(np.where(place < size, time, np.inf))
+        first.append(np.where(place < size, place, int(LATE)))
+    table = jnp.asarray(np.concatenate(times).reshape(-1, _WIDTH))
+    clients = jnp.asarray(np.concatenate(first).reshape(-1, _WIDTH), jnp.int32)
+    return Arrivals(table, clients, clients, (jnp.float64(time), jnp.int32(0), jnp.int32(0)))
 
 
 def expect(arrivals: Arrivals, size: int, place: Array, time: Array, client: Array, where: Array) -> Arrivals:
@@ -60,10 +73,10 @@ def expect(arrivals: Arrivals, size: int, place: Array, time: Array, client: Arr
         rows = [jnp.where(changed, value, read(table, row)) for table, value in zip(tables, entry, strict=True)]
         times, clients, places = rows
         earliest = jnp.min(times)
-        client = jnp.min(jnp.where(times == earliest, clients, _LATE))
+        client = jnp.min(jnp.where(times == earliest, clients, LATE))
         first = (times == earliest) & (clients == client)
         tables = write(tables, row, rows)
-        entry = (earliest, client, jnp.min(jnp.where(first, places, _LATE)))
+        entry = (earliest, client, jnp.min(jnp.where(first, places, LATE)))
         return Arrivals(tables[0], tables[1], tables[2], entry), place // _WIDTH
 
     return jax.lax.fori_loop(0, len(begins) - 1, up, (arrivals._replace(first=(time, client, place)), place))[0]

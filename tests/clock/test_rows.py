@@ -26,6 +26,7 @@ PROTOCOLS: dict[str, Any] = {
     "harmonic": clock.harmonic(durations=DURATIONS, batch=40.0, max_arrivals=300),
     "every_buffer": clock.every_buffer(durations=DURATIONS, buffers=20),
     "period": clock.free_running(concurrency=CLIENTS, durations=DURATIONS, period=3.0, max_arrivals=40),
+    "compass": clock.compass(durations=DURATIONS, min_steps=5, max_steps=30),
     "warm_up": clock.warm_up(FREE),
     "warm_up, next": clock.warm_up(FREE, first="next"),
     "warm_up, all": clock.warm_up(FREE, first="all"),
@@ -71,7 +72,7 @@ def test_a_step_of_too_many_arrivals_is_named() -> None:
 
 @pytest.mark.slow
 @pytest.mark.optimised
-@pytest.mark.parametrize("name", ["ringleader", "harmonic", "every_buffer", "warm_up"])
+@pytest.mark.parametrize("name", ["ringleader", "harmonic", "every_buffer", "compass", "warm_up"])
 def test_no_event_copies_what_there_is_for_every_client(name: str) -> None:
     clients = 10_007
     protocols = {
