@@ -141,7 +141,8 @@ class compass(Clock):
             return state, step, stepping | (state.starts.fault.code > 0)
 
         state, step, _ = jax.lax.while_loop(lambda carry: ~carry[2], advance, (state, step, jnp.bool_(False)))
-        return state._replace(version=state.version + step.advances), step._replace(time=state.now)
+        version = state.version + jnp.asarray(step.advances)
+        return state._replace(version=version), step._replace(time=state.now)
 
     def _start(self, state: State) -> State:
         """Starts the first client that is due, from the newest version."""
@@ -174,8 +175,8 @@ class compass(Clock):
         alarm = grouping.alarm
         time, client, _ = state.arrivals.first
         arrives, now, client = time <= alarm.time, jnp.minimum(time, alarm.time), jnp.minimum(client, size - 1)
-        columns = (state.runs.started, grouping.steps, grouping.speed, grouping.place, grouping.index)
-        started, steps, before, at, index = read(columns, client)
+        columns = (state.runs.started, grouping.steps, grouping.speed, grouping.place, grouping.number)
+        started, steps, before, at, number = read(columns, client)
         speed = (now - started) / steps
         speed = jnp.where(before == 0, speed, before + self.momentum * (speed - before))
         gone = jnp.where(jnp.isinf(now), FaultCode.ALL_GONE, FaultCode.NONE)
@@ -183,7 +184,7 @@ class compass(Clock):
         place = jnp.where(arrives, jnp.maximum(at, 0), alarm.place)
         group = read(grouping.groups, place)
         single = arrives & (at < 0)
-        late = arrives & ~single & ((group.index != index) | (now > group.latest))
+        late = arrives & ~single & ((group.number != number) | (now > group.latest))
         waits = arrives & ~single & ~late
         missing = group.missing - waits
         closes = jnp.where(arrives, waits & (missing == 0), jnp.isfinite(now))
@@ -200,7 +201,7 @@ class compass(Clock):
         )
         behind = put(state.behind[0], jnp.where(group.waiting.first < 0, client, group.waiting.last), client, waits)
         groups = write(grouping.groups, place, after)
-        alarm = choose(waits & ~closes, alarm.earliest(Alarm(group.latest, group.index, place)), alarm)
+        alarm = choose(waits & ~closes, alarm.earliest(Alarm(group.latest, group.number, place)), alarm)
         grouping = grouping._replace(groups=groups, alarm=alarm, speed=put(grouping.speed, client, speed, arrives))
         rung = (closes & (place == alarm.place)).astype(jnp.int32)
         grouping = jax.lax.fori_loop(
@@ -210,7 +211,7 @@ class compass(Clock):
             now=jnp.where(jnp.isinf(now), state.now, now),
             grouping=grouping,
             buffer=state.buffer + closes,
-            closed=jnp.where(closes, group.index, state.closed),
+            closed=jnp.where(closes, group.number, state.closed),
             buffered=choose(closes, none, state.buffered),
             taken=(choose(closes, waiting, choose(single, alone, none)), choose(closes, state.buffered, none)),
             behind=(behind, state.behind[1]),
@@ -270,12 +271,9 @@ def _take(state: State, step: ServerStep) -> tuple[State, ServerStep]:
     def late(carry: tuple[State, ServerStep]) -> tuple[State, ServerStep]:
         state, step = carry
         members, queue = state.taken
-        run, arrived, index = read((state.general, state.runs.arrived, state.grouping.index), queue.first)
-        replaced = (index == state.closed) & (arrived <= state.now)  # by the client's update as a member
+        run, arrived, number = read((state.general, state.runs.arrived, state.grouping.number), queue.first)
+        replaced = (number == state.closed) & (arrived <= state.now)  # by the client's update as a member
         return state._replace(taken=(members, queue.rest(state.behind[1]))), enter(step, run, ~replaced)
 
-    for index, one in enumerate((member, late)):
-        state, step = jax.lax.while_loop(
-            lambda carry, index=index: (carry[0].taken[index].first >= 0) & ~jnp.all(carry[1].mask), one, (state, step)
-        )
-    return state, step
+    carry = jax.lax.while_loop(lambda c: (c[0].taken[0].first >= 0) & ~jnp.all(c[1].mask), member, (state, step))
+    return jax.lax.while_loop(lambda c: (c[0].taken[1].first >= 0) & ~jnp.all(c[1].mask), late, carry)

@@ -38,7 +38,7 @@ class Groups(NamedTuple):
 
     arrival: Array  # float64, T_a
     latest: Array  # float64, T_max
-    index: Array  # int32, in order of creation, from 1 on
+    number: Array  # int32, of the group in order of creation, from 1 on
     fastest: Array  # float64, least seconds per local step of a member; 0 if it must be found again
     missing: Array  # int32, number of members that have not arrived
     waiting: Queue  # members that have arrived
@@ -48,12 +48,12 @@ class Alarm(NamedTuple):
     """Earliest T_max of a group in which a client waits; of several the first group."""
 
     time: Array  # float64, infinite if no client waits
-    index: Array  # int32, of the group
+    number: Array  # int32, of the group
     place: Array  # int32, of the group
 
     def earliest(self, other: Alarm) -> Alarm:
         """Returns the earlier one of two."""
-        earlier = (other.time < self.time) | ((other.time == self.time) & (other.index < self.index))
+        earlier = (other.time < self.time) | ((other.time == self.time) & (other.number < self.number))
         return choose(earlier, other, self)
 
 
@@ -62,12 +62,12 @@ class Grouping(NamedTuple):
 
     groups: Groups
     alarm: Alarm
-    count: Array  # number of groups created
+    created: Array  # number of groups so far
     high: Array  # all places from this one on are free
     steps: Array  # int32 [N], local steps of the next or current run
     speed: Array  # float64 [N], seconds per local step; 0 if unknown
     place: Array  # int32 [N], place of the client's group, or -1
-    index: Array  # int32 [N], index of the client's group
+    number: Array  # int32 [N], of the client's group
 
 
 def no_groups(num_clients: int, steps: int) -> Grouping:
@@ -96,9 +96,9 @@ def first_alarm(grouping: Grouping) -> Alarm:
     def fold(first: Alarm, groups: Groups, places: Array) -> Alarm:
         alarms = jnp.where(groups.waiting.first >= 0, groups.latest, jnp.inf)
         time = jnp.min(alarms)
-        index = jnp.min(jnp.where(alarms == time, groups.index, LATE))
-        place = jnp.max(jnp.where((alarms == time) & (groups.index == index), places, 0))
-        return first.earliest(Alarm(time, index, place))
+        number = jnp.min(jnp.where(alarms == time, groups.number, LATE))
+        place = jnp.max(jnp.where((alarms == time) & (groups.number == number), places, 0))
+        return first.earliest(Alarm(time, number, place))
 
     return _over_groups(grouping.groups, grouping.high, fold, no_alarm())
 
@@ -115,37 +115,38 @@ def assign(grouping: Grouping, client: Array, now: Array, fewest: int, most: int
         return jnp.floor(seconds / jnp.where(speed > 0, speed, 1) * (1 + _ROUNDING))
 
     def join(best: tuple[Array, ...], groups: Groups, places: Array) -> tuple[Array, ...]:
-        steps, index, place, free = best
+        steps, number, place, free = best
         fits = steps_in(groups.arrival - now)
         fits = jnp.where((fits >= fewest) & (fits <= most), fits, -1)
         here = jnp.max(fits)
-        latest = jnp.max(jnp.where(fits == here, groups.index, -1))
-        at = jnp.max(jnp.where((fits == here) & (groups.index == latest), places, -1))
-        better = (here > steps) | ((here == steps) & (latest > index))
+        latest = jnp.max(jnp.where(fits == here, groups.number, -1))
+        at = jnp.max(jnp.where((fits == here) & (groups.number == latest), places, -1))
+        better = (here > steps) | ((here == steps) & (latest > number))
         free = jnp.minimum(free, jnp.min(jnp.where(groups.latest < now, places, free)))
-        return *choose(better, (here, latest, at), (steps, index, place)), free
+        return *choose(better, (here, latest, at), (steps, number, place)), free
 
     high = jax.lax.while_loop(
         lambda high: (high > 0) & (groups.latest[jnp.maximum(high - 1, 0)] < now), lambda high: high - 1, grouping.high
     )
     nothing, none = jnp.float64(-1), jnp.int32(-1)
-    steps, _, place, free = _over_groups(groups, high, join, (nothing, none, jnp.int32(0), high))
+    begin: tuple[Array, ...] = (nothing, none, jnp.int32(0), high)
+    steps, _, place, free = _over_groups(groups, high, join, begin)
     joins = steps >= 0
     place = jnp.where(joins, place, free)
     old, never = read(groups, place), jnp.float64(-jnp.inf)
     joined = old._replace(fastest=jnp.minimum(old.fastest, speed), missing=old.missing + 1)
-    alone = Groups(never, never, grouping.count + 1, speed, jnp.int32(1), Queue(none, none))
+    alone = Groups(never, never, grouping.created + 1, speed, jnp.int32(1), Queue(none, none))
     group = choose(joins, joined, alone)
     groups = write(groups, place, group)
-    index = write(grouping.index, client, group.index)
+    number = write(grouping.number, client, group.number)
 
     def create(place: Array, steps: Array) -> Array:
         group = read(groups, place)
         compared, unknown = now < group.latest, group.fastest == 0
         fastest = jax.lax.fori_loop(
             0,
-            jnp.where(compared & unknown, len(index), 0),
-            lambda one, least: jnp.where(index[one] == group.index, jnp.minimum(least, grouping.speed[one]), least),
+            jnp.where(compared & unknown, len(number), 0),
+            lambda one, least: jnp.where(number[one] == group.number, jnp.minimum(least, grouping.speed[one]), least),
             jnp.float64(jnp.inf),
         )
         fits = steps_in(group.latest + most * jnp.where(unknown, fastest, group.fastest) - now)
@@ -159,11 +160,11 @@ def assign(grouping: Grouping, client: Array, now: Array, fewest: int, most: int
         groups=groups._replace(
             arrival=write(groups.arrival, place, arrival), latest=write(groups.latest, place, latest)
         ),
-        count=grouping.count + ~joins,
+        created=grouping.created + ~joins,
         high=jnp.maximum(high, place + 1),
         steps=write(grouping.steps, client, steps.astype(jnp.int32)),
         place=write(grouping.place, client, place),
-        index=index,
+        number=number,
     )
 
 
