@@ -14,7 +14,7 @@ from jaxafl import results
 from jaxafl.callbacks.base import Callback, Run, check_callbacks
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.hooks import CallbackHook, ProgressHook
-from jaxafl.callbacks.identity import identity, renew_programs
+from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.options import RunOptions
@@ -28,6 +28,7 @@ from jaxafl.clock.schedules import Clockwork
 from jaxafl.clock.tables import Schedule, replaced
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import as_arrays, devices_of
+from jaxafl.device.content import renew_programs
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.measured import Measured
 from jaxafl.engine.mesh import layout_of, put_data
@@ -240,7 +241,6 @@ class Simulation(Stepwise, Measured):
         asked = options.get("eval_every")
         asked = keeper.eval_every if asked is None and keeper is not None else asked
         every = evaluation_interval(asked, server_steps)
-        renew_programs(options.get("observe"))
         recording = self.recording(options.get("observe"), options.get("diagnostics", ()), options.get("metrics"))
         reporter = reporter_of(options.get("progress", False), f"{self.server.name} on {self.clock.name}", server_steps)
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)

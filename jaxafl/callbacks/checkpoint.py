@@ -14,9 +14,10 @@ import jax
 import numpy as np
 
 from jaxafl.callbacks.hooks import PIECE_SECONDS, Hook
-from jaxafl.callbacks.identity import check_identity, content
+from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, flattened, interval_of, log_info, newest, unflattened, write
 from jaxafl.device import on_host
+from jaxafl.device.content import content
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Progress, over
 from jaxafl.engine.plan import ORIGIN, Origin
@@ -55,8 +56,7 @@ class Checkpoint(Hook):
         self.at_end = at_end
         self.seconds = min(PIECE_SECONDS, self.interval or PIECE_SECONDS)
         self.origin = ORIGIN
-        self.last = (time.monotonic(), -1)
-        self.stretched, self.failures = False, 0
+        self.last, self.stretched, self.failures = (time.monotonic(), -1), False, 0
         self.longer = False  # True if the run in the folder is longer than the asked one
         self.writing: Future[float] | None = None
         self.held = 0.0

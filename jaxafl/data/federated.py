@@ -28,7 +28,8 @@ _MOST_SAMPLES = 10**6  # samples that statistics of many clients generate at mos
 class FederatedData(Summarised):
     """Training samples of N clients and one shared test set.
 
-    Equality and hash are by identity. Compiled programs depend on `form` only; the arrays are their arguments.
+    Equality and hash are by identity. Compiled programs depend on `form` only; the arrays are their arguments. They
+    become read-only, and so do those of the `Dataset` that is split.
 
     Attributes:
         name: name of the dataset, for example `"mnist"`.
@@ -73,6 +74,10 @@ class FederatedData(Summarised):
             raise ValueError(f"{self.name}: the test set is empty; a simulation needs samples to evaluate on")
         if self.client_names is not None:
             object.__setattr__(self, "client_names", check_names(self.name, self.client_names, len(self.counts)))
+        held = self.counts, self.arrays, self.x_test, self.y_test, self.test_clients, self.validation
+        for leaf in jax.tree.leaves((*held, list(self.test_sets.values()))):
+            if isinstance(leaf, np.ndarray):
+                leaf.flags.writeable = False  # a change would not reach the copies on the device
 
     @property
     def num_clients(self) -> int:

@@ -14,6 +14,7 @@ from jaxafl.clock.privacy import Mechanism
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.test_sets import like_samples
 from jaxafl.device import on_host
+from jaxafl.device.content import renew_programs
 from jaxafl.engine.diagnostics import check_diagnostics
 from jaxafl.engine.evaluate import BATCH
 from jaxafl.engine.private import mechanism_of
@@ -127,6 +128,7 @@ class Measured(Summarised):
     def recording(self, observe: Any = None, diagnostics: Any = (), metrics: Any = None) -> Recording:
         """Returns the checked records of a run."""
         if observe is not None:
+            renew_programs(observe)
             check_observe(observe, self.model, self.data)
         names = check_diagnostics(diagnostics, self.server)
         if "local_accuracy" in names and (self.client.upload is not None or self.attack is not None):

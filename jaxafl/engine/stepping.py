@@ -13,6 +13,7 @@ import numpy as np
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.schedules import raise_fault
 from jaxafl.device import as_arrays
+from jaxafl.device.content import renew_programs
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.engine import evaluate as evaluation
 from jaxafl.engine.online import begin_online, build_online_step
@@ -83,7 +84,7 @@ class Stepwise:
             ValueError, TypeError: an option cannot work, the clock cannot be advanced inside the program, or a seed is
                 traced and there is an attack on a share of the clients, or in a drawn direction.
         """
-        functions = _functions_of(self)
+        functions = _functions_of(self, seed)
         server, key = functions.problem.server, _key_of(seed)
         numbers = functions.problem.hyperparameters
         own = type(server).prepare is not Server.prepare and not type(server).__module__.startswith("jaxafl.")
@@ -117,7 +118,7 @@ class Stepwise:
             TypeError: this is not a state.
             RuntimeError: a run needed a version that the ring no longer held; outside of traced code only.
         """
-        functions, count = _functions_of(self), check_whole("step", "n", n)
+        functions, count = _functions_of(self, state), check_whole("step", "n", n)
         _check_state(functions, state)
         with jax.enable_x64(True):
             state, records, (fault, lost) = functions.step(count, functions.problem.device, state)
@@ -133,12 +134,20 @@ class Stepwise:
         Raises:
             ValueError, TypeError: the state is of another simulation, or not a state.
         """
-        functions = _functions_of(self)
+        functions = _functions_of(self, state)
         _check_state(functions, state)
         return functions.evaluate(functions.problem.device, state.run.model)
 
 
-def _functions_of(simulation: Any) -> _Functions:
+def _functions_of(simulation: Any, given: Any) -> _Functions:
+    """Returns the functions of a simulation, compiled anew if code of the user reads other values now.
+
+    Args:
+        simulation: the simulation.
+        given: the argument, which is traced in code that the user traces; its constants are JAX's affair.
+    """
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(given)):
+        renew_programs(simulation.summary())
     x64 = jnp.result_type(float) == jnp.float64
     found = _built.setdefault(simulation, {})
     if x64 not in found:

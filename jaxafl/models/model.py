@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.device.content import renew_programs
 from jaxafl.models.leaves import as_parameters, as_state
 from jaxafl.models.metrics import Better, check_better
 from jaxafl.models.predictions import predictions_of
@@ -177,6 +178,8 @@ class Model(Summarised):
         Raises:
             ValueError: the model computes its loss without predictions (`from_functions` without `outputs`).
         """
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((params, x))):
+            renew_programs(self)
         count = len(jax.tree.leaves(x)[0])
         inputs = Batch(x, jnp.zeros(count, jnp.int32), jnp.ones(count, bool))
         return self._outputs(params, dict(state), inputs, self.held(jax.tree.map(lambda leaf: leaf[:1], inputs)))

@@ -17,7 +17,8 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.device.key_leaves import check_draws, renewed
 from jaxafl.device.keys import words_of
-from jaxafl.options import Number, number, shown, static
+from jaxafl.device.user_code import described
+from jaxafl.options import Number, UserError, number, shown, static
 from jaxafl.server.aggregate.contract import Aggregate, combined
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, shares
 from jaxafl.server.scheduled import Rate
@@ -95,7 +96,13 @@ class OptaxServer(Server):
         raise NotImplementedError(f"the server {self.name} has no optimizer_of(rate)")
 
     def _optimizer(self, rate: Number | None = None) -> optax.GradientTransformation:
-        return self.optimizer_of(getattr(self, "learning_rate", 1.0) if rate is None else rate)
+        optimizer = self.optimizer_of(getattr(self, "learning_rate", 1.0) if rate is None else rate)
+        if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+            raise UserError(
+                f"`optimizer_of` of the server {self.name} must return an optimiser of Optax, such as optax.sgd(rate); "
+                f"it returned {shown(optimizer)}"
+            )
+        return optimizer
 
     def init(self, params: Tree, samples: Array) -> optax.OptState:
         optimizer = self._optimizer()
@@ -107,6 +114,11 @@ class OptaxServer(Server):
     def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Outcome:
         rate = self.rate(arrivals)
         weights = self.weigh(arrivals)
+        if getattr(weights, "shape", None) != arrivals.mask.shape or weights.dtype == bool:
+            raise UserError(
+                f"`weigh` of the server {self.name} must return a weight for each arrival, "
+                f"float[{len(arrivals.mask)}]; it returned {described(weights)}"
+            )
         info = {} if rate is None else {"server_rate": jnp.asarray(rate)}
         if self.aggregate is None:
             gradient = weighted_sum(-weights, arrivals.delta)

@@ -15,7 +15,6 @@ import jax
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
 from jaxafl.callbacks.hooks import ProgressHook
-from jaxafl.callbacks.identity import renew_programs
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.options import SharedOptions
@@ -143,7 +142,6 @@ def sweep(
     check_no_member(folder, path)
     begun = time.perf_counter()
     first, varied = axes_of(simulation, axes)
-    renew_programs(observe)
     recording = first.recording(observe, diagnostics, metrics)
     if together is not None:
         check_whole("sweep", "together", together)

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
-from jaxafl.callbacks.identity import content, identity, renew_programs
+from jaxafl.callbacks.identity import identity
+from jaxafl.device.content import content, renew_programs
 from tests.callbacks.conftest import simulation
 
 
@@ -137,7 +138,7 @@ def test_a_constant_that_a_function_reads_belongs_to_it(
 
 def test_programs_with_a_constant_that_changed_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[None] = []
-    monkeypatch.setattr("jaxafl.callbacks.identity.forget_programs", lambda: forgotten.append(None))
+    monkeypatch.setattr("jaxafl.device.content.forget_programs", lambda: forgotten.append(None))
     parts = {"server": afl.server.fedasync(staleness=by_helper), "clock": afl.clock.constant(1.0)}
     renew_programs(parts)
     renew_programs(parts)
@@ -160,7 +161,7 @@ def test_programs_with_a_constant_that_changed_are_forgotten(monkeypatch: pytest
 
 def test_programs_with_a_closure_that_changed_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[None] = []
-    monkeypatch.setattr("jaxafl.callbacks.identity.forget_programs", lambda: forgotten.append(None))
+    monkeypatch.setattr("jaxafl.device.content.forget_programs", lambda: forgotten.append(None))
     table, powers, array, log, power = {"power": 1.0, "steps": 2}, [1.0], np.ones(2), [0.0], 1.0
 
     def helper(tau: Any) -> Any:
@@ -231,6 +232,32 @@ def test_options_of_jax_belong_to_a_run_if_they_change_its_numbers() -> None:
 
 
 @pytest.mark.slow
+def test_steps_and_predictions_have_the_present_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scores(params: Any, batch: Any) -> Any:
+        return POWER * batch.x @ params["w"]
+
+    def loss(params: Any, batch: Any, key: Any) -> Any:
+        return ((scores(params, batch) - 1) ** 2).mean(axis=-1)
+
+    x = np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32)
+    data = afl.data.from_arrays(x, x[:, 0], np.arange(24) % 3, test_fraction=0.25)
+    model = afl.models.from_functions(lambda key, batch: {"w": jax.numpy.ones((3, 2))}, loss, outputs=scores)
+    clock = afl.clock.free_running(concurrency=3, durations=afl.clock.uniform(1, 3))
+    sim = afl.Simulation(data, model, afl.Client(learning_rate=0.1, steps=1), afl.server.fedasync(), clock)
+
+    def found() -> tuple[Any, Any]:
+        state = sim.step(sim.init(0), 3)[0]
+        return sim.evaluate(state)["loss"], sim.predict({"w": np.ones((3, 2), np.float32)}, x[:2])
+
+    first = found()
+    monkeypatch.setitem(globals(), "POWER", 3.0)
+    second = found()
+    np.testing.assert_allclose(second[0], sim.run(3, eval_every=3).final_loss, rtol=1e-5)
+    np.testing.assert_allclose(second[1], 3 * first[1], rtol=1e-5)
+    assert abs(second[0] - first[0]) > 1e-3
+
+
+@pytest.mark.slow
 def test_an_observed_value_has_the_present_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     sim, factor = simulation(), [1.0]
 
@@ -286,7 +313,7 @@ def test_a_part_of_ones_own_that_is_written_anew_is_another_one() -> None:
 @pytest.mark.slow
 def test_an_identity_is_equal_in_every_process() -> None:
     code = """
-from jaxafl.callbacks.identity import content
+from jaxafl.device.content import content
 print(content(lambda x: x in {"a", "b", "c", "d"}))
 """
     told = {

@@ -161,6 +161,18 @@ def test_what_users_do_with_their_arrays_afterwards_changes_neither_data_nor_par
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+def test_arrays_of_clients_and_of_their_dataset_are_read_only():
+    """A change in place after the first run would not reach the copies on the device."""
+    x, y = np.arange(24.0, dtype=np.float32).reshape(12, 2), np.arange(12) % 3
+    dataset = afl.data.Dataset("points", x, y, x[:4].copy(), y[:4].copy(), 3, afl.data.cast())
+    data = dataset.partition(afl.data.iid(3)).with_validation(0.25).with_test_sets({"moved": (x + 1, y)})
+    held = data.counts, data.arrays, data.x_test, data.y_test, data.validation, [*data.test_sets.values()]
+    for array in (*jax.tree.leaves(held), dataset.x, dataset.y, dataset.x_test):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+    assert x.flags.writeable and y.flags.writeable
+
+
 def test_numbers_that_overflow_are_refused_without_a_warning_of_numpy(recwarn):
     with pytest.raises(ValueError, match=r"x_test overflow float32.*-1e\+39"):
         data.from_arrays(X, Y, IDS, x_test=X[:3] - 1e39, y_test=Y[:3])

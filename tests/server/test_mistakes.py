@@ -144,6 +144,40 @@ def test_numbers_of_python_in_a_first_state_are_arrays() -> None:
     assert jax.tree.map(lambda leaf: f"{leaf.dtype}{[*leaf.shape]}", state) == kinds
 
 
+@pytest.mark.parametrize(
+    ("weigh", "returned"),
+    [
+        (lambda a: 0.5, "0.5"),
+        (lambda a: None, "None"),
+        (lambda a: jnp.float32(0.5), r"float32\[\]"),
+        (lambda a: a.loss[:, None], r"float32\[2, 1\]"),
+        (lambda a: a.mask, r"bool\[2\]"),
+    ],
+)
+def test_weights_are_one_number_for_each_arrival(weigh: Any, returned: str) -> None:
+    class mine(OptaxServer):
+        def weigh(self, arrivals: Any) -> Any:
+            return weigh(arrivals)
+
+        def optimizer_of(self, rate: Any) -> Any:
+            return optax.sgd(rate)
+
+    arrivals = Arrivals(*(jnp.ones(2, bool), *[jnp.zeros(2)] * 3, {"w": jnp.ones((2, 3))}, None, *[jnp.ones(2)] * 6))
+    params = {"w": jnp.zeros(3)}
+    state = mine().init(params, jnp.ones(3))
+    with pytest.raises(ValueError, match=rf"`weigh` of the server mine must .*float\[2\]; it returned {returned}"):
+        jax.eval_shape(lambda arrivals: mine().update(params, state, arrivals), arrivals)
+
+
+def test_an_optimiser_is_one_of_optax() -> None:
+    class mine(OptaxServer):
+        def optimizer_of(self, rate: Any) -> Any:
+            return optax.sgd
+
+    with pytest.raises(ValueError, match="`optimizer_of` of the server mine must return an optimiser of Optax"):
+        mine().init({"w": jnp.zeros(3)}, jnp.ones(3))
+
+
 def test_an_exception_in_update_notes_the_server() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         run(lambda x, s, a: Outcome(x, s, {"a": 1 / 0}))
